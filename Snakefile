@@ -1,0 +1,22 @@
+# rankbench: from an experiment to a results table.
+#
+#   snakemake --profile local_profile                                    one machine
+#   snakemake --profile local_profile -n                                 what would run, why not
+#   snakemake --profile local_profile --config experiment=studies/x.yaml
+#   snakemake --profile local_profile --config only='strategy=ddp'       part of the matrix
+#   snakemake --profile local_profile --config rerun=CELL                one cell again
+from snakemake.utils import min_version
+
+min_version("9.17.0")
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/prepare.smk"
+include: "workflow/rules/measure.smk"
+include: "workflow/rules/results.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        RESULTS,

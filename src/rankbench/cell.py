@@ -1,0 +1,138 @@
+"""The words that all rooms share: a topology, a cell, and the shape of its processes.
+
+Standard library only: every rank imports this module before it imports torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+# Raised by one whenever the meaning of a field changes, so that older records
+# become stale instead of being read as something they are not.
+CELL_VERSION = 1
+
+_TOPOLOGY = re.compile(r"([1-9]\d*)x([1-9]\d*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Hosts and devices per host, written ``NODESxDEVICES``."""
+
+    nodes: int
+    devices_per_node: int
+
+    @classmethod
+    def parse(cls, text: str) -> Topology:
+        """Read ``"2x4"``.
+
+        Raises:
+            ValueError: the text is not two positive numbers joined by ``x``.
+        """
+        match = _TOPOLOGY.fullmatch(text)
+        if not match:
+            raise ValueError(f"topology {text!r} is not NODESxDEVICES, such as 1x2")
+        return cls(int(match[1]), int(match[2]))
+
+    @property
+    def devices(self) -> int:
+        return self.nodes * self.devices_per_node
+
+    def __str__(self) -> str:
+        return f"{self.nodes}x{self.devices_per_node}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One point of the matrix, with every option resolved.
+
+    The defaults of an experiment live in its schema, not here: a cell is always
+    complete, so that a record can be read without knowing which defaults held.
+    """
+
+    strategy: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    backend: str
+    topology: str
+    model: str
+    data: str
+    image_size: int | None
+    channels: int | None
+    augment: str
+    batch_size: int
+    scaling: str
+    optimizer: str
+    learning_rate: float
+    momentum: float
+    weight_decay: float
+    precision: str
+    num_workers: int
+    pin_memory: bool
+    non_blocking: bool
+    launcher: str
+    seed: int
+    device: str
+    cores_per_device: int
+    oversubscribe: bool
+    epochs: int | None
+    steps: int | None
+    warmup: int
+    evaluate: bool
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Cell:
+        """Read what `to_dict` wrote.
+
+        Raises:
+            ValueError: a field is missing or unknown.
+        """
+        names = {f.name for f in dataclasses.fields(cls)}
+        if values.keys() != names:
+            missing, unknown = names - values.keys(), values.keys() - names
+            raise ValueError(
+                f"not a cell of this version: missing {sorted(missing)}, "
+                f"unknown {sorted(unknown)}"
+            )
+        return cls(**values)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+    def hash(self) -> str:
+        """Identity of the cell: 16 hexadecimal digits over all its fields."""
+        text = json.dumps([CELL_VERSION, self.to_dict()], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a cell means in processes, devices and samples.
+
+    Attributes:
+        nodes: hosts.
+        ranks: processes, over all hosts (the world size).
+        ranks_per_node: processes on each host.
+        devices_per_rank: devices that one process drives.
+        cores_per_rank: CPU cores that one process is pinned to; 0 leaves the
+            affinity alone (a process that drives GPUs).
+        replicas: model replicas; each works on its own samples.
+        global_batch: samples of one step over all replicas.
+        rank_batch: samples of one step that one process loads.
+    """
+
+    nodes: int
+    ranks: int
+    ranks_per_node: int
+    devices_per_rank: int
+    cores_per_rank: int
+    replicas: int
+    global_batch: int
+    rank_batch: int
+
+    def to_dict(self) -> dict[str, int]:
+        return dataclasses.asdict(self)

@@ -1,0 +1,195 @@
+"""The command line. Exit status: 0 well, 1 a finding, 2 bad input."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rankbench import __version__
+from rankbench.project import DEFAULT_EXPERIMENT, Run, open_run, request_state
+from rankbench.record import Layout, judge, read_attempt, read_json
+
+OK, FINDING, BAD_INPUT = 0, 1, 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; what is wrong with the input is said in a line, without a trace."""
+    arguments = build_parser().parse_args(argv)
+    try:
+        status: int = arguments.command(arguments)
+    except (ValueError, OSError) as error:
+        print(f"rankbench: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except BrokenPipeError:
+        return OK
+    return status
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="rankbench",
+        description="Look at, rerun and tabulate the cells of an experiment.",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    cells = commands.add_parser("cells", help="the matrix: what runs here, and why not")
+    _add_experiment(cells)
+    cells.add_argument("--only", help="key=value,value ...: part of the matrix")
+    cells.set_defaults(command=list_cells)
+
+    rerun = commands.add_parser("rerun", help="measure cells again, and the table")
+    _add_experiment(rerun)
+    rerun.add_argument("cell", nargs="+", help="id of a cell (`rankbench cells`)")
+    rerun.set_defaults(command=rerun_cells)
+
+    status = commands.add_parser("status", help="the state of every cell")
+    _add_experiment(status)
+    status.set_defaults(command=show_status)
+
+    show = commands.add_parser("show", help="everything that is known of one cell")
+    _add_experiment(show)
+    show.add_argument("cell", help="id of a cell")
+    show.add_argument("--json", action="store_true", help="print its latest record")
+    show.set_defaults(command=show_cell)
+
+    table = commands.add_parser("table", help="tables and plots from plan and records")
+    _add_experiment(table)
+    table.add_argument("--results", type=Path, help="a result directory with plan.json")
+    table.set_defaults(command=write_table)
+    return parser
+
+
+def _add_experiment(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--experiment", default=DEFAULT_EXPERIMENT, help="experiment file (%(default)s)"
+    )
+    parser.add_argument(
+        "--profile",
+        default=os.environ.get("SNAKEMAKE_PROFILE", "local_profile"),
+        help="folder of the profile with site.yaml (%(default)s)",
+    )
+
+
+def list_cells(arguments: argparse.Namespace) -> int:
+    """Print the cells, and what a run would do."""
+    run = _open(arguments, only=arguments.only)
+    for cell in run.chosen:
+        note = f"  unsupported: {cell.infeasible}" if cell.infeasible else ""
+        print(f"{cell.id}{note}")
+    print(run.preview().lines()[0], file=sys.stderr)
+    return OK
+
+
+def rerun_cells(arguments: argparse.Namespace) -> int:
+    """Measure cells again: by Snakemake, so that there is one way to do it."""
+    cells = ",".join(arguments.cell)
+    run = _open(arguments, rerun=cells)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "snakemake",
+            "--profile",
+            arguments.profile,
+            "--config",
+            f"experiment={arguments.experiment}",
+            f"rerun={cells}",
+        ],
+        check=False,
+    )
+    if done.returncode:
+        return FINDING
+    states = [_state(run, cell.id)[0] for cell in run.rerun]
+    return OK if all(state == "ok" for state in states) else FINDING
+
+
+def show_status(arguments: argparse.Namespace) -> int:
+    """Print status, attempt and launches of every cell; 1 if a cell has failed."""
+    run = _open(arguments)
+    failed = False
+    for cell in run.chosen:
+        status, launches, reason = _state(run, cell.id)
+        failed = failed or status not in ("ok", "unsupported", "not-run", "stale")
+        print(f"{status:<12} {launches:>5}  {cell.id}" + (f"  {reason}" if reason else ""))
+    return FINDING if failed else OK
+
+
+def show_cell(arguments: argparse.Namespace) -> int:
+    """Print what a cell is, its attempts, and where its logs lie."""
+    run = _open(arguments)
+    cell = run.plan.find(arguments.cell)
+    layout = run.layout
+    attempts = {n: read_attempt(layout.attempt(cell.id, n)) for n in layout.attempts(cell.id)}
+    if arguments.json:
+        records = [record for found in attempts.values() for record in found]
+        if not records:
+            raise ValueError(f"{cell.id} has no record yet")
+        print(json.dumps(records[-1], indent=1))
+        return OK
+    status, launches, reason = _state(run, cell.id)
+    print(f"{cell.id}\n  status    {status} {launches}" + (f": {reason}" if reason else ""))
+    print(f"  hash      {cell.hash}")
+    for key, value in cell.cell.to_dict().items():
+        print(f"  {key:<16} {value}")
+    for attempt, records in attempts.items():
+        for record in records:
+            window = max((r["window_s"] for r in record.get("ranks", [])), default=None)
+            speed = f"{record['samples'] / window:.1f} samples/s" if window else ""
+            print(
+                f"  attempt {attempt} launch {record['launch']}: {record['status']} "
+                f"{record['reason'] or speed}  ({record['started']})"
+            )
+    print(f"  records   {layout.records / cell.id}")
+    print(f"  rerun     make rerun CELL={cell.id}")
+    return OK
+
+
+def write_table(arguments: argparse.Namespace) -> int:
+    """Write tables and plots; needs nothing but plan.json and the records."""
+    from rankbench.results import plots, table
+
+    if arguments.results:
+        layout = Layout(arguments.results)
+        if not layout.plan.exists():
+            raise ValueError(f"{layout.plan} is missing: no experiment was run here")
+    else:
+        layout = _open(arguments).layout
+    table.build(layout)
+    plots.build(layout)
+    print(layout.table("md").read_text())
+    return OK
+
+
+def _open(
+    arguments: argparse.Namespace, *, only: str | None = None, rerun: str | None = None
+) -> Run:
+    config = {"experiment": arguments.experiment, "only": only, "rerun": rerun}
+    given = {key: value for key, value in config.items() if value is not None}
+    return open_run(given, profile=Path(arguments.profile), write=True)
+
+
+def _state(run: Run, cell_id: str) -> tuple[str, str, str]:
+    """(status, k/n, reason) of a cell by its wanted attempt."""
+    cell = run.plan.cells[cell_id]
+    if cell.infeasible:
+        return "unsupported", "", cell.infeasible
+    wanted = request_state(run.layout, cell_id)
+    if wanted is None:
+        return "not-run", "", ""
+    attempt, launches = wanted
+    summary = run.layout.summary(cell_id)
+    if summary.exists() and read_json(summary)["status"] == "stale":
+        found = read_json(summary)
+        return "stale", f"{found['launches_ok']}/{found['launches']}", found["reason"]
+    verdict = judge(read_attempt(run.layout.attempt(cell_id, attempt)), launches)
+    return verdict.status, f"{verdict.ok}/{verdict.wanted}", verdict.reason or ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

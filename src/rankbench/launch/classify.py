@@ -1,0 +1,146 @@
+"""How a launch ended -> a typed status with its reason in words: pure functions."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rankbench.record import first_line
+
+_PORT = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
+_HOST = re.compile(
+    r"no route to host|host is unreachable|connection timed out"
+    r"|name or service not known|temporary failure in name resolution",
+    re.IGNORECASE,
+)
+# What the others say when one rank is gone: a consequence, not the reason.
+_PEER = re.compile(
+    r"connection closed by peer|connection reset by peer|broken pipe|socket closed"
+    r"|remote process exited|connection refused|unexpected eof",
+    re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Everything that is known when the processes of a launch are gone.
+
+    Attributes:
+        launcher: name of the launcher.
+        returncode: its exit status; None if it had to be killed.
+        stopped: why the supervisor ended it, if it did: ``timeout``, ``parent`` or the
+            name of the signal that it was sent.
+        time_limit: seconds.
+        ranks: processes that there should have been.
+        reports: what ranks wrote about themselves, by rank.
+        exits: exit codes that the launcher told of, by rank.
+        oom_kills: processes that the kernel ended for memory meanwhile.
+        progress: where each rank was, in words.
+        log: what the launcher printed.
+    """
+
+    launcher: str
+    returncode: int | None
+    stopped: str | None
+    time_limit: float
+    ranks: int
+    reports: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    exits: Mapping[int, int] = field(default_factory=dict)
+    oom_kills: int = 0
+    progress: str = ""
+    log: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Status of a launch; `reason` is None exactly if it is ok. For `cause` see record."""
+
+    status: str
+    reason: str | None = None
+    cause: str | None = None
+
+
+def classify(ending: Ending) -> Finding:
+    """The first of these that holds: stopped by us, out of memory, time, ok, crashed."""
+    if ending.stopped == "parent":
+        return Finding("cancelled", "the run that started it ended", "owner")
+    if ending.stopped not in (None, "timeout"):
+        return Finding("cancelled", f"interrupted by {ending.stopped}", "user")
+    errors = {
+        rank: report["error"]
+        for rank, report in sorted(ending.reports.items())
+        if report.get("error")
+    }
+    for rank, error in errors.items():
+        if error["oom"]:
+            return Finding("oom", _of_rank(rank, error))
+    if ending.oom_kills:
+        return Finding("oom", f"the kernel ended {_who(ending)} for lack of memory")
+    if ending.stopped == "timeout":
+        limit = f"time limit of {ending.time_limit:g} s reached"
+        return Finding("timeout", f"{limit}: {ending.progress}")
+    if len(ending.reports) == ending.ranks and not errors and ending.returncode == 0:
+        return Finding("ok")
+    return _crash(ending, errors)
+
+
+def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Finding:
+    killed = {
+        rank: code
+        for rank, code in sorted(ending.exits.items())
+        if code < 0 and code != -signal.SIGTERM and rank not in errors
+    }
+    if killed:
+        rank, code = next(iter(killed.items()))
+        reason = f"rank {rank} was ended by {signal_name(-code)}; {ending.progress}"
+        return Finding("crashed", reason)
+    own = {r: e for r, e in errors.items() if not _PEER.search(e["message"])}
+    for rank, error in (own or errors).items():
+        return Finding("crashed", _of_rank(rank, error), _cause(error["message"]))
+    if ending.returncode is not None and ending.returncode < 0:
+        name = signal_name(-ending.returncode)
+        return Finding("crashed", f"{ending.launcher} was ended by {name}")
+    for rank, code in sorted(ending.exits.items()):
+        said = f"rank {rank} ended with exit code {code} and said nothing"
+        return Finding("crashed", f"{said}: see launcher.log and rank{rank}.log")
+    silent = sorted(set(range(ending.ranks)) - ending.reports.keys())
+    who = f", nothing from rank {silent[0]}" if silent else ""
+    said = last_error_line(ending.log)
+    reason = f"{ending.launcher} ended with exit code {ending.returncode}{who}: {said}"
+    return Finding("crashed", reason, _cause(ending.log))
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def last_error_line(log: str) -> str:
+    """The line of a log that tells most: the last that looks like an exception."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    for line in reversed(lines):
+        if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line):
+            return first_line(line)
+    return first_line(lines[-1]) if lines else "it printed nothing"
+
+
+def _of_rank(rank: int, error: Mapping[str, Any]) -> str:
+    return f"rank {rank}: {error['type']}: {first_line(error['message'])}"
+
+
+def _who(ending: Ending) -> str:
+    killed = [rank for rank, code in ending.exits.items() if code == -signal.SIGKILL]
+    return f"rank {min(killed)}" if killed else "a process"
+
+
+def _cause(message: str) -> str | None:
+    if _PORT.search(message):
+        return "port"
+    if _HOST.search(message):
+        return "host"
+    return None

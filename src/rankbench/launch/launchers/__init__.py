@@ -1,0 +1,36 @@
+"""What starts the processes of a launch: one file per launcher, chosen by name."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+from rankbench.cell import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a launcher must know to start the ranks of one launch."""
+
+    python: str
+    shape: Shape
+    spec: Path
+
+
+class Launcher(Protocol):
+    """Each launcher is a module with these two functions."""
+
+    def build_argv(self, start: Start) -> list[str]:
+        """The command that starts every rank and ends when they have ended."""
+
+    def read_exits(self, log: str) -> Mapping[int, int]:
+        """Exit codes by local rank, as far as the launcher's own output tells them."""
+
+
+def find_launcher(name: str) -> Launcher:
+    """The launcher of that name; the plan has checked that there is one."""
+    module = importlib.import_module(f"{__name__}.{name}")
+    return cast(Launcher, module)

@@ -1,0 +1,93 @@
+"""What this machine's Python, torch and devices are, found without importing torch here.
+
+Importing torch takes longer than planning an experiment. So a child process looks once,
+and what it found is kept in the environment that it describes, under a fingerprint of
+everything that could change the answer.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from rankbench.launch.environment import SOURCE
+from rankbench.record import write_json
+
+CACHE = Path(sys.prefix) / "var" / "rankbench" / "probe.json"
+
+
+def probe_machine(*, write: bool = True, cache: Path = CACHE) -> dict[str, Any]:
+    """Facts of the environment that ranks will run in.
+
+    Args:
+        write: keep a new answer (a dry run must not).
+        cache: where answers are kept.
+
+    Returns:
+        torch (version), cuda (version or None), cuda_devices (names), backends (names),
+        cores (physical, within the affinity of this process).
+
+    Raises:
+        ValueError: torch cannot be imported; the message says what it said.
+    """
+    mark = _fingerprint()
+    try:
+        kept = json.loads(cache.read_text())
+    except (OSError, ValueError):
+        kept = {}
+    if kept.get("fingerprint") == mark:
+        facts: dict[str, Any] = kept["facts"]
+        return facts
+    facts = _look()
+    if write:
+        try:
+            write_json(cache, {"fingerprint": mark, "facts": facts})
+        except OSError:
+            pass  # an environment that is read-only: look again next time
+    return facts
+
+
+def _look() -> dict[str, Any]:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONNOUSERSITE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "rankbench.rank.probe"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    if done.returncode != 0:
+        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise ValueError(
+            f"torch does not work in {sys.executable}: {said} "
+            "(install it with `pip install -r requirements-torch.txt`)"
+        )
+    facts: dict[str, Any] = json.loads(done.stdout)
+    return facts
+
+
+def _fingerprint() -> str:
+    parts: list[Any] = [
+        sys.executable,
+        sorted(os.sched_getaffinity(0)),
+        sorted(glob.glob("/dev/nvidia[0-9]*")),
+        os.environ.get("CUDA_VISIBLE_DEVICES"),
+    ]
+    torch = importlib.util.find_spec("torch")
+    if torch is not None and torch.origin is not None:
+        version = Path(torch.origin).with_name("version.py")
+        parts += [str(version), version.stat().st_mtime_ns]
+    looker = SOURCE / "rankbench" / "rank" / "probe.py"
+    parts.append(looker.read_text())
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+if __name__ == "__main__":
+    print(json.dumps(probe_machine(), indent=1))

@@ -1,0 +1,89 @@
+"""Every process of a launch, also those whose parent has died: found, watched, ended."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import time
+
+import psutil
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of descendants whose own parent dies.
+
+    A launcher may put ranks into sessions of their own and then be killed; without
+    this they would be nobody's and would outlive the launch.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER) failed")
+
+
+def end_descendants(*, grace: float = 3.0) -> None:
+    """End all processes below this one: SIGTERM, after `grace` seconds SIGKILL."""
+    deadline = time.monotonic() + grace
+    _signal_all(signal.SIGTERM)
+    while descendants() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    # Killing one may hand its children to us: repeat until none is left.
+    while descendants():
+        _signal_all(signal.SIGKILL)
+        time.sleep(0.02)
+
+
+def descendants() -> list[psutil.Process]:
+    """Living processes below this one; the dead among them are reaped."""
+    _reap()
+    living = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if process.status() != psutil.STATUS_ZOMBIE:
+                living.append(process)
+        except psutil.NoSuchProcess:
+            continue
+    return living
+
+
+def _signal_all(number: int) -> None:
+    for process in descendants():
+        try:
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
+            continue
+
+
+def _reap() -> None:
+    """Collect adopted children that have ended, so that no zombie is left."""
+    for process in psutil.Process().children():
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE and process.pid not in _awaited:
+                os.waitpid(process.pid, os.WNOHANG)
+        except (psutil.NoSuchProcess, ChildProcessError):
+            continue
+
+
+# Children whose exit status somebody else waits for.
+_awaited: set[int] = set()
+
+
+def await_elsewhere(pid: int) -> None:
+    """Leave the exit status of this child to its `subprocess.Popen`."""
+    _awaited.add(pid)
+
+
+def wait_for_exit(pid: int, seconds: float) -> bool:
+    """Sleep until the process ends, at most so long; no polling meanwhile."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        ready, _, _ = select.select([handle], [], [], seconds)
+        return bool(ready)
+    finally:
+        os.close(handle)

@@ -1,0 +1,52 @@
+"""Which attempt of a cell is wanted: made once, raised only by a rerun."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from rankbench.record import Layout, read_json, write_json
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """So many launches of a cell, as it was defined when they were asked for."""
+
+    attempt: int
+    launches: int
+    cell_hash: str
+
+
+def read_request(layout: Layout, cell_id: str) -> Request | None:
+    path = layout.request(cell_id)
+    if not path.exists():
+        return None
+    value = read_json(path)
+    try:
+        return Request(**value)
+    except TypeError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def ensure_request(
+    layout: Layout, cell_id: str, *, launches: int, cell_hash: str
+) -> Request:
+    """The request of a cell; the first one is made if there is none."""
+    request = read_request(layout, cell_id)
+    if request is None:
+        # Records without a request: the file was removed. Never measure into an
+        # attempt that may be complete.
+        attempt = max(layout.attempts(cell_id), default=0) + 1
+        request = Request(attempt, launches, cell_hash)
+        write_json(layout.request(cell_id), asdict(request))
+    return request
+
+
+def raise_request(
+    layout: Layout, cell_id: str, *, launches: int, cell_hash: str
+) -> Request:
+    """Ask for a new attempt; what was measured before stays where it is."""
+    before = read_request(layout, cell_id)
+    used = [*layout.attempts(cell_id), before.attempt if before else 0]
+    request = Request(max(used) + 1, launches, cell_hash)
+    write_json(layout.request(cell_id), asdict(request))
+    return request

@@ -1,0 +1,269 @@
+"""One launch from its claim to its record. The supervisor outlives the ranks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rankbench.cell import Cell, Shape
+from rankbench.launch import processes
+from rankbench.launch.classify import Ending, Finding, classify
+from rankbench.launch.environment import build_environment, rank_python
+from rankbench.environ import job_id
+from rankbench.launch.launchers import Start, find_launcher
+from rankbench.launch.progress import ProgressFile
+from rankbench.record import RECORD_VERSION, Record, read_json, write_atomically, write_json
+
+# Ranks end themselves when the heartbeat has stopped for so long (see rank/watch.py).
+HEARTBEAT_SECONDS = 1.0
+HEARTBEAT_GRACE = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What one launch is to measure."""
+
+    experiment: str
+    cell_id: str
+    cell_hash: str
+    cell: Cell
+    shape: Shape
+    phases: list[str]
+    marks: list[str]
+    attempt: int
+    number: int
+    wanted: int
+    directory: Path
+    data_dir: Path
+    time_limit: float
+    threads: int
+    code: Mapping[str, Any]
+
+
+class Stop:
+    """Remembers that this process was told to end, so that it can end in good order."""
+
+    def __init__(self) -> None:
+        self.signal: str | None = None
+        self._parent = os.getppid()
+
+    @contextmanager
+    def listening(self) -> Iterator[Stop]:
+        def remember(number: int, _frame: object) -> None:
+            self.signal = signal.Signals(number).name
+
+        caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, remember) for number in caught}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def reason(self) -> str | None:
+        """Signal's name, ``parent`` if whoever started this has died, or None."""
+        if self.signal is None and os.getppid() != self._parent:
+            return "parent"
+        return self.signal
+
+
+def run_launch(task: Task, stop: Stop) -> Record:
+    """Start the ranks, wait for them, end what is left, write the record.
+
+    Raises:
+        OSError: the record cannot be written (a full disk); the claim stays, and a
+            later run replaces the launch.
+    """
+    started, clock = datetime.now(UTC), time.monotonic()
+    work = task.directory / "work"
+    launcher = find_launcher(task.cell.launcher)
+    spec = work / "launch.json"
+    write_json(spec, _spec(task))
+    argv = launcher.build_argv(Start(rank_python(), task.shape, spec))
+    env = build_environment(task.shape, threads=task.threads)
+    progress = ProgressFile(work / "progress", task.shape.ranks)
+    oom_before = _oom_kills()
+
+    processes.adopt_orphans()
+    log_path = task.directory / "launcher.log"
+    with open(log_path, "wb") as log:
+        # A session of its own: Ctrl-C reaches the supervisor only, which then ends the
+        # ranks in good order.
+        child = subprocess.Popen(
+            argv,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        processes.await_elsewhere(child.pid)
+        stopped = _wait(child, task, stop, work / "heartbeat")
+        where = progress.describe()
+        processes.end_descendants()
+        returncode = child.wait()
+
+    text = log_path.read_text(errors="replace")
+    reports = _read_reports(work, task.shape.ranks)
+    ending = Ending(
+        launcher=task.cell.launcher,
+        returncode=returncode,
+        stopped=stopped,
+        time_limit=task.time_limit,
+        ranks=task.shape.ranks,
+        reports=reports,
+        exits=launcher.read_exits(text),
+        oom_kills=_oom_kills() - oom_before,
+        progress=where,
+        log=text,
+    )
+    finding = classify(ending)
+    record = _begin_record(task, finding, started)
+    record["launcher"] = {"name": task.cell.launcher, "argv": argv, "env": env}
+    if finding.status == "ok":
+        record |= merge_reports([reports[rank] for rank in sorted(reports)])
+        record["seconds"]["launch"] = time.monotonic() - clock
+        _merge_steps(work, task)
+    finish(task.directory, record)
+    return record
+
+
+def close_dead_claim(task: Task, *, started: datetime) -> Record:
+    """The record of a launch whose supervisor died without writing one."""
+    finding = Finding("cancelled", "its supervisor died before the launch ended", "owner")
+    record = _begin_record(task, finding, started)
+    finish(task.directory, record)
+    return record
+
+
+def finish(directory: Path, record: Record) -> None:
+    """Write the record: from here on the directory never changes again."""
+    shutil.rmtree(directory / "work", ignore_errors=True)
+    write_json(directory / "record.json", record)
+
+
+def _wait(
+    child: subprocess.Popen[bytes], task: Task, stop: Stop, heartbeat: Path
+) -> str | None:
+    """Until the launcher ends; returns why it was stopped, if it was."""
+    deadline = time.monotonic() + task.time_limit
+    beat = 0
+    while True:
+        beat += 1
+        heartbeat.write_text(str(beat))
+        if processes.wait_for_exit(child.pid, HEARTBEAT_SECONDS):
+            return None
+        if reason := stop.reason():
+            return reason
+        if time.monotonic() > deadline:
+            return "timeout"
+
+
+def _spec(task: Task) -> dict[str, Any]:
+    return {
+        "cell": task.cell.to_dict(),
+        "shape": task.shape.to_dict(),
+        "directory": str(task.directory),
+        "data_dir": str(task.data_dir),
+        "phases": task.phases,
+        "threads": task.threads,
+        "heartbeat_grace": HEARTBEAT_GRACE,
+    }
+
+
+def _begin_record(task: Task, finding: Finding, started: datetime) -> Record:
+    return {
+        "schema": RECORD_VERSION,
+        "experiment": task.experiment,
+        "cell_id": task.cell_id,
+        "cell_hash": task.cell_hash,
+        "cell": task.cell.to_dict(),
+        "shape": task.shape.to_dict(),
+        "attempt": task.attempt,
+        "launch": task.number,
+        "wanted": task.wanted,
+        "status": finding.status,
+        "reason": finding.reason,
+        "cause": finding.cause,
+        "started": started.isoformat(timespec="seconds"),
+        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+        "marks": task.marks,
+        "code": dict(task.code),
+        "image": None,
+        "job_id": job_id(),
+    }
+
+
+def _read_reports(work: Path, ranks: int) -> dict[int, dict[str, Any]]:
+    found = {}
+    for rank in range(ranks):
+        path = work / f"rank{rank}.json"
+        try:
+            found[rank] = read_json(path)
+        except (FileNotFoundError, ValueError):
+            continue  # a rank that died: its absence is what classify looks at
+    return found
+
+
+def merge_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the ranks of a launch measured, as the fields of its record.
+
+    Times are those of the slowest rank, samples the sum, the loss the mean.
+    """
+    first = reports[0]
+    stages = first["rank"]["seconds"]
+    hosts = {report["host"]["host"]: report["host"] for report in reports}
+    return {
+        "seconds": {
+            stage: max(report["rank"]["seconds"][stage] for report in reports)
+            for stage in stages
+        },
+        "phases": first["phases"],
+        "steps": first["steps"],
+        "steps_per_epoch": first["steps_per_epoch"],
+        "warmup": first["warmup"],
+        "samples": sum(report["rank"]["samples"] for report in reports),
+        "loss": {
+            end: sum(report["loss"][end] for report in reports) / len(reports)
+            for end in ("first", "last")
+        },
+        "accuracy": first["accuracy"],
+        "ranks": [report["rank"] for report in reports],
+        "hosts": list(hosts.values()),
+        "software": first["software"],
+        "transport": first["transport"],
+    }
+
+
+def _merge_steps(work: Path, task: Task) -> None:
+    """One archive out of one per rank, without unpacking an array."""
+    beside = work / "steps.npz"
+    with zipfile.ZipFile(beside, "w", zipfile.ZIP_STORED) as merged:
+        for rank in range(task.shape.ranks):
+            with zipfile.ZipFile(work / f"rank{rank}.npz") as one:
+                for member in one.namelist():
+                    merged.writestr(f"rank{rank}/{member}", one.read(member))
+    write_atomically(task.directory / "steps.npz", beside.read_bytes())
+
+
+def _oom_kills() -> int:
+    """Processes that the kernel has ended for memory in this cgroup, or 0 if unknown."""
+    try:
+        group = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
+        events = Path("/sys/fs/cgroup", group.lstrip("/"), "memory.events").read_text()
+    except OSError:
+        return 0
+    fields = dict(line.split() for line in events.splitlines())
+    return int(fields.get("oom_kill", 0))
+
+

@@ -1,0 +1,108 @@
+"""What strategies, models, data sets and launchers there are, read from their files.
+
+A variant is a file; what it needs stands in it as plain literals. They are read from the
+source, because importing them would import torch, which the planning side neither has
+time for nor always has.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).resolve().parents[1]
+
+# What a strategy has unless its `needs` says otherwise.
+STRATEGY_DEFAULTS: dict[str, Any] = {
+    "ranks": "device",  # processes: one | device (one per device) | node (one per host)
+    "replicas": "rank",  # model replicas: one | rank | device
+    "backends": [],  # none: its processes do not communicate
+    "device": ["cpu", "cuda"],
+    "min_devices": 1,
+    "max_cuda_devices": None,
+    "max_nodes": None,
+}
+
+
+@dataclass(frozen=True)
+class StrategyFacts:
+    """What the plan must know of a strategy."""
+
+    name: str
+    needs: dict[str, Any]
+    options: dict[str, Any]
+    phases: list[str]
+
+
+@dataclass(frozen=True)
+class Catalog:
+    """Every variant by name."""
+
+    strategies: dict[str, StrategyFacts]
+    models: dict[str, dict[str, Any]]
+    data: dict[str, dict[str, Any]]
+    launchers: list[str] = field(default_factory=list)
+
+
+@cache
+def load_catalog(package: Path = PACKAGE) -> Catalog:
+    """Read the folders of the package."""
+    strategies = {
+        path.stem: _read_strategy(path)
+        for path in _variants(package / "rank" / "strategies")
+    }
+    models = {
+        path.stem: literals(path)["NEEDS"]
+        for path in _variants(package / "rank" / "models")
+    }
+    data = {}
+    for path in _variants(package / "rank" / "data"):
+        facts = literals(path)
+        data[path.stem] = {**facts["SHAPE"], "prepared": facts["PREPARED"]}
+    launchers = [p.stem for p in _variants(package / "launch" / "launchers")]
+    return Catalog(strategies, models, data, launchers)
+
+
+def literals(path: Path) -> dict[str, Any]:
+    """Literal constants of a Python file: its own and those of its classes."""
+    found: dict[str, Any] = {}
+    tree = ast.parse(path.read_text(), filename=str(path))
+    bodies = [tree.body] + [n.body for n in tree.body if isinstance(n, ast.ClassDef)]
+    for body in bodies:
+        for node in body:
+            if isinstance(node, ast.Assign):
+                targets, value = node.targets, node.value
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                targets, value = [node.target], node.value
+            else:
+                continue
+            for target in targets:
+                if isinstance(target, ast.Name):
+                    try:
+                        found[target.id] = ast.literal_eval(value)
+                    except ValueError:
+                        continue  # computed at run time: of no interest to the plan
+    return found
+
+
+def _variants(folder: Path) -> list[Path]:
+    """Files that hold a variant: those that define one by what they declare."""
+    helpers = {"base", "prepare", "common"}
+    return sorted(
+        path
+        for path in folder.glob("*.py")
+        if not path.stem.startswith("_") and path.stem not in helpers
+    )
+
+
+def _read_strategy(path: Path) -> StrategyFacts:
+    facts = literals(path)
+    unknown = facts["needs"].keys() - STRATEGY_DEFAULTS.keys()
+    if unknown:
+        raise ValueError(f"{path}: unknown needs {sorted(unknown)}")
+    needs = {**STRATEGY_DEFAULTS, **facts["needs"]}
+    phases = ["load", "transfer", *facts["phases"]]
+    return StrategyFacts(path.stem, needs, facts.get("options", {}), phases)

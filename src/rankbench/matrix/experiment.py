@@ -1,0 +1,217 @@
+"""An experiment file -> its cells: checked, with every default filled in."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankbench.cell import Cell
+from rankbench.matrix.catalog import Catalog, StrategyFacts
+from rankbench.matrix.schema import (
+    Schema,
+    check,
+    did_you_mean,
+    load_schema,
+    load_yaml,
+    with_defaults,
+)
+from rankbench.matrix.selection import Filter, select, spell_value
+
+# Facts of the whole experiment: the same for each cell, so that they need not stand in
+# its id. Those that change what is measured are part of its hash all the same.
+PROTOCOL = ("epochs", "steps", "warmup", "evaluate")
+
+# The first part of an id; the rest of it names options that differ from the defaults.
+_ID = ("strategy", "backend", "topology", "model", "data")
+
+DEFAULT_EPOCHS = 1
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A checked experiment.
+
+    Attributes:
+        name: names the result directory.
+        source: the file, and its SHA-256.
+        values: every key of the schema, with its default where the file is silent.
+        cells: id -> cell, in the order of the product.
+    """
+
+    name: str
+    source: Path
+    sha256: str
+    values: dict[str, Any]
+    cells: dict[str, Cell]
+
+
+def load_experiment(path: Path, catalog: Catalog, *, cuda: bool) -> Experiment:
+    """Read, check and expand an experiment file.
+
+    Args:
+        path: the YAML file.
+        catalog: the variants that exist.
+        cuda: what `device: auto` means here.
+
+    Raises:
+        ValueError: everything that is wrong with the file, a line each.
+    """
+    schema = experiment_schema(catalog)
+    given = {key: _as_list(schema, key, value) for key, value in load_yaml(path).items()}
+    check(given, schema, source=str(path))
+    values = with_defaults(given, schema)
+    try:
+        strategies = _expand_strategies(values["strategy"], catalog)
+        _check_protocol(values)
+        cells = _expand(values, strategies, schema, cuda=cuda)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    return Experiment(values["name"], path, digest, values, cells)
+
+
+def experiment_schema(catalog: Catalog) -> Schema:
+    """The schema of an experiment, with the names that the folders hold."""
+    schema = load_schema("experiment")
+    properties = schema["properties"]
+    properties["model"]["items"]["enum"] = list(catalog.models)
+    properties["data"]["items"]["enum"] = list(catalog.data)
+    properties["launcher"]["items"]["enum"] = list(catalog.launchers)
+    return schema
+
+
+def _as_list(schema: Schema, key: str, value: Any) -> Any:
+    """A single value of a sweep is a list of one."""
+    rule = schema["properties"].get(key, {})
+    if rule.get("type") == "array" and not isinstance(value, list):
+        return [value]
+    return value
+
+
+def _check_protocol(values: Mapping[str, Any]) -> None:
+    if values["epochs"] is not None and values["steps"] is not None:
+        raise ValueError("epochs and steps: give one of them, not both")
+
+
+def _expand_strategies(
+    entries: list[Any], catalog: Catalog
+) -> list[tuple[StrategyFacts, dict[str, Any]]]:
+    """Strategy entries as (facts, resolved options), options multiplied out."""
+    expanded = []
+    for entry in entries:
+        if isinstance(entry, Mapping) and len(entry) == 1:
+            ((name, options),) = entry.items()
+        else:
+            name, options = entry, {}
+        if not isinstance(name, str):
+            raise ValueError(
+                "strategy: expected a name, or one name with its options such as "
+                f"{{ddp: {{bucket_mb: [1, 25]}}}}, got {entry!r}"
+            )
+        if name not in catalog.strategies:
+            known = list(catalog.strategies)
+            raise ValueError(
+                f"strategy: {name!r} is not one of {', '.join(known)}"
+                f"{did_you_mean(name, known)}"
+            )
+        facts = catalog.strategies[name]
+        for resolved in _expand_options(facts, options or {}):
+            expanded.append((facts, resolved))
+    return expanded
+
+
+def _expand_options(
+    facts: StrategyFacts, options: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    if not isinstance(options, Mapping):
+        raise ValueError(f"strategy.{facts.name}: expected options, got {options!r}")
+    schema = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": facts.options,
+    }
+    lists = {k: v if isinstance(v, list) else [v] for k, v in options.items()}
+    for combination in itertools.product(*lists.values()):
+        chosen = dict(zip(lists, combination, strict=True))
+        check(chosen, schema, source=f"strategy.{facts.name}")
+        yield with_defaults(chosen, schema)
+
+
+def _expand(
+    values: dict[str, Any],
+    strategies: list[tuple[StrategyFacts, dict[str, Any]]],
+    schema: Schema,
+    *,
+    cuda: bool,
+) -> dict[str, Cell]:
+    sweeps = [
+        name
+        for name, rule in schema["properties"].items()
+        if rule.get("type") == "array" and name not in ("strategy", "exclude")
+    ]
+    steps, epochs = values["steps"], values["epochs"]
+    if steps is None and epochs is None:
+        epochs = DEFAULT_EPOCHS
+    evaluate = values["evaluate"]
+    protocol = {
+        "epochs": epochs,
+        "steps": steps,
+        "warmup": values["warmup"],
+        "evaluate": epochs is not None if evaluate == "auto" else evaluate,
+    }
+    cells: dict[str, Cell] = {}
+    asked: set[tuple[str, str]] = set()
+    for (facts, options), *point in itertools.product(
+        strategies, *(values[name] for name in sweeps)
+    ):
+        chosen = dict(zip(sweeps, point, strict=True))
+        backend = chosen["backend"]
+        if not facts.needs["backends"]:
+            chosen["backend"] = "none"
+        chosen = {**chosen, "strategy": facts.name, "options": options}
+        cell_id = _cell_id(chosen, facts, schema)
+        if (cell_id, backend) in asked:
+            raise ValueError(f"the cell {cell_id} is listed twice")
+        asked.add((cell_id, backend))
+        if cell_id in cells:
+            continue  # equal by backend none
+        if chosen["device"] == "auto":
+            chosen["device"] = "cuda" if cuda else "cpu"
+        cells[cell_id] = Cell(**chosen, **protocol)
+    return _exclude(cells, values["exclude"])
+
+
+def _exclude(cells: dict[str, Cell], entries: list[str]) -> dict[str, Cell]:
+    filters = []
+    for entry in entries:
+        try:
+            one = Filter.parse(entry)
+            one.check(list(cells.values()))
+        except ValueError as error:
+            raise ValueError(f"exclude: {error}") from error
+        filters.append(one)
+    gone = select(list(cells.values()), filters)
+    left = {
+        cell_id: cell
+        for (cell_id, cell), out in zip(cells.items(), gone, strict=True)
+        if not out
+    }
+    if not left:
+        raise ValueError(f"the matrix is empty: exclude removes all {len(cells)} cells")
+    return left
+
+
+def _cell_id(chosen: Mapping[str, Any], facts: StrategyFacts, schema: Schema) -> str:
+    """Readable and unique within the experiment: it is a path and a Snakemake wildcard."""
+    parts = [str(chosen[key]) for key in _ID]
+    for option, value in chosen["options"].items():
+        if value != facts.options[option].get("default"):
+            parts.append(f"{option}={spell_value(value)}")
+    for key, rule in schema["properties"].items():
+        if key in chosen and key not in _ID and [chosen[key]] != rule["default"]:
+            parts.append(f"{key}={spell_value(chosen[key])}")
+    return ".".join(parts)

@@ -1,0 +1,179 @@
+"""What a cell means in processes, and why it cannot run on a site: pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rankbench.cell import Cell, Shape, Topology
+from rankbench.matrix.catalog import Catalog, StrategyFacts
+from rankbench.matrix.site import Site
+
+
+def shape_of(cell: Cell, facts: StrategyFacts) -> Shape:
+    """Processes, devices and samples of a cell."""
+    topology = Topology.parse(cell.topology)
+    ranks = {"one": 1, "node": topology.nodes, "device": topology.devices}[
+        facts.needs["ranks"]
+    ]
+    replicas = {"one": 1, "rank": ranks, "device": topology.devices}[
+        facts.needs["replicas"]
+    ]
+    devices_per_rank = topology.devices // ranks
+    global_batch = cell.batch_size * (replicas if cell.scaling == "weak" else 1)
+    on_cpu = cell.device == "cpu"
+    return Shape(
+        nodes=topology.nodes,
+        ranks=ranks,
+        ranks_per_node=max(1, ranks // topology.nodes),
+        devices_per_rank=devices_per_rank,
+        cores_per_rank=cell.cores_per_device * devices_per_rank if on_cpu else 0,
+        replicas=replicas,
+        global_batch=global_batch,
+        rank_batch=global_batch // ranks,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    cell: Cell
+    facts: StrategyFacts
+    shape: Shape
+    site: Site
+    catalog: Catalog
+
+    @property
+    def topology(self) -> Topology:
+        return Topology.parse(self.cell.topology)
+
+
+def find_obstacle(cell: Cell, site: Site, catalog: Catalog) -> str | None:
+    """Why the cell cannot run on the site, or None.
+
+    The first reason counts: what the strategy is, then what the machine has.
+    """
+    facts = catalog.strategies[cell.strategy]
+    question = _Question(cell, facts, shape_of(cell, facts), site, catalog)
+    for ask in _OBSTACLES:
+        reason = ask(question)
+        if reason:
+            return reason
+    return None
+
+
+def marks_of(cell: Cell, site: Site) -> list[str]:
+    """Marks that are known before the cell runs."""
+    return ["oversubscribed"] if _oversubscribed(cell, site) else []
+
+
+def _backend_of_strategy(q: _Question) -> str | None:
+    allowed = q.facts.needs["backends"] or ["none"]
+    if q.cell.backend not in allowed:
+        return f"{q.cell.strategy} runs over {', '.join(allowed)}"
+    return None
+
+
+def _devices_of_strategy(q: _Question) -> str | None:
+    name, needs, topology = q.cell.strategy, q.facts.needs, q.topology
+    if q.cell.device not in needs["device"]:
+        kinds = " or ".join(needs["device"]).upper()
+        count = f"{needs['min_devices']} " if needs["min_devices"] > 1 else ""
+        has = f"this machine has {q.site.cuda_devices}" if kinds == "CUDA" else "not cuda"
+        return f"{name} needs {count}{kinds} devices; {has}"
+    if needs["max_nodes"] and topology.nodes > needs["max_nodes"]:
+        return f"{name} runs on {needs['max_nodes']} host, {topology} has more"
+    if topology.devices < needs["min_devices"]:
+        return f"{name} needs {needs['min_devices']} devices, {topology} has fewer"
+    most = needs["max_cuda_devices"]
+    if most and q.cell.device == "cuda" and topology.devices > most:
+        return f"{name} uses {most} GPU, {topology} has more"
+    return None
+
+
+def _hosts_of_site(q: _Question) -> str | None:
+    if q.topology.nodes > q.site.nodes:
+        return f"{q.topology} needs {q.topology.nodes} hosts; this site has {q.site.nodes}"
+    return None
+
+
+def _devices_of_site(q: _Question) -> str | None:
+    if q.cell.device == "cuda" and not q.site.cuda_devices:
+        return "the cell asks for CUDA devices; this machine has none"
+    if _oversubscribed(q.cell, q.site) and not q.cell.oversubscribe:
+        what, needed, present = _demand(q.cell, q.site)
+        return (
+            f"{q.topology} needs {needed} {what} on each host; this site has {present} "
+            "(oversubscribe: true shares them, and marks the row)"
+        )
+    return None
+
+
+def _backend_of_site(q: _Question) -> str | None:
+    backend = q.cell.backend
+    if backend == "none":
+        return None
+    if q.site.backends.get(backend):
+        return q.site.backends[backend]
+    if backend == "nccl" and q.cell.device != "cuda":
+        return "nccl carries CUDA tensors only; the cell runs on cpu"
+    if backend == "nccl" and _oversubscribed(q.cell, q.site):
+        return "nccl refuses two ranks on one GPU"
+    return None
+
+
+def _model_and_data(q: _Question) -> str | None:
+    data, needs = q.catalog.data[q.cell.data], q.catalog.models[q.cell.model]
+    size = q.cell.image_size or data["image_size"]
+    channels = q.cell.channels or data["channels"]
+    if size < needs["min_image_size"]:
+        return (
+            f"{q.cell.model} needs images of {needs['min_image_size']} pixels or more, "
+            f"not {size}"
+        )
+    if needs["channels"] and channels not in needs["channels"]:
+        return f"{q.cell.model} takes {needs['channels']} channels, not {channels}"
+    return None
+
+
+def _batch(q: _Question) -> str | None:
+    parts = max(q.shape.ranks, q.shape.replicas)
+    if q.shape.global_batch % parts:
+        return f"batch_size {q.cell.batch_size} (strong) does not split over {parts}"
+    samples = q.catalog.data[q.cell.data]["train"]
+    if q.shape.global_batch > samples:
+        return (
+            f"one step takes {q.shape.global_batch} samples, "
+            f"{q.cell.data} has {samples} to train on"
+        )
+    return None
+
+
+def _precision(q: _Question) -> str | None:
+    if q.cell.precision == "tf32" and q.cell.device != "cuda":
+        return "tf32 is an arithmetic of NVIDIA GPUs; the cell runs on cpu"
+    return None
+
+
+_OBSTACLES: tuple[Callable[[_Question], str | None], ...] = (
+    _backend_of_strategy,
+    _devices_of_strategy,
+    _hosts_of_site,
+    _backend_of_site,
+    _devices_of_site,
+    _model_and_data,
+    _batch,
+    _precision,
+)
+
+
+def _demand(cell: Cell, site: Site) -> tuple[str, int, int]:
+    """(what, how many a host must have, how many it has)."""
+    devices = Topology.parse(cell.topology).devices_per_node
+    if cell.device == "cuda":
+        return "GPUs", devices, site.cuda_devices
+    return "cores", devices * cell.cores_per_device, site.cores
+
+
+def _oversubscribed(cell: Cell, site: Site) -> bool:
+    _, needed, present = _demand(cell, site)
+    return needed > present

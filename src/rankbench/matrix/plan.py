@@ -1,0 +1,167 @@
+"""The plan: every cell of an experiment on a site, with its shape or its obstacle."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankbench.cell import Cell, Shape
+from rankbench.matrix.catalog import Catalog
+from rankbench.matrix.experiment import Experiment
+from rankbench.matrix.feasible import find_obstacle, marks_of, shape_of
+from rankbench.matrix.schema import did_you_mean
+from rankbench.matrix.selection import Filter
+from rankbench.matrix.site import Site
+from rankbench.record import read_json
+
+PLAN_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCell:
+    """A cell of the plan. `infeasible` is the reason why it cannot run here, or None."""
+
+    id: str
+    hash: str
+    cell: Cell
+    shape: Shape
+    phases: Sequence[str]
+    infeasible: str | None
+    marks: Sequence[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "hash": self.hash,
+            "cell": self.cell.to_dict(),
+            "shape": self.shape.to_dict(),
+            "phases": list(self.phases),
+            "infeasible": self.infeasible,
+            "marks": list(self.marks),
+        }
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an experiment means on a site; `plan.json` holds it for every job."""
+
+    experiment: dict[str, Any]
+    site: dict[str, Any]
+    code: dict[str, str]
+    cells: dict[str, PlannedCell]
+
+    @property
+    def name(self) -> str:
+        return str(self.experiment["name"])
+
+    @property
+    def feasible(self) -> list[PlannedCell]:
+        return [c for c in self.cells.values() if c.infeasible is None]
+
+    def find(self, cell_id: str) -> PlannedCell:
+        """A cell by its readable id.
+
+        Raises:
+            ValueError: no such cell; names the nearest.
+        """
+        if cell_id not in self.cells:
+            raise ValueError(
+                f"no cell {cell_id!r} in the experiment {self.name}"
+                f"{did_you_mean(cell_id, self.cells)} (`rankbench cells` lists them)"
+            )
+        return self.cells[cell_id]
+
+    def select(self, only: str | None) -> list[PlannedCell]:
+        """Cells that a filter `key=value,value ...` accepts; all without a filter.
+
+        Raises:
+            ValueError: the filter is malformed or accepts nothing.
+        """
+        planned = list(self.cells.values())
+        if not only:
+            return planned
+        try:
+            wanted = Filter.parse(only)
+            wanted.check([p.cell for p in planned])
+        except ValueError as error:
+            raise ValueError(f"only: {error}") from error
+        chosen = [p for p in planned if wanted.accepts(p.cell)]
+        if not chosen:
+            raise ValueError(f"only: no cell has all of {only!r}")
+        return chosen
+
+    def to_json(self) -> bytes:
+        value = {
+            "schema": PLAN_VERSION,
+            "experiment": self.experiment,
+            "site": self.site,
+            "code": self.code,
+            "cells": [planned.to_dict() for planned in self.cells.values()],
+        }
+        return (json.dumps(value, indent=1) + "\n").encode()
+
+
+def make_plan(
+    experiment: Experiment, site: Site, catalog: Catalog, *, code: str, source: str
+) -> Plan:
+    """Resolve every cell against the site.
+
+    Args:
+        experiment: the checked experiment.
+        site: the machine.
+        catalog: the variants that exist.
+        code: SHA-256 of the rank-side code.
+        source: the experiment file as the plan shall name it.
+    """
+    planned = {}
+    for cell_id, cell in experiment.cells.items():
+        facts = catalog.strategies[cell.strategy]
+        planned[cell_id] = PlannedCell(
+            id=cell_id,
+            hash=cell.hash(),
+            cell=cell,
+            shape=shape_of(cell, facts),
+            phases=facts.phases,
+            infeasible=find_obstacle(cell, site, catalog),
+            marks=marks_of(cell, site),
+        )
+    values = experiment.values
+    header = {
+        "name": experiment.name,
+        "description": values["description"],
+        "file": source,
+        "sha256": experiment.sha256,
+        "launches": values["launches"],
+        "time_limit": values["time_limit"],
+    }
+    return Plan(header, site.to_dict(), {"rank": code}, planned)
+
+
+def read_plan(path: Path) -> Plan:
+    """Read `plan.json`.
+
+    Raises:
+        ValueError: the file is damaged or was written by another version.
+    """
+    value = read_json(path)
+    if value.get("schema") != PLAN_VERSION:
+        raise ValueError(
+            f"{path} has plan schema {value.get('schema')}, "
+            f"this rankbench reads {PLAN_VERSION}: run snakemake to plan again"
+        )
+    cells = {
+        entry["id"]: PlannedCell(
+            id=entry["id"],
+            hash=entry["hash"],
+            cell=Cell.from_dict(entry["cell"]),
+            shape=Shape(**entry["shape"]),
+            phases=entry["phases"],
+            infeasible=entry["infeasible"],
+            marks=entry["marks"],
+        )
+        for entry in value["cells"]
+    }
+    return Plan(value["experiment"], value["site"], value["code"], cells)

@@ -1,0 +1,152 @@
+"""Reading and checking YAML files: every complaint names file, key and expectation."""
+
+from __future__ import annotations
+
+import copy
+import difflib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+
+SCHEMAS = Path(__file__).resolve().parents[3] / "workflow" / "schemas"
+
+Schema = dict[str, Any]
+
+
+def load_schema(name: str) -> Schema:
+    """Schema ``workflow/schemas/NAME.schema.yaml``."""
+    schema: Schema = yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text())
+    return schema
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """Read a YAML mapping.
+
+    Raises:
+        ValueError: no such file, not YAML, or not a mapping at its top.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: cannot be read: {error}") from error
+    try:
+        value = yaml.load(text, Loader=_UniqueKeyLoader)
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path}: is not YAML: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(
+            f"{path}: expected keys with values at the top, got {_kind(value)}"
+        )
+    return value
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """YAML lets a later key replace an earlier one silently; that hides mistakes."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"key {key!r} stands twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
+def with_defaults(values: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+    """Fill in what the file does not say; the keys keep the order of the schema."""
+    properties = schema["properties"]
+    return {
+        key: values[key] if key in values else copy.deepcopy(rule.get("default"))
+        for key, rule in properties.items()
+    }
+
+
+def check(values: Mapping[str, Any], schema: Schema, *, source: str) -> None:
+    """Refuse values that the schema does not allow.
+
+    Raises:
+        ValueError: one line for each mistake: file, key, expectation, nearest name.
+    """
+    errors = sorted(
+        Draft202012Validator(schema).iter_errors(values),
+        key=lambda e: [str(part) for part in e.absolute_path],
+    )
+    if errors:
+        lines = [line for error in errors for line in _explain(error)]
+        raise ValueError("\n".join(f"{source}: {line}" for line in lines))
+
+
+def did_you_mean(word: object, names: Iterable[str]) -> str:
+    """`; did you mean 'ddp'?`, or nothing where no name is near."""
+    near = difflib.get_close_matches(str(word), [str(n) for n in names], n=1, cutoff=0.6)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _explain(error: ValidationError) -> list[str]:
+    where = ".".join(
+        str(part) for part in error.absolute_path if not isinstance(part, int)
+    )
+    found, rule = error.instance, error.validator_value
+    prefix = f"{where}: " if where else ""
+    if error.validator == "additionalProperties":
+        known = list(error.schema["properties"])
+        return [
+            f"{prefix}unknown key {key!r}{did_you_mean(key, known)} "
+            f"(known keys: {', '.join(known)})"
+            for key in found
+            if key not in known
+        ]
+    if error.validator == "required":
+        missing = [key for key in rule if key not in found]
+        return [f"{prefix}the key {key!r} is missing" for key in missing]
+    if error.validator == "enum":
+        known = ["null" if value is None else str(value) for value in rule]
+        return [
+            f"{prefix}{found!r} is not one of {', '.join(known)}"
+            f"{did_you_mean(found, known)}"
+        ]
+    if error.validator == "uniqueItems":
+        twice = sorted({str(v) for v in found if found.count(v) > 1})
+        return [f"{prefix}{', '.join(twice)} listed twice"]
+    if error.validator == "minItems":
+        return [f"{prefix}expected at least one value, got an empty list"]
+    expected = _expectation(error)
+    return [f"{prefix}expected {expected}, got {_kind(found)} {found!r}"]
+
+
+def _expectation(error: ValidationError) -> str:
+    rule = error.validator_value
+    if error.validator == "type":
+        kinds = [rule] if isinstance(rule, str) else rule
+        return " or ".join(kinds)
+    if error.validator == "minimum":
+        return f"at least {rule}"
+    if error.validator == "exclusiveMinimum":
+        return f"more than {rule}"
+    if error.validator == "exclusiveMaximum":
+        return f"less than {rule}"
+    if error.validator == "pattern":
+        return f"text like {rule}"
+    if error.validator == "anyOf":
+        return " or ".join(str(r.get("const", r.get("type"))) for r in rule)
+    return str(error.message)
+
+
+def _kind(value: object) -> str:
+    names = {
+        "bool": "boolean",
+        "NoneType": "null",
+        "str": "string",
+        "int": "integer",
+        "float": "number",
+        "dict": "object",
+        "list": "list",
+    }
+    return names.get(type(value).__name__, type(value).__name__)

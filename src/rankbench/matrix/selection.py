@@ -1,0 +1,86 @@
+"""`key=value,value` filters: which cells `only` keeps and `exclude` leaves out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rankbench.cell import Cell
+from rankbench.matrix.schema import did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A cell passes if, for every key, it has one of the values.
+
+    A key is a field of the cell or an option of its strategy.
+    """
+
+    wanted: Mapping[str, frozenset[str]]
+
+    @classmethod
+    def parse(cls, text: str) -> Filter:
+        """Read ``"strategy=dp,ddp topology=1x2"``.
+
+        Raises:
+            ValueError: a part is not key=value,value.
+        """
+        wanted: dict[str, frozenset[str]] = {}
+        for part in text.split():
+            key, equals, values = part.partition("=")
+            if not (key and equals and all(values.split(","))):
+                raise ValueError(f"{part!r} is not key=value,value")
+            if key in wanted:
+                raise ValueError(f"{key!r} stands twice in {text!r}")
+            wanted[key] = frozenset(values.split(","))
+        if not wanted:
+            raise ValueError("an empty filter: expected key=value,value")
+        return cls(wanted)
+
+    def accepts(self, cell: Cell) -> bool:
+        return all(spell(cell, key) in values for key, values in self.wanted.items())
+
+    def check(self, cells: Sequence[Cell]) -> None:
+        """Refuse keys and values that no cell has: they are spelling mistakes.
+
+        Raises:
+            ValueError: with the nearest key or value.
+        """
+        keys = sorted({key for cell in cells for key in [*cell.to_dict(), *cell.options]})
+        for key, values in self.wanted.items():
+            if key not in keys or key == "options":
+                known = [k for k in keys if k != "options"]
+                raise ValueError(f"unknown key {key!r}{did_you_mean(key, known)}")
+            present = {spell(cell, key) for cell in cells} - {None}
+            for value in sorted(values - present):
+                raise ValueError(
+                    f"no cell has {key}={value} (there are "
+                    f"{', '.join(sorted(str(p) for p in present))})"
+                    f"{did_you_mean(value, present)}"
+                )
+
+
+def spell(cell: Cell, key: str) -> str | None:
+    """A field or strategy option as it is written on a command line."""
+    value: Any = (
+        cell.options[key] if key in cell.options else cell.to_dict().get(key, _ABSENT)
+    )
+    return None if value is _ABSENT else spell_value(value)
+
+
+def spell_value(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(value)
+
+
+def select(cells: Sequence[Cell], filters: Iterable[Filter]) -> list[bool]:
+    """For each cell, whether any of the filters accepts it."""
+    kept = list(filters)
+    return [any(f.accepts(cell) for f in kept) for cell in cells]
+
+
+_ABSENT = object()

@@ -1,0 +1,238 @@
+"""An experiment on disk: what the Snakefile and the command line do with it.
+
+This module and `cli` are the only ones that know more than one room.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from rankbench.launch.code import rank_code_hash
+from rankbench.launch.probe import probe_machine
+from rankbench.launch.requests import ensure_request, raise_request, read_request
+from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.experiment import load_experiment
+from rankbench.matrix.plan import Plan, PlannedCell, make_plan, read_plan
+from rankbench.matrix.preview import Preview
+from rankbench.matrix.schema import did_you_mean, load_yaml
+from rankbench.matrix.site import load_site
+from rankbench.record import Layout, read_json, write_if_changed, write_json
+
+ROOT = Path(__file__).resolve().parents[2]
+DEFAULT_EXPERIMENT = "config.yaml"
+CONFIG_KEYS = ("experiment", "only", "rerun")
+
+
+class InUse(ValueError):
+    """Another run is at work in the result directory."""
+
+
+@dataclass
+class Run:
+    """A plan, and the part of it that was asked for.
+
+    Attributes:
+        plan: every cell of the experiment on this site.
+        layout: its result directory.
+        chosen: the cells that this run is about.
+        rerun: those among them of which a new attempt is wanted.
+    """
+
+    plan: Plan
+    layout: Layout
+    chosen: list[PlannedCell]
+    rerun: list[PlannedCell] = field(default_factory=list)
+    _lock: FileLock | None = None
+
+    @property
+    def data_dir(self) -> Path:
+        return Path(self.plan.site["data_dir"])
+
+    @property
+    def feasible(self) -> list[PlannedCell]:
+        return [cell for cell in self.chosen if cell.infeasible is None]
+
+    def summaries(self) -> list[str]:
+        """The files that say that the chosen cells have been measured."""
+        return [str(self.layout.summary(cell.id)) for cell in self.feasible]
+
+    def prepared_data(self) -> list[str]:
+        """Data files that the chosen cells read."""
+        catalog = load_catalog()
+        names = {cell.cell.data for cell in self.feasible}
+        return [
+            str(self.data_dir / f"{name}.npz")
+            for name in sorted(names)
+            if catalog.data[name]["prepared"]
+        ]
+
+    def inputs_of(self, cell_id: str) -> dict[str, Any]:
+        """What the job of a cell reads: its request, and its data."""
+        request = self.layout.request(cell_id)
+        facts = load_catalog().data[self.plan.cells[cell_id].cell.data]
+        name = self.plan.cells[cell_id].cell.data
+        return {
+            # Made by the main process before any job; a dry run makes none.
+            "request": [str(request)] if request.exists() else [],
+            "data": [str(self.data_dir / f"{name}.npz")] if facts["prepared"] else [],
+        }
+
+    def pending(self) -> dict[str, int]:
+        """Launches to come for each chosen cell that is not measured yet."""
+        again = {cell.id for cell in self.rerun}
+        wanted = self.plan.experiment["launches"]
+        return {
+            cell.id: wanted
+            for cell in self.feasible
+            if cell.id in again or not self._is_measured(cell.id)
+        }
+
+    def preview(self) -> Preview:
+        """What this run would do."""
+        pending = self.pending()
+        seconds = {}
+        for cell_id in pending:
+            summary = self.layout.summary(cell_id)
+            if summary.exists():
+                mean = read_json(summary)["launch_seconds"]
+                if mean is not None:
+                    seconds[cell_id] = mean
+        limit = self.plan.experiment["time_limit"]
+        return Preview(self.chosen, pending, seconds, limit)
+
+    def begin(self) -> None:
+        """Take the lock, write the plan and the requests: jobs may start.
+
+        Raises:
+            InUse: another run is at work in this result directory.
+        """
+        self.lock()
+        write_if_changed(self.layout.plan, self.plan.to_json())
+        pending = self.pending()
+        launches = self.plan.experiment["launches"]
+        again = {cell.id for cell in self.rerun}
+        for cell in self.feasible:
+            if cell.id in again:
+                raise_request(
+                    self.layout, cell.id, launches=launches, cell_hash=cell.hash
+                )
+            elif not self.layout.request(cell.id).exists():
+                ensure_request(
+                    self.layout, cell.id, launches=launches, cell_hash=cell.hash
+                )
+        agenda = {**_myself(), "launches": pending}
+        write_json(self.layout.agenda, agenda)
+
+    def lock(self) -> None:
+        """Keep others from measuring into this result directory while this lives.
+
+        The kernel gives the lock up with the process that holds it, however it ends.
+        """
+        self.layout.root.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.layout.lock, thread_local=False)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            holder = _holder(self.layout)
+            raise InUse(
+                f"{self.layout.root} is in use by {holder}: wait for it or end it; "
+                "`rankbench status` shows how far it is"
+            ) from None
+        self._lock = lock
+
+    def _is_measured(self, cell_id: str) -> bool:
+        summary, request = self.layout.summary(cell_id), self.layout.request(cell_id)
+        try:
+            return summary.stat().st_mtime >= request.stat().st_mtime
+        except FileNotFoundError:
+            return False
+
+
+def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
+    """Plan an experiment.
+
+    Args:
+        config: `experiment` (a file), `only` (a filter), `rerun` (cell ids).
+        profile: folder with `site.yaml`.
+        write: whether what a look at the machine found may be kept.
+
+    Raises:
+        ValueError: everything that is wrong with the input, in words.
+    """
+    _check_config(config)
+    source = Path(str(config.get("experiment", DEFAULT_EXPERIMENT)))
+    site_file = profile / "site.yaml"
+    catalog = load_catalog()
+    site = load_site(site_file, probe_machine(write=write))
+    experiment = load_experiment(source, catalog, cuda=site.device == "cuda")
+    plan = make_plan(
+        experiment, site, catalog, code=rank_code_hash(), source=os.fspath(source)
+    )
+    layout = Layout(Path(site.results_dir) / plan.name)
+    if config.get("rerun"):
+        if config.get("only"):
+            raise ValueError("only and rerun: give one of them, not both")
+        rerun = [_feasible(plan, name) for name in _words(config["rerun"])]
+        return Run(plan, layout, rerun, rerun)
+    only = config.get("only")
+    return Run(plan, layout, plan.select(None if only is None else str(only)))
+
+
+def reopen_run(config: Mapping[str, Any], *, results_dir: Path) -> Run:
+    """The run that a job belongs to: jobs read the plan, they never plan."""
+    source = Path(str(config.get("experiment", DEFAULT_EXPERIMENT)))
+    plan = read_plan(results_dir / str(load_yaml(source)["name"]) / "plan.json")
+    layout = Layout(results_dir / plan.name)
+    return Run(plan, layout, list(plan.cells.values()))
+
+
+def request_state(layout: Layout, cell_id: str) -> tuple[int, int] | None:
+    """(attempt, launches) that is wanted of a cell, or None."""
+    request = read_request(layout, cell_id)
+    return (request.attempt, request.launches) if request else None
+
+
+def _check_config(config: Mapping[str, Any]) -> None:
+    for key in config:
+        if key not in CONFIG_KEYS:
+            raise ValueError(
+                f"--config {key}: unknown key{did_you_mean(key, CONFIG_KEYS)} "
+                f"(known: {', '.join(CONFIG_KEYS)}; an experiment file is given as "
+                "experiment=FILE, not by --configfile)"
+            )
+
+
+def _words(value: Any) -> Sequence[str]:
+    return [word for word in re.split(r"[\s,]+", str(value)) if word]
+
+
+def _feasible(plan: Plan, name: str) -> PlannedCell:
+    cell = plan.find(name)
+    if cell.infeasible:
+        raise ValueError(f"{name} cannot run here: {cell.infeasible}")
+    return cell
+
+
+def _myself() -> dict[str, Any]:
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "command": " ".join(Path(a).name if i == 0 else a for i, a in enumerate(sys.argv)),
+    }
+
+
+def _holder(layout: Layout) -> str:
+    try:
+        agenda = read_json(layout.agenda)
+    except (OSError, ValueError):
+        return "another run"
+    return f"process {agenda['pid']} on {agenda['host']} ({agenda['command']})"

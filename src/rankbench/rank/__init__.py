@@ -1,0 +1,1 @@
+"""What every rank executes: imports torch, and little else."""

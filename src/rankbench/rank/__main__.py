@@ -1,0 +1,112 @@
+"""One rank of a launch: ``python -m rankbench.rank SPEC``, started by a launcher.
+
+Cores are chosen before torch is imported, because its thread pools are made for the
+cores that they find.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rankbench.cell import Cell, Shape
+from rankbench.environ import Place, read_place
+from rankbench.rank.placement import choose_cores, physical_cores, pin
+from rankbench.rank.progress import Progress
+from rankbench.rank.watch import watch_heartbeat
+
+
+def run_rank(spec_path: Path) -> None:
+    """Everything that a rank does. Does not return if it fails."""
+    spec = json.loads(spec_path.read_text())
+    place = read_place()
+    directory = Path(spec["directory"])
+    work = directory / "work"
+    _log_to(directory / f"rank{place.rank}.log")
+    watch_heartbeat(work / "heartbeat", spec["heartbeat_grace"])
+    progress = Progress(work / "progress", place.rank)
+    cell, shape = Cell.from_dict(spec["cell"]), Shape(**spec["shape"])
+    affinity = os.sched_getaffinity(0)
+    cores = _take_cores(place, shape)
+    try:
+        # torch comes with this import: a failure of its own is reported like any other.
+        from rankbench.rank.worker import measure
+
+        measure(
+            cell,
+            shape,
+            place,
+            phases=spec["phases"],
+            work=work,
+            data_dir=Path(spec["data_dir"]),
+            threads=spec["threads"],
+            cores=cores,
+            affinity=affinity,
+            process_age=process_age,
+            progress=progress,
+        )
+    except BaseException as error:
+        _report_failure(work, place.rank, error)
+        # Other threads may hang in a collective that will never end.
+        os._exit(1)
+
+
+def process_age() -> float:
+    """Seconds since this process was created, start of Python included."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    ticks = int(fields[19])  # starttime, field 22 of proc(5)
+    uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
+    return uptime - ticks / os.sysconf("SC_CLK_TCK")
+
+
+def _take_cores(place: Place, shape: Shape) -> list[int]:
+    if not shape.cores_per_rank:
+        return sorted(os.sched_getaffinity(0))
+    mine = choose_cores(place.local_rank, shape.cores_per_rank, physical_cores())
+    pin(mine)
+    return sorted(cpu for core in mine for cpu in core)
+
+
+def _log_to(path: Path) -> None:
+    """Everything this process prints, from any library, goes to its own log."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    os.close(handle)
+
+
+def _report_failure(work: Path, rank: int, error: BaseException) -> None:
+    import traceback
+
+    traceback.print_exception(error)
+    sys.stderr.flush()
+    report: dict[str, Any] = {
+        "error": {
+            "type": type(error).__name__,
+            "message": str(error) or type(error).__name__,
+            "oom": is_out_of_memory(error),
+        }
+    }
+    path = work / f"rank{rank}.json"
+    path.write_text(json.dumps(report))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a device's or the host's memory did not suffice.
+
+    The host's allocator raises a plain RuntimeError, so its words must be looked at.
+    """
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    words = ("can't allocate memory", "cannot allocate memory", "out of memory")
+    return any(word in str(error).lower() for word in (*words, "bad_alloc"))
+
+
+if __name__ == "__main__":
+    run_rank(Path(sys.argv[1]))

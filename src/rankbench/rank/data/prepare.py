@@ -1,0 +1,62 @@
+"""Write the prepared file of a data set: python -m rankbench.rank.data.prepare NAME."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rankbench.rank.data import DataError, _files, find, path
+
+
+def prepare(name: str, root: Path) -> Path | None:
+    """Write `root/NAME.npz` from the original files in `root/raw/NAME`.
+
+    A sound file is left alone. Returns its path, or None if the data set has none.
+
+    Raises:
+        DataError: the original files are missing or damaged.
+        ValueError: there is no such data set.
+    """
+    module = find(name)
+    if not module.PREPARED:
+        return None
+    target = path(name, root)
+    if not _is_sound(target, module.SHAPE):
+        source = root / "raw" / name
+        arrays = module.prepare(source)
+        try:
+            arrays.check(module.SHAPE)
+        except ValueError as error:
+            raise DataError(f"{source} holds no {name}: {error}") from error
+        _files.write(target, arrays)
+    return target
+
+
+def _is_sound(target: Path, shape: dict[str, int]) -> bool:
+    try:
+        _files.read(target, shape)
+    except DataError:
+        return False
+    return True
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m rankbench.rank.data.prepare", description=__doc__
+    )
+    parser.add_argument("name", metavar="NAME", help="the data set")
+    parser.add_argument("--root", type=Path, required=True, help="folder to write to")
+    arguments = parser.parse_args(argv)
+    try:
+        target = prepare(arguments.name, arguments.root)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(target or f"{arguments.name} needs no file")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""Peak memory of a rank, from high-water marks; nothing is sampled."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import torch
+
+MIB = 1024**2
+
+
+def reset_peaks(device: torch.device) -> None:
+    """Forget what was needed so far (imports, start-up)."""
+    try:
+        # Resets VmHWM of this process to what is resident now (proc(5), clear_refs).
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        pass  # a kernel or container that forbids it: the peak includes start-up
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def read_peaks(device: torch.device) -> dict[str, float | None]:
+    """Peaks since `reset_peaks`, in MiB.
+
+    `rss_peak_mib` is resident host memory, with pages that are shared with other
+    processes; the `cuda_` values are tensors, the allocator's pool, and the whole device
+    as the driver sees it (context and communication buffers of all its users included).
+    """
+    peaks: dict[str, float | None] = {
+        "rss_peak_mib": _resident_peak() / MIB,
+        "cuda_allocated_mib": None,
+        "cuda_reserved_mib": None,
+        "cuda_device_used_mib": None,
+    }
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        peaks["cuda_allocated_mib"] = torch.cuda.max_memory_allocated(device) / MIB
+        peaks["cuda_reserved_mib"] = torch.cuda.max_memory_reserved(device) / MIB
+        peaks["cuda_device_used_mib"] = (total - free) / MIB
+    return peaks
+
+
+def _resident_peak() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

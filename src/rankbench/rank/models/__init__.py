@@ -1,0 +1,56 @@
+"""Models by name: `NAME.py` in this folder is the model `NAME`.
+
+Such a file declares `NEEDS`, a literal that can be read without importing torch, and
+`build`. A model knows nothing of parallelism; as a chain (`nn.Sequential`) it can be
+cut between any two of its parts.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+
+def names() -> list[str]:
+    """Names of the models, sorted."""
+    return sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
+
+
+def build(
+    name: str, *, channels: int, image_size: int, classes: int, seed: int | None = None
+) -> nn.Module:
+    """Make a model that maps [N, channels, image_size, image_size] to [N, classes].
+
+    The weights are float32 on the CPU. They depend on `seed` alone, and the random
+    state stays as it was; without a seed they come from the current random state.
+
+    Raises:
+        ValueError: no such model, or it does not take such images.
+    """
+    if name not in names():
+        raise ValueError(f"unknown model {name!r}: choose from {', '.join(names())}")
+    module: Any = importlib.import_module(f"{__name__}.{name}")
+    _check(name, module.NEEDS, channels=channels, image_size=image_size)
+    if seed is None:
+        model = module.build(channels=channels, image_size=image_size, classes=classes)
+    else:
+        with torch.random.fork_rng(devices=[]):
+            # Weights are drawn on the CPU; torch.manual_seed would seed every GPU too.
+            torch.default_generator.manual_seed(seed)
+            model = module.build(
+                channels=channels, image_size=image_size, classes=classes
+            )
+    assert isinstance(model, nn.Module)
+    return model
+
+
+def _check(name: str, needs: dict[str, Any], *, channels: int, image_size: int) -> None:
+    least, allowed = needs["min_image_size"], needs["channels"]
+    if image_size < least:
+        raise ValueError(f"{name} needs images of {least} pixels, not {image_size}")
+    if allowed is not None and channels not in allowed:
+        raise ValueError(f"{name} takes {allowed} channels, not {channels}")

@@ -1,0 +1,83 @@
+"""What every strategy offers. It knows nothing of clocks, files and schedulers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+Batch = tuple[Tensor, Tensor]
+Mark = Callable[[str], None]
+MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+ComputeLoss = Callable[[nn.Module, Batch], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The processes of a launch as one of them sees them.
+
+    Attributes:
+        rank, size: this process among all.
+        local_rank: this process on its host.
+        device: where this process computes.
+        devices: the devices that this process drives; the first is `device`.
+        backend: name of the process group's backend; ``none`` if there is none.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    device: torch.device
+    devices: tuple[torch.device, ...]
+    backend: str
+
+
+class Strategy(ABC):
+    """Trains a model that knows nothing of parallelism.
+
+    The class attributes are read without importing the file, so they must be literals.
+
+    Attributes:
+        needs: ranks (``one``, ``device``, ``node``), replicas (``one``, ``rank``,
+            ``device``), backends, device kinds, min_devices, max_cuda_devices, max_nodes;
+            what is left out is as in matrix/catalog.py.
+        options: option -> JSON schema with a default.
+        phases: what `step` marks, in this order. The harness has measured ``load`` and
+            ``transfer`` before.
+    """
+
+    needs: ClassVar[dict[str, Any]]
+    options: ClassVar[dict[str, dict[str, Any]]] = {}
+    phases: ClassVar[list[str]]
+
+    def __init__(self, world: World, compute_loss: ComputeLoss, **options: Any) -> None:
+        self.world = world
+        self.compute_loss = compute_loss
+        self.chosen = options
+
+    @abstractmethod
+    def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
+        """Wrap or split the model, which is on `world.device` with equal weights."""
+
+    @abstractmethod
+    def step(self, batch: Batch, mark: Mark) -> Tensor:
+        """Train on this rank's share of a batch.
+
+        Args:
+            batch: images [N, C, H, W] and labels [N] on `world.device`.
+            mark: to be called with the name of a phase where that phase ends.
+
+        Returns:
+            The mean loss over this rank's samples, a detached scalar.
+        """
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Tensor]:
+        """The whole model's weights, with the names of the bare model.
+
+        All ranks call it together; what rank 0 gets counts.
+        """

@@ -1,0 +1,29 @@
+"""nn.DataParallel: one process scatters each batch over the GPUs of its host."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from rankbench.rank.strategies.base import MakeOptimizer
+from rankbench.rank.strategies.single import Single
+
+
+class DataParallel(Single):
+    """Scatter, replicate and gather are part of the forward phase."""
+
+    needs = {
+        "ranks": "one",
+        "replicas": "device",
+        "device": ["cuda"],
+        "min_devices": 2,
+        "max_nodes": 1,
+    }
+    phases = ["forward", "backward", "update"]
+
+    def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
+        indices = [device.index for device in self.world.devices]
+        self.bare = model
+        super().setup(nn.DataParallel(model, device_ids=indices), make_optimizer)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.bare.state_dict()

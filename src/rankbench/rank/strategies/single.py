@@ -1,0 +1,31 @@
+"""One process trains on one device: the base of every speedup."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
+
+
+class Single(Strategy):
+    """On CPU the cores of several devices of one host join into one larger device."""
+
+    needs = {"ranks": "one", "replicas": "one", "max_nodes": 1, "max_cuda_devices": 1}
+    phases = ["forward", "backward", "update"]
+
+    def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
+        self.model = model
+        self.optimizer = make_optimizer(model.parameters())
+
+    def step(self, batch: Batch, mark: Mark) -> Tensor:
+        loss = self.compute_loss(self.model, batch)
+        mark("forward")
+        loss.backward()
+        mark("backward")
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        mark("update")
+        return loss.detach()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return self.model.state_dict()

@@ -1,0 +1,100 @@
+"""The measured core: warm-up, a barrier, the timed window. Nothing else runs inside it.
+
+Within the window nothing is written, printed or copied from a device: losses stay
+tensors, and the clock stores numbers (or CUDA events) into places made beforehand.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankbench.rank.clock import StepClock, make_clock
+from rankbench.rank.progress import TRAINING, WARM_UP, Progress
+from rankbench.rank.strategies.base import Batch, Strategy
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one rank measured.
+
+    Attributes:
+        seconds: time of each phase of each timed step, [steps, phases].
+        warmup: the same for the steps before the window, [warmup, phases].
+        host_start: host clock at the start of each timed step, seconds, [steps].
+        loss: this rank's loss of every step, warm-up first, [warmup + steps].
+        warmup_s: wall time of the warm-up, seconds.
+        window_s: wall time of the window on this rank, seconds.
+        samples: samples of this rank within the window.
+    """
+
+    seconds: np.ndarray
+    warmup: np.ndarray
+    host_start: np.ndarray
+    loss: np.ndarray
+    warmup_s: float
+    window_s: float
+    samples: int
+
+
+def train(
+    strategy: Strategy,
+    batches: Iterator[Batch],
+    *,
+    device: torch.device,
+    phases: Sequence[str],
+    warmup: int,
+    steps: int,
+    non_blocking: bool,
+    barrier: Callable[[], None],
+    progress: Progress,
+) -> Measured:
+    """Train `warmup` steps, then `steps` timed ones, on all ranks together."""
+
+    def run(clock: StepClock, count: int) -> int:
+        samples = 0
+        for step in range(count):
+            progress.step(step)
+            clock.begin(step)
+            images, labels = next(batches)
+            clock.mark("load")
+            batch = (
+                images.to(device, non_blocking=non_blocking),
+                labels.to(device, non_blocking=non_blocking),
+            )
+            clock.mark("transfer")
+            losses.append(strategy.step(batch, clock.mark))
+            samples += len(labels)
+        return samples
+
+    losses: list[Tensor] = []
+    untimed = make_clock(device, phases, warmup)
+    timed = make_clock(device, phases, steps)
+
+    progress.enter(WARM_UP)
+    begun = time.perf_counter()
+    run(untimed, warmup)
+    untimed.finish()
+    warmup_s = time.perf_counter() - begun
+
+    progress.enter(TRAINING)
+    barrier()
+    begun = time.perf_counter()
+    samples = run(timed, steps)
+    timed.finish()
+    window_s = time.perf_counter() - begun
+
+    return Measured(
+        seconds=timed.seconds(),
+        warmup=untimed.seconds(),
+        host_start=timed.host_start(),
+        loss=torch.stack([loss.float() for loss in losses]).cpu().numpy(),
+        warmup_s=warmup_s,
+        window_s=window_s,
+        samples=samples,
+    )

@@ -1,0 +1,213 @@
+"""The files of a run: where they lie, how they are written, what a launch's record says.
+
+Standard library only. A finished launch never changes again; whatever is written is
+written beside its place, synced and renamed, so that a reader sees all of it or nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RECORD_VERSION = 1
+
+# Worst first: a cell with several failed launches has the first of these.
+FAILURES = ("mismatch", "crashed", "oom", "timeout", "cancelled")
+STATUSES = ("ok", "unsupported", *FAILURES, "stale", "not-run")
+
+# A failure with one of these causes says nothing about the cell: another launch takes
+# its place. `port` and `host` are cured by a bounded retry within the same run,
+# `owner` (its supervisor died) and `user` (interrupted) by the next run.
+CURED_BY_RETRY = ("port", "host")
+CURED_BY_NEXT_RUN = ("owner", "user")
+MAX_RETRIES = 2
+
+# Two failures and no success: the other launches of the attempt are not started.
+GIVE_UP_AFTER = 2
+
+Record = dict[str, Any]
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write a file that appears whole and on disk, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(beside, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+    _sync_directory(path.parent)
+
+
+def write_json(path: Path, value: Any) -> None:
+    text = json.dumps(value, indent=1, allow_nan=False) + "\n"
+    write_atomically(path, text.encode())
+
+
+def write_if_changed(path: Path, data: bytes) -> bool:
+    """Write only a difference, so that Snakemake sees a new file only where there is one."""
+    if path.exists() and path.read_bytes() == data:
+        return False
+    write_atomically(path, data)
+    return True
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        ValueError: the file is not JSON; the message names it.
+    """
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def _sync_directory(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Paths below the result directory of one experiment (`R` in the documentation)."""
+
+    root: Path
+
+    @property
+    def plan(self) -> Path:
+        return self.root / "plan.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / ".lock"
+
+    @property
+    def agenda(self) -> Path:
+        """What the present run set out to measure: cell id -> launches."""
+        return self.root / "agenda.json"
+
+    @property
+    def records(self) -> Path:
+        return self.root / "records"
+
+    def request(self, cell_id: str) -> Path:
+        return self.root / "requests" / f"{cell_id}.json"
+
+    def summary(self, cell_id: str) -> Path:
+        return self.root / "cells" / f"{cell_id}.json"
+
+    def attempt(self, cell_id: str, attempt: int) -> Path:
+        return self.records / cell_id / str(attempt)
+
+    def launch(self, cell_id: str, attempt: int, launch: int) -> Path:
+        return self.attempt(cell_id, attempt) / str(launch)
+
+    def table(self, suffix: str) -> Path:
+        return self.root / f"table.{suffix}"
+
+    def plot(self, name: str, suffix: str) -> Path:
+        return self.root / "plots" / f"{name}.{suffix}"
+
+    def attempts(self, cell_id: str) -> list[int]:
+        """Attempts that have at least one launch directory, ascending."""
+        return numbered(self.records / cell_id)
+
+
+def numbered(directory: Path) -> list[int]:
+    """Numbers that name the entries of a directory, ascending; [] if there is none."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    return sorted(int(name) for name in names if re.fullmatch(r"[1-9]\d*", name))
+
+
+def read_attempt(directory: Path) -> list[Record]:
+    """The finished launches of one attempt, by number.
+
+    Raises:
+        ValueError: a record is damaged or of another schema version.
+    """
+    found = []
+    for launch in numbered(directory):
+        path = directory / str(launch) / "record.json"
+        if path.exists():
+            found.append(check_version(read_json(path), path))
+    return found
+
+
+def check_version(record: Record, path: Path) -> Record:
+    version = record.get("schema")
+    if version != RECORD_VERSION:
+        raise ValueError(
+            f"{path} has record schema {version}, this rankbench reads {RECORD_VERSION}"
+        )
+    return record
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the launches of one attempt amount to.
+
+    Attributes:
+        status: one of `STATUSES`.
+        reason: None exactly if the status is ``ok``.
+        ok: launches that succeeded.
+        wanted: launches that were asked for.
+        complete: no further launch is to be started for this attempt.
+    """
+
+    status: str
+    reason: str | None
+    ok: int
+    wanted: int
+    complete: bool
+
+
+def counting(records: Sequence[Record]) -> list[Record]:
+    """Records that speak for the cell: all but those that another launch replaces."""
+    retries = [r for r in records if r.get("cause") in CURED_BY_RETRY]
+    replaced = {id(r) for r in retries[:MAX_RETRIES]}
+    replaced |= {id(r) for r in records if r.get("cause") in CURED_BY_NEXT_RUN}
+    return [r for r in records if id(r) not in replaced]
+
+
+def judge(records: Sequence[Record], wanted: int) -> Verdict:
+    """Status of a cell from the records of one attempt."""
+    counted = counting(records)
+    ok = sum(r["status"] == "ok" for r in counted)
+    failed = [r for r in counted if r["status"] != "ok"]
+    complete = len(counted) >= wanted or (ok == 0 and len(failed) >= GIVE_UP_AFTER)
+    if failed:
+        worst = min(failed, key=lambda r: FAILURES.index(r["status"]))
+        return Verdict(worst["status"], worst["reason"], ok, wanted, complete)
+    if complete:
+        return Verdict("ok", None, ok, wanted, complete)
+    if records and records[-1]["status"] != "ok":
+        last = records[-1]
+        return Verdict(last["status"], last["reason"], ok, wanted, complete)
+    reason = f"{ok} of {wanted} launches are done: run snakemake again to continue"
+    return Verdict("not-run", reason, ok, wanted, complete)
+
+
+def first_line(text: str, limit: int = 300) -> str:
+    """A reason in one line: the first line that says something, shortened."""
+    for line in text.strip().splitlines() or [""]:
+        if line.strip():
+            line = line.strip()
+            return line if len(line) <= limit else line[: limit - 3] + "..."
+    return ""

@@ -1,0 +1,1 @@
+"""Results: plan and records become statistics, tables and plots."""

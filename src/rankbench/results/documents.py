@@ -1,0 +1,72 @@
+"""The table as Markdown and as LaTeX."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Sequence
+
+import pandas as pd
+
+from rankbench.results.notes import Note
+from rankbench.results.text import SHOWN, Text
+
+
+def to_markdown(
+    title: str, rows: Sequence[dict[str, Text]], notes: Sequence[Note]
+) -> str:
+    """A page with the table and its notes below."""
+    frame = _frame(rows, list(SHOWN)).map(_escape_markdown)
+    align = ["left" if name is None else "right" for name in SHOWN.values()]
+    table = frame.to_markdown(index=False, disable_numparse=True, colalign=align)
+    listed = "\n".join(
+        f"- **{_escape_markdown(note.term)}**: {_escape_markdown(note.text)}"
+        for note in notes
+    )
+    return f"# {_escape_markdown(title)}\n\n{table}\n\n{listed}\n"
+
+
+def to_latex(title: str, rows: Sequence[dict[str, Text]], notes: Sequence[Note]) -> str:
+    r"""A fragment for ``\input``; the table is wide, so reasons stand below it."""
+    shown = {column: name for column, name in SHOWN.items() if column != "reason"}
+    frame = _frame(rows, list(shown)).map(_escape_latex)
+    frame.columns = frame.columns.map(_escape_latex)
+    align = "".join("l" if name is None else "r" for name in shown.values())
+    table = frame.style.hide(axis="index").to_latex(column_format=align, hrules=True)
+    listed = "\n".join(
+        rf"\item[{_escape_latex(note.term)}] {_escape_latex(note.text)}"
+        for note in notes
+    )
+    return (
+        f"% {' '.join(title.split())}: needs the packages booktabs and graphicx.\n"
+        f"\\resizebox{{\\textwidth}}{{!}}{{%\n{table}}}\n"
+        f"\\begin{{description}}\n{listed}\n\\end{{description}}\n"
+    )
+
+
+def _frame(rows: Sequence[dict[str, Text]], columns: list[str]) -> pd.DataFrame:
+    texts = [{column: str(row[column]) for column in columns} for row in rows]
+    return pd.DataFrame(texts, columns=columns, dtype=object)
+
+
+def _escape_markdown(text: str) -> str:
+    plain = html.escape(" ".join(text.split()), quote=False)
+    # An interval keeps its brackets; only those of a link are broken.
+    return re.sub(r"([\\`*|]|(?<=\])\()", r"\\\1", plain)
+
+
+_LATEX = {
+    **{char: rf"\{char}" for char in "&%$#_{}"},
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    # A bare bracket ends the argument of \item, or becomes one of \\.
+    "[": "{[}",
+    "]": "{]}",
+}
+
+
+def _escape_latex(text: str) -> str:
+    return "".join(_LATEX.get(char, char) for char in " ".join(text.split()))

@@ -1,0 +1,97 @@
+"""One launch as it lies on disk: its record, and its steps on demand."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankbench.record import FAILURES, Record, check_version, read_json
+
+_ALWAYS = ("status", "reason", "wanted", "cell_hash")
+_IF_OK = (
+    "phases",
+    "steps",
+    "steps_per_epoch",
+    "samples",
+    "accuracy",
+    "ranks",
+    "hosts",
+    "software",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A launch that ended: its record and the directory that holds it."""
+
+    directory: Path
+    record: Record
+
+    @property
+    def path(self) -> Path:
+        return self.directory / "record.json"
+
+    def read_steps(self) -> NDArray[np.float64]:
+        """Seconds of the timed window: [ranks, steps, phases].
+
+        Raises:
+            ValueError: steps.npz is damaged or does not match the record.
+        """
+        path = self.directory / "steps.npz"
+        shape = (self.record["steps"], len(self.record["phases"]))
+        names = [f"rank{rank['rank']}/seconds" for rank in self.record["ranks"]]
+        damage = (OSError, EOFError, ValueError, LookupError, TypeError)
+        try:
+            with np.load(path, allow_pickle=False) as members:
+                ranks = [np.asarray(members[name], dtype=float) for name in names]
+        except (*damage, zipfile.BadZipFile, zlib.error) as error:
+            raise ValueError(f"{path} is damaged: {error}") from error
+        for seconds in ranks:
+            if seconds.shape != shape or not np.isfinite(seconds).all():
+                raise ValueError(
+                    f"{path} is damaged: not {shape[0]} steps of {shape[1]} phases "
+                    f"(found {seconds.shape}, finite: {np.isfinite(seconds).all()})"
+                )
+        return np.stack(ranks)
+
+
+def read_launch(directory: Path) -> Launch:
+    """Read a launch that ended.
+
+    Raises:
+        ValueError: its record is damaged or of another schema version.
+    """
+    path = directory / "record.json"
+    record = read_json(path)
+    if not isinstance(record, dict):
+        raise ValueError(f"{path} is damaged: not a JSON object")
+    check_version(record, path)
+    needed = (*_ALWAYS, *_IF_OK) if record.get("status") == "ok" else _ALWAYS
+    missing = [name for name in needed if name not in record]
+    if missing:
+        raise ValueError(f"{path} is damaged: it lacks {', '.join(missing)}")
+    if record["status"] not in ("ok", *FAILURES):
+        raise ValueError(f"{path} is damaged: unknown status {record['status']!r}")
+    if record["status"] == "ok" and not _is_whole(record):
+        raise ValueError(f"{path} is damaged: its ranks, hosts or software")
+    return Launch(directory, record)
+
+
+def _is_whole(record: Record) -> bool:
+    """Whether the nested members that the marks and the notes read are there."""
+    try:
+        return bool(
+            record["ranks"]
+            and record["software"]["torch"]
+            and all(
+                {"host", "cpu", "cores", "memory_gib", "gpus"} <= host.keys()
+                for host in record["hosts"]
+            )
+        )
+    except (LookupError, TypeError, AttributeError):
+        return False

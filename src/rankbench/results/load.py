@@ -1,0 +1,189 @@
+"""Plan and records as typed values: one row for every planned cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankbench.cell import Cell, Topology
+from rankbench.record import (
+    Layout,
+    Record,
+    counting,
+    judge,
+    numbered,
+    read_json,
+)
+from rankbench.results.launches import Launch, read_launch
+
+PLAN_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One planned cell and what its latest attempt amounts to.
+
+    Attributes:
+        id: the readable identity of the cell.
+        cell: the cell as the plan has it.
+        status: one of `rankbench.record.STATUSES`.
+        reason: None exactly if the status is ``ok``.
+        marks: sorted.
+        ok: launches that succeeded.
+        wanted: launches that were asked for; 0 where the cell cannot run here.
+        attempt: None where there is no record.
+        launches: those that may be published: all that succeeded, if the row is ok.
+    """
+
+    id: str
+    cell: Cell
+    status: str
+    reason: str | None
+    marks: tuple[str, ...]
+    ok: int
+    wanted: int
+    attempt: int | None
+    launches: tuple[Launch, ...]
+
+    @property
+    def devices(self) -> int:
+        return Topology.parse(self.cell.topology).devices
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """An experiment's rows, in the order of the plan."""
+
+    experiment: str
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    """What the plan says of one cell.
+
+    Attributes:
+        image: None where the plan names none; (None,) where it says there is none.
+        launches: how many the experiment asks for.
+        code: hash of the rank-side code at the time of the plan.
+    """
+
+    id: str
+    hash: str
+    cell: Cell
+    infeasible: str | None
+    marks: Sequence[str]
+    image: tuple[Any] | None
+    launches: int
+    code: str
+
+
+def load(layout: Layout) -> Results:
+    """Read the plan and the latest attempt of each of its cells.
+
+    Raises:
+        ValueError: there is no plan, or a file is damaged; the message names it.
+    """
+    name, cells = _read_plan(layout.plan)
+    return Results(name, tuple(_load_row(layout, planned) for planned in cells))
+
+
+def _read_plan(path: Path) -> tuple[str, list[_Planned]]:
+    if not path.exists():
+        raise ValueError(f"{path} does not exist: run snakemake to make the plan")
+    plan = read_json(path)
+    version = plan.get("schema") if isinstance(plan, dict) else None
+    if version != PLAN_VERSION:
+        raise ValueError(
+            f"{path} has plan schema {version}, this rankbench reads {PLAN_VERSION}"
+        )
+    try:
+        return plan["experiment"]["name"], [
+            _Planned(
+                id=entry["id"],
+                hash=entry["hash"],
+                cell=Cell.from_dict(entry["cell"]),
+                infeasible=entry["infeasible"],
+                marks=entry["marks"],
+                image=(entry["image"],) if "image" in entry else None,
+                launches=plan["experiment"]["launches"],
+                code=plan["code"]["rank"],
+            )
+            for entry in plan["cells"]
+        ]
+    except (LookupError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged: {error!r}") from error
+
+
+def _load_row(layout: Layout, planned: _Planned) -> Row:
+    status, ok = "not-run", 0
+    reason: str | None = "not measured yet: run snakemake"
+    wanted, marks = planned.launches, set(planned.marks)
+    published: list[Launch] = []
+    attempt, launches = _latest(layout, planned.id)
+    records = [launch.record for launch in launches]
+    if planned.infeasible is not None:
+        status, reason, wanted, attempt = "unsupported", planned.infeasible, 0, None
+    elif records:
+        wanted = records[-1]["wanted"]
+        verdict = judge(records, wanted)
+        status, reason, ok = verdict.status, verdict.reason, verdict.ok
+        stale = _why_stale(records, planned)
+        if stale:
+            status, reason = "stale", stale
+        else:
+            marks |= _marks(counting(records), planned.code)
+            if status == "ok":
+                published = [one for one in launches if one.record["status"] == "ok"]
+    return Row(
+        id=planned.id,
+        cell=planned.cell,
+        status=status,
+        reason=reason,
+        marks=tuple(sorted(marks)),
+        ok=ok,
+        wanted=wanted,
+        attempt=attempt,
+        launches=tuple(published),
+    )
+
+
+def _latest(layout: Layout, cell_id: str) -> tuple[int | None, list[Launch]]:
+    """The latest attempt with a record, and its launches in order."""
+    for attempt in reversed(layout.attempts(cell_id)):
+        found = []
+        for number in numbered(layout.attempt(cell_id, attempt)):
+            launch = layout.launch(cell_id, attempt, number)
+            if (launch / "record.json").exists():
+                found.append(read_launch(launch))
+        if found:
+            return attempt, found
+    return None, []
+
+
+def _why_stale(records: Sequence[Record], planned: _Planned) -> str | None:
+    if any(record["cell_hash"] != planned.hash for record in records):
+        return "measured before the cell's definition changed: rerun it"
+    if planned.image and any((r.get("image"),) != planned.image for r in records):
+        return "measured in another image than the plan's: rerun it"
+    return None
+
+
+def _marks(records: Sequence[Record], code: str) -> set[str]:
+    """Marks that only the records of an attempt can tell."""
+    ok = [record for record in records if record["status"] == "ok"]
+    found = {mark for record in records for mark in record.get("marks") or ()}
+    if any(_code(record) not in (None, code) for record in records):
+        found.add("other-code")
+    if len({frozenset(host["host"] for host in r["hosts"]) for r in ok}) > 1:
+        found.add("mixed-hosts")
+    if len({r["software"]["torch"] for r in ok}) > 1:
+        found.add("mixed-torch")
+    return found
+
+
+def _code(record: Record) -> str | None:
+    """Hash of the rank-side code; a launch that failed early may not know it."""
+    return (record.get("code") or {}).get("rank")

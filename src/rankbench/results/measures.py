@@ -1,0 +1,72 @@
+"""What one launch measured: its record and its steps as a few numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankbench.record import Record
+from rankbench.results.launches import Launch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures:
+    """One launch, over its timed window.
+
+    Attributes:
+        throughput: samples of all replicas per second of the slowest rank.
+        step_ms: median over the steps of the slowest rank's step time.
+        epoch_s: seconds of one epoch's worth of steps.
+        total_s: seconds of the whole window, of the slowest rank.
+        memory_mib: peak of the rank that took most; see `peak_memory`.
+        accuracy: share of the held-out samples, 0 to 1; None if not evaluated.
+        phase_ms: mean per step by phase, over ranks and steps.
+        torch: version.
+    """
+
+    throughput: float
+    step_ms: float
+    epoch_s: float
+    total_s: float
+    memory_mib: float
+    accuracy: float | None
+    phase_ms: dict[str, float]
+    torch: str
+
+
+def measure(launch: Launch) -> Measures:
+    """Reduce a launch that succeeded.
+
+    Raises:
+        ValueError: the record or its steps are damaged; the message names the file.
+    """
+    record = launch.record
+    try:
+        window = max(rank["window_s"] for rank in record["ranks"])
+        steps = launch.read_steps()
+        # A step lasts until its slowest rank is done: maximum over ranks first.
+        slowest = steps.sum(axis=2).max(axis=0)
+        mean_ms = 1e3 * steps.mean(axis=(0, 1))
+        accuracy = record["accuracy"]
+        return Measures(
+            throughput=record["samples"] / window,
+            step_ms=1e3 * float(np.median(slowest)),
+            epoch_s=window * record["steps_per_epoch"] / record["steps"],
+            total_s=window,
+            memory_mib=peak_memory(record["ranks"]),
+            accuracy=None if accuracy is None else accuracy["overall"],
+            phase_ms=dict(zip(record["phases"], mean_ms.tolist(), strict=True)),
+            torch=record["software"]["torch"],
+        )
+    except (LookupError, TypeError, ZeroDivisionError) as error:
+        raise ValueError(f"{launch.path} is damaged: {error!r}") from error
+
+
+def peak_memory(ranks: Sequence[Record]) -> float:
+    """MiB of the rank that took most: CUDA tensors if there are any, else resident."""
+    cuda = [rank["memory"]["cuda_allocated_mib"] for rank in ranks]
+    present = [mib for mib in cuda if mib is not None]
+    resident = [rank["memory"]["rss_peak_mib"] for rank in ranks]
+    return float(max(present or resident))

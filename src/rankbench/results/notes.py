@@ -1,0 +1,132 @@
+"""What a reader must know beside the table: units, bases, marks, machines, reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rankbench.record import Record
+from rankbench.results.statistics import CONFIDENCE, MIN_LAUNCHES, RESAMPLES
+from rankbench.results.summary import Base, Summary
+from rankbench.results.text import describe_base
+
+MARKS = {
+    "approximate": "a lossy option is on; the trained model differs from that of one "
+    "process.",
+    "functional": "the devices are logical parts of one device: the row shows that the "
+    "strategy works, not how fast it would be.",
+    "mixed-hosts": "the launches of this row did not run on the same hosts.",
+    "mixed-torch": "the launches of this row, or those of its base, ran different "
+    "versions of torch.",
+    "other-code": "the code that the ranks ran differs from the plan's.",
+    "oversubscribed": "ranks share a physical core or a GPU: the row says nothing "
+    "about scaling.",
+}
+SCALING = {
+    "weak": "batch_size is per model replica: more devices, more samples in a step.",
+    "strong": "batch_size is global: more devices share the same samples of a step.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A term of the table and what it means here, in plain text."""
+
+    term: str
+    text: str
+
+
+def collect_notes(summaries: Sequence[Summary]) -> list[Note]:
+    """The notes that this table needs, in reading order."""
+    notes = [
+        Note("launches", "starts of the cell that succeeded / starts asked for."),
+        *(
+            Note(f"{kind} scaling", SCALING[kind])
+            for kind in _distinct(s.row.cell.scaling for s in summaries)
+        ),
+        *(_of_numbers(summaries) if any(s.numbers for s in summaries) else []),
+        *(
+            Note(mark, MARKS[mark])
+            for mark in sorted({mark for s in summaries for mark in s.marks})
+            if mark in MARKS
+        ),
+        *_of_machines(summaries),
+        *(
+            Note(s.row.id, f"{s.row.status}: {s.row.reason}")
+            for s in summaries
+            if s.row.status != "ok"
+        ),
+    ]
+    return notes
+
+
+def _of_numbers(summaries: Sequence[Summary]) -> list[Note]:
+    percent = f"{CONFIDENCE:.0%}"
+    return [
+        Note(
+            "values",
+            "medians over the launches of a cell. Brackets are distribution-free "
+            f"{percent} rank intervals of the median; for speedup and efficiency they "
+            f"are {percent} bootstrap intervals of the ratio of medians ({RESAMPLES} "
+            f"resamples). No brackets: fewer than {MIN_LAUNCHES} launches, or the base "
+            "itself. 4 significant digits.",
+        ),
+        Note(
+            "throughput",
+            "samples of all replicas per second of the slowest rank, over the timed "
+            "window after the warm-up.",
+        ),
+        Note("step", "median over the steps of the slowest rank's time for that step."),
+        Note(
+            "speedup",
+            "throughput / throughput of single on one device, with all else equal: "
+            + _name_bases(s.speedup_base for s in summaries),
+        ),
+        Note(
+            "efficiency",
+            "throughput / (devices x throughput of the strategy's own 1x1 cell, or of "
+            "single where there is none): "
+            + _name_bases(s.efficiency_base for s in summaries),
+        ),
+        Note(
+            "memory",
+            "peak of the rank that took most: tensors that CUDA holds, or on a CPU the "
+            "resident memory of the process.",
+        ),
+        Note("accuracy", "share of the held-out samples that the model got right."),
+    ]
+
+
+def _name_bases(bases: Iterable[Base | None]) -> str:
+    named = _distinct(describe_base(base) for base in bases if base)
+    return ", ".join(named) + "." if named else "no such cell is ok."
+
+
+def _of_machines(summaries: Sequence[Summary]) -> list[Note]:
+    records = [launch.record for s in summaries for launch in s.row.launches]
+    hosts = _distinct(_describe_host(host) for r in records for host in r["hosts"])
+    software = _distinct(_describe_software(record) for record in records)
+    found = [("machine", hosts), ("software", software)]
+    return [Note(term, "; ".join(texts) + ".") for term, texts in found if texts]
+
+
+def _describe_host(host: Record) -> str:
+    gpus = [gpu["name"] for gpu in host["gpus"]]
+    parts = [
+        *(f"{gpus.count(name)} x {name}" for name in _distinct(gpus)),
+        f"{host['cpu']}, {host['cores']} cores",
+        f"{host['memory_gib']:.0f} GiB",
+    ]
+    return ", ".join(parts)
+
+
+def _describe_software(record: Record) -> str:
+    names = ("torch", "cuda", "nccl", "python")
+    versions = [(name, record["software"].get(name)) for name in names]
+    found = ", ".join(f"{name} {version}" for name, version in versions if version)
+    return f"{found}, in a container" if record.get("image") else f"{found}, native"
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    """Each text once, in order of appearance."""
+    return list(dict.fromkeys(texts))

@@ -1,0 +1,136 @@
+"""The table as a web page that needs no other file but the plots."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jinja2
+from markupsafe import Markup
+
+from rankbench.results.notes import Note
+from rankbench.results.text import SHOWN, Text
+
+_STYLE = """\
+:root { --ink: #1c2430; --faint: #5d6878; --line: #dfe3ea; --head: #f3f5f8; }
+* { box-sizing: border-box; }
+body { margin: 0 auto; max-width: 90rem; padding: 2rem 1.5rem 4rem; color: var(--ink);
+  background: #fff; font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
+h1 { margin: 0; font-size: 1.7rem; }
+h2 { margin: 2.5rem 0 .75rem; font-size: 1.15rem; }
+.sub { margin: .25rem 0 1.5rem; color: var(--faint); }
+.scroll { max-height: 85vh; overflow: auto; border: 1px solid var(--line);
+  border-radius: 8px; }
+table { width: 100%; border-collapse: separate; border-spacing: 0; font-size: .87rem;
+  font-variant-numeric: tabular-nums; }
+th, td { padding: .45rem .75rem; border-bottom: 1px solid var(--line);
+  text-align: left; vertical-align: top; white-space: nowrap; }
+tr:last-child td { border-bottom: 0; }
+thead th { position: sticky; top: 0; z-index: 2; background: var(--head);
+  font-weight: 600; }
+td:first-child, th:first-child { position: sticky; left: 0; background: #fff; }
+thead th:first-child { z-index: 3; background: var(--head); }
+tbody tr:hover td { background: #f8fafc; }
+.number { text-align: right; }
+.interval { display: block; color: var(--faint); font-size: .78rem; }
+.reason { min-width: 16rem; white-space: normal; color: var(--faint); }
+code { font: .92em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
+.status { display: inline-block; padding: 0 .55em; border-radius: 1em;
+  background: #fde8e8; color: #9b1c1c; }
+.status.ok { background: #e3f5e9; color: #14633a; }
+.status.unsupported, .status.not-run { background: #eef0f4; color: #4a5464; }
+.status.stale, .status.cancelled { background: #fdf1d8; color: #7a4d06; }
+figure { margin: 0 0 2rem; max-width: 62rem; }
+figure img { display: block; width: 100%; height: auto; }
+figcaption { color: var(--faint); font-size: .87rem; }
+dl { display: grid; grid-template-columns: minmax(8rem, max-content) 1fr;
+  gap: .35rem 1.25rem; margin: 0; font-size: .87rem; }
+dt { font-weight: 600; overflow-wrap: anywhere; }
+dd { margin: 0; overflow-wrap: anywhere; }
+@media (max-width: 40rem) { dl { display: block; } dd { margin-bottom: .6rem; } }
+@media print { .scroll { max-height: none; overflow: visible; border: 0; } }
+"""
+
+_PAGE = """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{{ title }} - rankbench</title>
+<style>
+{{ style }}</style>
+</head>
+<body>
+<h1>{{ title }}</h1>
+<p class="sub">{{ rows | length }} cells, {{ ok }} ok &middot;
+all columns: <a href="table.csv">table.csv</a></p>
+<div class="scroll">
+<table>
+<thead>
+<tr>
+{%- for column, name in columns %}
+<th scope="col"{% if name %} class="number"{% endif %}>{{ column }}</th>
+{%- endfor %}
+</tr>
+</thead>
+<tbody>
+{%- for row in rows %}
+<tr>
+{%- for column, name in columns %}
+{%- set text = row[column] %}
+{%- if column == "cell" %}
+<td><code>{{ text.value }}</code></td>
+{%- elif column == "status" %}
+<td><span class="status {{ text.value }}">{{ text.value }}</span></td>
+{%- elif name %}
+<td class="number">{{ text.value }}
+{%- if text.interval %} <span class="interval">{{ text.interval }}</span>
+{%- endif %}</td>
+{%- else %}
+<td{% if column == "reason" %} class="reason"{% endif %}>{{ text.value }}</td>
+{%- endif %}
+{%- endfor %}
+</tr>
+{%- endfor %}
+</tbody>
+</table>
+</div>
+<h2>Plots</h2>
+{%- for name, caption in plots %}
+<figure>
+<a href="plots/{{ name }}.svg"><img src="plots/{{ name }}.svg" alt="{{ caption }}"></a>
+<figcaption>{{ caption }}</figcaption>
+</figure>
+{%- endfor %}
+<h2>Notes</h2>
+<dl>
+{%- for note in notes %}
+<dt>{{ note.term }}</dt>
+<dd>{{ note.text }}</dd>
+{%- endfor %}
+</dl>
+</body>
+</html>
+"""
+
+PLOTS = {
+    "scaling": "Throughput against devices. Small: every launch; large: their median "
+    "with its 95% interval; hollow: ranks share a core or a GPU; dashed: the ideal.",
+    "phases": "Mean time of a step by phase, over ranks, steps and launches.",
+}
+
+
+def to_html(title: str, rows: Sequence[dict[str, Text]], notes: Sequence[Note]) -> str:
+    """The whole page; every text in it is escaped."""
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True
+    )
+    return environment.from_string(_PAGE).render(
+        title=title,
+        style=Markup(_STYLE),
+        rows=rows,
+        ok=sum(row["status"].value == "ok" for row in rows),
+        columns=list(SHOWN.items()),
+        plots=list(PLOTS.items()),
+        notes=notes,
+    )

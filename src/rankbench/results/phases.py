@@ -1,0 +1,90 @@
+"""The plot of where the time of a step goes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from rankbench.results.series import Panel, is_shared
+from rankbench.results.summary import Summary
+from rankbench.results.text import figures
+
+# Phases in the order of a step, each with its place in seaborn's colorblind palette.
+PHASES = {
+    "load": 7,
+    "transfer": 8,
+    "forward": 9,
+    "backward": 0,
+    "communication": 3,
+    "update": 2,
+}
+_OTHER_PHASES = (1, 4, 5, 6)
+_BAR = 0.3
+
+
+def draw_phases(panels: Sequence[Panel], *, width: float) -> Figure:
+    """Stacked bars: mean milliseconds of a step by phase, for every cell that is ok.
+
+    Args:
+        panels: at least one.
+        width: of the figure, in inches.
+    """
+    bars = [len(panel.points) for panel in panels]
+    heights = [_BAR * count + 0.75 for count in bars]
+    figure = Figure(figsize=(width, sum(heights) + 0.4), layout="constrained")
+    grid = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
+    phases = _order_phases([point for panel in panels for point in panel.points])
+    others = itertools.cycle(_OTHER_PHASES)
+    palette = sns.color_palette("colorblind")
+    colors = {p: palette[PHASES[p] if p in PHASES else next(others)] for p in phases}
+    for axes, panel in zip(grid, panels, strict=True):
+        _draw_bars(axes, panel, colors)
+    grid[-1].set_xlabel("ms per step (mean over ranks, steps and launches)")
+    handles = [Patch(color=colors[phase], label=phase) for phase in phases]
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
+    return figure
+
+
+def _draw_bars(axes: Axes, panel: Panel, colors: dict[str, Any]) -> None:
+    labels: list[str] = []
+    for series in panel.series:
+        for point in series.points:
+            left, place = 0.0, len(labels)
+            for phase in colors:
+                width = _mean_ms(point, phase)
+                axes.barh(place, width, 0.7, left=left, color=colors[phase], lw=0)
+                left += width
+            axes.annotate(
+                figures(left),
+                (left, place),
+                (4, 0),
+                textcoords="offset points",
+                va="center",
+                size=8,
+            )
+            note = " (oversubscribed)" if is_shared(point) else ""
+            labels.append(f"{series.name} {point.row.cell.topology}{note}")
+    axes.set_title(panel.title, parse_math=False)
+    axes.set_yticks(range(len(labels)), labels, parse_math=False)
+    axes.set_ylim(len(labels) - 0.5, -0.5)
+    axes.margins(x=0.08)
+    axes.grid(visible=False, axis="y")
+    sns.despine(ax=axes, left=True)
+
+
+def _mean_ms(point: Summary, phase: str) -> float:
+    """0 for a phase that the strategy does not have."""
+    values = [launch.phase_ms.get(phase, 0.0) for launch in point.measures]
+    return sum(values) / len(values)
+
+
+def _order_phases(points: Sequence[Summary]) -> list[str]:
+    """Phases that occur: in the order of a step, others after it."""
+    found = {name for p in points for one in p.measures for name in one.phase_ms}
+    return [p for p in PHASES if p in found] + sorted(found - PHASES.keys())

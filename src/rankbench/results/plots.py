@@ -1,0 +1,81 @@
+"""The plots as files: the same bytes from the same plan and records."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import seaborn as sns
+from matplotlib.figure import Figure
+
+from rankbench.record import Layout, write_if_changed
+from rankbench.results.load import load
+from rankbench.results.phases import draw_phases
+from rankbench.results.scaling import draw_scaling
+from rankbench.results.series import make_panels
+from rankbench.results.summary import Summary, summarise
+
+_WIDTH = 8.0
+_DPI = 150
+
+# What would differ from machine to machine: fonts, and the ids of SVG elements.
+_RC = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "svg.hashsalt": "rankbench",
+    "figure.dpi": 100,
+    "axes.titlesize": 11,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+    "grid.color": "0.9",
+}
+_METADATA: dict[str, dict[str, Any]] = {
+    "svg": {"Date": None},
+    "png": {"Software": None},
+}
+
+
+def build(layout: Layout) -> None:
+    """Write plots/scaling and plots/phases, SVG and PNG, from plan and records alone.
+
+    Raises:
+        ValueError: the plan, a record or its steps are damaged; the message names it.
+    """
+    matplotlib.use("Agg")
+    results = load(layout)
+    summaries = summarise(results)
+    panels = make_panels(summaries)
+    style = {**sns.axes_style("whitegrid"), **sns.plotting_context("paper"), **_RC}
+    with matplotlib.rc_context(style):
+        if panels:
+            plots = {
+                "scaling": draw_scaling(panels, width=_WIDTH),
+                "phases": draw_phases(panels, width=_WIDTH),
+            }
+        else:
+            figure = draw_nothing(results.experiment, summaries)
+            plots = {"scaling": figure, "phases": figure}
+        for name, figure in plots.items():
+            for suffix in ("svg", "png"):
+                write_if_changed(layout.plot(name, suffix), _render(figure, suffix))
+
+
+def _render(figure: Figure, suffix: str) -> bytes:
+    file = io.BytesIO()
+    figure.savefig(file, format=suffix, metadata=_METADATA[suffix], dpi=_DPI)
+    return file.getvalue()
+
+
+def draw_nothing(experiment: str, summaries: Sequence[Summary]) -> Figure:
+    """A plot that says in words why there is nothing to plot."""
+    counts = Counter(summary.row.status for summary in summaries)
+    listed = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    text = f"No cell of {experiment} is ok, so there is nothing to plot."
+    figure = Figure(figsize=(_WIDTH, 1.2))
+    figure.text(0.5, 0.6, text, ha="center", va="center", size=11, parse_math=False)
+    figure.text(0.5, 0.3, listed or "the plan has no cells", ha="center", va="center")
+    return figure

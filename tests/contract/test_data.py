@@ -1,0 +1,150 @@
+"""What holds for every data set: each file of `rank/data` is tested by being there."""
+
+from __future__ import annotations
+
+import ast
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rankbench.rank import data
+from rankbench.rank.data import Arrays, DataError, _files
+
+pytestmark = pytest.mark.contract
+
+
+def source(name: str) -> ast.Module:
+    return ast.parse((Path(data.__file__).parent / f"{name}.py").read_text())
+
+
+def literal(name: str, constant: str) -> Any:
+    """A constant, read as the plan does: without importing the file."""
+    for node in source(name).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == constant:
+            return ast.literal_eval(node.value)
+    raise AssertionError(f"{name} declares no {constant}")
+
+
+every = pytest.mark.parametrize("name", data.names())
+every_prepared = pytest.mark.parametrize(
+    "name", [name for name in data.names() if literal(name, "PREPARED")]
+)
+
+
+@pytest.fixture
+def root(name: str, tmp_path: Path) -> Path:
+    """A folder with a small prepared file, if the data set reads one."""
+    if literal(name, "PREPARED"):
+        shape = literal(name, "SHAPE")
+        classes, side = shape["classes"], shape["image_size"]
+        rng = np.random.default_rng(0)
+
+        def images(count: int) -> np.ndarray:
+            size = (count, shape["channels"], side, side)
+            return rng.integers(0, 256, size, np.uint8)
+
+        arrays = Arrays(
+            train_images=images(3 * classes),
+            train_labels=np.arange(3 * classes) % classes,
+            test_images=images(classes),
+            test_labels=np.arange(classes),
+        )
+        _files.write(data.path(name, tmp_path), arrays)
+    return tmp_path
+
+
+@every
+def test_declares_shape(name: str) -> None:
+    shape = literal(name, "SHAPE")
+    assert shape.keys() == {"channels", "image_size", "classes", "train", "test"}
+    assert all(isinstance(value, int) and value > 0 for value in shape.values())
+    assert isinstance(literal(name, "PREPARED"), bool)
+
+
+@every
+def test_imports_nothing_heavy(name: str) -> None:
+    for node in source(name).body:
+        modules = []
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            modules = [node.module or ""]
+        for module in modules:
+            package = module.partition(".")[0]
+            assert package in {"torch", "numpy", "rankbench"} | sys.stdlib_module_names
+
+
+@every
+@pytest.mark.parametrize(("channels", "image_size"), [(None, None), (1, 32), (3, 32)])
+@pytest.mark.parametrize("augment", data.AUGMENTS)
+def test_samples(
+    name: str,
+    root: Path,
+    channels: int | None,
+    image_size: int | None,
+    augment: str,
+) -> None:
+    shape = literal(name, "SHAPE")
+    train, test, classes = data.load(
+        name, root, channels=channels, image_size=image_size, augment=augment, seed=0
+    )
+    side = image_size or shape["image_size"]
+    assert classes == shape["classes"]
+    for samples in (train, test):
+        assert samples.sample_shape == (channels or shape["channels"], side, side)
+        for index in (0, len(samples) - 1):
+            image, label = samples[index]
+            assert image.shape == samples.sample_shape
+            assert image.dtype == torch.float32
+            assert image.is_contiguous()
+            assert type(label) is int
+        assert set(samples.labels) == set(range(classes))
+
+
+@every
+def test_two_loads_are_equal(name: str, root: Path) -> None:
+    (train, test, _), (train_2, test_2, _) = (data.load(name, root) for _ in range(2))
+    for first, second in ((train, train_2), (test, test_2)):
+        assert len(first) == len(second)
+        assert first.labels == second.labels
+        assert torch.equal(first.images, second.images)
+        assert torch.equal(first[1][0], second[1][0])
+
+
+@every
+def test_training_images_are_normalised(name: str, root: Path) -> None:
+    train, _, _ = data.load(name, root)
+    images = torch.stack([train[index][0] for index in range(len(train))])
+    assert images.mean((0, 2, 3)).abs().max() < 1e-4
+    assert (images.std((0, 2, 3)) - 1).abs().max() < 1e-3
+
+
+@every_prepared
+def test_missing_file_says_what_to_do(name: str, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=rf"{name}\.npz is missing.*snakemake prepare"):
+        data.load(name, tmp_path)
+
+
+@every_prepared
+def test_prepares_or_says_what_to_do(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def offline(*_: object, **__: object) -> None:
+        raise socket.gaierror("no network in tests")
+
+    monkeypatch.setattr(socket, "getaddrinfo", offline)
+    try:
+        arrays = data.find(name).prepare(tmp_path)
+    except DataError as error:
+        # Either outcome is right.
+        assert "snakemake prepare" in str(error)  # noqa: PT017
+    else:
+        shape = literal(name, "SHAPE")
+        arrays.check(shape)
+        assert len(arrays.train_labels) == shape["train"]
+        assert len(arrays.test_labels) == shape["test"]

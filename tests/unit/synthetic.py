@@ -1,0 +1,255 @@
+"""A small result directory as the tests of the results room need it, without a rank."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankbench.cell import Cell, Topology
+from rankbench.record import Layout
+
+CODE = "c0de" * 16
+PHASES = ["load", "transfer", "forward", "backward", "communication", "update"]
+_SHARES = {
+    "load": 0.06,
+    "transfer": 0.02,
+    "forward": 0.27,
+    "backward": 0.45,
+    "communication": 0.12,
+    "update": 0.08,
+}
+STEPS, WARMUP, BATCH = 8, 2, 64
+
+
+def make_cell(strategy: str = "ddp", topology: str = "1x1", **changes: Any) -> Cell:
+    backend = "gloo" if strategy == "ddp" else "none"
+    values: dict[str, Any] = {
+        "strategy": strategy,
+        "options": {},
+        "backend": backend,
+        "topology": topology,
+        "model": "convnet",
+        "data": "digits",
+        "image_size": None,
+        "channels": None,
+        "augment": "none",
+        "batch_size": BATCH,
+        "scaling": "weak",
+        "optimizer": "sgd",
+        "learning_rate": 0.01,
+        "momentum": 0.9,
+        "weight_decay": 0.0,
+        "precision": "fp32",
+        "num_workers": 0,
+        "pin_memory": False,
+        "non_blocking": False,
+        "launcher": "spawn",
+        "seed": 0,
+        "device": "cpu",
+        "cores_per_device": 1,
+        "oversubscribe": False,
+        "epochs": None,
+        "steps": STEPS,
+        "warmup": WARMUP,
+        "evaluate": True,
+    }
+    return Cell(**{**values, **changes})
+
+
+def plan_cell(
+    cell: Cell,
+    *,
+    suffix: str = "",
+    infeasible: str | None = None,
+    marks: Sequence[str] = (),
+    phases: Sequence[str] = PHASES,
+) -> dict[str, Any]:
+    """An entry of the plan; `suffix` is what the id says of other fields."""
+    parts = [cell.strategy, cell.backend, cell.topology, cell.model, cell.data]
+    return {
+        "id": ".".join(parts) + suffix,
+        "hash": cell.hash(),
+        "cell": cell.to_dict(),
+        "shape": None,
+        "phases": list(phases),
+        "infeasible": infeasible,
+        "marks": list(marks),
+    }
+
+
+def write_plan(
+    root: Path,
+    cells: Sequence[dict[str, Any]],
+    *,
+    name: str = "quickstart",
+    launches: int = 6,
+) -> Layout:
+    layout = Layout(root)
+    plan = {
+        "schema": 1,
+        "experiment": {
+            "name": name,
+            "file": "config.yaml",
+            "sha256": "0" * 64,
+            "launches": launches,
+            "time_limit": 60,
+        },
+        "site": {},
+        "code": {"rank": CODE},
+        "cells": list(cells),
+    }
+    root.mkdir(parents=True, exist_ok=True)
+    layout.plan.write_text(json.dumps(plan))
+    return layout
+
+
+def write_launch(
+    layout: Layout,
+    planned: dict[str, Any],
+    launch: int = 1,
+    *,
+    rate: float = 800.0,
+    attempt: int = 1,
+    wanted: int = 6,
+    status: str = "ok",
+    reason: str | None = None,
+    **changes: Any,
+) -> Path:
+    """One launch of `rate` samples/s; `changes` replace members of its record."""
+    record: dict[str, Any] = {
+        "schema": 1,
+        "experiment": "quickstart",
+        "cell_id": planned["id"],
+        "cell_hash": planned["hash"],
+        "cell": planned["cell"],
+        "shape": None,
+        "attempt": attempt,
+        "launch": launch,
+        "wanted": wanted,
+        "status": status,
+        "reason": reason,
+        "cause": None,
+        "started": f"2026-01-01T00:00:{launch:02d}+00:00",
+        "ended": f"2026-01-01T00:01:{launch:02d}+00:00",
+    }
+    directory = layout.launch(planned["id"], attempt, launch)
+    directory.mkdir(parents=True)
+    if status == "ok":
+        devices = Topology.parse(planned["cell"]["topology"]).devices
+        samples = STEPS * BATCH * devices
+        window = samples / rate
+        steps = make_steps(planned["phases"], devices, window)
+        np.savez(directory / "steps.npz", **steps)
+        record |= _measured(planned["phases"], devices, samples, window)
+    (directory / "record.json").write_text(json.dumps(record | changes))
+    return directory
+
+
+def write_launches(
+    layout: Layout,
+    planned: dict[str, Any],
+    *,
+    rate: float = 800.0,
+    count: int = 6,
+    **options: Any,
+) -> None:
+    """Launches 1 to `count`, with rates that scatter by a percent around `rate`."""
+    for launch in range(1, count + 1):
+        spread = 1 + 0.01 * ((launch * 5) % 7 - 3)
+        write_launch(layout, planned, launch, rate=rate * spread, **options)
+
+
+def make_steps(
+    phases: Sequence[str], ranks: int, window: float
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Members of steps.npz: equal steps that fill the window, rank 0 the slowest."""
+    shares = np.array([_SHARES.get(phase, 0.2) for phase in phases])
+    step = window / STEPS * shares / shares.sum()
+    members: dict[str, np.ndarray[Any, Any]] = {}
+    for rank in range(ranks):
+        members |= {
+            f"rank{rank}/seconds": np.tile(step * 0.99**rank, (STEPS, 1)),
+            f"rank{rank}/warmup": np.tile(step, (WARMUP, 1)),
+            f"rank{rank}/host_start": np.arange(STEPS) * window / STEPS,
+            f"rank{rank}/loss": np.linspace(2.3, 0.4, WARMUP + STEPS, dtype=np.float32),
+        }
+    return members
+
+
+def _measured(
+    phases: Sequence[str], ranks: int, samples: int, window: float
+) -> dict[str, Any]:
+    """What only a launch that succeeded has."""
+    return {
+        "phases": list(phases),
+        "steps": STEPS,
+        "steps_per_epoch": 4,
+        "warmup": WARMUP,
+        "samples": samples,
+        "loss": {"first": 2.3, "last": 0.4},
+        "accuracy": {"overall": 0.97, "per_class": [0.97] * 10, "samples": 360},
+        "ranks": [
+            {
+                "rank": rank,
+                "host": "node1",
+                "window_s": window * 0.99**rank,
+                "samples": samples // ranks,
+                "memory": {
+                    "rss_peak_mib": 350.0 + rank,
+                    "cuda_allocated_mib": None,
+                    "cuda_reserved_mib": None,
+                    "cuda_process_mib": None,
+                },
+            }
+            for rank in range(ranks)
+        ],
+        "hosts": [
+            {
+                "host": "node1",
+                "cpu": "Example CPU",
+                "cores": 2,
+                "memory_gib": 23.4,
+                "kernel": "6.1",
+                "gpus": [],
+            }
+        ],
+        "software": {"python": "3.11.7", "torch": "2.13.0", "cuda": None, "nccl": None},
+        "code": {"commit": "0" * 40, "dirty": False, "rank": CODE},
+        "image": None,
+        "launcher": {"name": "spawn", "argv": [], "env": {}},
+        "marks": [],
+    }
+
+
+def write_example(root: Path) -> Layout:
+    """An experiment with a row of every status that a table shows differently."""
+    alone = [phase for phase in PHASES if phase != "communication"]
+    single = plan_cell(make_cell("single"), phases=alone)
+    ddp = [plan_cell(make_cell("ddp", topology)) for topology in ("1x1", "1x2", "2x2")]
+    shared = plan_cell(
+        make_cell("ddp", "1x4", oversubscribe=True), marks=["oversubscribed"]
+    )
+    mp = plan_cell(
+        make_cell("mp", "1x2"), phases=["load", "forward", "backward", "update"]
+    )
+    nccl = plan_cell(
+        make_cell("ddp", "1x2", backend="nccl"),
+        infeasible="nccl carries CUDA tensors only; the cell runs on cpu",
+    )
+    crashed = plan_cell(make_cell("ddp_dp", "1x2"))
+    pending = plan_cell(make_cell("fsdp", "1x2"))
+    old = plan_cell(make_cell("zero", "1x2"))
+    cells = [single, *ddp, shared, mp, nccl, crashed, pending, old]
+    layout = write_plan(root, cells)
+    write_launches(layout, single, rate=800)
+    for planned, rate in zip([*ddp, shared], (790, 1500, 2700, 1400), strict=True):
+        write_launches(layout, planned, rate=rate)
+    write_launches(layout, mp, rate=700, count=4, wanted=4)
+    write_launches(layout, crashed, count=2)
+    write_launch(layout, crashed, 3, status="crashed", reason="rank 1 ended by SIGSEGV")
+    write_launches(layout, old, cell_hash="0" * 16)
+    return layout

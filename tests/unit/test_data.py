@@ -1,0 +1,463 @@
+"""Data sets one by one, the prepared file, and what a sample goes through."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import pickle
+import socket
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from rankbench.rank import data
+from rankbench.rank.data import Arrays, DataError, _files
+from rankbench.rank.data.prepare import main, prepare
+from rankbench.rank.torchvision_ops import import_torchvision
+
+pytestmark = pytest.mark.unit
+
+
+def noise(count: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(count).integers(0, 256, (count, *shape), np.uint8)
+
+
+def small(channels: int, image_size: int) -> Arrays:
+    return Arrays(
+        train_images=noise(20, channels, image_size, image_size),
+        train_labels=np.arange(20) % 10,
+        test_images=noise(10, channels, image_size, image_size),
+        test_labels=np.arange(10),
+    )
+
+
+@pytest.fixture(scope="module")
+def digits_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("sklearn")
+    root = tmp_path_factory.mktemp("data")
+    assert main(["digits", "--root", str(root)]) == 0
+    return root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Small files of the right shape under the names of real data sets."""
+    _files.write(data.path("mnist", tmp_path), small(1, 28))
+    _files.write(data.path("cifar10", tmp_path), small(3, 32))
+    return tmp_path
+
+
+# Digits
+
+
+def test_digits_split(digits_root: Path) -> None:
+    train, test, classes = data.load("digits", digits_root)
+    assert (len(train), len(test), classes) == (1437, 360, 10)
+    images = [{image.numpy().tobytes() for image in s.images} for s in (train, test)]
+    assert not images[0] & images[1]
+    for label in range(10):
+        share = test.labels.count(label) / train.labels.count(label)
+        assert share == pytest.approx(0.25, abs=0.01)
+
+
+def test_digits_use_the_range(digits_root: Path) -> None:
+    train, _, _ = data.load("digits", digits_root)
+    assert train.images.min() == 0
+    assert train.images.max() > 240
+
+
+def test_digits_file_is_reproducible(digits_root: Path, tmp_path: Path) -> None:
+    again = prepare("digits", tmp_path)
+    assert again
+    assert again.read_bytes() == data.path("digits", digits_root).read_bytes()
+
+
+# Synthetic
+
+
+def test_synthetic_follows_the_seed(tmp_path: Path) -> None:
+    first, again, other = (
+        data.load("synthetic", tmp_path, seed=seed)[0] for seed in (1, 1, 2)
+    )
+    assert torch.equal(first.images, again.images)
+    assert not torch.equal(first.images, other.images)
+
+
+def test_synthetic_is_drawn_in_its_size(tmp_path: Path) -> None:
+    train, _, _ = data.load("synthetic", tmp_path, channels=3, image_size=33)
+    assert train.images.shape == (2048, 3, 33, 33)
+
+
+def test_synthetic_can_be_learnt(tmp_path: Path) -> None:
+    train, test, classes = data.load("synthetic", tmp_path)
+    labels = torch.tensor(train.labels)
+    images = train.images.float()
+    centres = torch.stack([images[labels == k].mean(0) for k in range(classes)])
+    distances = torch.cdist(test.images.float().flatten(1), centres.flatten(1))
+    assert distances.argmin(1).tolist() == test.labels
+
+
+# MNIST, in its real format
+
+
+def write_mnist(folder: Path, arrays: Arrays, *, packed: bool) -> None:
+    folder.mkdir(parents=True)
+    parts = {
+        "train-images-idx3-ubyte": arrays.train_images[:, 0],
+        "train-labels-idx1-ubyte": arrays.train_labels.astype(np.uint8),
+        "t10k-images-idx3-ubyte": arrays.test_images[:, 0],
+        "t10k-labels-idx1-ubyte": arrays.test_labels.astype(np.uint8),
+    }
+    for name, array in parts.items():
+        header = struct.pack(f">{1 + array.ndim}I", 0x800 + array.ndim, *array.shape)
+        content = header + array.tobytes()
+        if packed:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(content))
+        else:
+            (folder / name).write_bytes(content)
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_mnist(tmp_path: Path, packed: bool) -> None:
+    arrays = small(1, 28)
+    write_mnist(tmp_path / "raw/mnist/MNIST/raw", arrays, packed=packed)
+    assert main(["mnist", "--root", str(tmp_path)]) == 0
+    train, test, classes = data.load("mnist", tmp_path)
+    assert classes == 10
+    assert np.array_equal(train.images, arrays.train_images)
+    assert np.array_equal(test.images, arrays.test_images)
+    assert train.labels == arrays.train_labels.tolist()
+    assert test.labels == arrays.test_labels.tolist()
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_damaged_mnist(
+    tmp_path: Path, packed: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "raw/mnist/MNIST/raw"
+    write_mnist(folder, small(1, 28), packed=packed)
+    file = folder / f"t10k-images-idx3-ubyte{'.gz' if packed else ''}"
+    file.write_bytes(file.read_bytes()[:-100])
+    assert main(["mnist", "--root", str(tmp_path)]) == 2
+    message = capsys.readouterr().err
+    assert str(folder) in message
+    assert file.name in message
+    assert not data.path("mnist", tmp_path).exists()
+
+
+def test_mnist_of_another_size(tmp_path: Path) -> None:
+    write_mnist(tmp_path / "raw/mnist/MNIST/raw", small(1, 20), packed=True)
+    with pytest.raises(DataError, match=r"holds no mnist: .*20, 20\].*1, 28, 28"):
+        prepare("mnist", tmp_path)
+
+
+# CIFAR-10, in its real format
+
+
+@pytest.fixture
+def cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Small batches whose checksums torchvision accepts; gives their folder."""
+    arrays = small(3, 32)
+    folder = tmp_path / "raw/cifar10/cifar-10-batches-py"
+    folder.mkdir(parents=True)
+    real = import_torchvision().datasets.CIFAR10
+
+    def write(name: str, content: dict[str, object]) -> str:
+        (folder / name).write_bytes(pickle.dumps(content))
+        return hashlib.md5((folder / name).read_bytes()).hexdigest()
+
+    def batch(images: np.ndarray, labels: np.ndarray) -> dict[str, object]:
+        return {"data": images.reshape(len(images), -1), "labels": labels.tolist()}
+
+    lists: dict[str, list[list[str]]] = {"train_list": [], "test_list": []}
+    for index, (name, _) in enumerate(real.train_list):
+        part = slice(4 * index, 4 * index + 4)
+        content = batch(arrays.train_images[part], arrays.train_labels[part])
+        lists["train_list"].append([name, write(name, content)])
+    for name, _ in real.test_list:
+        content = batch(arrays.test_images, arrays.test_labels)
+        lists["test_list"].append([name, write(name, content)])
+    names: dict[str, object] = {"label_names": [str(label) for label in range(10)]}
+    meta = {**real.meta, "md5": write(real.meta["filename"], names)}
+    monkeypatch.setattr(real, "train_list", lists["train_list"])
+    monkeypatch.setattr(real, "test_list", lists["test_list"])
+    monkeypatch.setattr(real, "meta", meta)
+    return folder
+
+
+def test_cifar10(tmp_path: Path, cifar: Path) -> None:
+    arrays = small(3, 32)
+    assert main(["cifar10", "--root", str(tmp_path)]) == 0
+    train, test, _ = data.load("cifar10", tmp_path)
+    assert np.array_equal(train.images, arrays.train_images)
+    assert np.array_equal(test.images, arrays.test_images)
+    assert train.labels == arrays.train_labels.tolist()
+
+
+def test_damaged_cifar10_is_not_unpickled(
+    tmp_path: Path, cifar: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (cifar / "data_batch_2").open("ab") as file:
+        file.write(b"x")
+    assert main(["cifar10", "--root", str(tmp_path)]) == 2
+    message = capsys.readouterr().err
+    assert str(cifar) in message
+    assert "corrupted" in message
+    assert "cifar-10-python.tar.gz" in message
+
+
+# Without a network
+
+
+@pytest.fixture
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise socket.gaierror("no network in tests")
+
+    monkeypatch.setattr(socket, "getaddrinfo", fail)
+
+
+@pytest.mark.usefixtures("offline")
+@pytest.mark.parametrize(
+    ("name", "folder", "expected"),
+    [
+        ("mnist", "MNIST/raw", "t10k-labels-idx1-ubyte.gz"),
+        ("cifar10", "cifar-10-batches-py", "data_batch_5"),
+    ],
+)
+def test_missing_originals(
+    tmp_path: Path,
+    name: str,
+    folder: str,
+    expected: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([name, "--root", str(tmp_path)]) == 2
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert str(tmp_path / "raw" / name / folder) in message
+    assert expected in message
+    assert "run `snakemake prepare`" in message
+
+
+# The command
+
+
+def test_unknown_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["faces", "--root", str(tmp_path)]) == 2
+    assert "choose from cifar10, digits, mnist" in capsys.readouterr().err
+
+
+def test_command_is_no_data_set() -> None:
+    assert "prepare" not in data.names()
+
+
+def test_generated_data_need_no_file(tmp_path: Path) -> None:
+    assert main(["synthetic", "--root", str(tmp_path)]) == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_sound_file_is_left_alone(root: Path) -> None:
+    file = data.path("mnist", root)
+    before = file.stat().st_mtime_ns, file.read_bytes()
+    assert main(["mnist", "--root", str(root)]) == 0
+    assert before == (file.stat().st_mtime_ns, file.read_bytes())
+
+
+def test_damaged_file_is_written_again(digits_root: Path, tmp_path: Path) -> None:
+    file = data.path("digits", tmp_path)
+    file.write_bytes(b"not a zip")
+    assert main(["digits", "--root", str(tmp_path)]) == 0
+    assert file.read_bytes() == data.path("digits", digits_root).read_bytes()
+
+
+# The prepared file
+
+
+def test_file_is_plain_and_not_compressed(root: Path) -> None:
+    file = data.path("cifar10", root)
+    with np.load(file, allow_pickle=False) as members:
+        kinds = {name: members[name].dtype.name for name in members.files}
+    assert kinds == {
+        "train_images": "uint8",
+        "train_labels": "int64",
+        "test_images": "uint8",
+        "test_labels": "int64",
+    }
+    assert file.stat().st_size > 30 * 3 * 32 * 32
+
+
+def test_damage_is_found_wherever_it_is(tmp_path: Path) -> None:
+    shape = {"channels": 1, "image_size": 2, "classes": 10}
+    file = tmp_path / "small.npz"
+    arrays = small(1, 2)
+    _files.write(file, arrays)
+    sound = file.read_bytes()
+    found = 0
+    for place in range(len(sound)):
+        damaged = bytearray(sound)
+        damaged[place] ^= 0xFF
+        file.write_bytes(damaged)
+        try:
+            read = _files.read(file, shape)
+        except DataError as error:
+            assert "is damaged" in str(error)  # noqa: PT017 - not every byte matters
+            assert "delete it and run `snakemake prepare`" in str(error)  # noqa: PT017
+            found += 1
+        else:
+            assert np.array_equal(read.train_images, arrays.train_images)
+            assert np.array_equal(read.train_labels, arrays.train_labels)
+            assert np.array_equal(read.test_images, arrays.test_images)
+            assert np.array_equal(read.test_labels, arrays.test_labels)
+    assert found > len(sound) / 2
+
+
+@pytest.mark.parametrize("kept", [0, 1, 100, -1, -100])
+def test_truncated_file(root: Path, kept: int) -> None:
+    file = data.path("mnist", root)
+    file.write_bytes(file.read_bytes()[:kept])
+    with pytest.raises(DataError, match="is damaged"):
+        data.load("mnist", root)
+
+
+def test_unreadable_file(tmp_path: Path) -> None:
+    data.path("mnist", tmp_path).mkdir()
+    with pytest.raises(DataError, match="cannot be opened"):
+        data.load("mnist", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"train_images": noise(20, 1, 28, 27)}, "train has images"),
+        ({"test_images": noise(10, 3, 28, 28)}, "test has images"),
+        ({"train_labels": np.arange(19) % 10}, "train has images"),
+        ({"train_labels": np.zeros((20, 1), np.int64)}, "train has images"),
+        ({"train_labels": np.arange(20)}, r"labels 0\.\.19, not 0\.\.9"),
+        ({"test_labels": np.arange(-1, 9)}, r"labels -1\.\.8"),
+        ({"test_labels": np.arange(10, dtype=np.int32)}, "labels of int32"),
+        ({"train_images": np.ones((20, 1, 28, 28))}, "images of float64"),
+        ({"train_labels": np.array([None] * 20)}, "pickle"),
+        (
+            {"test_images": noise(0, 1, 28, 28), "test_labels": np.arange(0)},
+            "test has images",
+        ),
+    ],
+)
+def test_wrong_content(
+    tmp_path: Path, change: dict[str, np.ndarray], problem: str
+) -> None:
+    arrays = small(1, 28)
+    members = {name: getattr(arrays, name) for name in Arrays.__slots__} | change
+    np.savez(data.path("mnist", tmp_path), **members)
+    with pytest.raises(DataError, match=f"is damaged: .*{problem}"):
+        data.load("mnist", tmp_path)
+
+
+def test_missing_array(tmp_path: Path) -> None:
+    np.savez(data.path("mnist", tmp_path), train_images=small(1, 28).train_images)
+    with pytest.raises(DataError, match="train_labels"):
+        data.load("mnist", tmp_path)
+
+
+# Samples
+
+
+def test_one_channel_becomes_three(root: Path) -> None:
+    one, three = (data.load("mnist", root, channels=c)[0] for c in (1, 3))
+    assert torch.equal(three[4][0], one[4][0].expand(3, -1, -1))
+
+
+def test_three_channels_become_one(root: Path) -> None:
+    train, test, _ = data.load("cifar10", root, channels=1)
+    means = small(3, 32).train_images.mean(1, keepdims=True)
+    assert np.array_equal(train.images, means.round())
+    assert test[0][0].shape == (1, 32, 32)
+
+
+def test_other_channels_are_refused(root: Path) -> None:
+    with pytest.raises(ValueError, match="2 channels out of 3"):
+        data.load("cifar10", root, channels=2)
+
+
+def test_test_images_use_the_moments_of_training(root: Path) -> None:
+    arrays = small(3, 32)
+    _, test, _ = data.load("cifar10", root)
+    mean = arrays.train_images.mean((0, 2, 3))[:, None, None]
+    std = arrays.train_images.std((0, 2, 3))[:, None, None]
+    expected = (arrays.test_images[3] - mean) / std
+    assert np.allclose(test[3][0], expected, atol=1e-5)
+
+
+def test_images_without_contrast_stay_finite(tmp_path: Path) -> None:
+    arrays = small(1, 28)
+    arrays.train_images[:] = 9
+    _files.write(data.path("mnist", tmp_path), arrays)
+    assert data.load("mnist", tmp_path)[0][0][0].abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_resized_once_or_one_by_one(
+    root: Path, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load() -> data.Images:
+        return data.load("cifar10", root, channels=channels, image_size=57)[0]
+
+    once = load()
+    monkeypatch.setattr(data, "RESIZED_MAX_BYTES", 0)
+    one_by_one = load()
+    assert once.images.shape[-1] == 57
+    assert one_by_one.images.shape[-1] == 32
+    for index in range(len(once)):
+        assert torch.equal(once[index][0], one_by_one[index][0])
+
+
+def test_affine_is_random_and_for_training_only(root: Path) -> None:
+    plain, _, _ = data.load("mnist", root)
+    train, test, _ = data.load("mnist", root, augment="affine")
+    torch.manual_seed(1)
+    first, second = train[0][0], train[0][0]
+    torch.manual_seed(1)
+    assert torch.equal(first, train[0][0])
+    assert not torch.equal(first, second)
+    assert not torch.equal(first, plain[0][0])
+    assert torch.equal(test[0][0], test[0][0])
+
+
+def test_affine_comes_before_normalisation(tmp_path: Path) -> None:
+    arrays = small(1, 28)
+    arrays.train_images[:] = np.arange(20, 40)[:, None, None, None]
+    _files.write(data.path("mnist", tmp_path), arrays)
+    plain, _, _ = data.load("mnist", tmp_path)
+    train, _, _ = data.load("mnist", tmp_path, augment="affine")
+    black = float(plain[0][0].min()) - 20 / float(np.std(np.arange(20, 40)))
+    # What moves in from outside is black, not grey.
+    values = torch.cat([train[0][0].flatten() for _ in range(5)])
+    assert values.min() == pytest.approx(black, abs=1e-4)
+
+
+def test_unknown_augment(root: Path) -> None:
+    with pytest.raises(ValueError, match=r"'flip'.*none, affine"):
+        data.load("mnist", root, augment="flip")
+
+
+def test_workers_need_not_be_forked(root: Path) -> None:
+    train, _, _ = data.load("mnist", root, augment="affine")
+    assert train[0]
+    # A fresh process could not import it by itself everywhere.
+    assert b"torchvision.transforms" not in pickle.dumps(train)
+
+
+def test_loader_with_workers(root: Path) -> None:
+    train, _, _ = data.load("mnist", root)
+    alone, helped = (
+        list(DataLoader(train, batch_size=8, num_workers=workers)) for workers in (0, 1)
+    )
+    for (images, labels), (images_2, labels_2) in zip(alone, helped, strict=True):
+        assert torch.equal(images, images_2)
+        assert torch.equal(labels, labels_2)
+        assert labels.dtype == torch.int64

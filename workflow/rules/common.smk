@@ -1,0 +1,42 @@
+# One look at the experiment and the site. The main process plans and writes the plan;
+# jobs read it. A dry run writes nothing.
+import sys
+from pathlib import Path
+
+from snakemake.exceptions import WorkflowError
+
+from rankbench.invocation import read_invocation
+from rankbench.project import open_run, reopen_run
+from rankbench.record import Layout
+
+
+def get_run():
+    """The plan of this experiment, and the cells that were asked for."""
+    if not workflow.is_main_process:
+        return reopen_run(config, results_dir=Path("results"))
+    invocation = read_invocation()
+    run = open_run(config, profile=invocation.profile, write=not invocation.passive)
+    if invocation.dry_run or not invocation.passive:
+        print(*run.preview().lines(), sep="\n", file=sys.stderr)
+    if not invocation.passive:
+        run.begin()
+    return run
+
+
+try:
+    RUN = get_run()
+except ValueError as error:
+    raise WorkflowError(str(error)) from None
+
+LAYOUT = RUN.layout
+PATTERNS = Layout(LAYOUT.root)
+RESULTS = [str(LAYOUT.table(suffix)) for suffix in ("csv", "md", "html", "tex")] + [
+    str(LAYOUT.plot(name, suffix))
+    for name in ("scaling", "phases")
+    for suffix in ("svg", "png")
+]
+
+
+wildcard_constraints:
+    cell=r"[^/]+",
+    data=r"[a-z0-9_]+",

@@ -1,0 +1,22 @@
+# Data sets: made once, as plain array files, so that ranks need no library to read them.
+
+
+rule prepare:
+    input:
+        RUN.prepared_data(),
+
+
+rule prepare_data:
+    output:
+        str(RUN.data_dir / "{data}.npz"),
+    log:
+        "logs/prepare/{data}.log",
+    localrule: True
+    params:
+        python=sys.executable,
+        root=str(RUN.data_dir),
+    message:
+        "preparing {wildcards.data}"
+    shell:
+        "{params.python:q} -m rankbench.rank.data.prepare {wildcards.data:q}"
+        " --root {params.root:q} 2>&1 | tee {log:q}"

@@ -1,0 +1,26 @@
+# The table is one function of plan and records: called here when a cell was measured or
+# the plan has changed, after a failure, and by `rankbench table`.
+
+
+def get_plan(wildcards):
+    """The plan, once there is one: a dry run before the first run has none."""
+    return [str(LAYOUT.plan)] if LAYOUT.plan.exists() else []
+
+
+rule table:
+    input:
+        RUN.summaries(),
+        plan=get_plan,
+    output:
+        RESULTS,
+    log:
+        str(LAYOUT.root / "logs" / "table.log"),
+    localrule: True
+    params:
+        python=sys.executable,
+        results=str(LAYOUT.root),
+    message:
+        "writing {params.results}/table.md"
+    shell:
+        "{params.python:q} -m rankbench.cli table --results {params.results:q}"
+        " > {log:q} 2>&1"
