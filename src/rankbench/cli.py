@@ -18,7 +18,7 @@ OK, FINDING, BAD_INPUT = 0, 1, 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; what is wrong with the input is said in a line, without a trace."""
+    """Run a command; what is wrong with the input is said without a trace."""
     arguments = build_parser().parse_args(argv)
     try:
         status: int = arguments.command(arguments)
@@ -116,7 +116,9 @@ def show_status(arguments: argparse.Namespace) -> int:
     for cell in run.chosen:
         status, launches, reason = _state(run, cell.id)
         failed = failed or status not in ("ok", "unsupported", "not-run", "stale")
-        print(f"{status:<12} {launches:>5}  {cell.id}" + (f"  {reason}" if reason else ""))
+        print(
+            f"{status:<12} {launches:>5}  {cell.id}" + (f"  {reason}" if reason else "")
+        )
     return FINDING if failed else OK
 
 
@@ -125,7 +127,9 @@ def show_cell(arguments: argparse.Namespace) -> int:
     run = _open(arguments)
     cell = run.plan.find(arguments.cell)
     layout = run.layout
-    attempts = {n: read_attempt(layout.attempt(cell.id, n)) for n in layout.attempts(cell.id)}
+    attempts = {
+        n: read_attempt(layout.attempt(cell.id, n)) for n in layout.attempts(cell.id)
+    }
     if arguments.json:
         records = [record for found in attempts.values() for record in found]
         if not records:
@@ -133,7 +137,10 @@ def show_cell(arguments: argparse.Namespace) -> int:
         print(json.dumps(records[-1], indent=1))
         return OK
     status, launches, reason = _state(run, cell.id)
-    print(f"{cell.id}\n  status    {status} {launches}" + (f": {reason}" if reason else ""))
+    print(
+        f"{cell.id}\n  status    {status} {launches}"
+        + (f": {reason}" if reason else "")
+    )
     print(f"  hash      {cell.hash}")
     for key, value in cell.cell.to_dict().items():
         print(f"  {key:<16} {value}")

@@ -226,7 +226,9 @@ def _myself() -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "command": " ".join(Path(a).name if i == 0 else a for i, a in enumerate(sys.argv)),
+        "command": " ".join(
+            Path(a).name if i == 0 else a for i, a in enumerate(sys.argv)
+        ),
     }
 
 

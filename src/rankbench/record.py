@@ -1,7 +1,7 @@
-"""The files of a run: where they lie, how they are written, what a launch's record says.
+"""The files of a run: where they lie, how they are written, what a record says.
 
 Standard library only. A finished launch never changes again; whatever is written is
-written beside its place, synced and renamed, so that a reader sees all of it or nothing.
+written beside its place, synced and renamed: a reader sees all of it or nothing.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_if_changed(path: Path, data: bytes) -> bool:
-    """Write only a difference, so that Snakemake sees a new file only where there is one."""
+    """Write only a difference: a file that is newer means a change to Snakemake."""
     if path.exists() and path.read_bytes() == data:
         return False
     write_atomically(path, data)

@@ -1,1 +1,1 @@
-"""Cell + site -> processes: argv, environment, supervision, and the record of a launch."""
+"""Cell + site -> processes: argv, environment, supervision, and the record."""

@@ -53,7 +53,7 @@ class Owner:
             except psutil.NoSuchProcess:
                 return False
             # The start time tells a process from a later one with the same number.
-            return abs(started - self.started) < 1.0
+            return bool(abs(started - self.started) < 1.0)
         try:
             beat = (directory / HEARTBEAT).stat().st_mtime
         except FileNotFoundError:

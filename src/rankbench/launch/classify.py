@@ -56,7 +56,7 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Status of a launch; `reason` is None exactly if it is ok. For `cause` see record."""
+    """Status of a launch; `reason` is None exactly if ok. For `cause` see record."""
 
     status: str
     reason: str | None = None
@@ -64,7 +64,7 @@ class Finding:
 
 
 def classify(ending: Ending) -> Finding:
-    """The first of these that holds: stopped by us, out of memory, time, ok, crashed."""
+    """The first that holds: stopped by us, out of memory, time, ok, crashed."""
     if ending.stopped == "parent":
         return Finding("cancelled", "the run that started it ended", "owner")
     if ending.stopped not in (None, "timeout"):

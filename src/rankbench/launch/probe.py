@@ -1,4 +1,4 @@
-"""What this machine's Python, torch and devices are, found without importing torch here.
+"""What torch and devices this machine has, found without importing torch here.
 
 Importing torch takes longer than planning an experiment. So a child process looks once,
 and what it found is kept in the environment that it describes, under a fingerprint of

@@ -1,4 +1,4 @@
-"""Every process of a launch, also those whose parent has died: found, watched, ended."""
+"""Every process of a launch, orphans too: found, watched, ended."""
 
 from __future__ import annotations
 

@@ -28,7 +28,9 @@ class ProgressFile:
     def read(self) -> list[tuple[int, int]]:
         """(stage, step) of each rank."""
         data = self._path.read_bytes()
-        now = [ENTRY.unpack_from(data, rank * ENTRY.size) for rank in range(self._ranks)]
+        now = [
+            ENTRY.unpack_from(data, rank * ENTRY.size) for rank in range(self._ranks)
+        ]
         if now != self._last:
             self._last, self._changed = now, time.monotonic()
         return now

@@ -73,7 +73,9 @@ def run_cell(layout: Layout, cell_id: str, *, project: Path, out: Out) -> Verdic
         verdict = _stale(request, attempt_dir)
     else:
         with Stop().listening() as stop, _machine_to_itself(out, stop):
-            verdict = _launch_missing(plan, entry, request, attempt_dir, stop, out, project)
+            verdict = _launch_missing(
+                plan, entry, request, attempt_dir, stop, out, project
+            )
     records = read_attempt(attempt_dir)
     write_json(layout.summary(cell_id), _summarise(cell_id, request, verdict, records))
     return verdict

@@ -16,13 +16,19 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Cell, Shape
+from rankbench.environ import job_id
 from rankbench.launch import processes
 from rankbench.launch.classify import Ending, Finding, classify
 from rankbench.launch.environment import build_environment, rank_python
-from rankbench.environ import job_id
 from rankbench.launch.launchers import Start, find_launcher
 from rankbench.launch.progress import ProgressFile
-from rankbench.record import RECORD_VERSION, Record, read_json, write_atomically, write_json
+from rankbench.record import (
+    RECORD_VERSION,
+    Record,
+    read_json,
+    write_atomically,
+    write_json,
+)
 
 # Ranks end themselves when the heartbeat has stopped for so long (see rank/watch.py).
 HEARTBEAT_SECONDS = 1.0
@@ -140,7 +146,9 @@ def run_launch(task: Task, stop: Stop) -> Record:
 
 def close_dead_claim(task: Task, *, started: datetime) -> Record:
     """The record of a launch whose supervisor died without writing one."""
-    finding = Finding("cancelled", "its supervisor died before the launch ended", "owner")
+    finding = Finding(
+        "cancelled", "its supervisor died before the launch ended", "owner"
+    )
     record = _begin_record(task, finding, started)
     finish(task.directory, record)
     return record
@@ -234,7 +242,7 @@ def merge_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:
         "warmup": first["warmup"],
         "samples": sum(report["rank"]["samples"] for report in reports),
         "loss": {
-            end: sum(report["loss"][end] for report in reports) / len(reports)
+            end: _mean([report["loss"][end] for report in reports])
             for end in ("first", "last")
         },
         "accuracy": first["accuracy"],
@@ -243,6 +251,12 @@ def merge_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:
         "software": first["software"],
         "transport": first["transport"],
     }
+
+
+def _mean(values: list[float | None]) -> float | None:
+    """None if one of them is: training that has diverged has no loss."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
 
 
 def _merge_steps(work: Path, task: Task) -> None:
@@ -257,7 +271,7 @@ def _merge_steps(work: Path, task: Task) -> None:
 
 
 def _oom_kills() -> int:
-    """Processes that the kernel has ended for memory in this cgroup, or 0 if unknown."""
+    """Processes that the kernel ended for memory in this cgroup; 0 if unknown."""
     try:
         group = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
         events = Path("/sys/fs/cgroup", group.lstrip("/"), "memory.events").read_text()
@@ -265,5 +279,3 @@ def _oom_kills() -> int:
         return 0
     fields = dict(line.split() for line in events.splitlines())
     return int(fields.get("oom_kill", 0))
-
-

@@ -1,8 +1,8 @@
 """What strategies, models, data sets and launchers there are, read from their files.
 
-A variant is a file; what it needs stands in it as plain literals. They are read from the
-source, because importing them would import torch, which the planning side neither has
-time for nor always has.
+A variant is a file; what it needs stands in it as plain literals. They are read from
+the source, because importing them would import torch, which the planning side neither
+has time for nor always has.
 """
 
 from __future__ import annotations

@@ -61,7 +61,9 @@ def load_experiment(path: Path, catalog: Catalog, *, cuda: bool) -> Experiment:
         ValueError: everything that is wrong with the file, a line each.
     """
     schema = experiment_schema(catalog)
-    given = {key: _as_list(schema, key, value) for key, value in load_yaml(path).items()}
+    given = {
+        key: _as_list(schema, key, value) for key, value in load_yaml(path).items()
+    }
     check(given, schema, source=str(path))
     values = with_defaults(given, schema)
     try:
@@ -206,7 +208,7 @@ def _exclude(cells: dict[str, Cell], entries: list[str]) -> dict[str, Cell]:
 
 
 def _cell_id(chosen: Mapping[str, Any], facts: StrategyFacts, schema: Schema) -> str:
-    """Readable and unique within the experiment: it is a path and a Snakemake wildcard."""
+    """Readable, and unique within the experiment: it is also a path."""
     parts = [str(chosen[key]) for key in _ID]
     for option, value in chosen["options"].items():
         if value != facts.options[option].get("default"):

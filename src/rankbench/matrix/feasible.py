@@ -78,7 +78,9 @@ def _devices_of_strategy(q: _Question) -> str | None:
     if q.cell.device not in needs["device"]:
         kinds = " or ".join(needs["device"]).upper()
         count = f"{needs['min_devices']} " if needs["min_devices"] > 1 else ""
-        has = f"this machine has {q.site.cuda_devices}" if kinds == "CUDA" else "not cuda"
+        has = (
+            f"this machine has {q.site.cuda_devices}" if kinds == "CUDA" else "not cuda"
+        )
         return f"{name} needs {count}{kinds} devices; {has}"
     if needs["max_nodes"] and topology.nodes > needs["max_nodes"]:
         return f"{name} runs on {needs['max_nodes']} host, {topology} has more"
@@ -92,7 +94,9 @@ def _devices_of_strategy(q: _Question) -> str | None:
 
 def _hosts_of_site(q: _Question) -> str | None:
     if q.topology.nodes > q.site.nodes:
-        return f"{q.topology} needs {q.topology.nodes} hosts; this site has {q.site.nodes}"
+        return (
+            f"{q.topology} needs {q.topology.nodes} hosts; this site has {q.site.nodes}"
+        )
     return None
 
 

@@ -22,7 +22,7 @@ PLAN_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class PlannedCell:
-    """A cell of the plan. `infeasible` is the reason why it cannot run here, or None."""
+    """A cell of the plan; `infeasible` says why it cannot run here, or is None."""
 
     id: str
     hash: str

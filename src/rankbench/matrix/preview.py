@@ -57,7 +57,8 @@ class Preview:
         )
         lines = [
             f"{launches} launches, {processes} processes, at most "
-            f"{_hours(at_most)} device-hours (time limit {self.time_limit:g} s a launch)"
+            f"{_hours(at_most)} device-hours "
+            f"(time limit {self.time_limit:g} s a launch)"
         ]
         known = [c for c in pending if c.id in self.seconds]
         if known:

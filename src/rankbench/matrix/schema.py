@@ -34,7 +34,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read: {error}") from error
     try:
-        value = yaml.load(text, Loader=_UniqueKeyLoader)
+        value = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: is not YAML: {error}") from error
     if not isinstance(value, dict):
@@ -85,7 +85,9 @@ def check(values: Mapping[str, Any], schema: Schema, *, source: str) -> None:
 
 def did_you_mean(word: object, names: Iterable[str]) -> str:
     """`; did you mean 'ddp'?`, or nothing where no name is near."""
-    near = difflib.get_close_matches(str(word), [str(n) for n in names], n=1, cutoff=0.6)
+    near = difflib.get_close_matches(
+        str(word), [str(n) for n in names], n=1, cutoff=0.6
+    )
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
@@ -93,10 +95,12 @@ def _explain(error: ValidationError) -> list[str]:
     where = ".".join(
         str(part) for part in error.absolute_path if not isinstance(part, int)
     )
-    found, rule = error.instance, error.validator_value
+    found: Any = error.instance
+    rule: Any = error.validator_value
+    schema: Any = error.schema
     prefix = f"{where}: " if where else ""
     if error.validator == "additionalProperties":
-        known = list(error.schema["properties"])
+        known = list(schema["properties"])
         return [
             f"{prefix}unknown key {key!r}{did_you_mean(key, known)} "
             f"(known keys: {', '.join(known)})"
@@ -122,7 +126,7 @@ def _explain(error: ValidationError) -> list[str]:
 
 
 def _expectation(error: ValidationError) -> str:
-    rule = error.validator_value
+    rule: Any = error.validator_value
     if error.validator == "type":
         kinds = [rule] if isinstance(rule, str) else rule
         return " or ".join(kinds)

@@ -47,16 +47,19 @@ class Filter:
         Raises:
             ValueError: with the nearest key or value.
         """
-        keys = sorted({key for cell in cells for key in [*cell.to_dict(), *cell.options]})
+        keys = sorted(
+            {key for cell in cells for key in [*cell.to_dict(), *cell.options]}
+        )
         for key, values in self.wanted.items():
             if key not in keys or key == "options":
                 known = [k for k in keys if k != "options"]
                 raise ValueError(f"unknown key {key!r}{did_you_mean(key, known)}")
-            present = {spell(cell, key) for cell in cells} - {None}
+            spelled = (spell(cell, key) for cell in cells)
+            present = {word for word in spelled if word is not None}
             for value in sorted(values - present):
                 raise ValueError(
                     f"no cell has {key}={value} (there are "
-                    f"{', '.join(sorted(str(p) for p in present))})"
+                    f"{', '.join(sorted(present))})"
                     f"{did_you_mean(value, present)}"
                 )
 

@@ -1,4 +1,4 @@
-"""Facts about the machine: what `<profile>/site.yaml` says and what a look found out."""
+"""Facts about the machine: what `<profile>/site.yaml` says and what a look found."""
 
 from __future__ import annotations
 
@@ -92,9 +92,8 @@ def _why_not(backend: str, probe: Mapping[str, Any]) -> str | None:
     if backend == "nccl" and not probe["cuda_devices"]:
         return f"nccl needs a CUDA device; {_no_cuda(probe)}"
     if backend not in probe["backends"]:
-        return (
-            f"this torch ({probe['torch']}) has no {backend.upper()}: {_REMEDY[backend]}"
-        )
+        remedy = _REMEDY[backend]
+        return f"this torch ({probe['torch']}) has no {backend.upper()}: {remedy}"
     return None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -97,8 +98,7 @@ class CudaClock:
 
     def seconds(self) -> np.ndarray:
         milliseconds = [
-            [a.elapsed_time(b) for a, b in zip(row, row[1:], strict=False)]
-            for row in self._rows
+            [a.elapsed_time(b) for a, b in pairwise(row)] for row in self._rows
         ]
         table = np.array(milliseconds, dtype=np.float64).reshape(-1, len(self._column))
         return check_marks(table * 1e-3, list(self._column))

@@ -29,7 +29,8 @@ def evaluate(
         right += torch.bincount(labels[guesses == labels], minlength=classes)
         total += torch.bincount(labels, minlength=classes)
     per_class = [
-        r / t if t else None for r, t in zip(right.tolist(), total.tolist(), strict=True)
+        r / t if t else None
+        for r, t in zip(right.tolist(), total.tolist(), strict=True)
     ]
     return {
         "overall": int(right.sum()) / int(total.sum()),

@@ -25,8 +25,8 @@ def read_peaks(device: torch.device) -> dict[str, float | None]:
     """Peaks since `reset_peaks`, in MiB.
 
     `rss_peak_mib` is resident host memory, with pages that are shared with other
-    processes; the `cuda_` values are tensors, the allocator's pool, and the whole device
-    as the driver sees it (context and communication buffers of all its users included).
+    processes; the `cuda_` values are tensors, the allocator's pool, and what of the
+    whole device is in use (contexts and communication buffers of all its users too).
     """
     peaks: dict[str, float | None] = {
         "rss_peak_mib": _resident_peak() / MIB,

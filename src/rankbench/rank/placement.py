@@ -25,7 +25,7 @@ def physical_cores(
 def choose_cores(
     local_rank: int, cores_per_rank: int, cores: list[list[int]]
 ) -> list[list[int]]:
-    """Cores of one rank of a host; with more ranks than cores they are shared in turn."""
+    """Cores of one rank of a host; more ranks than cores share them in turn."""
     first = local_rank * cores_per_rank
     return [cores[(first + i) % len(cores)] for i in range(cores_per_rank)]
 

@@ -1,4 +1,4 @@
-"""A rank tells where it is by storing two integers into shared memory: no system call."""
+"""A rank tells where it is by storing two integers into shared memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parent of ranks that torch.multiprocessing starts: ``python -m rankbench.rank.spawn``.
+"""The parent of ranks that torch.multiprocessing starts.
 
 torch is imported where it is needed only, so that a child can pin itself early.
 """

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -208,20 +210,26 @@ def make_loss(precision: str, device: torch.device) -> ComputeLoss:
             else nullcontext()
         )
         with casting:
-            return criterion(model(images), labels)
+            loss: Tensor = criterion(model(images), labels)
+        return loss
 
     return compute_loss
 
 
 def optimizer_maker(cell: Cell) -> MakeOptimizer:
     """The optimizer of the cell, still without parameters."""
-    shared = {"lr": cell.learning_rate, "weight_decay": cell.weight_decay}
-    kinds: dict[str, MakeOptimizer] = {
-        "sgd": lambda p: torch.optim.SGD(p, momentum=cell.momentum, **shared),
-        "adam": lambda p: torch.optim.Adam(p, **shared),
-        "adamw": lambda p: torch.optim.AdamW(p, **shared),
+    kinds: dict[str, type[torch.optim.Optimizer]] = {
+        "sgd": torch.optim.SGD,
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
     }
-    return kinds[cell.optimizer]
+    chosen: dict[str, Any] = {
+        "lr": cell.learning_rate,
+        "weight_decay": cell.weight_decay,
+    }
+    if cell.optimizer == "sgd":
+        chosen["momentum"] = cell.momentum
+    return partial(kinds[cell.optimizer], **chosen)
 
 
 def epoch_seconds(seconds: np.ndarray, steps_per_epoch: int) -> list[float]:
@@ -232,10 +240,11 @@ def epoch_seconds(seconds: np.ndarray, steps_per_epoch: int) -> list[float]:
     return [float(value) for value in epochs.sum(axis=1)]
 
 
-def loss_ends(measured: Measured, warmup: int) -> dict[str, float]:
-    """Loss of the first and the last timed step."""
+def loss_ends(measured: Measured, warmup: int) -> dict[str, float | None]:
+    """Loss of the first and the last timed step; None where it is not a number."""
     window = measured.loss[warmup:]
-    return {"first": float(window[0]), "last": float(window[-1])}
+    ends = {"first": float(window[0]), "last": float(window[-1])}
+    return {end: loss if math.isfinite(loss) else None for end, loss in ends.items()}
 
 
 def describe_transport(world: World) -> dict[str, Any] | None:

@@ -22,7 +22,7 @@ _WIDTH = 8.0
 _DPI = 150
 
 # What would differ from machine to machine: fonts, and the ids of SVG elements.
-_RC = {
+_RC: dict[str, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "svg.hashsalt": "rankbench",
@@ -49,8 +49,10 @@ def build(layout: Layout) -> None:
     results = load(layout)
     summaries = summarise(results)
     panels = make_panels(summaries)
-    style = {**sns.axes_style("whitegrid"), **sns.plotting_context("paper"), **_RC}
-    with matplotlib.rc_context(style):
+    with matplotlib.rc_context():
+        # A user's own matplotlibrc must not change a published plot.
+        matplotlib.rcdefaults()
+        sns.set_theme("paper", "whitegrid", rc=_RC)
         if panels:
             plots = {
                 "scaling": draw_scaling(panels, width=_WIDTH),

@@ -63,70 +63,105 @@ def _draw_panel(
     axes: Axes, panel: Panel, colors: dict[str, Any], markers: dict[int, str]
 ) -> None:
     devices = sorted({point.row.devices for point in panel.points})
-    most = devices[-1]
-    beside = _Beside(devices, len(panel.series))
-    if not beside.linear:
-        axes.set_xscale("log", base=2)
+    slots = _Slots(devices, len(panel.series))
+    for index, series in enumerate(panel.series):
+        color = colors[series.name]
+        for line in series.lines:
+            x = [slots.place(point.row.devices, index + 0.25) for point in line]
+            y = [point.numbers["throughput"].value for point in line]
+            axes.plot(x, y, color=color, lw=1.1, zorder=2)
+        for point in series.points:
+            x_launches = slots.place(point.row.devices, index - 0.25)
+            x_median = slots.place(point.row.devices, index + 0.25)
+            marker = markers[count_hosts(point.row.cell)]
+            _draw_launches(axes, point, x_launches, color=color, marker=marker)
+            _draw_median(axes, point, x_median, color=color, marker=marker)
+    for base in panel.bases:
+        ends = [slots.ends(count) for count in devices]
+        ideal = [[count * base.throughput.value] * 2 for count in devices]
+        label = f"ideal: devices x {describe_base(base)}"
+        axes.plot(
+            np.ravel(ends),
+            np.ravel(ideal),
+            "--",
+            color="0.5",
+            lw=1,
+            zorder=1,
+            label=label,
+        )
+    if panel.bases:
+        axes.legend(loc="upper left")
+    axes.set_title(panel.title, parse_math=False)
+    axes.set_ylabel("samples/s")
+    axes.set_xticks([slots.axis(count) for count in devices], list(map(str, devices)))
+    axes.grid(visible=False, axis="x")
+    if slots.linear:
+        axes.set_ylim(bottom=0)
+    else:
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(NullFormatter())
-    for index, series in enumerate(panel.series):
-        color = colors[series.name]
-        for line in series.lines:
-            x = [point.row.devices for point in line]
-            y = [point.numbers["throughput"].value for point in line]
-            axes.plot(x, y, color=color, lw=1.2, zorder=2)
-        for point in series.points:
-            x_launches = beside.place(point.row.devices, index)
-            marker = markers[count_hosts(point.row.cell)]
-            _draw_point(axes, point, x_launches, color=color, marker=marker)
-    if most > 1 and panel.bases:
-        labels = [f"ideal: devices x {describe_base(base)}" for base in panel.bases]
-        for base, label in zip(panel.bases, labels, strict=True):
-            ideal = [base.throughput.value, most * base.throughput.value]
-            axes.plot([1, most], ideal, "--", color="0.5", lw=1, zorder=1, label=label)
-        axes.legend(loc="upper left")
-    axes.set_title(panel.title, parse_math=False)
-    axes.set_ylabel("samples/s")
-    axes.set_xticks(devices, [str(count) for count in devices])
-    axes.tick_params(axis="x", which="minor", bottom=False)
-    axes.grid(visible=False, axis="x")
-    if beside.linear:
-        axes.set_ylim(bottom=0)
-        axes.set_xlim(0.5, most + 0.5)
     sns.despine(ax=axes)
 
 
-class _Beside:
-    """Where launches stand: right of their median, each series in its own column."""
+class _Slots:
+    """The x axis: around each number of devices a slot, in it a column for each series.
+
+    Columns keep equal values from hiding each other. The ideal is flat within a slot:
+    no column makes its series look better.
+    """
 
     def __init__(self, devices: Sequence[int], series: int) -> None:
         self.linear = devices[-1] <= _LINEAR_UP_TO
-        at = [self._axis(count) for count in devices]
-        gap = min(np.diff(at), default=1.0)
-        self._step = min(0.02 * (at[-1] - at[0] + 1), 0.6 * gap / series)
+        places = [self.axis(count) for count in devices]
+        span = places[-1] - places[0] + 1
+        self._column = min(0.04 * span, 0.6 * min(np.diff(places), default=1) / series)
+        self._series = series
 
-    def place(self, devices: int, series: int) -> float:
-        x = self._axis(devices) + (series + 1) * self._step
-        return float(x if self.linear else 2**x)
+    def axis(self, devices: int) -> float:
+        """The middle of a slot."""
+        return float(devices if self.linear else np.log2(devices))
 
-    def _axis(self, devices: int) -> float:
-        return devices if self.linear else float(np.log2(devices))
+    def place(self, devices: int, series: float) -> float:
+        """The middle of a column."""
+        return self.axis(devices) + (series - (self._series - 1) / 2) * self._column
+
+    def ends(self, devices: int) -> tuple[float, float]:
+        """Left and right end of a slot."""
+        return self.place(devices, -0.5), self.place(devices, self._series - 0.5)
 
 
-def _draw_point(
-    axes: Axes, point: Summary, x_launches: float, *, color: Any, marker: str
+def _draw_launches(
+    axes: Axes, point: Summary, x: float, *, color: Any, marker: str
 ) -> None:
-    """A median with its interval at the true place, and the launches beside it."""
-    fill = "white" if is_shared(point) else color
-    devices, number = point.row.devices, point.numbers["throughput"]
     values = [launch.throughput for launch in point.measures]
-    look = {"color": color, "mfc": fill, "marker": marker}
-    x = [x_launches] * len(values)
-    axes.plot(x, values, ms=2.4, mew=0.5, alpha=0.7, ls="", zorder=3, **look)
+    axes.plot(
+        [x] * len(values),
+        values,
+        marker=marker,
+        linestyle="",
+        markersize=2.2,
+        color=color,
+        markerfacecolor="white" if is_shared(point) else color,
+        markeredgewidth=0.5,
+        alpha=0.7,
+        zorder=3,
+    )
+
+
+def _draw_median(
+    axes: Axes, point: Summary, x: float, *, color: Any, marker: str
+) -> None:
+    number = point.numbers["throughput"]
     if number.low is not None and number.high is not None:
-        axes.vlines(devices, number.low, number.high, color=color, lw=1.5, zorder=3)
-    if not is_shared(point):
-        look["mec"] = "white"
-    axes.plot(devices, number.value, ms=6, mew=0.7, zorder=4, **look)
+        axes.vlines(x, number.low, number.high, color=color, lw=1.4, zorder=3)
+    axes.plot(
+        x,
+        number.value,
+        marker=marker,
+        markersize=4.5,
+        color=color,
+        markerfacecolor="white" if is_shared(point) else color,
+        zorder=4,
+    )

@@ -47,7 +47,8 @@ class Ddp(Strategy):
         return loss.detach()
 
     def state_dict(self) -> dict[str, Tensor]:
-        return self.model.module.state_dict()
+        weights: dict[str, Tensor] = self.model.module.state_dict()
+        return weights
 
     def _watch_gradients(self) -> None:
         """Mark the end of backward at every gradient; the last mark counts.
