@@ -19,4 +19,10 @@ include: "workflow/rules/results.smk"
 rule all:
     default_target: True
     input:
+        # Also when a table stands already: after a failure, or after a part of the matrix.
+        RUN.summaries(),
         RESULTS,
+
+
+onerror:
+    write_table()

@@ -34,18 +34,24 @@ Record = dict[str, Any]
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file that appears whole and on disk, or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file that appears whole and on disk, or not at all.
+
+    Raises:
+        OSError: it cannot be written; names the file, also where the disk is full.
+    """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(beside, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         beside.unlink(missing_ok=True)
-    _sync_directory(path.parent)
 
 
 def write_json(path: Path, value: Any) -> None:

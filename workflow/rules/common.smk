@@ -1,5 +1,6 @@
 # One look at the experiment and the site. The main process plans and writes the plan;
 # jobs read it. A dry run writes nothing.
+import subprocess
 import sys
 from pathlib import Path
 
@@ -21,6 +22,12 @@ def get_run():
     if not invocation.passive:
         run.begin()
     return run
+
+
+def write_table():
+    """The table of what there is: after a failure its rule does not run."""
+    command = [sys.executable, "-m", "rankbench.cli", "table", "--results"]
+    subprocess.run([*command, str(LAYOUT.root)], stdout=subprocess.DEVNULL)
 
 
 try:

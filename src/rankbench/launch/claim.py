@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-import psutil
-
 from rankbench.environ import job_id
 from rankbench.record import numbered, read_json, write_json
 
@@ -30,7 +28,7 @@ class Owner:
     host: str
     boot: str
     pid: int
-    started: float
+    started: int | None
     job_id: str | None
 
     @classmethod
@@ -39,7 +37,7 @@ class Owner:
             host=socket.gethostname(),
             boot=_boot_id(),
             pid=os.getpid(),
-            started=psutil.Process().create_time(),
+            started=_start_ticks(os.getpid()),
             job_id=job_id(),
         )
 
@@ -48,12 +46,8 @@ class Owner:
         if self.host == socket.gethostname():
             if self.boot != _boot_id():
                 return False
-            try:
-                started = psutil.Process(self.pid).create_time()
-            except psutil.NoSuchProcess:
-                return False
             # The start time tells a process from a later one with the same number.
-            return bool(abs(started - self.started) < 1.0)
+            return _start_ticks(self.pid) == self.started
         try:
             beat = (directory / HEARTBEAT).stat().st_mtime
         except FileNotFoundError:
@@ -110,3 +104,18 @@ def open_claims(attempt_dir: Path) -> list[tuple[int, Path]]:
 @cache
 def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None if it is no more.
+
+    Not the time of day: that changes when the clock is set.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # Fields 3 (state) and 22 (starttime) of proc(5), counted from behind the name.
+    fields = stat.rpartition(")")[2].split()
+    # In a container without an init process nobody collects a dead orphan.
+    return None if fields[0] in "ZX" else int(fields[19])

@@ -64,7 +64,7 @@ class Finding:
 
 
 def classify(ending: Ending) -> Finding:
-    """The first that holds: stopped by us, out of memory, time, ok, crashed."""
+    """The first that holds: stopped by us, ok, out of memory, time, crashed."""
     if ending.stopped == "parent":
         return Finding("cancelled", "the run that started it ended", "owner")
     if ending.stopped not in (None, "timeout"):
@@ -74,6 +74,10 @@ def classify(ending: Ending) -> Finding:
         for rank, report in sorted(ending.reports.items())
         if report.get("error")
     }
+    all_well = len(ending.reports) == ending.ranks and not errors
+    if all_well and ending.returncode == 0 and ending.stopped is None:
+        # Whatever the kernel ended meanwhile was no part of the launch.
+        return Finding("ok")
     for rank, error in errors.items():
         if error["oom"]:
             return Finding("oom", _of_rank(rank, error))
@@ -82,8 +86,6 @@ def classify(ending: Ending) -> Finding:
     if ending.stopped == "timeout":
         limit = f"time limit of {ending.time_limit:g} s reached"
         return Finding("timeout", f"{limit}: {ending.progress}")
-    if len(ending.reports) == ending.ranks and not errors and ending.returncode == 0:
-        return Finding("ok")
     return _crash(ending, errors)
 
 

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 @cache
 def rank_code_hash(package: Path = PACKAGE) -> str:
     """SHA-256 over names and contents of the rank-side files."""
-    files = [package / "cell.py", package / "record.py"]
+    files = [package / name for name in ("cell.py", "environ.py", "record.py")]
     files += sorted((package / "rank").rglob("*.py"))
     digest = hashlib.sha256()
     for path in files:

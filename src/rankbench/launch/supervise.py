@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
@@ -33,6 +34,8 @@ from rankbench.record import (
 # Ranks end themselves when the heartbeat has stopped for so long (see rank/watch.py).
 HEARTBEAT_SECONDS = 1.0
 HEARTBEAT_GRACE = 15.0
+
+ROOM_FOR_A_RECORD = 64 * 1024  # bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +86,26 @@ class Stop:
         return self.signal
 
 
+class Heartbeat:
+    """A number in a file that grows as long as the supervisor lives."""
+
+    def __init__(self, path: Path) -> None:
+        self._count = 0
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        self.beat()
+
+    def beat(self) -> None:
+        # In place and of one width: it needs no new block, so a full disk is no matter.
+        self._count += 1
+        os.pwrite(self._file, f"{self._count:012}".encode(), 0)
+
+    def __enter__(self) -> Heartbeat:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
+
+
 def run_launch(task: Task, stop: Stop) -> Record:
     """Start the ranks, wait for them, end what is left, write the record.
 
@@ -102,7 +125,7 @@ def run_launch(task: Task, stop: Stop) -> Record:
 
     processes.adopt_orphans()
     log_path = task.directory / "launcher.log"
-    with open(log_path, "wb") as log:
+    with open(log_path, "wb") as log, Heartbeat(work / "heartbeat") as heartbeat:
         # A session of its own: Ctrl-C reaches the supervisor only, which then ends the
         # ranks in good order.
         child = subprocess.Popen(
@@ -114,10 +137,12 @@ def run_launch(task: Task, stop: Stop) -> Record:
             start_new_session=True,
         )
         processes.await_elsewhere(child.pid)
-        stopped = _wait(child, task, stop, work / "heartbeat")
-        where = progress.describe()
-        processes.end_descendants()
-        returncode = child.wait()
+        try:
+            stopped = _wait(child, task, stop, heartbeat)
+            where = progress.describe()
+        finally:
+            processes.end_descendants()
+            returncode = child.wait()
 
     text = log_path.read_text(errors="replace")
     reports = _read_reports(work, task.shape.ranks)
@@ -134,6 +159,8 @@ def run_launch(task: Task, stop: Stop) -> Record:
         log=text,
     )
     finding = classify(ending)
+    if finding.status != "ok":
+        _refuse_full_disk(task.directory)
     record = _begin_record(task, finding, started)
     record["launcher"] = {"name": task.cell.launcher, "argv": argv, "env": env}
     if finding.status == "ok":
@@ -161,14 +188,12 @@ def finish(directory: Path, record: Record) -> None:
 
 
 def _wait(
-    child: subprocess.Popen[bytes], task: Task, stop: Stop, heartbeat: Path
+    child: subprocess.Popen[bytes], task: Task, stop: Stop, heartbeat: Heartbeat
 ) -> str | None:
     """Until the launcher ends; returns why it was stopped, if it was."""
     deadline = time.monotonic() + task.time_limit
-    beat = 0
     while True:
-        beat += 1
-        heartbeat.write_text(str(beat))
+        heartbeat.beat()
         if processes.wait_for_exit(child.pid, HEARTBEAT_SECONDS):
             return None
         if reason := stop.reason():
@@ -268,6 +293,12 @@ def _merge_steps(work: Path, task: Task) -> None:
                 for member in one.namelist():
                     merged.writestr(f"rank{rank}/{member}", one.read(member))
     write_atomically(task.directory / "steps.npz", beside.read_bytes())
+
+
+def _refuse_full_disk(directory: Path) -> None:
+    """A failure on a full disk says nothing about the cell: leave no record of it."""
+    if shutil.disk_usage(directory).free < ROOM_FOR_A_RECORD:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
 
 
 def _oom_kills() -> int:

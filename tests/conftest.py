@@ -1,0 +1,169 @@
+"""What all tests share: `--require`, and copies of the project to run in."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--require",
+        choices=["all"],
+        help="all: a test that would be skipped fails instead",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item):
+    report = yield
+    if report.skipped and item.config.getoption("require") and not hasattr(
+        report, "wasxfail"
+    ):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, but everything is required: {report.longrepr[2]}"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector):
+    report = yield
+    if report.skipped and collector.config.getoption("require"):
+        report.outcome = "failed"
+    return report
+
+
+@dataclass
+class Project:
+    """A copy of the project in which tests run Snakemake and rankbench."""
+
+    root: Path
+
+    @property
+    def env(self) -> dict[str, str]:
+        # The copy's own package comes before the installed one.
+        return {**os.environ, "PYTHONPATH": str(self.root / "src")}
+
+    def experiment(self, text: str, name: str = "experiment.yaml") -> None:
+        (self.root / name).write_text(text)
+
+    def add_strategy(self, name: str, source: str) -> None:
+        (self.root / f"src/rankbench/rank/strategies/{name}.py").write_text(source)
+
+    def argv(self, *config: str, flags: tuple[str, ...] = ()) -> list[str]:
+        command = [sys.executable, "-m", "snakemake", "--profile", "local_profile"]
+        given = config if config else ("experiment=experiment.yaml",)
+        return [*command, *flags, "--config", *given]
+
+    def snakemake(
+        self, *config: str, flags: tuple[str, ...] = (), timeout: float = 240
+    ) -> subprocess.CompletedProcess[str]:
+        """Run to the end; by default with `experiment.yaml`."""
+        return self.run(self.argv(*config, flags=flags), timeout=timeout)
+
+    def start(self, *config: str) -> subprocess.Popen[str]:
+        """Start a run, in a process group of its own as a shell would."""
+        return subprocess.Popen(
+            self.argv(*config),
+            cwd=self.root,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            process_group=0,
+        )
+
+    def rankbench(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return self.run([sys.executable, "-m", "rankbench.cli", *arguments])
+
+    def run(
+        self, command: list[str], *, timeout: float = 240
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=self.root,
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    def processes(self) -> list[psutil.Process]:
+        """Living processes that run this copy, whoever their parent is now."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if (
+                    process.pid != os.getpid()
+                    and process.status() != psutil.STATUS_ZOMBIE
+                    and process.cwd() == str(self.root)
+                ):
+                    found.append(process)
+            except (psutil.NoSuchProcess, psutil.AccessDenied):
+                continue
+        return found
+
+    def wait_for(
+        self, condition: Callable[[], object], seconds: float = 60, what: str = ""
+    ) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+            time.sleep(0.05)
+
+    def wait_until_gone(self, seconds: float = 40) -> None:
+        """No process of this copy is left."""
+        self.wait_for(lambda: not self.processes(), seconds, f"{self.processes()} ended")
+
+    def kill_everything(self) -> None:
+        for process in self.processes():
+            try:
+                process.send_signal(signal.SIGKILL)
+            except psutil.NoSuchProcess:
+                continue
+
+
+@pytest.fixture(scope="session")
+def digits_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The prepared digits, made once."""
+    root = tmp_path_factory.mktemp("data")
+    command = [sys.executable, "-m", "rankbench.rank.data.prepare", "digits"]
+    subprocess.run([*command, "--root", str(root)], check=True, capture_output=True)
+    return root / "digits.npz"
+
+
+def copy_project(destination: Path) -> Project:
+    for name in ("Snakefile", "config.yaml"):
+        shutil.copy(ROOT / name, destination / name)
+    for name in ("src", "workflow", "local_profile"):
+        shutil.copytree(
+            ROOT / name,
+            destination / name,
+            ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"),
+        )
+    return Project(destination.resolve())
+
+
+@pytest.fixture
+def project(tmp_path: Path, digits_file: Path) -> Iterator[Project]:
+    copy = copy_project(tmp_path)
+    (tmp_path / "data").mkdir()
+    shutil.copy(digits_file, tmp_path / "data/digits.npz")
+    yield copy
+    copy.kill_everything()

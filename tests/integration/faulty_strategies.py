@@ -1,0 +1,71 @@
+"""Strategies that go wrong on purpose; tests put them into a copy of the project."""
+
+from __future__ import annotations
+
+_HEADER = '''"""A strategy for tests."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import torch
+from torch import Tensor
+
+from rankbench.rank.strategies.base import Batch, Mark
+from rankbench.rank.strategies.ddp import Ddp
+
+
+class Faulty(Ddp):
+    """Goes wrong in its third step."""
+
+    needs = {"backends": ["gloo", "mpi", "nccl"]}
+    options = {}
+    phases = ["forward", "backward", "communication", "update"]
+
+    def setup(self, model, make_optimizer) -> None:
+        self.count = 0
+        self.chosen = {
+            "bucket_mb": 25,
+            "gradient_as_bucket_view": False,
+            "static_graph": False,
+        }
+        super().setup(model, make_optimizer)
+
+    def step(self, batch: Batch, mark: Mark) -> Tensor:
+        self.count += 1
+        if self.count == 3:
+            self.go_wrong()
+        return super().step(batch, mark)
+
+    def go_wrong(self) -> None:
+'''
+
+SLOW = _HEADER.replace("if self.count == 3", "if True") + "        time.sleep(0.25)\n"
+HANG = _HEADER + "        if self.world.rank == 1:\n            time.sleep(10_000)\n"
+KILLED = (
+    _HEADER
+    + "        if self.world.rank == 1:\n"
+    + "            os.kill(os.getpid(), signal.SIGKILL)\n"
+)
+RAISES = (
+    _HEADER
+    + "        if self.world.rank == 1:\n"
+    + '            raise RuntimeError("the disk of the moon is full")\n'
+)
+# More than any limit on address space that a test sets.
+HUNGRY = (
+    _HEADER
+    + "        if self.world.rank == 1:\n"
+    + "            self.kept = torch.ones(2**40, dtype=torch.uint8)\n"
+)
+PORT_TAKEN_ONCE = (
+    _HEADER
+    + "        flag = os.path.join(os.environ['TMPDIR'], 'port-was-taken')\n"
+    + "        if self.world.rank == 0 and not os.path.exists(flag):\n"
+    + "            open(flag, 'w').close()\n"
+    + "            import socket\n"
+    + "            with socket.create_server(('127.0.0.1', 0)) as server:\n"
+    + "                socket.create_server(server.getsockname())\n"
+)

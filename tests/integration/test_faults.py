@@ -1,0 +1,367 @@
+"""What goes wrong gets a typed status or a clear message, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import faulty_strategies
+import psutil
+import pytest
+
+pytestmark = pytest.mark.integration
+
+EXPERIMENT = """
+name: faults
+strategy: [{strategy}]
+topology: 1x2
+model: lenet
+launches: {launches}
+steps: {steps}
+warmup: 0
+time_limit: {limit}
+launcher: {launcher}
+"""
+
+
+def prepare(
+    project, strategy: str, *, launches=1, steps=6, limit=60, launcher="torchrun"
+) -> str:
+    """Add a faulty strategy and an experiment with it; returns the id of its cell."""
+    project.add_strategy(strategy, getattr(faulty_strategies, strategy.upper()))
+    project.experiment(
+        EXPERIMENT.format(
+            strategy=strategy,
+            launches=launches,
+            steps=steps,
+            limit=limit,
+            launcher=launcher,
+        )
+    )
+    suffix = "" if launcher == "torchrun" else f".launcher={launcher}"
+    return f"{strategy}.gloo.1x2.lenet.digits{suffix}"
+
+
+def row_of(project, cell: str) -> dict[str, str]:
+    with open(project.root / "results/faults/table.csv") as file:
+        return {row["cell"]: row for row in csv.DictReader(file)}[cell]
+
+
+def launches_of(project, cell: str) -> dict[int, dict]:
+    folder = project.root / f"results/faults/records/{cell}/1"
+    return {
+        int(path.parent.name): json.loads(path.read_text())
+        for path in sorted(folder.glob("*/record.json"))
+    }
+
+
+def claims_of(project, cell: str) -> list[Path]:
+    return sorted(project.root.glob(f"results/faults/records/{cell}/*/*/claim.json"))
+
+
+def in_training(project, cell: str, number: int = 1) -> bool:
+    """Whether both ranks of a launch have entered the timed window."""
+    progress = project.root / f"results/faults/records/{cell}/1/{number}/work/progress"
+    try:
+        data = progress.read_bytes()
+    except FileNotFoundError:
+        return False
+    return data[0] == data[8] == 3
+
+
+def find(project, *words: str) -> list[psutil.Process]:
+    return [
+        process
+        for process in project.processes()
+        if all(word in process.cmdline() for word in words)
+    ]
+
+
+@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+@pytest.mark.parametrize(
+    ("strategy", "status", "words"),
+    [
+        ("killed", "crashed", "rank 1 was ended by SIGKILL"),
+        ("raises", "crashed", "rank 1: RuntimeError: the disk of the moon is full"),
+    ],
+)
+def test_a_rank_that_dies(project, launcher, strategy, status, words) -> None:
+    cell = prepare(project, strategy, launcher=launcher)
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    row = row_of(project, cell)
+    assert row["status"] == status
+    assert words in row["reason"]
+    assert row["throughput"] == ""
+    assert f"{cell}  {status}" in done.stdout
+    assert not project.processes()
+    log = project.root / f"results/faults/records/{cell}/1/1/rank1.log"
+    assert log.exists()
+
+
+def test_a_rank_that_hangs(project) -> None:
+    cell = prepare(project, "hang", limit=8)
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    row = row_of(project, cell)
+    assert row["status"] == "timeout"
+    assert "time limit of 8 s reached" in row["reason"]
+    assert "rank 1 in training, step 2" in row["reason"]
+    assert not project.processes()
+
+
+def test_a_rank_out_of_memory(project) -> None:
+    cell = prepare(project, "hungry")
+    command = ["bash", "-c", 'ulimit -v 67108864; exec "$@"', "bash", *project.argv()]
+    done = project.run(command)
+    assert done.returncode == 0, done.stdout
+    row = row_of(project, cell)
+    assert row["status"] == "oom", row["reason"]
+    assert "rank 1" in row["reason"]
+    assert not project.processes()
+
+
+def test_an_attempt_that_only_fails_is_given_up(project) -> None:
+    cell = prepare(project, "raises", launches=6)
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    assert sorted(launches_of(project, cell)) == [1, 2]
+    row = row_of(project, cell)
+    assert (row["launches_ok"], row["launches"]) == ("0", "6")
+    again = project.snakemake()
+    assert "Nothing to be done" in again.stdout
+
+
+def test_a_taken_port_is_tried_again(project) -> None:
+    cell = prepare(project, "port_taken_once")
+    os.environ["TMPDIR"] = str(project.root)
+    try:
+        done = project.snakemake()
+    finally:
+        del os.environ["TMPDIR"]
+    assert done.returncode == 0, done.stdout
+    found = launches_of(project, cell)
+    assert [r["status"] for r in found.values()] == ["crashed", "ok"]
+    assert found[1]["cause"] == "port"
+    assert row_of(project, cell)["status"] == "ok"
+
+
+def test_the_launcher_is_killed(project) -> None:
+    cell = prepare(project, "slow", steps=200)
+    with project.start() as run:
+        project.wait_for(lambda: in_training(project, cell), 60, "training")
+        (launcher,) = find(project, "torch.distributed.run")
+        launcher.kill()
+        output, _ = run.communicate(timeout=60)
+    assert run.returncode == 0, output
+    row = row_of(project, cell)
+    assert row["status"] == "crashed"
+    assert row["reason"] == "torchrun was ended by SIGKILL"
+    project.wait_until_gone(5)
+
+
+def test_the_supervisor_is_killed(project) -> None:
+    """Ranks notice that the heartbeat has stopped; the next run measures anew."""
+    cell = prepare(project, "slow", steps=60)
+    with project.start() as run:
+        project.wait_for(lambda: in_training(project, cell), 60, "training")
+        (supervisor,) = find(project, "rankbench.launch")
+        supervisor.kill()
+        output, _ = run.communicate(timeout=60)
+    assert run.returncode == 1, output
+    project.wait_until_gone(40)
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    assert "launch 1 was left unfinished" in done.stdout
+    found = launches_of(project, cell)
+    assert [r["status"] for r in found.values()] == ["cancelled", "ok"]
+    assert row_of(project, cell)["status"] == "ok"
+
+
+def test_snakemake_is_killed_and_the_next_run_continues(project) -> None:
+    cell = prepare(project, "slow", launches=3, steps=12)
+    with project.start() as run:
+        project.wait_for(lambda: in_training(project, cell, 2), 90, "second launch")
+        run.kill()
+        run.wait()
+    project.wait_until_gone(30)
+    kept = {n: r for n, r in launches_of(project, cell).items() if r["status"] == "ok"}
+    assert list(kept) == [1]
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    found = launches_of(project, cell)
+    assert found[1] == kept[1]
+    states = [r["status"] for r in found.values()]
+    assert states == ["ok", "cancelled", "ok", "ok"]
+    row = row_of(project, cell)
+    assert (row["status"], row["launches_ok"], row["launches"]) == ("ok", "3", "3")
+    again = project.snakemake()
+    assert "Nothing to be done" in again.stdout
+
+
+def test_control_c_and_the_next_run_continues(project) -> None:
+    cell = prepare(project, "slow", launches=2, steps=12)
+    with project.start() as run:
+        project.wait_for(lambda: in_training(project, cell, 2), 90, "second launch")
+        os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+        output, _ = run.communicate(timeout=60)
+    assert run.returncode != 0
+    assert f"{cell}  stopped: interrupted by SIGINT; run again to continue" in output
+    project.wait_until_gone(10)
+    row = row_of(project, cell)
+    assert (row["status"], row["launches_ok"]) == ("cancelled", "1")
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    assert [r["status"] for r in launches_of(project, cell).values()] == [
+        "ok",
+        "cancelled",
+        "ok",
+    ]
+
+
+def test_a_live_run_refuses_a_second_one(project) -> None:
+    cell = prepare(project, "slow", steps=60)
+    with project.start() as run:
+        project.wait_for(lambda: in_training(project, cell), 60, "training")
+        second = project.snakemake()
+        assert second.returncode == 1
+        assert "results/faults is in use by process" in second.stdout
+        assert str(run.pid) in second.stdout
+        dry = project.snakemake(flags=("-n",))
+        assert dry.returncode == 0, "a dry run may look at any time"
+        os.killpg(run.pid, signal.SIGINT)
+        run.communicate(timeout=60)
+
+
+def test_two_measurements_never_overlap(project) -> None:
+    """Also two experiments in two directories take turns on the machine."""
+    cell = prepare(project, "slow", steps=20)
+    text = (project.root / "experiment.yaml").read_text()
+    project.experiment(text.replace("name: faults", "name: second"), "second.yaml")
+    with project.start() as first, project.start("experiment=second.yaml") as second:
+        said = [run.communicate(timeout=120)[0] for run in (first, second)]
+    assert first.returncode == second.returncode == 0, said
+    spans = []
+    for name in ("faults", "second"):
+        folder = project.root / f"results/{name}/records/{cell}/1/1"
+        claimed = (folder / "claim.json").stat().st_mtime
+        spans.append((claimed, (folder / "record.json").stat().st_mtime))
+    (_, end), (begin, _) = sorted(spans)
+    assert end <= begin
+    assert any("another measurement runs on this machine" in text for text in said)
+
+
+@pytest.fixture
+def small_disk(project):
+    """The results on a file system of one MiB."""
+    if os.getuid() != 0:
+        pytest.skip("mounting a small file system needs root")
+    disk = project.root / "results"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    done = subprocess.run(mount, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"mount: {done.stderr.strip()}")
+    yield disk
+    project.kill_everything()
+    subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_the_disk_is_full_when_a_record_is_written(project, small_disk: Path) -> None:
+    cell = prepare(project, "slow", launches=2, steps=12)
+    filler = small_disk / "filler"
+    with project.start() as run:
+        project.wait_for(lambda: in_training(project, cell, 2), 90, "second launch")
+        first = launches_of(project, cell)[1]
+        with open(filler, "wb", buffering=0) as file:
+            try:
+                while file.write(bytes(4096)):
+                    pass
+            except OSError:
+                pass
+        output, _ = run.communicate(timeout=60)
+    assert run.returncode == 1
+    assert f"{cell}  not measured: " in output, output
+    assert "No space left on device" in output
+    assert launches_of(project, cell) == {1: first}
+    filler.unlink()
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    found = launches_of(project, cell)
+    assert [r["status"] for r in found.values()] == ["ok", "cancelled", "ok"]
+    assert found[1] == first
+
+
+def test_data_that_are_damaged(project) -> None:
+    project.experiment("name: faults\nstrategy: single\nlaunches: 1\nsteps: 2\n")
+    file = project.root / "data/digits.npz"
+    damaged = bytearray(file.read_bytes())
+    damaged[len(damaged) // 2] ^= 0xFF
+    file.write_bytes(damaged)
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    row = row_of(project, "single.none.1x1.convnet.digits")
+    assert row["status"] == "crashed"
+    assert "digits.npz is damaged" in row["reason"]
+    assert "snakemake prepare" in row["reason"]
+
+
+def test_data_that_cannot_be_had_stop_their_cells_only(project) -> None:
+    (project.root / "data").chmod(0o755)
+    project.experiment(
+        "name: faults\nstrategy: single\nmodel: lenet\ndata: [mnist, digits]\n"
+        "launches: 1\nsteps: 2\n"
+    )
+    # Nothing can be downloaded into a file.
+    (project.root / "data/raw").write_text("in the way")
+    done = project.snakemake()
+    assert done.returncode == 1, done.stdout
+    assert "mnist" in done.stdout
+    assert row_of(project, "single.none.1x1.lenet.digits")["status"] == "ok"
+    missing = row_of(project, "single.none.1x1.lenet.mnist")
+    assert missing["status"] == "not-run"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: x\nstrategyy: ddp\n", "unknown key 'strategyy'; did you mean 'strategy'?"),
+        ("name: x\nstrategy: dpp\n", "did you mean"),
+        ("name: x\nstrategy: ddp\ntopology: 2x\n", "topology: expected text like"),
+        ("name: [x\n", "is not YAML"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(project, text, words) -> None:
+    project.experiment(text)
+    begun = time.monotonic()
+    done = project.snakemake()
+    assert done.returncode == 1
+    assert "experiment.yaml: " in done.stdout
+    assert words in done.stdout
+    assert "Traceback" not in done.stdout
+    assert not (project.root / "results").exists()
+    assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ("experimnt=config.yaml", "unknown key; did you mean 'experiment'?"),
+        ("only=strategie=ddp", "unknown key 'strategie'; did you mean 'strategy'?"),
+        ("only=backend=glo", "no cell has backend=glo"),
+        ("rerun=ddp.gloo.1x2.convnet.digit", "did you mean 'ddp.gloo.1x2.convnet."),
+        ("rerun=ddp.nccl.1x2.convnet.digits", "cannot run here: nccl needs a CUDA"),
+        ("experiment=nowhere.yaml", "nowhere.yaml: cannot be read"),
+    ],
+)
+def test_bad_configuration_is_refused(project, config, words) -> None:
+    done = project.snakemake(config)
+    assert done.returncode == 1
+    assert words in done.stdout
+    assert "Traceback" not in done.stdout
+    assert not (project.root / "results").exists()

@@ -1,0 +1,286 @@
+"""From an experiment to a table by Snakemake, again and in parts."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+SMALL = """
+name: small
+strategy: [single, dp, ddp]
+backend: [gloo, mpi, nccl]
+topology: [1x1, 1x2]
+model: lenet
+batch_size: 32
+launches: 1
+steps: 4
+warmup: 1
+time_limit: 60
+"""
+
+ONE = "single.none.1x1.lenet.digits.batch_size=32"
+OTHER = "single.none.1x2.lenet.digits.batch_size=32"
+DDP = "ddp.gloo.1x2.lenet.digits.batch_size=32"
+
+
+def read_table(root: Path, name: str = "small") -> dict[str, dict[str, str]]:
+    with open(root / f"results/{name}/table.csv") as file:
+        return {row["cell"]: row for row in csv.DictReader(file)}
+
+
+def records_of(root: Path, cell: str = "*", name: str = "small") -> dict[str, bytes]:
+    """Every record, by path: what must never change again."""
+    folder = root / f"results/{name}/records"
+    found = sorted(folder.glob(f"{cell}/*/*/record.json"))
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory, digits_file: Path) -> Path:
+    """A project with the small experiment measured once."""
+    from conftest import copy_project
+
+    root = tmp_path_factory.mktemp("measured")
+    project = copy_project(root)
+    (root / "data").mkdir()
+    shutil.copy(digits_file, root / "data")
+    project.experiment(SMALL)
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    (root / "output.txt").write_text(done.stdout)
+    return root
+
+
+@pytest.fixture
+def again(measured: Path, tmp_path: Path):
+    """A copy of the measured project, to change at will."""
+    from conftest import Project
+
+    shutil.copytree(measured, tmp_path / "copy")
+    return Project((tmp_path / "copy").resolve())
+
+
+def test_every_cell_has_a_row_with_a_status(measured: Path) -> None:
+    table = read_table(measured)
+    states = {cell: row["status"] for cell, row in table.items()}
+    assert states == {
+        ONE: "ok",
+        OTHER: "ok",
+        "dp.none.1x1.lenet.digits.batch_size=32": "unsupported",
+        "dp.none.1x2.lenet.digits.batch_size=32": "unsupported",
+        "ddp.gloo.1x1.lenet.digits.batch_size=32": "ok",
+        DDP: "ok",
+        "ddp.mpi.1x1.lenet.digits.batch_size=32": "unsupported",
+        "ddp.mpi.1x2.lenet.digits.batch_size=32": "unsupported",
+        "ddp.nccl.1x1.lenet.digits.batch_size=32": "unsupported",
+        "ddp.nccl.1x2.lenet.digits.batch_size=32": "unsupported",
+    }
+    assert all(row["reason"] for row in table.values() if row["status"] != "ok")
+    assert all(row["accuracy"] == "" for row in table.values())  # steps, not epochs
+
+
+def test_output_says_what_runs_and_how_far_it_is(measured: Path) -> None:
+    output = (measured / "output.txt").read_text()
+    assert "10 cells: 4 to measure, 0 measured, 6 that cannot run here" in output
+    assert f"{ONE}  launch 1  1/1 ok" in output
+    assert "3 launches left, about" in output
+
+
+def test_a_record_explains_itself(measured: Path) -> None:
+    (text,) = records_of(measured, DDP).values()
+    record = json.loads(text)
+    assert record["shape"]["ranks"] == len(record["ranks"]) == 2
+    assert record["samples"] == 2 * 32 * 4
+    assert record["launcher"]["argv"][1:3] == ["-m", "torch.distributed.run"]
+    cores = [set(rank["cores"]) for rank in record["ranks"]]
+    assert not cores[0] & cores[1]
+    assert [rank["threads"] for rank in record["ranks"]] == [1, 1]
+    assert record["hosts"][0]["cpu"]
+    assert record["software"]["torch"]
+    assert record["transport"]["backend"] == "gloo"
+    assert record["code"]["rank"]
+    assert record["seconds"].keys() == {
+        "startup",
+        "setup",
+        "warmup",
+        "train",
+        "evaluate",
+        "launch",
+    }
+
+
+def test_again_does_nothing(again) -> None:
+    before = records_of(again.root)
+    done = again.snakemake()
+    assert done.returncode == 0
+    assert "Nothing to be done" in done.stdout
+    assert records_of(again.root) == before
+
+
+def test_a_dry_run_writes_nothing(project) -> None:
+    project.experiment(SMALL)
+    before = sorted(p for p in project.root.rglob("*") if ".snakemake" not in p.parts)
+    done = project.snakemake(flags=("-n",))
+    assert done.returncode == 0, done.stdout
+    assert "dp needs 2 CUDA devices" in done.stdout
+    assert "4 launches, 5 processes" in done.stdout
+    after = sorted(
+        p
+        for p in project.root.rglob("*")
+        if ".snakemake" not in p.parts and "__pycache__" not in p.parts
+    )
+    assert after == [p for p in before if "__pycache__" not in p.parts]
+
+
+@pytest.mark.parametrize("way", ["snakemake", "rankbench", "make"])
+def test_a_rerun_measures_one_cell_and_keeps_the_old_attempt(again, way: str) -> None:
+    before = records_of(again.root)
+    table = read_table(again.root)
+    if way == "snakemake":
+        done = again.snakemake("experiment=experiment.yaml", f"rerun={ONE}")
+    elif way == "rankbench":
+        done = again.rankbench("rerun", "--experiment", "experiment.yaml", ONE)
+    else:
+        makefile = Path(__file__).resolve().parents[2] / "Makefile"
+        shutil.copy(makefile, again.root / "Makefile")
+        again.make_environment()
+        done = again.run(
+            ["make", "rerun", f"CELL={ONE}", "EXPERIMENT=experiment.yaml"]
+        )
+    assert done.returncode == 0, done.stdout
+    after = records_of(again.root)
+    assert after.items() >= before.items()
+    assert set(after) - set(before) == {f"{ONE}/2/1/record.json"}
+    now = read_table(again.root)
+    assert now[ONE]["attempt"] == "2"
+    assert now[ONE]["throughput"] != table[ONE]["throughput"]
+    # A cell whose base was not measured again keeps its row.
+    assert now[OTHER]["throughput"] == table[OTHER]["throughput"]
+
+
+def test_a_dry_rerun_says_so_and_raises_nothing(again) -> None:
+    requests = again.root / "results/small/requests"
+    before = {p: p.read_bytes() for p in requests.iterdir()}
+    done = again.snakemake(
+        "experiment=experiment.yaml", f"rerun={ONE}", flags=("-n",)
+    )
+    assert done.returncode == 0
+    assert "1 cells: 1 to measure" in done.stdout
+    assert ONE in done.stdout
+    assert {p: p.read_bytes() for p in requests.iterdir()} == before
+
+
+def test_only_runs_a_part_and_the_rest_stays_in_the_table(project) -> None:
+    project.experiment(SMALL)
+    done = project.snakemake(
+        "experiment=experiment.yaml", "only=strategy=single topology=1x1"
+    )
+    assert done.returncode == 0, done.stdout
+    assert list(records_of(project.root)) == [f"{ONE}/1/1/record.json"]
+    table = read_table(project.root)
+    assert len(table) == 10
+    assert table[ONE]["status"] == "ok"
+    assert table[OTHER]["status"] == "not-run"
+
+
+def test_profile_experiment_and_filter_on_one_command_line(project) -> None:
+    """`--config` of the command line must not displace the site or the experiment."""
+    project.experiment(SMALL.replace("name: small", "name: other"))
+    site = project.root / "local_profile/site.yaml"
+    site.write_text("devices_per_node: 1\nresults_dir: elsewhere\n")
+    done = project.snakemake(
+        "experiment=experiment.yaml", "only=strategy=ddp backend=gloo", flags=("-n",)
+    )
+    assert done.returncode == 0, done.stdout
+    assert "2 cells: 1 to measure, 0 measured, 1 that cannot run here" in done.stdout
+    assert "this site has 1" in done.stdout
+    assert "elsewhere/other" in done.stdout or "table" in done.stdout
+
+
+def test_plan_and_records_alone_give_the_table_byte_for_byte(
+    measured: Path, tmp_path: Path
+) -> None:
+    from conftest import Project
+
+    source = measured / "results/small"
+    target = tmp_path / "elsewhere"
+    shutil.copytree(source / "records", target / "records")
+    shutil.copy(source / "plan.json", target)
+    done = Project(measured).rankbench("table", "--results", str(target))
+    assert done.returncode == 0, done.stdout
+    made = sorted(p.relative_to(target) for p in target.rglob("*") if p.is_file())
+    made = [p for p in made if p.parts[0] != "records" and p.name != "plan.json"]
+    assert {p.suffix for p in made} == {".csv", ".md", ".html", ".tex", ".svg", ".png"}
+    for path in made:
+        assert (target / path).read_bytes() == (source / path).read_bytes(), path
+
+
+def test_a_changed_default_makes_rows_stale(again) -> None:
+    schema = again.root / "workflow/schemas/experiment.schema.yaml"
+    text = schema.read_text()
+    assert "default: [0.01]" in text
+    schema.write_text(text.replace("default: [0.01]", "default: [0.02]"))
+    before = records_of(again.root)
+    done = again.snakemake()
+    assert done.returncode == 0, done.stdout
+    assert records_of(again.root) == before
+    table = read_table(again.root)
+    assert table[ONE]["status"] == table[DDP]["status"] == "stale"
+    assert table[ONE]["throughput"] == ""
+    done = again.snakemake("experiment=experiment.yaml", f"rerun={ONE}")
+    assert done.returncode == 0, done.stdout
+    table = read_table(again.root)
+    assert (table[ONE]["status"], table[DDP]["status"]) == ("ok", "stale")
+
+
+def test_changed_rank_code_is_a_mark_not_a_rerun(again) -> None:
+    before = records_of(again.root)
+    code = again.root / "src/rankbench/rank/models/lenet.py"
+    code.write_text(code.read_text() + "\n# changed\n")
+    done = again.snakemake()
+    assert done.returncode == 0, done.stdout
+    assert records_of(again.root) == before
+    row = read_table(again.root)[ONE]
+    assert (row["status"], row["marks"]) == ("ok", "other-code")
+
+
+def test_launchers_measure_the_same_training(project) -> None:
+    project.experiment(
+        "name: small\nstrategy: ddp\ntopology: 1x2\nmodel: lenet\n"
+        "launcher: [torchrun, spawn]\nlaunches: 1\nsteps: 3\nevaluate: true\n"
+    )
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    states = {row["launcher"]: row for row in read_table(project.root).values()}
+    assert {row["status"] for row in states.values()} == {"ok"}, states
+    records = [json.loads(text) for text in records_of(project.root).values()]
+    assert {record["launcher"]["name"] for record in records} == {"torchrun", "spawn"}
+    # Same seed, same batches: the launcher must not change what is learnt.
+    first, second = (record["loss"] for record in records)
+    assert first == pytest.approx(second, rel=1e-5)
+    assert states["torchrun"]["accuracy"] == states["spawn"]["accuracy"] != ""
+
+
+def test_the_command_line_lists_shows_and_tells_states(measured: Path) -> None:
+    from conftest import Project
+
+    project = Project(measured)
+    given = ("--experiment", "experiment.yaml")
+    cells = project.rankbench("cells", *given)
+    assert cells.returncode == 0
+    assert f"{ONE}\n" in cells.stdout
+    status = project.rankbench("status", *given)
+    assert status.returncode == 0, status.stdout
+    assert f"ok             1/1  {DDP}" in status.stdout
+    shown = project.rankbench("show", *given, DDP)
+    assert "attempt 1 launch 1: ok" in shown.stdout
+    assert f"make rerun CELL={DDP}" in shown.stdout
+    wrong = project.rankbench("show", *given, DDP.replace("gloo", "glo"))
+    assert wrong.returncode == 2
+    assert f"did you mean '{DDP}'" in wrong.stdout
