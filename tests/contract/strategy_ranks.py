@@ -1,0 +1,188 @@
+"""Runs a strategy on ranks of its own, for the contract tests: imported by children."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.multiprocessing import spawn
+
+from rankbench.rank.progress import Progress
+from rankbench.rank.strategies import find_strategy
+from rankbench.rank.strategies.base import World
+from rankbench.rank.train import train
+
+SAMPLES, FEATURES, CLASSES = 64, 20, 5
+
+
+def run_on_ranks(
+    folder: Path,
+    strategy: str,
+    ranks: int,
+    *,
+    backend: str,
+    phases: list[str],
+    options: dict[str, Any],
+    steps: int = 6,
+    plant: str | None = None,
+    delay: float = 0.0,
+) -> list[dict[str, Any]]:
+    """Train a small model in float64; what each rank reports, by rank."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "progress").write_bytes(bytes(8 * ranks))
+    arguments = (
+        folder, strategy, ranks, backend, phases, options, steps, plant, delay
+    )  # fmt: skip
+    spawn(_be_rank, arguments, nprocs=ranks)
+    return [
+        torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(ranks)
+    ]
+
+
+def _be_rank(
+    rank: int,
+    folder: Path,
+    strategy: str,
+    ranks: int,
+    backend: str,
+    phases: list[str],
+    options: dict[str, Any],
+    steps: int,
+    plant: str | None,
+    delay: float,
+) -> None:
+    torch.set_num_threads(1)
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    if backend != "none":
+        store = f"file://{folder}/store"
+        distributed.init_process_group(
+            backend, init_method=store, rank=rank, world_size=ranks
+        )
+    cpu = torch.device("cpu")
+    world = World(
+        rank=rank,
+        size=ranks,
+        local_rank=rank,
+        device=cpu,
+        devices=(cpu,),
+        backend=backend,
+    )
+    criterion = nn.CrossEntropyLoss()
+    trained = find_strategy(strategy)(
+        world, lambda model, batch: criterion(model(batch[0]), batch[1]), **options
+    )
+    torch.manual_seed(0)
+    model = planted_model(delay / 2) if plant == "overlapped" else small_model()
+    trained.setup(
+        model.double(), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)
+    )
+    if plant:
+        hook = {"exposed": _exposed_delay, "overlapped": _overlapped_delay}[plant]
+        trained.model.register_comm_hook(delay, hook)
+    measured = train(
+        trained,
+        iter(_batches(rank, ranks)),
+        device=cpu,
+        phases=phases,
+        warmup=2,
+        steps=steps,
+        non_blocking=False,
+        barrier=distributed.barrier if ranks > 1 else lambda: None,
+        progress=Progress(folder / "progress", rank),
+    )
+    weights = trained.state_dict()
+    report = {
+        "loss": torch.tensor(measured.loss),
+        "seconds": torch.tensor(measured.seconds),
+        "window_s": measured.window_s,
+        "samples": measured.samples,
+        "weights": {name: value.clone() for name, value in weights.items()},
+    }
+    torch.save(report, folder / f"rank{rank}.pt")
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def small_model() -> nn.Module:
+    """No normalisation over the batch, so that splitting a batch changes nothing."""
+    return nn.Sequential(
+        nn.Linear(FEATURES, 32), nn.Tanh(), nn.Linear(32, 16), nn.Linear(16, CLASSES)
+    )
+
+
+def planted_model(seconds: float) -> nn.Module:
+    """Two layers; between their gradients backward takes so long."""
+    wide = 256
+    return nn.Sequential(
+        nn.Linear(FEATURES, wide),
+        nn.Linear(wide, wide),
+        _SleepInBackward(seconds),
+        nn.Linear(wide, CLASSES),
+    )
+
+
+class _SleepInBackward(nn.Module):
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _Sleep.apply(x, self.seconds)
+
+
+class _Sleep(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, seconds: float) -> torch.Tensor:
+        ctx.seconds = seconds
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        time.sleep(ctx.seconds)
+        return grad, None
+
+
+def _batches(rank: int, ranks: int):
+    """Every rank's share of the same global batches."""
+    generator = torch.Generator().manual_seed(1)
+    while True:
+        images = torch.randn(
+            SAMPLES, FEATURES, generator=generator, dtype=torch.float64
+        )
+        labels = torch.randint(CLASSES, (SAMPLES,), generator=generator)
+        yield images[rank::ranks], labels[rank::ranks]
+
+
+def _all_reduce_mean(bucket: Any) -> torch.futures.Future:
+    size = distributed.get_world_size()
+    work = distributed.all_reduce(bucket.buffer().div_(size), async_op=True)
+    return work.get_future()
+
+
+# DDP checks the annotations of a hook, which must not be text: so they have none.
+def _exposed_delay(delay, bucket):
+    """Waits when the last bucket is ready: nothing is left to hide it behind."""
+    if bucket.is_last():
+        time.sleep(delay)
+    return _all_reduce_mean(bucket).then(lambda done: done.value()[0])
+
+
+def _overlapped_delay(delay, bucket):
+    """The first bucket's communication takes so long, while backward goes on."""
+    if bucket.index() > 0:
+        return _all_reduce_mean(bucket).then(lambda done: done.value()[0])
+    # Started at once, so that all ranks call the collectives in the same order.
+    reduced = _all_reduce_mean(bucket)
+    late: torch.futures.Future = torch.futures.Future()
+
+    def finish() -> None:
+        time.sleep(delay)
+        late.set_result(reduced.wait()[0])
+
+    threading.Thread(target=finish).start()
+    return late

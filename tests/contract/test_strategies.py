@@ -1,0 +1,125 @@
+"""Every strategy that the folder holds keeps its promises; new ones are found here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from strategy_ranks import SAMPLES, run_on_ranks
+
+from rankbench.matrix.catalog import STRATEGY_DEFAULTS, load_catalog
+from rankbench.matrix.experiment import experiment_schema
+from rankbench.matrix.schema import check
+from rankbench.rank.strategies import find_strategy
+
+pytestmark = pytest.mark.contract
+
+STRATEGIES = load_catalog().strategies
+ON_CPU = [name for name, s in STRATEGIES.items() if "cpu" in s.needs["device"]]
+WORLDS = [
+    (name, ranks)
+    for name in ON_CPU
+    for ranks in (1, 2)
+    if ranks == 1 or STRATEGIES[name].needs["ranks"] == "device"
+]
+
+
+def run(folder: Path, name: str, ranks: int, **more):
+    facts = STRATEGIES[name]
+    options = {key: rule["default"] for key, rule in facts.options.items()}
+    options |= more.pop("options", {})
+    backends = facts.needs["backends"]
+    return run_on_ranks(
+        folder,
+        name,
+        ranks,
+        backend=backends[0] if backends else "none",
+        phases=facts.phases,
+        options=options,
+        **more,
+    )
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_it_declares_what_the_plan_must_know(name: str) -> None:
+    facts, found = STRATEGIES[name], find_strategy(name)
+    assert found.needs.keys() <= STRATEGY_DEFAULTS.keys()
+    assert facts.phases == ["load", "transfer", *found.phases]
+    assert facts.options == found.options
+    assert facts.needs["ranks"] in ("one", "device", "node")
+    assert facts.needs["replicas"] in ("one", "rank", "device")
+    assert find_strategy(name).__doc__
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_its_options_have_sound_defaults_and_names_of_their_own(name: str) -> None:
+    options = STRATEGIES[name].options
+    defaults = {key: rule["default"] for key, rule in options.items()}
+    check(defaults, {"type": "object", "properties": options}, source=name)
+    assert not options.keys() & experiment_schema(load_catalog())["properties"].keys()
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_it_knows_nothing_of_clocks_files_and_schedulers(name: str) -> None:
+    source = Path(find_strategy(name).__module__.replace(".", "/") + ".py")
+    import rankbench
+
+    text = (Path(rankbench.__file__).parents[1] / source).read_text()
+    for word in ("import os", "import time", "SLURM", "open(", "environ", "pathlib"):
+        assert word not in text
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory):
+    return run(tmp_path_factory.mktemp("reference"), "single", 1)[0]
+
+
+@pytest.mark.parametrize(("name", "ranks"), WORLDS)
+def test_it_learns_what_a_single_process_learns(
+    name: str, ranks: int, reference, tmp_path: Path
+) -> None:
+    reports = run(tmp_path, name, ranks)
+    loss = torch.stack([report["loss"] for report in reports]).mean(dim=0)
+    # float64 arithmetic; the loss is kept as float32.
+    torch.testing.assert_close(loss, reference["loss"], rtol=1e-6, atol=1e-6)
+    weights = reports[0]["weights"]
+    assert weights.keys() == reference["weights"].keys()
+    for key, value in reference["weights"].items():
+        torch.testing.assert_close(weights[key], value, rtol=1e-9, atol=1e-11)
+    assert sum(report["samples"] for report in reports) == SAMPLES * 6
+
+
+@pytest.mark.parametrize(("name", "ranks"), WORLDS)
+def test_its_phases_close_to_the_window(name: str, ranks: int, tmp_path: Path) -> None:
+    for report in run(tmp_path, name, ranks, steps=200):
+        seconds = report["seconds"]
+        assert seconds.shape == (200, len(STRATEGIES[name].phases))
+        assert bool((seconds >= 0).all())
+        assert float(seconds.sum()) <= report["window_s"]
+        assert float(seconds.sum()) >= 0.95 * report["window_s"]
+
+
+def exposed(folder: Path, plant: str | None, delay: float, **options) -> float:
+    """Median seconds of the communication phase on rank 0."""
+    report = run(
+        folder / f"{plant}-{delay}", "ddp", 2, plant=plant, delay=delay, options=options
+    )[0]
+    column = STRATEGIES["ddp"].phases.index("communication")
+    return float(report["seconds"][:, column].median())
+
+
+def test_a_planted_delay_is_found_as_exposed_communication(tmp_path: Path) -> None:
+    delay = 0.2
+    without = exposed(tmp_path, "exposed", 0.0)
+    with_delay = exposed(tmp_path, "exposed", delay)
+    assert with_delay - without == pytest.approx(delay, rel=0.1)
+
+
+def test_the_part_of_a_delay_that_backward_hides_is_not_exposed(tmp_path: Path) -> None:
+    """Half of the delay passes while backward still computes."""
+    delay = 0.3
+    small = {"bucket_mb": 0.1}
+    without = exposed(tmp_path, "overlapped", 0.0, **small)
+    with_delay = exposed(tmp_path, "overlapped", delay, **small)
+    assert with_delay - without == pytest.approx(delay / 2, rel=0.1)

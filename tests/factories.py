@@ -1,0 +1,125 @@
+"""Cells, sites and records for tests: complete, and different only where one says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from rankbench.cell import Cell, Shape
+from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.experiment import Experiment, load_experiment
+from rankbench.matrix.plan import Plan, make_plan
+from rankbench.matrix.site import Site
+
+NCCL_MISSING = "nccl needs a CUDA device; this torch (2.9.0) is built without CUDA"
+MPI_MISSING = "this torch (2.9.0) has no MPI: build torch with MPI"
+
+
+def make_cell(**changes: Any) -> Cell:
+    """A cell of `ddp` over gloo on one core."""
+    values: dict[str, Any] = {
+        "strategy": "ddp",
+        "options": {},
+        "backend": "gloo",
+        "topology": "1x1",
+        "model": "convnet",
+        "data": "digits",
+        "image_size": None,
+        "channels": None,
+        "augment": "none",
+        "batch_size": 64,
+        "scaling": "weak",
+        "optimizer": "sgd",
+        "learning_rate": 0.01,
+        "momentum": 0.9,
+        "weight_decay": 0.0,
+        "precision": "fp32",
+        "num_workers": 0,
+        "pin_memory": False,
+        "non_blocking": False,
+        "launcher": "torchrun",
+        "seed": 0,
+        "device": "cpu",
+        "cores_per_device": 1,
+        "oversubscribe": False,
+        "epochs": 1,
+        "steps": None,
+        "warmup": 10,
+        "evaluate": True,
+    }
+    assert changes.keys() <= values.keys()
+    return Cell(**{**values, **changes})
+
+
+def make_shape(ranks: int = 1, **changes: int) -> Shape:
+    """`ranks` processes of one core each on one host."""
+    values = {
+        "nodes": 1,
+        "ranks": ranks,
+        "ranks_per_node": ranks,
+        "devices_per_rank": 1,
+        "cores_per_rank": 1,
+        "replicas": ranks,
+        "global_batch": 64 * ranks,
+        "rank_batch": 64,
+    }
+    return Shape(**{**values, **changes})
+
+
+def make_site(**changes: Any) -> Site:
+    """One host with two cores, no GPU, and a torch that has gloo only."""
+    values: dict[str, Any] = {
+        "nodes": 1,
+        "device": "cpu",
+        "cuda_devices": 0,
+        "cores": 2,
+        "backends": {"gloo": None, "mpi": MPI_MISSING, "nccl": NCCL_MISSING},
+        "torch": "2.9.0",
+        "data_dir": "data",
+        "results_dir": "results",
+        "cpu_threads_per_gpu": 0,
+    }
+    assert changes.keys() <= values.keys()
+    return Site(**{**values, **changes})
+
+
+def make_gpu_site(gpus: int = 4, **changes: Any) -> Site:
+    """One host with GPUs, 16 cores, gloo and nccl."""
+    backends = {"gloo": None, "mpi": MPI_MISSING, "nccl": None}
+    values = {"device": "cuda", "cuda_devices": gpus, "cores": 16, **changes}
+    return make_site(**{"backends": backends, **values})
+
+
+def make_probe(**changes: Any) -> dict[str, Any]:
+    """What a look at a machine with two cores and no GPU finds."""
+    values: dict[str, Any] = {
+        "torch": "2.9.0",
+        "cuda": None,
+        "cuda_devices": [],
+        "backends": ["gloo"],
+        "cores": 2,
+    }
+    return {**values, **changes}
+
+
+def make_record(status: str = "ok", cause: str | None = None, **changes: Any) -> Any:
+    """As much of a record as judging needs."""
+    reason = None if status == "ok" else f"it {status}"
+    record = {"schema": 1, "status": status, "reason": reason, "cause": cause}
+    return {**record, **changes}
+
+
+def read_experiment(folder: Path, text: str, *, cuda: bool = False) -> Experiment:
+    """The experiment that a file with this text is."""
+    path = folder / "experiment.yaml"
+    path.write_text(text)
+    return load_experiment(path, load_catalog(), cuda=cuda)
+
+
+def read_plan_of(folder: Path, text: str, site: Site | None = None) -> Plan:
+    """The plan of an experiment with this text, by default on two cores."""
+    site = site or make_site()
+    experiment = read_experiment(folder, text, cuda=site.device == "cuda")
+    return make_plan(
+        experiment, site, load_catalog(), code="c0de", source="experiment.yaml"
+    )

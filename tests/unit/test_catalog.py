@@ -1,0 +1,76 @@
+"""What the planning side reads out of the files of strategies, models and data sets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rankbench.matrix.catalog import STRATEGY_DEFAULTS, literals, load_catalog
+
+pytestmark = pytest.mark.unit
+
+STRATEGY = """
+from torch import nn
+DEVICE = nn.Linear(1, 1)
+class Mine(Base):
+    needs: ClassVar[dict] = {needs}
+    phases = ["forward", "update"]
+"""
+
+
+def make_package(folder: Path, needs: str) -> Path:
+    for room in ("rank/strategies", "rank/models", "rank/data", "launch/launchers"):
+        (folder / room).mkdir(parents=True)
+    strategies = folder / "rank" / "strategies"
+    (strategies / "mine.py").write_text(STRATEGY.replace("{needs}", needs))
+    for helper in ("__init__", "_shared", "base"):
+        (strategies / f"{helper}.py").write_text("")
+    return folder
+
+
+def test_torch_is_not_imported() -> None:
+    code = (
+        "import sys; from rankbench.matrix.catalog import load_catalog;"
+        "assert load_catalog().strategies; heavy = {'torch', 'pandas', 'numpy'};"
+        "sys.exit(' '.join(heavy & sys.modules.keys()))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.strip()) == (0, "")
+
+
+def test_a_file_is_a_strategy(tmp_path: Path) -> None:
+    catalog = load_catalog(make_package(tmp_path, '{"ranks": "node"}'))
+    (facts,) = catalog.strategies.values()
+    assert facts.name == "mine"
+    assert facts.needs == {**STRATEGY_DEFAULTS, "ranks": "node"}
+    assert facts.phases == ["load", "transfer", "forward", "update"]
+    assert facts.options == {}
+
+
+def test_unknown_needs_are_refused(tmp_path: Path) -> None:
+    package = make_package(tmp_path, '{"gpus": 2}')
+    with pytest.raises(ValueError, match=r"mine.py: unknown needs \['gpus'\]"):
+        load_catalog(package)
+
+
+def test_literals(tmp_path: Path) -> None:
+    path = tmp_path / "some.py"
+    path.write_text(
+        "A = 1\nB: int = 2\nC: int\nD = E = [3]\nF = len('x')\n(G, H) = 1, 2\n"
+        "def f():\n    I = 1\nclass K:\n    L = {'m': None}\n"
+    )
+    assert literals(path) == {"A": 1, "B": 2, "D": [3], "E": [3], "L": {"m": None}}
+
+
+def test_the_project_has_what_its_default_experiment_names() -> None:
+    catalog = load_catalog()
+    assert catalog.strategies.keys() >= {"single", "dp", "ddp"}
+    assert catalog.models.keys() >= {"convnet", "lenet", "resnet50"}
+    assert catalog.data.keys() >= {"digits", "mnist", "cifar10", "synthetic"}
+    assert {"torchrun", "spawn"} <= set(catalog.launchers)
+    assert catalog.data["digits"]["prepared"] is True
+    assert catalog.data["synthetic"]["prepared"] is False
+    assert catalog.data["digits"]["train"] == 1437

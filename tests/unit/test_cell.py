@@ -1,0 +1,81 @@
+"""Topologies, and the identity of a cell."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+from factories import make_cell, make_shape
+
+from rankbench import cell as cell_module
+from rankbench.cell import Cell, Shape, Topology
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.mark.parametrize(
+    ("text", "nodes", "per_node", "devices"),
+    [("1x1", 1, 1, 1), ("2x4", 2, 4, 8), ("10x16", 10, 16, 160)],
+)
+def test_topology(text: str, nodes: int, per_node: int, devices: int) -> None:
+    topology = Topology.parse(text)
+    assert (topology.nodes, topology.devices_per_node) == (nodes, per_node)
+    assert topology.devices == devices
+    assert str(topology) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["", "2x", "x2", "0x4", "4x0", "2X4", "2x4x1", "-1x2", "01x2", "2x4\n"]
+)
+def test_topology_refuses(text: str) -> None:
+    with pytest.raises(ValueError, match="is not NODESxDEVICES"):
+        Topology.parse(text)
+
+
+def test_cell_survives_json() -> None:
+    cell = make_cell(options={"bucket_mb": 1, "static_graph": True})
+    again = Cell.from_dict(json.loads(json.dumps(cell.to_dict())))
+    assert again == cell
+    assert again.hash() == cell.hash()
+
+
+def test_cell_of_another_version_names_the_fields() -> None:
+    values = make_cell().to_dict()
+    values["colour"] = values.pop("seed")
+    with pytest.raises(ValueError, match=r"missing \['seed'\], unknown \['colour'\]"):
+        Cell.from_dict(values)
+
+
+OTHER: dict[str, Any] = {"options": {"bucket_mb": 1}, "epochs": 2, "steps": 3}
+
+
+@pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(Cell)])
+def test_every_field_is_part_of_the_hash(name: str) -> None:
+    other = OTHER.get(name, f"other than {getattr(make_cell(), name)}")
+    assert dataclasses.replace(make_cell(), **{name: other}).hash() != (
+        make_cell().hash()
+    )
+
+
+def test_hash_does_not_depend_on_the_order_of_options() -> None:
+    one = make_cell(options={"bucket_mb": 1, "static_graph": True})
+    two = make_cell(options={"static_graph": True, "bucket_mb": 1})
+    assert one.hash() == two.hash()
+
+
+def test_hash_is_the_same_in_every_process() -> None:
+    # A golden value: if it changes, every record that exists becomes stale.
+    assert make_cell().hash() == "93576d5d9b557d76"
+
+
+def test_hash_changes_with_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = make_cell().hash()
+    monkeypatch.setattr(cell_module, "CELL_VERSION", cell_module.CELL_VERSION + 1)
+    assert make_cell().hash() != before
+
+
+def test_shape_survives_json() -> None:
+    shape = make_shape(2, nodes=2, ranks_per_node=1)
+    assert Shape(**json.loads(json.dumps(shape.to_dict()))) == shape

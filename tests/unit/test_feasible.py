@@ -1,0 +1,213 @@
+"""Why a cell cannot run on a site, and what it means in processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from factories import (
+    MPI_MISSING,
+    NCCL_MISSING,
+    make_cell,
+    make_gpu_site,
+    make_site,
+)
+
+from rankbench.cell import Shape
+from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.feasible import find_obstacle, marks_of, shape_of
+
+pytestmark = pytest.mark.unit
+
+SINGLE = {"strategy": "single", "backend": "none"}
+DP = {"strategy": "dp", "backend": "none"}
+GPU = {"device": "cuda"}
+NCCL = {"backend": "nccl", **GPU}
+
+
+@pytest.mark.parametrize(
+    ("cell", "site", "reason"),
+    [
+        # What the strategy is.
+        (DP, make_site(), "dp needs 2 CUDA devices; this machine has 0"),
+        ({**DP, **GPU}, make_gpu_site(), "dp needs 2 devices, 1x1 has fewer"),
+        (
+            {**DP, **GPU, "topology": "2x1"},
+            make_gpu_site(nodes=2),
+            "dp runs on 1 host, 2x1 has more",
+        ),
+        (
+            {**SINGLE, **GPU, "topology": "1x2"},
+            make_gpu_site(),
+            "single uses 1 GPU, 1x2 has more",
+        ),
+        (
+            {**SINGLE, "topology": "2x1"},
+            make_site(nodes=2),
+            "single runs on 1 host, 2x1 has more",
+        ),
+        ({"backend": "ccl"}, make_site(), "ddp runs over gloo, mpi, nccl"),
+        ({"strategy": "single"}, make_site(), "single runs over none"),
+        # What the site has.
+        (
+            {"topology": "2x1"},
+            make_site(),
+            "2x1 needs 2 hosts; this site has 1",
+        ),
+        (
+            {"topology": "1x3"},
+            make_site(),
+            "1x3 needs 3 cores on each host; this site has 2 "
+            "(oversubscribe: true shares them, and marks the row)",
+        ),
+        (
+            {"topology": "1x2", "cores_per_device": 2},
+            make_site(),
+            "1x2 needs 4 cores on each host; this site has 2 "
+            "(oversubscribe: true shares them, and marks the row)",
+        ),
+        (
+            {**DP, **GPU, "topology": "1x2"},
+            make_gpu_site(1),
+            "1x2 needs 2 GPUs on each host; this site has 1 "
+            "(oversubscribe: true shares them, and marks the row)",
+        ),
+        (GPU, make_site(), "the cell asks for CUDA devices; this machine has none"),
+        # What the backend can.
+        ({"backend": "mpi"}, make_site(), MPI_MISSING),
+        ({"backend": "nccl"}, make_site(), NCCL_MISSING),
+        (
+            {"backend": "nccl"},
+            make_gpu_site(),
+            "nccl carries CUDA tensors only; the cell runs on cpu",
+        ),
+        (
+            {**NCCL, "topology": "1x2", "oversubscribe": True},
+            make_gpu_site(1),
+            "nccl refuses two ranks on one GPU",
+        ),
+        # Model, data, batch, arithmetic.
+        (
+            {"model": "resnet50", "image_size": 16},
+            make_site(),
+            "resnet50 needs images of 17 pixels or more, not 16",
+        ),
+        (
+            {"scaling": "strong", "topology": "1x2", "batch_size": 63},
+            make_site(),
+            "batch_size 63 (strong) does not split over 2",
+        ),
+        (
+            {**DP, **GPU, "scaling": "strong", "topology": "1x2", "batch_size": 63},
+            make_gpu_site(),
+            "batch_size 63 (strong) does not split over 2",
+        ),
+        (
+            {"topology": "1x2", "batch_size": 719},
+            make_site(),
+            "one step takes 1438 samples, digits has 1437 to train on",
+        ),
+        (
+            {"precision": "tf32"},
+            make_site(),
+            "tf32 is an arithmetic of NVIDIA GPUs; the cell runs on cpu",
+        ),
+    ],
+)
+def test_obstacle(cell: dict[str, Any], site: Any, reason: str) -> None:
+    assert find_obstacle(make_cell(**cell), site, load_catalog()) == reason
+
+
+@pytest.mark.parametrize(
+    ("cell", "site"),
+    [
+        ({}, make_site()),
+        (SINGLE, make_site(cores=1)),
+        ({**SINGLE, "topology": "1x2"}, make_site()),
+        ({"topology": "1x2"}, make_site()),
+        ({"topology": "2x2"}, make_site(nodes=2)),
+        ({"cores_per_device": 2}, make_site()),
+        ({"topology": "1x3", "oversubscribe": True}, make_site()),
+        ({**DP, **GPU, "topology": "1x4"}, make_gpu_site()),
+        ({**NCCL, "topology": "1x4"}, make_gpu_site()),
+        ({**GPU, "topology": "1x2", "oversubscribe": True}, make_gpu_site(1)),
+        ({**GPU, "precision": "tf32"}, make_gpu_site()),
+        ({"model": "resnet50", "image_size": 17}, make_site()),
+        # The strong batch is one for the whole of `single`, so it need not split.
+        ({**SINGLE, "topology": "1x2", "scaling": "strong", "batch_size": 63}, None),
+        ({"scaling": "strong", "topology": "1x2", "batch_size": 64}, make_site()),
+        ({"batch_size": 1437}, make_site()),
+        ({"backend": "mpi"}, make_site(backends={"mpi": None})),
+    ],
+)
+def test_feasible(cell: dict[str, Any], site: Any) -> None:
+    obstacle = find_obstacle(make_cell(**cell), site or make_site(), load_catalog())
+    assert obstacle is None
+
+
+def test_models_may_want_certain_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = load_catalog()
+    needs = {"min_image_size": 1, "channels": [3]}
+    monkeypatch.setitem(catalog.models, "lenet", needs)
+    cell = {"model": "lenet"}
+    reason = find_obstacle(make_cell(**cell), make_site(), catalog)
+    assert reason == "lenet takes [3] channels, not 1"
+    assert find_obstacle(make_cell(**cell, channels=3), make_site(), catalog) is None
+
+
+@pytest.mark.parametrize(
+    ("cell", "site", "marks"),
+    [
+        ({"topology": "1x2", "oversubscribe": True}, make_site(), []),
+        ({"topology": "1x3", "oversubscribe": True}, make_site(), ["oversubscribed"]),
+        (
+            {"cores_per_device": 3, "oversubscribe": True},
+            make_site(),
+            ["oversubscribed"],
+        ),
+        (
+            {**GPU, "topology": "1x2", "oversubscribe": True},
+            make_gpu_site(1),
+            ["oversubscribed"],
+        ),
+        ({**GPU, "topology": "1x2", "oversubscribe": True}, make_gpu_site(2), []),
+    ],
+)
+def test_marks(cell: dict[str, Any], site: Any, marks: list[str]) -> None:
+    assert marks_of(make_cell(**cell), site) == marks
+
+
+def shape(*numbers: int) -> Shape:
+    names = Shape.__dataclass_fields__
+    return Shape(**dict(zip(names, numbers, strict=True)))
+
+
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        # nodes, ranks, per node, devices and cores per rank, replicas, batch, per rank
+        (SINGLE, shape(1, 1, 1, 1, 1, 1, 64, 64)),
+        ({**SINGLE, "topology": "1x2"}, shape(1, 1, 1, 2, 2, 1, 64, 64)),
+        (
+            {**SINGLE, "topology": "1x2", "cores_per_device": 3},
+            shape(1, 1, 1, 2, 6, 1, 64, 64),
+        ),
+        ({**SINGLE, **GPU}, shape(1, 1, 1, 1, 0, 1, 64, 64)),
+        ({**DP, **GPU, "topology": "1x4"}, shape(1, 1, 1, 4, 0, 4, 256, 256)),
+        (
+            {**DP, **GPU, "topology": "1x4", "scaling": "strong"},
+            shape(1, 1, 1, 4, 0, 4, 64, 64),
+        ),
+        ({}, shape(1, 1, 1, 1, 1, 1, 64, 64)),
+        ({"topology": "1x2"}, shape(1, 2, 2, 1, 1, 2, 128, 64)),
+        ({"topology": "1x2", "scaling": "strong"}, shape(1, 2, 2, 1, 1, 2, 64, 32)),
+        ({"topology": "2x4"}, shape(2, 8, 4, 1, 1, 8, 512, 64)),
+        ({"topology": "2x4", "scaling": "strong"}, shape(2, 8, 4, 1, 1, 8, 64, 8)),
+        ({"topology": "2x4", "cores_per_device": 2}, shape(2, 8, 4, 1, 2, 8, 512, 64)),
+        ({"topology": "2x4", **GPU}, shape(2, 8, 4, 1, 0, 8, 512, 64)),
+    ],
+)
+def test_shape(cell: dict[str, Any], expected: Shape) -> None:
+    whole = make_cell(**cell)
+    facts = load_catalog().strategies[whole.strategy]
+    assert shape_of(whole, facts) == expected

@@ -1,0 +1,126 @@
+"""The plan on disk, and finding cells in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from factories import make_site, read_plan_of
+
+from rankbench.matrix.plan import Plan, read_plan
+
+pytestmark = pytest.mark.unit
+
+TEXT = """
+name: x
+strategy: [single, ddp, {ddp: {bucket_mb: 1}}]
+backend: [gloo, mpi]
+topology: [1x1, 1x3]
+oversubscribe: [false, true]
+"""
+DDP = "ddp.gloo.1x1.convnet.digits"
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    return read_plan_of(tmp_path, TEXT)
+
+
+def write(plan: Plan, path: Path, **changes: Any) -> Path:
+    path.write_text(json.dumps({**json.loads(plan.to_json()), **changes}))
+    return path
+
+
+def test_round_trip(plan: Plan, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_bytes(plan.to_json())
+    again = read_plan(path)
+    assert again == plan
+    assert again.to_json() == plan.to_json()
+    assert list(again.cells) == list(plan.cells)
+    assert again.name == "x"
+
+
+def test_plan_is_equal_for_equal_input(plan: Plan, tmp_path: Path) -> None:
+    # Jobs see a changed plan by its time: it must not be written anew each run.
+    assert read_plan_of(tmp_path, TEXT).to_json() == plan.to_json()
+
+
+def test_plan_holds_what_jobs_need(plan: Plan) -> None:
+    value = json.loads(plan.to_json())
+    assert value["experiment"].keys() >= {"name", "launches", "time_limit", "sha256"}
+    assert value["site"] == make_site().to_dict()
+    assert value["code"] == {"rank": "c0de"}
+    for cell in value["cells"]:
+        assert cell["hash"] == plan.cells[cell["id"]].cell.hash()
+        assert cell["phases"][:2] == ["load", "transfer"]
+
+
+def test_feasible_cells(plan: Plan) -> None:
+    assert len(plan.feasible) == 4 + 4
+    assert {c.cell.backend for c in plan.feasible} == {"none", "gloo"}
+    marked = [c for c in plan.cells.values() if c.marks]
+    assert {c.cell.topology for c in marked} == {"1x3"}
+
+
+@pytest.mark.parametrize("version", [0, 2, None])
+def test_other_versions_are_refused(plan: Plan, tmp_path: Path, version: Any) -> None:
+    path = write(plan, tmp_path / "plan.json", schema=version)
+    with pytest.raises(ValueError, match=rf"^{path} has plan schema {version}, this"):
+        read_plan(path)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cells": None},
+        {"cells": [{"id": "a"}]},
+        {"site": ...},
+        pytest.param({"field": "cell"}, id="cell of another version"),
+        pytest.param({"field": "shape"}, id="shape of another version"),
+    ],
+)
+def test_damaged_plan_is_named(
+    plan: Plan, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    value = json.loads(plan.to_json())
+    if "field" in changes:
+        value["cells"][0][changes["field"]]["more"] = 1
+    else:
+        value |= changes
+        value = {k: v for k, v in value.items() if v is not ...}
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(value))
+    with pytest.raises(ValueError, match=rf"^{path} is damaged"):
+        read_plan(path)
+
+
+def test_find(plan: Plan) -> None:
+    assert plan.find(DDP).id == DDP
+    near = f"no cell 'ddp.gloo.1x1.convnet.digit' .*did you mean '{DDP}'"
+    with pytest.raises(ValueError, match=near):
+        plan.find("ddp.gloo.1x1.convnet.digit")
+
+
+def test_select(plan: Plan) -> None:
+    every = list(plan.cells.values())
+    assert plan.select(None) == every
+    assert plan.select("") == every
+    chosen = plan.select("strategy=ddp bucket_mb=1 backend=gloo topology=1x1")
+    assert [c.cell.oversubscribe for c in chosen] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("only", "complaint"),
+    [
+        ("strategy", "only: 'strategy' is not key=value"),
+        ("strtegy=ddp", "only: unknown key 'strtegy'; did you mean 'strategy'"),
+        ("strategy=dpp", "only: no cell has strategy=dpp"),
+        ("strategy=single bucket_mb=1", "only: no cell has all of"),
+    ],
+)
+def test_select_refuses(plan: Plan, only: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        plan.select(only)

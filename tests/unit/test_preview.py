@@ -1,0 +1,102 @@
+"""What a run says before it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from factories import make_site, read_plan_of
+
+from rankbench.matrix import preview as preview_module
+from rankbench.matrix.plan import Plan
+from rankbench.matrix.preview import LISTED, Preview
+
+pytestmark = pytest.mark.unit
+
+TEXT = """
+name: x
+strategy: [single, ddp]
+backend: [gloo, mpi]
+topology: [1x1, 1x2]
+"""
+SINGLE = "single.none.1x2.convnet.digits"
+ONE, TWO = "ddp.gloo.1x1.convnet.digits", "ddp.gloo.1x2.convnet.digits"
+
+
+def lines_of(
+    plan: Plan,
+    pending: dict[str, int],
+    seconds: dict[str, float] | None = None,
+    time_limit: float = 360,
+) -> list[str]:
+    chosen = list(plan.cells.values())
+    return Preview(chosen, pending, seconds or {}, time_limit).lines()
+
+
+def test_counts_and_device_hours(tmp_path: Path) -> None:
+    plan = read_plan_of(tmp_path, TEXT)
+    lines = lines_of(plan, {SINGLE: 5, TWO: 10})
+    assert lines[:2] == [
+        "6 cells: 2 to measure, 2 measured, 2 that cannot run here",
+        # 5 launches of one process and 10 of two; each takes two devices for 0.1 h.
+        "15 launches, 25 processes, at most 3 device-hours (time limit 360 s a launch)",
+    ]
+    assert f"  {SINGLE}  5 launches of 1 rank" in lines
+    assert f"  {TWO}  10 launches of 2 ranks" in lines
+    assert not [line for line in lines if "by the records" in line]
+
+
+def test_infeasible_cells_have_their_reason(tmp_path: Path) -> None:
+    plan = read_plan_of(tmp_path, TEXT)
+    lines = lines_of(plan, {ONE: 6})
+    start = lines.index("cannot run here:")
+    assert [line.split("  ")[1] for line in lines[start + 1 :]] == [
+        "ddp.mpi.1x1.convnet.digits",
+        "ddp.mpi.1x2.convnet.digits",
+    ]
+    assert all("has no MPI" in line for line in lines[start + 1 :])
+
+
+def test_history_gives_an_estimate(tmp_path: Path) -> None:
+    plan = read_plan_of(tmp_path, TEXT)
+    lines = lines_of(plan, {ONE: 6, TWO: 6}, {TWO: 30.0})
+    # 2 devices x 6 launches x 30 s; of the other cell nothing is known.
+    assert lines[2] == "by the records of 1 of them: 0.1 device-hours"
+
+
+def test_nothing_to_do(tmp_path: Path) -> None:
+    plan = read_plan_of(tmp_path, "name: x\nstrategy: single")
+    assert lines_of(plan, {}) == [
+        "1 cells: 0 to measure, 1 measured, 0 that cannot run here"
+    ]
+
+
+def test_marks_are_shown(tmp_path: Path) -> None:
+    text = "name: x\nstrategy: ddp\ntopology: 1x3\noversubscribe: true"
+    plan = read_plan_of(tmp_path, text)
+    (cell_id,) = plan.cells
+    expected = f"  {cell_id}  6 launches of 3 ranks  [oversubscribed]"
+    assert expected in lines_of(plan, {cell_id: 6})
+
+
+def test_long_lists_are_summed_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preview_module, "LISTED", 3)
+    text = "name: x\nstrategy: ddp\nbackend: [gloo, mpi]\nseed: [0, 1, 2, 3, 4]"
+    plan = read_plan_of(tmp_path, text)
+    lines = lines_of(plan, {cell.id: 6 for cell in plan.feasible})
+    listed = lines[lines.index("to measure:") + 1 : lines.index("cannot run here:")]
+    assert len(listed) == 4
+    assert listed[-1] == "  ... and 2 more"
+    (grouped,) = lines[lines.index("cannot run here:") + 1 :]
+    assert grouped.startswith("  5 cells  this torch")
+
+
+def test_thousands_of_cells_fit_on_a_screen(tmp_path: Path) -> None:
+    seeds = ", ".join(str(seed) for seed in range(1000))
+    text = f"name: x\nstrategy: ddp\ntopology: [1x1, 1x9]\nseed: [{seeds}]"
+    plan = read_plan_of(tmp_path, text, make_site(cores=1))
+    lines = lines_of(plan, {cell.id: 6 for cell in plan.feasible})
+    assert lines[0] == "2000 cells: 1000 to measure, 0 measured, 1000 that cannot run here"
+    assert len(lines) < LISTED + 10

@@ -1,0 +1,199 @@
+"""Rows from plan and records: statuses, marks, and damaged files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from rankbench.record import Layout
+from rankbench.results.load import load
+from rankbench.results.summary import summarise
+from unit.synthetic import (
+    make_cell,
+    plan_cell,
+    write_example,
+    write_launch,
+    write_launches,
+    write_plan,
+)
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def planned():
+    return plan_cell(make_cell("ddp", "1x2"))
+
+
+@pytest.fixture
+def layout(tmp_path, planned):
+    return write_plan(tmp_path, [planned])
+
+
+def load_row(layout):
+    (row,) = load(layout).rows
+    return row
+
+
+def test_ok_row_has_its_launches(layout, planned):
+    write_launches(layout, planned)
+    row = load_row(layout)
+    assert (row.status, row.reason, row.ok, row.wanted) == ("ok", None, 6, 6)
+    assert (row.attempt, len(row.launches), row.devices) == (1, 6, 2)
+
+
+def test_unsupported_row_stays_even_if_records_exist(tmp_path, planned):
+    layout = write_plan(tmp_path, [planned | {"infeasible": "no such device"}])
+    write_launches(layout, planned)
+    row = load_row(layout)
+    assert (row.status, row.reason) == ("unsupported", "no such device")
+    assert (row.ok, row.wanted, row.attempt, row.launches) == (0, 0, None, ())
+
+
+def test_row_without_records_is_not_run(layout):
+    row = load_row(layout)
+    assert (row.status, row.ok, row.wanted, row.attempt) == ("not-run", 0, 6, None)
+    assert row.reason
+
+
+def test_unfinished_attempt_is_not_run_and_has_no_numbers(layout, planned):
+    write_launches(layout, planned, count=3)
+    row = load_row(layout)
+    assert (row.status, row.ok, row.wanted) == ("not-run", 3, 6)
+    assert row.launches == ()
+
+
+def test_failed_launch_fails_the_row(layout, planned):
+    write_launches(layout, planned, count=5)
+    write_launch(layout, planned, 6, status="oom", reason="rank 1: out of memory")
+    row = load_row(layout)
+    assert (row.status, row.ok, row.wanted) == ("oom", 5, 6)
+    assert row.reason == "rank 1: out of memory"
+    assert row.launches == ()
+
+
+def test_wanted_comes_from_the_records(layout, planned):
+    write_launches(layout, planned, count=2, wanted=2)
+    assert (load_row(layout).status, load_row(layout).wanted) == ("ok", 2)
+
+
+def test_latest_attempt_with_a_record_counts_alone(layout, planned):
+    write_launches(layout, planned, attempt=1)
+    write_launches(layout, planned, attempt=2, count=2, wanted=2)
+    layout.launch(planned["id"], 3, 1).mkdir(parents=True)
+    row = load_row(layout)
+    assert (row.attempt, row.ok, len(row.launches)) == (2, 2, 2)
+
+
+def test_changed_cell_makes_the_row_stale(tmp_path, layout, planned):
+    write_launches(layout, planned)
+    changed = plan_cell(replace(make_cell("ddp", "1x2"), momentum=0.5))
+    assert changed["id"] == planned["id"]
+    row = load_row(write_plan(tmp_path, [changed]))
+    assert (row.status, row.launches) == ("stale", ())
+    assert row.reason == "measured before the cell's definition changed: rerun it"
+
+
+def test_changed_image_makes_the_row_stale(tmp_path, planned):
+    layout = write_plan(tmp_path, [planned | {"image": "sha256:new"}])
+    write_launches(layout, planned, image="sha256:old")
+    row = load_row(layout)
+    assert row.status == "stale"
+    assert "image" in row.reason
+
+
+def test_same_image_is_not_stale(tmp_path, planned):
+    layout = write_plan(tmp_path, [planned | {"image": "sha256:new"}])
+    write_launches(layout, planned, image="sha256:new")
+    assert load_row(layout).status == "ok"
+
+
+def test_marks_of_plan_and_records_are_joined(tmp_path, planned):
+    layout = write_plan(tmp_path, [planned | {"marks": ["oversubscribed"]}])
+    write_launches(layout, planned, marks=["functional"])
+    assert load_row(layout).marks == ("functional", "oversubscribed")
+
+
+def test_other_code_is_a_mark_not_a_status(layout, planned):
+    write_launches(layout, planned, code={"rank": "f" * 64})
+    row = load_row(layout)
+    assert (row.status, row.marks) == ("ok", ("other-code",))
+
+
+def test_code_of_a_replaced_launch_does_not_count(layout, planned):
+    other = {"status": "cancelled", "reason": "interrupted", "cause": "user"}
+    write_launch(layout, planned, 7, **other, code={"rank": "f" * 64})
+    write_launches(layout, planned)
+    row = load_row(layout)
+    assert (row.status, row.marks) == ("ok", ())
+
+
+@pytest.mark.parametrize(
+    ("member", "value", "mark"),
+    [
+        ("hosts", "node2", "mixed-hosts"),
+        ("software", "2.6.0", "mixed-torch"),
+    ],
+)
+def test_launches_that_differ_are_marked(layout, planned, member, value, mark):
+    write_launches(layout, planned, count=5)
+    path = write_launch(layout, planned, 6) / "record.json"
+    record = json.loads(path.read_text())
+    if member == "hosts":
+        record["hosts"][0]["host"] = value
+    else:
+        record["software"]["torch"] = value
+    path.write_text(json.dumps(record))
+    assert load_row(layout).marks == (mark,)
+
+
+def test_rows_keep_the_order_of_the_plan(tmp_path):
+    cells = [plan_cell(make_cell("ddp", t)) for t in ("1x4", "1x1", "1x2")]
+    rows = load(write_plan(tmp_path, cells)).rows
+    assert [row.id for row in rows] == [entry["id"] for entry in cells]
+
+
+def test_missing_plan_says_what_to_do(tmp_path):
+    with pytest.raises(ValueError, match=r"plan\.json does not exist: run snakemake"):
+        load(Layout(tmp_path))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["{", "[]", '{"schema": 2}', '{"schema": 1}', '{"schema": 1, "cells": [{}]}'],
+)
+def test_damaged_plan_is_named(tmp_path, text):
+    (tmp_path / "plan.json").write_text(text)
+    with pytest.raises(ValueError, match=r"plan\.json"):
+        load(Layout(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda text: text[: len(text) // 2], "is damaged"),
+        (lambda text: "", "is damaged"),
+        (lambda text: "\0\xff", "is damaged"),
+        (lambda text: "[]", "not a JSON object"),
+        (lambda text: text.replace('"schema": 1', '"schema": 9'), "record schema 9"),
+        (lambda text: text.replace('"status": "ok"', '"status": "fine"'), "'fine'"),
+        (lambda text: text.replace('"ranks"', '"rankz"'), "it lacks ranks"),
+        (lambda text: text.replace('"window_s"', '"window"'), "window_s"),
+        (lambda text: text.replace('"hosts": [{', '"hosts": [1, {'), "hosts"),
+        (lambda text: text.replace('"torch"', '"torhc"'), "software"),
+    ],
+)
+def test_damaged_record_is_named(layout, planned, damage, said):
+    path = write_launch(layout, planned, wanted=1) / "record.json"
+    path.write_bytes(damage(path.read_text()).encode("latin-1"))
+    with pytest.raises(ValueError, match=said) as caught:
+        summarise(load(layout))
+    assert str(path) in str(caught.value)
+
+
+def test_example_has_the_statuses_it_promises(tmp_path):
+    rows = load(write_example(tmp_path)).rows
+    statuses = [row.status for row in rows]
+    assert statuses == ["ok"] * 6 + ["unsupported", "crashed", "not-run", "stale"]

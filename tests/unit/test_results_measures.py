@@ -1,0 +1,122 @@
+"""What one launch measured, and damaged steps."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankbench.results.launches import read_launch
+from rankbench.results.measures import measure, peak_memory
+from unit.synthetic import (
+    PHASES,
+    STEPS,
+    make_cell,
+    plan_cell,
+    write_launch,
+    write_plan,
+)
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def launch_dir(tmp_path):
+    """A launch of two ranks, 8 steps of 64 samples each, in 1.28 s."""
+    planned = plan_cell(make_cell("ddp", "1x2"))
+    return write_launch(write_plan(tmp_path, [planned]), planned, rate=800)
+
+
+def change_record(launch_dir, **changes: Any) -> None:
+    path = launch_dir / "record.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def change_steps(launch_dir, **changes: Any) -> None:
+    path = launch_dir / "steps.npz"
+    with np.load(path) as members:
+        kept = dict(members)
+    names = {name.replace("_", "/", 1): value for name, value in changes.items()}
+    np.savez(path, **(kept | names))
+
+
+def test_rates_and_times_are_of_the_slowest_rank(launch_dir):
+    found = measure(read_launch(launch_dir))
+    assert found.throughput == pytest.approx(800)
+    assert found.total_s == pytest.approx(1.28)
+    assert found.epoch_s == pytest.approx(1.28 * 4 / 8)
+    assert found.step_ms == pytest.approx(1280 / 8)
+    assert found.accuracy == 0.97
+    assert found.torch == "2.13.0"
+
+
+def test_step_takes_the_slowest_rank_of_each_step_then_the_median(launch_dir):
+    first, second = np.zeros((2, STEPS, len(PHASES)))
+    first[:, 2], second[:, 2] = 0.010, 0.001
+    second[::2, 3] = 0.030  # every other step waits for the other rank
+    second[0, 3] = 9.0
+    change_steps(launch_dir, rank0_seconds=first, rank1_seconds=second)
+    # By step: 9001, 10, 31, 10, 31, 10, 31, 10 ms.
+    assert measure(read_launch(launch_dir)).step_ms == pytest.approx(20.5)
+
+
+def test_phases_are_means_over_ranks_and_steps(launch_dir):
+    first, second = np.zeros((2, STEPS, len(PHASES)))
+    first[:, 0], second[:, 0] = 0.010, 0.030
+    first[0, 5] = 0.080
+    change_steps(launch_dir, rank0_seconds=first, rank1_seconds=second)
+    found = measure(read_launch(launch_dir)).phase_ms
+    assert list(found) == PHASES
+    assert found["load"] == pytest.approx(20)
+    assert found["update"] == pytest.approx(80 / 8 / 2)
+    assert found["forward"] == 0
+
+
+def test_not_evaluated_has_no_accuracy(launch_dir):
+    change_record(launch_dir, accuracy=None)
+    assert measure(read_launch(launch_dir)).accuracy is None
+
+
+def test_memory_is_cuda_where_there_is_any():
+    cpu = {"memory": {"cuda_allocated_mib": None, "rss_peak_mib": 900.0}}
+    gpu = {"memory": {"cuda_allocated_mib": 20.0, "rss_peak_mib": 5000.0}}
+    assert peak_memory([cpu, cpu]) == 900
+    assert peak_memory([gpu, gpu]) == 20
+    assert peak_memory([cpu, gpu]) == 20
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-200])
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[300] ^= 0xFF  # inside the numbers of the first member
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        cut,
+        flip,
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(b"no archive at all"),
+        lambda path: path.unlink(),
+        lambda path: np.savez(path, other=np.zeros(3)),
+        lambda path: np.savez(path, **{"rank0/seconds": np.array([object()])}),
+        lambda path: change_steps(path.parent, rank1_seconds=np.zeros((STEPS, 2))),
+        lambda path: change_steps(path.parent, rank1_seconds=np.zeros((3, 6))),
+        lambda path: change_steps(
+            path.parent, rank0_seconds=np.full((STEPS, len(PHASES)), np.nan)
+        ),
+    ],
+)
+def test_damaged_steps_are_named(launch_dir, damage):
+    path = launch_dir / "steps.npz"
+    damage(path)
+    with pytest.raises(ValueError, match="is damaged") as caught:
+        measure(read_launch(launch_dir))
+    assert str(path) in str(caught.value)

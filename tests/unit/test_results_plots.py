@@ -1,0 +1,260 @@
+"""The plots: they exist for every outcome, show what they should, and repeat."""
+
+from __future__ import annotations
+
+import shutil
+
+import matplotlib
+import pytest
+from matplotlib.colors import to_rgb
+from matplotlib.lines import Line2D
+
+from rankbench.record import Layout
+from rankbench.results import plots
+from rankbench.results.load import load
+from rankbench.results.phases import draw_phases
+from rankbench.results.scaling import draw_scaling
+from rankbench.results.series import make_panels
+from rankbench.results.summary import summarise
+from unit.synthetic import (
+    make_cell,
+    plan_cell,
+    write_example,
+    write_launch,
+    write_launches,
+    write_plan,
+)
+
+pytestmark = pytest.mark.unit
+
+FILES = [(name, suffix) for name in ("scaling", "phases") for suffix in ("svg", "png")]
+
+
+def make_layout(root, kind):
+    if kind == "partly":
+        return write_example(root)
+    cells = [plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))]
+    layout = write_plan(root, cells)
+    for planned in cells:
+        if kind == "all":
+            write_launches(layout, planned)
+        else:
+            write_launch(
+                layout, planned, status="crashed", reason="it $broke$", wanted=1
+            )
+    return layout
+
+
+def panels_of(root, *cells, rates=None):
+    layout = write_plan(root, list(cells))
+    for planned, rate in zip(cells, rates or [800] * len(cells), strict=True):
+        write_launches(layout, planned, rate=rate)
+    return make_panels(summarise(load(layout)))
+
+
+def lines_of(axes, **style):
+    """Lines of a given style with more than one place on the x axis."""
+    return [
+        line
+        for line in axes.get_lines()
+        if len(set(line.get_xdata())) > 1
+        and all(getattr(line, f"get_{name}")() == want for name, want in style.items())
+    ]
+
+
+@pytest.mark.parametrize("kind", ["all", "partly", "none"])
+def test_plots_exist_for_every_outcome(tmp_path, kind):
+    layout = make_layout(tmp_path, kind)
+    plots.build(layout)
+    for name, suffix in FILES:
+        data = layout.plot(name, suffix).read_bytes()
+        start = b"\x89PNG" if suffix == "png" else b"<?xml"
+        assert data.startswith(start)
+    same = layout.plot("scaling", "svg").read_bytes() == (
+        layout.plot("phases", "svg").read_bytes()
+    )
+    assert same == (kind == "none")
+
+
+def test_plot_of_nothing_says_so(tmp_path):
+    summaries = summarise(load(make_layout(tmp_path, "none")))
+    figure = plots.draw_nothing("quickstart", summaries)
+    texts = [text.get_text() for text in figure.texts]
+    assert "No cell of quickstart is ok" in texts[0]
+    assert texts[1] == "2 crashed"
+
+
+def test_same_plan_and_records_give_the_same_bytes(tmp_path):
+    first = write_example(tmp_path / "first")
+    plots.build(first)
+    second = Layout(tmp_path / "second")
+    second.root.mkdir()
+    shutil.copy(first.plan, second.plan)
+    shutil.copytree(first.records, second.records)
+    with matplotlib.rc_context({"savefig.facecolor": "red", "font.size": 30}):
+        plots.build(second)
+    for name, suffix in FILES:
+        data = second.plot(name, suffix).read_bytes()
+        assert data == first.plot(name, suffix).read_bytes()
+        assert str(tmp_path).encode() not in data
+
+
+def test_settings_of_matplotlib_are_left_alone(tmp_path):
+    before = dict(matplotlib.rcParams)
+    plots.build(make_layout(tmp_path, "all"))
+    after = dict(matplotlib.rcParams)
+    assert before.pop("backend", None) is not None
+    after.pop("backend")
+    assert after == before
+
+
+def test_cells_with_one_base_share_a_panel(tmp_path):
+    cells = [
+        plan_cell(make_cell(strategy, "1x1", model=model))
+        for model in ("convnet", "lenet")
+        for strategy in ("single", "ddp")
+    ]
+    panels = panels_of(tmp_path, *cells)
+    titles = [panel.title for panel in panels]
+    assert titles == [
+        "convnet, digits, batch 64 (weak scaling)",
+        "lenet, digits, batch 64 (weak scaling)",
+    ]
+    names = [[series.name for series in panel.series] for panel in panels]
+    assert names == [["single", "ddp gloo"]] * 2
+    bases = [[base.id for base in panel.bases] for panel in panels]
+    assert bases == [[cells[0]["id"]], [cells[2]["id"]]]
+
+
+def test_names_tell_apart_what_else_differs(tmp_path):
+    cells = [
+        plan_cell(make_cell("zero", options={"stage": 1, "offload": 0}), suffix=".a"),
+        plan_cell(make_cell("zero", options={"stage": 2, "offload": 0}), suffix=".b"),
+        plan_cell(make_cell("ddp", launcher="spawn"), suffix=".c"),
+        plan_cell(make_cell("ddp", launcher="torchrun"), suffix=".d"),
+    ]
+    (panel,) = panels_of(tmp_path, *cells)
+    assert [series.name for series in panel.series] == [
+        "zero stage=1",
+        "zero stage=2",
+        "ddp gloo spawn",
+        "ddp gloo torchrun",
+    ]
+
+
+def test_titles_tell_panels_apart(tmp_path):
+    cells = [
+        plan_cell(make_cell("ddp", precision="fp32"), suffix=".a"),
+        plan_cell(make_cell("ddp", precision="bf16"), suffix=".b"),
+    ]
+    titles = [panel.title for panel in panels_of(tmp_path, *cells)]
+    assert [title.split(", ")[-1] for title in titles] == [
+        "precision fp32",
+        "precision bf16",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("topologies", "lines"),
+    [
+        (["2x2", "1x1", "1x2"], [["1x1", "1x2", "2x2"]]),
+        (["1x1", "1x2", "2x1", "2x2"], [["1x1", "1x2"], ["2x1", "2x2"]]),
+        (["1x2"], [["1x2"]]),
+    ],
+)
+def test_lines_join_one_trend_each(tmp_path, topologies, lines):
+    cells = [plan_cell(make_cell("ddp", topology)) for topology in topologies]
+    (panel,) = panels_of(tmp_path, *cells)
+    (series,) = panel.series
+    found = [[point.row.cell.topology for point in line] for line in series.lines]
+    assert found == lines
+
+
+def test_shared_cores_are_in_no_line(tmp_path):
+    cells = [plan_cell(make_cell("ddp", topology)) for topology in ("1x1", "1x2")]
+    shared = plan_cell(make_cell("ddp", "1x4"), marks=["oversubscribed"])
+    (panel,) = panels_of(tmp_path, *cells, shared)
+    (series,) = panel.series
+    assert [len(line) for line in series.lines] == [2]
+    assert len(series.points) == 3
+
+
+def test_scaling_shows_launches_medians_and_the_ideal(tmp_path):
+    cells = [
+        plan_cell(make_cell("single")),
+        plan_cell(make_cell("ddp", "1x1")),
+        plan_cell(make_cell("ddp", "1x2")),
+        plan_cell(make_cell("ddp", "1x4"), marks=["oversubscribed"]),
+    ]
+    panels = panels_of(tmp_path, *cells, rates=[800, 790, 1500, 1400])
+    figure = draw_scaling(panels, width=8)
+    (axes,) = figure.axes
+    columns = [line for line in axes.get_lines() if len(line.get_xdata()) == 6]
+    assert len(columns) == 4
+    (ideal,) = lines_of(axes, linestyle="--")
+    assert list(ideal.get_xdata()) == [1, 2, 4]
+    assert list(ideal.get_ydata()) == pytest.approx([804, 1608, 3216])
+    assert ideal.get_label() == (
+        "ideal: devices x single.none.1x1.convnet.digits = 804/s"
+    )
+    (trend,) = lines_of(axes, linestyle="-")
+    assert list(trend.get_xdata()) == [1, 2]
+    medians = [line for line in axes.get_lines() if len(line.get_xdata()) == 1]
+    hollow = [m for m in medians if to_rgb(m.get_markerfacecolor()) == (1, 1, 1)]
+    assert [list(m.get_xdata()) for m in hollow] == [[4]]
+    assert axes.get_ylim()[0] == 0
+
+
+def test_launches_that_touch_stand_in_columns(tmp_path):
+    cells = [plan_cell(make_cell(s, "1x1")) for s in ("single", "ddp", "fsdp")]
+    panels = panels_of(tmp_path, *cells, rates=[800, 801, 200])
+    (axes,) = draw_scaling(panels, width=8).axes
+    columns = [line for line in axes.get_lines() if len(line.get_xdata()) == 6]
+    first, second, third = (float(line.get_xdata()[0]) for line in columns)
+    assert 1 < first < second
+    assert third == first
+
+
+def test_many_devices_are_logarithmic(tmp_path):
+    cells = [plan_cell(make_cell("ddp", topology)) for topology in ("1x1", "4x4")]
+    (axes,) = draw_scaling(panels_of(tmp_path, *cells), width=8).axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+
+
+def test_phases_stack_to_the_mean_step(tmp_path):
+    planned = plan_cell(make_cell("single"), phases=["load", "forward", "optimize"])
+    (panel,) = panels_of(tmp_path, planned)
+    figure = draw_phases([panel], width=8)
+    (axes,) = figure.axes
+    widths = [bar.get_width() for bar in axes.patches]
+    (point,) = panel.points
+    steps = [sum(launch.phase_ms.values()) for launch in point.measures]
+    assert sum(widths) == pytest.approx(sum(steps) / len(steps))
+    (legend,) = figure.legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert names == ["load", "forward", "optimize"]
+
+
+def test_a_phase_has_one_color_in_all_panels(tmp_path):
+    cells = [
+        plan_cell(make_cell("single", model="convnet")),
+        plan_cell(make_cell("single", model="lenet"), phases=["forward", "update"]),
+    ]
+    first, second = draw_phases(panels_of(tmp_path, *cells), width=8).axes
+    forward = first.patches[2].get_facecolor()
+    assert forward in {bar.get_facecolor() for bar in second.patches if bar.get_width()}
+
+
+def test_a_series_has_one_color_in_all_panels(tmp_path):
+    cells = [
+        plan_cell(make_cell(strategy, topology, model=model))
+        for model, strategy in [
+            ("convnet", "single"),
+            ("lenet", "ddp"),
+            ("convnet", "ddp"),
+        ]
+        for topology in ("1x1", "1x2")
+    ]
+    first, second = draw_scaling(panels_of(tmp_path, *cells), width=8).axes
+    assert isinstance(first.get_lines()[1], Line2D)
+    assert first.get_lines()[1].get_color() == second.get_lines()[0].get_color()

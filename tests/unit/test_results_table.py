@@ -1,0 +1,387 @@
+"""The table: which numbers stand where, against which base, in which format."""
+
+from __future__ import annotations
+
+import ast
+import csv
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import rankbench.results
+from rankbench.record import Layout
+from rankbench.results import table
+from rankbench.results.load import load
+from rankbench.results.summary import summarise
+from rankbench.results.text import figures
+from unit.synthetic import (
+    make_cell,
+    plan_cell,
+    write_example,
+    write_launch,
+    write_launches,
+    write_plan,
+)
+
+pytestmark = pytest.mark.unit
+
+HEADER = (
+    "experiment,cell,strategy,backend,topology,devices,launcher,model,data,batch_size,"
+    "scaling,status,reason,marks,launches_ok,launches,"
+    "throughput,throughput_lo,throughput_hi,step_ms,step_ms_lo,step_ms_hi,"
+    "epoch_s,epoch_s_lo,epoch_s_hi,total_s,total_s_lo,total_s_hi,"
+    "speedup,speedup_lo,speedup_hi,base,efficiency,efficiency_lo,efficiency_hi,"
+    "memory_mib,memory_mib_lo,memory_mib_hi,accuracy,accuracy_lo,accuracy_hi,attempt"
+)
+NUMBERS = [
+    f"{name}{end}" for name in (*table.ESTIMATES, "base") for end in ("", "_lo", "_hi")
+]
+
+
+def build_rows(layout: Layout) -> dict[str, dict[str, str]]:
+    """The rows of table.csv by cell."""
+    table.build(layout)
+    with layout.table("csv").open(newline="") as file:
+        return {row["cell"]: row for row in csv.DictReader(file)}
+
+
+@pytest.fixture
+def example(tmp_path):
+    layout = write_example(tmp_path)
+    return build_rows(layout)
+
+
+def write_pair(root, *cells, rates):
+    """A plan whose cells are all measured: the entries' rows by cell."""
+    layout = write_plan(root, list(cells))
+    for planned, rate in zip(cells, rates, strict=True):
+        write_launches(layout, planned, rate=rate)
+    return build_rows(layout)
+
+
+def test_columns_are_the_published_ones(tmp_path):
+    layout = write_example(tmp_path)
+    table.build(layout)
+    assert layout.table("csv").read_text().splitlines()[0] == HEADER
+
+
+def test_every_planned_cell_has_a_row_in_order(tmp_path):
+    layout = write_example(tmp_path)
+    assert list(build_rows(layout)) == [row.id for row in load(layout).rows]
+
+
+def test_row_tells_what_was_measured(example):
+    row = example["ddp.gloo.1x2.convnet.digits"]
+    assert row["experiment"] == "quickstart"
+    assert (row["strategy"], row["backend"], row["topology"]) == ("ddp", "gloo", "1x2")
+    assert (row["devices"], row["launcher"]) == ("2", "spawn")
+    assert (row["batch_size"], row["scaling"]) == ("64", "weak")
+    assert (row["status"], row["reason"], row["attempt"]) == ("ok", "", "1")
+    assert (row["launches_ok"], row["launches"]) == ("6", "6")
+    # Rates scatter over 0.98 ... 1.03 of 1500: the median lies between 1.00 and 1.01.
+    assert row["throughput"] == "1508"
+    assert (row["throughput_lo"], row["throughput_hi"]) == ("1470", "1545")
+    assert (row["memory_mib"], row["accuracy"]) == ("351", "0.97")
+
+
+@pytest.mark.parametrize(
+    ("cell", "status"),
+    [
+        ("ddp.nccl.1x2", "unsupported"),
+        ("ddp_dp.none.1x2", "crashed"),
+        ("fsdp.none.1x2", "not-run"),
+        ("zero.none.1x2", "stale"),
+    ],
+)
+def test_row_that_is_not_ok_has_a_reason_and_no_number(example, cell, status):
+    row = example[f"{cell}.convnet.digits"]
+    assert row["status"] == status
+    assert row["reason"]
+    assert {row[name] for name in NUMBERS if name in row} == {""}
+
+
+def test_failed_row_shows_how_many_launches_succeeded(example):
+    row = example["ddp_dp.none.1x2.convnet.digits"]
+    assert (row["launches_ok"], row["launches"]) == ("2", "6")
+    assert row["reason"] == "rank 1 ended by SIGSEGV"
+
+
+def test_few_launches_have_no_interval(example):
+    row = example["mp.none.1x2.convnet.digits"]
+    assert row["throughput"]
+    assert row["throughput_lo"] == row["throughput_hi"] == ""
+    assert row["speedup"]
+    assert row["speedup_lo"] == row["speedup_hi"] == ""
+
+
+def test_oversubscribed_row_is_marked(example):
+    assert example["ddp.gloo.1x4.convnet.digits"]["marks"] == "oversubscribed"
+
+
+def test_speedup_and_efficiency_name_their_bases(example):
+    row = example["ddp.gloo.1x2.convnet.digits"]
+    assert row["base"] == (
+        "single.none.1x1.convnet.digits = 804/s; ddp.gloo.1x1.convnet.digits = 794/s"
+    )
+    assert float(row["speedup"]) == pytest.approx(1507.5 / 804, rel=1e-3)
+    assert float(row["efficiency"]) == pytest.approx(1507.5 / 2 / 794, rel=1e-3)
+    assert float(row["speedup_lo"]) < float(row["speedup"]) < float(row["speedup_hi"])
+
+
+def test_bases_are_one(example):
+    single = example["single.none.1x1.convnet.digits"]
+    assert (single["speedup"], single["efficiency"]) == ("1", "1")
+    assert single["base"] == "single.none.1x1.convnet.digits = 804/s"
+    own = example["ddp.gloo.1x1.convnet.digits"]
+    assert own["efficiency"] == "1"
+    assert float(own["speedup"]) == pytest.approx(794 / 804, rel=1e-3)
+
+
+def test_efficiency_falls_back_to_single(example):
+    row = example["mp.none.1x2.convnet.digits"]
+    assert row["base"] == "single.none.1x1.convnet.digits = 804/s"
+    assert float(row["efficiency"]) == pytest.approx(
+        float(row["speedup"]) / 2, rel=1e-3
+    )
+
+
+@pytest.mark.parametrize(
+    "difference",
+    [{"batch_size": 32}, {"scaling": "strong"}, {"precision": "bf16"}, {"seed": 1}],
+)
+def test_base_agrees_in_everything_that_matters(tmp_path, difference):
+    single = plan_cell(make_cell("single"))
+    other = plan_cell(make_cell("ddp", "1x2", **difference), suffix=".other")
+    rows = write_pair(tmp_path, single, other, rates=(800, 1500))
+    row = rows[other["id"]]
+    assert row["status"] == "ok"
+    assert (row["speedup"], row["efficiency"], row["base"]) == ("", "", "")
+
+
+def test_single_of_the_same_launcher_is_preferred(tmp_path):
+    spawn = plan_cell(make_cell("single", launcher="spawn"))
+    torchrun = plan_cell(make_cell("single", launcher="torchrun"), suffix=".torchrun")
+    ddp = plan_cell(make_cell("ddp", "1x2", launcher="torchrun"))
+    rows = write_pair(tmp_path, spawn, torchrun, ddp, rates=(800, 400, 1500))
+    assert rows[ddp["id"]]["base"].startswith(f"{torchrun['id']} = 402/s")
+    assert rows[torchrun["id"]]["speedup"] == "1"
+
+
+def test_each_single_on_one_device_is_its_own_base(tmp_path):
+    plain = plan_cell(make_cell("single"))
+    compiled = plan_cell(make_cell("single", options={"compile": True}), suffix=".c")
+    rows = write_pair(tmp_path, plain, compiled, rates=(800, 900))
+    assert rows[compiled["id"]]["base"] == f"{compiled['id']} = 904.5/s"
+    assert rows[compiled["id"]]["speedup"] == "1"
+
+
+def test_single_over_two_devices_is_no_base(tmp_path):
+    wide = plan_cell(make_cell("single", "1x2"))
+    one = plan_cell(make_cell("single"))
+    ddp = plan_cell(make_cell("ddp", "1x2"))
+    rows = write_pair(tmp_path, wide, one, ddp, rates=(1200, 800, 1500))
+    assert rows[ddp["id"]]["base"] == f"{one['id']} = 804/s"
+    assert rows[wide["id"]]["base"] == f"{one['id']} = 804/s"
+    assert float(rows[wide["id"]]["efficiency"]) == pytest.approx(0.75, rel=1e-3)
+
+
+def test_own_base_has_the_same_options(tmp_path):
+    plain = plan_cell(make_cell("ddp"))
+    lossy = plan_cell(make_cell("ddp", options={"hook": "powersgd"}), suffix=".hook")
+    wide = plan_cell(
+        make_cell("ddp", "1x2", options={"hook": "powersgd"}), suffix=".hook"
+    )
+    rows = write_pair(tmp_path, plain, lossy, wide, rates=(800, 400, 700))
+    assert rows[wide["id"]]["base"] == f"{lossy['id']} = 402/s"
+    assert rows[wide["id"]]["speedup"] == ""
+
+
+def test_oversubscribed_row_keeps_its_base(tmp_path):
+    one = plan_cell(make_cell("ddp"))
+    four = plan_cell(make_cell("ddp", "1x4", oversubscribe=True))
+    rows = write_pair(tmp_path, one, four, rates=(800, 900))
+    assert rows[four["id"]]["base"] == f"{one['id']} = 804/s"
+
+
+def test_base_that_is_not_ok_is_no_base(tmp_path):
+    single, ddp = plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))
+    layout = write_plan(tmp_path, [single, ddp])
+    write_launches(layout, ddp)
+    write_launches(layout, single, count=5)
+    write_launch(layout, single, 6, status="timeout", reason="time limit of 60 s")
+    row = build_rows(layout)[ddp["id"]]
+    assert row["throughput"] == "804"
+    assert (row["speedup"], row["base"]) == ("", "")
+    assert "no such cell is ok" in layout.table("md").read_text()
+
+
+def test_base_of_another_torch_is_marked(tmp_path):
+    single, ddp = plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))
+    layout = write_plan(tmp_path, [single, ddp])
+    write_launches(layout, single)
+    write_launches(layout, ddp, software={"torch": "2.6.0", "python": "3.13"})
+    rows = build_rows(layout)
+    assert rows[ddp["id"]]["marks"] == "mixed-torch"
+    assert rows[single["id"]]["marks"] == ""
+
+
+def test_not_evaluated_has_no_accuracy(tmp_path):
+    planned = plan_cell(make_cell("single"))
+    layout = write_plan(tmp_path, [planned])
+    write_launches(layout, planned, accuracy=None)
+    row = build_rows(layout)[planned["id"]]
+    assert (row["status"], row["accuracy"], row["accuracy_lo"]) == ("ok", "", "")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1.0, "1"),
+        (812.34, "812.3"),
+        (0.97222, "0.9722"),
+        (123456.0, "123500"),
+        (12345678.9, "12350000"),
+        (0.000012345, "0.00001234"),
+        (0.1 + 0.2, "0.3"),
+    ],
+)
+def test_four_significant_digits(value, text):
+    assert figures(value) == text
+
+
+def test_same_plan_and_records_give_the_same_bytes(tmp_path):
+    first = write_example(tmp_path / "first")
+    table.build(first)
+    second = Layout(tmp_path / "elsewhere" / "second")
+    second.root.mkdir(parents=True)
+    shutil.copy(first.plan, second.plan)
+    shutil.copytree(first.records, second.records)
+    table.build(second)
+    for suffix in ("csv", "md", "html", "tex"):
+        text = second.table(suffix).read_bytes()
+        assert text == first.table(suffix).read_bytes()
+        assert str(tmp_path).encode() not in text
+
+
+def test_unchanged_table_is_not_written_again(tmp_path):
+    layout = write_example(tmp_path)
+    table.build(layout)
+    before = layout.table("html").stat().st_mtime_ns
+    table.build(layout)
+    assert layout.table("html").stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("suffix", ["md", "html", "tex"])
+def test_notes_explain_what_occurs(tmp_path, suffix):
+    layout = write_example(tmp_path)
+    table.build(layout)
+    text = layout.table(suffix).read_text().replace("\\", "")
+    for part in (
+        "rank intervals of the median",
+        "batch_size is per model replica",
+        "single.none.1x1.convnet.digits = 804/s",
+        "ddp.gloo.1x1.convnet.digits = 794/s",
+        "ranks share a physical core or a GPU",
+        "unsupported: nccl carries CUDA tensors only",
+        "crashed: rank 1 ended by SIGSEGV",
+        "Example CPU, 2 cores, 23 GiB",
+        "torch 2.13.0",
+    ):
+        assert part in text
+    assert "batch_size is global" not in text
+    assert "lossy" not in text
+
+
+HOSTILE = '<script>alert(1)</script> | [x](javascript:y) & "q" \\end{tabular} 50% `a`'
+
+
+class Tags(HTMLParser):
+    """Which tags a page has, and its text."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_data(self, data):
+        self.text += data
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    planned = plan_cell(make_cell("ddp", "1x2"), infeasible=HOSTILE)
+    layout = write_plan(tmp_path, [planned], name="<b>name</b>")
+    table.build(layout)
+    return layout
+
+
+def test_html_escapes_reasons_and_names(hostile):
+    page = Tags(hostile.table("html").read_text())
+    assert "script" not in page.tags
+    assert "b" not in page.tags
+    assert HOSTILE in page.text
+    assert "<b>name</b>" in page.text
+
+
+def test_html_needs_no_other_file_but_the_plots(hostile):
+    text = hostile.table("html").read_text()
+    assert "http" not in text
+    for name in ("scaling", "phases"):
+        assert f'<img src="plots/{name}.svg"' in text
+
+
+def test_markdown_escapes_reasons(hostile):
+    text = hostile.table("md").read_text()
+    assert "<script>" not in text
+    assert "](" not in text
+    (row,) = [line for line in text.splitlines() if line.startswith("| ddp")]
+    assert row.replace("\\|", "").count("|") == 12
+
+
+def test_latex_escapes_reasons(hostile):
+    text = hostile.table("tex").read_text()
+    assert text.count(r"\end{tabular}") == 1
+    assert r"50\%" in text
+    assert r"\textbackslash{}end\{tabular\}" in text
+
+
+def test_csv_keeps_reasons_as_they_are(hostile):
+    (row,) = build_rows(hostile).values()
+    assert row["reason"] == HOSTILE
+
+
+def test_damaged_record_leaves_the_old_table(tmp_path):
+    layout = write_example(tmp_path)
+    table.build(layout)
+    before = layout.table("csv").read_bytes()
+    path = layout.launch("ddp.gloo.1x2.convnet.digits", 1, 3) / "record.json"
+    path.write_text("{")
+    with pytest.raises(ValueError, match=r"1/3/record\.json is damaged"):
+        table.build(layout)
+    assert layout.table("csv").read_bytes() == before
+
+
+def test_empty_plan_makes_an_empty_table(tmp_path):
+    layout = write_plan(tmp_path, [])
+    table.build(layout)
+    assert layout.table("csv").read_text() == f"{HEADER}\n"
+
+
+def test_summaries_of_rows_that_are_not_ok_hold_nothing(tmp_path):
+    for summary in summarise(load(write_example(tmp_path))):
+        if summary.row.status != "ok":
+            assert not summary.numbers
+            assert not summary.measures
+            assert not summary.bases
+
+
+def test_the_room_itself_imports_nothing():
+    assert rankbench.results.__file__
+    body = ast.parse(Path(rankbench.results.__file__).read_text()).body
+    assert [type(node) for node in body] == [ast.Expr]

@@ -1,0 +1,190 @@
+"""Every complaint about a file names the file, the key, what is expected, and more."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from rankbench.cell import Cell
+from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.experiment import PROTOCOL
+from rankbench.matrix.schema import (
+    check,
+    did_you_mean,
+    load_schema,
+    load_yaml,
+    with_defaults,
+)
+
+pytestmark = pytest.mark.unit
+
+SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["name", "kind"],
+    "properties": {
+        "name": {"type": "string"},
+        "kind": {"enum": ["slow", "fast", None]},
+        "count": {"type": "integer", "minimum": 1, "description": "how many"},
+        "rate": {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1},
+        "list": {"type": "array", "minItems": 1, "uniqueItems": True, "default": [0.0]},
+        "size": {"anyOf": [{"const": "auto"}, {"type": "integer"}], "default": "auto"},
+    },
+}
+GOOD = {"name": "x", "kind": "slow"}
+
+
+# --- reading YAML ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"a: [1", "is not YAML: "),
+        (b"a: 1\n b: 2", "is not YAML: "),
+        (b"a: 1\nb: 2\na: 3", r"key 'a' stands twice(.|\n)*line 3"),
+        (b"x: {a: 1, a: 2}", "key 'a' stands twice"),
+        (b"a: {{ name }}", "is not YAML: .*unhashable key"),
+        (b"a: !!python/object:os.system {}", "is not YAML: "),
+        (b"- a\n- b", "expected keys with values at the top, got list"),
+        (b"just words", "expected keys with values at the top, got string"),
+        (b"", "expected keys with values at the top, got null"),
+        (b"\x7fELF\x02\x01\xff\xfe\x00", "cannot be read: .*codec can't decode"),
+        (b"a: \x00", "is not YAML: "),
+    ],
+)
+def test_not_a_mapping(tmp_path: Path, data: bytes, complaint: str) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=rf"(?s)^{path}: .*{complaint}"):
+        load_yaml(path)
+
+
+def test_missing_file_and_folder(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing.yaml", tmp_path):
+        with pytest.raises(ValueError, match=rf"^{path}: cannot be read: "):
+            load_yaml(path)
+
+
+def test_aliases_are_no_duplicates(tmp_path: Path) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text("a: &x {k: 1}\nb: *x\n")
+    assert load_yaml(path) == {"a": {"k": 1}, "b": {"k": 1}}
+
+
+# --- checking --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"nmae": 1}, r"unknown key 'nmae'; did you mean 'name'\? \(known keys: name,"),
+        ({"zzz": 1}, r"unknown key 'zzz' \(known keys: name, kind,"),
+        ({1: 1}, r"unknown key 1 \("),
+        ({"name": 5}, "name: expected string, got integer 5"),
+        ({"name": None}, "name: expected string, got null None"),
+        ({"kind": "slwo"}, "'slwo' is not one of slow, fast, null; did you mean 'slow'"),
+        ({"kind": "FAST"}, "kind: 'FAST' is not one of .*did you mean 'fast'"),
+        ({"count": 0}, r"count: expected at least 1, got integer 0 \(how many\)"),
+        ({"count": "1"}, r"count: expected integer, got string '1' \(how many\)"),
+        ({"count": 1.5}, "count: expected integer, got number 1.5"),
+        ({"count": 2.0}, "count: expected integer, got number 2.0"),
+        ({"count": True}, "count: expected integer, got boolean True"),
+        ({"rate": 0}, "rate: expected more than 0, got integer 0"),
+        ({"rate": 1}, "rate: expected less than 1, got integer 1"),
+        ({"rate": float("inf")}, "rate: expected number, got number inf"),
+        ({"rate": float("nan")}, "rate: expected number, got number nan"),
+        ({"rate": {}}, "rate: expected number, got object {}"),
+        ({"list": []}, "list: expected at least one value, got an empty list"),
+        ({"list": [1, 2, 1]}, "list: 1 listed twice"),
+        ({"size": "big"}, "size: expected auto or integer, got string 'big'"),
+    ],
+)
+def test_check(change: dict[Any, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=f"^f.yaml: .*{complaint}"):
+        check({**GOOD, **change}, SCHEMA, source="f.yaml")
+
+
+def test_all_mistakes_are_told_at_once_and_each_once() -> None:
+    with pytest.raises(ValueError, match="missing") as caught:
+        check({"count": 0, "zzz": 1}, SCHEMA, source="f.yaml")
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 4
+    assert all(line.startswith("f.yaml: ") for line in lines)
+    for part in ("'name' is missing", "'kind' is missing", "'zzz'", "count: "):
+        assert sum(part in line for line in lines) == 1
+
+
+def test_good_values_pass() -> None:
+    check({**GOOD, "count": 1, "rate": 0.5, "list": [1, 2]}, SCHEMA, source="f.yaml")
+
+
+def test_defaults_keep_the_order_of_the_schema_and_are_copies() -> None:
+    filled = with_defaults({"kind": "fast", "name": "x"}, SCHEMA)
+    assert list(filled) == list(SCHEMA["properties"])
+    assert filled["size"] == "auto"
+    filled["list"].append(1)
+    assert with_defaults(GOOD, SCHEMA)["list"] == [0.0]
+
+
+def test_another_spelling_of_the_default_is_the_default() -> None:
+    spelled = with_defaults({**GOOD, "list": [0, 5]}, SCHEMA)["list"]
+    assert [repr(value) for value in spelled] == ["0.0", "5"]
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [("dpd", "; did you mean 'ddp'?"), ("NCCL", "; did you mean 'nccl'?"), ("q", "")],
+)
+def test_did_you_mean(word: str, said: str) -> None:
+    assert did_you_mean(word, ["ddp", "nccl", "single"]) == said
+
+
+# --- the schemas themselves ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["experiment", "site"])
+def test_schema_is_one_and_describes_itself(name: str) -> None:
+    schema = load_schema(name)
+    Draft202012Validator.check_schema(schema)
+    for key, rule in schema["properties"].items():
+        assert rule["description"], key
+
+
+@pytest.mark.parametrize("name", ["experiment", "site"])
+def test_defaults_obey_their_own_rules(name: str) -> None:
+    schema = load_schema(name)
+    properties = schema["properties"]
+    defaults = {k: rule["default"] for k, rule in properties.items() if "default" in rule}
+    check(defaults, {**schema, "required": []}, source=name)
+    # Every key can be left out, but those that say what is measured.
+    assert properties.keys() - defaults.keys() == set(schema.get("required", []))
+
+
+def test_strategy_options_have_defaults_that_obey_their_rules() -> None:
+    for facts in load_catalog().strategies.values():
+        schema = {"type": "object", "properties": facts.options}
+        check(with_defaults({}, schema), schema, source=facts.name)
+        assert all("default" in rule for rule in facts.options.values())
+
+
+def test_names_in_the_defaults_exist() -> None:
+    properties, catalog = load_schema("experiment")["properties"], load_catalog()
+    for key, known in [
+        ("model", catalog.models),
+        ("data", catalog.data),
+        ("launcher", catalog.launchers),
+    ]:
+        assert set(properties[key]["default"]) <= set(known)
+
+
+def test_sweep_keys_are_the_fields_of_a_cell() -> None:
+    properties = load_schema("experiment")["properties"]
+    sweep = {k for k, rule in properties.items() if rule.get("type") == "array"}
+    fields = {field.name for field in dataclasses.fields(Cell)}
+    assert sweep - {"exclude"} == fields - {"options", *PROTOCOL}
+    assert set(PROTOCOL) <= properties.keys()

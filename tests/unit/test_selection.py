@@ -1,0 +1,87 @@
+"""Filters: `only` and `exclude`."""
+
+from __future__ import annotations
+
+import pytest
+from factories import make_cell
+
+from rankbench.matrix.selection import Filter, select, spell, spell_value
+
+pytestmark = pytest.mark.unit
+
+CELLS = [
+    make_cell(strategy="single", backend="none"),
+    make_cell(options={"bucket_mb": 1, "static_graph": True}),
+    make_cell(options={"bucket_mb": 25, "static_graph": False}, topology="1x2"),
+]
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("strategy=ddp", [False, True, True]),
+        ("strategy=ddp,single", [True, True, True]),
+        ("strategy=ddp topology=1x1", [False, True, False]),
+        ("  topology=1x2\n", [False, False, True]),
+        ("bucket_mb=1,25", [False, True, True]),
+        ("static_graph=true", [False, True, False]),
+        ("steps=null", [True, True, True]),
+        ("learning_rate=0.01 pin_memory=false", [True, True, True]),
+    ],
+)
+def test_accepts(text: str, kept: list[bool]) -> None:
+    wanted = Filter.parse(text)
+    wanted.check(CELLS)
+    assert [wanted.accepts(cell) for cell in CELLS] == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", "an empty filter"),
+        ("  ", "an empty filter"),
+        ("strategy", "'strategy' is not key=value,value"),
+        ("strategy=", "'strategy=' is not key=value"),
+        ("=ddp", "'=ddp' is not key=value"),
+        ("strategy=ddp,", "'strategy=ddp,' is not key=value"),
+        ("strategy = ddp", "'strategy' is not key=value"),
+        ("seed=1 seed=2", "'seed' stands twice"),
+    ],
+)
+def test_parse_refuses(text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Filter.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("bucket_bm=1", "unknown key 'bucket_bm'; did you mean 'bucket_mb'"),
+        ("options=x", "unknown key 'options'"),
+        ("topology=1x3", r"no cell has topology=1x3 \(there are 1x1, 1x2\)"),
+        ("strategy=ddp,sinlge", "strategy=sinlge .*did you mean 'single'"),
+        ("bucket_mb=2", r"no cell has bucket_mb=2 \(there are 1, 25\)"),
+    ],
+)
+def test_check_refuses(text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        Filter.parse(text).check(CELLS)
+
+
+def test_select_takes_what_any_filter_accepts() -> None:
+    filters = [Filter.parse("strategy=single"), Filter.parse("topology=1x2")]
+    assert select(CELLS, iter(filters)) == [True, False, True]
+    assert select(CELLS, []) == [False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "null"), (True, "true"), (False, "false"), (1e-6, "1e-06"), (25, "25")],
+)
+def test_spell_value(value: object, text: str) -> None:
+    assert spell_value(value) == text
+
+
+def test_spell_tells_a_missing_key_from_null() -> None:
+    assert spell(CELLS[0], "steps") == "null"
+    assert spell(CELLS[0], "bucket_mb") is None

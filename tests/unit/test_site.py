@@ -1,0 +1,107 @@
+"""The site file joined with what a look at the machine found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from factories import make_probe
+
+from rankbench.matrix.site import Site, load_site
+
+pytestmark = pytest.mark.unit
+
+GPUS = {
+    "cuda": "12.8",
+    "cuda_devices": ["H100", "H100"],
+    "backends": ["gloo", "nccl"],
+    "cores": 16,
+}
+
+
+def site_of(folder: Path, text: str, **probe: Any) -> Site:
+    path = folder / "site.yaml"
+    path.write_text(text)
+    return load_site(path, make_probe(**probe))
+
+
+@pytest.mark.parametrize(
+    ("text", "probe", "device", "cuda_devices", "cores"),
+    [
+        ("device: auto", {}, "cpu", 0, 2),
+        ("device: auto", GPUS, "cuda", 2, 16),
+        ("device: cpu", GPUS, "cpu", 2, 16),
+        ("device: cuda", GPUS, "cuda", 2, 16),
+        ("devices_per_node: 1", {}, "cpu", 0, 1),
+        ("devices_per_node: 4", GPUS, "cuda", 4, 16),
+        ("device: cpu\ndevices_per_node: 4", GPUS, "cpu", 2, 4),
+    ],
+)
+def test_devices(
+    tmp_path: Path,
+    text: str,
+    probe: dict[str, Any],
+    device: str,
+    cuda_devices: int,
+    cores: int,
+) -> None:
+    site = site_of(tmp_path, text, **probe)
+    assert (site.device, site.cuda_devices, site.cores) == (device, cuda_devices, cores)
+
+
+def test_facts_of_the_file(tmp_path: Path) -> None:
+    text = "nodes: 4\ndata_dir: /scratch/data\nresults_dir: out\ncpu_threads_per_gpu: 8"
+    site = site_of(tmp_path, text)
+    assert (site.nodes, site.data_dir, site.results_dir) == (4, "/scratch/data", "out")
+    assert (site.cpu_threads_per_gpu, site.torch) == (8, "2.9.0")
+
+
+@pytest.mark.parametrize(
+    ("backend", "probe", "reason"),
+    [
+        ("gloo", {}, None),
+        ("gloo", {"backends": []}, "this torch (2.9.0) has no GLOO: install"),
+        ("mpi", {}, "this torch (2.9.0) has no MPI: build torch with MPI"),
+        ("mpi", {"backends": ["mpi"]}, None),
+        ("nccl", {}, "needs a CUDA device; this torch (2.9.0) is built without CUDA"),
+        ("nccl", {**GPUS, "cuda_devices": []}, "this machine has none that torch sees"),
+        ("nccl", {**GPUS, "backends": ["gloo"]}, "has no NCCL: install a CUDA build"),
+        ("nccl", GPUS, None),
+        ("ccl", GPUS, "oneCCL bindings are no longer made"),
+    ],
+)
+def test_backends(
+    tmp_path: Path, backend: str, probe: dict[str, Any], reason: str | None
+) -> None:
+    found = site_of(tmp_path, "nodes: 1", **probe).backends[backend]
+    if reason is None:
+        assert found is None
+    else:
+        assert reason in str(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("device: cuda", "device: cuda, but this torch .* is built without CUDA"),
+        ("device: gpu", "device: 'gpu' is not one of auto, cpu, cuda; did you mean"),
+        ("nodes: 0", "nodes: expected at least 1, got integer 0"),
+        ("nodes: 2.0", "nodes: expected integer, got number 2.0"),
+        ("devices_per_node: all", "devices_per_node: expected auto or integer"),
+        ("device_per_node: 1", "unknown key .*did you mean 'devices_per_node'"),
+        ("data_dir: 5", "data_dir: expected string, got integer 5"),
+    ],
+)
+def test_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    path = tmp_path / "site.yaml"
+    with pytest.raises(ValueError, match=f"^{path}: {complaint}"):
+        site_of(tmp_path, text)
+
+
+def test_profiles_of_the_project_are_good() -> None:
+    root = Path(__file__).resolve().parents[2]
+    found = list(root.glob("*_profile/site.yaml"))
+    assert found
+    for path in found:
+        assert load_site(path, make_probe(**GPUS)).nodes >= 1
