@@ -116,12 +116,15 @@ def small_model() -> nn.Module:
 
 
 def planted_model(seconds: float) -> nn.Module:
-    """Two layers; between their gradients backward takes so long."""
-    wide = 256
+    """Backward takes so long between the gradients of the first bucket and the last.
+
+    DDP's first bucket is full at 1 MiB: the two upper layers.
+    """
+    wide = 512
     return nn.Sequential(
         nn.Linear(FEATURES, wide),
-        nn.Linear(wide, wide),
         _SleepInBackward(seconds),
+        nn.Linear(wide, wide),
         nn.Linear(wide, CLASSES),
     )
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.mark.parametrize(
     ("count", "rank"),
-    # Le Boudec's table of rank intervals at 95 %, appendix A.
+    # The critical values of the two-sided sign test at 5 %, plus one.
     [(6, 1), (7, 1), (8, 1), (9, 2), (10, 2), (11, 2), (12, 3), (15, 4), (20, 6)],
 )
 def test_interval_ends_at_the_tabled_ranks(count, rank):
