@@ -8,15 +8,21 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from rankbench.record import first_line
 from rankbench.results.notes import Note
 from rankbench.results.text import SHOWN, Text
+
+# The notes have the whole reason.
+_REASON_WIDTH = 60
 
 
 def to_markdown(
     title: str, rows: Sequence[dict[str, Text]], notes: Sequence[Note]
 ) -> str:
     """A page with the table and its notes below."""
-    frame = _frame(rows, list(SHOWN)).map(_escape_markdown)
+    frame = _frame(rows, list(SHOWN))
+    frame["reason"] = [first_line(text, _REASON_WIDTH) for text in frame["reason"]]
+    frame = frame.map(_escape_markdown)
     align = ["left" if name is None else "right" for name in SHOWN.values()]
     table = frame.to_markdown(index=False, disable_numparse=True, colalign=align)
     listed = "\n".join(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import jinja2
-from markupsafe import Markup
 
 from rankbench.results.notes import Note
 from rankbench.results.text import SHOWN, Text
@@ -22,17 +21,19 @@ h2 { margin: 2.5rem 0 .75rem; font-size: 1.15rem; }
   border-radius: 8px; }
 table { width: 100%; border-collapse: separate; border-spacing: 0; font-size: .87rem;
   font-variant-numeric: tabular-nums; }
-th, td { padding: .45rem .75rem; border-bottom: 1px solid var(--line);
+th, td { padding: .45rem .6rem; border-bottom: 1px solid var(--line);
   text-align: left; vertical-align: top; white-space: nowrap; }
+thead th { vertical-align: bottom; white-space: normal; }
 tr:last-child td { border-bottom: 0; }
 thead th { position: sticky; top: 0; z-index: 2; background: var(--head);
   font-weight: 600; }
 td:first-child, th:first-child { position: sticky; left: 0; background: #fff; }
+td:first-child { max-width: 24rem; white-space: normal; overflow-wrap: anywhere; }
 thead th:first-child { z-index: 3; background: var(--head); }
 tbody tr:hover td { background: #f8fafc; }
-.number { text-align: right; }
+td.number, th.number { text-align: right; }
 .interval { display: block; color: var(--faint); font-size: .78rem; }
-.reason { min-width: 16rem; white-space: normal; color: var(--faint); }
+td.reason { white-space: normal; color: var(--faint); }
 code { font: .92em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 .status { display: inline-block; padding: 0 .55em; border-radius: 1em;
   background: #fde8e8; color: #9b1c1c; }
@@ -58,7 +59,7 @@ _PAGE = """\
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{{ title }} - rankbench</title>
 <style>
-{{ style }}</style>
+{{ style | safe }}</style>
 </head>
 <body>
 <h1>{{ title }}</h1>
@@ -68,28 +69,31 @@ all columns: <a href="table.csv">table.csv</a></p>
 <table>
 <thead>
 <tr>
-{%- for column, name in columns %}
-<th scope="col"{% if name %} class="number"{% endif %}>{{ column }}</th>
+<th scope="col">cell</th>
+<th scope="col">status</th>
+<th scope="col">launches</th>
+{%- for column in numbers %}
+<th scope="col" class="number">{{ column }}</th>
 {%- endfor %}
+<th scope="col">marks</th>
 </tr>
 </thead>
 <tbody>
 {%- for row in rows %}
 <tr>
-{%- for column, name in columns %}
-{%- set text = row[column] %}
-{%- if column == "cell" %}
-<td><code>{{ text.value }}</code></td>
-{%- elif column == "status" %}
-<td><span class="status {{ text.value }}">{{ text.value }}</span></td>
-{%- elif name %}
-<td class="number">{{ text.value }}
-{%- if text.interval %} <span class="interval">{{ text.interval }}</span>
-{%- endif %}</td>
+<td><code>{{ row.cell }}</code></td>
+<td><span class="status {{ row.status }}">{{ row.status }}</span></td>
+<td>{{ row.launches }}</td>
+{%- if row.reason.value %}
+<td class="reason" colspan="{{ numbers | length }}">{{ row.reason }}</td>
 {%- else %}
-<td{% if column == "reason" %} class="reason"{% endif %}>{{ text.value }}</td>
-{%- endif %}
+{%- for column in numbers %}
+<td class="number">{{ row[column].value }}
+{%- if row[column].interval %} <span class="interval">{{ row[column].interval }}</span>
+{%- endif %}</td>
 {%- endfor %}
+{%- endif %}
+<td>{{ row.marks }}</td>
 </tr>
 {%- endfor %}
 </tbody>
@@ -105,8 +109,7 @@ all columns: <a href="table.csv">table.csv</a></p>
 <h2>Notes</h2>
 <dl>
 {%- for note in notes %}
-<dt>{{ note.term }}</dt>
-<dd>{{ note.text }}</dd>
+<dt>{{ note.term }}</dt><dd>{{ note.text }}</dd>
 {%- endfor %}
 </dl>
 </body>
@@ -114,8 +117,8 @@ all columns: <a href="table.csv">table.csv</a></p>
 """
 
 PLOTS = {
-    "scaling": "Throughput against devices. Small: every launch; large: their median "
-    "with its 95% interval; hollow: ranks share a core or a GPU; dashed: the ideal.",
+    "scaling": "Throughput against devices. Large: medians; beside them every launch "
+    "and the 95% interval; hollow: ranks share a core or a GPU; dashed: the ideal.",
     "phases": "Mean time of a step by phase, over ranks, steps and launches.",
 }
 
@@ -127,10 +130,10 @@ def to_html(title: str, rows: Sequence[dict[str, Text]], notes: Sequence[Note]) 
     )
     return environment.from_string(_PAGE).render(
         title=title,
-        style=Markup(_STYLE),
+        style=_STYLE,
         rows=rows,
-        ok=sum(row["status"].value == "ok" for row in rows),
-        columns=list(SHOWN.items()),
+        ok=sum(not row["reason"].value for row in rows),
+        numbers=[column for column, name in SHOWN.items() if name],
         plots=list(PLOTS.items()),
         notes=notes,
     )

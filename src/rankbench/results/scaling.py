@@ -22,6 +22,10 @@ _HEIGHT = 3.6
 _LINEAR_UP_TO = 8
 _LEGEND_WIDTH = 100  # characters
 
+# Shares of an axis: between two columns of launches, and between points that touch.
+_COLUMN = 0.011
+_TOUCHING = 0.02
+
 
 def draw_scaling(panels: Sequence[Panel], *, width: float) -> Figure:
     """Throughput against devices: every launch, medians with intervals, the ideal.
@@ -45,14 +49,17 @@ def draw_scaling(panels: Sequence[Panel], *, width: float) -> Figure:
     handles = [
         Line2D([], [], color=colors[n], marker="o", ms=5, label=n) for n in names
     ]
-    shape = partial(Line2D, [], [], color="0.4", linestyle="", markersize=5)
+    shape = partial(Line2D, [], [], color="0.4", linestyle="")
     if len(hosts) > 1:
         handles += [
-            shape(marker=markers[n], label="1 host" if n == 1 else f"{n} hosts")
+            shape(marker=markers[n], ms=5, label="1 host" if n == 1 else f"{n} hosts")
             for n in hosts
         ]
     if any(is_shared(point) for point in points):
-        handles.append(shape(marker="o", mfc="white", label="oversubscribed"))
+        handles.append(shape(marker="o", ms=5, mfc="white", label="oversubscribed"))
+    handles.append(shape(marker="o", ms=2.2, label="each launch"))
+    band = partial(Line2D, [], [], color="0.4", linewidth=4, solid_capstyle="butt")
+    handles.append(band(alpha=0.3, label="95% interval"))
     longest = max(len(str(handle.get_label())) for handle in handles)
     columns = max(1, min(4, _LEGEND_WIDTH // (longest + 6)))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)
@@ -63,105 +70,85 @@ def _draw_panel(
     axes: Axes, panel: Panel, colors: dict[str, Any], markers: dict[int, str]
 ) -> None:
     devices = sorted({point.row.devices for point in panel.points})
-    slots = _Slots(devices, len(panel.series))
-    for index, series in enumerate(panel.series):
-        color = colors[series.name]
+    linear = devices[-1] <= _LINEAR_UP_TO
+    width = _COLUMN * (devices[-1] if linear else np.log2(devices[-1]) + 1)
+    for series in panel.series:
         for line in series.lines:
-            x = [slots.place(point.row.devices, index + 0.25) for point in line]
+            x = [point.row.devices for point in line]
             y = [point.numbers["throughput"].value for point in line]
-            axes.plot(x, y, color=color, lw=1.1, zorder=2)
+            axes.plot(x, y, color=colors[series.name], lw=1.1, zorder=2)
+    columns = _find_columns(panel.points, linear=linear)
+    for series in panel.series:
         for point in series.points:
-            x_launches = slots.place(point.row.devices, index - 0.25)
-            x_median = slots.place(point.row.devices, index + 0.25)
-            marker = markers[count_hosts(point.row.cell)]
-            _draw_launches(axes, point, x_launches, color=color, marker=marker)
-            _draw_median(axes, point, x_median, color=color, marker=marker)
+            count, column = point.row.devices, columns[point.row.id]
+            shift = (column + 1) * width
+            x_launches = count + shift if linear else count * 2**shift
+            color, marker = colors[series.name], markers[count_hosts(point.row.cell)]
+            # Of medians that lie on each other, each shows around the next.
+            size = max(2.0, 5.6 - 1.8 * column)
+            _draw_median(axes, point, color=color, marker=marker, size=size)
+            _draw_launches(axes, point, x_launches, color=color)
     for base in panel.bases:
-        ends = [slots.ends(count) for count in devices]
-        ideal = [[count * base.throughput.value] * 2 for count in devices]
+        ideal = [count * base.throughput.value for count in devices]
         label = f"ideal: devices x {describe_base(base)}"
-        axes.plot(
-            np.ravel(ends),
-            np.ravel(ideal),
-            "--",
-            color="0.5",
-            lw=1,
-            zorder=1,
-            label=label,
-        )
+        axes.plot(devices, ideal, "--", color="0.5", lw=1, zorder=1, label=label)
     if panel.bases:
         axes.legend(loc="upper left")
     axes.set_title(panel.title, parse_math=False)
     axes.set_ylabel("samples/s")
-    axes.set_xticks([slots.axis(count) for count in devices], list(map(str, devices)))
-    axes.grid(visible=False, axis="x")
-    if slots.linear:
+    if linear:
+        axes.set_xlim(0.5, devices[-1] + 0.5)
         axes.set_ylim(bottom=0)
     else:
+        axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_xticks(devices, [str(count) for count in devices])
+    axes.grid(visible=False, axis="x")
     sns.despine(ax=axes)
 
 
-class _Slots:
-    """The x axis: around each number of devices a slot, in it a column for each series.
-
-    Columns keep equal values from hiding each other. The ideal is flat within a slot:
-    no column makes its series look better.
-    """
-
-    def __init__(self, devices: Sequence[int], series: int) -> None:
-        self.linear = devices[-1] <= _LINEAR_UP_TO
-        places = [self.axis(count) for count in devices]
-        span = places[-1] - places[0] + 1
-        self._column = min(0.04 * span, 0.6 * min(np.diff(places), default=1) / series)
-        self._series = series
-
-    def axis(self, devices: int) -> float:
-        """The middle of a slot."""
-        return float(devices if self.linear else np.log2(devices))
-
-    def place(self, devices: int, series: float) -> float:
-        """The middle of a column."""
-        return self.axis(devices) + (series - (self._series - 1) / 2) * self._column
-
-    def ends(self, devices: int) -> tuple[float, float]:
-        """Left and right end of a slot."""
-        return self.place(devices, -0.5), self.place(devices, self._series - 0.5)
-
-
-def _draw_launches(
-    axes: Axes, point: Summary, x: float, *, color: Any, marker: str
-) -> None:
-    values = [launch.throughput for launch in point.measures]
-    axes.plot(
-        [x] * len(values),
-        values,
-        marker=marker,
-        linestyle="",
-        markersize=2.2,
-        color=color,
-        markerfacecolor="white" if is_shared(point) else color,
-        markeredgewidth=0.5,
-        alpha=0.7,
-        zorder=3,
-    )
+def _find_columns(points: Sequence[Summary], *, linear: bool) -> dict[str, int]:
+    """The column of each cell's launches: the first where they touch no others."""
+    ends = {}
+    for point in points:
+        values = [launch.throughput for launch in point.measures]
+        low, high = min(values), max(values)
+        ends[point.row.id] = (low, high) if linear else (np.log2(low), np.log2(high))
+    top = max(high for _, high in ends.values())
+    bottom = 0 if linear else min(low for low, _ in ends.values())
+    touch = _TOUCHING * (top - bottom)
+    columns: dict[str, int] = {}
+    for point in points:
+        low, high = ends[point.row.id]
+        taken = {
+            columns[other.row.id]
+            for other in points
+            if other.row.id in columns
+            and other.row.devices == point.row.devices
+            and ends[other.row.id][0] < high + touch
+            and ends[other.row.id][1] > low - touch
+        }
+        columns[point.row.id] = min(set(range(len(points))) - taken)
+    return columns
 
 
 def _draw_median(
-    axes: Axes, point: Summary, x: float, *, color: Any, marker: str
+    axes: Axes, point: Summary, *, color: Any, marker: str, size: float
 ) -> None:
+    """The median, at the true number of devices."""
+    value = point.numbers["throughput"].value
+    fill = "white" if is_shared(point) else color
+    axes.plot(point.row.devices, value, marker, ms=size, mfc=fill, mec=color, zorder=3)
+
+
+def _draw_launches(axes: Axes, point: Summary, x: float, *, color: Any) -> None:
+    """Every launch and the interval of their median, in a column beside the medians."""
+    values = [launch.throughput for launch in point.measures]
     number = point.numbers["throughput"]
     if number.low is not None and number.high is not None:
-        axes.vlines(x, number.low, number.high, color=color, lw=1.4, zorder=3)
-    axes.plot(
-        x,
-        number.value,
-        marker=marker,
-        markersize=4.5,
-        color=color,
-        markerfacecolor="white" if is_shared(point) else color,
-        zorder=4,
-    )
+        axes.vlines(x, number.low, number.high, color=color, lw=4, alpha=0.3)
+    fill = "white" if is_shared(point) else color
+    axes.plot([x] * len(values), values, "o", ms=2.2, mew=0.4, mfc=fill, mec=color)

@@ -41,10 +41,10 @@ def median(values: Sequence[float]) -> Estimate:
 
     The number of values below the true median is binomial(n, 1/2), whatever their
     distribution. The interval takes the k-th smallest and k-th largest value, with the
-    largest k that keeps at least 95 %; below 6 values there is none. This is the exact
-    form of Le Boudec, Performance Evaluation of Computer and Communication Systems
-    (2010), theorem 2.1, which Hoefler and Belli, Scientific Benchmarking of Parallel
-    Computing Systems (SC'15), section 3.1.3, recommend in its normal approximation.
+    largest k that keeps at least 95 %; below 6 values there is none. See Le Boudec,
+    Performance Evaluation of Computer and Communication Systems (2010), chapter 2;
+    Hoefler and Belli, Scientific Benchmarking of Parallel Computing Systems (SC'15),
+    recommend it in its normal approximation, this is the exact form.
     """
     ordered = sorted(values)
     count = len(ordered)

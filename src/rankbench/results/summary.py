@@ -131,14 +131,14 @@ def _find_single(row: Row, ok: Sequence[Row]) -> Row | None:
 
 
 def _find_own(row: Row, ok: Sequence[Row]) -> Row | None:
-    """The one-device row of the same strategy; of several, itself, else the first."""
+    """The one-device row of the same strategy."""
     key = _key(row.cell, _FREE_OF_OWN)
-    found = [
+    found = (
         other
         for other in ok
         if other.cell.topology == "1x1" and _key(other.cell, _FREE_OF_OWN) == key
-    ]
-    return min(found, key=lambda other: other.id != row.id, default=None)
+    )
+    return next(found, None)
 
 
 def _ratio(

@@ -89,8 +89,13 @@ def make_table(results: Results, summaries: Sequence[Summary]) -> pd.DataFrame:
 
 def to_csv(table: pd.DataFrame) -> str:
     """The table as text that two machines write alike."""
-    text: str = table.to_csv(index=False, float_format=figures, lineterminator="\n")
+    text: str = table.to_csv(index=False, float_format=_figures, lineterminator="\n")
     return text
+
+
+def _figures(value: object) -> str:
+    assert isinstance(value, float)
+    return figures(value)
 
 
 def _columns(summary: Summary) -> dict[str, Any]:

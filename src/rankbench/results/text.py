@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rankbench.record import first_line
 from rankbench.results.statistics import Estimate
 from rankbench.results.summary import Base, Summary
 
@@ -25,7 +24,6 @@ SHOWN = {
     "marks": None,
     "reason": None,
 }
-_REASON_WIDTH = 60
 
 
 class Text(NamedTuple):
@@ -75,7 +73,7 @@ def _show(summary: Summary) -> dict[str, Text]:
         "status": row.status,
         "launches": f"{row.ok}/{row.wanted}" if row.wanted else "",
         "marks": ", ".join(summary.marks),
-        "reason": first_line(row.reason or "", _REASON_WIDTH),
+        "reason": row.reason or "",
     }
     return {
         column: Text(texts[column])

@@ -1,0 +1,179 @@
+"""A step inside the harness against a bare training loop, which is written out below.
+
+Both train the same model from the same weights on the same batches, in the same
+processes, in blocks that take turns: what the machine does to one it does to the other.
+Step time is the median over a block of the slowest rank's time for a step.
+
+    python benchmarks/harness.py            # single and ddp on 2 ranks
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+BLOCK = 22  # steps: one epoch of digits at batch 64
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pairs", type=int, default=60, help="pairs of blocks")
+    parser.add_argument("--data", type=Path, default=Path("data"))
+    arguments = parser.parse_args()
+    for strategy, ranks in (("single", 1), ("ddp", 2)):
+        with tempfile.TemporaryDirectory() as folder:
+            command = [
+                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+                *(f"--nproc-per-node={ranks}", __file__, "--rank", strategy),
+                *("--pairs", str(arguments.pairs), "--data", str(arguments.data)),
+                *("--out", folder),
+            ]
+            subprocess.run([*command], check=True, env=_environment())
+            blocks = [json.loads(p.read_text()) for p in sorted(Path(folder).iterdir())]
+        from pairs import report
+
+        report(
+            f"{strategy}, {ranks} rank{'s' if ranks > 1 else ''}: harness over bare",
+            _slowest([b["harness"] for b in blocks]),
+            _slowest([b["bare"] for b in blocks]),
+            unit="ms",
+        )
+
+
+def _environment() -> dict[str, str]:
+    import os
+
+    return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+
+
+def _slowest(ranks: list[list[list[float]]]) -> list[float]:
+    """Per block: median over its steps of the slowest rank's milliseconds."""
+    return [
+        statistics.median(max(steps) * 1e3 for steps in zip(*block, strict=True))
+        for block in zip(*ranks, strict=True)
+    ]
+
+
+def be_rank(strategy_name: str, pairs: int, data_dir: Path, out: Path) -> None:
+    """One rank: alternate blocks of the bare loop and of the harness."""
+    from rankbench.environ import read_place
+    from rankbench.rank.placement import choose_cores, physical_cores, pin
+
+    place = read_place()
+    pin(choose_cores(place.local_rank, 1, physical_cores()))
+    import torch
+    from torch import distributed, nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    from rankbench.rank import data, models
+    from rankbench.rank.loading import Batches
+    from rankbench.rank.progress import Progress
+    from rankbench.rank.strategies import find_strategy
+    from rankbench.rank.strategies.base import World
+    from rankbench.rank.train import train
+    from rankbench.rank.worker import make_loss
+
+    torch.set_num_threads(1)
+    cpu = torch.device("cpu")
+    parallel = strategy_name == "ddp"
+    if parallel:
+        distributed.init_process_group("gloo")
+    train_set, _, classes = data.load("digits", data_dir)
+
+    def build() -> nn.Module:
+        torch.manual_seed(0)
+        return models.build("convnet", channels=1, image_size=28, classes=classes)
+
+    def batches() -> Batches:
+        return Batches(
+            train_set,
+            rank=place.rank,
+            ranks=place.size,
+            rank_batch=64,
+            seed=0,
+            num_workers=0,
+            pin_memory=False,
+            worker_cpus=set(),
+        )
+
+    def barrier() -> None:
+        if parallel:
+            distributed.barrier()
+
+    # --- ours ---
+    world = World(place.rank, place.size, place.local_rank, cpu, (cpu,), "gloo")
+    options = {"bucket_mb": 25, "gradient_as_bucket_view": False, "static_graph": False}
+    kind = find_strategy(strategy_name)
+    strategy = kind(world, make_loss("fp32", cpu), **(options if parallel else {}))
+    strategy.setup(build(), lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9))
+    phases = ["load", "transfer", *kind.phases]
+    file = out / f".progress{place.rank}"
+    file.write_bytes(bytes(8 * place.size))
+    progress = Progress(file, place.rank)
+    file.unlink()
+    ours = iter(batches())
+
+    def harness_block() -> list[float]:
+        measured = train(
+            strategy,
+            ours,
+            device=cpu,
+            phases=phases,
+            warmup=0,
+            steps=BLOCK,
+            non_blocking=False,
+            barrier=barrier,
+            progress=progress,
+        )
+        return [float(step) for step in measured.seconds.sum(axis=1)]
+
+    # --- the bare loop ---
+    model = build()
+    if parallel:
+        model = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    criterion = nn.CrossEntropyLoss()
+    theirs = iter(batches())
+
+    def bare_block() -> list[float]:
+        barrier()
+        seconds = []
+        for _ in range(BLOCK):
+            begun = time.perf_counter()
+            images, labels = next(theirs)
+            loss = criterion(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            seconds.append(time.perf_counter() - begun)
+        return seconds
+
+    blocks: dict[str, list[list[float]]] = {"harness": [], "bare": []}
+    kinds = [("harness", harness_block), ("bare", bare_block)]
+    for _, block in kinds:
+        block()  # warm-up
+    for pair in range(pairs):
+        for name, block in kinds if pair % 2 else kinds[::-1]:
+            blocks[name].append(block())
+    (out / f"rank{place.rank}.json").write_text(json.dumps(blocks))
+    if parallel:
+        distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if "--rank" in sys.argv:
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--rank", required=True)
+        parser.add_argument("--pairs", type=int, required=True)
+        parser.add_argument("--data", type=Path, required=True)
+        parser.add_argument("--out", type=Path, required=True)
+        chosen = parser.parse_args()
+        be_rank(chosen.rank, chosen.pairs, chosen.data, chosen.out)
+    else:
+        main()
