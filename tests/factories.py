@@ -1,4 +1,4 @@
-"""Cells, sites and records for tests: complete, and different only where one says so."""
+"""Cells, sites and records for tests: whole, different only where one says so."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ _PASSIVE = (
     "archive",
     "unlock",
     "cleanup_metadata",
+    "cleanup_shadow",
     "report",
     "print_compilation",
     "list_changes",
@@ -36,6 +37,11 @@ _PASSIVE = (
     "delete_temp_output",
     "containerize",
     "generate_unit_tests",
+    "export_cwl",
+    "list_conda_envs",
+    "conda_cleanup_envs",
+    "conda_create_envs_only",
+    "container_cleanup_images",
     "touch",
 )
 
@@ -66,7 +72,8 @@ def read_invocation(argv: Sequence[str] | None = None) -> Invocation:
     passive = any(values.get(flag) not in (None, False) for flag in _PASSIVE)
     given = arguments.profile
     profiles = [given] if isinstance(given, str | Path) else list(given or ())
-    named = [Path(p) for p in profiles if str(p) != "none"]
+    folders = [Path(p).parent if Path(p).is_file() else Path(p) for p in profiles]
+    named = [p for p in folders if str(p) != "none"]
     with_site = [p for p in named if (p / "site.yaml").exists()]
     # Of several profiles the last that has site facts counts, as for any other key.
     profile = (with_site or named or [Path(DEFAULT_PROFILE)])[-1]

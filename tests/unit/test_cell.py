@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 import pytest
-from factories import make_cell, make_shape
 
+from factories import make_cell, make_shape
 from rankbench import cell as cell_module
 from rankbench.cell import Cell, Shape, Topology
 

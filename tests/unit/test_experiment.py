@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import read_experiment
 
+from factories import read_experiment
 from rankbench.matrix import experiment as experiment_module
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
@@ -21,7 +21,7 @@ BASE = "name: x\nstrategy: ddp\n"
 SWEPT = "strategy: [single, ddp]\ntopology: [1x1, 1x2]\n"
 
 
-# --- bad input -------------------------------------------------------------------------
+# --- bad input ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,9 @@ SWEPT = "strategy: [single, ddp]\ntopology: [1x1, 1x2]\n"
             id="misspelt value in exclude",
         ),
         pytest.param(
-            BASE + "exclude: strategy", "exclude: 'strategy' is not key=value", id="word"
+            BASE + "exclude: strategy",
+            "exclude: 'strategy' is not key=value",
+            id="word",
         ),
     ],
 )
@@ -239,7 +241,7 @@ def test_each_line_names_the_file(tmp_path: Path) -> None:
     assert all(line.startswith(str(tmp_path / "experiment.yaml: ")) for line in lines)
 
 
-# --- good input ------------------------------------------------------------------------
+# --- good input ---------------------------------------------------------------------
 
 
 def test_single_values_are_lists_of_one(tmp_path: Path) -> None:

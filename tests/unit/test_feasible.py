@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from factories import (
     MPI_MISSING,
     NCCL_MISSING,
@@ -12,7 +13,6 @@ from factories import (
     make_gpu_site,
     make_site,
 )
-
 from rankbench.cell import Shape
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.feasible import find_obstacle, marks_of, shape_of
@@ -83,6 +83,12 @@ NCCL = {"backend": "nccl", **GPU}
         ),
         (
             {**NCCL, "topology": "1x2", "oversubscribe": True},
+            make_gpu_site(1),
+            "nccl refuses two ranks on one GPU",
+        ),
+        # No advice to oversubscribe, which would not help.
+        (
+            {**NCCL, "topology": "1x2"},
             make_gpu_site(1),
             "nccl refuses two ranks on one GPU",
         ),

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import make_site, read_plan_of
 
+from factories import make_site, read_plan_of
 from rankbench.matrix.plan import Plan, read_plan
 
 pytestmark = pytest.mark.unit
@@ -59,7 +59,7 @@ def test_plan_holds_what_jobs_need(plan: Plan) -> None:
 
 
 def test_feasible_cells(plan: Plan) -> None:
-    assert len(plan.feasible) == 4 + 4
+    assert len(plan.feasible) == 3 * 3
     assert {c.cell.backend for c in plan.feasible} == {"none", "gloo"}
     marked = [c for c in plan.cells.values() if c.marks]
     assert {c.cell.topology for c in marked} == {"1x3"}

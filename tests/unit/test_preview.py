@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from factories import make_site, read_plan_of
 
+from factories import make_site, read_plan_of
 from rankbench.matrix import preview as preview_module
 from rankbench.matrix.plan import Plan
 from rankbench.matrix.preview import LISTED, Preview
@@ -98,5 +98,7 @@ def test_thousands_of_cells_fit_on_a_screen(tmp_path: Path) -> None:
     text = f"name: x\nstrategy: ddp\ntopology: [1x1, 1x9]\nseed: [{seeds}]"
     plan = read_plan_of(tmp_path, text, make_site(cores=1))
     lines = lines_of(plan, {cell.id: 6 for cell in plan.feasible})
-    assert lines[0] == "2000 cells: 1000 to measure, 0 measured, 1000 that cannot run here"
+    assert (
+        lines[0] == "2000 cells: 1000 to measure, 0 measured, 1000 that cannot run here"
+    )
     assert len(lines) < LISTED + 10

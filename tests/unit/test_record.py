@@ -8,8 +8,8 @@ import threading
 from pathlib import Path
 
 import pytest
-from factories import make_record
 
+from factories import make_record
 from rankbench.record import (
     FAILURES,
     MAX_RETRIES,
@@ -36,7 +36,7 @@ OWNER = make_record("cancelled", "owner")
 USER = make_record("cancelled", "user", reason="interrupted by SIGINT")
 
 
-# --- files -----------------------------------------------------------------------------
+# --- files --------------------------------------------------------------------------
 
 
 def test_reader_never_sees_half_a_file(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_record_of_another_version_is_refused(
         read_attempt(tmp_path)
 
 
-# --- verdicts --------------------------------------------------------------------------
+# --- verdicts -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ SCHEMA = {
 GOOD = {"name": "x", "kind": "slow"}
 
 
-# --- reading YAML ----------------------------------------------------------------------
+# --- reading YAML -------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_aliases_are_no_duplicates(tmp_path: Path) -> None:
     assert load_yaml(path) == {"a": {"k": 1}, "b": {"k": 1}}
 
 
-# --- checking --------------------------------------------------------------------------
+# --- checking -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,10 @@ def test_aliases_are_no_duplicates(tmp_path: Path) -> None:
         ({1: 1}, r"unknown key 1 \("),
         ({"name": 5}, "name: expected string, got integer 5"),
         ({"name": None}, "name: expected string, got null None"),
-        ({"kind": "slwo"}, "'slwo' is not one of slow, fast, null; did you mean 'slow'"),
+        (
+            {"kind": "slwo"},
+            "'slwo' is not one of slow, fast, null; did you mean 'slow'",
+        ),
         ({"kind": "FAST"}, "kind: 'FAST' is not one of .*did you mean 'fast'"),
         ({"count": 0}, r"count: expected at least 1, got integer 0 \(how many\)"),
         ({"count": "1"}, r"count: expected integer, got string '1' \(how many\)"),
@@ -144,7 +147,7 @@ def test_did_you_mean(word: str, said: str) -> None:
     assert did_you_mean(word, ["ddp", "nccl", "single"]) == said
 
 
-# --- the schemas themselves ------------------------------------------------------------
+# --- the schemas themselves ---------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["experiment", "site"])
@@ -159,7 +162,9 @@ def test_schema_is_one_and_describes_itself(name: str) -> None:
 def test_defaults_obey_their_own_rules(name: str) -> None:
     schema = load_schema(name)
     properties = schema["properties"]
-    defaults = {k: rule["default"] for k, rule in properties.items() if "default" in rule}
+    defaults = {
+        k: rule["default"] for k, rule in properties.items() if "default" in rule
+    }
     check(defaults, {**schema, "required": []}, source=name)
     # Every key can be left out, but those that say what is measured.
     assert properties.keys() - defaults.keys() == set(schema.get("required", []))

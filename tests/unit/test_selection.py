@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from factories import make_cell
 
+from factories import make_cell
 from rankbench.matrix.selection import Filter, select, spell, spell_value
 
 pytestmark = pytest.mark.unit

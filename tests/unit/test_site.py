@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from factories import make_probe
 
+from factories import make_probe
 from rankbench.matrix.site import Site, load_site
 
 pytestmark = pytest.mark.unit

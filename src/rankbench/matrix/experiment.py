@@ -71,7 +71,8 @@ def load_experiment(path: Path, catalog: Catalog, *, cuda: bool) -> Experiment:
         _check_protocol(values)
         cells = _expand(values, strategies, schema, cuda=cuda)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        lines = str(error).splitlines()
+        raise ValueError("\n".join(f"{path}: {line}" for line in lines)) from error
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     return Experiment(values["name"], path, digest, values, cells)
 
@@ -121,7 +122,7 @@ def _expand_strategies(
                 f"{did_you_mean(name, known)}"
             )
         facts = catalog.strategies[name]
-        for resolved in _expand_options(facts, options or {}):
+        for resolved in _expand_options(facts, {} if options is None else options):
             expanded.append((facts, resolved))
     return expanded
 
@@ -137,6 +138,12 @@ def _expand_options(
         "properties": facts.options,
     }
     lists = {k: v if isinstance(v, list) else [v] for k, v in options.items()}
+    for option, values in lists.items():
+        if not values:
+            raise ValueError(
+                f"strategy.{facts.name}: {option}: expected at least one value, "
+                "got an empty list"
+            )
     for combination in itertools.product(*lists.values()):
         chosen = dict(zip(lists, combination, strict=True))
         check(chosen, schema, source=f"strategy.{facts.name}")

@@ -152,16 +152,23 @@ def read_plan(path: Path) -> Plan:
             f"{path} has plan schema {value.get('schema')}, "
             f"this rankbench reads {PLAN_VERSION}: run snakemake to plan again"
         )
-    cells = {
-        entry["id"]: PlannedCell(
-            id=entry["id"],
-            hash=entry["hash"],
-            cell=Cell.from_dict(entry["cell"]),
-            shape=Shape(**entry["shape"]),
-            phases=entry["phases"],
-            infeasible=entry["infeasible"],
-            marks=entry["marks"],
-        )
-        for entry in value["cells"]
-    }
-    return Plan(value["experiment"], value["site"], value["code"], cells)
+    try:
+        cells = {entry["id"]: _read_cell(entry) for entry in value["cells"]}
+        return Plan(value["experiment"], value["site"], value["code"], cells)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} is damaged or of another version ({error}): "
+            "run snakemake to plan again"
+        ) from error
+
+
+def _read_cell(entry: dict[str, Any]) -> PlannedCell:
+    return PlannedCell(
+        id=entry["id"],
+        hash=entry["hash"],
+        cell=Cell.from_dict(entry["cell"]),
+        shape=Shape(**entry["shape"]),
+        phases=entry["phases"],
+        infeasible=entry["infeasible"],
+        marks=entry["marks"],
+    )

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import copy
 import difflib
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
+from jsonschema.validators import extend
 
 SCHEMAS = Path(__file__).resolve().parents[3] / "workflow" / "schemas"
 
@@ -51,6 +53,8 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
+            if not isinstance(key, Hashable):
+                continue  # the base class refuses it
             if key in seen:
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key {key!r} stands twice", key_node.start_mark
@@ -61,11 +65,18 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 def with_defaults(values: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """Fill in what the file does not say; the keys keep the order of the schema."""
-    properties = schema["properties"]
-    return {
-        key: values[key] if key in values else copy.deepcopy(rule.get("default"))
-        for key, rule in properties.items()
-    }
+    filled = {}
+    for key, rule in schema["properties"].items():
+        default = copy.deepcopy(rule.get("default"))
+        filled[key] = _spelled_as(default, values[key]) if key in values else default
+    return filled
+
+
+def _spelled_as(default: Any, value: Any) -> Any:
+    """The default where the value equals it: 0 instead of 0.0 makes no other cell."""
+    if isinstance(default, list) and isinstance(value, list):
+        return [next((d for d in default if d == v), v) for v in value]
+    return default if value == default else value
 
 
 def check(values: Mapping[str, Any], schema: Schema, *, source: str) -> None:
@@ -75,23 +86,45 @@ def check(values: Mapping[str, Any], schema: Schema, *, source: str) -> None:
         ValueError: one line for each mistake: file, key, expectation, nearest name.
     """
     errors = sorted(
-        Draft202012Validator(schema).iter_errors(values),
+        _Validator(schema).iter_errors(values),
         key=lambda e: [str(part) for part in e.absolute_path],
     )
     if errors:
-        lines = [line for error in errors for line in _explain(error)]
-        raise ValueError("\n".join(f"{source}: {line}" for line in lines))
+        lines = [line for error in errors for line in _explain(error, schema)]
+        # jsonschema tells of each missing key apart, _explain of all of them.
+        unique = dict.fromkeys(lines)
+        raise ValueError("\n".join(f"{source}: {line}" for line in unique))
+
+
+def _is_integer(_checker: object, value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(_checker: object, value: object) -> bool:
+    return _is_integer(_checker, value) or (
+        isinstance(value, float) and math.isfinite(value)
+    )
+
+
+# To JSON Schema 64.0 is an integer, and YAML's .inf and .nan are numbers; neither can
+# be counted with or written into a record.
+_Validator = extend(
+    Draft202012Validator,
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine_many(
+        {"integer": _is_integer, "number": _is_number}
+    ),
+)
 
 
 def did_you_mean(word: object, names: Iterable[str]) -> str:
     """`; did you mean 'ddp'?`, or nothing where no name is near."""
     near = difflib.get_close_matches(
-        str(word), [str(n) for n in names], n=1, cutoff=0.6
+        str(word).lower(), [str(n) for n in names], n=1, cutoff=0.6
     )
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _explain(error: ValidationError) -> list[str]:
+def _explain(error: ValidationError, whole: Schema) -> list[str]:
     where = ".".join(
         str(part) for part in error.absolute_path if not isinstance(part, int)
     )
@@ -122,7 +155,9 @@ def _explain(error: ValidationError) -> list[str]:
     if error.validator == "minItems":
         return [f"{prefix}expected at least one value, got an empty list"]
     expected = _expectation(error)
-    return [f"{prefix}expected {expected}, got {_kind(found)} {found!r}"]
+    about = whole["properties"][error.absolute_path[0]].get("description")
+    meaning = f" ({about})" if about else ""
+    return [f"{prefix}expected {expected}, got {_kind(found)} {found!r}{meaning}"]
 
 
 def _expectation(error: ValidationError) -> str:

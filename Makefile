@@ -1,0 +1,86 @@
+# `make` alone lists the targets. Needs Python 3.11 or newer; the rest is installed into
+# .venv, pinned.
+
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/installed
+
+# Measurements and tests would disturb each other, also under `make -j`.
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+.PHONY: help quickstart test test-gpu lint status rerun table bench venv lock clean FORCE
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
+
+quickstart: $(INSTALLED) ## install, and run the default experiment (config.yaml)
+	@$(BIN)/snakemake --profile local_profile
+
+test: $(INSTALLED) ## all tests this machine can run; REQUIRE=all: a skip is a failure
+	@$(BIN)/python -m pytest -q -m "not gpu" $(if $(REQUIRE),--require=$(REQUIRE)) $(ARGS)
+
+test-gpu: $(INSTALLED) ## the tests that need a CUDA device
+	@$(BIN)/python -m pytest -q -m gpu $(if $(REQUIRE),--require=$(REQUIRE)) $(ARGS)
+
+lint: $(INSTALLED) ## style, types, rooms, workflow
+	$(BIN)/ruff check --quiet
+	$(BIN)/ruff format --check --quiet
+	$(BIN)/mypy --no-error-summary
+	$(BIN)/python -m pytest -q tests/contract/test_house.py
+
+# Exit status 1 says that a cell has failed: here that is an answer, not an error.
+status: $(INSTALLED) ## the state of every cell
+	@$(BIN)/rankbench status || [ $$? -eq 1 ]
+
+# $$CELL is the environment's: make puts it there, and no shell reads what it holds.
+rerun: $(if $(CELL),$(INSTALLED)) ## measure one cell again: make rerun CELL=ID
+	@[ -n "$$CELL" ] || { \
+	    echo 'which cell? make rerun CELL=ID, with an ID from `make status`' >&2; exit 2; }
+	@$(BIN)/rankbench rerun -- "$$CELL"
+
+table: $(INSTALLED) ## tables and plots from the records, measuring nothing
+	@$(BIN)/rankbench table
+
+bench: $(INSTALLED) ## rankbench itself against bare loops
+	@[ -e data/digits.npz ] || \
+	    $(BIN)/python -m rankbench.rank.data.prepare digits --root data
+	@set -e; for name in harness planning startup; do \
+	    echo "benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py; done
+
+venv: $(INSTALLED) ## the environment alone, in .venv
+
+lock: ## renew requirements.lock with Python 3.11; UPGRADE=1: to the newest versions
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
+	    echo "the lock is made with Python 3.11: make lock PYTHON=python3.11" >&2; exit 1; }
+	@$(PYTHON) -m venv build/lock
+	@build/lock/bin/pip install -q pip-tools==7.6.2
+	@CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile -q \
+	    $(if $(UPGRADE),--upgrade) --output-file requirements.lock pyproject.toml
+	@# The end of the file warns that torch is not in it, which is on purpose.
+	@sed -i '/^$$/,$$d' requirements.lock
+
+clean: ## remove the environment and caches; results, data and images stay
+	rm -rf .venv build src/*.egg-info .pytest_cache .ruff_cache .mypy_cache \
+	    .import_linter_cache
+	find src tests -name __pycache__ -prune -exec rm -rf {} +
+
+# A copied or moved environment would run the code of the place that it was made in.
+made_here := $(shell grep -sF -- ' $(CURDIR)/.venv' .venv/pyvenv.cfg)
+
+$(INSTALLED): requirements.lock requirements-torch.txt pyproject.toml \
+    $(if $(made_here),,FORCE)
+	@$(if $(made_here),$(BIN)/python -m pip --version >/dev/null 2>&1,false) || { \
+	    $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	        have="$$($(PYTHON) --version 2>/dev/null || echo not there)"; \
+	        echo "rankbench needs Python 3.11 or newer; $(PYTHON) is $$have." \
+	            "Name another: make PYTHON=python3.11 ..." >&2; \
+	        exit 1; }; \
+	    $(PYTHON) -m venv --clear '$(CURDIR)/.venv'; }
+	@echo "installing the pinned packages into .venv (about 2 minutes with torch)"
+	@$(BIN)/python -m pip install -qq --require-hashes -r requirements.lock
+	@echo "installing torch (requirements-torch.txt says how to choose its build)"
+	@$(BIN)/python -m pip install -qq -r requirements-torch.txt
+	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation -e .
+	@# Looks at torch and the devices once; the answer is kept in .venv.
+	@$(BIN)/python -m rankbench.launch.probe >/dev/null
+	@touch $@

@@ -1,0 +1,156 @@
+"""Claims: one owner per launch, and who of them is dead."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rankbench.launch import claim
+from rankbench.launch.claim import (
+    HEARTBEAT,
+    SILENT_AFTER,
+    Owner,
+    claim_next,
+    open_claims,
+    read_owner,
+)
+
+pytestmark = pytest.mark.unit
+
+CLAIMS = 40
+
+CLAIMANT = """
+import sys
+from pathlib import Path
+from rankbench.launch.claim import claim_next
+print("ready", flush=True)
+input()
+print(*(claim_next(Path(sys.argv[1]))[0] for _ in range(int(sys.argv[2]))))
+"""
+
+
+def test_no_number_is_given_twice(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", CLAIMANT, str(tmp_path), str(CLAIMS)]
+    claimants = [
+        subprocess.Popen(command, stdin=-1, stdout=-1, text=True) for _ in range(2)
+    ]
+    for claimant in claimants:
+        assert claimant.stdout.readline() == "ready\n"
+    for claimant in claimants:
+        claimant.stdin.write("\n")
+        claimant.stdin.flush()
+    given = [claimant.communicate(timeout=60)[0].split() for claimant in claimants]
+    assert [len(numbers) for numbers in given] == [CLAIMS, CLAIMS]
+    assert {int(n) for n in given[0] + given[1]} == set(range(1, 2 * CLAIMS + 1))
+    for claimant, numbers in zip(claimants, given, strict=True):
+        assert {read_owner(tmp_path / n).pid for n in numbers} == {claimant.pid}
+    # Nothing is left of the claims that came second.
+    assert len(os.listdir(tmp_path)) == 2 * CLAIMS
+
+
+def test_claim_is_complete_when_it_appears(tmp_path: Path) -> None:
+    number, place = claim_next(tmp_path / "1")
+    assert (number, place) == (1, tmp_path / "1" / "1")
+    assert (place / "work").is_dir()
+    assert read_owner(place) == Owner.me()
+    assert place.stat().st_mode & 0o777 == 0o755
+
+
+def test_numbers_go_on_after_the_highest(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "record.json").write_text("{}")
+    assert claim_next(tmp_path)[0] == 8
+    assert open_claims(tmp_path) == [(8, tmp_path / "8")]
+
+
+def test_failed_claim_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_from: Path, _to: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "rename", fail)
+    with pytest.raises(OSError, match="No space left"):
+        claim_next(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"pid": 1}', '{"more": 1}', "[]"])
+def test_damaged_claim_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "claim.json").write_text(text)
+    with pytest.raises(ValueError, match=f"{tmp_path}/claim.json is damaged"):
+        read_owner(tmp_path)
+
+
+# --- who is alive -------------------------------------------------------------------
+
+
+@pytest.fixture
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=-1) as process:
+        yield process
+        process.kill()
+
+
+def owner_of(pid: int) -> Owner:
+    return dataclasses.replace(Owner.me(), pid=pid, started=claim._start_ticks(pid))
+
+
+def test_living_owner(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    assert Owner.me().is_alive(tmp_path)
+    assert owner_of(sleeper.pid).is_alive(tmp_path)
+
+
+def test_dead_owner(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    owner = owner_of(sleeper.pid)
+    sleeper.kill()
+    # First a zombie, as in a container where nobody waits for it; then gone.
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert not owner.is_alive(tmp_path)
+    sleeper.wait()
+    assert not owner.is_alive(tmp_path)
+
+
+def test_another_process_with_the_same_number(tmp_path: Path) -> None:
+    me = Owner.me()
+    assert me.started is not None
+    assert not dataclasses.replace(me, started=me.started - 1).is_alive(tmp_path)
+
+
+def test_before_the_last_boot(tmp_path: Path) -> None:
+    assert not dataclasses.replace(Owner.me(), boot="another").is_alive(tmp_path)
+
+
+def test_owner_survives_a_change_of_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = Owner.me()
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + 3600)
+    assert owner.is_alive(tmp_path)
+
+
+@pytest.mark.parametrize("beats", [True, False])
+@pytest.mark.parametrize(("age", "alive"), [(SILENT_AFTER / 2, True), (1e4, False)])
+def test_owner_on_another_host(
+    tmp_path: Path, beats: bool, age: float, alive: bool
+) -> None:
+    _, place = claim_next(tmp_path)
+    there = dataclasses.replace(Owner.me(), host="not-" + socket.gethostname())
+    then = time.time() - age
+    if beats:
+        # Only the newest sign of life counts.
+        (place / HEARTBEAT).write_text("1")
+        os.utime(place / HEARTBEAT, (then, then))
+        os.utime(place / "claim.json", (0, 0))
+    else:
+        os.utime(place / "claim.json", (then, then))
+    assert there.is_alive(place) is alive

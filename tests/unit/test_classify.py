@@ -1,0 +1,267 @@
+"""How a launch ended, in a status, words and a cause."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from logs import SPAWN_KILLED, SPAWN_RAISED, TORCHRUN_KILLED
+from rankbench.launch.classify import (
+    Ending,
+    Finding,
+    classify,
+    last_error_line,
+    signal_name,
+)
+from rankbench.launch.launchers import find_launcher
+from rankbench.record import STATUSES
+
+pytestmark = pytest.mark.unit
+
+FINE: dict[int, dict[str, Any]] = {0: {"rank": {}}, 1: {"rank": {}}}
+
+
+def failed(message: str, kind: str = "RuntimeError", oom: bool = False) -> dict:
+    return {"error": {"type": kind, "message": message, "oom": oom}}
+
+
+def ending(**changes: Any) -> Ending:
+    """A launch of two ranks, of which nothing is known but a failed launcher."""
+    values = {
+        "launcher": "torchrun",
+        "returncode": 1,
+        "stopped": None,
+        "time_limit": 60.0,
+        "ranks": 2,
+        "progress": "rank 0 in training, step 3",
+        "log": "",
+        **changes,
+    }
+    return Ending(**values)
+
+
+OOM = {0: failed("CUDA out of memory", "OutOfMemoryError", oom=True)}
+PEER = failed("[gloo] Connection closed by peer [127.0.0.1]:1234")
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "reason", "cause"),
+    [
+        pytest.param(
+            {"reports": FINE, "returncode": 0}, "ok", None, None, id="all reported"
+        ),
+        # Not ok: one of these is missing.
+        pytest.param(
+            {"reports": {0: {}}, "returncode": 0, "log": "bye"},
+            "crashed",
+            "torchrun ended with exit code 0, nothing from rank 1: bye",
+            None,
+            id="a rank said nothing",
+        ),
+        pytest.param(
+            {"reports": FINE, "returncode": 3},
+            "crashed",
+            "torchrun ended with exit code 3: it printed nothing",
+            None,
+            id="launcher failed",
+        ),
+        # Stopped by us.
+        pytest.param(
+            {"stopped": "parent", "reports": FINE, "returncode": 0},
+            "cancelled",
+            "the run that started it ended",
+            "owner",
+            id="parent",
+        ),
+        pytest.param(
+            {"stopped": "SIGINT", "reports": OOM},
+            "cancelled",
+            "interrupted by SIGINT",
+            "user",
+            id="interrupted",
+        ),
+        pytest.param(
+            {"stopped": "timeout", "returncode": -15},
+            "timeout",
+            "time limit of 60 s reached: rank 0 in training, step 3",
+            None,
+            id="timeout",
+        ),
+        pytest.param(
+            {"stopped": "timeout", "reports": FINE, "returncode": 0},
+            "timeout",
+            "time limit of 60 s reached: rank 0 in training, step 3",
+            None,
+            id="timeout after the last report",
+        ),
+        # Out of memory comes before the time limit and before a crash.
+        pytest.param(
+            {"reports": OOM},
+            "oom",
+            "rank 0: OutOfMemoryError: CUDA out of memory",
+            None,
+            id="device memory",
+        ),
+        pytest.param(
+            {"reports": OOM, "stopped": "timeout"},
+            "oom",
+            "rank 0: OutOfMemoryError: CUDA out of memory",
+            None,
+            id="oom, then the others hung",
+        ),
+        pytest.param(
+            {"reports": {0: PEER, 1: OOM[0]}, "exits": {0: 1}},
+            "oom",
+            "rank 1: OutOfMemoryError: CUDA out of memory",
+            None,
+            id="oom of one, the other lost its peer",
+        ),
+        pytest.param(
+            {"oom_kills": 1, "exits": {1: -9}, "reports": {0: PEER}},
+            "oom",
+            "the kernel ended rank 1 for lack of memory",
+            None,
+            id="killed by the kernel",
+        ),
+        pytest.param(
+            {"oom_kills": 1, "exits": {1: 1}},
+            "oom",
+            "the kernel ended a process for lack of memory",
+            None,
+            id="a process killed by the kernel",
+        ),
+        pytest.param(
+            {"oom_kills": 1, "stopped": "timeout"},
+            "oom",
+            "the kernel ended a process for lack of memory",
+            None,
+            id="killed by the kernel, then the others hung",
+        ),
+        pytest.param(
+            {"oom_kills": 1, "reports": FINE, "returncode": 0},
+            "ok",
+            None,
+            None,
+            id="the kernel killed somebody else",
+        ),
+        # Crashes: a signal, an exception, a launcher, silence.
+        pytest.param(
+            {"exits": {1: -11}, "reports": {0: PEER}},
+            "crashed",
+            "rank 1 was ended by SIGSEGV; rank 0 in training, step 3",
+            None,
+            id="signal",
+        ),
+        pytest.param(
+            {"exits": {0: -15, 1: -9}},
+            "crashed",
+            "rank 1 was ended by SIGKILL; rank 0 in training, step 3",
+            None,
+            id="the one that was not only told to end",
+        ),
+        pytest.param(
+            {"exits": {1: -6}, "reports": {1: failed("bad")}},
+            "crashed",
+            "rank 1: RuntimeError: bad",
+            None,
+            id="own words before the signal",
+        ),
+        pytest.param(
+            {"reports": {0: PEER, 1: failed("shapes differ\nmore")}, "exits": {0: 1}},
+            "crashed",
+            "rank 1: RuntimeError: shapes differ",
+            None,
+            id="reason before consequence",
+        ),
+        pytest.param(
+            {"reports": {0: PEER, 1: PEER}},
+            "crashed",
+            "rank 0: RuntimeError: [gloo] Connection closed by peer [127.0.0.1]:1234",
+            None,
+            id="only consequences",
+        ),
+        pytest.param(
+            {"reports": {0: failed("The server socket: EADDRINUSE")}},
+            "crashed",
+            "rank 0: RuntimeError: The server socket: EADDRINUSE",
+            "port",
+            id="port taken, says a rank",
+        ),
+        pytest.param(
+            {"reports": {1: failed("connect: No route to host")}},
+            "crashed",
+            "rank 1: RuntimeError: connect: No route to host",
+            "host",
+            id="host gone",
+        ),
+        pytest.param(
+            {"log": "x\nDistNetworkError: Address already in use\n"},
+            "crashed",
+            "torchrun ended with exit code 1, nothing from rank 0: "
+            "DistNetworkError: Address already in use",
+            "port",
+            id="port taken, says the launcher",
+        ),
+        pytest.param(
+            {"returncode": -9},
+            "crashed",
+            "torchrun was ended by SIGKILL",
+            None,
+            id="launcher killed",
+        ),
+        pytest.param(
+            {"exits": {1: 97}},
+            "crashed",
+            "rank 1 ended with exit code 97 and said nothing: "
+            "see launcher.log and rank1.log",
+            None,
+            id="silent exit",
+        ),
+    ],
+)
+def test_classify(
+    what: dict[str, Any], status: str, reason: str | None, cause: str | None
+) -> None:
+    assert classify(ending(**what)) == Finding(status, reason, cause)
+    assert status in STATUSES
+
+
+@pytest.mark.parametrize(
+    ("launcher", "log"), [("torchrun", TORCHRUN_KILLED), ("spawn", SPAWN_KILLED)]
+)
+def test_killed_rank_is_named_from_the_real_log(launcher: str, log: str) -> None:
+    exits = find_launcher(launcher).read_exits(log)
+    finding = classify(ending(launcher=launcher, log=log, exits=exits))
+    assert finding.status == "crashed"
+    assert finding.reason == "rank 1 was ended by SIGKILL; rank 0 in training, step 3"
+
+
+def test_exception_is_named_from_the_real_log() -> None:
+    finding = classify(ending(launcher="spawn", log=SPAWN_RAISED))
+    assert finding.reason == (
+        "spawn ended with exit code 1, nothing from rank 0: RuntimeError: no luck"
+    )
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        ("", "it printed nothing"),
+        ("\n one\n two \n\n", "two"),
+        ("ValueError: bad\nat the end", "ValueError: bad"),
+        (
+            "torch.cuda.OutOfMemoryError: much\nhint",
+            "torch.cuda.OutOfMemoryError: much",
+        ),
+        ("KeyboardInterrupt\n", "KeyboardInterrupt"),
+        ("  see Error: no", "see Error: no"),
+    ],
+)
+def test_last_error_line(log: str, line: str) -> None:
+    assert last_error_line(log) == line
+
+
+def test_signal_name() -> None:
+    assert signal_name(15) == "SIGTERM"
+    assert signal_name(200) == "signal 200"

@@ -1,0 +1,97 @@
+"""The clock of the host: what it says, and what it refuses to say."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from rankbench.rank.clock import HostClock, check_marks, make_clock
+
+pytestmark = pytest.mark.unit
+
+PHASES = ["load", "forward", "update"]
+
+
+@pytest.fixture
+def ticks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Nanoseconds that the clock reads, one after the other."""
+    readings: list[int] = []
+    monkeypatch.setattr(time, "perf_counter_ns", lambda: readings.pop(0))
+    return readings
+
+
+def run_steps(clock: HostClock, *steps: list[str]) -> None:
+    for number, marks in enumerate(steps):
+        clock.begin(number)
+        for phase in marks:
+            clock.mark(phase)
+    clock.finish()
+
+
+def test_phases_are_what_lies_between_marks(ticks: list[int]) -> None:
+    clock = HostClock(PHASES, 2)
+    ticks += [1000, 1010, 1030, 1060, 2000, 2001, 2003, 2006]
+    run_steps(clock, PHASES, PHASES)
+    expected = np.array([[10, 20, 30], [1, 2, 3]]) * 1e-9
+    np.testing.assert_allclose(clock.seconds(), expected)
+    # The phases add up to the step.
+    np.testing.assert_allclose(clock.seconds().sum(axis=1), [60e-9, 6e-9])
+    np.testing.assert_allclose(clock.host_start(), [0, 1000e-9])
+
+
+def test_the_last_mark_of_a_phase_counts(ticks: list[int]) -> None:
+    clock = HostClock(PHASES, 1)
+    ticks += [0, 10, 20, 25, 30]
+    run_steps(clock, ["load", "forward", "forward", "update"])
+    np.testing.assert_allclose(clock.seconds(), [[10e-9, 15e-9, 5e-9]])
+
+
+@pytest.mark.parametrize("missing", PHASES)
+def test_missing_mark_is_named(missing: str) -> None:
+    clock = HostClock(PHASES, 2)
+    run_steps(clock, PHASES, [phase for phase in PHASES if phase != missing])
+    with pytest.raises(ValueError, match=f"phase '{missing}' was not marked in step 1"):
+        clock.seconds()
+
+
+def test_wrong_order_is_named(ticks: list[int]) -> None:
+    clock = HostClock(PHASES, 1)
+    ticks += [0, 10, 20, 30]
+    run_steps(clock, ["load", "update", "forward"])
+    expected = "'update' was not marked in step 0, or not in the order load, forward,"
+    with pytest.raises(ValueError, match=expected):
+        clock.seconds()
+
+
+def test_unknown_phase_is_refused() -> None:
+    clock = HostClock(PHASES, 1)
+    clock.begin(0)
+    with pytest.raises(KeyError, match="communication"):
+        clock.mark("communication")
+
+
+def test_no_steps() -> None:
+    clock = HostClock(PHASES, 0)
+    assert clock.seconds().shape == (0, 3)
+    assert clock.host_start().shape == (0,)
+
+
+def test_a_phase_may_take_no_time() -> None:
+    times = np.array([[0.0, 1.0, 0.0]])
+    assert check_marks(times, PHASES) is times
+
+
+def test_times_are_real() -> None:
+    clock = make_clock(torch.device("cpu"), PHASES, 1)
+    clock.begin(0)
+    clock.mark("load")
+    time.sleep(0.02)
+    clock.mark("forward")
+    clock.mark("update")
+    ((load, forward, update),) = clock.seconds()
+    assert 0.02 <= forward < 1
+    assert load < 0.01
+    assert update < 0.01

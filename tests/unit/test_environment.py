@@ -1,0 +1,101 @@
+"""What ranks get to see of the environment: it is recorded, and published."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from factories import make_shape
+from rankbench.launch.environment import SOURCE, build_environment, rank_python
+
+pytestmark = pytest.mark.unit
+
+OURS = {"PYTHONNOUSERSITE", "PYTHONPATH", "PYTHONUNBUFFERED"}
+LO = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}
+
+
+def build(
+    inherited: dict[str, str], threads: int = 0, nodes: int = 2
+) -> dict[str, str]:
+    shape = make_shape(2, nodes=nodes, ranks_per_node=2 // nodes)
+    return build_environment(shape, threads=threads, inherited=inherited)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "AWS_SECRET_ACCESS_KEY",
+        "GITHUB_TOKEN",
+        "HF_TOKEN",
+        "SSH_AUTH_SOCK",
+        "LD_PRELOAD",
+        "PYTHONSTARTUP",
+        "PYTHONHASHSEED",
+        "OMP_NUM_THREADS",
+        "RANK",
+        "WORLD_SIZE",
+        "MASTER_ADDR",
+        "SLURM_JOB_ID",
+        "TOKEN_NCCL_",
+        "path",
+    ],
+)
+def test_is_kept_out(name: str) -> None:
+    assert build({name: "secret"}).keys() == OURS
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PATH",
+        "HOME",
+        "LD_LIBRARY_PATH",
+        "CUDA_VISIBLE_DEVICES",
+        "NCCL_DEBUG",
+        "UCX_TLS",
+    ],
+)
+def test_is_passed_on(name: str) -> None:
+    assert build({name: "value"})[name] == "value"
+
+
+def test_python_path_is_ours_alone() -> None:
+    environment = build({"PYTHONPATH": "/somewhere"})
+    assert environment["PYTHONPATH"] == str(SOURCE)
+    assert (SOURCE / "rankbench" / "rank" / "__main__.py").exists()
+
+
+@pytest.mark.parametrize(("threads", "expected"), [(0, None), (3, "3")])
+def test_threads(threads: int, expected: str | None) -> None:
+    environment = build({"OMP_NUM_THREADS": "64"}, threads=threads)
+    assert environment.get("OMP_NUM_THREADS") == expected
+
+
+def test_loopback_only_where_it_reaches_all_ranks() -> None:
+    one, two = build({}, nodes=1), build({}, nodes=2)
+    assert {key for key, value in one.items() if value == "lo"} == LO
+    assert not LO & two.keys()
+
+
+def test_a_chosen_interface_is_kept() -> None:
+    assert build({"GLOO_SOCKET_IFNAME": "ib0"}, nodes=1)["GLOO_SOCKET_IFNAME"] == "ib0"
+    assert build({"NCCL_SOCKET_IFNAME": "ib0"})["NCCL_SOCKET_IFNAME"] == "ib0"
+
+
+def test_it_is_the_same_for_the_same_input() -> None:
+    names = ["PATH", "HOME", "NCCL_DEBUG"]
+    one = build(dict.fromkeys(names, "1"))
+    two = build(dict.fromkeys(reversed(names), "1"))
+    assert list(one.items()) == list(two.items())
+
+
+def test_it_starts_from_the_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.setenv("SOME_PASSWORD", "secret")
+    environment = build_environment(make_shape(), threads=1)
+    assert environment["NCCL_DEBUG"] == "INFO"
+    assert "SOME_PASSWORD" not in environment
+    assert environment["PATH"] == os.environ["PATH"]
+    assert rank_python() == sys.executable

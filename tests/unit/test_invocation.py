@@ -1,0 +1,116 @@
+"""How Snakemake was called, as its own parser reads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("snakemake", reason="needs the workflow extra")
+
+from snakemake.cli import parse_args
+
+from rankbench.invocation import _PASSIVE, DEFAULT_PROFILE, read_invocation
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(autouse=True)
+def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two profiles with site facts, one without."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
+    for name in ("local_profile", "slurm_profile", "extra"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.yaml").write_text("cores: 1\n")
+        if name != "extra":
+            (tmp_path / name / "site.yaml").write_text("device: auto\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "profile"),
+    [
+        ([], DEFAULT_PROFILE),
+        (["--cores", "1"], DEFAULT_PROFILE),
+        (["--profile", "slurm_profile"], "slurm_profile"),
+        (["--profile=slurm_profile", "all"], "slurm_profile"),
+        (["--profile", "none", "--cores", "1"], DEFAULT_PROFILE),
+        (["-n", "--profile", "slurm_profile"], "slurm_profile"),
+        (["--profile", "slurm_profile/config.yaml"], "slurm_profile"),
+        # Of several, the last that has site facts.
+        (["--profile", "local_profile", "--profile", "slurm_profile"], "slurm_profile"),
+        (["--profile", "slurm_profile", "--profile", "extra"], "slurm_profile"),
+        # Without site facts, it is still the one that was asked for.
+        (["--profile", "extra"], "extra"),
+    ],
+)
+def test_profile(argv: list[str], profile: str) -> None:
+    assert read_invocation(argv).profile == Path(profile)
+
+
+def test_profile_by_an_absolute_path(tmp_path: Path) -> None:
+    path = tmp_path / "slurm_profile"
+    assert read_invocation(["--profile", str(path)]).profile == path
+
+
+@pytest.mark.parametrize(
+    ("argv", "profile"),
+    [([], "slurm_profile"), (["--profile", "local_profile"], "local_profile")],
+)
+def test_profile_from_the_environment(
+    monkeypatch: pytest.MonkeyPatch, argv: list[str], profile: str
+) -> None:
+    monkeypatch.setenv("SNAKEMAKE_PROFILE", "slurm_profile")
+    assert read_invocation(argv).profile == Path(profile)
+
+
+@pytest.mark.parametrize(
+    ("argv", "dry_run", "passive"),
+    [
+        (["--cores", "1"], False, False),
+        (["--cores", "1", "-k", "--config", "only=strategy=ddp"], False, False),
+        (["--cores", "1", "--rerun-incomplete", "--forceall"], False, False),
+        (["-n"], True, True),
+        (["-np"], True, True),
+        (["-pn", "--cores", "1"], True, True),
+        (["--dry-run"], True, True),
+        (["--dryrun", "rules"], True, True),
+        (["--lint"], False, True),
+        (["--lint", "json"], False, True),
+        (["--list-rules"], False, True),
+        (["-l"], False, True),
+        (["--dag"], False, True),
+        (["--rulegraph", "dot"], False, True),
+        (["--summary"], False, True),
+        (["-D"], False, True),
+        (["--unlock"], False, True),
+        (["--report", "r.html"], False, True),
+        (["--touch", "--cores", "1"], False, True),
+        (["--delete-all-output", "--cores", "1"], False, True),
+        (["--cleanup-metadata", "some.json"], False, True),
+        (["--cleanup-shadow"], False, True),
+        (["--export-cwl", "w.cwl"], False, True),
+        (["--list-conda-envs"], False, True),
+    ],
+)
+def test_flags(argv: list[str], dry_run: bool, passive: bool) -> None:
+    invocation = read_invocation(["--profile", "local_profile", *argv])
+    assert (invocation.dry_run, invocation.passive) == (dry_run, passive)
+
+
+def test_snakemake_knows_every_flag() -> None:
+    # A flag that Snakemake renames would silently count as one that runs jobs.
+    _, arguments = parse_args(["--cores", "1"])
+    assert set(_PASSIVE) <= vars(arguments).keys()
+
+
+def test_it_reads_its_own_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["snakemake", "-n", "--profile", "slurm_profile"])
+    invocation = read_invocation()
+    assert invocation.profile == Path("slurm_profile")
+    assert invocation.dry_run
+
+
+def test_it_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
+    read_invocation(["-n", "--profile", "local_profile"])
+    assert capfd.readouterr() == ("", "")

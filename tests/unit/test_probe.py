@@ -1,0 +1,131 @@
+"""The look at the machine, and the answer that is kept of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from factories import make_probe
+from rankbench.launch import probe
+from rankbench.launch.probe import probe_machine
+
+pytestmark = pytest.mark.unit
+
+
+class Looks:
+    """Stands in for the process that imports torch."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.answer = subprocess.CompletedProcess([], 0, json.dumps(make_probe()), "")
+
+    def __call__(self, argv: list[str], **_options: Any) -> Any:
+        assert argv[-1] == "rankbench.rank.probe"
+        self.count += 1
+        return self.answer
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
+    looks = Looks()
+    monkeypatch.setattr(probe.subprocess, "run", looks)
+    return looks
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "var" / "probe.json"
+
+
+def test_second_answer_starts_no_process(looks: Looks, cache: Path) -> None:
+    first = probe_machine(cache=cache)
+    assert first == probe_machine(cache=cache) == make_probe()
+    assert looks.count == 1
+
+
+def test_another_machine_is_looked_at_again(
+    looks: Looks, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe_machine(cache=cache)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    probe_machine(cache=cache)
+    assert looks.count == 2
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3, 99})
+    probe_machine(cache=cache)
+    assert looks.count == 3
+    monkeypatch.setattr(probe.sys, "executable", "/another/python")
+    probe_machine(cache=cache)
+    assert looks.count == 4
+    # Each of these replaced the answer before it.
+    probe_machine(cache=cache)
+    assert looks.count == 4
+
+
+def test_another_torch_is_looked_at_again(
+    looks: Looks, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = tmp_path / "torch" / "version.py"
+    version.parent.mkdir()
+    version.write_text("1")
+    spec = type("Spec", (), {"origin": str(version.with_name("__init__.py"))})
+    monkeypatch.setattr(probe.importlib.util, "find_spec", lambda _name: spec)
+    probe_machine(cache=cache)
+    os.utime(version, (1, 1))
+    probe_machine(cache=cache)
+    assert looks.count == 2
+
+
+def test_dry_run_writes_nothing(looks: Looks, cache: Path) -> None:
+    assert probe_machine(write=False, cache=cache) == make_probe()
+    assert not cache.parent.exists()
+
+
+def test_dry_run_uses_what_is_there(looks: Looks, cache: Path) -> None:
+    probe_machine(cache=cache)
+    before = cache.stat().st_mtime_ns
+    probe_machine(write=False, cache=cache)
+    assert looks.count == 1
+    assert cache.stat().st_mtime_ns == before
+
+
+def test_damaged_answer_is_replaced(looks: Looks, cache: Path) -> None:
+    cache.parent.mkdir()
+    cache.write_text('{"fingerpr')
+    assert probe_machine(cache=cache) == make_probe()
+    assert json.loads(cache.read_text())["facts"] == make_probe()
+
+
+def test_answer_that_cannot_be_kept_is_given(looks: Looks, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert probe_machine(cache=tmp_path / "file" / "probe.json") == make_probe()
+
+
+@pytest.mark.parametrize(
+    ("stderr", "said"),
+    [
+        (
+            "Traceback\nModuleNotFoundError: No module named 'torch'\n",
+            "No module named",
+        ),
+        ("", "nothing"),
+    ],
+)
+def test_torch_that_does_not_work(
+    looks: Looks, cache: Path, stderr: str, said: str
+) -> None:
+    looks.answer = subprocess.CompletedProcess([], 1, "", stderr)
+    with pytest.raises(ValueError, match=f"torch does not work in .*: .*{said}"):
+        probe_machine(cache=cache)
+    assert not cache.exists()
+
+
+def test_the_real_look(cache: Path) -> None:
+    found = probe_machine(cache=cache)
+    assert found.keys() == make_probe().keys()
+    assert 1 <= found["cores"] <= len(os.sched_getaffinity(0))
+    assert "gloo" in found["backends"]

@@ -1,0 +1,73 @@
+"""Which attempt is wanted: made once, raised by a rerun only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rankbench.launch.requests import (
+    Request,
+    ensure_request,
+    raise_request,
+    read_request,
+)
+from rankbench.record import Layout
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(tmp_path)
+
+
+def measured(layout: Layout, attempt: int) -> None:
+    layout.launch("c", attempt, 1).mkdir(parents=True)
+
+
+def test_first_request(layout: Layout) -> None:
+    assert read_request(layout, "c") is None
+    assert ensure_request(layout, "c", launches=6, cell_hash="h") == Request(1, 6, "h")
+    assert read_request(layout, "c") == Request(1, 6, "h")
+
+
+def test_request_is_made_once(layout: Layout) -> None:
+    first = ensure_request(layout, "c", launches=6, cell_hash="h")
+    time = layout.request("c").stat().st_mtime_ns
+    assert ensure_request(layout, "c", launches=9, cell_hash="other") == first
+    assert layout.request("c").stat().st_mtime_ns == time
+
+
+def test_rerun_asks_for_the_next_attempt(layout: Layout) -> None:
+    ensure_request(layout, "c", launches=6, cell_hash="h")
+    measured(layout, 1)
+    wanted = raise_request(layout, "c", launches=3, cell_hash="i")
+    assert wanted == read_request(layout, "c") == Request(2, 3, "i")
+    # Twice in a row, without a launch between them.
+    assert raise_request(layout, "c", launches=3, cell_hash="i").attempt == 3
+
+
+def test_rerun_without_a_request(layout: Layout) -> None:
+    assert raise_request(layout, "c", launches=3, cell_hash="h").attempt == 1
+
+
+@pytest.mark.parametrize("make", [ensure_request, raise_request])
+def test_a_lost_request_does_not_reuse_an_attempt(layout: Layout, make) -> None:
+    measured(layout, 1)
+    measured(layout, 4)
+    assert make(layout, "c", launches=6, cell_hash="h").attempt == 5
+
+
+def test_requests_of_cells_are_apart(layout: Layout) -> None:
+    raise_request(layout, "c", launches=6, cell_hash="h")
+    assert read_request(layout, "d") is None
+
+
+@pytest.mark.parametrize("text", ["{", '{"attempt": 1}', "[1]"])
+def test_damaged_request_is_named(layout: Layout, text: str) -> None:
+    path = layout.request("c")
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(ValueError, match=f"{path} is damaged"):
+        ensure_request(layout, "c", launches=1, cell_hash="h")
