@@ -15,6 +15,7 @@ help: ## list the targets
 
 quickstart: $(INSTALLED) ## install, and run the default experiment (config.yaml)
 	@$(BIN)/snakemake --profile local_profile
+	@echo "the table, its page and its plots: results/quickstart"
 
 test: $(INSTALLED) ## all tests this machine can run; REQUIRE=all: a skip is a failure
 	@$(BIN)/python -m pytest -q -m "not gpu" $(if $(REQUIRE),--require=$(REQUIRE)) $(ARGS)

@@ -1,6 +1,6 @@
 """From a rank's start to its first step, against importing torch and torchvision.
 
-    python benchmarks/startup.py
+python benchmarks/startup.py
 """
 
 from __future__ import annotations

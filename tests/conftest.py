@@ -29,8 +29,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item):
     report = yield
-    if report.skipped and item.config.getoption("require") and not hasattr(
-        report, "wasxfail"
+    if (
+        report.skipped
+        and item.config.getoption("require")
+        and not hasattr(report, "wasxfail")
     ):
         report.outcome = "failed"
         report.longrepr = f"skipped, but everything is required: {report.longrepr[2]}"
@@ -129,7 +131,9 @@ class Project:
 
     def wait_until_gone(self, seconds: float = 40) -> None:
         """No process of this copy is left."""
-        self.wait_for(lambda: not self.processes(), seconds, f"{self.processes()} ended")
+        self.wait_for(
+            lambda: not self.processes(), seconds, f"{self.processes()} ended"
+        )
 
     def kill_everything(self) -> None:
         for process in self.processes():

@@ -30,6 +30,9 @@ MAX_RETRIES = 2
 # Two failures and no success: the other launches of the attempt are not started.
 GIVE_UP_AFTER = 2
 
+# Why a row is stale.
+CHANGED_CELL = "measured before the cell's definition changed: rerun it"
+
 Record = dict[str, Any]
 
 
@@ -157,6 +160,13 @@ def read_attempt(directory: Path) -> list[Record]:
 
 
 def check_version(record: Record, path: Path) -> Record:
+    """Refuse what is no record of this version.
+
+    Raises:
+        ValueError: naming the file.
+    """
+    if not isinstance(record, dict):
+        raise ValueError(f"{path} is damaged: not a JSON object")
     version = record.get("schema")
     if version != RECORD_VERSION:
         raise ValueError(

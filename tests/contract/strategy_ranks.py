@@ -40,7 +40,8 @@ def run_on_ranks(
     )  # fmt: skip
     spawn(_be_rank, arguments, nprocs=ranks)
     return [
-        torch.load(folder / f"rank{rank}.pt", weights_only=True) for rank in range(ranks)
+        torch.load(folder / f"rank{rank}.pt", weights_only=True)
+        for rank in range(ranks)
     ]
 
 
@@ -78,9 +79,7 @@ def _be_rank(
     )
     torch.manual_seed(0)
     model = planted_model(delay / 2) if plant == "overlapped" else small_model()
-    trained.setup(
-        model.double(), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)
-    )
+    trained.setup(model.double(), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
     if plant:
         hook = {"exposed": _exposed_delay, "overlapped": _overlapped_delay}[plant]
         trained.model.register_comm_hook(delay, hook)

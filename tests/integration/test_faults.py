@@ -330,7 +330,10 @@ def test_data_that_cannot_be_had_stop_their_cells_only(project) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("name: x\nstrategyy: ddp\n", "unknown key 'strategyy'; did you mean 'strategy'?"),
+        (
+            "name: x\nstrategyy: ddp\n",
+            "unknown key 'strategyy'; did you mean 'strategy'?",
+        ),
         ("name: x\nstrategy: dpp\n", "did you mean"),
         ("name: x\nstrategy: ddp\ntopology: 2x\n", "topology: expected text like"),
         ("name: [x\n", "is not YAML"),

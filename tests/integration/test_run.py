@@ -150,9 +150,7 @@ def test_a_rerun_measures_one_cell_and_keeps_the_old_attempt(again, way: str) ->
         makefile = Path(__file__).resolve().parents[2] / "Makefile"
         shutil.copy(makefile, again.root / "Makefile")
         again.make_environment()
-        done = again.run(
-            ["make", "rerun", f"CELL={ONE}", "EXPERIMENT=experiment.yaml"]
-        )
+        done = again.run(["make", "rerun", f"CELL={ONE}", "EXPERIMENT=experiment.yaml"])
     assert done.returncode == 0, done.stdout
     after = records_of(again.root)
     assert after.items() >= before.items()
@@ -167,9 +165,7 @@ def test_a_rerun_measures_one_cell_and_keeps_the_old_attempt(again, way: str) ->
 def test_a_dry_rerun_says_so_and_raises_nothing(again) -> None:
     requests = again.root / "results/small/requests"
     before = {p: p.read_bytes() for p in requests.iterdir()}
-    done = again.snakemake(
-        "experiment=experiment.yaml", f"rerun={ONE}", flags=("-n",)
-    )
+    done = again.snakemake("experiment=experiment.yaml", f"rerun={ONE}", flags=("-n",))
     assert done.returncode == 0
     assert "1 cells: 1 to measure" in done.stdout
     assert ONE in done.stdout

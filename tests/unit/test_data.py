@@ -168,7 +168,8 @@ def cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     def write(name: str, content: dict[str, object]) -> str:
         (folder / name).write_bytes(pickle.dumps(content))
-        return hashlib.md5((folder / name).read_bytes()).hexdigest()
+        digest = hashlib.md5((folder / name).read_bytes(), usedforsecurity=False)
+        return digest.hexdigest()
 
     def batch(images: np.ndarray, labels: np.ndarray) -> dict[str, object]:
         return {"data": images.reshape(len(images), -1), "labels": labels.tolist()}

@@ -33,7 +33,7 @@ def build_environment(
 
     Args:
         shape: processes of the launch.
-        threads: CPU threads of each rank; 0 leaves the choice to torch.
+        threads: CPU threads of each rank.
         inherited: the environment to pass the known variables on from.
     """
     passed = {
@@ -47,8 +47,8 @@ def build_environment(
         "PYTHONPATH": str(SOURCE),
         "PYTHONUNBUFFERED": "1",
     }
-    if threads:
-        passed["OMP_NUM_THREADS"] = str(threads)
+    # torchrun would set it to 1 where it is not set, and other launchers would not.
+    passed["OMP_NUM_THREADS"] = str(threads)
     if shape.nodes == 1:
         # Neither a name look-up nor a port on another interface is needed.
         passed.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -84,8 +84,9 @@ def _fingerprint() -> str:
     if torch is not None and torch.origin is not None:
         version = Path(torch.origin).with_name("version.py")
         parts += [str(version), version.stat().st_mtime_ns]
-    looker = SOURCE / "rankbench" / "rank" / "probe.py"
-    parts.append(looker.read_text())
+    rank = SOURCE / "rankbench" / "rank"
+    lookers = ("probe.py", "facts.py", "placement.py")
+    parts += [(rank / name).read_text() for name in lookers]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

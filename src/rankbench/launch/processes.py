@@ -11,6 +11,7 @@ import time
 import psutil
 
 _PR_SET_CHILD_SUBREAPER = 36
+UNKILLABLE_AFTER = 60.0  # seconds
 
 
 def adopt_orphans() -> None:
@@ -30,8 +31,10 @@ def end_descendants(*, grace: float = 3.0) -> None:
     _signal_all(signal.SIGTERM)
     while descendants() and time.monotonic() < deadline:
         time.sleep(0.05)
-    # Killing one may hand its children to us: repeat until none is left.
-    while descendants():
+    # Killing one may hand its children to us: repeat until none is left. What waits for
+    # a device or a dead file server cannot be killed, and must not hold us up for ever.
+    deadline = time.monotonic() + UNKILLABLE_AFTER
+    while descendants() and time.monotonic() < deadline:
         _signal_all(signal.SIGKILL)
         time.sleep(0.02)
 

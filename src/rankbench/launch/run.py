@@ -20,6 +20,7 @@ from rankbench.launch.code import describe_code
 from rankbench.launch.requests import Request, read_request
 from rankbench.launch.supervise import Stop, Task, close_dead_claim, run_launch
 from rankbench.record import (
+    CHANGED_CELL,
     Layout,
     Record,
     Verdict,
@@ -110,7 +111,7 @@ def _launch_missing(
             directory=directory.resolve(),
             data_dir=(project / site["data_dir"]).resolve(),
             time_limit=plan["experiment"]["time_limit"],
-            threads=shape.cores_per_rank or site["cpu_threads_per_gpu"],
+            threads=_threads(shape, site),
             code=code,
         )
 
@@ -130,6 +131,12 @@ def _launch_missing(
         out.say(pace.line(record, done))
         if record["cause"] in ("user", "owner"):
             raise Interrupted(record["reason"])
+
+
+def _threads(shape: Shape, site: Entry) -> int:
+    """CPU threads of a rank: one per core of its device, or its share of the host."""
+    share = max(1, site["cores"] // shape.ranks_per_node)
+    return int(shape.cores_per_rank or site["cpu_threads_per_gpu"] or share)
 
 
 def _settle_claims(attempt_dir: Path, task: Any, stop: Stop, out: Out) -> None:
@@ -227,8 +234,7 @@ def _find(plan: Entry, cell_id: str, layout: Layout) -> Entry:
 
 def _stale(request: Request, attempt_dir: Path) -> Verdict:
     done = judge(read_attempt(attempt_dir), request.launches)
-    reason = "measured before the definition of the cell changed: rerun it"
-    return Verdict("stale", reason, done.ok, request.launches, complete=True)
+    return Verdict("stale", CHANGED_CELL, done.ok, request.launches, complete=True)
 
 
 def _summarise(

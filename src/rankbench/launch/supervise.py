@@ -138,7 +138,7 @@ def run_launch(task: Task, stop: Stop) -> Record:
         )
         processes.await_elsewhere(child.pid)
         try:
-            stopped = _wait(child, task, stop, heartbeat)
+            stopped = _wait(child, task, stop, heartbeat, progress)
             where = progress.describe()
         finally:
             processes.end_descendants()
@@ -182,18 +182,26 @@ def close_dead_claim(task: Task, *, started: datetime) -> Record:
 
 
 def finish(directory: Path, record: Record) -> None:
-    """Write the record: from here on the directory never changes again."""
-    shutil.rmtree(directory / "work", ignore_errors=True)
+    """Write the record: from here on what was measured never changes again.
+
+    The heartbeat goes last: without it another host could take the launch for dead.
+    """
     write_json(directory / "record.json", record)
+    shutil.rmtree(directory / "work", ignore_errors=True)
 
 
 def _wait(
-    child: subprocess.Popen[bytes], task: Task, stop: Stop, heartbeat: Heartbeat
+    child: subprocess.Popen[bytes],
+    task: Task,
+    stop: Stop,
+    heartbeat: Heartbeat,
+    progress: ProgressFile,
 ) -> str | None:
     """Until the launcher ends; returns why it was stopped, if it was."""
     deadline = time.monotonic() + task.time_limit
     while True:
         heartbeat.beat()
+        progress.read()
         if processes.wait_for_exit(child.pid, HEARTBEAT_SECONDS):
             return None
         if reason := stop.reason():

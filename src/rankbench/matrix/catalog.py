@@ -100,6 +100,9 @@ def _variants(folder: Path) -> list[Path]:
 
 def _read_strategy(path: Path) -> StrategyFacts:
     facts = literals(path)
+    for name in ("needs", "phases"):
+        if name not in facts:
+            raise ValueError(f"{path}: its class has no literal {name!r}")
     unknown = facts["needs"].keys() - STRATEGY_DEFAULTS.keys()
     if unknown:
         raise ValueError(f"{path}: unknown needs {sorted(unknown)}")

@@ -29,6 +29,7 @@ PROTOCOL = ("epochs", "steps", "warmup", "evaluate")
 _ID = ("strategy", "backend", "topology", "model", "data")
 
 DEFAULT_EPOCHS = 1
+LONGEST_ID = 190
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,7 @@ def _expand(
         "evaluate": epochs is not None if evaluate == "auto" else evaluate,
     }
     cells: dict[str, Cell] = {}
+    ids: dict[str, str] = {}
     asked: set[tuple[str, str]] = set()
     for (facts, options), *point in itertools.product(
         strategies, *(values[name] for name in sweeps)
@@ -190,7 +192,11 @@ def _expand(
             continue  # equal by backend none
         if chosen["device"] == "auto":
             chosen["device"] = "cuda" if cuda else "cpu"
-        cells[cell_id] = Cell(**chosen, **protocol)
+        cell = Cell(**chosen, **protocol)
+        if twin := ids.get(cell.hash()):
+            raise ValueError(f"{twin} and {cell_id} are the same cell here")
+        ids[cell.hash()] = cell_id
+        cells[cell_id] = cell
     return _exclude(cells, values["exclude"])
 
 
@@ -200,6 +206,8 @@ def _exclude(cells: dict[str, Cell], entries: list[str]) -> dict[str, Cell]:
         try:
             one = Filter.parse(entry)
             one.check(list(cells.values()))
+            if not any(one.accepts(cell) for cell in cells.values()):
+                raise ValueError(f"no cell has all of {entry!r}")
         except ValueError as error:
             raise ValueError(f"exclude: {error}") from error
         filters.append(one)
@@ -223,4 +231,9 @@ def _cell_id(chosen: Mapping[str, Any], facts: StrategyFacts, schema: Schema) ->
     for key, rule in schema["properties"].items():
         if key in chosen and key not in _ID and [chosen[key]] != rule["default"]:
             parts.append(f"{key}={spell_value(chosen[key])}")
-    return ".".join(parts)
+    cell_id = ".".join(parts)
+    if len(cell_id) <= LONGEST_ID:
+        return cell_id
+    # A file name has 255 bytes at most, of which suffixes need some.
+    digest = hashlib.sha256(cell_id.encode()).hexdigest()[:8]
+    return f"{cell_id[:LONGEST_ID]}~{digest}"

@@ -109,6 +109,11 @@ def _devices_of_site(q: _Question) -> str | None:
             f"{q.topology} needs {needed} {what} on each host; this site has {present} "
             "(oversubscribe: true shares them, and marks the row)"
         )
+    if q.cell.device == "cuda" and q.shape.devices_per_rank > q.site.cuda_devices:
+        return (
+            f"one process of {q.cell.strategy} drives {q.shape.devices_per_rank} GPUs; "
+            f"this site has {q.site.cuda_devices} on a host"
+        )
     return None
 
 

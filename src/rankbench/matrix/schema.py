@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import math
+import re
 from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,16 @@ class _UniqueKeyLoader(yaml.SafeLoader):
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)
+
+
+_NO_LINE_BREAK = r"(?!\n)"
+
+# YAML 1.1 reads 1e-3, the common spelling of a learning rate, as text.
+_UniqueKeyLoader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+"),
+    list("-+0123456789"),
+)
 
 
 def with_defaults(values: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
@@ -172,7 +183,9 @@ def _expectation(error: ValidationError) -> str:
     if error.validator == "exclusiveMaximum":
         return f"less than {rule}"
     if error.validator == "pattern":
-        return f"text like {rule}"
+        # Python's $ also matches before a last line break; people need not read how
+        # the schema prevents that.
+        return f"text like {rule.removesuffix(_NO_LINE_BREAK)}"
     if error.validator == "anyOf":
         return " or ".join(str(r.get("const", r.get("type"))) for r in rule)
     return str(error.message)

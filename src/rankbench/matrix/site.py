@@ -24,7 +24,8 @@ class Site:
         torch: version of the torch that ranks will import.
         data_dir: folder of the prepared data sets.
         results_dir: folder of the results.
-        cpu_threads_per_gpu: CPU threads of a rank that drives a GPU; 0 is torch's own.
+        cpu_threads_per_gpu: CPU threads of a rank that drives a GPU; 0 is its share
+            of the cores.
     """
 
     nodes: int

@@ -42,8 +42,7 @@ def measure(
 ) -> None:
     """Measure the cell and write this rank's report into `work`."""
     progress.enter(SET_UP)
-    if threads:
-        torch.set_num_threads(threads)
+    torch.set_num_threads(threads)
     imported = process_age()
     world = join_world(cell, shape, place)
     set_precision(cell.precision)

@@ -9,6 +9,7 @@ from typing import Any
 
 from rankbench.cell import Cell, Topology
 from rankbench.record import (
+    CHANGED_CELL,
     Layout,
     Record,
     counting,
@@ -165,7 +166,7 @@ def _latest(layout: Layout, cell_id: str) -> tuple[int | None, list[Launch]]:
 
 def _why_stale(records: Sequence[Record], planned: _Planned) -> str | None:
     if any(record["cell_hash"] != planned.hash for record in records):
-        return "measured before the cell's definition changed: rerun it"
+        return CHANGED_CELL
     if planned.image and any((r.get("image"),) != planned.image for r in records):
         return "measured in another image than the plan's: rerun it"
     return None
