@@ -1,0 +1,84 @@
+"""The documents show what works: their files are written and their commands run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE_NAME = re.compile(r"`([\w./-]+\.(?:py|yaml))`")
+
+
+@dataclass
+class Step:
+    """A file to write, or a command to run."""
+
+    file: str | None
+    text: str
+
+
+def read_steps(document: Path) -> list[Step]:
+    """Files and commands of a document, in its order.
+
+    A block of code goes into the file that the text before it named last.
+    """
+    text = document.read_text()
+    steps = []
+    for block in BLOCK.finditer(text):
+        kind, body = block[1], block[2]
+        if kind in ("python", "yaml"):
+            named = FILE_NAME.findall(text[: block.start()])
+            steps.append(Step(named[-1], body))
+        elif kind == "console":
+            lines = [line[2:] for line in body.splitlines() if line.startswith("$ ")]
+            steps += [Step(None, line) for line in lines]
+    return steps
+
+
+@pytest.mark.parametrize(
+    "name", ["experiments", "add-a-strategy", "add-a-model-or-data-set"]
+)
+def test_a_document_does_what_it_says(project, name: str) -> None:
+    steps = read_steps(DOCS / f"{name}.md")
+    assert any(step.file for step in steps)
+    assert any(step.file is None for step in steps)
+    tools = Path(sys.executable).parent
+    for step in steps:
+        if step.file:
+            (project.root / step.file).write_text(step.text)
+            continue
+        program, *arguments = shlex.split(step.text)
+        done = project.run([str(tools / program), *arguments])
+        assert done.returncode == 0, f"{step.text}\n{done.stdout}"
+        if arguments[0] == "status":
+            states = [line.split()[0] for line in done.stdout.splitlines()]
+            assert set(states) == {"ok"}, done.stdout
+
+
+def test_the_strategy_of_the_documents_passes_the_contract(project) -> None:
+    """What docs/add-a-strategy.md shows learns what a single process learns."""
+    (step,) = [
+        step
+        for step in read_steps(DOCS / "add-a-strategy.md")
+        if step.file and step.file.endswith("late_average.py")
+    ]
+    assert step.file
+    (project.root / step.file).write_text(step.text)
+    tests = DOCS.parent / "tests"
+    done = project.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
+            *("--rootdir", str(tests.parent), "-c", str(tests.parent / "pyproject.toml")),
+            *(str(tests / "contract/test_strategies.py"), "-k", "late_average"),
+        ]
+    )
+    assert done.returncode == 0, done.stdout
+    assert "passed" in done.stdout
