@@ -161,12 +161,10 @@ def write_table(arguments: argparse.Namespace) -> int:
     """Write tables and plots; needs nothing but plan.json and the records."""
     from rankbench.results import plots, table
 
-    if arguments.results:
-        layout = Layout(arguments.results)
-        if not layout.plan.exists():
-            raise ValueError(f"{layout.plan} is missing: no experiment was run here")
-    else:
-        layout = _open(arguments).layout
+    given = arguments.results
+    layout = Layout(given) if given else _open(arguments).layout
+    if not layout.plan.exists():
+        raise ValueError(f"{layout.plan} is missing: no experiment was run here")
     table.build(layout)
     plots.build(layout)
     print(layout.table("md").read_text())

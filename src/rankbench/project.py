@@ -23,12 +23,13 @@ from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
 from rankbench.matrix.plan import Plan, PlannedCell, make_plan, read_plan
 from rankbench.matrix.preview import Preview
-from rankbench.matrix.schema import did_you_mean, load_yaml
+from rankbench.matrix.schema import did_you_mean
 from rankbench.matrix.site import load_site
 from rankbench.record import Layout, read_json, write_if_changed, write_json
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_EXPERIMENT = "config.yaml"
+PLAN_VARIABLE = "RANKBENCH_PLAN"
 CONFIG_KEYS = ("experiment", "only", "rerun")
 
 
@@ -129,6 +130,8 @@ class Run:
                 ensure_request(
                     self.layout, cell.id, launches=launches, cell_hash=cell.hash
                 )
+        # Snakemake's own child processes, also those in Slurm jobs, inherit it.
+        os.environ[PLAN_VARIABLE] = str(self.layout.plan)
         agenda = {**_myself(), "launches": pending}
         write_json(self.layout.agenda, agenda)
 
@@ -187,12 +190,11 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
     return Run(plan, layout, plan.select(None if only is None else str(only)))
 
 
-def reopen_run(config: Mapping[str, Any], *, results_dir: Path) -> Run:
-    """The run that a job belongs to: jobs read the plan, they never plan."""
-    source = Path(str(config.get("experiment", DEFAULT_EXPERIMENT)))
-    plan = read_plan(results_dir / str(load_yaml(source)["name"]) / "plan.json")
-    layout = Layout(results_dir / plan.name)
-    return Run(plan, layout, list(plan.cells.values()))
+def reopen_run(environ: Mapping[str, str] = os.environ) -> Run:
+    """The run that this job belongs to: jobs read the plan, they never plan."""
+    path = Path(environ[PLAN_VARIABLE])
+    plan = read_plan(path)
+    return Run(plan, Layout(path.parent), list(plan.cells.values()))
 
 
 def request_state(layout: Layout, cell_id: str) -> tuple[int, int] | None:

@@ -76,7 +76,12 @@ def test_the_strategy_of_the_documents_passes_the_contract(project) -> None:
     done = project.run(
         [
             *(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"),
-            *("--rootdir", str(tests.parent), "-c", str(tests.parent / "pyproject.toml")),
+            *(
+                "--rootdir",
+                str(tests.parent),
+                "-c",
+                str(tests.parent / "pyproject.toml"),
+            ),
             *(str(tests / "contract/test_strategies.py"), "-k", "late_average"),
         ]
     )

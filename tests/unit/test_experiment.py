@@ -407,3 +407,46 @@ def test_the_experiments_of_the_project_are_good() -> None:
     root = Path(__file__).resolve().parents[2]
     for path in [root / "config.yaml", *root.glob("studies/*.yaml")]:
         assert load_experiment(path, load_catalog(), cuda=False).cells
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (
+            BASE + "topology: [1x1, 1x2]\nmodel: [lenet, convnet]\n"
+            "exclude: ['topology=1x1 model=lenet', 'topology=1x1 strategy=ddp', "
+            "'topology=1x2 data=digits batch_size=64 seed=1']\n",
+            "no cell has seed=1",
+        ),
+        (
+            "name: x\nstrategy: [single, {ddp: {bucket_mb: 1}}]\n"
+            "exclude: ['strategy=single backend=gloo']\n",
+            "no cell has all of 'strategy=single backend=gloo'",
+        ),
+        (BASE + "device: [auto, cpu]\n", "are the same cell here"),
+        ("name: |\n  x\nstrategy: ddp\n", "name: expected text like"),
+        (BASE + "channels: 1.0\n", "channels: expected"),
+    ],
+)
+def test_refused_too(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        read_experiment(tmp_path, text)
+
+
+def test_a_learning_rate_may_be_written_as_a_power(tmp_path: Path) -> None:
+    experiment = read_experiment(tmp_path, BASE + "learning_rate: [1e-3, 1E+1]\n")
+    rates = [cell.learning_rate for cell in experiment.cells.values()]
+    assert rates == [0.001, 10.0]
+
+
+def test_a_long_id_is_cut_and_stays_unique(tmp_path: Path) -> None:
+    text = BASE + (
+        "image_size: 224\nchannels: 3\naugment: affine\nbatch_size: 1024\n"
+        "scaling: strong\noptimizer: adamw\nlearning_rate: 0.0012345\n"
+        "weight_decay: 0.0012345\nprecision: bf16\nnum_workers: 16\n"
+        "pin_memory: true\nnon_blocking: true\nseed: [1234567, 1234568]\n"
+    )
+    ids = list(read_experiment(tmp_path, text).cells)
+    assert len(ids) == 2
+    assert all(len(cell_id) <= 200 for cell_id in ids)
+    assert all(cell_id.startswith("ddp.gloo.1x1.convnet.digits.") for cell_id in ids)

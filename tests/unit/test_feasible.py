@@ -92,6 +92,11 @@ NCCL = {"backend": "nccl", **GPU}
             make_gpu_site(1),
             "nccl refuses two ranks on one GPU",
         ),
+        (
+            {**DP, **GPU, "topology": "1x2", "oversubscribe": True},
+            make_gpu_site(cuda_devices=1),
+            "one process of dp drives 2 GPUs; this site has 1 on a host",
+        ),
         # Model, data, batch, arithmetic.
         (
             {"model": "resnet50", "image_size": 16},

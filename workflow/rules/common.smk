@@ -2,19 +2,17 @@
 # jobs read it. A dry run writes nothing.
 import subprocess
 import sys
-from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
 from rankbench.invocation import read_invocation
 from rankbench.project import open_run, reopen_run
-from rankbench.record import Layout
 
 
 def get_run():
     """The plan of this experiment, and the cells that were asked for."""
     if not workflow.is_main_process:
-        return reopen_run(config, results_dir=Path("results"))
+        return reopen_run()
     invocation = read_invocation()
     run = open_run(config, profile=invocation.profile, write=not invocation.passive)
     if invocation.dry_run or not invocation.passive:
@@ -36,7 +34,7 @@ except ValueError as error:
     raise WorkflowError(str(error)) from None
 
 LAYOUT = RUN.layout
-PATTERNS = Layout(LAYOUT.root)
+
 RESULTS = [str(LAYOUT.table(suffix)) for suffix in ("csv", "md", "html", "tex")] + [
     str(LAYOUT.plot(name, suffix))
     for name in ("scaling", "phases")

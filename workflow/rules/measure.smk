@@ -20,7 +20,7 @@ rule cell:
         request=get_request,
         data=ancient(get_data),
     output:
-        str(PATTERNS.summary("{cell}")),
+        str(LAYOUT.summary("{cell}")),
     log:
         str(LAYOUT.root / "logs" / "{cell}.log"),
     params:

@@ -256,7 +256,7 @@ def _summarise(
 def _machine_to_itself(out: Out, stop: Stop) -> Iterator[None]:
     """Never two measurements at once on one machine, whatever runs started them."""
     path = Path(tempfile.gettempdir()) / f"rankbench-{os.getuid()}.lock"
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
         told = False
         while True:

@@ -274,6 +274,7 @@ def merge_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:
         "steps_per_epoch": first["steps_per_epoch"],
         "warmup": first["warmup"],
         "samples": sum(report["rank"]["samples"] for report in reports),
+        "samples_seen": sum(report["rank"]["samples_seen"] for report in reports),
         "loss": {
             end: _mean([report["loss"][end] for report in reports])
             for end in ("first", "last")

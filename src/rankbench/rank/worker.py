@@ -125,6 +125,7 @@ def measure(
         "seconds": seconds,
         "window_s": measured.window_s,
         "samples": measured.samples,
+        "samples_seen": measured.samples + cell.warmup * shape.rank_batch,
         "memory": peaks,
         "epochs_s": epoch_seconds(measured.seconds, batches.steps_per_epoch),
     }

@@ -1,0 +1,89 @@
+"""What the Snakefile and the command line do with an experiment on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rankbench import project
+from rankbench.project import InUse, Run, open_run, reopen_run
+
+pytestmark = pytest.mark.unit
+
+PROBE = {
+    "torch": "2.9.0",
+    "cuda": None,
+    "cuda_devices": [],
+    "backends": ["gloo"],
+    "cores": 2,
+}
+
+
+@pytest.fixture
+def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setattr(project, "probe_machine", lambda write: PROBE)
+    monkeypatch.setenv(project.PLAN_VARIABLE, "unset")
+    (tmp_path / "e.yaml").write_text(
+        "name: some\nstrategy: [single, ddp]\ntopology: [1x1, 1x2]\nlaunches: 3\n"
+    )
+    (tmp_path / "site.yaml").write_text(f"results_dir: {tmp_path}/results\n")
+    config = {"experiment": tmp_path / "e.yaml"}
+    return open_run(config, profile=tmp_path, write=False)
+
+
+def test_opening_writes_nothing(opened: Run) -> None:
+    assert not opened.layout.root.exists()
+    assert opened.pending() == dict.fromkeys(opened.plan.cells, 3)
+
+
+def test_a_job_finds_the_plan_that_the_main_process_wrote(opened: Run) -> None:
+    opened.begin()
+    again = reopen_run()
+    assert again.plan == opened.plan
+    assert again.layout == opened.layout
+
+
+def test_requests_are_made_once(opened: Run) -> None:
+    opened.begin()
+    before = {p: p.read_bytes() for p in opened.layout.root.rglob("requests/*")}
+    assert len(before) == 4
+    assert opened._lock is not None
+    opened._lock.release()
+    opened.begin()
+    after = {p: p.read_bytes() for p in opened.layout.root.rglob("requests/*")}
+    assert after == before
+
+
+def test_a_second_run_is_refused_and_told_by_whom(opened: Run, tmp_path: Path) -> None:
+    opened.begin()
+    config = {"experiment": tmp_path / "e.yaml"}
+    with pytest.raises(InUse, match=r"is in use by process \d+ on "):
+        open_run(config, profile=tmp_path, write=False).begin()
+
+
+@pytest.mark.parametrize(
+    ("config", "complaint"),
+    [
+        ({"rerun": "single.none.1x1.convnet.digit"}, "did you mean 'single.none.1x1"),
+        ({"rerun": "single.none.1x1.convnet.digits", "only": "a=b"}, "not both"),
+        ({"launches": 3}, "--config launches: unknown key"),
+    ],
+)
+def test_bad_configuration_is_refused(
+    opened: Run, tmp_path: Path, config: dict, complaint: str
+) -> None:
+    given = {"experiment": tmp_path / "e.yaml", **config}
+    with pytest.raises(ValueError, match=complaint):
+        open_run(given, profile=tmp_path, write=False)
+
+
+def test_several_cells_can_be_measured_again_at_once(
+    opened: Run, tmp_path: Path
+) -> None:
+    ids = ["single.none.1x1.convnet.digits", "ddp.gloo.1x2.convnet.digits"]
+    config = {"experiment": tmp_path / "e.yaml", "rerun": ", ".join(ids)}
+    run = open_run(config, profile=tmp_path, write=False)
+    assert list(run.pending()) == ids
+    run.begin()
+    assert {project.request_state(run.layout, i) for i in ids} == {(1, 3)}
