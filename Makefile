@@ -29,18 +29,21 @@ lint: $(INSTALLED) ## style, types, rooms, workflow
 	$(BIN)/mypy --no-error-summary
 	$(BIN)/python -m pytest -q tests/contract/test_house.py
 
+# Another one than config.yaml: make status EXPERIMENT=FILE
+of_experiment = $(if $(EXPERIMENT),--experiment "$$EXPERIMENT")
+
 # Exit status 1 says that a cell has failed: here that is an answer, not an error.
-status: $(INSTALLED) ## the state of every cell
-	@$(BIN)/rankbench status || [ $$? -eq 1 ]
+status: $(INSTALLED) ## the state of every cell; EXPERIMENT=FILE: of another than config.yaml
+	@$(BIN)/rankbench status $(of_experiment) || [ $$? -eq 1 ]
 
 # $$CELL is the environment's: make puts it there, and no shell reads what it holds.
-rerun: $(if $(CELL),$(INSTALLED)) ## measure one cell again: make rerun CELL=ID
+rerun: $(if $(CELL),$(INSTALLED)) ## measure one cell again: CELL=ID, and EXPERIMENT=FILE as above
 	@[ -n "$$CELL" ] || { \
 	    echo 'which cell? make rerun CELL=ID, with an ID from `make status`' >&2; exit 2; }
-	@$(BIN)/rankbench rerun -- "$$CELL"
+	@$(BIN)/rankbench rerun $(of_experiment) -- "$$CELL"
 
-table: $(INSTALLED) ## tables and plots from the records, measuring nothing
-	@$(BIN)/rankbench table
+table: $(INSTALLED) ## tables and plots from the records: measures nothing
+	@$(BIN)/rankbench table $(of_experiment)
 
 bench: $(INSTALLED) ## rankbench itself against bare loops
 	@[ -e data/digits.npz ] || \
@@ -50,7 +53,7 @@ bench: $(INSTALLED) ## rankbench itself against bare loops
 
 venv: $(INSTALLED) ## the environment alone, in .venv
 
-lock: ## renew requirements.lock with Python 3.11; UPGRADE=1: to the newest versions
+lock: ## renew requirements.lock, on Python 3.11; UPGRADE=1: newest versions
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
 	    echo "the lock is made with Python 3.11: make lock PYTHON=python3.11" >&2; exit 1; }
 	@$(PYTHON) -m venv build/lock
@@ -60,7 +63,7 @@ lock: ## renew requirements.lock with Python 3.11; UPGRADE=1: to the newest vers
 	@# The end of the file warns that torch is not in it, which is on purpose.
 	@sed -i '/^$$/,$$d' requirements.lock
 
-clean: ## remove the environment and caches; results, data and images stay
+clean: ## remove the environment and caches, not results, data or images
 	rm -rf .venv build src/*.egg-info .pytest_cache .ruff_cache .mypy_cache \
 	    .import_linter_cache
 	find src tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,8 +1,10 @@
 """A step inside the harness against a bare training loop, which is written out below.
 
-Both train the same model from the same weights on the same batches, in the same
-processes, in blocks that take turns: what the machine does to one it does to the other.
-Step time is the median over a block of the slowest rank's time for a step.
+Both train the very same model on the same stream of batches, in the same processes, in
+blocks that take turns: what the machine does to one it does to the other. (Two models
+in one process differ by up to a tenth, for where their memory lies; that is no
+overhead.) Step time is the median over a block of the slowest rank's time for a step; a
+launch gives the median ratio of its pairs of blocks, and the interval is over launches.
 
     python benchmarks/harness.py            # single and ddp on 2 ranks
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
@@ -18,38 +21,51 @@ import tempfile
 import time
 from pathlib import Path
 
+from pairs import report
+
 BLOCK = 22  # steps: one epoch of digits at batch 64
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=60, help="pairs of blocks")
+    parser.add_argument("--launches", type=int, default=10)
+    parser.add_argument("--pairs", type=int, default=10, help="pairs of blocks in each")
     parser.add_argument("--data", type=Path, default=Path("data"))
     arguments = parser.parse_args()
     for strategy, ranks in (("single", 1), ("ddp", 2)):
-        with tempfile.TemporaryDirectory() as folder:
-            command = [
-                *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-                *(f"--nproc-per-node={ranks}", __file__, "--rank", strategy),
-                *("--pairs", str(arguments.pairs), "--data", str(arguments.data)),
-                *("--out", folder),
-            ]
-            subprocess.run([*command], check=True, env=_environment())
-            blocks = [json.loads(p.read_text()) for p in sorted(Path(folder).iterdir())]
-        from pairs import report
-
+        launches = [
+            launch(strategy, ranks, arguments.pairs, arguments.data)
+            for _ in range(arguments.launches)
+        ]
         report(
             f"{strategy}, {ranks} rank{'s' if ranks > 1 else ''}: harness over bare",
-            _slowest([b["harness"] for b in blocks]),
-            _slowest([b["bare"] for b in blocks]),
+            [statistics.median(harness) for harness, _ in launches],
+            [statistics.median(bare) for _, bare in launches],
             unit="ms",
+            ratios=[
+                statistics.median(a / b for a, b in zip(*pair, strict=True))
+                for pair in launches
+            ],
         )
 
 
-def _environment() -> dict[str, str]:
-    import os
-
-    return {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+def launch(
+    strategy: str, ranks: int, pairs: int, data: Path
+) -> tuple[list[float], list[float]]:
+    """Milliseconds of a step, per block: in the harness, and bare."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *(f"--nproc-per-node={ranks}", __file__, "--rank", strategy),
+            *("--pairs", str(pairs), "--data", str(data), "--out", folder),
+        ]
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        subprocess.run(command, check=True, env=env)
+        blocks = [json.loads(p.read_text()) for p in sorted(Path(folder).iterdir())]
+    return (
+        _slowest([b["harness"] for b in blocks]),
+        _slowest([b["bare"] for b in blocks]),
+    )
 
 
 def _slowest(ranks: list[list[list[float]]]) -> list[float]:
@@ -69,7 +85,6 @@ def be_rank(strategy_name: str, pairs: int, data_dir: Path, out: Path) -> None:
     pin(choose_cores(place.local_rank, 1, physical_cores()))
     import torch
     from torch import distributed, nn
-    from torch.nn.parallel import DistributedDataParallel
 
     from rankbench.rank import data, models
     from rankbench.rank.loading import Batches
@@ -86,12 +101,8 @@ def be_rank(strategy_name: str, pairs: int, data_dir: Path, out: Path) -> None:
         distributed.init_process_group("gloo")
     train_set, _, classes = data.load("digits", data_dir)
 
-    def build() -> nn.Module:
-        torch.manual_seed(0)
-        return models.build("convnet", channels=1, image_size=28, classes=classes)
-
-    def batches() -> Batches:
-        return Batches(
+    batches = iter(
+        Batches(
             train_set,
             rank=place.rank,
             ranks=place.size,
@@ -101,28 +112,30 @@ def be_rank(strategy_name: str, pairs: int, data_dir: Path, out: Path) -> None:
             pin_memory=False,
             worker_cpus=set(),
         )
-
-    def barrier() -> None:
-        if parallel:
-            distributed.barrier()
-
-    # --- ours ---
+    )
     world = World(place.rank, place.size, place.local_rank, cpu, (cpu,), "gloo")
     options = {"bucket_mb": 25, "gradient_as_bucket_view": False, "static_graph": False}
     kind = find_strategy(strategy_name)
     strategy = kind(world, make_loss("fp32", cpu), **(options if parallel else {}))
-    strategy.setup(build(), lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9))
+    torch.manual_seed(0)
+    model = models.build("convnet", channels=1, image_size=28, classes=classes)
+    strategy.setup(model, lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9))
     phases = ["load", "transfer", *kind.phases]
     file = out / f".progress{place.rank}"
     file.write_bytes(bytes(8 * place.size))
     progress = Progress(file, place.rank)
     file.unlink()
-    ours = iter(batches())
+
+    def barrier() -> None:
+        if parallel:
+            distributed.barrier()
 
     def harness_block() -> list[float]:
+        if parallel:
+            strategy._watch_gradients()
         measured = train(
             strategy,
-            ours,
+            batches,
             device=cpu,
             phases=phases,
             warmup=0,
@@ -131,22 +144,22 @@ def be_rank(strategy_name: str, pairs: int, data_dir: Path, out: Path) -> None:
             barrier=barrier,
             progress=progress,
         )
+        for hook in getattr(strategy, "_hooks", {}).values():
+            hook.remove()
         return [float(step) for step in measured.seconds.sum(axis=1)]
 
-    # --- the bare loop ---
-    model = build()
-    if parallel:
-        model = DistributedDataParallel(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    # The bare loop: what one would write without rankbench.
+    model, optimizer = strategy.model, strategy.optimizer
     criterion = nn.CrossEntropyLoss()
-    theirs = iter(batches())
+    for hook in getattr(strategy, "_hooks", {}).values():
+        hook.remove()
 
     def bare_block() -> list[float]:
         barrier()
         seconds = []
         for _ in range(BLOCK):
             begun = time.perf_counter()
-            images, labels = next(theirs)
+            images, labels = next(batches)
             loss = criterion(model(images), labels)
             loss.backward()
             optimizer.step()

@@ -8,21 +8,25 @@ from collections.abc import Sequence
 from scipy import stats
 
 
-def ratio_of_pairs(
-    ours: Sequence[float], theirs: Sequence[float]
-) -> tuple[float, float, float]:
-    """Median of the pairwise ratios, and its 95 % rank interval."""
-    ratios = [a / b for a, b in zip(ours, theirs, strict=True)]
+def median_of_ratios(ratios: Sequence[float]) -> tuple[float, float, float]:
+    """Median of paired ratios, and its 95 % rank interval."""
     test = stats.quantile_test(ratios, p=0.5)
     interval = test.confidence_interval(confidence_level=0.95)
     return statistics.median(ratios), float(interval.low), float(interval.high)
 
 
 def report(
-    title: str, ours: Sequence[float], theirs: Sequence[float], *, unit: str
+    title: str,
+    ours: Sequence[float],
+    theirs: Sequence[float],
+    *,
+    unit: str,
+    ratios: Sequence[float] | None = None,
 ) -> None:
-    ratio, low, high = ratio_of_pairs(ours, theirs)
+    """Print both medians and their ratio; each pair has one ratio unless given."""
+    paired = ratios or [a / b for a, b in zip(ours, theirs, strict=True)]
+    ratio, low, high = median_of_ratios(paired)
     print(
         f"{title}: {statistics.median(ours):.4g} over {statistics.median(theirs):.4g} "
-        f"{unit} = {ratio:.4f} [{low:.4f}, {high:.4f}], {len(ours)} pairs"
+        f"{unit} = {ratio:.4f} [{low:.4f}, {high:.4f}], n = {len(paired)}"
     )

@@ -41,6 +41,7 @@ Root Cause (first observed failure):
 SPAWN_KILLED = """\
 W1120 13:48:17.133000 7443 torch/multiprocessing/spawn.py:165] \
 Terminating process 7446 via signal SIGTERM
+rank 0 ended with exit code -15
 rank 1 ended with exit code -9
 """
 

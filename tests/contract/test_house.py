@@ -98,7 +98,7 @@ def test_workflow_lints_are_the_known_ones() -> None:
         used.update(rules)
         if title and not rules:
             unknown.append(f"{where}: {title}")
-    assert not unknown, said
+    assert not unknown, "\n".join(unknown)
     assert used == set(ALLOWED_LINTS), "an allowed lint no longer occurs"
 
 

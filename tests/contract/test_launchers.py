@@ -76,8 +76,8 @@ def test_golden_command(name: str, ranks: int, argv: str) -> None:
 @pytest.mark.parametrize(
     ("name", "log", "exits"),
     [
-        ("torchrun", TORCHRUN_KILLED, {1: -9}),
-        ("spawn", SPAWN_KILLED, {1: -9}),
+        ("torchrun", TORCHRUN_KILLED, {0: -15, 1: -9}),
+        ("spawn", SPAWN_KILLED, {0: -15, 1: -9}),
         ("spawn", SPAWN_RAISED, {}),
     ],
 )

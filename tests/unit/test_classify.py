@@ -182,6 +182,13 @@ PEER = failed("[gloo] Connection closed by peer [127.0.0.1]:1234")
             id="only consequences",
         ),
         pytest.param(
+            {"reports": {0: failed("[gloo] Read error")}, "exits": {0: 1}},
+            "crashed",
+            "rank 1 ended without a word; rank 0 then lost it: [gloo] Read error",
+            None,
+            id="nobody knows how the other one ended",
+        ),
+        pytest.param(
             {"reports": {0: failed("The server socket: EADDRINUSE")}},
             "crashed",
             "rank 0: RuntimeError: The server socket: EADDRINUSE",

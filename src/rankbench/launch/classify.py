@@ -19,7 +19,7 @@ _HOST = re.compile(
 # What the others say when one rank is gone: a consequence, not the reason.
 _PEER = re.compile(
     r"connection closed by peer|connection reset by peer|broken pipe|socket closed"
-    r"|remote process exited|connection refused|unexpected eof",
+    r"|read error|write error|remote process exited|connection refused|unexpected eof",
     re.IGNORECASE,
 )
 
@@ -100,6 +100,11 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Finding:
         reason = f"rank {rank} was ended by {signal_name(-code)}; {ending.progress}"
         return Finding("crashed", reason)
     own = {r: e for r, e in errors.items() if not _PEER.search(e["message"])}
+    gone = sorted(set(range(ending.ranks)) - ending.reports.keys())
+    if errors and gone and not own:
+        rank, error = next(iter(errors.items()))
+        lost = f"rank {rank} then lost it: {first_line(error['message'])}"
+        return Finding("crashed", f"rank {gone[0]} ended without a word; {lost}")
     for rank, error in (own or errors).items():
         return Finding("crashed", _of_rank(rank, error), _cause(error["message"]))
     if ending.returncode is not None and ending.returncode < 0:
@@ -108,8 +113,7 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Finding:
     for rank, code in sorted(ending.exits.items()):
         said = f"rank {rank} ended with exit code {code} and said nothing"
         return Finding("crashed", f"{said}: see launcher.log and rank{rank}.log")
-    silent = sorted(set(range(ending.ranks)) - ending.reports.keys())
-    who = f", nothing from rank {silent[0]}" if silent else ""
+    who = f", nothing from rank {gone[0]}" if gone else ""
     said = last_error_line(ending.log)
     reason = f"{ending.launcher} ended with exit code {ending.returncode}{who}: {said}"
     return Finding("crashed", reason, _cause(ending.log))

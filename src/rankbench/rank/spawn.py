@@ -30,12 +30,19 @@ def main() -> int:
         "MASTER_PORT": str(store.port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
     }
+    context = multiprocessing.spawn(
+        _be_rank,
+        (arguments.ranks, arguments.spec),
+        nprocs=arguments.ranks,
+        join=False,
+    )
     try:
-        multiprocessing.spawn(
-            _be_rank, (arguments.ranks, arguments.spec), nprocs=arguments.ranks
-        )
-    except multiprocessing.ProcessExitedException as error:
-        print(f"rank {error.error_index} ended with exit code {error.exit_code}")
+        while not context.join():
+            continue
+    except multiprocessing.ProcessExitedException:
+        # It tells of the first one that it noticed, which need not be the first to go.
+        for rank, process in enumerate(context.processes):
+            print(f"rank {rank} ended with exit code {process.exitcode}")
         return 1
     return 0
 

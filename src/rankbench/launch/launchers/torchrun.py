@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from rankbench.launch.launchers import Start
 
-_FAILED = re.compile(r"\(exitcode: (-?\d+)\) local_rank: (\d+)")
+# Its summary lists every rank that failed; the line before it only the first one seen.
+_FAILED = re.compile(r"\(local_rank: (\d+)\)\s+exitcode\s*: (-?\d+)")
 
 
 def build_argv(start: Start) -> list[str]:
@@ -28,4 +29,4 @@ def build_argv(start: Start) -> list[str]:
 
 
 def read_exits(log: str) -> Mapping[int, int]:
-    return {int(rank): int(code) for code, rank in _FAILED.findall(log)}
+    return {int(rank): int(code) for rank, code in _FAILED.findall(log)}
