@@ -89,10 +89,10 @@ def be_rank(strategy_name: str, pairs: int, data_dir: Path, out: Path) -> None:
     from rankbench.rank import data, models
     from rankbench.rank.loading import Batches
     from rankbench.rank.progress import Progress
+    from rankbench.rank.recipe import make_loss
     from rankbench.rank.strategies import find_strategy
     from rankbench.rank.strategies.base import World
     from rankbench.rank.train import train
-    from rankbench.rank.worker import make_loss
 
     torch.set_num_threads(1)
     cpu = torch.device("cpu")

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from rankbench.launch.run import Out, run_cell
+from rankbench.launch.pace import Out
+from rankbench.launch.run import run_cell
 from rankbench.project import open_run
 from rankbench.record import Layout
 

@@ -124,6 +124,15 @@ def test_again_does_nothing(again) -> None:
     assert records_of(again.root) == before
 
 
+def test_forcing_every_job_measures_nothing(again) -> None:
+    """Snakemake deletes outputs before a forced job; records are no outputs."""
+    before = records_of(again.root)
+    done = again.snakemake(flags=("--forceall",))
+    assert done.returncode == 0, done.stdout
+    assert records_of(again.root) == before
+    assert read_table(again.root)[ONE]["status"] == "ok"
+
+
 def test_a_dry_run_writes_nothing(project) -> None:
     project.experiment(SMALL)
     before = sorted(p for p in project.root.rglob("*") if ".snakemake" not in p.parts)

@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from rankbench.launch.run import Interrupted, run_cell, terminal_and
+from rankbench.launch.pace import Out
+from rankbench.launch.run import Interrupted, run_cell
 from rankbench.record import Layout
 
 
@@ -20,7 +21,7 @@ def main() -> int:
     arguments = parser.parse_args()
     arguments.log.parent.mkdir(parents=True, exist_ok=True)
     with open(arguments.log, "a") as log:
-        out = terminal_and(log)
+        out = Out(sys.stderr, log)
         try:
             verdict = run_cell(
                 Layout(arguments.results),

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from rankbench.cell import Cell, Shape
 from rankbench.launch.claim import claim_next, open_claims, read_owner
 from rankbench.launch.code import describe_code
+from rankbench.launch.machine import machine_to_itself
+from rankbench.launch.pace import Out, Pace
 from rankbench.launch.requests import Request, read_request
-from rankbench.launch.supervise import Stop, Task, close_dead_claim, run_launch
+from rankbench.launch.signs import Stop
+from rankbench.launch.supervise import Task, close_dead_claim, run_launch
 from rankbench.record import (
     CHANGED_CELL,
+    CURED_BY_NEXT_RUN,
     Layout,
     Record,
     Verdict,
@@ -35,17 +33,6 @@ Entry = dict[str, Any]
 
 class Interrupted(Exception):
     """This process was told to end; what is missing is left to the next run."""
-
-
-class Out:
-    """Progress for people: on the terminal and in the log of the cell."""
-
-    def __init__(self, *streams: TextIO) -> None:
-        self._streams = streams
-
-    def say(self, text: str) -> None:
-        for stream in self._streams:
-            print(text, file=stream, flush=True)
 
 
 def run_cell(layout: Layout, cell_id: str, *, project: Path, out: Out) -> Verdict:
@@ -69,158 +56,103 @@ def run_cell(layout: Layout, cell_id: str, *, project: Path, out: Out) -> Verdic
     request = read_request(layout, cell_id)
     if request is None:
         raise ValueError(f"{layout.request(cell_id)} is missing: run snakemake")
-    attempt_dir = layout.attempt(cell_id, request.attempt)
+    attempt = _Attempt(layout, plan, entry, request, project)
     if request.cell_hash != entry["hash"]:
-        verdict = _stale(request, attempt_dir)
+        verdict = _stale(attempt.verdict())
     else:
-        with Stop().listening() as stop, _machine_to_itself(out, stop):
-            verdict = _launch_missing(
-                plan, entry, request, attempt_dir, stop, out, project
-            )
-    records = read_attempt(attempt_dir)
-    write_json(layout.summary(cell_id), _summarise(cell_id, request, verdict, records))
+        with Stop().listening() as stop:
+            waiting = machine_to_itself(told_to_stop=lambda: _heed(stop), say=out.say)
+            with waiting:
+                pace = Pace(layout, cell_id)
+                verdict = _launch_missing(attempt, stop, pace, out)
+    summary = _summarise(cell_id, request, verdict, attempt.records())
+    write_json(layout.summary(cell_id), summary)
     return verdict
 
 
-def _launch_missing(
-    plan: Entry,
-    entry: Entry,
-    request: Request,
-    attempt_dir: Path,
-    stop: Stop,
-    out: Out,
-    project: Path,
-) -> Verdict:
-    """Launch until the attempt is complete."""
-    code = describe_code()
+class _Attempt:
+    """The wanted attempt of a cell: what its launches have in common."""
 
-    def task(number: int, directory: Path) -> Task:
-        site = plan["site"]
-        cell, shape = Cell.from_dict(entry["cell"]), Shape(**entry["shape"])
+    def __init__(
+        self, layout: Layout, plan: Entry, entry: Entry, request: Request, project: Path
+    ) -> None:
+        self.directory = layout.attempt(entry["id"], request.attempt)
+        self.request = request
+        self._plan, self._entry, self._project = plan, entry, project
+        self._code = describe_code()
+
+    def records(self) -> list[Record]:
+        return read_attempt(self.directory)
+
+    def verdict(self) -> Verdict:
+        return judge(self.records(), self.request.launches)
+
+    def task(self, number: int, directory: Path) -> Task:
+        entry, site = self._entry, self._plan["site"]
+        shape = Shape(**entry["shape"])
         return Task(
-            experiment=plan["experiment"]["name"],
+            experiment=self._plan["experiment"]["name"],
             cell_id=entry["id"],
             cell_hash=entry["hash"],
-            cell=cell,
+            cell=Cell.from_dict(entry["cell"]),
             shape=shape,
             phases=entry["phases"],
             marks=entry["marks"],
-            attempt=request.attempt,
+            attempt=self.request.attempt,
             number=number,
-            wanted=request.launches,
+            wanted=self.request.launches,
             directory=directory.resolve(),
-            data_dir=(project / site["data_dir"]).resolve(),
-            time_limit=plan["experiment"]["time_limit"],
+            data_dir=(self._project / site["data_dir"]).resolve(),
+            time_limit=self._plan["experiment"]["time_limit"],
             threads=_threads(shape, site),
-            code=code,
+            code=self._code,
         )
 
-    pace = _Pace(attempt_dir.parents[2], entry["id"])
+
+def _launch_missing(attempt: _Attempt, stop: Stop, pace: Pace, out: Out) -> Verdict:
+    """Launch until the attempt is complete."""
     while True:
-        _settle_claims(attempt_dir, task, stop, out)
-        verdict = judge(read_attempt(attempt_dir), request.launches)
+        _settle_claims(attempt, stop, out)
+        verdict = attempt.verdict()
         if verdict.complete:
             return verdict
-        if stop.reason():
-            raise Interrupted(stop.reason())
-        number, directory = claim_next(attempt_dir)
+        _heed(stop)
+        number, directory = claim_next(attempt.directory)
         begun = time.monotonic()
-        record = run_launch(task(number, directory), stop)
-        pace.add(time.monotonic() - begun)
-        done = judge(read_attempt(attempt_dir), request.launches)
-        out.say(pace.line(record, done))
-        if record["cause"] in ("user", "owner"):
+        record = run_launch(attempt.task(number, directory), stop)
+        out.say(pace.line(record, attempt.verdict(), time.monotonic() - begun))
+        if record["cause"] in CURED_BY_NEXT_RUN:
             raise Interrupted(record["reason"])
+
+
+def _settle_claims(attempt: _Attempt, stop: Stop, out: Out) -> None:
+    """Wait for launches that others are measuring; close those whose owner is dead."""
+    told = False
+    while claims := open_claims(attempt.directory):
+        for number, directory in claims:
+            if read_owner(directory).is_alive(directory):
+                continue
+            claimed = (directory / "claim.json").stat().st_mtime
+            started = datetime.fromtimestamp(claimed, UTC)
+            close_dead_claim(attempt.task(number, directory), started=started)
+            out.say(f"  launch {number} was left unfinished: it is measured anew")
+        if open_claims(attempt.directory):
+            if not told:
+                out.say("  waiting for a launch that another process measures")
+                told = True
+            _heed(stop)
+            time.sleep(1)
+
+
+def _heed(stop: Stop) -> None:
+    if reason := stop.reason():
+        raise Interrupted(reason)
 
 
 def _threads(shape: Shape, site: Entry) -> int:
     """CPU threads of a rank: one per core of its device, or its share of the host."""
     share = max(1, site["cores"] // shape.ranks_per_node)
     return int(shape.cores_per_rank or site["cpu_threads_per_gpu"] or share)
-
-
-def _settle_claims(attempt_dir: Path, task: Any, stop: Stop, out: Out) -> None:
-    """Wait for launches that others are measuring; close those whose owner is dead."""
-    told = False
-    while claims := open_claims(attempt_dir):
-        for number, directory in claims:
-            if read_owner(directory).is_alive(directory):
-                continue
-            claimed = (directory / "claim.json").stat().st_mtime
-            close_dead_claim(
-                task(number, directory), started=datetime.fromtimestamp(claimed, UTC)
-            )
-            out.say(f"  launch {number} was left unfinished: it is measured anew")
-        if open_claims(attempt_dir):
-            if not told:
-                out.say("  waiting for a launch that another process measures")
-                told = True
-            if stop.reason():
-                raise Interrupted(stop.reason())
-            time.sleep(1)
-
-
-class _Pace:
-    """How fast this run proceeds, and how much of it is left."""
-
-    def __init__(self, root: Path, cell_id: str) -> None:
-        self._cell_id = cell_id
-        self._seconds: list[float] = []
-        self._others = _launches_elsewhere(Layout(root), cell_id)
-
-    def add(self, seconds: float) -> None:
-        self._seconds.append(seconds)
-
-    def line(self, record: Record, verdict: Verdict) -> str:
-        done = len(self._seconds)
-        left = self._others + max(0, verdict.wanted - verdict.ok)
-        if verdict.complete:
-            left = self._others
-        mean = sum(self._seconds) / done
-        parts = [
-            f"{self._cell_id}  launch {record['launch']}",
-            f"{verdict.ok}/{verdict.wanted} ok",
-            self._result(record),
-            f"{self._seconds[-1]:.1f} s",
-        ]
-        if left:
-            parts.append(f"{left} launches left, about {minutes(left * mean)}")
-        return "  ".join(parts)
-
-    def _result(self, record: Record) -> str:
-        if record["status"] != "ok":
-            return f"{record['status']}: {record['reason']}"
-        window = max(rank["window_s"] for rank in record["ranks"])
-        return f"{record['samples'] / window:.0f} samples/s"
-
-
-def _launches_elsewhere(layout: Layout, cell_id: str) -> int:
-    """Launches of this run's other cells that are still to come."""
-    try:
-        agenda = read_json(layout.agenda)
-    except (OSError, ValueError):
-        return 0
-    left = 0
-    for other, launches in agenda["launches"].items():
-        summary, request = layout.summary(other), layout.request(other)
-        if other == cell_id:
-            continue
-        done = (
-            summary.exists()
-            and request.exists()
-            and summary.stat().st_mtime >= request.stat().st_mtime
-        )
-        left += 0 if done else launches
-    return left
-
-
-def minutes(seconds: float) -> str:
-    """A duration for people."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
 
 
 def _find(plan: Entry, cell_id: str, layout: Layout) -> Entry:
@@ -232,9 +164,8 @@ def _find(plan: Entry, cell_id: str, layout: Layout) -> Entry:
     raise ValueError(f"{layout.plan} has no cell {cell_id}")
 
 
-def _stale(request: Request, attempt_dir: Path) -> Verdict:
-    done = judge(read_attempt(attempt_dir), request.launches)
-    return Verdict("stale", CHANGED_CELL, done.ok, request.launches, complete=True)
+def _stale(done: Verdict) -> Verdict:
+    return Verdict("stale", CHANGED_CELL, done.ok, done.wanted, complete=True)
 
 
 def _summarise(
@@ -250,30 +181,3 @@ def _summarise(
         "launch_seconds": sum(seconds) / len(seconds) if seconds else None,
         "records": [f"{request.attempt}/{r['launch']}" for r in records],
     }
-
-
-@contextmanager
-def _machine_to_itself(out: Out, stop: Stop) -> Iterator[None]:
-    """Never two measurements at once on one machine, whatever runs started them."""
-    path = Path(tempfile.gettempdir()) / f"rankbench-{os.getuid()}.lock"
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        told = False
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not told:
-                    out.say("  waiting: another measurement runs on this machine")
-                    told = True
-                if stop.reason():
-                    raise Interrupted(stop.reason()) from None
-                time.sleep(0.5)
-        yield
-    finally:
-        os.close(handle)
-
-
-def terminal_and(log: TextIO) -> Out:
-    return Out(sys.stderr, log)

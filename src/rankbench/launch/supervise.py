@@ -5,12 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
 import subprocess
 import time
-import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,11 +20,11 @@ from rankbench.launch.classify import Ending, Finding, classify
 from rankbench.launch.environment import build_environment, rank_python
 from rankbench.launch.launchers import Start, find_launcher
 from rankbench.launch.progress import ProgressFile
+from rankbench.launch.reports import merge_reports, merge_steps, read_reports
+from rankbench.launch.signs import Heartbeat, Stop
 from rankbench.record import (
     RECORD_VERSION,
     Record,
-    read_json,
-    write_atomically,
     write_json,
 )
 
@@ -57,53 +54,6 @@ class Task:
     time_limit: float
     threads: int
     code: Mapping[str, Any]
-
-
-class Stop:
-    """Remembers that this process was told to end, so that it can end in good order."""
-
-    def __init__(self) -> None:
-        self.signal: str | None = None
-        self._parent = os.getppid()
-
-    @contextmanager
-    def listening(self) -> Iterator[Stop]:
-        def remember(number: int, _frame: object) -> None:
-            self.signal = signal.Signals(number).name
-
-        caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, remember) for number in caught}
-        try:
-            yield self
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def reason(self) -> str | None:
-        """Signal's name, ``parent`` if whoever started this has died, or None."""
-        if self.signal is None and os.getppid() != self._parent:
-            return "parent"
-        return self.signal
-
-
-class Heartbeat:
-    """A number in a file that grows as long as the supervisor lives."""
-
-    def __init__(self, path: Path) -> None:
-        self._count = 0
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-        self.beat()
-
-    def beat(self) -> None:
-        # In place and of one width: it needs no new block, so a full disk is no matter.
-        self._count += 1
-        os.pwrite(self._file, f"{self._count:012}".encode(), 0)
-
-    def __enter__(self) -> Heartbeat:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._file)
 
 
 def run_launch(task: Task, stop: Stop) -> Record:
@@ -145,7 +95,7 @@ def run_launch(task: Task, stop: Stop) -> Record:
             returncode = child.wait()
 
     text = log_path.read_text(errors="replace")
-    reports = _read_reports(work, task.shape.ranks)
+    reports = read_reports(work, task.shape.ranks)
     ending = Ending(
         launcher=task.cell.launcher,
         returncode=returncode,
@@ -166,7 +116,7 @@ def run_launch(task: Task, stop: Stop) -> Record:
     if finding.status == "ok":
         record |= merge_reports([reports[rank] for rank in sorted(reports)])
         record["seconds"]["launch"] = time.monotonic() - clock
-        _merge_steps(work, task)
+        merge_steps(work, task.shape.ranks, task.directory / "steps.npz")
     finish(task.directory, record)
     return record
 
@@ -243,65 +193,6 @@ def _begin_record(task: Task, finding: Finding, started: datetime) -> Record:
         "image": None,
         "job_id": job_id(),
     }
-
-
-def _read_reports(work: Path, ranks: int) -> dict[int, dict[str, Any]]:
-    found = {}
-    for rank in range(ranks):
-        path = work / f"rank{rank}.json"
-        try:
-            found[rank] = read_json(path)
-        except (FileNotFoundError, ValueError):
-            continue  # a rank that died: its absence is what classify looks at
-    return found
-
-
-def merge_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    """What the ranks of a launch measured, as the fields of its record.
-
-    Times are those of the slowest rank, samples the sum, the loss the mean.
-    """
-    first = reports[0]
-    stages = first["rank"]["seconds"]
-    hosts = {report["host"]["host"]: report["host"] for report in reports}
-    return {
-        "seconds": {
-            stage: max(report["rank"]["seconds"][stage] for report in reports)
-            for stage in stages
-        },
-        "phases": first["phases"],
-        "steps": first["steps"],
-        "steps_per_epoch": first["steps_per_epoch"],
-        "warmup": first["warmup"],
-        "samples": sum(report["rank"]["samples"] for report in reports),
-        "samples_seen": sum(report["rank"]["samples_seen"] for report in reports),
-        "loss": {
-            end: _mean([report["loss"][end] for report in reports])
-            for end in ("first", "last")
-        },
-        "accuracy": first["accuracy"],
-        "ranks": [report["rank"] for report in reports],
-        "hosts": list(hosts.values()),
-        "software": first["software"],
-        "transport": first["transport"],
-    }
-
-
-def _mean(values: list[float | None]) -> float | None:
-    """None if one of them is: training that has diverged has no loss."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if len(known) == len(values) else None
-
-
-def _merge_steps(work: Path, task: Task) -> None:
-    """One archive out of one per rank, without unpacking an array."""
-    beside = work / "steps.npz"
-    with zipfile.ZipFile(beside, "w", zipfile.ZIP_STORED) as merged:
-        for rank in range(task.shape.ranks):
-            with zipfile.ZipFile(work / f"rank{rank}.npz") as one:
-                for member in one.namelist():
-                    merged.writestr(f"rank{rank}/{member}", one.read(member))
-    write_atomically(task.directory / "steps.npz", beside.read_bytes())
 
 
 def _refuse_full_disk(directory: Path) -> None:

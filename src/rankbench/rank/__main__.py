@@ -34,12 +34,12 @@ def run_rank(spec_path: Path) -> None:
     cores = _take_cores(place, shape)
     try:
         # torch comes with this import: a failure of its own is reported like any other.
-        from rankbench.rank.worker import measure
+        from rankbench.rank.worker import Duty, measure
 
-        measure(
-            cell,
-            shape,
-            place,
+        duty = Duty(
+            cell=cell,
+            shape=shape,
+            place=place,
             phases=spec["phases"],
             work=work,
             data_dir=Path(spec["data_dir"]),
@@ -49,6 +49,7 @@ def run_rank(spec_path: Path) -> None:
             process_age=process_age,
             progress=progress,
         )
+        measure(duty)
     except BaseException as error:
         _report_failure(work, place.rank, error)
         # Other threads may hang in a collective that will never end.

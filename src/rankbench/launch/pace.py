@@ -1,0 +1,78 @@
+"""What a run says while it goes on: which launch, how fast, how much is left."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+from rankbench.record import Layout, Record, Verdict, read_json
+
+
+class Out:
+    """Progress for people: on the terminal and in the log of the cell."""
+
+    def __init__(self, *streams: TextIO) -> None:
+        self._streams = streams
+
+    def say(self, text: str) -> None:
+        for stream in self._streams:
+            print(text, file=stream, flush=True)
+
+
+class Pace:
+    """How fast this run proceeds, and how much of it is left."""
+
+    def __init__(self, layout: Layout, cell_id: str) -> None:
+        self._cell_id = cell_id
+        self._seconds: list[float] = []
+        self._others = _launches_elsewhere(layout, cell_id)
+
+    def line(self, record: Record, verdict: Verdict, seconds: float) -> str:
+        """Progress after a launch that took so many seconds."""
+        self._seconds.append(seconds)
+        here = 0 if verdict.complete else verdict.wanted - verdict.ok
+        left = self._others + here
+        mean = sum(self._seconds) / len(self._seconds)
+        parts = [
+            f"{self._cell_id}  launch {record['launch']}",
+            f"{verdict.ok}/{verdict.wanted} ok",
+            self._result(record),
+            f"{seconds:.1f} s",
+        ]
+        if left:
+            parts.append(f"{left} launches left, about {minutes(left * mean)}")
+        return "  ".join(parts)
+
+    def _result(self, record: Record) -> str:
+        if record["status"] != "ok":
+            return f"{record['status']}: {record['reason']}"
+        window = max(rank["window_s"] for rank in record["ranks"])
+        return f"{record['samples'] / window:.0f} samples/s"
+
+
+def _launches_elsewhere(layout: Layout, cell_id: str) -> int:
+    """Launches of this run's other cells that are still to come."""
+    try:
+        agenda = read_json(layout.agenda)
+    except (OSError, ValueError):
+        return 0
+    left = 0
+    for other, launches in agenda["launches"].items():
+        summary, request = layout.summary(other), layout.request(other)
+        if other == cell_id:
+            continue
+        done = (
+            summary.exists()
+            and request.exists()
+            and summary.stat().st_mtime >= request.stat().st_mtime
+        )
+        left += 0 if done else launches
+    return left
+
+
+def minutes(seconds: float) -> str:
+    """A duration for people."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

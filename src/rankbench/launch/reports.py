@@ -1,0 +1,69 @@
+"""What the ranks of a launch wrote, joined into its record and its steps."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from rankbench.record import read_json, write_atomically
+
+
+def read_reports(work: Path, ranks: int) -> dict[int, dict[str, Any]]:
+    """The reports of those ranks that got so far as to write one."""
+    found = {}
+    for rank in range(ranks):
+        path = work / f"rank{rank}.json"
+        try:
+            found[rank] = read_json(path)
+        except (FileNotFoundError, ValueError):
+            continue  # a rank that died: its absence is what classify looks at
+    return found
+
+
+def merge_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the ranks of a launch measured, as the fields of its record.
+
+    Times are those of the slowest rank, samples the sum, the loss the mean.
+    """
+    first = reports[0]
+    stages = first["rank"]["seconds"]
+    hosts = {report["host"]["host"]: report["host"] for report in reports}
+    return {
+        "seconds": {
+            stage: max(report["rank"]["seconds"][stage] for report in reports)
+            for stage in stages
+        },
+        "phases": first["phases"],
+        "steps": first["steps"],
+        "steps_per_epoch": first["steps_per_epoch"],
+        "warmup": first["warmup"],
+        "samples": sum(report["rank"]["samples"] for report in reports),
+        "samples_seen": sum(report["rank"]["samples_seen"] for report in reports),
+        "loss": {
+            end: _mean([report["loss"][end] for report in reports])
+            for end in ("first", "last")
+        },
+        "accuracy": first["accuracy"],
+        "ranks": [report["rank"] for report in reports],
+        "hosts": list(hosts.values()),
+        "software": first["software"],
+        "transport": first["transport"],
+    }
+
+
+def merge_steps(work: Path, ranks: int, target: Path) -> None:
+    """One archive out of one per rank, without unpacking an array."""
+    beside = work / "steps.npz"
+    with zipfile.ZipFile(beside, "w", zipfile.ZIP_STORED) as merged:
+        for rank in range(ranks):
+            with zipfile.ZipFile(work / f"rank{rank}.npz") as one:
+                for member in one.namelist():
+                    merged.writestr(f"rank{rank}/{member}", one.read(member))
+    write_atomically(target, beside.read_bytes())
+
+
+def _mean(values: list[float | None]) -> float | None:
+    """None if one of them is: training that has diverged has no loss."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None

@@ -1,0 +1,56 @@
+"""Signs of life and of death: the heartbeat, and what tells a supervisor to end."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+class Stop:
+    """Remembers that this process was told to end, so that it can end in good order."""
+
+    def __init__(self) -> None:
+        self.signal: str | None = None
+        self._parent = os.getppid()
+
+    @contextmanager
+    def listening(self) -> Iterator[Stop]:
+        def remember(number: int, _frame: object) -> None:
+            self.signal = signal.Signals(number).name
+
+        caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, remember) for number in caught}
+        try:
+            yield self
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def reason(self) -> str | None:
+        """Signal's name, ``parent`` if whoever started this has died, or None."""
+        if self.signal is None and os.getppid() != self._parent:
+            return "parent"
+        return self.signal
+
+
+class Heartbeat:
+    """A number in a file that grows as long as the supervisor lives."""
+
+    def __init__(self, path: Path) -> None:
+        self._count = 0
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        self.beat()
+
+    def beat(self) -> None:
+        # In place and of one width: it needs no new block, so a full disk is no matter.
+        self._count += 1
+        os.pwrite(self._file, f"{self._count:012}".encode(), 0)
+
+    def __enter__(self) -> Heartbeat:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._file)
