@@ -42,6 +42,7 @@ FORBIDDEN = {
     ),
 }
 LARGE_KIB = 1024
+PUBLISHED = re.compile(r"<!-- table -->\n(.*)<!-- /table -->", re.DOTALL)
 
 
 def run(*command: str | Path) -> tuple[int, str]:
@@ -153,3 +154,19 @@ def test_torch_is_pinned_apart() -> None:
     pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
     assert {pin.name for pin in pins} == {"torch", "torchvision"}
     assert all(re.fullmatch(r"==[\d.]+", str(pin.specifier)) for pin in pins)
+
+
+def table_rows(text: str) -> list[list[str]]:
+    """Cells of the rows of a Markdown table, without its rule."""
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    return [row for row in cells if set("".join(row)) - set("-:")]
+
+
+def test_the_readme_shows_the_published_example() -> None:
+    published = PUBLISHED.search((ROOT / "README.md").read_text())
+    assert published
+    shown = table_rows(published[1])
+    example = table_rows((ROOT / "docs/example/table.md").read_text())
+    assert shown == example
+    assert len(shown) == 11

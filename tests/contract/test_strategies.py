@@ -110,7 +110,7 @@ def exposed(folder: Path, plant: str | None, delay: float, **options) -> float:
 
 
 def test_a_planted_delay_is_found_as_exposed_communication(tmp_path: Path) -> None:
-    delay = 0.2
+    delay = 0.4
     without = exposed(tmp_path, "exposed", 0.0)
     with_delay = exposed(tmp_path, "exposed", delay)
     assert with_delay - without == pytest.approx(delay, rel=0.1)
@@ -118,7 +118,7 @@ def test_a_planted_delay_is_found_as_exposed_communication(tmp_path: Path) -> No
 
 def test_the_part_of_a_delay_that_backward_hides_is_not_exposed(tmp_path: Path) -> None:
     """Half of the delay passes while backward still computes."""
-    delay = 0.3
+    delay = 0.8
     small = {"bucket_mb": 0.1}
     without = exposed(tmp_path, "overlapped", 0.0, **small)
     with_delay = exposed(tmp_path, "overlapped", delay, **small)
