@@ -90,6 +90,29 @@ def test_it_learns_what_a_single_process_learns(
     assert sum(report["samples"] for report in reports) == SAMPLES * 6
 
 
+def variants() -> list[tuple[str, dict[str, object]]]:
+    """Each strategy with each option at each value that is not its default."""
+    found: list[tuple[str, dict[str, object]]] = []
+    for name in ON_CPU:
+        for option, rule in STRATEGIES[name].options.items():
+            values = rule.get("enum", [])
+            if rule.get("type") == "boolean":
+                values = [True, False]
+            found += [(name, {option: v}) for v in values if v != rule["default"]]
+    return found
+
+
+@pytest.mark.parametrize(("name", "options"), variants())
+def test_its_options_change_nothing_of_what_it_learns(
+    name: str, options: dict[str, object], reference, tmp_path: Path
+) -> None:
+    reports = run(tmp_path, name, 2, options=options)
+    for key, value in reference["weights"].items():
+        torch.testing.assert_close(
+            reports[0]["weights"][key], value, rtol=1e-9, atol=1e-11
+        )
+
+
 @pytest.mark.parametrize(("name", "ranks"), WORLDS)
 def test_its_phases_close_to_the_window(name: str, ranks: int, tmp_path: Path) -> None:
     for report in run(tmp_path, name, ranks, steps=200):

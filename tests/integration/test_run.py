@@ -275,6 +275,25 @@ def test_launchers_measure_the_same_training(project) -> None:
     assert states["torchrun"]["accuracy"] == states["spawn"]["accuracy"] != ""
 
 
+def test_zero1_keeps_half_of_the_optimizer_state_on_two_ranks(project) -> None:
+    project.experiment(
+        "name: small\nstrategy: [ddp, zero1, fsdp]\ntopology: 1x2\nmodel: resnet18\n"
+        "data: synthetic\nimage_size: 32\nchannels: 3\nbatch_size: 8\n"
+        "optimizer: adam\nlaunches: 1\nsteps: 2\nwarmup: 0\n"
+    )
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    kept = {}
+    for text in records_of(project.root).values():
+        record = json.loads(text)
+        ranks = [rank["memory"]["optimizer_mib"] for rank in record["ranks"]]
+        kept[record["cell"]["strategy"]] = max(ranks)
+    # Adam keeps two float32 values for each of resnet18's 11.2 million parameters.
+    assert kept["ddp"] == pytest.approx(2 * 4 * 11.18e6 / 2**20, rel=0.01)
+    assert kept["zero1"] <= 1.05 * kept["ddp"] / 2
+    assert kept["fsdp"] <= 1.05 * kept["ddp"] / 2
+
+
 def test_the_command_line_lists_shows_and_tells_states(measured: Path) -> None:
     from conftest import Project
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -40,6 +42,22 @@ def read_peaks(device: torch.device) -> dict[str, float | None]:
         peaks["cuda_reserved_mib"] = torch.cuda.max_memory_reserved(device) / MIB
         peaks["cuda_device_used_mib"] = (total - free) / MIB
     return peaks
+
+
+def optimizer_mib(state: Iterable[Any]) -> float:
+    """MiB of the tensors that an optimizer keeps on this rank.
+
+    Args:
+        state: for each parameter what the optimizer keeps, by name.
+    """
+    kept = [value for entry in state for value in entry.values()]
+    return sum(_local_bytes(value) for value in kept if torch.is_tensor(value)) / MIB
+
+
+def _local_bytes(value: torch.Tensor) -> int:
+    # A sharded tensor has the size of the whole; this rank holds its local part.
+    local = value.to_local() if hasattr(value, "to_local") else value
+    return int(local.numel() * local.element_size())
 
 
 def _resident_peak() -> int:

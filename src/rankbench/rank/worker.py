@@ -76,6 +76,7 @@ def measure(duty: Duty) -> None:
         progress=duty.progress,
     )
     peaks = memory.read_peaks(world.device)
+    peaks["optimizer_mib"] = memory.optimizer_mib(strategy.optimizer_state())
     trained = clock()
     accuracy = evaluate_whole(duty, strategy, world, material)
     write_report(

@@ -54,6 +54,8 @@ class Strategy(ABC):
     options: ClassVar[dict[str, dict[str, Any]]] = {}
     phases: ClassVar[list[str]]
 
+    optimizer: torch.optim.Optimizer
+
     def __init__(self, world: World, compute_loss: ComputeLoss, **options: Any) -> None:
         self.world = world
         self.compute_loss = compute_loss
@@ -74,6 +76,10 @@ class Strategy(ABC):
         Returns:
             The mean loss over this rank's samples, a detached scalar.
         """
+
+    def optimizer_state(self) -> Iterable[Any]:
+        """The state that this rank's optimizer keeps, parameter by parameter."""
+        return self.optimizer.state.values()
 
     @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
