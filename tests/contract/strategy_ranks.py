@@ -29,6 +29,7 @@ def run_on_ranks(
     phases: list[str],
     options: dict[str, Any],
     steps: int = 6,
+    devices: int = 1,
     plant: str | None = None,
     delay: float = 0.0,
 ) -> list[dict[str, Any]]:
@@ -36,7 +37,7 @@ def run_on_ranks(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "progress").write_bytes(bytes(8 * ranks))
     arguments = (
-        folder, strategy, ranks, backend, phases, options, steps, plant, delay
+        folder, strategy, ranks, backend, phases, options, steps, devices, plant, delay
     )  # fmt: skip
     spawn(_be_rank, arguments, nprocs=ranks)
     return [
@@ -54,6 +55,7 @@ def _be_rank(
     phases: list[str],
     options: dict[str, Any],
     steps: int,
+    devices: int,
     plant: str | None,
     delay: float,
 ) -> None:
@@ -70,7 +72,7 @@ def _be_rank(
         size=ranks,
         local_rank=rank,
         device=cpu,
-        devices=(cpu,),
+        devices=(cpu,) * devices,
         backend=backend,
     )
     criterion = nn.CrossEntropyLoss()

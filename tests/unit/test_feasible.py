@@ -170,6 +170,11 @@ def test_models_may_want_certain_channels(monkeypatch: pytest.MonkeyPatch) -> No
     ("cell", "site", "marks"),
     [
         ({"topology": "1x2", "oversubscribe": True}, make_site(), []),
+        (
+            {"strategy": "mp", "backend": "none", "topology": "1x2"},
+            make_site(),
+            ["functional"],
+        ),
         ({"topology": "1x3", "oversubscribe": True}, make_site(), ["oversubscribed"]),
         (
             {"cores_per_device": 3, "oversubscribe": True},
@@ -185,7 +190,9 @@ def test_models_may_want_certain_channels(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_marks(cell: dict[str, Any], site: Any, marks: list[str]) -> None:
-    assert marks_of(make_cell(**cell), site) == marks
+    made = make_cell(**cell)
+    facts = load_catalog().strategies[made.strategy]
+    assert marks_of(made, site, facts) == marks
 
 
 def shape(*numbers: int) -> Shape:

@@ -24,6 +24,7 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "min_devices": 1,
     "max_cuda_devices": None,
     "max_nodes": None,
+    "logical_on_cpu": False,  # its devices on a CPU are a fiction: the row is marked
 }
 
 

@@ -61,9 +61,14 @@ def find_obstacle(cell: Cell, site: Site, catalog: Catalog) -> str | None:
     return None
 
 
-def marks_of(cell: Cell, site: Site) -> list[str]:
+def marks_of(cell: Cell, site: Site, facts: StrategyFacts) -> list[str]:
     """Marks that are known before the cell runs."""
-    return ["oversubscribed"] if _oversubscribed(cell, site) else []
+    marks = []
+    if cell.device == "cpu" and facts.needs["logical_on_cpu"]:
+        marks.append("functional")
+    if _oversubscribed(cell, site):
+        marks.append("oversubscribed")
+    return marks
 
 
 def _backend_of_strategy(q: _Question) -> str | None:

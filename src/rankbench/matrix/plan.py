@@ -126,7 +126,7 @@ def make_plan(
             shape=shape_of(cell, facts),
             phases=facts.phases,
             infeasible=find_obstacle(cell, site, catalog),
-            marks=marks_of(cell, site),
+            marks=marks_of(cell, site, facts),
         )
     values = experiment.values
     header = {

@@ -25,7 +25,7 @@ def join_world(cell: Cell, shape: Shape, place: Place) -> World:
         )
         torch.cuda.set_device(devices[0])
     else:
-        devices = (torch.device("cpu"),)
+        devices = (torch.device("cpu"),) * shape.devices_per_rank
     if cell.backend != "none":
         device_id = devices[0] if cell.backend == "nccl" else None
         distributed.init_process_group(cell.backend, device_id=device_id)

@@ -18,13 +18,18 @@ class Single(Strategy):
         self.optimizer = make_optimizer(model.parameters())
 
     def step(self, batch: Batch, mark: Mark) -> Tensor:
+        loss = self.train_on(batch, mark)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        mark("update")
+        return loss
+
+    def train_on(self, batch: Batch, mark: Mark) -> Tensor:
+        """Forward and backward: afterwards the gradients are there."""
         loss = self.compute_loss(self.model, batch)
         mark("forward")
         loss.backward()
         mark("backward")
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        mark("update")
         return loss.detach()
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -1,0 +1,95 @@
+"""Manual model parallelism: the parts of a model lie on several devices of one host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from rankbench.rank.partition import measure_parts, split_evenly
+from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark
+from rankbench.rank.strategies.single import Single
+
+
+class ModelParallel(Single):
+    """One batch passes from device to device; only one of them works at a time.
+
+    On a CPU the devices are logical: it shows that the split works, not its speed.
+    """
+
+    needs = {
+        "ranks": "one",
+        "replicas": "one",
+        "min_devices": 2,
+        "max_nodes": 1,
+        "logical_on_cpu": True,
+    }
+    options = {
+        # measured: by the time that each part takes; parameters: by their number;
+        # 3,5: the first three parts on the first device, the next five on the second.
+        "balance": {
+            "type": "string",
+            "pattern": "^(measured|parameters|[0-9]+(,[0-9]+)+)$",
+            "default": "measured",
+        }
+    }
+    phases = ["forward", "backward", "update"]
+
+    def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
+        assert isinstance(model, nn.Sequential), "models are sequences of named parts"
+        self.bare = model
+        self.chain = Chain(model, self.world.devices)
+        super().setup(self.chain, make_optimizer)
+        self._split = False
+
+    def step(self, batch: Batch, mark: Mark) -> Tensor:
+        if not self._split:
+            self.chain.place(self._count_parts(batch))
+            self._split = True
+        images, labels = batch
+        return super().step((images, labels.to(self.world.devices[-1])), mark)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        first = self.world.devices[0]
+        weights = self.bare.state_dict()
+        return {name: value.to(first) for name, value in weights.items()}
+
+    def _count_parts(self, batch: Batch) -> list[int]:
+        """How many parts each device gets."""
+        devices, parts = len(self.world.devices), list(self.bare)
+        how = str(self.chosen["balance"])
+        if how == "measured":
+            return split_evenly(measure_parts(parts, batch[0]), devices)
+        if how == "parameters":
+            sizes = [sum(p.numel() for p in part.parameters()) for part in parts]
+            return split_evenly(sizes, devices)
+        counts = [int(count) for count in how.split(",")]
+        if len(counts) != devices or sum(counts) != len(parts):
+            raise ValueError(
+                f"balance {how} is not for {len(parts)} parts on {devices} devices"
+            )
+        return counts
+
+
+class Chain(nn.Module):
+    """The parts of a model in order, each on its device."""
+
+    def __init__(self, model: nn.Sequential, devices: Sequence[torch.device]) -> None:
+        super().__init__()
+        self.parts = model
+        self.devices = devices
+        self.stages: list[nn.Sequential] = []
+
+    def place(self, counts: Sequence[int]) -> None:
+        """Move the first parts to the first device, and so on."""
+        left = list(self.parts)
+        for count, device in zip(counts, self.devices, strict=True):
+            # In place, so that the optimizer goes on with the same parameters.
+            self.stages.append(nn.Sequential(*left[:count]).to(device))
+            left = left[count:]
+
+    def forward(self, x: Tensor) -> Tensor:
+        for stage, device in zip(self.stages, self.devices, strict=True):
+            x = stage(x.to(device, non_blocking=True))
+        return x

@@ -1,0 +1,53 @@
+"""Cutting a model into parts of about equal cost."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from rankbench.rank.partition import measure_parts, split_evenly
+
+pytestmark = pytest.mark.unit
+
+
+def dearest(costs: list[float], counts: list[int]) -> float:
+    ends = list(itertools.accumulate(counts))
+    starts = [0, *ends[:-1]]
+    return max(sum(costs[a:b]) for a, b in zip(starts, ends, strict=True))
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 4])
+def test_no_other_split_is_cheaper(groups: int) -> None:
+    chance = random.Random(groups)
+    for _ in range(30):
+        costs = [chance.choice([0, 1, 2, 5, 9]) for _ in range(7)]
+        counts = split_evenly(costs, groups)
+        assert len(counts) == groups
+        assert sum(counts) == len(costs)
+        assert all(count > 0 for count in counts)
+        others = (
+            [b - a for a, b in itertools.pairwise([0, *cuts, 7])]
+            for cuts in itertools.combinations(range(1, 7), groups - 1)
+        )
+        assert dearest(costs, counts) == min(dearest(costs, o) for o in others)
+
+
+def test_too_few_parts() -> None:
+    with pytest.raises(ValueError, match="2 parts cannot be split in 3"):
+        split_evenly([1, 1], 3)
+
+
+def test_measuring_leaves_the_parts_as_they_are() -> None:
+    parts = [nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(inplace=True)]
+    before = [{k: v.clone() for k, v in p.state_dict().items()} for p in parts]
+    seconds = measure_parts(parts, torch.randn(16, 8))
+    assert len(seconds) == 3
+    assert all(value > 0 for value in seconds)
+    for part, state in zip(parts, before, strict=True):
+        for name, value in part.state_dict().items():
+            assert torch.equal(value, state[name])
+        assert all(p.grad is None for p in part.parameters())
