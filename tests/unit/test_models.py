@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rankbench.rank import models, torchvision_ops
+from rankbench.rank.models import lstm, pyramidnet, transformer
 from rankbench.rank.torchvision_ops import import_torchvision
 
 pytestmark = pytest.mark.unit
@@ -19,9 +20,14 @@ pytestmark = pytest.mark.unit
         ("convnet", 1, 28, 113_674),
         ("convnet", 3, 32, 832 + 1600 + 18_496 + 73_856 + 128 * 25 * 10 + 10),
         ("lenet", 1, 28, 61_706),
+        ("lstm", 1, 28, 82_186),
+        ("lstm", 3, 32, 117_002),
+        ("pyramidnet", 3, 32, 24_253_410),
         ("resnet18", 3, 32, 11_181_642),
         ("resnet50", 3, 32, 23_528_522),
         ("resnet101", 3, 32, 42_520_650),
+        ("transformer", 1, 28, 138_890),
+        ("transformer", 3, 32, 141_898),
     ],
 )
 def test_number_of_parameters(
@@ -32,7 +38,7 @@ def test_number_of_parameters(
 
 
 def test_unknown_name_lists_the_models() -> None:
-    with pytest.raises(ValueError, match=r"'vgg'.*convnet, lenet, resnet101"):
+    with pytest.raises(ValueError, match=r"'vgg'.*convnet, lenet, lstm, pyramidnet"):
         models.build("vgg", channels=1, image_size=28, classes=10)
 
 
@@ -59,6 +65,71 @@ def test_resnet_is_that_of_torchvision() -> None:
     theirs.load_state_dict(ours.state_dict())
     images = torch.rand(2, 3, 64, 64)
     assert torch.equal(ours(images), theirs(images))
+
+
+def test_lstm_depends_on_the_order_of_rows() -> None:
+    model = models.build("lstm", channels=1, image_size=28, classes=10, seed=0)
+    images = torch.rand(2, 1, 28, 28)
+    assert not torch.allclose(model(images), model(images.flip(2)))
+
+
+def test_lstm_reads_rows_with_all_channels() -> None:
+    images = torch.arange(2 * 3 * 4 * 4).view(2, 3, 4, 4)
+    rows = lstm.Rows()(images)
+    assert rows.shape == (2, 4, 12)
+    assert torch.equal(rows[1, 2], images[1, :, 2].flatten())
+
+
+@pytest.mark.parametrize(
+    ("image_size", "patch"), [(8, 4), (14, 7), (21, 7), (22, 2), (28, 4), (32, 4)]
+)
+def test_transformer_chooses_its_patches(image_size: int, patch: int) -> None:
+    model = models.build("transformer", channels=1, image_size=image_size, classes=10)
+    tokens = model.get_submodule("patches")(torch.rand(1, 1, image_size, image_size))
+    assert tokens.shape == (1, (image_size // patch) ** 2, patch**2)
+
+
+def test_transformer_refuses_what_no_patch_divides() -> None:
+    with pytest.raises(ValueError, match=r"4, 7, 2 pixels: none of these divides 25"):
+        models.build("transformer", channels=1, image_size=25, classes=10)
+
+
+def test_transformer_attends_with_every_head() -> None:
+    block = transformer.Block(width=8, heads=2, mlp=16)
+    tokens = torch.rand(3, 5, 8)
+    normed = block.norm1(tokens)
+    heads = []
+    for head in (slice(0, 4), slice(4, 8)):
+        query, key, value = (
+            linear(normed)[..., head]
+            for linear in (block.query, block.key, block.value)
+        )
+        heads.append((query @ key.mT / 2).softmax(-1) @ value)
+    attended = tokens + block.out(torch.cat(heads, -1))
+    expected = attended + block.down(block.gelu(block.up(block.norm2(attended))))
+    torch.testing.assert_close(block(tokens), expected)
+
+
+def test_pyramidnet_has_the_names_that_study_002_prints() -> None:
+    model = models.build("pyramidnet", channels=3, image_size=32, classes=10)
+    running = [name for name in model.state_dict() if name.endswith("running_var")]
+    assert running[-4:] == [
+        "layer3.16.bn1.running_var",
+        "layer3.16.bn2.running_var",
+        "layer3.16.bn3.running_var",
+        "bn_out.running_var",
+    ]
+
+
+@pytest.mark.parametrize(("stride", "side"), [(1, 7), (2, 4)])
+def test_pyramidnet_pads_its_shortcut(stride: int, side: int) -> None:
+    block = pyramidnet.Block(3, 5, stride)
+    torch.nn.init.zeros_(block.conv2.weight)
+    images = torch.ones(2, 3, 7, 7)
+    output = block(images)
+    assert output.shape == (2, 5, side, side)
+    assert torch.equal(output[:, :3], torch.ones(2, 3, side, side))
+    assert not output[:, 3:].any()
 
 
 def test_torchvision_is_imported_once() -> None:

@@ -1,0 +1,117 @@
+"""A small vision transformer."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+PATCHES = (4, 7, 2)
+WIDTH = 64
+HEADS = 4
+MLP = 128
+BLOCKS = 4
+
+# Below 8 pixels an image can be a single patch, which has nothing to attend to.
+NEEDS = {"min_image_size": 8, "channels": None}
+
+
+def build(*, channels: int, image_size: int, classes: int) -> nn.Module:
+    """Build the network; 138,890 parameters for 1x28x28 and 10 classes.
+
+    Raises:
+        ValueError: no size of patch divides the images.
+    """
+    patch = patch_size(image_size)
+    parts: OrderedDict[str, nn.Module] = OrderedDict(
+        patches=Patches(patch),
+        embed=nn.Linear(channels * patch**2, WIDTH),
+        positions=Positions((image_size // patch) ** 2, WIDTH),
+    )
+    for number in range(1, BLOCKS + 1):
+        parts[f"block{number}"] = Block(WIDTH, HEADS, MLP)
+    parts["mean"] = Mean()
+    parts["norm"] = nn.LayerNorm(WIDTH)
+    parts["head"] = nn.Linear(WIDTH, classes)
+    return nn.Sequential(parts)
+
+
+def patch_size(image_size: int) -> int:
+    """Side of a patch in pixels: 4, or else the largest that divides the image."""
+    for patch in PATCHES:
+        if image_size % patch == 0:
+            return patch
+    sizes = ", ".join(map(str, PATCHES))
+    raise ValueError(
+        f"transformer cuts images into patches of {sizes} pixels: "
+        f"none of these divides {image_size}"
+    )
+
+
+class Patches(nn.Module):
+    """Images [N, C, H, W] as patches [N, tokens, C * patch * patch], row by row."""
+
+    def __init__(self, patch: int) -> None:
+        super().__init__()
+        self.patch = patch
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        patches = functional.unfold(images, self.patch, stride=self.patch)
+        return patches.transpose(1, 2)
+
+
+class Positions(nn.Module):
+    """Adds a learned vector for its position to each token of [N, tokens, width]."""
+
+    def __init__(self, tokens: int, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(0.02 * torch.randn(tokens, width))
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return tokens + self.weight
+
+
+class Block(nn.Module):
+    """Attention and a perceptron, each after a norm, on [N, tokens, width]."""
+
+    def __init__(self, width: int, heads: int, mlp: int) -> None:
+        super().__init__()
+        assert width % heads == 0
+        self.head_width = width // heads
+        self.norm1 = nn.LayerNorm(width)
+        self.query = nn.Linear(width, width)
+        self.key = nn.Linear(width, width)
+        self.value = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.up = nn.Linear(width, mlp)
+        self.gelu = nn.GELU()
+        self.down = nn.Linear(mlp, width)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        normed = self.norm1(tokens)
+        attended = functional.scaled_dot_product_attention(
+            self._split(self.query(normed)),
+            self._split(self.key(normed)),
+            self._split(self.value(normed)),
+        )
+        tokens = tokens + self.out(attended.transpose(1, 2).flatten(2))
+        result: torch.Tensor = tokens + self.down(
+            self.gelu(self.up(self.norm2(tokens)))
+        )
+        return result
+
+    def _split(self, tokens: torch.Tensor) -> torch.Tensor:
+        """[N, tokens, width] as [N, heads, tokens, width of a head]."""
+        # A rank that holds a shard of the linear layers has fewer heads.
+        heads: torch.Tensor = tokens.unflatten(-1, (-1, self.head_width))
+        return heads.transpose(1, 2)
+
+
+class Mean(nn.Module):
+    """The mean over the tokens of [N, tokens, width]."""
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return tokens.mean(1)
