@@ -37,9 +37,19 @@ def build(name: str, channels: int, image_size: int, seed: int = 0) -> torch.nn.
 
 def test_declares_needs(name: str) -> None:
     declared = needs(name)
-    assert declared.keys() == {"min_image_size", "channels"}
+    assert declared.keys() - {"batch_statistics"} == {"min_image_size", "channels"}
     assert isinstance(declared["min_image_size"], int)
     assert declared["channels"] is None or isinstance(declared["channels"], list)
+
+
+def test_says_whether_it_normalises_over_the_batch(name: str) -> None:
+    declared = needs(name)
+    model = build(name, 1, max(32, declared["min_image_size"]))
+    normalises = any(
+        isinstance(part, torch.nn.modules.batchnorm._BatchNorm)
+        for part in model.modules()
+    )
+    assert declared.get("batch_statistics", False) == normalises
 
 
 def test_imports_nothing_heavy(name: str) -> None:

@@ -175,6 +175,16 @@ def test_models_may_want_certain_channels(monkeypatch: pytest.MonkeyPatch) -> No
             make_site(),
             ["functional"],
         ),
+        (
+            {
+                "strategy": "pmp",
+                "backend": "none",
+                "topology": "1x2",
+                "model": "resnet18",
+            },
+            make_site(),
+            ["approximate", "functional"],
+        ),
         ({"topology": "1x3", "oversubscribe": True}, make_site(), ["oversubscribed"]),
         (
             {"cores_per_device": 3, "oversubscribe": True},
@@ -190,9 +200,7 @@ def test_models_may_want_certain_channels(monkeypatch: pytest.MonkeyPatch) -> No
     ],
 )
 def test_marks(cell: dict[str, Any], site: Any, marks: list[str]) -> None:
-    made = make_cell(**cell)
-    facts = load_catalog().strategies[made.strategy]
-    assert marks_of(made, site, facts) == marks
+    assert marks_of(make_cell(**cell), site, load_catalog()) == marks
 
 
 def shape(*numbers: int) -> Shape:

@@ -24,7 +24,13 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "min_devices": 1,
     "max_cuda_devices": None,
     "max_nodes": None,
+    "splits_batch": False,  # a forward sees a part of its replica's batch
     "logical_on_cpu": False,  # its devices on a CPU are a fiction: the row is marked
+}
+
+# What a model has unless its `NEEDS` says otherwise.
+MODEL_DEFAULTS: dict[str, Any] = {
+    "batch_statistics": False,  # it normalises over the batch that a forward sees
 }
 
 
@@ -56,7 +62,7 @@ def load_catalog(package: Path = PACKAGE) -> Catalog:
         for path in _variants(package / "rank" / "strategies")
     }
     models = {
-        path.stem: literals(path)["NEEDS"]
+        path.stem: {**MODEL_DEFAULTS, **literals(path)["NEEDS"]}
         for path in _variants(package / "rank" / "models")
     }
     data = {}

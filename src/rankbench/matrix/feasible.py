@@ -61,9 +61,13 @@ def find_obstacle(cell: Cell, site: Site, catalog: Catalog) -> str | None:
     return None
 
 
-def marks_of(cell: Cell, site: Site, facts: StrategyFacts) -> list[str]:
+def marks_of(cell: Cell, site: Site, catalog: Catalog) -> list[str]:
     """Marks that are known before the cell runs."""
+    facts = catalog.strategies[cell.strategy]
     marks = []
+    normalises = catalog.models[cell.model]["batch_statistics"]
+    if facts.needs["splits_batch"] and normalises:
+        marks.append("approximate")
     if cell.device == "cpu" and facts.needs["logical_on_cpu"]:
         marks.append("functional")
     if _oversubscribed(cell, site):

@@ -126,7 +126,7 @@ def make_plan(
             shape=shape_of(cell, facts),
             phases=facts.phases,
             infeasible=find_obstacle(cell, site, catalog),
-            marks=marks_of(cell, site, facts),
+            marks=marks_of(cell, site, catalog),
         )
     values = experiment.values
     header = {

@@ -20,7 +20,7 @@ BLOCKS = 17
 GROWTH = 5
 
 # Below 5 pixels the last group works on a single one.
-NEEDS = {"min_image_size": 5, "channels": None}
+NEEDS = {"min_image_size": 5, "channels": None, "batch_statistics": True}
 
 
 def build(*, channels: int, image_size: int, classes: int) -> nn.Module:

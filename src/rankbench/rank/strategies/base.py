@@ -44,7 +44,8 @@ class Strategy(ABC):
     Attributes:
         needs: ranks (``one``, ``device``, ``node``), replicas (``one``, ``rank``,
             ``device``), backends, device kinds, min_devices, max_cuda_devices,
-            max_nodes, logical_on_cpu; what is left out is as in matrix/catalog.py.
+            max_nodes, splits_batch, logical_on_cpu; what is left out is as in
+            matrix/catalog.py.
         options: option -> JSON schema with a default.
         phases: what `step` marks, in this order. The harness has measured ``load`` and
             ``transfer`` before.

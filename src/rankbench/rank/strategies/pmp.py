@@ -19,6 +19,7 @@ class PipelinedModelParallel(ModelParallel):
         "replicas": "one",
         "min_devices": 2,
         "max_nodes": 1,
+        "splits_batch": True,
         "logical_on_cpu": True,
     }
     options = {
