@@ -38,6 +38,7 @@ def make_cell(**changes: Any) -> Cell:
         "pin_memory": False,
         "non_blocking": False,
         "launcher": "torchrun",
+        "init_method": "env",
         "seed": 0,
         "device": "cpu",
         "cores_per_device": 1,

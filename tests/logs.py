@@ -45,6 +45,12 @@ rank 0 ended with exit code -15
 rank 1 ended with exit code -9
 """
 
+# The same, started by rankbench.rank.manual: rank 0 was ended for it.
+MANUAL_KILLED = """\
+rendezvous: env:// MASTER_ADDR=127.0.0.1 MASTER_PORT=41563
+rank 1 ended with exit code -9
+"""
+
 # Rank 1 raised an exception outside of what it reports itself.
 SPAWN_RAISED = """\
 W1120 13:48:19.195000 7451 torch/multiprocessing/spawn.py:165] \
@@ -61,3 +67,9 @@ Traceback (most recent call last):
 RuntimeError: no luck
 
 """
+
+# Rank 0 found the port taken that was chosen for it.
+PORT_TAKEN = (
+    "The server socket has failed to listen on any local network address. port: 35403, "
+    "useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+)

@@ -75,6 +75,7 @@ class Cell:
     pin_memory: bool
     non_blocking: bool
     launcher: str
+    init_method: str
     seed: int
     device: str
     cores_per_device: int

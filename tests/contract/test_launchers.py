@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from factories import make_shape
-from logs import SPAWN_KILLED, SPAWN_RAISED, TORCHRUN_KILLED
+from logs import MANUAL_KILLED, SPAWN_KILLED, SPAWN_RAISED, TORCHRUN_KILLED
 from rankbench.launch.launchers import Launcher, Start, find_launcher
 from rankbench.matrix.catalog import load_catalog
 
@@ -18,9 +18,9 @@ NAMES = load_catalog().launchers
 SPEC = Path("/results/work/launch.json")
 
 
-def argv_of(name: str, ranks: int) -> list[str]:
+def argv_of(name: str, ranks: int, init_method: str = "env") -> list[str]:
     return find_launcher(name).build_argv(
-        Start("/venv/python", make_shape(ranks), SPEC)
+        Start("/venv/python", make_shape(ranks), init_method, SPEC)
     )
 
 
@@ -66,18 +66,37 @@ def test_functions_are_those_of_the_interface(name: str) -> None:
         for ranks in (1, 2)
     ]
     + [
-        ("spawn", ranks, f"-m rankbench.rank.spawn --ranks={ranks}") for ranks in (1, 2)
+        (
+            "torch_launch",
+            ranks,
+            "-m torch.distributed.launch --use-env --standalone "
+            f"--local-addr=127.0.0.1 --nproc-per-node={ranks} --max-restarts=0 "
+            "--module rankbench.rank",
+        )
+        for ranks in (1, 2)
+    ]
+    + [("spawn", ranks, f"-m rankbench.rank.spawn --ranks={ranks}") for ranks in (1, 2)]
+    + [
+        ("manual", ranks, f"-m rankbench.rank.manual --ranks={ranks} --init-method=env")
+        for ranks in (1, 2)
     ],
 )
 def test_golden_command(name: str, ranks: int, argv: str) -> None:
     assert argv_of(name, ranks) == ["/venv/python", *argv.split(), str(SPEC)]
 
 
+@pytest.mark.parametrize("method", ["env", "tcp", "file"])
+def test_ranks_by_hand_meet_as_asked(method: str) -> None:
+    assert f"--init-method={method}" in argv_of("manual", 2, method)
+
+
 @pytest.mark.parametrize(
     ("name", "log", "exits"),
     [
         ("torchrun", TORCHRUN_KILLED, {0: -15, 1: -9}),
+        ("torch_launch", TORCHRUN_KILLED, {0: -15, 1: -9}),
         ("spawn", SPAWN_KILLED, {0: -15, 1: -9}),
+        ("manual", MANUAL_KILLED, {1: -9}),
         ("spawn", SPAWN_RAISED, {}),
     ],
 )

@@ -6,13 +6,17 @@ import csv
 import json
 import os
 import signal
+import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 
 import faulty_strategies
 import psutil
 import pytest
+
+from rankbench.launch.classify import last_error_line
 
 pytestmark = pytest.mark.integration
 
@@ -82,7 +86,7 @@ def find(project, *words: str) -> list[psutil.Process]:
     ]
 
 
-@pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
+@pytest.mark.parametrize("launcher", ["torchrun", "spawn", "manual"])
 @pytest.mark.parametrize(
     ("strategy", "status", "words"),
     [
@@ -149,6 +153,45 @@ def test_a_taken_port_is_tried_again(project) -> None:
     assert [r["status"] for r in found.values()] == ["crashed", "ok"]
     assert found[1]["cause"] == "port"
     assert row_of(project, cell)["status"] == "ok"
+
+
+def test_a_port_taken_by_another_process_before_rank_0(project) -> None:
+    cell = prepare(project, "slow", launcher="manual")
+    parent = project.root / "src/rankbench/rank/manual.py"
+    chosen = project.root / "chosen-port"
+    head = "def _find_free_port() -> int:\n"
+    first = (
+        f"    first = Path({str(chosen)!r})\n"
+        "    if first.exists():\n"
+        "        port = int(first.read_text())\n"
+        "        first.unlink()\n"
+        "        return port\n"
+    )
+    assert head in parent.read_text()
+    parent.write_text(parent.read_text().replace(head, head + first))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        chosen.write_text(str(taken.getsockname()[1]))
+        done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    found = launches_of(project, cell)
+    assert [(r["status"], r["cause"]) for r in found.values()] == [
+        ("crashed", "port"),
+        ("ok", None),
+    ]
+    assert row_of(project, cell)["status"] == "ok"
+
+
+def test_what_is_left_of_an_earlier_rendezvous(project) -> None:
+    """Ranks that are started by hand must not meet the remains of others."""
+    work = project.root / "work"
+    work.mkdir()
+    (work / "rendezvous").touch()
+    spec = work / "launch.json"
+    module = [sys.executable, "-m", "rankbench.rank.manual"]
+    done = project.run([*module, "--ranks=2", "--init-method=file", str(spec)])
+    assert done.returncode == 1
+    said = f"ValueError: {work}/rendezvous is left from an earlier launch: remove it"
+    assert last_error_line(done.stdout) == said
 
 
 def test_the_launcher_is_killed(project) -> None:

@@ -261,18 +261,35 @@ def test_changed_rank_code_is_a_mark_not_a_rerun(again) -> None:
 def test_launchers_measure_the_same_training(project) -> None:
     project.experiment(
         "name: small\nstrategy: ddp\ntopology: 1x2\nmodel: lenet\n"
-        "launcher: [torchrun, spawn]\nlaunches: 1\nsteps: 3\nevaluate: true\n"
+        "launcher: [torchrun, torch_launch, spawn, manual]\n"
+        "init_method: [env, tcp, file]\nlaunches: 1\nsteps: 3\nevaluate: true\n"
     )
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
-    states = {row["launcher"]: row for row in read_table(project.root).values()}
-    assert {row["status"] for row in states.values()} == {"ok"}, states
+    rows = read_table(project.root).values()
+    refused = [row for row in rows if row["status"] == "unsupported"]
+    assert len(refused) == 6
+    assert all("needs the manual launcher" in row["reason"] for row in refused)
+    measured = [row for row in rows if row["status"] == "ok"]
     records = [json.loads(text) for text in records_of(project.root).values()]
-    assert {record["launcher"]["name"] for record in records} == {"torchrun", "spawn"}
+    started = [
+        (record["cell"]["launcher"], record["cell"]["init_method"])
+        for record in records
+    ]
+    assert sorted(started) == [
+        ("manual", "env"),
+        ("manual", "file"),
+        ("manual", "tcp"),
+        ("spawn", "env"),
+        ("torch_launch", "env"),
+        ("torchrun", "env"),
+    ]
+    assert len(measured) == len(started), [row["reason"] for row in rows]
     # Same seed, same batches: the launcher must not change what is learnt.
-    first, second = (record["loss"] for record in records)
-    assert first == pytest.approx(second, rel=1e-5)
-    assert states["torchrun"]["accuracy"] == states["spawn"]["accuracy"] != ""
+    first = records[0]["loss"]
+    assert all(one["loss"] == pytest.approx(first, rel=1e-5) for one in records)
+    (accuracy,) = {row["accuracy"] for row in measured}
+    assert accuracy != ""
 
 
 def test_zero1_keeps_half_of_the_optimizer_state_on_two_ranks(project) -> None:

@@ -48,6 +48,7 @@ def make_cell(strategy: str = "ddp", topology: str = "1x1", **changes: Any) -> C
         "pin_memory": False,
         "non_blocking": False,
         "launcher": "spawn",
+        "init_method": "env",
         "seed": 0,
         "device": "cpu",
         "cores_per_device": 1,

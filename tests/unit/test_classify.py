@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from logs import SPAWN_KILLED, SPAWN_RAISED, TORCHRUN_KILLED
+from logs import MANUAL_KILLED, PORT_TAKEN, SPAWN_KILLED, SPAWN_RAISED, TORCHRUN_KILLED
 from rankbench.launch.classify import (
     Ending,
     Finding,
@@ -235,13 +235,25 @@ def test_classify(
 
 
 @pytest.mark.parametrize(
-    ("launcher", "log"), [("torchrun", TORCHRUN_KILLED), ("spawn", SPAWN_KILLED)]
+    ("launcher", "log"),
+    [
+        ("torchrun", TORCHRUN_KILLED),
+        ("torch_launch", TORCHRUN_KILLED),
+        ("spawn", SPAWN_KILLED),
+        ("manual", MANUAL_KILLED),
+    ],
 )
 def test_killed_rank_is_named_from_the_real_log(launcher: str, log: str) -> None:
     exits = find_launcher(launcher).read_exits(log)
     finding = classify(ending(launcher=launcher, log=log, exits=exits))
     assert finding.status == "crashed"
     assert finding.reason == "rank 1 was ended by SIGKILL; rank 0 in training, step 3"
+
+
+def test_port_that_another_process_took_meanwhile() -> None:
+    reports = {0: failed(PORT_TAKEN, "DistNetworkError")}
+    finding = classify(ending(launcher="manual", reports=reports, exits={0: 1}))
+    assert (finding.status, finding.cause) == ("crashed", "port")
 
 
 def test_exception_is_named_from_the_real_log() -> None:

@@ -48,6 +48,17 @@ NCCL = {"backend": "nccl", **GPU}
         ),
         ({"backend": "ccl"}, make_site(), "ddp runs over gloo, mpi, nccl"),
         ({"strategy": "single"}, make_site(), "single runs over none"),
+        # How ranks find each other.
+        *(
+            (
+                {"launcher": launcher, "init_method": method},
+                make_site(),
+                f"init_method {method} needs the manual launcher; "
+                f"{launcher} has its own",
+            )
+            for launcher in ("torchrun", "torch_launch", "spawn")
+            for method in ("tcp", "file")
+        ),
         # What the site has.
         (
             {"topology": "2x1"},
@@ -133,6 +144,10 @@ def test_obstacle(cell: dict[str, Any], site: Any, reason: str) -> None:
     ("cell", "site"),
     [
         ({}, make_site()),
+        ({"launcher": "torch_launch"}, make_site()),
+        ({"launcher": "manual"}, make_site()),
+        ({"launcher": "manual", "init_method": "tcp"}, make_site()),
+        ({"launcher": "manual", "init_method": "file"}, make_site()),
         (SINGLE, make_site(cores=1)),
         ({**SINGLE, "topology": "1x2"}, make_site()),
         ({"topology": "1x2"}, make_site()),

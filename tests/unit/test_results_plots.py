@@ -132,13 +132,15 @@ def test_names_tell_apart_what_else_differs(tmp_path):
         plan_cell(make_cell("zero", options={"stage": 2, "offload": 0}), suffix=".b"),
         plan_cell(make_cell("ddp", launcher="spawn"), suffix=".c"),
         plan_cell(make_cell("ddp", launcher="torchrun"), suffix=".d"),
+        plan_cell(make_cell("ddp", launcher="manual", init_method="tcp"), suffix=".e"),
     ]
     (panel,) = panels_of(tmp_path, *cells)
     assert [series.name for series in panel.series] == [
         "zero stage=1",
         "zero stage=2",
-        "ddp gloo spawn",
-        "ddp gloo torchrun",
+        "ddp gloo spawn init_method=env",
+        "ddp gloo torchrun init_method=env",
+        "ddp gloo manual init_method=tcp",
     ]
 
 

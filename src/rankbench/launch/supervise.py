@@ -68,7 +68,8 @@ def run_launch(task: Task, stop: Stop) -> Record:
     launcher = find_launcher(task.cell.launcher)
     spec = work / "launch.json"
     write_json(spec, _spec(task))
-    argv = launcher.build_argv(Start(rank_python(), task.shape, spec))
+    start = Start(rank_python(), task.shape, task.cell.init_method, spec)
+    argv = launcher.build_argv(start)
     env = build_environment(task.shape, threads=task.threads)
     progress = ProgressFile(work / "progress", task.shape.ranks)
     oom_before = _oom_kills()

@@ -101,6 +101,13 @@ def _devices_of_strategy(q: _Question) -> str | None:
     return None
 
 
+def _rendezvous(q: _Question) -> str | None:
+    method, launcher = q.cell.init_method, q.cell.launcher
+    if method != "env" and launcher != "manual":
+        return f"init_method {method} needs the manual launcher; {launcher} has its own"
+    return None
+
+
 def _hosts_of_site(q: _Question) -> str | None:
     if q.topology.nodes > q.site.nodes:
         return (
@@ -175,6 +182,7 @@ def _precision(q: _Question) -> str | None:
 _OBSTACLES: tuple[Callable[[_Question], str | None], ...] = (
     _backend_of_strategy,
     _devices_of_strategy,
+    _rendezvous,
     _hosts_of_site,
     _backend_of_site,
     _devices_of_site,

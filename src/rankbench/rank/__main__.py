@@ -1,11 +1,13 @@
 """One rank of a launch: ``python -m rankbench.rank SPEC``, started by a launcher.
 
-Cores are chosen before torch is imported, because its thread pools are made for the
-cores that they find.
+Its place among the ranks comes from the environment, or from arguments where it is
+started by hand. Cores are chosen before torch is imported, because its thread pools are
+made for the cores that they find.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -20,10 +22,18 @@ from rankbench.rank.progress import Progress
 from rankbench.rank.watch import watch_heartbeat
 
 
-def run_rank(spec_path: Path) -> None:
-    """Everything that a rank does. Does not return if it fails."""
+def run_rank(
+    spec_path: Path, *, place: Place | None = None, init_method: str = "env://"
+) -> None:
+    """Everything that a rank does. Does not return if it fails.
+
+    Args:
+        spec_path: what to do.
+        place: where it stands among the ranks; None reads the environment.
+        init_method: URL at which the ranks meet.
+    """
     spec = json.loads(spec_path.read_text())
-    place = read_place()
+    place = place or read_place()
     directory = Path(spec["directory"])
     work = directory / "work"
     _log_to(directory / f"rank{place.rank}.log")
@@ -40,6 +50,7 @@ def run_rank(spec_path: Path) -> None:
             cell=cell,
             shape=shape,
             place=place,
+            init_method=init_method,
             phases=spec["phases"],
             work=work,
             data_dir=Path(spec["data_dir"]),
@@ -109,5 +120,26 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(word in str(error).lower() for word in (*words, "bad_alloc"))
 
 
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m rankbench.rank")
+    by_hand = parser.add_argument_group("in place of the environment, on one host")
+    by_hand.add_argument("--rank", type=int)
+    by_hand.add_argument("--world-size", type=int)
+    by_hand.add_argument("--local-rank", type=int)
+    by_hand.add_argument("--init-method", metavar="URL", default="env://")
+    parser.add_argument("spec", type=Path)
+    arguments = parser.parse_args()
+    given = (arguments.rank, arguments.world_size, arguments.local_rank)
+    place = None
+    if any(number is not None for number in given):
+        if None in given:
+            parser.error("--rank, --world-size and --local-rank: give all or none")
+        rank, size, local_rank = given
+        place = Place(
+            rank=rank, size=size, local_rank=local_rank, local_size=size, node=0
+        )
+    run_rank(arguments.spec, place=place, init_method=arguments.init_method)
+
+
 if __name__ == "__main__":
-    run_rank(Path(sys.argv[1]))
+    main()

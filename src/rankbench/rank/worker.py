@@ -29,6 +29,7 @@ class Duty:
     """What one rank has to do, and with what.
 
     Attributes:
+        init_method: URL at which the ranks meet.
         phases: phases of a step, in their order.
         work: folder of the launch for reports and progress.
         data_dir: folder of the prepared data sets.
@@ -41,6 +42,7 @@ class Duty:
     cell: Cell
     shape: Shape
     place: Place
+    init_method: str
     phases: list[str]
     work: Path
     data_dir: Path
@@ -58,7 +60,7 @@ def measure(duty: Duty) -> None:
     imported = clock()
     torch.set_num_threads(duty.threads)
     set_precision(cell.precision)
-    world = join_world(cell, duty.shape, duty.place)
+    world = join_world(cell, duty.shape, duty.place, duty.init_method)
     material = load_material(duty)
     memory.reset_peaks(world.device)
     strategy = set_up_strategy(cell, world, material)

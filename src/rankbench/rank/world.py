@@ -13,7 +13,7 @@ from rankbench.environ import Place
 from rankbench.rank.strategies.base import World
 
 
-def join_world(cell: Cell, shape: Shape, place: Place) -> World:
+def join_world(cell: Cell, shape: Shape, place: Place, init_method: str) -> World:
     """Choose this rank's devices and join the process group, if there is one."""
     if cell.device == "cuda":
         present = torch.cuda.device_count()
@@ -28,7 +28,13 @@ def join_world(cell: Cell, shape: Shape, place: Place) -> World:
         devices = (torch.device("cpu"),) * shape.devices_per_rank
     if cell.backend != "none":
         device_id = devices[0] if cell.backend == "nccl" else None
-        distributed.init_process_group(cell.backend, device_id=device_id)
+        distributed.init_process_group(
+            cell.backend,
+            init_method=init_method,
+            rank=place.rank,
+            world_size=place.size,
+            device_id=device_id,
+        )
     return World(
         rank=place.rank,
         size=place.size,

@@ -86,7 +86,8 @@ def is_shared(point: Summary) -> bool:
 
 
 def _key(cell: Cell) -> str:
-    fields = [cell.strategy, cell.backend, cell.launcher, dict(cell.options)]
+    start = [cell.launcher, cell.init_method]
+    fields = [cell.strategy, cell.backend, *start, dict(cell.options)]
     return json.dumps(fields, sort_keys=True)
 
 
@@ -100,7 +101,14 @@ def _name_series(cells: Sequence[Cell]) -> dict[str, str]:
         alike.setdefault(name, []).append(cell)
     names = {}
     for name, group in alike.items():
-        flat = [{"launcher": cell.launcher, **cell.options} for cell in group]
+        flat = [
+            {
+                "launcher": cell.launcher,
+                "init_method": cell.init_method,
+                **cell.options,
+            }
+            for cell in group
+        ]
         for cell, fields in zip(group, flat, strict=True):
             differing = [
                 str(value) if field == "launcher" else f"{field}={value}"

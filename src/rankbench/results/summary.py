@@ -21,6 +21,7 @@ FREE_OF_SINGLE = (
     "backend",
     "topology",
     "launcher",
+    "init_method",
     "oversubscribe",
 )
 _FREE_OF_OWN = ("topology", "oversubscribe")
@@ -125,6 +126,7 @@ def _find_single(row: Row, ok: Sequence[Row]) -> Row | None:
         key=lambda other: (
             other.id != row.id,
             other.cell.launcher != row.cell.launcher,
+            other.cell.init_method != row.cell.init_method,
         ),
         default=None,
     )

@@ -13,10 +13,18 @@ from rankbench.cell import Shape
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a launcher must know to start the ranks of one launch."""
+    """What a launcher must know to start the ranks of one launch.
+
+    Attributes:
+        python: the interpreter of the ranks.
+        shape: how many there are.
+        init_method: how they find each other: ``env``, or what the launcher can.
+        spec: the file that tells each rank what to do.
+    """
 
     python: str
     shape: Shape
+    init_method: str
     spec: Path
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from rankbench.launch.launchers import Start, _parent
 
-from rankbench.launch.launchers import Start
-
-_FAILED = re.compile(r"^rank (\d+) ended with exit code (-?\d+)$", re.MULTILINE)
+read_exits = _parent.read_exits
 
 
 def build_argv(start: Start) -> list[str]:
@@ -18,7 +15,3 @@ def build_argv(start: Start) -> list[str]:
         f"--ranks={start.shape.ranks_per_node}",
         str(start.spec),
     ]
-
-
-def read_exits(log: str) -> Mapping[int, int]:
-    return {int(rank): int(code) for rank, code in _FAILED.findall(log)}

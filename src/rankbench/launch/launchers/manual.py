@@ -1,0 +1,18 @@
+"""Ranks as one starts them by hand: a command each, with its place as arguments."""
+
+from __future__ import annotations
+
+from rankbench.launch.launchers import Start, _parent
+
+read_exits = _parent.read_exits
+
+
+def build_argv(start: Start) -> list[str]:
+    return [
+        start.python,
+        "-m",
+        "rankbench.rank.manual",
+        f"--ranks={start.shape.ranks_per_node}",
+        f"--init-method={start.init_method}",
+        str(start.spec),
+    ]

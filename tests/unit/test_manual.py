@@ -1,0 +1,105 @@
+"""The parent of ranks that are started as by hand."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rankbench.rank.__main__ import main as rank_main
+from rankbench.rank.manual import await_ranks, choose_rendezvous, rank_argv
+
+pytestmark = pytest.mark.unit
+
+FOR_EVER = "import time; print('up', flush=True); time.sleep(600)"
+DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {FOR_EVER}"
+KILLED = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+
+
+def start(*programs: str) -> dict[int, subprocess.Popen[bytes]]:
+    """A process for each; those that run for ever are up."""
+    ranks = {}
+    for rank, program in enumerate(programs):
+        command = [sys.executable, "-c", program]
+        ranks[rank] = subprocess.Popen(command, stdout=subprocess.PIPE)
+        if FOR_EVER in program:
+            stream = ranks[rank].stdout
+            assert stream
+            assert stream.readline() == b"up\n"
+    return ranks
+
+
+def test_command_of_a_rank() -> None:
+    argv = rank_argv(1, 2, "tcp://127.0.0.1:4711", Path("/work/launch.json"))
+    assert argv == [
+        *(sys.executable, "-m", "rankbench.rank", "--rank=1", "--world-size=2"),
+        *("--local-rank=1", "--init-method=tcp://127.0.0.1:4711"),
+        "/work/launch.json",
+    ]
+
+
+@pytest.mark.parametrize(
+    "given", [["--rank=0"], ["--rank=0", "--world-size=2"], ["--local-rank=0"]]
+)
+def test_a_place_is_given_whole_or_not_at_all(
+    given: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["rank", *given, "/work/launch.json"])
+    with pytest.raises(SystemExit):
+        rank_main()
+    assert "--local-rank: give all or none" in capsys.readouterr().err
+
+
+def test_rendezvous(tmp_path: Path) -> None:
+    url, variables = choose_rendezvous("env", tmp_path)
+    assert url == "env://"
+    assert variables["MASTER_ADDR"] == "127.0.0.1"
+    assert 0 < int(variables["MASTER_PORT"]) < 65536
+    url, variables = choose_rendezvous("tcp", tmp_path)
+    address, _, port = url.rpartition(":")
+    assert (address, variables) == ("tcp://127.0.0.1", {})
+    assert 0 < int(port) < 65536
+    file = tmp_path / "rendezvous"
+    assert choose_rendezvous("file", tmp_path) == (f"file://{file}", {})
+    assert not file.exists()
+
+
+def test_stale_rendezvous_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rendezvous").touch()
+    with pytest.raises(ValueError, match="rendezvous is left from an earlier launch"):
+        choose_rendezvous("file", tmp_path)
+    assert choose_rendezvous("tcp", tmp_path), "it is in the way of no other method"
+
+
+def test_all_end_well() -> None:
+    assert await_ranks(start("", "import time; time.sleep(0.2)", "")) == {}
+
+
+@pytest.mark.parametrize(
+    ("programs", "failed"),
+    [
+        pytest.param([FOR_EVER, "raise SystemExit(3)"], {1: 3}, id="exit code"),
+        pytest.param(["", FOR_EVER, KILLED], {2: -9}, id="signal"),
+        pytest.param([DEAF, KILLED], {1: -9}, id="the other takes no SIGTERM"),
+    ],
+)
+def test_others_are_ended_and_only_the_failed_is_named(
+    programs: list[str], failed: dict[int, int]
+) -> None:
+    ranks = start(*programs)
+    begun = time.monotonic()
+    assert await_ranks(ranks, grace=0.5) == failed
+    assert time.monotonic() - begun < 10
+    assert all(process.returncode is not None for process in ranks.values())
+
+
+def test_torch_is_not_imported() -> None:
+    code = (
+        "import sys, rankbench.rank.manual; heavy = {'torch', 'numpy'};"
+        "sys.exit(' '.join(heavy & sys.modules.keys()) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
