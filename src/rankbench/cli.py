@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rankbench import __version__
-from rankbench.project import DEFAULT_EXPERIMENT, Run, open_run, request_state
-from rankbench.record import Layout, judge, read_attempt, read_json
+from rankbench.project import DEFAULT_EXPERIMENT, Run, find_verdict, open_run
+from rankbench.record import Layout, read_attempt
 
 OK, FINDING, BAD_INPUT = 0, 1, 2
 
@@ -186,15 +186,9 @@ def _state(run: Run, cell_id: str) -> tuple[str, str, str]:
     cell = run.plan.cells[cell_id]
     if cell.infeasible:
         return "unsupported", "", cell.infeasible
-    wanted = request_state(run.layout, cell_id)
-    if wanted is None:
+    verdict = find_verdict(run, cell)
+    if verdict is None:
         return "not-run", "", ""
-    attempt, launches = wanted
-    summary = run.layout.summary(cell_id)
-    if summary.exists() and read_json(summary)["status"] == "stale":
-        found = read_json(summary)
-        return "stale", f"{found['launches_ok']}/{found['launches']}", found["reason"]
-    verdict = judge(read_attempt(run.layout.attempt(cell_id, attempt)), launches)
     return verdict.status, f"{verdict.ok}/{verdict.wanted}", verdict.reason or ""
 
 

@@ -10,7 +10,7 @@ import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,16 @@ from rankbench.matrix.plan import Plan, PlannedCell, make_plan, read_plan
 from rankbench.matrix.preview import Preview
 from rankbench.matrix.schema import did_you_mean
 from rankbench.matrix.site import load_site
-from rankbench.record import Layout, read_json, write_if_changed, write_json
+from rankbench.record import (
+    CHANGED_CELL,
+    Layout,
+    Verdict,
+    judge,
+    read_attempt,
+    read_json,
+    write_if_changed,
+    write_json,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_EXPERIMENT = "config.yaml"
@@ -197,10 +206,16 @@ def reopen_run(environ: Mapping[str, str] = os.environ) -> Run:
     return Run(plan, Layout(path.parent), list(plan.cells.values()))
 
 
-def request_state(layout: Layout, cell_id: str) -> tuple[int, int] | None:
-    """(attempt, launches) that is wanted of a cell, or None."""
-    request = read_request(layout, cell_id)
-    return (request.attempt, request.launches) if request else None
+def find_verdict(run: Run, cell: PlannedCell) -> Verdict | None:
+    """What the wanted attempt of a cell amounts to; None if nothing was asked for."""
+    request = read_request(run.layout, cell.id)
+    if request is None:
+        return None
+    records = read_attempt(run.layout.attempt(cell.id, request.attempt))
+    verdict = judge(records, request.launches)
+    if request.cell_hash != cell.hash:
+        return replace(verdict, status="stale", reason=CHANGED_CELL)
+    return verdict
 
 
 def _check_config(config: Mapping[str, Any]) -> None:

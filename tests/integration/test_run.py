@@ -240,6 +240,8 @@ def test_a_changed_default_makes_rows_stale(again) -> None:
     assert records_of(again.root) == before
     table = read_table(again.root)
     assert table[ONE]["status"] == table[DDP]["status"] == "stale"
+    states = again.rankbench("status", "--experiment", "experiment.yaml").stdout
+    assert f"stale          1/1  {DDP}" in states
     assert table[ONE]["throughput"] == ""
     done = again.snakemake("experiment=experiment.yaml", f"rerun={ONE}")
     assert done.returncode == 0, done.stdout

@@ -33,11 +33,11 @@ def start(*programs: str) -> dict[int, subprocess.Popen[bytes]]:
 
 
 def test_command_of_a_rank() -> None:
-    argv = rank_argv(1, 2, "tcp://127.0.0.1:4711", Path("/work/launch.json"))
+    argv = rank_argv(1, 2, "tcp://127.0.0.1:4711", Path("/somewhere/launch.json"))
     assert argv == [
         *(sys.executable, "-m", "rankbench.rank", "--rank=1", "--world-size=2"),
         *("--local-rank=1", "--init-method=tcp://127.0.0.1:4711"),
-        "/work/launch.json",
+        "/somewhere/launch.json",
     ]
 
 
@@ -47,7 +47,7 @@ def test_command_of_a_rank() -> None:
 def test_a_place_is_given_whole_or_not_at_all(
     given: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["rank", *given, "/work/launch.json"])
+    monkeypatch.setattr(sys, "argv", ["rank", *given, "/somewhere/launch.json"])
     with pytest.raises(SystemExit):
         rank_main()
     assert "--local-rank: give all or none" in capsys.readouterr().err
