@@ -60,6 +60,13 @@ HUNGRY = (
     + "        if self.world.rank == 1:\n"
     + "            self.kept = torch.ones(2**40, dtype=torch.uint8)\n"
 )
+# A peer that closes its connections first: the ranks have reported by then.
+PARTS_BADLY = (
+    _HEADER
+    + "        def part() -> None:\n"
+    + "            raise RuntimeError('Connection closed by peer')\n"
+    + "        torch.distributed.destroy_process_group = part\n"
+)
 PORT_TAKEN_ONCE = (
     _HEADER
     + "        flag = os.path.join(os.environ['TMPDIR'], 'port-was-taken')\n"

@@ -108,6 +108,16 @@ def test_a_rank_that_dies(project, launcher, strategy, status, words) -> None:
     assert log.exists()
 
 
+def test_ranks_that_part_badly_have_measured_all_the_same(project) -> None:
+    cell = prepare(project, "parts_badly")
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    row = row_of(project, cell)
+    assert row["status"] == "ok", row["reason"]
+    log = project.root / f"results/faults/records/{cell}/1/1/rank0.log"
+    assert "while leaving the process group: Connection closed" in log.read_text()
+
+
 def test_a_rank_that_hangs(project) -> None:
     cell = prepare(project, "hang", limit=8)
     done = project.snakemake()
@@ -336,7 +346,9 @@ def test_the_disk_is_full_when_a_record_is_written(project, small_disk: Path) ->
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
     found = launches_of(project, cell)
-    assert [r["status"] for r in found.values()] == ["ok", "cancelled", "ok"]
+    states = [r["status"] for r in found.values()]
+    reasons = [r["reason"] for r in found.values()]
+    assert states == ["ok", "cancelled", "ok"], reasons
     assert found[1] == first
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import distributed, nn
+from torch import nn
 
 from rankbench.cell import Cell, Shape
 from rankbench.environ import Place
@@ -21,7 +21,7 @@ from rankbench.rank.report import write_report
 from rankbench.rank.strategies import find_strategy
 from rankbench.rank.strategies.base import Strategy, World
 from rankbench.rank.train import train
-from rankbench.rank.world import barrier, join_world
+from rankbench.rank.world import barrier, join_world, leave_world
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,10 +101,7 @@ def measure(duty: Duty) -> None:
         cores=duty.cores,
     )
     duty.progress.enter(THE_END)
-    if distributed.is_initialized():
-        # Rank 0 evaluates last: the others must not take its store away.
-        barrier()
-        distributed.destroy_process_group()
+    leave_world()
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import torch
@@ -53,6 +54,22 @@ def barrier() -> None:
         distributed.barrier()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
+
+
+def leave_world() -> None:
+    """Part from the other ranks, when every report is written.
+
+    Nothing that goes wrong from here on can touch what was measured: a rank may find
+    that another has closed their connection a moment earlier.
+    """
+    if not distributed.is_initialized():
+        return
+    try:
+        # Rank 0 evaluates last, and its store must be there until all have gone.
+        barrier()
+        distributed.destroy_process_group()
+    except RuntimeError as error:
+        print(f"while leaving the process group: {error}", file=sys.stderr, flush=True)
 
 
 def describe_transport(world: World) -> dict[str, Any] | None:
