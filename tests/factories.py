@@ -34,6 +34,9 @@ def make_cell(**changes: Any) -> Cell:
         "momentum": 0.9,
         "weight_decay": 0.0,
         "precision": "fp32",
+        "channels_last": False,
+        "compile": False,
+        "checkpointing": False,
         "num_workers": 0,
         "pin_memory": False,
         "non_blocking": False,
@@ -61,6 +64,7 @@ def make_shape(ranks: int = 1, **changes: int) -> Shape:
         "devices_per_rank": 1,
         "cores_per_rank": 1,
         "replicas": ranks,
+        "replica_ranks": 1,
         "global_batch": 64 * ranks,
         "rank_batch": 64,
     }
@@ -74,7 +78,9 @@ def make_site(**changes: Any) -> Site:
         "device": "cpu",
         "cuda_devices": 0,
         "cores": 2,
-        "backends": {"gloo": None, "mpi": MPI_MISSING, "nccl": NCCL_MISSING},
+        "backends": backends_of(mpi=MPI_MISSING, nccl=NCCL_MISSING),
+        "packages": {"horovod": None, "deepspeed": None},
+        "programs": dict.fromkeys(("mpirun", "horovodrun", "deepspeed", "c++")),
         "torch": "2.9.0",
         "data_dir": "data",
         "results_dir": "results",
@@ -84,9 +90,17 @@ def make_site(**changes: Any) -> Site:
     return Site(**{**values, **changes})
 
 
+def backends_of(**missing: str | None) -> dict[str, dict[str, str | None]]:
+    """All backends of all runtimes are there but these of torch."""
+    of_torch = {**dict.fromkeys(("none", "gloo", "mpi", "nccl", "ccl")), **missing}
+    of_horovod = dict.fromkeys(("gloo", "mpi", "nccl", "ccl"))
+    rpc = {"tensorpipe": None}
+    return {"process_group": of_torch, "horovod": of_horovod, "rpc": rpc}
+
+
 def make_gpu_site(gpus: int = 4, **changes: Any) -> Site:
     """One host with GPUs, 16 cores, gloo and nccl."""
-    backends = {"gloo": None, "mpi": MPI_MISSING, "nccl": None}
+    backends = backends_of(mpi=MPI_MISSING)
     values = {"device": "cuda", "cuda_devices": gpus, "cores": 16, **changes}
     return make_site(**{"backends": backends, **values})
 
@@ -99,6 +113,10 @@ def make_probe(**changes: Any) -> dict[str, Any]:
         "cuda_devices": [],
         "backends": ["gloo"],
         "cores": 2,
+        "rpc": True,
+        "horovod": [],
+        "packages": {"horovod": None, "deepspeed": None},
+        "programs": dict.fromkeys(("mpirun", "horovodrun", "deepspeed", "c++"), False),
     }
     return {**values, **changes}
 

@@ -71,6 +71,9 @@ class Cell:
     momentum: float
     weight_decay: float
     precision: str
+    channels_last: bool
+    compile: bool
+    checkpointing: bool
     num_workers: int
     pin_memory: bool
     non_blocking: bool
@@ -122,6 +125,7 @@ class Shape:
         cores_per_rank: CPU cores that one process is pinned to; 0 leaves the
             affinity alone (a process that drives GPUs).
         replicas: model replicas; each works on its own samples.
+        replica_ranks: processes that share one replica, and load the same samples.
         global_batch: samples of one step over all replicas.
         rank_batch: samples of one step that one process loads.
     """
@@ -132,6 +136,7 @@ class Shape:
     devices_per_rank: int
     cores_per_rank: int
     replicas: int
+    replica_ranks: int
     global_batch: int
     rank_batch: int
 

@@ -12,8 +12,10 @@ import torch
 from torch import distributed, nn
 from torch.multiprocessing import spawn
 
+from rankbench.environ import Place
 from rankbench.rank.progress import Progress
-from rankbench.rank.strategies import find_strategy
+from rankbench.rank.runtimes import find_runtime
+from rankbench.rank.strategies import find_strategy, runtime_of
 from rankbench.rank.strategies.base import World
 from rankbench.rank.train import train
 
@@ -30,6 +32,7 @@ def run_on_ranks(
     options: dict[str, Any],
     steps: int = 6,
     devices: int = 1,
+    replica_ranks: int = 1,
     plant: str | None = None,
     delay: float = 0.0,
 ) -> list[dict[str, Any]]:
@@ -37,7 +40,8 @@ def run_on_ranks(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "progress").write_bytes(bytes(8 * ranks))
     arguments = (
-        folder, strategy, ranks, backend, phases, options, steps, devices, plant, delay
+        folder, strategy, ranks, backend, phases, options, steps, devices,
+        replica_ranks, plant, delay,
     )  # fmt: skip
     spawn(_be_rank, arguments, nprocs=ranks)
     return [
@@ -56,17 +60,17 @@ def _be_rank(
     options: dict[str, Any],
     steps: int,
     devices: int,
+    replica_ranks: int,
     plant: str | None,
     delay: float,
 ) -> None:
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    if backend != "none":
-        store = f"file://{folder}/store"
-        distributed.init_process_group(
-            backend, init_method=store, rank=rank, world_size=ranks
-        )
     cpu = torch.device("cpu")
+    runtime = find_runtime(runtime_of(strategy))
+    if backend != "none":
+        place = Place(rank=rank, size=ranks, local_rank=rank, local_size=ranks, node=0)
+        runtime.join(backend, place, f"file://{folder}/store", cpu)
     world = World(
         rank=rank,
         size=ranks,
@@ -87,13 +91,13 @@ def _be_rank(
         trained.model.register_comm_hook(delay, hook)
     measured = train(
         trained,
-        iter(_batches(rank, ranks)),
+        iter(_batches(rank // replica_ranks, ranks // replica_ranks)),
         device=cpu,
         phases=phases,
         warmup=2,
         steps=steps,
         non_blocking=False,
-        barrier=distributed.barrier if ranks > 1 else lambda: None,
+        barrier=runtime.barrier,
         progress=Progress(folder / "progress", rank),
     )
     weights = trained.state_dict()
@@ -102,11 +106,12 @@ def _be_rank(
         "seconds": torch.tensor(measured.seconds),
         "window_s": measured.window_s,
         "samples": measured.samples,
+        "knows_loss": measured.knows_loss,
+        "details": trained.details(),
         "weights": {name: value.clone() for name, value in weights.items()},
     }
     torch.save(report, folder / f"rank{rank}.pt")
-    if distributed.is_initialized():
-        distributed.destroy_process_group()
+    runtime.leave()
 
 
 def small_model() -> nn.Module:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from strategy_ranks import SAMPLES, run_on_ranks
 from rankbench.matrix.catalog import STRATEGY_DEFAULTS, load_catalog
 from rankbench.matrix.experiment import experiment_schema
 from rankbench.matrix.schema import check
+from rankbench.rank.runtimes import find_runtime
 from rankbench.rank.strategies import find_strategy
 
 pytestmark = pytest.mark.contract
@@ -27,19 +29,32 @@ WORLDS = [
 
 def run(folder: Path, name: str, ranks: int, **more):
     facts = STRATEGIES[name]
-    options = {key: rule["default"] for key, rule in facts.options.items()}
+    options = defaults_of(name)
     options |= more.pop("options", {})
-    backends = facts.needs["backends"]
+    needs = facts.needs
+    backend = needs["backends"][0] if needs["backends"] else needs["own_backend"]
     return run_on_ranks(
         folder,
         name,
         ranks,
-        backend=backends[0] if backends else "none",
+        backend=backend,
         phases=facts.phases,
         options=options,
-        devices=facts.needs["min_devices"],
+        devices=needs["min_devices"] if needs["ranks"] == "one" else 1,
+        replica_ranks=replica_ranks(name, ranks, options),
         **more,
     )
+
+
+def defaults_of(name: str) -> dict[str, object]:
+    return {key: rule["default"] for key, rule in STRATEGIES[name].options.items()}
+
+
+def replica_ranks(name: str, ranks: int, options: dict[str, object]) -> int:
+    wanted = STRATEGIES[name].needs["replica_ranks"]
+    if wanted != "all" and isinstance(wanted, str):
+        wanted = options[wanted] or "all"
+    return ranks if wanted == "all" else wanted
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
@@ -50,6 +65,9 @@ def test_it_declares_what_the_plan_must_know(name: str) -> None:
     assert facts.options == found.options
     assert facts.needs["ranks"] in ("one", "device", "node")
     assert facts.needs["replicas"] in ("one", "rank", "device")
+    assert find_runtime(facts.needs["runtime"])
+    for option in (facts.needs["multiple_of"], *facts.approximate):
+        assert option is None or option in facts.options
     assert find_strategy(name).__doc__
 
 
@@ -81,14 +99,17 @@ def test_it_learns_what_a_single_process_learns(
     name: str, ranks: int, reference, tmp_path: Path
 ) -> None:
     reports = run(tmp_path, name, ranks)
-    loss = torch.stack([report["loss"] for report in reports]).mean(dim=0)
+    known = [report["loss"] for report in reports if report["knows_loss"]]
+    loss = torch.stack(known).mean(dim=0)
     # float64 arithmetic; the loss is kept as float32.
     torch.testing.assert_close(loss, reference["loss"], rtol=1e-6, atol=1e-6)
     weights = reports[0]["weights"]
     assert weights.keys() == reference["weights"].keys()
     for key, value in reference["weights"].items():
         torch.testing.assert_close(weights[key], value, rtol=1e-9, atol=1e-11)
-    assert sum(report["samples"] for report in reports) == SAMPLES * 6
+    counted = sum(report["samples"] for report in reports)
+    assert counted == SAMPLES * 6 * replica_ranks(name, ranks, defaults_of(name))
+    assert all(json.dumps(report["details"]) for report in reports)
 
 
 def variants() -> list[tuple[str, dict[str, object]]]:
@@ -99,7 +120,12 @@ def variants() -> list[tuple[str, dict[str, object]]]:
             values = rule.get("enum", [])
             if rule.get("type") == "boolean":
                 values = [True, False]
-            found += [(name, {option: v}) for v in values if v != rule["default"]]
+            lossy = STRATEGIES[name].approximate.get(option, [])
+            found += [
+                (name, {option: value})
+                for value in values
+                if value != rule["default"] and value not in lossy
+            ]
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+import factories
 from rankbench.cell import Cell, Topology
 from rankbench.record import Layout
 
@@ -26,39 +27,18 @@ STEPS, WARMUP, BATCH = 8, 2, 64
 
 
 def make_cell(strategy: str = "ddp", topology: str = "1x1", **changes: Any) -> Cell:
-    backend = "gloo" if strategy == "ddp" else "none"
-    values: dict[str, Any] = {
-        "strategy": strategy,
-        "options": {},
-        "backend": backend,
-        "topology": topology,
-        "model": "convnet",
-        "data": "digits",
-        "image_size": None,
-        "channels": None,
-        "augment": "none",
+    """A cell of a few timed steps."""
+    values = {
+        "backend": "gloo" if strategy == "ddp" else "none",
         "batch_size": BATCH,
-        "scaling": "weak",
-        "optimizer": "sgd",
-        "learning_rate": 0.01,
-        "momentum": 0.9,
-        "weight_decay": 0.0,
-        "precision": "fp32",
-        "num_workers": 0,
-        "pin_memory": False,
-        "non_blocking": False,
         "launcher": "spawn",
-        "init_method": "env",
-        "seed": 0,
-        "device": "cpu",
-        "cores_per_device": 1,
-        "oversubscribe": False,
         "epochs": None,
         "steps": STEPS,
         "warmup": WARMUP,
-        "evaluate": True,
     }
-    return Cell(**{**values, **changes})
+    return factories.make_cell(
+        strategy=strategy, topology=topology, **{**values, **changes}
+    )
 
 
 def plan_cell(

@@ -9,6 +9,7 @@ import pytest
 from factories import (
     MPI_MISSING,
     NCCL_MISSING,
+    backends_of,
     make_cell,
     make_gpu_site,
     make_site,
@@ -18,6 +19,8 @@ from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.feasible import find_obstacle, marks_of, shape_of
 
 pytestmark = pytest.mark.unit
+
+NO_CXX = "c++ is not installed: torch.compile needs a C++ compiler (Debian: g++)"
 
 SINGLE = {"strategy": "single", "backend": "none"}
 DP = {"strategy": "dp", "backend": "none"}
@@ -86,6 +89,11 @@ NCCL = {"backend": "nccl", **GPU}
         (GPU, make_site(), "the cell asks for CUDA devices; this machine has none"),
         # What the backend can.
         ({"backend": "mpi"}, make_site(), MPI_MISSING),
+        (
+            {"backend": "mpi"},
+            make_site(backends=backends_of()),
+            "torchrun cannot start ranks that meet over mpi",
+        ),
         ({"backend": "nccl"}, make_site(), NCCL_MISSING),
         (
             {"backend": "nccl"},
@@ -134,6 +142,17 @@ NCCL = {"backend": "nccl", **GPU}
             make_site(),
             "tf32 is an arithmetic of NVIDIA GPUs; the cell runs on cpu",
         ),
+        (
+            {"strategy": "fsdp", "precision": "fp16"},
+            make_site(),
+            "fsdp trains in fp32, tf32, bf16, not fp16",
+        ),
+        ({"compile": True}, make_site(programs={"c++": NO_CXX}), NO_CXX),
+        (
+            {"strategy": "mp", "backend": "none", "topology": "1x2", "compile": True},
+            make_site(),
+            "mp takes the model apart: there is no whole to compile",
+        ),
     ],
 )
 def test_obstacle(cell: dict[str, Any], site: Any, reason: str) -> None:
@@ -163,7 +182,6 @@ def test_obstacle(cell: dict[str, Any], site: Any, reason: str) -> None:
         ({**SINGLE, "topology": "1x2", "scaling": "strong", "batch_size": 63}, None),
         ({"scaling": "strong", "topology": "1x2", "batch_size": 64}, make_site()),
         ({"batch_size": 1437}, make_site()),
-        ({"backend": "mpi"}, make_site(backends={"mpi": None})),
     ],
 )
 def test_feasible(cell: dict[str, Any], site: Any) -> None:
@@ -226,29 +244,82 @@ def shape(*numbers: int) -> Shape:
 @pytest.mark.parametrize(
     ("cell", "expected"),
     [
-        # nodes, ranks, per node, devices and cores per rank, replicas, batch, per rank
-        (SINGLE, shape(1, 1, 1, 1, 1, 1, 64, 64)),
-        ({**SINGLE, "topology": "1x2"}, shape(1, 1, 1, 2, 2, 1, 64, 64)),
+        # nodes, ranks, per node, devices and cores per rank, replicas, ranks of one,
+        # batch, batch of a rank
+        (SINGLE, shape(1, 1, 1, 1, 1, 1, 1, 64, 64)),
+        ({**SINGLE, "topology": "1x2"}, shape(1, 1, 1, 2, 2, 1, 1, 64, 64)),
         (
             {**SINGLE, "topology": "1x2", "cores_per_device": 3},
-            shape(1, 1, 1, 2, 6, 1, 64, 64),
+            shape(1, 1, 1, 2, 6, 1, 1, 64, 64),
         ),
-        ({**SINGLE, **GPU}, shape(1, 1, 1, 1, 0, 1, 64, 64)),
-        ({**DP, **GPU, "topology": "1x4"}, shape(1, 1, 1, 4, 0, 4, 256, 256)),
+        ({**SINGLE, **GPU}, shape(1, 1, 1, 1, 0, 1, 1, 64, 64)),
+        ({**DP, **GPU, "topology": "1x4"}, shape(1, 1, 1, 4, 0, 4, 1, 256, 256)),
         (
             {**DP, **GPU, "topology": "1x4", "scaling": "strong"},
-            shape(1, 1, 1, 4, 0, 4, 64, 64),
+            shape(1, 1, 1, 4, 0, 4, 1, 64, 64),
         ),
-        ({}, shape(1, 1, 1, 1, 1, 1, 64, 64)),
-        ({"topology": "1x2"}, shape(1, 2, 2, 1, 1, 2, 128, 64)),
-        ({"topology": "1x2", "scaling": "strong"}, shape(1, 2, 2, 1, 1, 2, 64, 32)),
-        ({"topology": "2x4"}, shape(2, 8, 4, 1, 1, 8, 512, 64)),
-        ({"topology": "2x4", "scaling": "strong"}, shape(2, 8, 4, 1, 1, 8, 64, 8)),
-        ({"topology": "2x4", "cores_per_device": 2}, shape(2, 8, 4, 1, 2, 8, 512, 64)),
-        ({"topology": "2x4", **GPU}, shape(2, 8, 4, 1, 0, 8, 512, 64)),
+        ({}, shape(1, 1, 1, 1, 1, 1, 1, 64, 64)),
+        ({"topology": "1x2"}, shape(1, 2, 2, 1, 1, 2, 1, 128, 64)),
+        ({"topology": "1x2", "scaling": "strong"}, shape(1, 2, 2, 1, 1, 2, 1, 64, 32)),
+        ({"topology": "2x4"}, shape(2, 8, 4, 1, 1, 8, 1, 512, 64)),
+        ({"topology": "2x4", "scaling": "strong"}, shape(2, 8, 4, 1, 1, 8, 1, 64, 8)),
+        (
+            {"topology": "2x4", "cores_per_device": 2},
+            shape(2, 8, 4, 1, 2, 8, 1, 512, 64),
+        ),
+        ({"topology": "2x4", **GPU}, shape(2, 8, 4, 1, 0, 8, 1, 512, 64)),
     ],
 )
 def test_shape(cell: dict[str, Any], expected: Shape) -> None:
     whole = make_cell(**cell)
     facts = load_catalog().strategies[whole.strategy]
     assert shape_of(whole, facts) == expected
+
+
+def test_ranks_of_one_replica_load_the_same_samples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    catalog = load_catalog()
+    facts = catalog.strategies["ddp"]
+    monkeypatch.setitem(facts.needs, "replica_ranks", "degree")
+    cell = make_cell(topology="2x2", options={"degree": 2})
+    assert shape_of(cell, facts) == shape(2, 4, 2, 1, 1, 2, 2, 128, 64)
+    whole = make_cell(topology="2x2", options={"degree": 0})
+    assert shape_of(whole, facts) == shape(2, 4, 2, 1, 1, 1, 4, 64, 64)
+    site = make_site(nodes=2)
+    odd = make_cell(topology="2x2", options={"degree": 3})
+    assert find_obstacle(odd, site, catalog) == (
+        "degree 3 does not divide the 4 ranks of 2x2"
+    )
+
+
+def test_a_batch_must_split_into_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = load_catalog()
+    needs = catalog.strategies["ddp"].needs
+    monkeypatch.setitem(needs, "multiple_of", "microbatches")
+    cell = make_cell(options={"microbatches": 5})
+    assert find_obstacle(cell, make_site(), catalog) == (
+        "64 samples do not split into 5 microbatches"
+    )
+
+
+def test_what_a_strategy_must_have_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = load_catalog()
+    monkeypatch.setitem(catalog.strategies["ddp"].needs, "packages", ["horovod"])
+    missing = "horovod is not installed: `make extras` builds it"
+    site = make_site(packages={"horovod": missing})
+    assert find_obstacle(make_cell(), site, catalog) == missing
+    assert find_obstacle(make_cell(), make_site(), catalog) is None
+
+
+def test_what_starts_a_strategy(monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = load_catalog()
+    needs = catalog.strategies["ddp"].needs
+    monkeypatch.setitem(needs, "launchers", ["spawn", "manual"])
+    reason = find_obstacle(make_cell(), make_site(), catalog)
+    assert reason == "ddp is started by spawn or manual, not by torchrun"
+    assert find_obstacle(make_cell(launcher="manual"), make_site(), catalog) is None
+    monkeypatch.setitem(needs, "launchers", [])
+    monkeypatch.setitem(needs, "runtime", "horovod")
+    reason = find_obstacle(make_cell(), make_site(), catalog)
+    assert reason == "torchrun starts other programs than ddp"

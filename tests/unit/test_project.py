@@ -6,23 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from factories import make_probe
 from rankbench import project
 from rankbench.project import InUse, Run, open_run, reopen_run
 
 pytestmark = pytest.mark.unit
 
-PROBE = {
-    "torch": "2.9.0",
-    "cuda": None,
-    "cuda_devices": [],
-    "backends": ["gloo"],
-    "cores": 2,
-}
-
 
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(project, "probe_machine", lambda write: PROBE)
+    monkeypatch.setattr(project, "probe_machine", lambda write: make_probe())
     monkeypatch.setenv(project.PLAN_VARIABLE, "unset")
     (tmp_path / "e.yaml").write_text(
         "name: some\nstrategy: [single, ddp]\ntopology: [1x1, 1x2]\nlaunches: 3\n"

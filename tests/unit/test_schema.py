@@ -182,7 +182,7 @@ def test_names_in_the_defaults_exist() -> None:
     for key, known in [
         ("model", catalog.models),
         ("data", catalog.data),
-        ("launcher", catalog.launchers),
+        ("launcher", ["auto", *catalog.launchers]),
     ]:
         assert set(properties[key]["default"]) <= set(known)
 

@@ -74,7 +74,7 @@ def test_facts_of_the_file(tmp_path: Path) -> None:
 def test_backends(
     tmp_path: Path, backend: str, probe: dict[str, Any], reason: str | None
 ) -> None:
-    found = site_of(tmp_path, "nodes: 1", **probe).backends[backend]
+    found = site_of(tmp_path, "nodes: 1", **probe).backends["process_group"][backend]
     if reason is None:
         assert found is None
     else:

@@ -12,6 +12,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -32,7 +33,9 @@ def probe_machine(*, write: bool = True, cache: Path = CACHE) -> dict[str, Any]:
 
     Returns:
         torch (version), cuda (version or None), cuda_devices (names), backends (names),
-        cores (physical, within the affinity of this process).
+        cores (physical, within the affinity of this process), rpc (whether torch has
+        it), horovod (its backends), packages (versions), programs (whether they are
+        there).
 
     Raises:
         ValueError: torch cannot be imported; the message says what it said.
@@ -79,6 +82,11 @@ def _fingerprint() -> str:
         sorted(os.sched_getaffinity(0)),
         sorted(glob.glob("/dev/nvidia[0-9]*")),
         os.environ.get("CUDA_VISIBLE_DEVICES"),
+    ]
+    beside = Path(sys.executable).parent
+    parts += [
+        str(beside / name) if (beside / name).exists() else shutil.which(name)
+        for name in ("mpirun", "horovodrun", "deepspeed", "c++")
     ]
     torch = importlib.util.find_spec("torch")
     if torch is not None and torch.origin is not None:

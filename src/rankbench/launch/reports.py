@@ -21,10 +21,13 @@ def read_reports(work: Path, ranks: int) -> dict[int, dict[str, Any]]:
     return found
 
 
-def merge_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:
+def merge_reports(
+    reports: list[dict[str, Any]], *, replica_ranks: int
+) -> dict[str, Any]:
     """What the ranks of a launch measured, as the fields of its record.
 
-    Times are those of the slowest rank, samples the sum, the loss the mean.
+    Times are those of the slowest rank, samples the sum over replicas, the loss the
+    mean over the ranks that know it.
     """
     first = reports[0]
     stages = first["rank"]["seconds"]
@@ -38,10 +41,13 @@ def merge_reports(reports: list[dict[str, Any]]) -> dict[str, Any]:
         "steps": first["steps"],
         "steps_per_epoch": first["steps_per_epoch"],
         "warmup": first["warmup"],
-        "samples": sum(report["rank"]["samples"] for report in reports),
-        "samples_seen": sum(report["rank"]["samples_seen"] for report in reports),
+        **{
+            # The ranks of a replica have all counted the same samples.
+            key: sum(report["rank"][key] for report in reports) // replica_ranks
+            for key in ("samples", "samples_seen")
+        },
         "loss": {
-            end: _mean([report["loss"][end] for report in reports])
+            end: _mean([report["loss"][end] for report in reports if report["loss"]])
             for end in ("first", "last")
         },
         "accuracy": first["accuracy"],
@@ -66,4 +72,4 @@ def merge_steps(work: Path, ranks: int, target: Path) -> None:
 def _mean(values: list[float | None]) -> float | None:
     """None if one of them is: training that has diverged has no loss."""
     known = [value for value in values if value is not None]
-    return sum(known) / len(known) if len(known) == len(values) else None
+    return sum(known) / len(known) if known and known == values else None

@@ -115,7 +115,10 @@ def run_launch(task: Task, stop: Stop) -> Record:
     record = _begin_record(task, finding, started)
     record["launcher"] = {"name": task.cell.launcher, "argv": argv, "env": env}
     if finding.status == "ok":
-        record |= merge_reports([reports[rank] for rank in sorted(reports)])
+        record |= merge_reports(
+            [reports[rank] for rank in sorted(reports)],
+            replica_ranks=task.shape.replica_ranks,
+        )
         record["seconds"]["launch"] = time.monotonic() - clock
         merge_steps(work, task.shape.ranks, task.directory / "steps.npz")
     finish(task.directory, record)

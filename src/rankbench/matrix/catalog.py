@@ -19,11 +19,20 @@ PACKAGE = Path(__file__).resolve().parents[1]
 STRATEGY_DEFAULTS: dict[str, Any] = {
     "ranks": "device",  # processes: one | device (one per device) | node (one per host)
     "replicas": "rank",  # model replicas: one | rank | device
-    "backends": [],  # none: its processes do not communicate
+    # Ranks that share one replica: a number, all, or the option that says it (0: all).
+    "replica_ranks": 1,
+    "runtime": "process_group",  # what joins its processes: a file of rank/runtimes
+    "backends": [],  # empty: its processes do not communicate
+    "own_backend": "none",  # what a cell's backend is where there is no choice
+    "launchers": [],  # the only ones that can start it; the first one is its `auto`
+    "packages": [],  # what must be installed beside torch
+    "precisions": ["fp32", "tf32", "bf16"],
+    "compiles": True,  # torch.compile of the whole model does what one expects
     "device": ["cpu", "cuda"],
     "min_devices": 1,
     "max_cuda_devices": None,
     "max_nodes": None,
+    "multiple_of": None,  # the option that must divide the samples of a rank
     "splits_batch": False,  # a forward sees a part of its replica's batch
     "logical_on_cpu": False,  # its devices on a CPU are a fiction: the row is marked
 }
@@ -33,14 +42,23 @@ MODEL_DEFAULTS: dict[str, Any] = {
     "batch_statistics": False,  # it normalises over the batch that a forward sees
 }
 
+# What a launcher has unless its `NEEDS` says otherwise.
+LAUNCHER_DEFAULTS: dict[str, Any] = {
+    "program": None,  # what must be installed beside torch
+    "runtimes": ["process_group", "rpc"],
+    "backends": ["none", "gloo", "nccl", "tensorpipe"],
+    "init_methods": ["env"],
+}
+
 
 @dataclass(frozen=True)
 class StrategyFacts:
-    """What the plan must know of a strategy."""
+    """What the plan must know of a strategy; see rank/strategies/base.py."""
 
     name: str
     needs: dict[str, Any]
     options: dict[str, Any]
+    approximate: dict[str, list[Any]]
     phases: list[str]
 
 
@@ -51,7 +69,7 @@ class Catalog:
     strategies: dict[str, StrategyFacts]
     models: dict[str, dict[str, Any]]
     data: dict[str, dict[str, Any]]
-    launchers: list[str] = field(default_factory=list)
+    launchers: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @cache
@@ -69,7 +87,10 @@ def load_catalog(package: Path = PACKAGE) -> Catalog:
     for path in _variants(package / "rank" / "data"):
         facts = literals(path)
         data[path.stem] = {**facts["SHAPE"], "prepared": facts["PREPARED"]}
-    launchers = [p.stem for p in _variants(package / "launch" / "launchers")]
+    launchers = {
+        path.stem: {**LAUNCHER_DEFAULTS, **literals(path).get("NEEDS", {})}
+        for path in _variants(package / "launch" / "launchers")
+    }
     return Catalog(strategies, models, data, launchers)
 
 
@@ -115,4 +136,6 @@ def _read_strategy(path: Path) -> StrategyFacts:
         raise ValueError(f"{path}: unknown needs {sorted(unknown)}")
     needs = {**STRATEGY_DEFAULTS, **facts["needs"]}
     phases = ["load", "transfer", *facts["phases"]]
-    return StrategyFacts(path.stem, needs, facts.get("options", {}), phases)
+    return StrategyFacts(
+        path.stem, needs, facts.get("options", {}), facts.get("approximate", {}), phases
+    )

@@ -84,7 +84,7 @@ def experiment_schema(catalog: Catalog) -> Schema:
     properties = schema["properties"]
     properties["model"]["items"]["enum"] = list(catalog.models)
     properties["data"]["items"]["enum"] = list(catalog.data)
-    properties["launcher"]["items"]["enum"] = list(catalog.launchers)
+    properties["launcher"]["items"]["enum"] = ["auto", *catalog.launchers]
     return schema
 
 
@@ -182,22 +182,32 @@ def _expand(
         chosen = dict(zip(sweeps, point, strict=True))
         backend = chosen["backend"]
         if not facts.needs["backends"]:
-            chosen["backend"] = "none"
+            chosen["backend"] = facts.needs["own_backend"]
         chosen = {**chosen, "strategy": facts.name, "options": options}
         cell_id = _cell_id(chosen, facts, schema)
         if (cell_id, backend) in asked:
             raise ValueError(f"the cell {cell_id} is listed twice")
         asked.add((cell_id, backend))
         if cell_id in cells:
-            continue  # equal by backend none
+            continue  # equal, because the backend is not this strategy's to choose
         if chosen["device"] == "auto":
             chosen["device"] = "cuda" if cuda else "cpu"
+        if chosen["launcher"] == "auto":
+            chosen["launcher"] = choose_launcher(facts, chosen["backend"])
         cell = Cell(**chosen, **protocol)
         if twin := ids.get(cell.hash()):
             raise ValueError(f"{twin} and {cell_id} are the same cell here")
         ids[cell.hash()] = cell_id
         cells[cell_id] = cell
     return _exclude(cells, values["exclude"])
+
+
+def choose_launcher(facts: StrategyFacts, backend: str) -> str:
+    """What `launcher: auto` means for a strategy over a backend."""
+    if facts.needs["launchers"]:
+        return str(facts.needs["launchers"][0])
+    # Only an MPI launcher can tell the ranks of an MPI job of each other.
+    return "mpirun" if backend == "mpi" else "torchrun"
 
 
 def _exclude(cells: dict[str, Cell], entries: list[str]) -> dict[str, Cell]:

@@ -16,9 +16,12 @@ def shape_of(cell: Cell, facts: StrategyFacts) -> Shape:
     ranks = {"one": 1, "node": topology.nodes, "device": topology.devices}[
         facts.needs["ranks"]
     ]
-    replicas = {"one": 1, "rank": ranks, "device": topology.devices}[
-        facts.needs["replicas"]
-    ]
+    replica_ranks = _replica_ranks(cell, facts, ranks)
+    replicas = {
+        "one": 1,
+        "rank": max(1, ranks // replica_ranks),
+        "device": topology.devices,
+    }[facts.needs["replicas"]]
     devices_per_rank = topology.devices // ranks
     global_batch = cell.batch_size * (replicas if cell.scaling == "weak" else 1)
     on_cpu = cell.device == "cpu"
@@ -29,9 +32,17 @@ def shape_of(cell: Cell, facts: StrategyFacts) -> Shape:
         devices_per_rank=devices_per_rank,
         cores_per_rank=cell.cores_per_device * devices_per_rank if on_cpu else 0,
         replicas=replicas,
+        replica_ranks=replica_ranks,
         global_batch=global_batch,
-        rank_batch=global_batch // ranks,
+        rank_batch=global_batch * replica_ranks // ranks,
     )
+
+
+def _replica_ranks(cell: Cell, facts: StrategyFacts, ranks: int) -> int:
+    wanted = facts.needs["replica_ranks"]
+    if isinstance(wanted, str) and wanted != "all":
+        wanted = cell.options[wanted] or "all"
+    return ranks if wanted == "all" else int(wanted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +77,8 @@ def marks_of(cell: Cell, site: Site, catalog: Catalog) -> list[str]:
     facts = catalog.strategies[cell.strategy]
     marks = []
     normalises = catalog.models[cell.model]["batch_statistics"]
-    if facts.needs["splits_batch"] and normalises:
+    lossy = any(cell.options[o] in values for o, values in facts.approximate.items())
+    if lossy or (facts.needs["splits_batch"] and normalises):
         marks.append("approximate")
     if cell.device == "cpu" and facts.needs["logical_on_cpu"]:
         marks.append("functional")
@@ -101,10 +113,37 @@ def _devices_of_strategy(q: _Question) -> str | None:
     return None
 
 
-def _rendezvous(q: _Question) -> str | None:
-    method, launcher = q.cell.init_method, q.cell.launcher
-    if method != "env" and launcher != "manual":
-        return f"init_method {method} needs the manual launcher; {launcher} has its own"
+def _ranks_of_replica(q: _Question) -> str | None:
+    if q.shape.ranks % q.shape.replica_ranks:
+        option = q.facts.needs["replica_ranks"]
+        return (
+            f"{option} {q.shape.replica_ranks} does not divide the {q.shape.ranks} "
+            f"ranks of {q.topology}"
+        )
+    return None
+
+
+def _launcher(q: _Question) -> str | None:
+    name, needs = q.cell.launcher, q.catalog.launchers[q.cell.launcher]
+    strategy, own = q.cell.strategy, q.facts.needs["launchers"]
+    if own and name not in own:
+        return f"{strategy} is started by {' or '.join(own)}, not by {name}"
+    if q.facts.needs["runtime"] not in needs["runtimes"]:
+        return f"{name} starts other programs than {strategy}"
+    if q.cell.backend not in needs["backends"]:
+        return f"{name} cannot start ranks that meet over {q.cell.backend}"
+    method = q.cell.init_method
+    if method not in needs["init_methods"]:
+        return f"init_method {method} needs the manual launcher; {name} has its own"
+    if needs["program"]:
+        return q.site.programs[needs["program"]]
+    return None
+
+
+def _packages(q: _Question) -> str | None:
+    for package in q.facts.needs["packages"]:
+        if reason := q.site.packages[package]:
+            return reason
     return None
 
 
@@ -135,10 +174,8 @@ def _devices_of_site(q: _Question) -> str | None:
 
 def _backend_of_site(q: _Question) -> str | None:
     backend = q.cell.backend
-    if backend == "none":
-        return None
-    if q.site.backends.get(backend):
-        return q.site.backends[backend]
+    if reason := q.site.backends[q.facts.needs["runtime"]][backend]:
+        return reason
     if backend == "nccl" and q.cell.device != "cuda":
         return "nccl carries CUDA tensors only; the cell runs on cpu"
     if backend == "nccl" and _oversubscribed(q.cell, q.site):
@@ -161,9 +198,15 @@ def _model_and_data(q: _Question) -> str | None:
 
 
 def _batch(q: _Question) -> str | None:
-    parts = max(q.shape.ranks, q.shape.replicas)
+    parts = max(q.shape.ranks // q.shape.replica_ranks, q.shape.replicas)
     if q.shape.global_batch % parts:
         return f"batch_size {q.cell.batch_size} (strong) does not split over {parts}"
+    option = q.facts.needs["multiple_of"]
+    if option and q.shape.rank_batch % q.cell.options[option]:
+        return (
+            f"{q.shape.rank_batch} samples do not split into "
+            f"{q.cell.options[option]} {option}"
+        )
     samples = q.catalog.data[q.cell.data]["train"]
     if q.shape.global_batch > samples:
         return (
@@ -176,19 +219,32 @@ def _batch(q: _Question) -> str | None:
 def _precision(q: _Question) -> str | None:
     if q.cell.precision == "tf32" and q.cell.device != "cuda":
         return "tf32 is an arithmetic of NVIDIA GPUs; the cell runs on cpu"
+    if q.cell.precision not in (can := q.facts.needs["precisions"]):
+        return f"{q.cell.strategy} trains in {', '.join(can)}, not {q.cell.precision}"
     return None
+
+
+def _compile(q: _Question) -> str | None:
+    if not q.cell.compile:
+        return None
+    if not q.facts.needs["compiles"]:
+        return f"{q.cell.strategy} takes the model apart: there is no whole to compile"
+    return q.site.programs["c++"]
 
 
 _OBSTACLES: tuple[Callable[[_Question], str | None], ...] = (
     _backend_of_strategy,
     _devices_of_strategy,
-    _rendezvous,
-    _hosts_of_site,
+    _ranks_of_replica,
+    _packages,
     _backend_of_site,
+    _launcher,
+    _hosts_of_site,
     _devices_of_site,
     _model_and_data,
     _batch,
     _precision,
+    _compile,
 )
 
 

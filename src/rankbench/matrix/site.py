@@ -20,7 +20,9 @@ class Site:
         device: what a device is where a cell says ``auto``: ``cpu`` or ``cuda``.
         cuda_devices: GPUs of each host.
         cores: physical cores of each host that processes may use.
-        backends: name -> None where this torch has the backend, else why not.
+        backends: runtime -> backend -> None where it is there, else why not.
+        packages: name -> None where it is installed, else how to get it.
+        programs: the same for programs that are started.
         torch: version of the torch that ranks will import.
         data_dir: folder of the prepared data sets.
         results_dir: folder of the results.
@@ -32,7 +34,9 @@ class Site:
     device: str
     cuda_devices: int
     cores: int
-    backends: dict[str, str | None]
+    backends: dict[str, dict[str, str | None]]
+    packages: dict[str, str | None]
+    programs: dict[str, str | None]
     torch: str
     data_dir: str
     results_dir: str
@@ -70,7 +74,15 @@ def load_site(path: Path, probe: Mapping[str, Any]) -> Site:
         device=device,
         cuda_devices=cuda_devices,
         cores=cores,
-        backends={name: _why_not(name, probe) for name in _BACKENDS},
+        backends=_backends(probe),
+        packages={
+            name: None if probe["packages"][name] else f"{name} is not installed: {how}"
+            for name, how in _PACKAGES.items()
+        },
+        programs={
+            name: None if probe["programs"][name] else f"{name} is not installed: {how}"
+            for name, how in _PROGRAMS.items()
+        },
         torch=probe["torch"],
         data_dir=facts["data_dir"],
         results_dir=facts["results_dir"],
@@ -78,13 +90,38 @@ def load_site(path: Path, probe: Mapping[str, Any]) -> Site:
     )
 
 
-_BACKENDS = ("gloo", "mpi", "nccl", "ccl")
+_EXTRAS = "`make extras` builds it"
+
+_PACKAGES = {"horovod": _EXTRAS, "deepspeed": _EXTRAS}
+
+_PROGRAMS = {
+    "mpirun": "install Open MPI (Debian: openmpi-bin)",
+    "horovodrun": _EXTRAS,
+    "deepspeed": _EXTRAS,
+    "c++": "torch.compile needs a C++ compiler (Debian: g++)",
+}
 
 _REMEDY = {
     "mpi": "build torch with MPI, or take Debian 13's python3-torch",
     "gloo": "install a torch that has it",
     "nccl": "install a CUDA build of torch",
 }
+
+
+def _backends(probe: Mapping[str, Any]) -> dict[str, dict[str, str | None]]:
+    of_torch = {name: _why_not(name, probe) for name in ("gloo", "mpi", "nccl", "ccl")}
+    of_horovod = {
+        name: None
+        if name in probe["horovod"]
+        else f"this Horovod is built without {name.upper()}"
+        for name in of_torch
+    }
+    no_rpc = "this torch is built without torch.distributed.rpc"
+    return {
+        "process_group": {"none": None, **of_torch},
+        "horovod": of_horovod,
+        "rpc": {"tensorpipe": None if probe["rpc"] else no_rpc},
+    }
 
 
 def _why_not(backend: str, probe: Mapping[str, Any]) -> str | None:

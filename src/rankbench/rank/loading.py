@@ -16,7 +16,8 @@ class Batches:
 
     Rank r of n takes every n-th sample of a permutation that all ranks share, so the
     ranks' batches of one step together are one slice of it: the batch that a single
-    process would have taken. Incomplete batches are dropped, on all ranks alike.
+    process would have taken. Incomplete batches are dropped, on all ranks alike. Ranks
+    that share a model replica count as one.
     """
 
     def __init__(

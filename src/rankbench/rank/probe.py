@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
+import shutil
+import sys
+from pathlib import Path
 
 import torch
 
@@ -17,9 +21,44 @@ def main() -> None:
         "cuda": torch.version.cuda,
         "cuda_devices": [torch.cuda.get_device_name(i) for i in range(count)],
         "backends": available_backends(),
+        "rpc": torch.distributed.rpc.is_available(),
+        "horovod": _horovod_operations(),
+        "packages": {name: _version(name) for name in ("horovod", "deepspeed")},
+        "programs": {
+            name: _find(name) is not None
+            for name in ("mpirun", "horovodrun", "deepspeed", "c++")
+        },
         "cores": len(physical_cores()),
     }
     print(json.dumps(facts))
+
+
+def _horovod_operations() -> list[str]:
+    """Backends that Horovod was built with."""
+    try:
+        import horovod.torch as horovod
+    except ImportError:
+        return []
+    built = {
+        "gloo": horovod.gloo_built(),
+        "mpi": horovod.mpi_built(),
+        "nccl": horovod.nccl_built(),
+        "ccl": horovod.ccl_built(),
+    }
+    return [name for name, present in built.items() if present]
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _find(program: str) -> str | None:
+    """Beside this Python first: a virtual environment need not be activated."""
+    beside = Path(sys.executable).with_name(program)
+    return str(beside) if beside.exists() else shutil.which(program)
 
 
 if __name__ == "__main__":

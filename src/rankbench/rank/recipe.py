@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from rankbench.cell import Cell
 from rankbench.rank.strategies.base import Batch, ComputeLoss, MakeOptimizer
@@ -19,6 +20,28 @@ def set_precision(precision: str) -> None:
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
 
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def make_scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
+    """Keeps small gradients of fp16 from vanishing; passes all others through."""
+    return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
+
+
+def prepare_model(model: nn.Module, cell: Cell) -> nn.Module:
+    """The model as the cell's options want it; its names stay what they were."""
+    if cell.channels_last:
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if cell.checkpointing:
+        for part in model.children():
+            # In place, so that strategies find the parts that they know.
+            keep_nothing = partial(checkpoint, part.forward, use_reentrant=False)
+            part.forward = keep_nothing
+    if cell.compile:
+        model.compile()
+    return model
+
+
 def make_loss(precision: str, device: torch.device) -> ComputeLoss:
     """Cross entropy of a model on a batch, in the precision of the cell."""
     criterion = nn.CrossEntropyLoss()
@@ -26,8 +49,8 @@ def make_loss(precision: str, device: torch.device) -> ComputeLoss:
     def compute_loss(model: nn.Module, batch: Batch) -> Tensor:
         images, labels = batch
         casting = (
-            torch.autocast(device.type, dtype=torch.bfloat16)
-            if precision == "bf16"
+            torch.autocast(device.type, dtype=_AUTOCAST[precision])
+            if precision in _AUTOCAST
             else nullcontext()
         )
         with casting:

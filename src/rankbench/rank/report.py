@@ -32,6 +32,7 @@ def write_report(
     phases: list[str],
     steps_per_epoch: int,
     cores: list[int],
+    details: dict[str, Any],
 ) -> None:
     """Write `rankN.npz` and `rankN.json` into the launch's work folder.
 
@@ -40,6 +41,7 @@ def write_report(
         memory: its peaks, see `memory.read_peaks`.
         accuracy: of the whole model, on the rank that evaluated it.
         cores: the CPUs that this rank was pinned to.
+        details: what the strategy tells.
     """
     np.savez(
         work / f"rank{place.rank}.npz",
@@ -64,6 +66,7 @@ def write_report(
         "samples": measured.samples,
         "samples_seen": measured.samples + cell.warmup * per_step,
         "memory": memory,
+        "details": details,
         "epochs_s": epoch_seconds(measured.seconds, steps_per_epoch),
     }
     report = {
@@ -72,7 +75,7 @@ def write_report(
         "steps": steps,
         "steps_per_epoch": steps_per_epoch,
         "warmup": cell.warmup,
-        "loss": loss_ends(measured, cell.warmup),
+        "loss": loss_ends(measured, cell.warmup) if measured.knows_loss else None,
         "accuracy": accuracy,
         "host": facts.describe_host(),
         "software": facts.describe_software(),

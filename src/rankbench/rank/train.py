@@ -27,7 +27,9 @@ class Measured:
         seconds: time of each phase of each timed step, [steps, phases].
         warmup: the same for the steps before the window, [warmup, phases].
         host_start: host clock at the start of each timed step, seconds, [steps].
-        loss: this rank's loss of every step, warm-up first, [warmup + steps].
+        loss: this rank's loss of every step, warm-up first, [warmup + steps]; NaN on
+            a rank that does not get to know it.
+        knows_loss: whether it does.
         warmup_s: wall time of the warm-up, seconds.
         window_s: wall time of the window on this rank, seconds.
         samples: samples of this rank within the window.
@@ -37,6 +39,7 @@ class Measured:
     warmup: np.ndarray
     host_start: np.ndarray
     loss: np.ndarray
+    knows_loss: bool
     warmup_s: float
     window_s: float
     samples: int
@@ -51,6 +54,7 @@ def train(
     warmup: int,
     steps: int,
     non_blocking: bool,
+    memory_format: torch.memory_format = torch.preserve_format,
     barrier: Callable[[], None],
     progress: Progress,
 ) -> Measured:
@@ -64,7 +68,9 @@ def train(
             images, labels = next(batches)
             clock.mark("load")
             batch = (
-                images.to(device, non_blocking=non_blocking),
+                images.to(
+                    device, non_blocking=non_blocking, memory_format=memory_format
+                ),
                 labels.to(device, non_blocking=non_blocking),
             )
             clock.mark("transfer")
@@ -72,7 +78,7 @@ def train(
             samples += len(labels)
         return samples
 
-    losses: list[Tensor] = []
+    losses: list[Tensor | None] = []
     untimed = make_clock(device, phases, warmup)
     timed = make_clock(device, phases, steps)
 
@@ -93,8 +99,16 @@ def train(
         seconds=timed.seconds(),
         warmup=untimed.seconds(),
         host_start=timed.host_start(),
-        loss=torch.stack([loss.float() for loss in losses]).cpu().numpy(),
+        loss=_fetch(losses),
+        knows_loss=None not in losses,
         warmup_s=warmup_s,
         window_s=window_s,
         samples=samples,
     )
+
+
+def _fetch(losses: Sequence[Tensor | None]) -> np.ndarray:
+    known = [loss.float() for loss in losses if loss is not None]
+    if len(known) < len(losses):
+        return np.full(len(losses), np.nan, np.float32)
+    return torch.stack(known).cpu().numpy()

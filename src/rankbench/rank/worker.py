@@ -16,12 +16,19 @@ from rankbench.rank import data, memory, models
 from rankbench.rank.evaluate import evaluate
 from rankbench.rank.loading import Batches
 from rankbench.rank.progress import EVALUATION, SET_UP, THE_END, Progress
-from rankbench.rank.recipe import make_loss, optimizer_maker, set_precision
+from rankbench.rank.recipe import (
+    make_loss,
+    make_scaler,
+    optimizer_maker,
+    prepare_model,
+    set_precision,
+)
 from rankbench.rank.report import write_report
-from rankbench.rank.strategies import find_strategy
+from rankbench.rank.runtimes import find_runtime
+from rankbench.rank.strategies import find_strategy, runtime_of
 from rankbench.rank.strategies.base import Strategy, World
 from rankbench.rank.train import train
-from rankbench.rank.world import barrier, join_world, leave_world
+from rankbench.rank.world import join_world, leave_world, wait_for_all
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +67,11 @@ def measure(duty: Duty) -> None:
     imported = clock()
     torch.set_num_threads(duty.threads)
     set_precision(cell.precision)
-    world = join_world(cell, duty.shape, duty.place, duty.init_method)
+    runtime = find_runtime(runtime_of(cell.strategy))
+    world = join_world(cell, duty.shape, duty.place, duty.init_method, runtime)
     material = load_material(duty)
     memory.reset_peaks(world.device)
-    strategy = set_up_strategy(cell, world, material)
+    strategy = set_up_strategy(duty, world, material)
     batches = make_batches(duty, material)
     ready = clock()
     measured = train(
@@ -74,7 +82,10 @@ def measure(duty: Duty) -> None:
         warmup=cell.warmup,
         steps=count_steps(cell, batches.steps_per_epoch),
         non_blocking=cell.non_blocking,
-        barrier=barrier,
+        memory_format=(
+            torch.channels_last if cell.channels_last else torch.preserve_format
+        ),
+        barrier=lambda: wait_for_all(runtime),
         progress=duty.progress,
     )
     peaks = memory.read_peaks(world.device)
@@ -99,9 +110,10 @@ def measure(duty: Duty) -> None:
         phases=duty.phases,
         steps_per_epoch=batches.steps_per_epoch,
         cores=duty.cores,
+        details=strategy.details(),
     )
     duty.progress.enter(THE_END)
-    leave_world()
+    leave_world(runtime)
 
 
 @dataclass(frozen=True)
@@ -136,13 +148,17 @@ def load_material(duty: Duty) -> Material:
     return Material(train_set, test_set, classes, build_model)
 
 
-def set_up_strategy(cell: Cell, world: World, material: Material) -> Strategy:
+def set_up_strategy(duty: Duty, world: World, material: Material) -> Strategy:
     """The strategy of the cell with its model, ready for its first step."""
+    cell = duty.cell
     loss = make_loss(cell.precision, world.device)
     strategy = find_strategy(cell.strategy)(world, loss, **cell.options)
-    strategy.setup(material.build_model().to(world.device), optimizer_maker(cell))
-    # What is random while training (augmentation, dropout) differs between ranks.
-    torch.manual_seed(cell.seed * 1_000_003 + world.rank)
+    strategy.scaler = make_scaler(cell.precision, world.device)
+    model = prepare_model(material.build_model().to(world.device), cell)
+    strategy.setup(model, optimizer_maker(cell))
+    # What is random while training (augmentation, dropout) differs between replicas.
+    replica = world.rank // duty.shape.replica_ranks
+    torch.manual_seed(cell.seed * 1_000_003 + replica)
     return strategy
 
 
@@ -151,8 +167,8 @@ def make_batches(duty: Duty, material: Material) -> Batches:
     cell, shape = duty.cell, duty.shape
     return Batches(
         material.train,
-        rank=duty.place.rank,
-        ranks=shape.ranks,
+        rank=duty.place.rank // shape.replica_ranks,
+        ranks=shape.ranks // shape.replica_ranks,
         rank_batch=shape.rank_batch,
         seed=cell.seed,
         num_workers=cell.num_workers,

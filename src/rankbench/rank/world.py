@@ -1,4 +1,4 @@
-"""A rank among the others: its devices, and the process group."""
+"""A rank among the others: its devices, and what joins it to them."""
 
 from __future__ import annotations
 
@@ -7,35 +7,22 @@ import sys
 from typing import Any
 
 import torch
-from torch import distributed
 
 from rankbench.cell import Cell, Shape
 from rankbench.environ import Place
+from rankbench.rank.runtimes import Runtime
 from rankbench.rank.strategies.base import World
 
 
-def join_world(cell: Cell, shape: Shape, place: Place, init_method: str) -> World:
-    """Choose this rank's devices and join the process group, if there is one."""
+def join_world(
+    cell: Cell, shape: Shape, place: Place, init_method: str, runtime: Runtime
+) -> World:
+    """Choose this rank's devices and join the others, if it communicates with them."""
+    devices = choose_devices(cell, shape, place.local_rank)
     if cell.device == "cuda":
-        present = torch.cuda.device_count()
-        first = place.local_rank * shape.devices_per_rank
-        # With more ranks than GPUs they share them in turn (a marked row).
-        devices = tuple(
-            torch.device("cuda", (first + i) % present)
-            for i in range(shape.devices_per_rank)
-        )
         torch.cuda.set_device(devices[0])
-    else:
-        devices = (torch.device("cpu"),) * shape.devices_per_rank
     if cell.backend != "none":
-        device_id = devices[0] if cell.backend == "nccl" else None
-        distributed.init_process_group(
-            cell.backend,
-            init_method=init_method,
-            rank=place.rank,
-            world_size=place.size,
-            device_id=device_id,
-        )
+        runtime.join(cell.backend, place, init_method, devices[0])
     return World(
         rank=place.rank,
         size=place.size,
@@ -46,30 +33,40 @@ def join_world(cell: Cell, shape: Shape, place: Place, init_method: str) -> Worl
     )
 
 
-def barrier() -> None:
+def choose_devices(
+    cell: Cell, shape: Shape, local_rank: int
+) -> tuple[torch.device, ...]:
+    """The devices that a rank drives."""
+    if cell.device == "cpu":
+        return (torch.device("cpu"),) * shape.devices_per_rank
+    # With more ranks than GPUs they share them in turn (a marked row).
+    present = torch.cuda.device_count()
+    first = local_rank * shape.devices_per_rank
+    return tuple(
+        torch.device("cuda", (first + i) % present)
+        for i in range(shape.devices_per_rank)
+    )
+
+
+def wait_for_all(runtime: Runtime) -> None:
     """All ranks go on together, and no device has work left from before."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
-    if distributed.is_initialized():
-        distributed.barrier()
+    runtime.barrier()
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
-def leave_world() -> None:
+def leave_world(runtime: Runtime) -> None:
     """Part from the other ranks, when every report is written.
 
     Nothing that goes wrong from here on can touch what was measured: a rank may find
     that another has closed their connection a moment earlier.
     """
-    if not distributed.is_initialized():
-        return
     try:
-        # Rank 0 evaluates last, and its store must be there until all have gone.
-        barrier()
-        distributed.destroy_process_group()
+        runtime.leave()
     except RuntimeError as error:
-        print(f"while leaving the process group: {error}", file=sys.stderr, flush=True)
+        print(f"while leaving the other ranks: {error}", file=sys.stderr, flush=True)
 
 
 def describe_transport(world: World) -> dict[str, Any] | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from rankbench.launch.launchers import Start, _parent
 
+NEEDS = {"init_methods": ["env", "tcp", "file"]}
+
 read_exits = _parent.read_exits
 
 

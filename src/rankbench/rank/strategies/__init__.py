@@ -8,6 +8,11 @@ import inspect
 from rankbench.rank.strategies.base import Strategy
 
 
+def runtime_of(name: str) -> str:
+    """What joins the ranks of that strategy; the default is matrix/catalog.py's."""
+    return str(find_strategy(name).needs.get("runtime", "process_group"))
+
+
 def find_strategy(name: str) -> type[Strategy]:
     """The class that the file of that name holds."""
     module = importlib.import_module(f"{__name__}.{name}")

@@ -42,17 +42,17 @@ class Strategy(ABC):
     The class attributes are read without importing the file, so they must be literals.
 
     Attributes:
-        needs: ranks (``one``, ``device``, ``node``), replicas (``one``, ``rank``,
-            ``device``), backends, device kinds, min_devices, max_cuda_devices,
-            max_nodes, splits_batch, logical_on_cpu; what is left out is as in
-            matrix/catalog.py.
+        needs: what the plan must know, by the names and with the defaults that
+            STRATEGY_DEFAULTS of matrix/catalog.py explains.
         options: option -> JSON schema with a default.
+        approximate: option -> values that change the arithmetic on purpose.
         phases: what `step` marks, in this order. The harness has measured ``load`` and
             ``transfer`` before.
     """
 
     needs: ClassVar[dict[str, Any]]
     options: ClassVar[dict[str, dict[str, Any]]] = {}
+    approximate: ClassVar[dict[str, list[Any]]] = {}
     phases: ClassVar[list[str]]
 
     optimizer: torch.optim.Optimizer
@@ -61,13 +61,15 @@ class Strategy(ABC):
         self.world = world
         self.compute_loss = compute_loss
         self.chosen = options
+        # Scales the loss under fp16; else it passes everything through.
+        self.scaler = torch.amp.GradScaler(world.device.type, enabled=False)
 
     @abstractmethod
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         """Wrap or split the model, which is on `world.device` with equal weights."""
 
     @abstractmethod
-    def step(self, batch: Batch, mark: Mark) -> Tensor:
+    def step(self, batch: Batch, mark: Mark) -> Tensor | None:
         """Train on this rank's share of a batch.
 
         Args:
@@ -75,8 +77,26 @@ class Strategy(ABC):
             mark: to be called with the name of a phase where that phase ends.
 
         Returns:
-            The mean loss over this rank's samples, a detached scalar.
+            The mean loss over this rank's samples, a detached scalar; None on a rank
+            that does not get to know it.
         """
+
+    def backward(self, loss: Tensor) -> None:
+        """Gradients of the loss, scaled where the precision wants it."""
+        self.scaler.scale(loss).backward()
+
+    def update(self) -> None:
+        """The optimizer's step; afterwards there are no gradients."""
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+
+    def details(self) -> dict[str, Any]:
+        """What only the strategy can tell of the run, for the record, as JSON.
+
+        Called once, after the timed window, by all ranks together.
+        """
+        return {}
 
     def optimizer_state(self) -> Iterable[Any]:
         """The state that this rank's optimizer keeps, parameter by parameter."""

@@ -14,7 +14,10 @@ class Ddp(Strategy):
     What follows until `backward` returns is communication that nothing hides.
     """
 
-    needs = {"backends": ["gloo", "mpi", "nccl"]}
+    needs = {
+        "backends": ["gloo", "mpi", "nccl"],
+        "precisions": ["fp32", "tf32", "bf16", "fp16"],
+    }
     options = {
         "bucket_mb": {"type": "number", "exclusiveMinimum": 0, "default": 25},
         "gradient_as_bucket_view": {"type": "boolean", "default": False},
@@ -38,11 +41,10 @@ class Ddp(Strategy):
         self._mark = mark
         loss = self.compute_loss(self.model, batch)
         mark("forward")
-        loss.backward()
+        self.backward(loss)
         mark("communication")
         self._watch_last_gradient_only()
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.update()
         mark("update")
         return loss.detach()
 

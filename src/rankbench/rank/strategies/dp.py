@@ -17,6 +17,8 @@ class DataParallel(Single):
         "device": ["cuda"],
         "min_devices": 2,
         "max_nodes": 1,
+        "precisions": ["fp32", "tf32", "bf16", "fp16"],
+        "compiles": False,
     }
     phases = ["forward", "backward", "update"]
 

@@ -22,7 +22,7 @@ class Fsdp(Single):
     Forward and backward contain that communication; it cannot be told from them.
     """
 
-    needs = {"backends": ["gloo", "nccl"]}
+    needs = {"backends": ["gloo", "nccl"], "compiles": False}
     options = {
         # auto: FSDP2, but FSDP1 where this torch cannot run FSDP2 on a CPU.
         "implementation": {"enum": ["auto", "fsdp2", "fsdp1"], "default": "auto"},

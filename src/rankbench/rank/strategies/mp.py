@@ -24,6 +24,8 @@ class ModelParallel(Single):
         "min_devices": 2,
         "max_nodes": 1,
         "logical_on_cpu": True,
+        "precisions": ["fp32", "tf32", "bf16", "fp16"],
+        "compiles": False,
     }
     options = {
         # measured: by the time that each part takes; parameters: by their number;

@@ -21,6 +21,8 @@ class PipelinedModelParallel(ModelParallel):
         "max_nodes": 1,
         "splits_batch": True,
         "logical_on_cpu": True,
+        "precisions": ["fp32", "tf32", "bf16", "fp16"],
+        "compiles": False,
     }
     options = {
         "balance": {
@@ -45,10 +47,10 @@ class PipelinedModelParallel(ModelParallel):
             share = len(part[1]) / len(labels)
             loss = self.compute_loss(self.model, part) * share
             if early:
-                loss.backward()
+                self.backward(loss)
                 loss = loss.detach()
             total = total + loss
         if not early:
-            total.backward()
+            self.backward(total)
         mark("pipeline")
         return total.detach()

@@ -10,7 +10,13 @@ from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
 class Single(Strategy):
     """On CPU the cores of several devices of one host join into one larger device."""
 
-    needs = {"ranks": "one", "replicas": "one", "max_nodes": 1, "max_cuda_devices": 1}
+    needs = {
+        "ranks": "one",
+        "replicas": "one",
+        "max_nodes": 1,
+        "max_cuda_devices": 1,
+        "precisions": ["fp32", "tf32", "bf16", "fp16"],
+    }
     phases = ["forward", "backward", "update"]
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
@@ -19,8 +25,7 @@ class Single(Strategy):
 
     def step(self, batch: Batch, mark: Mark) -> Tensor:
         loss = self.train_on(batch, mark)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.update()
         mark("update")
         return loss
 
@@ -28,7 +33,7 @@ class Single(Strategy):
         """Forward and backward: afterwards the gradients are there."""
         loss = self.compute_loss(self.model, batch)
         mark("forward")
-        loss.backward()
+        self.backward(loss)
         mark("backward")
         return loss.detach()
 

@@ -1,0 +1,108 @@
+"""Precision, memory format and checkpointing change how a model is computed."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+
+import pytest
+import torch
+from torch import nn
+
+from factories import make_cell
+from rankbench.rank.recipe import make_loss, make_scaler, optimizer_maker, prepare_model
+from rankbench.rank.strategies.base import World
+from rankbench.rank.strategies.mp import ModelParallel
+from rankbench.rank.strategies.single import Single
+
+pytestmark = pytest.mark.unit
+
+CPU = torch.device("cpu")
+WORLD = World(rank=0, size=1, local_rank=0, device=CPU, devices=(CPU,), backend="none")
+
+
+def convolutions() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(inplace=True)),
+        nn.Sequential(nn.Flatten(), nn.Linear(8 * 6 * 6, 5)),
+    )
+
+
+def train(steps: int = 3, *, strategy=Single, world=WORLD, **options):
+    """Losses and weights after a few steps with the options of a cell."""
+    cell = make_cell(strategy="single", backend="none", learning_rate=0.1, **options)
+    model = prepare_model(convolutions(), cell)
+    own = {"balance": "1,1"} if strategy is ModelParallel else {}
+    trained = strategy(world, make_loss(cell.precision, CPU), **own)
+    trained.scaler = make_scaler(cell.precision, CPU)
+    trained.setup(model, optimizer_maker(cell))
+    torch.manual_seed(1)
+    losses = []
+    for _ in range(steps):
+        images, labels = torch.randn(4, 3, 8, 8), torch.randint(5, (4,))
+        if cell.channels_last:
+            images = images.to(memory_format=torch.channels_last)
+        losses.append(trained.step((images, labels), lambda phase: None))
+    return torch.stack(losses), trained.state_dict()
+
+
+@pytest.mark.parametrize("option", ["channels_last", "checkpointing", "compile"])
+def test_training_is_the_same_with(option: str) -> None:
+    if option == "compile" and not shutil.which("c++"):
+        pytest.skip("no C++ compiler: install g++")
+    losses, weights = train()
+    other, others = train(**{option: True})
+    torch.testing.assert_close(other, losses)
+    assert others.keys() == weights.keys()
+    for name, value in weights.items():
+        torch.testing.assert_close(others[name], value)
+
+
+def test_checkpointing_computes_forward_again() -> None:
+    calls = []
+    model = prepare_model(convolutions(), make_cell(checkpointing=True))
+    model[1][1].register_forward_pre_hook(lambda *_: calls.append(1))
+    model(torch.randn(2, 3, 8, 8)).sum().backward()
+    assert len(calls) == 2
+
+
+def test_a_copy_of_a_checkpointed_part_is_a_part_of_its_own() -> None:
+    """Measured splits copy the parts of a model."""
+    model = prepare_model(convolutions(), make_cell(checkpointing=True))
+    part = copy.deepcopy(model[1])
+    nn.init.zeros_(part[1].weight)
+    nn.init.zeros_(part[1].bias)
+    assert not part(torch.randn(2, 8, 6, 6)).any()
+    assert model[1](torch.randn(2, 8, 6, 6)).any()
+
+
+def test_channels_last_reaches_the_weights() -> None:
+    model = prepare_model(convolutions(), make_cell(channels_last=True))
+    weight = model[0][0].weight
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("strategy", [Single, ModelParallel])
+def test_half_precision_comes_near(precision: str, strategy) -> None:
+    world = World(
+        rank=0, size=1, local_rank=0, device=CPU, devices=(CPU, CPU), backend="none"
+    )
+    losses, _ = train()
+    other, _ = train(precision=precision, strategy=strategy, world=world)
+    assert not torch.equal(other, losses)
+    torch.testing.assert_close(other, losses, rtol=0.05, atol=0.05)
+
+
+def test_a_step_whose_scaled_gradients_overflow_is_left_out() -> None:
+    cell = make_cell(precision="fp16")
+    trained = Single(WORLD, make_loss("fp16", CPU))
+    trained.scaler = make_scaler("fp16", CPU)
+    trained.setup(convolutions(), optimizer_maker(cell))
+    before = {name: value.clone() for name, value in trained.state_dict().items()}
+    images = torch.full((4, 3, 8, 8), float("inf"))
+    trained.step((images, torch.zeros(4, dtype=torch.long)), lambda phase: None)
+    for name, value in trained.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert trained.scaler.get_scale() < 65536
