@@ -29,8 +29,7 @@ from rankbench.record import (
     CHANGED_CELL,
     Layout,
     Verdict,
-    judge,
-    read_attempt,
+    judge_attempt,
     read_json,
     write_if_changed,
     write_json,
@@ -100,11 +99,13 @@ class Run:
         """Launches to come for each chosen cell that is not measured yet."""
         again = {cell.id for cell in self.rerun}
         wanted = self.plan.experiment["launches"]
-        return {
-            cell.id: wanted
-            for cell in self.feasible
-            if cell.id in again or not self._is_measured(cell.id)
-        }
+        found = {}
+        for cell in self.feasible:
+            if cell.id in again or not self._is_measured(cell.id):
+                found[cell.id] = wanted
+            elif self.plan.experiment["profile"] and not self._has_profile(cell.id):
+                found[cell.id] = 0
+        return found
 
     def preview(self) -> Preview:
         """What this run would do."""
@@ -117,7 +118,8 @@ class Run:
                 if mean is not None:
                     seconds[cell_id] = mean
         limit = self.plan.experiment["time_limit"]
-        return Preview(self.chosen, pending, seconds, limit)
+        beside = self.plan.experiment["gate"] + self.plan.experiment["profile"]
+        return Preview(self.chosen, pending, seconds, limit, beside)
 
     def begin(self) -> None:
         """Take the lock, write the plan and the requests: jobs may start.
@@ -128,17 +130,22 @@ class Run:
         self.lock()
         write_if_changed(self.layout.plan, self.plan.to_json())
         pending = self.pending()
-        launches = self.plan.experiment["launches"]
         again = {cell.id for cell in self.rerun}
+        profile = self.plan.experiment["profile"]
         for cell in self.feasible:
             if cell.id in again:
-                raise_request(
-                    self.layout, cell.id, launches=launches, cell_hash=cell.hash
-                )
-            elif not self.layout.request(cell.id).exists():
-                ensure_request(
-                    self.layout, cell.id, launches=launches, cell_hash=cell.hash
-                )
+                ask = raise_request
+            elif profile or not self.layout.request(cell.id).exists():
+                ask = ensure_request
+            else:
+                continue
+            ask(
+                self.layout,
+                cell.id,
+                launches=self.plan.experiment["launches"],
+                cell_hash=cell.hash,
+                profile=profile,
+            )
         # Snakemake's own child processes, also those in Slurm jobs, inherit it.
         os.environ[PLAN_VARIABLE] = str(self.layout.plan)
         agenda = {**_myself(), "launches": pending}
@@ -160,6 +167,10 @@ class Run:
                 "`rankbench status` shows how far it is"
             ) from None
         self._lock = lock
+
+    def _has_profile(self, cell_id: str) -> bool:
+        request = read_request(self.layout, cell_id)
+        return request is not None and request.profile
 
     def _is_measured(self, cell_id: str) -> bool:
         summary, request = self.layout.summary(cell_id), self.layout.request(cell_id)
@@ -211,8 +222,8 @@ def find_verdict(run: Run, cell: PlannedCell) -> Verdict | None:
     request = read_request(run.layout, cell.id)
     if request is None:
         return None
-    records = read_attempt(run.layout.attempt(cell.id, request.attempt))
-    verdict = judge(records, request.launches)
+    attempt = run.layout.attempt(cell.id, request.attempt)
+    verdict = judge_attempt(attempt, request.launches)
     if request.cell_hash != cell.hash:
         return replace(verdict, status="stale", reason=CHANGED_CELL)
     return verdict

@@ -27,6 +27,9 @@ CURED_BY_RETRY = ("port", "host")
 CURED_BY_NEXT_RUN = ("owner", "user")
 MAX_RETRIES = 2
 
+# Launches of an attempt that are not measured have a folder of their own in it.
+GATE, PROFILE = "gate", "profile"
+
 # Two failures and no success: the other launches of the attempt are not started.
 GIVE_UP_AFTER = 2
 
@@ -218,6 +221,18 @@ def judge(records: Sequence[Record], wanted: int) -> Verdict:
         return Verdict(last["status"], last["reason"], ok, wanted, complete)
     reason = f"{ok} of {wanted} launches are done: run snakemake again to continue"
     return Verdict("not-run", reason, ok, wanted, complete)
+
+
+def judge_attempt(directory: Path, wanted: int) -> Verdict:
+    """Status of a cell from an attempt: its gate first, then its launches.
+
+    Raises:
+        ValueError: a record is damaged or of another schema version.
+    """
+    for record in read_attempt(directory / GATE):
+        if record["status"] == "mismatch":
+            return Verdict("mismatch", record["reason"], 0, wanted, complete=True)
+    return judge(read_attempt(directory), wanted)
 
 
 def first_line(text: str, limit: int = 300) -> str:

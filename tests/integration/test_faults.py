@@ -30,6 +30,7 @@ steps: {steps}
 warmup: 0
 time_limit: {limit}
 launcher: {launcher}
+gate: false
 """
 
 

@@ -265,6 +265,7 @@ def test_launchers_measure_the_same_training(project) -> None:
         "name: small\nstrategy: ddp\ntopology: 1x2\nmodel: lenet\n"
         "launcher: [torchrun, torch_launch, spawn, manual]\n"
         "init_method: [env, tcp, file]\nlaunches: 1\nsteps: 3\nevaluate: true\n"
+        "gate: false\n"
     )
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
@@ -298,7 +299,7 @@ def test_zero1_keeps_half_of_the_optimizer_state_on_two_ranks(project) -> None:
     project.experiment(
         "name: small\nstrategy: [ddp, zero1, fsdp]\ntopology: 1x2\nmodel: resnet18\n"
         "data: synthetic\nimage_size: 32\nchannels: 3\nbatch_size: 8\n"
-        "optimizer: adam\nlaunches: 1\nsteps: 2\nwarmup: 0\n"
+        "optimizer: adam\nlaunches: 1\nsteps: 2\nwarmup: 0\ngate: false\n"
     )
     done = project.snakemake()
     assert done.returncode == 0, done.stdout

@@ -203,6 +203,7 @@ def _measured(
         "image": None,
         "launcher": {"name": "spawn", "argv": [], "env": {}},
         "marks": [],
+        "gate": {"status": "ok"},
     }
 
 

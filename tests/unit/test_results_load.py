@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -197,3 +198,28 @@ def test_example_has_the_statuses_it_promises(tmp_path):
     rows = load(write_example(tmp_path)).rows
     statuses = [row.status for row in rows]
     assert statuses == ["ok"] * 6 + ["unsupported", "crashed", "not-run", "stale"]
+
+
+def test_a_row_that_trains_something_else_has_a_reason_and_no_speed(
+    tmp_path: Path,
+) -> None:
+    planned = plan_cell(make_cell("ddp", "1x2"))
+    layout = write_plan(tmp_path, [planned])
+    refused = write_launch(
+        layout, planned, status="mismatch", reason="fc.bias is off by 0.9"
+    )
+    gate = layout.attempt(planned["id"], 1) / "gate"
+    gate.mkdir()
+    refused.rename(gate / "1")
+    (row,) = load(layout).rows
+    assert (row.status, row.reason) == ("mismatch", "fc.bias is off by 0.9")
+    assert (row.launches, row.attempt) == ((), 1)
+
+
+def test_a_row_without_a_gate_is_marked(tmp_path: Path) -> None:
+    cells = [plan_cell(make_cell("single")), plan_cell(make_cell("ddp"))]
+    layout = write_plan(tmp_path, cells)
+    for planned in cells:
+        write_launches(layout, planned, gate=None)
+    single, ddp = load(layout).rows
+    assert (single.marks, ddp.marks) == ((), ("unchecked",))

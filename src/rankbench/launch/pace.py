@@ -32,8 +32,11 @@ class Pace:
         here = 0 if verdict.complete else verdict.wanted - verdict.ok
         left = self._others + here
         mean = sum(self._seconds) / len(self._seconds)
+        name = f"launch {record['launch']}"
+        if record["purpose"] != "measure":
+            name = record["purpose"]
         parts = [
-            f"{self._cell_id}  launch {record['launch']}",
+            f"{self._cell_id}  {name}",
             f"{verdict.ok}/{verdict.wanted} ok",
             self._result(record),
             f"{seconds:.1f} s",
@@ -45,6 +48,12 @@ class Pace:
     def _result(self, record: Record) -> str:
         if record["status"] != "ok":
             return f"{record['status']}: {record['reason']}"
+        if record["purpose"] == "gate":
+            found = record["gate"]
+            share = "lossy, loss within" if found["lossy"] else "as single within"
+            return f"{share} {found['loss_error']:.1g}"
+        if record["purpose"] == "profile":
+            return "profiled"
         window = max(rank["window_s"] for rank in record["ranks"])
         return f"{record['samples'] / window:.0f} samples/s"
 

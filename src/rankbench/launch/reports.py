@@ -51,6 +51,7 @@ def merge_reports(
             for end in ("first", "last")
         },
         "accuracy": first["accuracy"],
+        "model": first["model"],
         "ranks": [report["rank"] for report in reports],
         "hosts": list(hosts.values()),
         "software": first["software"],

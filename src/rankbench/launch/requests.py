@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from rankbench.record import Layout, read_json, write_json
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """So many launches of a cell, as it was defined when they were asked for."""
+    """So many launches of a cell, as it was defined when they were asked for.
+
+    Attributes:
+        profile: whether a profile of it is wanted beside them.
+    """
 
     attempt: int
     launches: int
     cell_hash: str
+    profile: bool = False
 
 
 def read_request(layout: Layout, cell_id: str) -> Request | None:
@@ -28,7 +33,12 @@ def read_request(layout: Layout, cell_id: str) -> Request | None:
 
 
 def ensure_request(
-    layout: Layout, cell_id: str, *, launches: int, cell_hash: str
+    layout: Layout,
+    cell_id: str,
+    *,
+    launches: int,
+    cell_hash: str,
+    profile: bool = False,
 ) -> Request:
     """The request of a cell; the first one is made if there is none."""
     request = read_request(layout, cell_id)
@@ -36,17 +46,26 @@ def ensure_request(
         # Records without a request: the file was removed. Never measure into an
         # attempt that may be complete.
         attempt = max(layout.attempts(cell_id), default=0) + 1
-        request = Request(attempt, launches, cell_hash)
+        request = Request(attempt, launches, cell_hash, profile)
+        write_json(layout.request(cell_id), asdict(request))
+    elif profile and not request.profile:
+        # The same attempt: what it has is kept, the profile is added.
+        request = replace(request, profile=True)
         write_json(layout.request(cell_id), asdict(request))
     return request
 
 
 def raise_request(
-    layout: Layout, cell_id: str, *, launches: int, cell_hash: str
+    layout: Layout,
+    cell_id: str,
+    *,
+    launches: int,
+    cell_hash: str,
+    profile: bool = False,
 ) -> Request:
     """Ask for a new attempt; what was measured before stays where it is."""
     before = read_request(layout, cell_id)
     used = [*layout.attempts(cell_id), before.attempt if before else 0]
-    request = Request(max(used) + 1, launches, cell_hash)
+    request = Request(max(used) + 1, launches, cell_hash, profile)
     write_json(layout.request(cell_id), asdict(request))
     return request

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,16 +19,24 @@ from rankbench.launch.supervise import Task, close_dead_claim, run_launch
 from rankbench.record import (
     CHANGED_CELL,
     CURED_BY_NEXT_RUN,
+    GATE,
+    PROFILE,
     Layout,
     Record,
     Verdict,
     judge,
+    judge_attempt,
     read_attempt,
     read_json,
     write_json,
 )
 
 Entry = dict[str, Any]
+
+MEASURE = "measure"
+
+# The strategy that the others are compared with; it needs no gate of its own.
+REFERENCE = "single"
 
 
 class Interrupted(Exception):
@@ -38,7 +46,9 @@ class Interrupted(Exception):
 def run_cell(layout: Layout, cell_id: str, *, project: Path, out: Out) -> Verdict:
     """Launch what is missing of the wanted attempt, then write the summary.
 
-    It can be called again at any time: with nothing missing it only writes the summary.
+    First the gate, then the launches that are measured, then the profile if one is
+    wanted. It can be called again at any time: with nothing missing it only writes the
+    summary.
 
     Args:
         layout: the result directory.
@@ -64,9 +74,9 @@ def run_cell(layout: Layout, cell_id: str, *, project: Path, out: Out) -> Verdic
             waiting = machine_to_itself(told_to_stop=lambda: _heed(stop), say=out.say)
             with waiting:
                 pace = Pace(layout, cell_id)
-                verdict = _launch_missing(attempt, stop, pace, out)
-    summary = _summarise(cell_id, request, verdict, attempt.records())
-    write_json(layout.summary(cell_id), summary)
+                verdict = _launch_all(attempt, stop, pace, out)
+    records = read_attempt(attempt.directory)
+    write_json(layout.summary(cell_id), _summarise(cell_id, request, verdict, records))
     return verdict
 
 
@@ -78,16 +88,28 @@ class _Attempt:
     ) -> None:
         self.directory = layout.attempt(entry["id"], request.attempt)
         self.request = request
+        self.has_gate = plan["experiment"]["gate"] and (
+            entry["cell"]["strategy"] != REFERENCE
+        )
         self._plan, self._entry, self._project = plan, entry, project
         self._code = describe_code()
 
-    def records(self) -> list[Record]:
-        return read_attempt(self.directory)
-
     def verdict(self) -> Verdict:
-        return judge(self.records(), self.request.launches)
+        return judge_attempt(self.directory, self.request.launches)
 
-    def task(self, number: int, directory: Path) -> Task:
+    def series(self, purpose: str) -> _Series:
+        if purpose == MEASURE:
+            return _Series(self, purpose, self.directory, self.request.launches)
+        return _Series(self, purpose, self.directory / purpose, 1)
+
+    def gate(self) -> dict[str, Any] | None:
+        """What the gate found; None if there was none or it came to no end."""
+        found: dict[str, Any] | None = None
+        for record in read_attempt(self.directory / GATE):
+            found = record.get("gate") or found
+        return found
+
+    def task(self, series: _Series, number: int, directory: Path) -> Task:
         entry, site = self._entry, self._plan["site"]
         shape = Shape(**entry["shape"])
         return Task(
@@ -100,43 +122,74 @@ class _Attempt:
             marks=entry["marks"],
             attempt=self.request.attempt,
             number=number,
-            wanted=self.request.launches,
+            wanted=series.wanted,
             directory=directory.resolve(),
             data_dir=(self._project / site["data_dir"]).resolve(),
             time_limit=self._plan["experiment"]["time_limit"],
             threads=_threads(shape, site),
             code=self._code,
+            purpose=series.purpose,
+            gate=self.gate(),
         )
 
 
-def _launch_missing(attempt: _Attempt, stop: Stop, pace: Pace, out: Out) -> Verdict:
-    """Launch until the attempt is complete."""
+@dataclass(frozen=True, slots=True)
+class _Series:
+    """The launches of an attempt that serve one purpose."""
+
+    attempt: _Attempt
+    purpose: str
+    directory: Path
+    wanted: int
+
+    def verdict(self) -> Verdict:
+        return judge(read_attempt(self.directory), self.wanted)
+
+    def task(self, number: int, directory: Path) -> Task:
+        return self.attempt.task(self, number, directory)
+
+
+def _launch_all(attempt: _Attempt, stop: Stop, pace: Pace, out: Out) -> Verdict:
+    """All that is missing of the attempt, in its order."""
+    if attempt.has_gate:
+        _launch_missing(attempt.series(GATE), stop, pace, out)
+    if attempt.verdict().status == "mismatch":
+        # What trains something else gets no speed: there is nothing to measure.
+        return attempt.verdict()
+    _launch_missing(attempt.series(MEASURE), stop, pace, out)
+    verdict = attempt.verdict()
+    if attempt.request.profile and verdict.ok:
+        _launch_missing(attempt.series(PROFILE), stop, pace, out)
+    return verdict
+
+
+def _launch_missing(series: _Series, stop: Stop, pace: Pace, out: Out) -> None:
+    """Launch until the series is complete."""
     while True:
-        _settle_claims(attempt, stop, out)
-        verdict = attempt.verdict()
-        if verdict.complete:
-            return verdict
+        _settle_claims(series, stop, out)
+        if series.verdict().complete:
+            return
         _heed(stop)
-        number, directory = claim_next(attempt.directory)
+        number, directory = claim_next(series.directory)
         begun = time.monotonic()
-        record = run_launch(attempt.task(number, directory), stop)
-        out.say(pace.line(record, attempt.verdict(), time.monotonic() - begun))
+        record = run_launch(series.task(number, directory), stop)
+        out.say(pace.line(record, series.verdict(), time.monotonic() - begun))
         if record["cause"] in CURED_BY_NEXT_RUN:
             raise Interrupted(record["reason"])
 
 
-def _settle_claims(attempt: _Attempt, stop: Stop, out: Out) -> None:
+def _settle_claims(series: _Series, stop: Stop, out: Out) -> None:
     """Wait for launches that others are measuring; close those whose owner is dead."""
     told = False
-    while claims := open_claims(attempt.directory):
+    while claims := open_claims(series.directory):
         for number, directory in claims:
             if read_owner(directory).is_alive(directory):
                 continue
             claimed = (directory / "claim.json").stat().st_mtime
             started = datetime.fromtimestamp(claimed, UTC)
-            close_dead_claim(attempt.task(number, directory), started=started)
+            close_dead_claim(series.task(number, directory), started=started)
             out.say(f"  launch {number} was left unfinished: it is measured anew")
-        if open_claims(attempt.directory):
+        if open_claims(series.directory):
             if not told:
                 out.say("  waiting for a launch that another process measures")
                 told = True

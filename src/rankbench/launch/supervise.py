@@ -18,6 +18,7 @@ from rankbench.environ import job_id
 from rankbench.launch import processes
 from rankbench.launch.classify import Ending, Finding, classify
 from rankbench.launch.environment import build_environment, rank_python
+from rankbench.launch.gate import judge_gate
 from rankbench.launch.launchers import Start, find_launcher
 from rankbench.launch.progress import ProgressFile
 from rankbench.launch.reports import merge_reports, merge_steps, read_reports
@@ -37,7 +38,12 @@ ROOM_FOR_A_RECORD = 64 * 1024  # bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What one launch is to measure."""
+    """What one launch is to do.
+
+    Attributes:
+        purpose: ``measure``, ``gate`` or ``profile``.
+        gate: what the gate of the attempt found, for the record.
+    """
 
     experiment: str
     cell_id: str
@@ -54,6 +60,8 @@ class Task:
     time_limit: float
     threads: int
     code: Mapping[str, Any]
+    purpose: str = "measure"
+    gate: Mapping[str, Any] | None = None
 
 
 def run_launch(task: Task, stop: Stop) -> Record:
@@ -110,19 +118,35 @@ def run_launch(task: Task, stop: Stop) -> Record:
         log=text,
     )
     finding = classify(ending)
+    results: dict[str, Any] = {}
+    if finding.status == "ok":
+        finding, results = _collect(task, [reports[rank] for rank in sorted(reports)])
     if finding.status != "ok":
         _refuse_full_disk(task.directory)
     record = _begin_record(task, finding, started)
     record["launcher"] = {"name": task.cell.launcher, "argv": argv, "env": env}
+    record |= results
     if finding.status == "ok":
-        record |= merge_reports(
-            [reports[rank] for rank in sorted(reports)],
-            replica_ranks=task.shape.replica_ranks,
-        )
-        record["seconds"]["launch"] = time.monotonic() - clock
-        merge_steps(work, task.shape.ranks, task.directory / "steps.npz")
+        record.setdefault("seconds", {})["launch"] = time.monotonic() - clock
     finish(task.directory, record)
     return record
+
+
+def _collect(
+    task: Task, reports: list[dict[str, Any]]
+) -> tuple[Finding, dict[str, Any]]:
+    """What the ranks of a launch that ended well have found."""
+    if task.purpose == "gate":
+        try:
+            finding, numbers = judge_gate(reports)
+        except ValueError as error:
+            return Finding("crashed", str(error)), {}
+        return finding, {"gate": numbers}
+    if task.purpose == "profile":
+        return Finding("ok"), {"profile": [report["profile"] for report in reports]}
+    merged = merge_reports(reports, replica_ranks=task.shape.replica_ranks)
+    merge_steps(task.directory / "work", task.shape.ranks, task.directory / "steps.npz")
+    return Finding("ok"), merged
 
 
 def close_dead_claim(task: Task, *, started: datetime) -> Record:
@@ -166,6 +190,7 @@ def _wait(
 
 def _spec(task: Task) -> dict[str, Any]:
     return {
+        "purpose": task.purpose,
         "cell": task.cell.to_dict(),
         "shape": task.shape.to_dict(),
         "directory": str(task.directory),
@@ -196,6 +221,8 @@ def _begin_record(task: Task, finding: Finding, started: datetime) -> Record:
         "code": dict(task.code),
         "image": None,
         "job_id": job_id(),
+        "purpose": task.purpose,
+        "gate": None if task.gate is None else dict(task.gate),
     }
 
 

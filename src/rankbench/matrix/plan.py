@@ -136,6 +136,8 @@ def make_plan(
         "sha256": experiment.sha256,
         "launches": values["launches"],
         "time_limit": values["time_limit"],
+        "gate": values["gate"],
+        "profile": values["profile"],
     }
     return Plan(header, site.to_dict(), {"rank": code}, planned)
 

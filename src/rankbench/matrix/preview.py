@@ -21,12 +21,14 @@ class Preview:
         pending: those of them that would be measured, with the launches to come.
         seconds: seconds of a launch in earlier records, for the cells that have any.
         time_limit: seconds of a launch at most.
+        beside: launches of each cell that are not measured: its gate, its profile.
     """
 
     chosen: Sequence[PlannedCell]
     pending: Mapping[str, int]
     seconds: Mapping[str, float]
     time_limit: float
+    beside: int = 0
 
     def lines(self) -> list[str]:
         infeasible = [c for c in self.chosen if c.infeasible]
@@ -51,12 +53,17 @@ class Preview:
 
     def _cost(self, pending: Sequence[PlannedCell]) -> list[str]:
         launches = sum(self.pending.values())
-        processes = sum(c.shape.ranks * self.pending[c.id] for c in pending)
-        at_most = sum(
-            _devices(c) * self.pending[c.id] * self.time_limit for c in pending
+        beside = self.beside * len(pending)
+        processes = sum(
+            c.shape.ranks * (self.pending[c.id] + self.beside) for c in pending
         )
+        at_most = sum(
+            _devices(c) * (self.pending[c.id] + self.beside) * self.time_limit
+            for c in pending
+        )
+        more = f" and {beside} that check or profile" if beside else ""
         lines = [
-            f"{launches} launches, {processes} processes, at most "
+            f"{launches} launches{more}, {processes} processes, at most "
             f"{_hours(at_most)} device-hours "
             f"(time limit {self.time_limit:g} s a launch)"
         ]

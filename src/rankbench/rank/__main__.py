@@ -8,6 +8,7 @@ made for the cores that they find.
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import sys
@@ -20,6 +21,13 @@ from rankbench.environ import Place, read_place
 from rankbench.rank.placement import choose_cores, physical_cores, pin
 from rankbench.rank.progress import Progress
 from rankbench.rank.watch import watch_heartbeat
+
+# What a launch is for: modules with `run(duty)`.
+_PURPOSES = {
+    "measure": "rankbench.rank.worker",
+    "gate": "rankbench.rank.gate",
+    "profile": "rankbench.rank.profile",
+}
 
 
 def run_rank(
@@ -44,8 +52,9 @@ def run_rank(
     cores = _take_cores(place, shape)
     try:
         # torch comes with this import: a failure of its own is reported like any other.
-        from rankbench.rank.worker import Duty, measure
+        from rankbench.rank.setup import Duty
 
+        purpose = importlib.import_module(_PURPOSES[spec["purpose"]])
         duty = Duty(
             cell=cell,
             shape=shape,
@@ -59,8 +68,9 @@ def run_rank(
             affinity=affinity,
             process_age=process_age,
             progress=progress,
+            seeds=spec.get("seeds", ()),
         )
-        measure(duty)
+        purpose.run(duty)
     except BaseException as error:
         _report_failure(work, place.rank, error)
         # Other threads may hang in a collective that will never end.

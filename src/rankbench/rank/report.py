@@ -33,6 +33,7 @@ def write_report(
     steps_per_epoch: int,
     cores: list[int],
     details: dict[str, Any],
+    model: dict[str, Any],
 ) -> None:
     """Write `rankN.npz` and `rankN.json` into the launch's work folder.
 
@@ -42,6 +43,7 @@ def write_report(
         accuracy: of the whole model, on the rank that evaluated it.
         cores: the CPUs that this rank was pinned to.
         details: what the strategy tells.
+        model: its size, see `model_size.describe_model`.
     """
     np.savez(
         work / f"rank{place.rank}.npz",
@@ -77,6 +79,7 @@ def write_report(
         "warmup": cell.warmup,
         "loss": loss_ends(measured, cell.warmup) if measured.knows_loss else None,
         "accuracy": accuracy,
+        "model": model,
         "host": facts.describe_host(),
         "software": facts.describe_software(),
         "transport": describe_transport(world),

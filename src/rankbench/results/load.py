@@ -10,16 +10,21 @@ from typing import Any
 from rankbench.cell import Cell, Topology
 from rankbench.record import (
     CHANGED_CELL,
+    GATE,
     Layout,
     Record,
     counting,
-    judge,
+    judge_attempt,
     numbered,
+    read_attempt,
     read_json,
 )
 from rankbench.results.launches import Launch, read_launch
 
 PLAN_VERSION = 1
+
+# What the gate compares the others with.
+REFERENCE = "single"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,15 +132,15 @@ def _load_row(layout: Layout, planned: _Planned) -> Row:
     records = [launch.record for launch in launches]
     if planned.infeasible is not None:
         status, reason, wanted, attempt = "unsupported", planned.infeasible, 0, None
-    elif records:
-        wanted = records[-1]["wanted"]
-        verdict = judge(records, wanted)
+    elif attempt is not None:
+        wanted = records[-1]["wanted"] if records else planned.launches
+        verdict = judge_attempt(layout.attempt(planned.id, attempt), wanted)
         status, reason, ok = verdict.status, verdict.reason, verdict.ok
         stale = _why_stale(records, planned)
         if stale:
             status, reason = "stale", stale
         else:
-            marks |= _marks(counting(records), planned.code)
+            marks |= _marks(counting(records), planned)
             if status == "ok":
                 published = [one for one in launches if one.record["status"] == "ok"]
     return Row(
@@ -152,14 +157,17 @@ def _load_row(layout: Layout, planned: _Planned) -> Row:
 
 
 def _latest(layout: Layout, cell_id: str) -> tuple[int | None, list[Launch]]:
-    """The latest attempt with a record, and its launches in order."""
+    """The latest attempt with a record, and its launches in order.
+
+    There are none where the gate refused the strategy.
+    """
     for attempt in reversed(layout.attempts(cell_id)):
         found = []
         for number in numbered(layout.attempt(cell_id, attempt)):
             launch = layout.launch(cell_id, attempt, number)
             if (launch / "record.json").exists():
                 found.append(read_launch(launch))
-        if found:
+        if found or read_attempt(layout.attempt(cell_id, attempt) / GATE):
             return attempt, found
     return None, []
 
@@ -172,12 +180,14 @@ def _why_stale(records: Sequence[Record], planned: _Planned) -> str | None:
     return None
 
 
-def _marks(records: Sequence[Record], code: str) -> set[str]:
+def _marks(records: Sequence[Record], planned: _Planned) -> set[str]:
     """Marks that only the records of an attempt can tell."""
     ok = [record for record in records if record["status"] == "ok"]
     found = {mark for record in records for mark in record.get("marks") or ()}
-    if any(_code(record) not in (None, code) for record in records):
+    if any(_code(record) not in (None, planned.code) for record in records):
         found.add("other-code")
+    if ok and planned.cell.strategy != REFERENCE and not all(r.get("gate") for r in ok):
+        found.add("unchecked")
     if len({frozenset(host["host"] for host in r["hosts"]) for r in ok}) > 1:
         found.add("mixed-hosts")
     if len({r["software"]["torch"] for r in ok}) > 1:

@@ -19,6 +19,7 @@ MARKS = {
     "mixed-torch": "the launches of this row, or those of its base, ran different "
     "versions of torch.",
     "other-code": "the code that the ranks ran differs from the plan's.",
+    "unchecked": "no gate has found that it trains what a single process trains.",
     "oversubscribed": "ranks share a physical core or a GPU: the row says nothing "
     "about scaling.",
 }

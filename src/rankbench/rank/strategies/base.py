@@ -46,6 +46,7 @@ class Strategy(ABC):
             STRATEGY_DEFAULTS of matrix/catalog.py explains.
         options: option -> JSON schema with a default.
         approximate: option -> values that change the arithmetic on purpose.
+        exact_dtype: in which the gate compares it with a single process.
         phases: what `step` marks, in this order. The harness has measured ``load`` and
             ``transfer`` before.
     """
@@ -53,6 +54,7 @@ class Strategy(ABC):
     needs: ClassVar[dict[str, Any]]
     options: ClassVar[dict[str, dict[str, Any]]] = {}
     approximate: ClassVar[dict[str, list[Any]]] = {}
+    exact_dtype: ClassVar[str] = "float64"
     phases: ClassVar[list[str]]
 
     optimizer: torch.optim.Optimizer

@@ -1,0 +1,91 @@
+"""Runs a gate as a launcher would, from a copy of the code that may hold an error."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from factories import make_cell
+from rankbench.launch.gate import judge_gate
+from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.feasible import shape_of
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+
+
+def copy_code(folder: Path) -> Path:
+    """A copy of the package, to plant an error in."""
+    ignore = shutil.ignore_patterns("__pycache__", "*.egg-info")
+    return shutil.copytree(SOURCE, folder / "src", ignore=ignore)
+
+
+def run_gate(
+    folder: Path,
+    *,
+    code: Path = SOURCE,
+    seeds: Sequence[int] = (),
+    hosts: int = 1,
+    **cell: Any,
+) -> tuple[str, str | None, Mapping[str, Any]]:
+    """Status, reason and numbers of the gate of a cell.
+
+    Args:
+        hosts: over how many the ranks pretend to be spread.
+    """
+    catalog = load_catalog(code / "rankbench")
+    facts = catalog.strategies[cell.get("strategy", "ddp")]
+    options = {name: rule["default"] for name, rule in facts.options.items()}
+    options |= cell.pop("options", {})
+    usual = {"model": "lenet", "data": "synthetic", "batch_size": 16}
+    whole = make_cell(options=options, **{**usual, **cell})
+    shape = shape_of(whole, facts)
+    work = folder / "work"
+    work.mkdir(parents=True)
+    (work / "heartbeat").touch()
+    (work / "progress").write_bytes(bytes(8 * shape.ranks))
+    spec = {
+        "purpose": "gate",
+        "cell": whole.to_dict(),
+        "shape": shape.to_dict(),
+        "directory": str(folder),
+        "data_dir": str(folder),
+        "phases": [],
+        "threads": 1,
+        "heartbeat_grace": 1e9,
+        "seeds": list(seeds),
+    }
+    (work / "launch.json").write_text(json.dumps(spec))
+    each = shape.ranks // hosts
+    ranks = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "rankbench.rank"),
+                f"--rank={rank}",
+                f"--world-size={shape.ranks}",
+                f"--local-rank={rank % each}",
+                f"--init-method=file://{work}/store",
+                str(work / "launch.json"),
+            ],
+            env={
+                **os.environ,
+                "PYTHONPATH": str(code),
+                "GLOO_SOCKET_IFNAME": "lo",
+                "TP_SOCKET_IFNAME": "lo",
+            },
+        )
+        for rank in range(shape.ranks)
+    ]
+    codes = [rank.wait(timeout=300) for rank in ranks]
+    logs = [(folder / f"rank{rank}.log").read_text() for rank in range(shape.ranks)]
+    assert not any(codes), "\n".join(logs)
+    reports = [
+        json.loads((work / f"rank{r}.json").read_text()) for r in range(len(ranks))
+    ]
+    finding, numbers = judge_gate(reports)
+    return finding.status, finding.reason, numbers

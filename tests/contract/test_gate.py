@@ -1,0 +1,158 @@
+"""The gate finds every planted error, and refuses no strategy that is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gate_ranks import copy_code, run_gate
+
+from rankbench.launch.gate import TOLERANCE
+from rankbench.matrix.catalog import load_catalog
+
+pytestmark = pytest.mark.contract
+
+STRATEGIES = load_catalog().strategies
+ON_CPU = [
+    name
+    for name, facts in STRATEGIES.items()
+    if "cpu" in facts.needs["device"] and name != "single"
+]
+
+# A strategy that averages gradients after backward; each error is one changed line.
+RIGHT = '''
+from torch import distributed
+from rankbench.rank.strategies.base import Strategy
+
+
+class Planted(Strategy):
+    """An average of gradients, right or wrong."""
+
+    needs = {"backends": ["gloo"]}
+    phases = ["forward", "backward", "communication", "update"]
+
+    def setup(self, model, make_optimizer):
+        self.model = model
+        self.optimizer = make_optimizer(model.parameters())
+
+    def step(self, batch, mark):
+        loss = self.compute_loss(self.model, batch)
+        self.backward(loss)
+        for parameter in self.model.parameters():
+            distributed.all_reduce(parameter.grad)
+            parameter.grad /= self.world.size
+        self.update()
+        return loss.detach()
+
+    def state_dict(self):
+        return self.model.state_dict()
+'''
+ALL_REDUCE = "            distributed.all_reduce(parameter.grad)\n"
+DIVIDE = "            parameter.grad /= self.world.size\n"
+ERRORS = {
+    "one shard is trained only": (
+        ALL_REDUCE + DIVIDE,
+        "            distributed.broadcast(parameter.grad, src=0)\n",
+    ),
+    "the sum is taken for the mean": (DIVIDE, ""),
+    "the mean is taken twice": (DIVIDE, DIVIDE + DIVIDE),
+    "the all-reduce is forgotten": (ALL_REDUCE + DIVIDE, "            pass\n"),
+    "one bias is forgotten": (
+        ALL_REDUCE + DIVIDE,
+        "            if parameter.numel() != 84:\n"
+        + "".join("    " + line + "\n" for line in (ALL_REDUCE + DIVIDE).splitlines()),
+    ),
+    "gradients are not cleared": (
+        "        self.update()\n",
+        "        self.optimizer.step()\n",
+    ),
+}
+SAMPLER = "        rank=duty.place.rank // sharing,\n"
+
+
+def plant(folder: Path, before: str, after: str) -> Path:
+    """The code with a strategy `planted` that holds an error."""
+    code = copy_code(folder)
+    assert RIGHT.count(before) == 1
+    path = code / "rankbench/rank/strategies/planted.py"
+    path.write_text(RIGHT.replace(before, after))
+    return code
+
+
+def plant_in_sampler(folder: Path, after: str) -> Path:
+    code = copy_code(folder)
+    path = code / "rankbench/rank/setup.py"
+    text = path.read_text()
+    assert text.count(SAMPLER) == 1
+    path.write_text(text.replace(SAMPLER, after))
+    return code
+
+
+def test_what_the_errors_are_planted_in_is_right(tmp_path: Path) -> None:
+    code = plant(tmp_path, DIVIDE, DIVIDE)
+    status, reason, _ = run_gate(
+        tmp_path / "gate", code=code, strategy="planted", topology="1x2"
+    )
+    assert (status, reason) == ("ok", None)
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_error_is_found(error: str, tmp_path: Path) -> None:
+    code = plant(tmp_path, *ERRORS[error])
+    status, reason, numbers = run_gate(
+        tmp_path / "gate", code=code, strategy="planted", topology="1x2"
+    )
+    assert status == "mismatch"
+    assert "does not train what a single process trains" in str(reason)
+    assert numbers["weights_error"] > 1000 * TOLERANCE["float64"]
+
+
+def test_samples_that_are_seen_twice_are_found(tmp_path: Path) -> None:
+    code = plant_in_sampler(tmp_path, "        rank=0,\n")
+    status, _, _ = run_gate(tmp_path / "gate", code=code, topology="1x2")
+    assert status == "mismatch"
+
+
+@pytest.mark.parametrize(("hosts", "status"), [(1, "ok"), (2, "mismatch")])
+def test_a_sampler_by_local_rank_is_found_on_several_hosts(
+    hosts: int, status: str, tmp_path: Path
+) -> None:
+    """The error of a published tutorial: one host alone does not show it."""
+    code = plant_in_sampler(tmp_path, "        rank=duty.place.local_rank,\n")
+    topology = f"{hosts}x{2 // hosts}"
+    found, _, _ = run_gate(tmp_path / "gate", code=code, hosts=hosts, topology=topology)
+    assert found == status
+
+
+@pytest.mark.parametrize("name", ON_CPU)
+def test_no_correct_strategy_is_refused_over_20_seeds(
+    name: str, tmp_path: Path
+) -> None:
+    needs = STRATEGIES[name].needs
+    status, reason, numbers = run_gate(
+        tmp_path / "gate",
+        seeds=range(20),
+        strategy=name,
+        topology="1x2",
+        backend=needs["backends"][0] if needs["backends"] else needs["own_backend"],
+    )
+    assert (status, reason, numbers["seeds"]) == ("ok", None, 20)
+    assert numbers["weights_error"] < TOLERANCE[numbers["dtype"]] / 10
+
+
+@pytest.mark.parametrize("model", list(load_catalog().models))
+def test_it_judges_every_model(model: str, tmp_path: Path) -> None:
+    """Also those that normalise over the batch, which a split would change."""
+    status, reason, numbers = run_gate(
+        tmp_path / "gate", topology="1x2", model=model, batch_size=4
+    )
+    assert (status, reason) == ("ok", None)
+    assert numbers["dtype"] == "float64"
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+def test_it_judges_every_optimizer(optimizer: str, tmp_path: Path) -> None:
+    status, reason, _ = run_gate(
+        tmp_path / "gate", topology="1x2", optimizer=optimizer, learning_rate=0.001
+    )
+    assert (status, reason) == ("ok", None)

@@ -1,0 +1,116 @@
+"""Launches that are not measured: the gate before, the profile beside."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+EXPERIMENT = """
+name: small
+strategy: [single, ddp, summed]
+topology: 1x2
+model: lenet
+data: synthetic
+batch_size: 16
+launches: 1
+steps: 4
+warmup: 1
+time_limit: 60
+"""
+
+SUMMED = '''
+"""DDP that forgets to divide."""
+
+from rankbench.rank.strategies.ddp import Ddp
+
+
+class Summed(Ddp):
+    """Gradients are summed, not averaged."""
+
+    needs = {"backends": ["gloo"]}
+    options = {
+        "bucket_mb": {"type": "number", "default": 25},
+        "gradient_as_bucket_view": {"type": "boolean", "default": False},
+        "static_graph": {"type": "boolean", "default": False},
+    }
+    phases = ["forward", "backward", "communication", "update"]
+
+    def update(self):
+        for parameter in self.model.parameters():
+            parameter.grad *= self.world.size
+        super().update()
+'''
+
+
+def read_rows(root: Path) -> dict[str, dict[str, str]]:
+    with open(root / "results/small/table.csv") as file:
+        return {row["strategy"]: row for row in csv.DictReader(file)}
+
+
+def read_records(root: Path, strategy: str, pattern: str) -> list[dict]:
+    folder = root / "results/small/records"
+    found = sorted(folder.glob(f"{strategy}.*/1/{pattern}/record.json"))
+    return [json.loads(path.read_text()) for path in found]
+
+
+def test_what_trains_something_else_gets_no_speed_and_the_rest_a_profile(
+    project,
+) -> None:
+    project.add_strategy("summed", SUMMED)
+    project.experiment(EXPERIMENT)
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+
+    rows = read_rows(project.root)
+    assert {name: row["status"] for name, row in rows.items()} == {
+        "single": "ok",
+        "ddp": "ok",
+        "summed": "mismatch",
+    }
+    assert "does not train what a single process trains" in rows["summed"]["reason"]
+    assert rows["summed"]["throughput"] == ""
+    assert rows["ddp"]["marks"] == ""
+    assert not read_records(project.root, "summed", "[1-9]")
+    (ddp,) = read_records(project.root, "ddp", "[1-9]")
+    assert ddp["gate"]["status"] == "ok"
+    assert ddp["gate"]["weights_error"] < 1e-6
+    assert ddp["model"]["flops_per_sample"] > 0
+    assert not read_records(project.root, "single", "gate/*")
+    shown = project.rankbench("status", "--experiment", "experiment.yaml")
+    assert "mismatch" in shown.stdout
+
+    # A profile that is asked for later is added; nothing is measured again.
+    project.experiment(EXPERIMENT + "profile: true\n")
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    assert read_records(project.root, "ddp", "[1-9]") == [ddp]
+    (profiled,) = read_records(project.root, "ddp", "profile/*")
+    assert profiled["status"] == "ok"
+    assert [rank["rank"] for rank in profiled["profile"]] == [0, 1]
+    folder = next(project.root.glob("results/small/records/ddp.*/1/profile/1"))
+    for rank in profiled["profile"]:
+        phases = [s["name"] for s in rank["spans"] if s["kind"] == "phase"]
+        assert phases == 3 * ddp["phases"]
+        assert any(s["kind"] == "communication" for s in rank["spans"])
+        assert any("convolution" in o["name"] for o in rank["operators"])
+        with gzip.open(folder / f"trace{rank['rank']}.json.gz") as file:
+            assert json.load(file)["traceEvents"]
+    again = project.snakemake()
+    assert again.returncode == 0
+    assert len(read_records(project.root, "ddp", "profile/*")) == 1
+
+
+def test_without_a_gate_a_row_is_marked(project) -> None:
+    project.experiment(
+        EXPERIMENT.replace("[single, ddp, summed]", "ddp") + "gate: false\n"
+    )
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    assert read_rows(project.root)["ddp"]["marks"] == "unchecked"
+    assert not read_records(project.root, "ddp", "gate/*")
