@@ -69,6 +69,9 @@ def write_report(
         "samples_seen": measured.samples + cell.warmup * per_step,
         "memory": memory,
         "details": details,
+        # Of one core: 2.0 is two cores that never rested.
+        "cpu_utilisation": measured.cpu.own / measured.window_s,
+        "loader_utilisation": measured.cpu.loaders / measured.window_s,
         "epochs_s": epoch_seconds(measured.seconds, steps_per_epoch),
     }
     report = {

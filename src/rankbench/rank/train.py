@@ -17,6 +17,7 @@ from torch import Tensor
 from rankbench.rank.clock import StepClock, make_clock
 from rankbench.rank.progress import TRAINING, WARM_UP, Progress
 from rankbench.rank.strategies.base import Batch, Strategy
+from rankbench.rank.usage import CpuTime, cpu_time
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class Measured:
         warmup_s: wall time of the warm-up, seconds.
         window_s: wall time of the window on this rank, seconds.
         samples: samples of this rank within the window.
+        cpu: CPU time that this rank spent within the window.
     """
 
     seconds: np.ndarray
@@ -43,6 +45,7 @@ class Measured:
     warmup_s: float
     window_s: float
     samples: int
+    cpu: CpuTime
 
 
 def train(
@@ -90,10 +93,12 @@ def train(
 
     progress.enter(TRAINING)
     barrier()
+    cpu = cpu_time()
     begun = time.perf_counter()
     samples = run(timed, steps)
     timed.finish()
     window_s = time.perf_counter() - begun
+    cpu = cpu_time() - cpu
 
     return Measured(
         seconds=timed.seconds(),
@@ -104,6 +109,7 @@ def train(
         warmup_s=warmup_s,
         window_s=window_s,
         samples=samples,
+        cpu=cpu,
     )
 
 
