@@ -23,6 +23,7 @@ launches: 1
 steps: 4
 warmup: 1
 time_limit: 60
+backend_logs: true
 """
 
 ONE = "single.none.1x1.lenet.digits.batch_size=32"
@@ -105,6 +106,13 @@ def test_a_record_explains_itself(measured: Path) -> None:
     assert record["hosts"][0]["cpu"]
     assert record["software"]["torch"]
     assert record["transport"]["backend"] == "gloo"
+    # On request the log of each rank tells which way its bytes went.
+    seen = {"ranks": [0, 1], "libraries": {"gloo": {"transport": "tcp"}}}
+    assert record["transport"]["seen"] == [seen]
+    assert record["launcher"]["env"]["GLOO_LOG_LEVEL"] == "INFO"
+    # No loader processes here, and no GPU.
+    assert all(rank["cpu_utilisation"] > 0 for rank in record["ranks"])
+    assert all(rank["loader_utilisation"] == 0 for rank in record["ranks"])
     assert record["code"]["rank"]
     assert record["seconds"].keys() == {
         "startup",

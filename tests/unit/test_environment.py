@@ -12,15 +12,23 @@ from rankbench.launch.environment import SOURCE, build_environment, rank_python
 
 pytestmark = pytest.mark.unit
 
-OURS = {"OMP_NUM_THREADS", "PYTHONNOUSERSITE", "PYTHONPATH", "PYTHONUNBUFFERED"}
+OURS = {
+    "CUDA_DEVICE_ORDER",
+    "OMP_NUM_THREADS",
+    "PYTHONNOUSERSITE",
+    "PYTHONPATH",
+    "PYTHONUNBUFFERED",
+}
 LO = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"}
 
 
 def build(
-    inherited: dict[str, str], threads: int = 1, nodes: int = 2
+    inherited: dict[str, str], threads: int = 1, nodes: int = 2, logs: bool = False
 ) -> dict[str, str]:
     shape = make_shape(2, nodes=nodes, ranks_per_node=2 // nodes)
-    return build_environment(shape, threads=threads, inherited=inherited)
+    return build_environment(
+        shape, threads=threads, backend_logs=logs, inherited=inherited
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,6 +90,21 @@ def test_loopback_only_where_it_reaches_all_ranks() -> None:
 def test_a_chosen_interface_is_kept() -> None:
     assert build({"GLOO_SOCKET_IFNAME": "ib0"}, nodes=1)["GLOO_SOCKET_IFNAME"] == "ib0"
     assert build({"NCCL_SOCKET_IFNAME": "ib0"})["NCCL_SOCKET_IFNAME"] == "ib0"
+
+
+def test_libraries_log_only_on_request() -> None:
+    quiet, telling = build({}), build({}, logs=True)
+    assert quiet.keys() == OURS
+    asked = telling.keys() - quiet.keys()
+    assert {"NCCL_DEBUG", "UCX_LOG_LEVEL", "GLOO_LOG_LEVEL", "CCL_LOG_LEVEL"} <= asked
+    assert telling["NCCL_DEBUG"] == "INFO"
+
+
+def test_what_libraries_log_goes_into_the_log_of_the_rank() -> None:
+    elsewhere = {"NCCL_DEBUG_FILE": "/dev/null", "UCX_LOG_FILE": "/dev/null"}
+    assert elsewhere.keys() <= build(elsewhere).keys()
+    assert not elsewhere.keys() & build(elsewhere, logs=True).keys()
+    assert build({"NCCL_DEBUG": "WARN"}, logs=True)["NCCL_DEBUG"] == "INFO"
 
 
 def test_it_is_the_same_for_the_same_input() -> None:

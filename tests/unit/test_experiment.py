@@ -380,6 +380,7 @@ def test_another_spelling_of_a_default_is_the_same_cell(tmp_path: Path) -> None:
 def test_name_launches_and_texts_are_no_part_of_a_cell(tmp_path: Path) -> None:
     (one,) = read_experiment(tmp_path, BASE).cells.values()
     other = "name: y\nstrategy: ddp\nlaunches: 9\ntime_limit: 5\ndescription: d"
+    other += "\nbackend_logs: true"
     (two,) = read_experiment(tmp_path, other).cells.values()
     assert one.hash() == two.hash()
 

@@ -50,7 +50,8 @@ def test_plan_is_equal_for_equal_input(plan: Plan, tmp_path: Path) -> None:
 
 def test_plan_holds_what_jobs_need(plan: Plan) -> None:
     value = json.loads(plan.to_json())
-    assert value["experiment"].keys() >= {"name", "launches", "time_limit", "sha256"}
+    needed = {"name", "launches", "time_limit", "sha256", "backend_logs"}
+    assert value["experiment"].keys() >= needed
     assert value["site"] == make_site().to_dict()
     assert value["code"] == {"rank": "c0de"}
     for cell in value["cells"]:

@@ -23,17 +23,46 @@ _PASSED = (
 )
 _PASSED_PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "UCX_", "FI_", "RANKBENCH_TEST_")
 
+# What makes a library tell which way it sends, without a line for each message: what is
+# measured stays as it is. launch/transport.py reads the answers.
+_LOGS = {
+    # Each connection once, when it is made; NET adds where GPUDirect RDMA is possible.
+    "NCCL_DEBUG": "INFO",
+    "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET",
+    # The lanes of each kind of peer. The tables of protocols (since UCX 1.12) also tell
+    # of which memory; `y` is what all versions understand.
+    "UCX_LOG_LEVEL": "info",
+    "UCX_PROTO_INFO": "y",
+    # 10 tells what is selected; above 20 there are lines for each message.
+    "OMPI_MCA_pml_base_verbose": "10",
+    "OMPI_MCA_mtl_base_verbose": "10",
+    "OMPI_MCA_btl_base_verbose": "10",
+    # How the process group was made: stores, addresses, options.
+    "TORCH_CPP_LOG_LEVEL": "INFO",
+    "GLOO_LOG_LEVEL": "INFO",
+    "CCL_LOG_LEVEL": "info",
+    # `debug` has lines for each cycle.
+    "HOROVOD_LOG_LEVEL": "info",
+}
+# These would take the answers elsewhere.
+_LOG_FILES = ("NCCL_DEBUG_FILE", "UCX_LOG_FILE")
+
 SOURCE = Path(__file__).resolve().parents[2]
 
 
 def build_environment(
-    shape: Shape, *, threads: int, inherited: Mapping[str, str] = os.environ
+    shape: Shape,
+    *,
+    threads: int,
+    backend_logs: bool = False,
+    inherited: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     """Variables for the launcher and its ranks.
 
     Args:
         shape: processes of the launch.
         threads: CPU threads of each rank.
+        backend_logs: let the communication libraries tell which way they send.
         inherited: the environment to pass the known variables on from.
     """
     passed = {
@@ -47,12 +76,18 @@ def build_environment(
         "PYTHONPATH": str(SOURCE),
         "PYTHONUNBUFFERED": "1",
     }
+    # GPUs have the numbers that nvidia-smi and NVML give them, not those by speed.
+    passed["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     # torchrun would set it to 1 where it is not set, and other launchers would not.
     passed["OMP_NUM_THREADS"] = str(threads)
     if shape.nodes == 1:
         # Neither a name look-up nor a port on another interface is needed.
         passed.setdefault("GLOO_SOCKET_IFNAME", "lo")
         passed.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    if backend_logs:
+        for name in _LOG_FILES:
+            passed.pop(name, None)
+        passed |= _LOGS
     return dict(sorted(passed.items()))
 
 

@@ -127,6 +127,7 @@ class _Attempt:
             data_dir=(self._project / site["data_dir"]).resolve(),
             time_limit=self._plan["experiment"]["time_limit"],
             threads=_threads(shape, site),
+            backend_logs=self._plan["experiment"]["backend_logs"],
             code=self._code,
             purpose=series.purpose,
             gate=self.gate(),

@@ -23,6 +23,7 @@ from rankbench.launch.launchers import Start, find_launcher
 from rankbench.launch.progress import ProgressFile
 from rankbench.launch.reports import merge_reports, merge_steps, read_reports
 from rankbench.launch.signs import Heartbeat, Stop
+from rankbench.launch.transport import join, read_logs
 from rankbench.record import (
     RECORD_VERSION,
     Record,
@@ -59,6 +60,7 @@ class Task:
     data_dir: Path
     time_limit: float
     threads: int
+    backend_logs: bool
     code: Mapping[str, Any]
     purpose: str = "measure"
     gate: Mapping[str, Any] | None = None
@@ -78,7 +80,9 @@ def run_launch(task: Task, stop: Stop) -> Record:
     write_json(spec, _spec(task))
     start = Start(rank_python(), task.shape, task.cell.init_method, spec)
     argv = launcher.build_argv(start)
-    env = build_environment(task.shape, threads=task.threads)
+    env = build_environment(
+        task.shape, threads=task.threads, backend_logs=task.backend_logs
+    )
     progress = ProgressFile(work / "progress", task.shape.ranks)
     oom_before = _oom_kills()
 
@@ -145,6 +149,8 @@ def _collect(
     if task.purpose == "profile":
         return Finding("ok"), {"profile": [report["profile"] for report in reports]}
     merged = merge_reports(reports, replica_ranks=task.shape.replica_ranks)
+    seen = read_logs(task.directory, task.shape.ranks)
+    merged["transport"] = join(merged["transport"], seen)
     merge_steps(task.directory / "work", task.shape.ranks, task.directory / "steps.npz")
     return Finding("ok"), merged
 
