@@ -135,7 +135,9 @@ def test_lock_holds_every_dependency_with_hashes() -> None:
 
     left_out = project["tool"]["pip-tools"]["compile"]["unsafe-package"]
     assert not pinned.keys() & set(left_out)
-    assert not [name for name in pinned if name.startswith(("nvidia-", "cuda-"))]
+    # What talks to the driver is pure Python and no part of CUDA.
+    cuda = {name for name in pinned if name.startswith(("nvidia-", "cuda-"))}
+    assert cuda <= {"nvidia-ml-py"}
 
     extras = project["project"]["optional-dependencies"]
     wanted = [*project["build-system"]["requires"], *project["project"]["dependencies"]]

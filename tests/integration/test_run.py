@@ -113,6 +113,7 @@ def test_a_record_explains_itself(measured: Path) -> None:
     # No loader processes here, and no GPU.
     assert all(rank["cpu_utilisation"] > 0 for rank in record["ranks"])
     assert all(rank["loader_utilisation"] == 0 for rank in record["ranks"])
+    assert record["devices"] is None
     assert record["code"]["rank"]
     assert record["seconds"].keys() == {
         "startup",

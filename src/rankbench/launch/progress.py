@@ -35,6 +35,10 @@ class ProgressFile:
             self._last, self._changed = now, time.monotonic()
         return now
 
+    def all_in(self, stage: str) -> bool:
+        """Whether each rank was in this stage at the last look."""
+        return all(STAGES[number] == stage for number, _ in self._last)
+
     def describe(self) -> str:
         """Words for a reason: where each rank was, and since when nothing moved."""
         places = self.read()

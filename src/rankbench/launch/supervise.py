@@ -17,6 +17,7 @@ from rankbench.cell import Cell, Shape
 from rankbench.environ import job_id
 from rankbench.launch import processes
 from rankbench.launch.classify import Ending, Finding, classify
+from rankbench.launch.devices import Devices, open_devices
 from rankbench.launch.environment import build_environment, rank_python
 from rankbench.launch.gate import judge_gate
 from rankbench.launch.launchers import Start, find_launcher
@@ -84,6 +85,7 @@ def run_launch(task: Task, stop: Stop) -> Record:
         task.shape, threads=task.threads, backend_logs=task.backend_logs
     )
     progress = ProgressFile(work / "progress", task.shape.ranks)
+    devices = open_devices(task.shape, env) if task.cell.device == "cuda" else None
     oom_before = _oom_kills()
 
     processes.adopt_orphans()
@@ -101,7 +103,7 @@ def run_launch(task: Task, stop: Stop) -> Record:
         )
         processes.await_elsewhere(child.pid)
         try:
-            stopped = _wait(child, task, stop, heartbeat, progress)
+            stopped = _wait(child, task, stop, heartbeat, progress, devices)
             where = progress.describe()
         finally:
             processes.end_descendants()
@@ -132,6 +134,7 @@ def run_launch(task: Task, stop: Stop) -> Record:
     record |= results
     if finding.status == "ok":
         record.setdefault("seconds", {})["launch"] = time.monotonic() - clock
+        record["devices"] = devices.describe() if devices else None
     finish(task.directory, record)
     return record
 
@@ -180,12 +183,15 @@ def _wait(
     stop: Stop,
     heartbeat: Heartbeat,
     progress: ProgressFile,
+    devices: Devices | None,
 ) -> str | None:
     """Until the launcher ends; returns why it was stopped, if it was."""
     deadline = time.monotonic() + task.time_limit
     while True:
         heartbeat.beat()
         progress.read()
+        if devices and progress.all_in("training"):
+            devices.sample()
         if processes.wait_for_exit(child.pid, HEARTBEAT_SECONDS):
             return None
         if reason := stop.reason():

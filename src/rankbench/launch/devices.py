@@ -1,0 +1,108 @@
+"""How busy the GPUs of this host are while the ranks train, as NVML tells it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rankbench.cell import Shape
+
+# The module `pynvml` of the package nvidia-ml-py, or what a test puts in its place.
+Nvml = Any
+
+
+@dataclass(slots=True)
+class _Device:
+    handle: Any
+    name: str
+    utilisation: list[float] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)
+
+
+class Devices:
+    """The GPUs that the ranks of a launch use on this host."""
+
+    def __init__(self, nvml: Nvml, visible: Sequence[str | int]) -> None:
+        """Find them.
+
+        Args:
+            nvml: initialised.
+            visible: numbers or UUIDs, in the order in which the ranks count them.
+
+        Raises:
+            nvml.NVMLError: there is no such device.
+        """
+        self._nvml = nvml
+        self._devices = []
+        for one in visible:
+            if isinstance(one, int):
+                handle = nvml.nvmlDeviceGetHandleByIndex(one)
+            else:
+                handle = nvml.nvmlDeviceGetHandleByUUID(one)
+            self._devices.append(_Device(handle, nvml.nvmlDeviceGetName(handle)))
+
+    def sample(self) -> None:
+        """Look once at each; what a device does not tell (MIG) stays unknown."""
+        nvml = self._nvml
+        for one in self._devices:
+            try:
+                one.memory.append(nvml.nvmlDeviceGetMemoryInfo(one.handle).used)
+                rates = nvml.nvmlDeviceGetUtilizationRates(one.handle)
+                one.utilisation.append(rates.gpu / 100)
+            except nvml.NVMLError:
+                continue
+
+    def describe(self) -> list[dict[str, Any]]:
+        """The samples of each device as the record has them."""
+        return [
+            {
+                "index": index,
+                "name": one.name,
+                "utilisation_mean": _mean(one.utilisation),
+                "utilisation_max": max(one.utilisation, default=None),
+                "memory_peak_mib": max(one.memory) / 2**20 if one.memory else None,
+                "samples": len(one.utilisation),
+            }
+            for index, one in enumerate(self._devices)
+        ]
+
+
+def open_devices(shape: Shape, environment: Mapping[str, str]) -> Devices | None:
+    """The GPUs that the ranks will use; None where NVML cannot tell of them.
+
+    Args:
+        shape: processes of the launch.
+        environment: that of the ranks.
+    """
+    try:
+        nvml = importlib.import_module("pynvml")
+    except ImportError:
+        return None
+    try:
+        nvml.nvmlInit()
+        visible = environment.get("CUDA_VISIBLE_DEVICES")
+        present = nvml.nvmlDeviceGetCount()
+        return Devices(nvml, choose_visible(shape, visible, present))
+    except nvml.NVMLError:
+        return None
+
+
+def choose_visible(shape: Shape, visible: str | None, present: int) -> list[str | int]:
+    """Numbers or UUIDs of the GPUs that ranks of one host use, as they count them.
+
+    Args:
+        shape: processes of the launch.
+        visible: CUDA_VISIBLE_DEVICES, if it is set.
+        present: GPUs of the host.
+    """
+    names: list[str | int] = list(range(present))
+    if visible is not None:
+        parts = [part.strip() for part in visible.split(",") if part.strip()]
+        names = [int(part) if part.isdigit() else part for part in parts]
+    return names[: shape.ranks_per_node * shape.devices_per_rank]
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,135 @@
+"""How busy GPUs were: a stand-in for NVML, since most machines have no GPU."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from factories import make_shape
+from rankbench.launch.devices import Devices, choose_visible, open_devices
+
+pytestmark = pytest.mark.unit
+
+MIB = 2**20
+
+
+class NVMLError(Exception):
+    pass
+
+
+class Nvml:
+    """As much of pynvml as is used: a handle is the index of its device."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, rates: list[list[int | None]]) -> None:
+        self.rates = rates  # percent by device and sample; None: not told
+        self.looks = [0] * len(rates)
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:
+        return len(self.rates)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        if index >= len(self.rates):
+            raise NVMLError
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> int:
+        return self.nvmlDeviceGetHandleByIndex(int(uuid.removeprefix("GPU-")))
+
+    def nvmlDeviceGetName(self, handle: int) -> str:
+        return f"GPU number {handle}"
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:
+        return SimpleNamespace(used=(100 * (handle + 1) + self.looks[handle]) * MIB)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:
+        rate = self.rates[handle][self.looks[handle]]
+        self.looks[handle] += 1
+        if rate is None:
+            raise NVMLError
+        return SimpleNamespace(gpu=rate, memory=0)
+
+
+def test_mean_and_peak_of_each_device() -> None:
+    devices = Devices(Nvml([[90, 100, 80], [0, 6, 0]]), [0, 1])
+    for _ in range(3):
+        devices.sample()
+    assert devices.describe() == [
+        {
+            "index": 0,
+            "name": "GPU number 0",
+            "utilisation_mean": pytest.approx(0.9),
+            "utilisation_max": 1.0,
+            "memory_peak_mib": 102,
+            "samples": 3,
+        },
+        {
+            "index": 1,
+            "name": "GPU number 1",
+            "utilisation_mean": pytest.approx(0.02),
+            "utilisation_max": 0.06,
+            "memory_peak_mib": 202,
+            "samples": 3,
+        },
+    ]
+
+
+def test_devices_are_numbered_as_ranks_count_them() -> None:
+    devices = Devices(Nvml([[10], [20], [30]]), ["GPU-2", 1])
+    devices.sample()
+    found = [(one["index"], one["name"]) for one in devices.describe()]
+    assert found == [(0, "GPU number 2"), (1, "GPU number 1")]
+
+
+def test_what_is_not_told_is_unknown() -> None:
+    devices = Devices(Nvml([[None, None]]), [0])
+    devices.sample()
+    (one,) = devices.describe()
+    assert one["utilisation_mean"] is one["utilisation_max"] is None
+    assert (one["memory_peak_mib"], one["samples"]) == (100, 0)
+
+
+def test_never_looked_at() -> None:
+    (one,) = Devices(Nvml([[]]), [0]).describe()
+    assert one["utilisation_mean"] is one["memory_peak_mib"] is None
+    assert one["samples"] == 0
+
+
+@pytest.mark.parametrize(
+    ("ranks", "each", "visible", "chosen"),
+    [
+        (2, 1, None, [0, 1]),
+        (1, 4, None, [0, 1, 2, 3]),
+        (8, 1, None, [0, 1, 2, 3]),
+        (2, 1, "3,1,0", [3, 1]),
+        (2, 1, "GPU-2, MIG-7", ["GPU-2", "MIG-7"]),
+        (1, 1, "", []),
+    ],
+)
+def test_devices_that_ranks_use(
+    ranks: int, each: int, visible: str | None, chosen: list[str | int]
+) -> None:
+    shape = make_shape(ranks, devices_per_rank=each)
+    assert choose_visible(shape, visible, 4) == chosen
+
+
+def test_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml([[50], [60]]))
+    devices = open_devices(make_shape(1), {"CUDA_VISIBLE_DEVICES": "1"})
+    assert devices
+    devices.sample()
+    assert [one["utilisation_max"] for one in devices.describe()] == [0.6]
+
+
+@pytest.mark.parametrize("nvml", [None, Nvml([])])
+def test_none_without_nvml_or_without_the_device(
+    nvml: Nvml | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    assert open_devices(make_shape(1), {"CUDA_VISIBLE_DEVICES": "0"}) is None
