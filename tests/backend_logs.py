@@ -61,7 +61,8 @@ node1:104:131 [1] NCCL INFO Channel 00/0 : 1[1] -> 0[0] via P2P/CUMEM
 # Two hosts over TCP, NCCL 2.29.
 NCCL_2_29_SOCKET = """\
 node1:105:131 [0] NCCL INFO NET/IB : No device found.
-node1:105:131 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.1<0> [1]eth1:2001:db8::1<0>
+node1:105:131 [0] NCCL INFO NET/Socket : Using [0]eth0:192.0.2.1<0> \
+[1]eth1:2001:db8::1<0>
 node1:105:131 [0] NCCL INFO Using network Socket
 node1:105:131 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0
 node1:105:131 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0
@@ -100,7 +101,7 @@ UCX_1_13_TABLES = """\
 [1795191784.992743] [node1:8026 :0]   | 0x55923d84e460 ep_cfg[1] | tagged message by \
 ucp_tag_send*() from host memory      |
 [1795191784.992760] [node1:8026 :0]   +-----------------+----------------+-----------+
-[1795191784.992776] [node1:8026 :0]   |            0..92 | eager short    | sysv/memory |
+[1795191784.992776] [node1:8026 :0]   |           0..92 | eager short    | sysv/memory |
 [1795191784.992808] [node1:8026 :0]   |        6238..inf | (?) rendezvous zero-copy \
 read from remote | cma/memory  |
 [1795191785.003412] [node1:8026 :0]   |                0 | no data fetch  |           |
@@ -118,7 +119,7 @@ by ucp_tag_send* from cuda/GPU0  |
 [1721319203.003200] [node1:143:0]   +----------------------------+------+------------+
 [1721319203.003300] [node1:143:0]   |                  0..8246 | eager zero-copy \
 copy-out | rc_mlx5/mlx5_0:1/path0 |
-[1721319203.003400] [node1:143:0]   |               8247..inf | (?) rendezvous pipeline \
+[1721319203.003400] [node1:143:0]   |              8247..inf | (?) rendezvous pipeline \
 cuda_copy, fenced write to remote, cuda | rc_mlx5/mlx5_0:1/path0 |
 """
 

@@ -42,6 +42,7 @@ def make_cell(**changes: Any) -> Cell:
         "non_blocking": False,
         "launcher": "torchrun",
         "init_method": "env",
+        "gpudirect": "auto",
         "seed": 0,
         "device": "cpu",
         "cores_per_device": 1,

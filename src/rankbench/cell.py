@@ -79,6 +79,7 @@ class Cell:
     non_blocking: bool
     launcher: str
     init_method: str
+    gpudirect: str | bool
     seed: int
     device: str
     cores_per_device: int

@@ -100,6 +100,32 @@ def test_libraries_log_only_on_request() -> None:
     assert telling["NCCL_DEBUG"] == "INFO"
 
 
+@pytest.mark.parametrize(
+    ("backend", "asked", "name", "value"),
+    [
+        ("nccl", "auto", "NCCL_NET_GDR_LEVEL", "PHB"),
+        ("nccl", True, "NCCL_NET_GDR_LEVEL", "SYS"),
+        ("nccl", False, "NCCL_NET_GDR_LEVEL", "LOC"),
+        ("nccl", False, "NCCL_NET_GDR_READ", "0"),
+        ("nccl", False, "UCX_IB_GPU_DIRECT_RDMA", "try"),
+        ("mpi", "auto", "UCX_IB_GPU_DIRECT_RDMA", "try"),
+        ("mpi", True, "UCX_IB_GPU_DIRECT_RDMA", "y"),
+        ("mpi", False, "UCX_IB_GPU_DIRECT_RDMA", "n"),
+    ],
+)
+def test_gpudirect_as_asked_for(
+    backend: str, asked: str | bool, name: str, value: str
+) -> None:
+    environment = build_environment(
+        make_shape(2),
+        threads=1,
+        backend=backend,
+        gpudirect=asked,
+        inherited={"NCCL_NET_GDR_LEVEL": "PHB", "UCX_IB_GPU_DIRECT_RDMA": "try"},
+    )
+    assert environment[name] == value
+
+
 def test_what_libraries_log_goes_into_the_log_of_the_rank() -> None:
     elsewhere = {"NCCL_DEBUG_FILE": "/dev/null", "UCX_LOG_FILE": "/dev/null"}
     assert elsewhere.keys() <= build(elsewhere).keys()

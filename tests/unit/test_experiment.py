@@ -377,6 +377,16 @@ def test_another_spelling_of_a_default_is_the_same_cell(tmp_path: Path) -> None:
     assert spelled.hash() == plain.hash()
 
 
+def test_gpudirect_as_yaml_spells_it(tmp_path: Path) -> None:
+    cells = read_experiment(tmp_path, BASE + "gpudirect: [auto, on, off]").cells
+    start = "ddp.gloo.1x1.convnet.digits"
+    assert {name: cell.gpudirect for name, cell in cells.items()} == {
+        start: "auto",
+        f"{start}.gpudirect=true": True,
+        f"{start}.gpudirect=false": False,
+    }
+
+
 def test_name_launches_and_texts_are_no_part_of_a_cell(tmp_path: Path) -> None:
     (one,) = read_experiment(tmp_path, BASE).cells.values()
     other = "name: y\nstrategy: ddp\nlaunches: 9\ntime_limit: 5\ndescription: d"

@@ -62,6 +62,22 @@ NCCL = {"backend": "nccl", **GPU}
             for launcher in ("torchrun", "torch_launch", "spawn")
             for method in ("tcp", "file")
         ),
+        # GPUDirect.
+        (
+            {"gpudirect": True},
+            make_site(),
+            "gpudirect is of nccl and mpi; the cell has gloo",
+        ),
+        (
+            {**SINGLE, **GPU, "gpudirect": False},
+            make_gpu_site(),
+            "gpudirect is of nccl and mpi; the cell has none",
+        ),
+        (
+            {"backend": "mpi", "gpudirect": True},
+            make_site(backends=backends_of()),
+            "gpudirect is of GPUs; the cell runs on cpu",
+        ),
         # What the site has.
         (
             {"topology": "2x1"},
@@ -177,6 +193,8 @@ def test_obstacle(cell: dict[str, Any], site: Any, reason: str) -> None:
         ({**NCCL, "topology": "1x4"}, make_gpu_site()),
         ({**GPU, "topology": "1x2", "oversubscribe": True}, make_gpu_site(1)),
         ({**GPU, "precision": "tf32"}, make_gpu_site()),
+        ({**NCCL, "gpudirect": True}, make_gpu_site()),
+        ({**NCCL, "gpudirect": False}, make_gpu_site()),
         ({"model": "resnet50", "image_size": 17}, make_site()),
         # The strong batch is one for the whole of `single`, so it need not split.
         ({**SINGLE, "topology": "1x2", "scaling": "strong", "batch_size": 63}, None),

@@ -130,6 +130,20 @@ def test_speedup_and_efficiency_name_their_bases(example):
     assert float(row["speedup_lo"]) < float(row["speedup"]) < float(row["speedup_hi"])
 
 
+def test_gpudirect_does_not_part_a_row_from_single(tmp_path):
+    cells = [
+        plan_cell(make_cell("single", device="cuda")),
+        plan_cell(make_cell("ddp", "1x2", backend="nccl", device="cuda")),
+        plan_cell(
+            make_cell("ddp", "1x2", backend="nccl", device="cuda", gpudirect=False),
+            suffix=".gpudirect=false",
+        ),
+    ]
+    rows = write_pair(tmp_path, *cells, rates=(100, 190, 180))
+    for row in rows.values():
+        assert row["base"].startswith("single.none.1x1.convnet.digits = ")
+
+
 def test_bases_are_one(example):
     single = example["single.none.1x1.convnet.digits"]
     assert (single["speedup"], single["efficiency"]) == ("1", "1")

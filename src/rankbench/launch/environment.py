@@ -47,6 +47,27 @@ _LOGS = {
 # These would take the answers elsewhere.
 _LOG_FILES = ("NCCL_DEBUG_FILE", "UCX_LOG_FILE")
 
+# Whether network cards read and write the memory of GPUs themselves, by backend. True
+# asks for it wherever they can reach each other at all, not only where they are near:
+# it may be slower. Where it cannot be NCCL goes through the host, and UCX may fail.
+_GPUDIRECT: dict[tuple[str, str | bool], dict[str, str]] = {
+    ("nccl", True): {
+        "NCCL_NET_GDR_LEVEL": "SYS",
+        # Sending reads from the GPU; NCCL leaves that out on some GPUs before Ampere.
+        "NCCL_NET_GDR_READ": "1",
+    },
+    ("nccl", False): {
+        "NCCL_NET_GDR_LEVEL": "LOC",
+        "NCCL_NET_GDR_READ": "0",
+        # On a host whose CPU and GPU are linked (C2C) this one overrides the level.
+        "NCCL_NET_GDR_C2C": "0",
+    },
+    # Open MPI takes tensors of a GPU wherever it was built for that: it has to be left
+    # alone, since telling it to where it was not ends every rank.
+    ("mpi", True): {"UCX_IB_GPU_DIRECT_RDMA": "y"},
+    ("mpi", False): {"UCX_IB_GPU_DIRECT_RDMA": "n"},
+}
+
 SOURCE = Path(__file__).resolve().parents[2]
 
 
@@ -54,6 +75,8 @@ def build_environment(
     shape: Shape,
     *,
     threads: int,
+    backend: str = "none",
+    gpudirect: str | bool = "auto",
     backend_logs: bool = False,
     inherited: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
@@ -62,6 +85,9 @@ def build_environment(
     Args:
         shape: processes of the launch.
         threads: CPU threads of each rank.
+        backend: what carries the bytes between them.
+        gpudirect: whether GPUs and network cards do without the host between them;
+            ``auto`` leaves it to the libraries.
         backend_logs: let the communication libraries tell which way they send.
         inherited: the environment to pass the known variables on from.
     """
@@ -84,6 +110,7 @@ def build_environment(
         # Neither a name look-up nor a port on another interface is needed.
         passed.setdefault("GLOO_SOCKET_IFNAME", "lo")
         passed.setdefault("NCCL_SOCKET_IFNAME", "lo")
+    passed |= _GPUDIRECT.get((backend, gpudirect), {})
     if backend_logs:
         for name in _LOG_FILES:
             passed.pop(name, None)

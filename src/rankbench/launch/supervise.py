@@ -82,7 +82,11 @@ def run_launch(task: Task, stop: Stop) -> Record:
     start = Start(rank_python(), task.shape, task.cell.init_method, spec)
     argv = launcher.build_argv(start)
     env = build_environment(
-        task.shape, threads=task.threads, backend_logs=task.backend_logs
+        task.shape,
+        threads=task.threads,
+        backend=task.cell.backend,
+        gpudirect=task.cell.gpudirect,
+        backend_logs=task.backend_logs,
     )
     progress = ProgressFile(work / "progress", task.shape.ranks)
     devices = open_devices(task.shape, env) if task.cell.device == "cuda" else None

@@ -232,8 +232,19 @@ def _compile(q: _Question) -> str | None:
     return q.site.programs["c++"]
 
 
+def _gpudirect(q: _Question) -> str | None:
+    if q.cell.gpudirect == "auto":
+        return None
+    if q.cell.backend not in ("nccl", "mpi"):
+        return f"gpudirect is of nccl and mpi; the cell has {q.cell.backend}"
+    if q.cell.device != "cuda":
+        return "gpudirect is of GPUs; the cell runs on cpu"
+    return None
+
+
 _OBSTACLES: tuple[Callable[[_Question], str | None], ...] = (
     _backend_of_strategy,
+    _gpudirect,
     _devices_of_strategy,
     _ranks_of_replica,
     _packages,

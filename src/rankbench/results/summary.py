@@ -22,6 +22,7 @@ FREE_OF_SINGLE = (
     "topology",
     "launcher",
     "init_method",
+    "gpudirect",
     "oversubscribe",
 )
 _FREE_OF_OWN = ("topology", "oversubscribe")
