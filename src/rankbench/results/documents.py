@@ -11,15 +11,19 @@ import pandas as pd
 from rankbench.record import first_line
 from rankbench.results.notes import Note
 from rankbench.results.text import SHOWN, Text
+from rankbench.results.utilisation import ABOUT, Usage
 
 # The notes have the whole reason.
 _REASON_WIDTH = 60
 
 
 def to_markdown(
-    title: str, rows: Sequence[dict[str, Text]], notes: Sequence[Note]
+    title: str,
+    rows: Sequence[dict[str, Text]],
+    notes: Sequence[Note],
+    usage: Sequence[Usage] = (),
 ) -> str:
-    """A page with the table and its notes below."""
+    """A page with the table, its notes, and who was busy."""
     frame = _frame(rows, list(SHOWN))
     frame["reason"] = [first_line(text, _REASON_WIDTH) for text in frame["reason"]]
     frame = frame.map(_escape_markdown)
@@ -29,7 +33,13 @@ def to_markdown(
         f"- **{_escape_markdown(note.term)}**: {_escape_markdown(note.text)}"
         for note in notes
     )
-    return f"# {_escape_markdown(title)}\n\n{table}\n\n{listed}\n"
+    busy = _usage_in_markdown(usage) if usage else ""
+    return f"# {_escape_markdown(title)}\n\n{table}\n\n{listed}\n{busy}"
+
+
+def _usage_in_markdown(usage: Sequence[Usage]) -> str:
+    frame = pd.DataFrame(usage, dtype=object).map(_escape_markdown)
+    return f"\n## Utilisation\n\n{ABOUT}\n\n{frame.to_markdown(index=False)}\n"
 
 
 def to_latex(title: str, rows: Sequence[dict[str, Text]], notes: Sequence[Note]) -> str:

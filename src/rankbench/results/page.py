@@ -8,6 +8,7 @@ import jinja2
 
 from rankbench.results.notes import Note
 from rankbench.results.text import SHOWN, Text
+from rankbench.results.utilisation import ABOUT, Usage
 
 _STYLE = """\
 :root { --ink: #1c2430; --faint: #5d6878; --line: #dfe3ea; --head: #f3f5f8; }
@@ -106,6 +107,30 @@ all columns: <a href="table.csv">table.csv</a></p>
 <figcaption>{{ caption }}</figcaption>
 </figure>
 {%- endfor %}
+{%- if usage %}
+<h2>Utilisation</h2>
+<p class="sub">{{ about }}</p>
+<div class="scroll">
+<table>
+<thead>
+<tr>
+{%- for column in usage[0] %}
+<th scope="col">{{ column }}</th>
+{%- endfor %}
+</tr>
+</thead>
+<tbody>
+{%- for row in usage %}
+<tr>
+{%- for text in row.values() %}
+<td>{% if loop.first %}<code>{{ text }}</code>{% else %}{{ text }}{% endif %}</td>
+{%- endfor %}
+</tr>
+{%- endfor %}
+</tbody>
+</table>
+</div>
+{%- endif %}
 <h2>Notes</h2>
 <dl>
 {%- for note in notes %}
@@ -123,7 +148,12 @@ PLOTS = {
 }
 
 
-def to_html(title: str, rows: Sequence[dict[str, Text]], notes: Sequence[Note]) -> str:
+def to_html(
+    title: str,
+    rows: Sequence[dict[str, Text]],
+    notes: Sequence[Note],
+    usage: Sequence[Usage] = (),
+) -> str:
     """The whole page; every text in it is escaped."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, keep_trailing_newline=True
@@ -136,4 +166,6 @@ def to_html(title: str, rows: Sequence[dict[str, Text]], notes: Sequence[Note]) 
         numbers=[column for column, name in SHOWN.items() if name],
         plots=list(PLOTS.items()),
         notes=notes,
+        usage=usage,
+        about=ABOUT,
     )

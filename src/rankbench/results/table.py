@@ -14,6 +14,7 @@ from rankbench.results.notes import collect_notes
 from rankbench.results.page import to_html
 from rankbench.results.summary import Summary, summarise
 from rankbench.results.text import describe_base, figures, round_figures, show_rows
+from rankbench.results.utilisation import collect_usage
 
 ESTIMATES = (
     "throughput",
@@ -69,10 +70,11 @@ def build(layout: Layout) -> None:
     results = load(layout)
     summaries = summarise(results)
     rows, notes = show_rows(summaries), collect_notes(summaries)
+    usage = collect_usage(results.rows)
     texts = {
         "csv": to_csv(make_table(results, summaries)),
-        "md": to_markdown(results.experiment, rows, notes),
-        "html": to_html(results.experiment, rows, notes),
+        "md": to_markdown(results.experiment, rows, notes, usage),
+        "html": to_html(results.experiment, rows, notes, usage),
         "tex": to_latex(results.experiment, rows, notes),
     }
     for suffix, text in texts.items():
