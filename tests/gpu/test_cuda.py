@@ -6,13 +6,17 @@ One GPU is enough. Snakemake is not needed: the cells are launched as its jobs d
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from factories import make_shape
+from rankbench.launch.devices import open_devices
 from rankbench.launch.pace import Out
 from rankbench.launch.run import run_cell
 from rankbench.project import open_run
@@ -39,6 +43,7 @@ launches: 1
 steps: 20
 warmup: 5
 evaluate: true
+backend_logs: true
 """
 
 
@@ -111,7 +116,27 @@ def test_nccl_on_one_device(measured) -> None:
     record = record_of(layout, cell_id("ddp", "nccl", "1x1"))
     assert record["transport"]["backend"] == "nccl"
     assert record["software"]["nccl"]
+    (seen,) = record["transport"]["seen"]
+    assert seen["ranks"] == [0]
+    assert seen["libraries"]["nccl"]["version"].startswith(record["software"]["nccl"])
+    assert seen["libraries"]["nccl"]["network"]
     assert "communication" in record["phases"]
+
+
+def test_nvml_tells_how_busy_a_gpu_is() -> None:
+    pytest.importorskip("pynvml")
+    devices = open_devices(make_shape(1), os.environ)
+    assert devices
+    matrix = torch.rand(8192, 8192, device="cuda")
+    until = time.monotonic() + 3
+    while time.monotonic() < until:
+        torch.mm(matrix, matrix)
+        torch.cuda.synchronize()
+    devices.sample()
+    (gpu,) = devices.describe()
+    assert gpu["name"] == torch.cuda.get_device_name(0)
+    assert gpu["utilisation_max"] > 0.5
+    assert gpu["memory_peak_mib"] > 2 * 8192**2 * 4 / 2**20
 
 
 @pytest.mark.skipif(torch.cuda.device_count() > 1, reason="needs exactly one GPU")

@@ -241,6 +241,40 @@ def test_base_of_another_torch_is_marked(tmp_path):
     assert rows[single["id"]]["marks"] == ""
 
 
+@pytest.mark.parametrize(
+    ("asked", "told", "note"),
+    [
+        ("auto", [True], None),
+        (True, [True, True], "gpudirect on: it was in effect."),
+        (True, [False], "gpudirect on: it was not in effect."),
+        (False, [False, None], "gpudirect off: it was not in effect."),
+        (
+            True,
+            [False, True],
+            "gpudirect on: it was in effect; on other ranks it was not in effect.",
+        ),
+        (True, [None], "gpudirect on: no log says whether it was in effect "),
+        (False, [], "gpudirect off: no log says whether it was in effect "),
+    ],
+)
+def test_notes_tell_whether_gpudirect_was_in_effect(tmp_path, asked, told, note):
+    cell = make_cell("ddp", "2x1", backend="nccl", device="cuda", gpudirect=asked)
+    planned = plan_cell(cell)
+    layout = write_plan(tmp_path, [planned])
+    seen = [
+        {"ranks": [rank], "libraries": {"nccl": {"gpudirect_rdma": one}}}
+        for rank, one in enumerate(told)
+    ]
+    transport = {"backend": "nccl", "asked": {}, "seen": seen}
+    write_launch(layout, planned, wanted=1, transport=transport)
+    table.build(layout)
+    text = layout.table("md").read_text()
+    if note is None:
+        assert "gpudirect" not in text
+    else:
+        assert f"- **{planned['id']}**: {note}" in text
+
+
 def test_not_evaluated_has_no_accuracy(tmp_path):
     planned = plan_cell(make_cell("single"))
     layout = write_plan(tmp_path, [planned])

@@ -52,6 +52,7 @@ def collect_notes(summaries: Sequence[Summary]) -> list[Note]:
             if mark in MARKS
         ),
         *_of_machines(summaries),
+        *_of_gpudirect(summaries),
         *(
             Note(s.row.id, f"{s.row.status}: {s.row.reason}")
             for s in summaries
@@ -109,6 +110,28 @@ def _of_machines(summaries: Sequence[Summary]) -> list[Note]:
     software = _distinct(_describe_software(record) for record in records)
     found = [("machine", hosts), ("software", software)]
     return [Note(term, "; ".join(texts) + ".") for term, texts in found if texts]
+
+
+def _of_gpudirect(summaries: Sequence[Summary]) -> list[Note]:
+    """Rows that asked for GPUDirect, or for none, and what their logs say of it."""
+    found = []
+    for s in summaries:
+        if s.row.cell.gpudirect == "auto" or not s.row.launches:
+            continue
+        told = {
+            library["gpudirect_rdma"]
+            for launch in s.row.launches
+            for seen in (launch.record.get("transport") or {}).get("seen", [])
+            for library in seen["libraries"].values()
+            if library.get("gpudirect_rdma") is not None
+        }
+        asked = "on" if s.row.cell.gpudirect else "off"
+        words = {True: "it was in effect", False: "it was not in effect"}
+        said = [words[one] for one in (True, False) if one in told]
+        unknown = "no log says whether it was in effect (backend_logs: true asks them)"
+        says = "; on other ranks ".join(said) or unknown
+        found.append(Note(s.row.id, f"gpudirect {asked}: {says}."))
+    return found
 
 
 def _describe_host(host: Record) -> str:
