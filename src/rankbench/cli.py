@@ -64,6 +64,23 @@ def build_parser() -> argparse.ArgumentParser:
     _add_experiment(table)
     table.add_argument("--results", type=Path, help="a result directory with plan.json")
     table.set_defaults(command=write_table)
+
+    differ = commands.add_parser(
+        "diff-models", help="which tensors of two trained models differ, and how much"
+    )
+    differ.add_argument(
+        "model",
+        nargs="+",
+        type=Path,
+        help="a model file, or the folder of a launch; one folder compares its ranks",
+    )
+    differ.add_argument(
+        "--tolerance",
+        type=float,
+        default=0.0,
+        help="largest difference of an element that does not count (%(default)s)",
+    )
+    differ.set_defaults(command=diff_models)
     return parser
 
 
@@ -171,6 +188,37 @@ def write_table(arguments: argparse.Namespace) -> int:
     plots.build(layout)
     print(layout.table("md").read_text())
     return OK
+
+
+def diff_models(arguments: argparse.Namespace) -> int:
+    """Compare the first model with each of the others; 1 if one differs."""
+    from rankbench.rank import saving
+
+    paths = [path for given in arguments.model for path in saving.find_models(given)]
+    if len(paths) < 2:
+        raise ValueError(
+            f"{paths[0]} is one model: give another one, or the folder of a launch "
+            "that was measured with `save_model: per_rank`"
+        )
+    first = saving.load_model(paths[0])
+    same = True
+    for path in paths[1:]:
+        found = saving.compare_models(
+            first, saving.load_model(path), tolerance=arguments.tolerance
+        )
+        print(f"{paths[0]}\n{path}")
+        for one in found:
+            if one.largest is None:
+                missing = one.what in ("first", "second")
+                where = f"missing in the {one.what}" if missing else f"other {one.what}"
+                print(f"  {one.name}: {where}")
+            else:
+                much = f"up to {one.largest:.3g}, relative {one.relative:.3g}"
+                print(f"  {one.name}: {much}")
+        count = f"{len(found)} differ" if found else "all are equal"
+        print(f"  {len(first)} tensors, {count}")
+        same = same and not found
+    return OK if same else FINDING
 
 
 def _open(

@@ -61,7 +61,8 @@ def test_functions_are_those_of_the_interface(name: str) -> None:
             "torchrun",
             ranks,
             "-m torch.distributed.run --standalone --local-addr=127.0.0.1 "
-            f"--nproc-per-node={ranks} --max-restarts=0 --module rankbench.rank",
+            f"--nproc-per-node={ranks} --max-restarts=0 "
+            "--log-dir=/results/work/elastic --module rankbench.rank",
         )
         for ranks in (1, 2)
     ]
@@ -71,7 +72,7 @@ def test_functions_are_those_of_the_interface(name: str) -> None:
             ranks,
             "-m torch.distributed.launch --use-env --standalone "
             f"--local-addr=127.0.0.1 --nproc-per-node={ranks} --max-restarts=0 "
-            "--module rankbench.rank",
+            "--log-dir=/results/work/elastic --module rankbench.rank",
         )
         for ranks in (1, 2)
     ]

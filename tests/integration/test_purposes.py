@@ -114,3 +114,23 @@ def test_without_a_gate_a_row_is_marked(project) -> None:
     assert done.returncode == 0, done.stdout
     assert read_rows(project.root)["ddp"]["marks"] == "unchecked"
     assert not read_records(project.root, "ddp", "gate/*")
+
+
+def test_replicas_differ_in_their_batch_statistics_only(project) -> None:
+    project.experiment(
+        "name: small\nstrategy: ddp\ntopology: 1x2\nmodel: resnet18\n"
+        "data: synthetic\nimage_size: 32\nbatch_size: 4\nlaunches: 1\nsteps: 2\n"
+        "warmup: 0\ngate: false\nsave_model: per_rank\n"
+    )
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    folder = next(project.root.glob("results/small/records/*/1/1"))
+    shown = project.rankbench("diff-models", str(folder))
+    assert shown.returncode == 1
+    differing = [
+        line.split(":")[0].strip()
+        for line in shown.stdout.splitlines()
+        if ": up to" in line
+    ]
+    assert len(differing) == 40  # the mean and the variance of 20 normalisations
+    assert all("running_" in name for name in differing)

@@ -128,6 +128,7 @@ class _Attempt:
             time_limit=self._plan["experiment"]["time_limit"],
             threads=_threads(shape, site),
             backend_logs=self._plan["experiment"]["backend_logs"],
+            save_model=self._plan["experiment"]["save_model"],
             code=self._code,
             purpose=series.purpose,
             gate=self.gate(),

@@ -62,6 +62,7 @@ class Task:
     time_limit: float
     threads: int
     backend_logs: bool
+    save_model: str
     code: Mapping[str, Any]
     purpose: str = "measure"
     gate: Mapping[str, Any] | None = None
@@ -207,6 +208,7 @@ def _wait(
 def _spec(task: Task) -> dict[str, Any]:
     return {
         "purpose": task.purpose,
+        "save_model": task.save_model,
         "cell": task.cell.to_dict(),
         "shape": task.shape.to_dict(),
         "directory": str(task.directory),

@@ -138,6 +138,7 @@ def make_plan(
         "time_limit": values["time_limit"],
         "gate": values["gate"],
         "profile": values["profile"],
+        "save_model": values["save_model"],
         "backend_logs": values["backend_logs"],
     }
     return Plan(header, site.to_dict(), {"rank": code}, planned)

@@ -68,6 +68,7 @@ def run_rank(
             affinity=affinity,
             process_age=process_age,
             progress=progress,
+            save_model=spec.get("save_model", "none"),
             seeds=spec.get("seeds", ()),
         )
         purpose.run(duty)

@@ -32,6 +32,7 @@ class Duty:
         cores: CPUs that it is pinned to.
         affinity: CPUs that it was given; loader processes may use them all.
         process_age: seconds since this process was created.
+        save_model: ``none``, ``per_rank`` or ``consolidated``.
         seeds: of a gate: those to check; none means the cell's own.
     """
 
@@ -47,6 +48,7 @@ class Duty:
     affinity: set[int]
     process_age: Callable[[], float]
     progress: Progress
+    save_model: str = "none"
     seeds: Sequence[int] = ()
 
 

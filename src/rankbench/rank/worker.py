@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+from torch import Tensor
 
 from rankbench.cell import Cell
 from rankbench.rank import memory
@@ -14,15 +13,15 @@ from rankbench.rank.progress import EVALUATION, SET_UP, THE_END
 from rankbench.rank.recipe import set_precision
 from rankbench.rank.report import write_report
 from rankbench.rank.runtimes import find_runtime
+from rankbench.rank.saving import save_model
 from rankbench.rank.setup import (
     Duty,
-    Material,
     load_material,
     make_batches,
     set_up_strategy,
 )
 from rankbench.rank.strategies import runtime_of
-from rankbench.rank.strategies.base import Strategy, World
+from rankbench.rank.strategies.base import Strategy
 from rankbench.rank.train import train
 from rankbench.rank.world import join_world, leave_world, wait_for_all
 
@@ -63,7 +62,14 @@ def run(duty: Duty) -> None:
     peaks = memory.read_peaks(world.device)
     peaks["optimizer_mib"] = memory.optimizer_mib(strategy.optimizer_state())
     trained = clock()
-    accuracy = evaluate_whole(duty, strategy, world, material)
+    weights = weights_of(duty, strategy)
+    accuracy = None
+    if weights and cell.evaluate and world.rank == 0:
+        model = material.build_model().to(world.device)
+        model.load_state_dict(weights)
+        accuracy = evaluate(
+            model, material.test, classes=material.classes, device=world.device
+        )
     write_report(
         duty.work,
         cell,
@@ -97,16 +103,11 @@ def count_steps(cell: Cell, steps_per_epoch: int) -> int:
     return cell.epochs * steps_per_epoch
 
 
-def evaluate_whole(
-    duty: Duty, strategy: Strategy, world: World, material: Material
-) -> dict[str, Any] | None:
-    """Accuracy of the consolidated model, on rank 0; None if it is not asked for."""
+def weights_of(duty: Duty, strategy: Strategy) -> dict[str, Tensor] | None:
+    """The trained weights, saved if they shall be; None if nobody asks for them."""
     duty.progress.enter(EVALUATION)
-    if not duty.cell.evaluate:
+    if not duty.cell.evaluate and duty.save_model == "none":
         return None
     weights = strategy.state_dict()
-    if duty.place.rank != 0:
-        return None
-    model = material.build_model().to(world.device)
-    model.load_state_dict(weights)
-    return evaluate(model, material.test, classes=material.classes, device=world.device)
+    save_model(duty.work.parent, duty.save_model, duty.place, weights)
+    return weights

@@ -24,6 +24,8 @@ def build_argv(module: str, start: Start, *, flags: tuple[str, ...] = ()) -> lis
         f"--nproc-per-node={start.shape.ranks_per_node}",
         # A restarted rank would be another measurement under the same number.
         "--max-restarts=0",
+        # What it keeps of its ranks would else be left behind in /tmp.
+        f"--log-dir={start.spec.parent / 'elastic'}",
         "--module",
         "rankbench.rank",
         str(start.spec),

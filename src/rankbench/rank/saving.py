@@ -1,0 +1,120 @@
+"""Trained models on disk, and how two of them differ, tensor by tensor."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from rankbench.environ import Place
+
+WHOLE = "model.pt"
+
+
+def save_model(
+    folder: Path, how: str, place: Place, weights: Mapping[str, Tensor]
+) -> None:
+    """Save what a rank holds after training.
+
+    Args:
+        folder: the folder of the launch.
+        how: ``consolidated``: rank 0 alone writes `model.pt`; ``per_rank``: each rank
+            writes `model_rankN.pt`; ``none``.
+        weights: with the names of the bare model.
+    """
+    on_cpu = {name: value.detach().cpu() for name, value in weights.items()}
+    if how == "per_rank":
+        torch.save(on_cpu, folder / f"model_rank{place.rank}.pt")
+    elif how == "consolidated" and place.rank == 0:
+        torch.save(on_cpu, folder / WHOLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A tensor that is not the same in two models.
+
+    Attributes:
+        what: ``values``, ``shape``, ``type``, or where it is missing: ``first``,
+            ``second``.
+        largest: the largest absolute difference of an element; None unless `values`.
+        relative: |a - b| / |a|, 2 norms; None unless `values`.
+    """
+
+    name: str
+    what: str
+    largest: float | None = None
+    relative: float | None = None
+
+
+def compare_models(
+    first: Mapping[str, Tensor], second: Mapping[str, Tensor], *, tolerance: float = 0.0
+) -> list[Difference]:
+    """The tensors that differ, in the order of the first model.
+
+    Args:
+        tolerance: largest absolute difference of an element that is none.
+    """
+    found = []
+    for name in [*first, *(name for name in second if name not in first)]:
+        if name not in first or name not in second:
+            found.append(Difference(name, "second" if name in first else "first"))
+            continue
+        a, b = first[name], second[name]
+        if a.shape != b.shape or a.dtype != b.dtype:
+            what = "shape" if a.shape != b.shape else "type"
+            found.append(Difference(name, what))
+            continue
+        gap = a.double() - b.double()
+        largest = float(gap.abs().max()) if gap.numel() else 0.0
+        # Not `largest > tolerance`: what is not a number differs.
+        if not largest <= tolerance:
+            norm = float(torch.linalg.vector_norm(a.double()))
+            distance = float(torch.linalg.vector_norm(gap))
+            relative = distance / norm if norm else float("inf")
+            found.append(Difference(name, "values", largest, relative))
+    return found
+
+
+def load_model(path: Path) -> dict[str, Tensor]:
+    """Read a file of `save_model`; nothing in it is executed.
+
+    Raises:
+        ValueError: it is no such file; the message names it.
+    """
+    try:
+        weights = torch.load(path, map_location="cpu", weights_only=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        said = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{path} is no saved model: {said}") from error
+    if not isinstance(weights, dict) or not all(
+        isinstance(value, Tensor) for value in weights.values()
+    ):
+        raise ValueError(f"{path} is no saved model: not names with tensors")
+    return weights
+
+
+def find_models(place: Path) -> list[Path]:
+    """The models of a launch's folder, or the file that is given.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if place.is_file() and place.name != "record.json":
+        return [place]
+    folder = place.parent if place.is_file() else place
+    whole = folder / WHOLE
+    ranks = sorted(
+        folder.glob("model_rank*.pt"),
+        key=lambda path: int(path.stem.removeprefix("model_rank")),
+    )
+    found = [whole] if whole.exists() else ranks
+    if not found:
+        raise ValueError(
+            f"{place} holds no model: measure with `save_model: per_rank` or "
+            "`consolidated`"
+        )
+    return found
