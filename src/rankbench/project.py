@@ -17,6 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from rankbench.launch.code import rank_code_hash
+from rankbench.launch.gate import has_gate
 from rankbench.launch.probe import probe_machine
 from rankbench.launch.requests import ensure_request, raise_request, read_request
 from rankbench.matrix.catalog import load_catalog
@@ -118,7 +119,12 @@ class Run:
                 if mean is not None:
                     seconds[cell_id] = mean
         limit = self.plan.experiment["time_limit"]
-        beside = self.plan.experiment["gate"] + self.plan.experiment["profile"]
+        gate, profile = (self.plan.experiment[key] for key in ("gate", "profile"))
+        beside = {
+            cell_id: (gate and launches > 0 and has_gate(self.plan.cells[cell_id].cell))
+            + profile
+            for cell_id, launches in pending.items()
+        }
         return Preview(self.chosen, pending, seconds, limit, beside)
 
     def begin(self) -> None:

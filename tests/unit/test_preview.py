@@ -102,3 +102,12 @@ def test_thousands_of_cells_fit_on_a_screen(tmp_path: Path) -> None:
         lines[0] == "2000 cells: 1000 to measure, 0 measured, 1000 that cannot run here"
     )
     assert len(lines) < LISTED + 10
+
+
+def test_launches_that_are_not_measured_are_counted_apart(tmp_path: Path) -> None:
+    plan = read_plan_of(tmp_path, "name: p\nstrategy: [single, ddp]\ntopology: 1x2\n")
+    cells = plan.feasible
+    pending = {cell.id: 3 for cell in cells}
+    beside = {cells[0].id: 0, cells[1].id: 1}
+    lines = Preview(cells, pending, {}, 60, beside).lines()
+    assert lines[1].startswith("6 launches and 1 that check or profile, 11 processes")

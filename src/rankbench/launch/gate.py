@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from rankbench.cell import Cell
 from rankbench.launch.classify import Finding
 
 # Largest distance of a parameter from the reference, over what training moved it; and
@@ -19,6 +20,15 @@ TOLERANCE = {"float64": 1e-6, "float32": 1e-2}
 # A lossy option changes the weights on purpose. Its last loss may be off by this share
 # of the first one.
 BAND = 0.1
+
+
+# The strategy that the others are compared with; it needs no gate of its own.
+_REFERENCE = "single"
+
+
+def has_gate(cell: Cell) -> bool:
+    """Whether there is anything to check."""
+    return cell.strategy != _REFERENCE
 
 
 def judge_gate(reports: Sequence[dict[str, Any]]) -> tuple[Finding, dict[str, Any]]:

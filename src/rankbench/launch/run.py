@@ -11,6 +11,7 @@ from typing import Any
 from rankbench.cell import Cell, Shape
 from rankbench.launch.claim import claim_next, open_claims, read_owner
 from rankbench.launch.code import describe_code
+from rankbench.launch.gate import has_gate
 from rankbench.launch.machine import machine_to_itself
 from rankbench.launch.pace import Out, Pace
 from rankbench.launch.requests import Request, read_request
@@ -34,9 +35,6 @@ from rankbench.record import (
 Entry = dict[str, Any]
 
 MEASURE = "measure"
-
-# The strategy that the others are compared with; it needs no gate of its own.
-REFERENCE = "single"
 
 
 class Interrupted(Exception):
@@ -88,9 +86,8 @@ class _Attempt:
     ) -> None:
         self.directory = layout.attempt(entry["id"], request.attempt)
         self.request = request
-        self.has_gate = plan["experiment"]["gate"] and (
-            entry["cell"]["strategy"] != REFERENCE
-        )
+        cell = Cell.from_dict(entry["cell"])
+        self.has_gate = plan["experiment"]["gate"] and has_gate(cell)
         self._plan, self._entry, self._project = plan, entry, project
         self._code = describe_code()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rankbench.cell import Topology
 from rankbench.matrix.plan import PlannedCell
@@ -21,14 +21,15 @@ class Preview:
         pending: those of them that would be measured, with the launches to come.
         seconds: seconds of a launch in earlier records, for the cells that have any.
         time_limit: seconds of a launch at most.
-        beside: launches of each cell that are not measured: its gate, its profile.
+        beside: launches that are not measured, for each of those cells: its gate, its
+            profile.
     """
 
     chosen: Sequence[PlannedCell]
     pending: Mapping[str, int]
     seconds: Mapping[str, float]
     time_limit: float
-    beside: int = 0
+    beside: Mapping[str, int] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         infeasible = [c for c in self.chosen if c.infeasible]
@@ -53,14 +54,10 @@ class Preview:
 
     def _cost(self, pending: Sequence[PlannedCell]) -> list[str]:
         launches = sum(self.pending.values())
-        beside = self.beside * len(pending)
-        processes = sum(
-            c.shape.ranks * (self.pending[c.id] + self.beside) for c in pending
-        )
-        at_most = sum(
-            _devices(c) * (self.pending[c.id] + self.beside) * self.time_limit
-            for c in pending
-        )
+        beside = sum(self.beside.values())
+        all_of = {c.id: self.pending[c.id] + self.beside.get(c.id, 0) for c in pending}
+        processes = sum(c.shape.ranks * all_of[c.id] for c in pending)
+        at_most = sum(_devices(c) * all_of[c.id] * self.time_limit for c in pending)
         more = f" and {beside} that check or profile" if beside else ""
         lines = [
             f"{launches} launches{more}, {processes} processes, at most "
