@@ -29,8 +29,9 @@ lint: $(INSTALLED) ## style, types, rooms, workflow
 	$(BIN)/mypy --no-error-summary
 	$(BIN)/python -m pytest -q tests/contract/test_house.py
 
-# Another one than config.yaml: make status EXPERIMENT=FILE
-of_experiment = $(if $(EXPERIMENT),--experiment "$$EXPERIMENT")
+# Another one than config.yaml, or smaller: make status EXPERIMENT=FILE OVERRIDE=NAME
+of_experiment = $(if $(EXPERIMENT),--experiment "$$EXPERIMENT") \
+    $(if $(OVERRIDE),--override "$$OVERRIDE")
 
 # Exit status 1 says that a cell has failed: here that is an answer, not an error.
 status: $(INSTALLED) ## the state of every cell; EXPERIMENT=FILE: of another than config.yaml

@@ -89,6 +89,9 @@ def _add_experiment(parser: argparse.ArgumentParser) -> None:
         "--experiment", default=DEFAULT_EXPERIMENT, help="experiment file (%(default)s)"
     )
     parser.add_argument(
+        "--override", help="one of the overrides that the experiment file names"
+    )
+    parser.add_argument(
         "--profile",
         default=os.environ.get("SNAKEMAKE_PROFILE", "local_profile"),
         help="folder of the profile with site.yaml (%(default)s)",
@@ -109,19 +112,11 @@ def rerun_cells(arguments: argparse.Namespace) -> int:
     """Measure cells again: by Snakemake, so that there is one way to do it."""
     cells = ",".join(arguments.cell)
     run = _open(arguments, rerun=cells)
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "snakemake",
-            "--profile",
-            arguments.profile,
-            "--config",
-            f"experiment={arguments.experiment}",
-            f"rerun={cells}",
-        ],
-        check=False,
-    )
+    config = [f"experiment={arguments.experiment}", f"rerun={cells}"]
+    if arguments.override is not None:
+        config.append(f"override={arguments.override}")
+    command = [sys.executable, "-m", "snakemake", "--profile", arguments.profile]
+    done = subprocess.run([*command, "--config", *config], check=False)
     if done.returncode:
         return FINDING
     states = [_state(run, cell.id)[0] for cell in run.rerun]
@@ -224,7 +219,12 @@ def diff_models(arguments: argparse.Namespace) -> int:
 def _open(
     arguments: argparse.Namespace, *, only: str | None = None, rerun: str | None = None
 ) -> Run:
-    config = {"experiment": arguments.experiment, "only": only, "rerun": rerun}
+    config = {
+        "experiment": arguments.experiment,
+        "override": arguments.override,
+        "only": only,
+        "rerun": rerun,
+    }
     given = {key: value for key, value in config.items() if value is not None}
     return open_run(given, profile=Path(arguments.profile), write=True)
 

@@ -39,7 +39,7 @@ from rankbench.record import (
 ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_EXPERIMENT = "config.yaml"
 PLAN_VARIABLE = "RANKBENCH_PLAN"
-CONFIG_KEYS = ("experiment", "only", "rerun")
+CONFIG_KEYS = ("experiment", "override", "only", "rerun")
 
 
 class InUse(ValueError):
@@ -190,7 +190,8 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
     """Plan an experiment.
 
     Args:
-        config: `experiment` (a file), `only` (a filter), `rerun` (cell ids).
+        config: `experiment` (a file), `override` (one of those that it names), `only`
+            (a filter), `rerun` (cell ids).
         profile: folder with `site.yaml`.
         write: whether what a look at the machine found may be kept.
 
@@ -202,7 +203,13 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
     site_file = profile / "site.yaml"
     catalog = load_catalog()
     site = load_site(site_file, probe_machine(write=write))
-    experiment = load_experiment(source, catalog, cuda=site.device == "cuda")
+    override = config.get("override")
+    experiment = load_experiment(
+        source,
+        catalog,
+        cuda=site.device == "cuda",
+        override=None if override is None else str(override),
+    )
     plan = make_plan(
         experiment, site, catalog, code=rank_code_hash(), source=os.fspath(source)
     )

@@ -19,6 +19,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setenv(project.PLAN_VARIABLE, "unset")
     (tmp_path / "e.yaml").write_text(
         "name: some\nstrategy: [single, ddp]\ntopology: [1x1, 1x2]\nlaunches: 3\n"
+        "overrides: {small: {topology: 1x1, launches: 2}}\n"
     )
     (tmp_path / "site.yaml").write_text(f"results_dir: {tmp_path}/results\n")
     config = {"experiment": tmp_path / "e.yaml"}
@@ -61,6 +62,7 @@ def test_a_second_run_is_refused_and_told_by_whom(opened: Run, tmp_path: Path) -
         ({"rerun": "single.none.1x1.convnet.digit"}, "did you mean 'single.none.1x1"),
         ({"rerun": "single.none.1x1.convnet.digits", "only": "a=b"}, "not both"),
         ({"launches": 3}, "--config launches: unknown key"),
+        ({"override": "smal"}, "override 'smal': .*did you mean 'small'"),
     ],
 )
 def test_bad_configuration_is_refused(
@@ -81,3 +83,11 @@ def test_several_cells_can_be_measured_again_at_once(
     run.begin()
     verdicts = {project.find_verdict(run, cell) for cell in run.chosen}
     assert {(v.status, v.ok, v.wanted) for v in verdicts if v} == {("not-run", 0, 3)}
+
+
+def test_an_override_has_results_of_its_own(opened: Run, tmp_path: Path) -> None:
+    config = {"experiment": tmp_path / "e.yaml", "override": "small"}
+    run = open_run(config, profile=tmp_path, write=False)
+    assert run.layout.root == opened.layout.root.with_name("some-small")
+    assert set(run.pending().values()) == {2}
+    assert {cell.cell.topology for cell in run.chosen} == {"1x1"}

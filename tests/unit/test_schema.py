@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from rankbench.cell import Cell
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import PROTOCOL
+from rankbench.matrix.layers import sweep_keys
 from rankbench.matrix.schema import (
     check,
     did_you_mean,
@@ -188,8 +189,7 @@ def test_names_in_the_defaults_exist() -> None:
 
 
 def test_sweep_keys_are_the_fields_of_a_cell() -> None:
-    properties = load_schema("experiment")["properties"]
-    sweep = {k for k, rule in properties.items() if rule.get("type") == "array"}
+    schema = load_schema("experiment")
     fields = {field.name for field in dataclasses.fields(Cell)}
-    assert sweep - {"exclude"} == fields - {"options", *PROTOCOL}
-    assert set(PROTOCOL) <= properties.keys()
+    assert set(sweep_keys(schema)) == fields - {"options", *PROTOCOL}
+    assert set(PROTOCOL) <= schema["properties"].keys()

@@ -11,12 +11,13 @@ from typing import Any
 
 from rankbench.cell import Cell
 from rankbench.matrix.catalog import Catalog, StrategyFacts
+from rankbench.matrix.layers import naming, read_layers, sweep_keys
+from rankbench.matrix.published import join_rows, make_study
 from rankbench.matrix.schema import (
     Schema,
     check,
     did_you_mean,
     load_schema,
-    load_yaml,
     with_defaults,
 )
 from rankbench.matrix.selection import Filter, select, spell_value
@@ -37,10 +38,12 @@ class Experiment:
     """A checked experiment.
 
     Attributes:
-        name: names the result directory.
+        name: names the result directory; ends with the override, if there is one.
         source: the file, and its SHA-256.
         values: every key of the schema, with its default where the file is silent.
-        cells: id -> cell, in the order of the product.
+        cells: id -> cell, in the order of the blocks and of their products.
+        override: the one that was applied, or None.
+        study: `source` of the file and its published rows, or None.
     """
 
     name: str
@@ -48,34 +51,41 @@ class Experiment:
     sha256: str
     values: dict[str, Any]
     cells: dict[str, Cell]
+    override: str | None = None
+    study: dict[str, Any] | None = None
 
 
-def load_experiment(path: Path, catalog: Catalog, *, cuda: bool) -> Experiment:
+def load_experiment(
+    path: Path, catalog: Catalog, *, cuda: bool, override: str | None = None
+) -> Experiment:
     """Read, check and expand an experiment file.
 
     Args:
         path: the YAML file.
         catalog: the variants that exist.
         cuda: what `device: auto` means here.
+        override: the name of one of the file's overrides, or None.
 
     Raises:
         ValueError: everything that is wrong with the file, a line each.
     """
     schema = experiment_schema(catalog)
-    given = {
-        key: _as_list(schema, key, value) for key, value in load_yaml(path).items()
-    }
-    check(given, schema, source=str(path))
-    values = with_defaults(given, schema)
-    try:
-        strategies = _expand_strategies(values["strategy"], catalog)
-        _check_protocol(values)
-        cells = _expand(values, strategies, schema, cuda=cuda)
-    except ValueError as error:
-        lines = str(error).splitlines()
-        raise ValueError("\n".join(f"{path}: {line}" for line in lines)) from error
+    values, blocks = read_layers(path, schema, override)
+    with naming(str(path)):
+        protocol = _read_protocol(values)
+        cells: dict[str, Cell] = {}
+        rows: list[dict[str, Any]] = []
+        for block in blocks:
+            with naming(block.place):
+                strategies = _expand_strategies(block.values["strategy"], catalog)
+                found = _expand(block.values, strategies, protocol, schema, cuda=cuda)
+                rows += join_rows(block, list(found))
+                cells |= found
+                _check_twins(cells)
+        cells = _exclude(cells, values["exclude"])
+        study = make_study(values["source"], rows, cells)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Experiment(values["name"], path, digest, values, cells)
+    return Experiment(values["name"], path, digest, values, cells, override, study)
 
 
 def experiment_schema(catalog: Catalog) -> Schema:
@@ -88,17 +98,19 @@ def experiment_schema(catalog: Catalog) -> Schema:
     return schema
 
 
-def _as_list(schema: Schema, key: str, value: Any) -> Any:
-    """A single value of a sweep is a list of one."""
-    rule = schema["properties"].get(key, {})
-    if rule.get("type") == "array" and not isinstance(value, list):
-        return [value]
-    return value
-
-
-def _check_protocol(values: Mapping[str, Any]) -> None:
-    if values["epochs"] is not None and values["steps"] is not None:
+def _read_protocol(values: Mapping[str, Any]) -> dict[str, Any]:
+    steps, epochs = values["steps"], values["epochs"]
+    if steps is not None and epochs is not None:
         raise ValueError("epochs and steps: give one of them, not both")
+    if steps is None and epochs is None:
+        epochs = DEFAULT_EPOCHS
+    evaluate = values["evaluate"]
+    return {
+        "epochs": epochs,
+        "steps": steps,
+        "warmup": values["warmup"],
+        "evaluate": epochs is not None if evaluate == "auto" else evaluate,
+    }
 
 
 def _expand_strategies(
@@ -154,27 +166,13 @@ def _expand_options(
 def _expand(
     values: dict[str, Any],
     strategies: list[tuple[StrategyFacts, dict[str, Any]]],
+    protocol: Mapping[str, Any],
     schema: Schema,
     *,
     cuda: bool,
 ) -> dict[str, Cell]:
-    sweeps = [
-        name
-        for name, rule in schema["properties"].items()
-        if rule.get("type") == "array" and name not in ("strategy", "exclude")
-    ]
-    steps, epochs = values["steps"], values["epochs"]
-    if steps is None and epochs is None:
-        epochs = DEFAULT_EPOCHS
-    evaluate = values["evaluate"]
-    protocol = {
-        "epochs": epochs,
-        "steps": steps,
-        "warmup": values["warmup"],
-        "evaluate": epochs is not None if evaluate == "auto" else evaluate,
-    }
+    sweeps = [name for name in sweep_keys(schema) if name != "strategy"]
     cells: dict[str, Cell] = {}
-    ids: dict[str, str] = {}
     asked: set[tuple[str, str]] = set()
     for (facts, options), *point in itertools.product(
         strategies, *(values[name] for name in sweeps)
@@ -194,12 +192,8 @@ def _expand(
             chosen["device"] = "cuda" if cuda else "cpu"
         if chosen["launcher"] == "auto":
             chosen["launcher"] = choose_launcher(facts, chosen["backend"])
-        cell = Cell(**chosen, **protocol)
-        if twin := ids.get(cell.hash()):
-            raise ValueError(f"{twin} and {cell_id} are the same cell here")
-        ids[cell.hash()] = cell_id
-        cells[cell_id] = cell
-    return _exclude(cells, values["exclude"])
+        cells[cell_id] = Cell(**chosen, **protocol)
+    return cells
 
 
 def choose_launcher(facts: StrategyFacts, backend: str) -> str:
@@ -208,6 +202,14 @@ def choose_launcher(facts: StrategyFacts, backend: str) -> str:
         return str(facts.needs["launchers"][0])
     # Only an MPI launcher can tell the ranks of an MPI job of each other.
     return "mpirun" if backend == "mpi" else "torchrun"
+
+
+def _check_twins(cells: Mapping[str, Cell]) -> None:
+    ids: dict[str, str] = {}
+    for cell_id, cell in cells.items():
+        if twin := ids.get(cell.hash()):
+            raise ValueError(f"{twin} and {cell_id} are the same cell here")
+        ids[cell.hash()] = cell_id
 
 
 def _exclude(cells: dict[str, Cell], entries: list[str]) -> dict[str, Cell]:

@@ -140,6 +140,8 @@ def make_plan(
         "profile": values["profile"],
         "save_model": values["save_model"],
         "backend_logs": values["backend_logs"],
+        "override": experiment.override,
+        "study": experiment.study,
     }
     return Plan(header, site.to_dict(), {"rank": code}, planned)
 

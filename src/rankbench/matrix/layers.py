@@ -1,0 +1,167 @@
+"""An experiment file in layers: its top, the blocks that refine it, an override."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rankbench.matrix.schema import (
+    Schema,
+    check,
+    did_you_mean,
+    load_yaml,
+    with_defaults,
+)
+
+# Lists that are not swept.
+_NO_SWEEP = ("exclude", "blocks")
+# What an override cannot replace: what the file is, and the layers themselves.
+_FIXED = ("name", "blocks", "overrides", "source")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One sweep.
+
+    Attributes:
+        place: how errors name it: ``block 3``; empty if the file has no blocks.
+        values: every key that a sweep has, with its list of values.
+        published: rows of the source that its cell repeats.
+    """
+
+    place: str
+    values: dict[str, Any]
+    published: Sequence[dict[str, Any]] = field(default_factory=list)
+
+
+def read_layers(
+    path: Path, schema: Schema, override: str | None
+) -> tuple[dict[str, Any], list[Block]]:
+    """An experiment file as its values and its sweeps, an override applied to both.
+
+    Args:
+        path: the YAML file.
+        schema: of an experiment.
+        override: the name of one of the file's overrides, or None.
+
+    Raises:
+        ValueError: what is wrong with a key of the file, or with the override's name.
+    """
+    given = _with_lists(load_yaml(path), schema)
+    sweeps = sweep_keys(schema)
+    _check_top(given, schema, source=str(path))
+    overrides = _read_overrides(given, schema, source=str(path))
+    replaced = _choose(overrides, override, source=str(path))
+    top = {**given, **replaced}
+    values = with_defaults(top, schema)
+    if override is not None:
+        values["name"] = f"{values['name']}-{override}"
+    if not values["blocks"]:
+        return values, [Block("", {key: values[key] for key in sweeps})]
+    blocks = []
+    for number, entry in enumerate(given["blocks"], 1):
+        block = _read_block(entry, schema, source=f"{path}: block {number}")
+        published = block.pop("published", [])
+        merged = {**top, **block, **replaced}
+        if "strategy" not in merged:
+            raise ValueError(f"{path}: block {number}: the key 'strategy' is missing")
+        complete = with_defaults(merged, schema)
+        chosen = {key: complete[key] for key in sweeps}
+        blocks.append(Block(f"block {number}", chosen, published))
+    return values, blocks
+
+
+def sweep_keys(schema: Schema) -> list[str]:
+    """The keys that take one value or a list, `strategy` among them."""
+    return [
+        key
+        for key, rule in schema["properties"].items()
+        if rule.get("type") == "array" and key not in _NO_SWEEP
+    ]
+
+
+@contextmanager
+def naming(place: str) -> Iterator[None]:
+    """Errors within say where they are: each line begins with the place, if any."""
+    try:
+        yield
+    except ValueError as error:
+        if not place:
+            raise
+        lines = str(error).splitlines()
+        raise ValueError("\n".join(f"{place}: {line}" for line in lines)) from error
+
+
+def _check_top(given: Mapping[str, Any], schema: Schema, *, source: str) -> None:
+    """Blocks are left to `_read_block`, which says in which of them a mistake is."""
+    properties = dict(schema["properties"])
+    properties["blocks"] = {**properties["blocks"], "items": {}}
+    required = [
+        key
+        for key in schema["required"]
+        if key != "strategy" or not given.get("blocks")
+    ]
+    check(
+        given, {**schema, "properties": properties, "required": required}, source=source
+    )
+
+
+def _read_overrides(
+    given: Mapping[str, Any], schema: Schema, *, source: str
+) -> dict[str, dict[str, Any]]:
+    """All of them are checked, not only the one that is used."""
+    properties = schema["properties"]
+    allowed = {key: rule for key, rule in properties.items() if key not in _FIXED}
+    overrides = {}
+    for name, keys in given.get("overrides", {}).items():
+        place = f"{source}: overrides"
+        check(
+            {"name": name}, {"properties": {"name": properties["name"]}}, source=place
+        )
+        listed = _with_lists(keys, schema)
+        check(
+            listed,
+            {"properties": allowed, "additionalProperties": False},
+            source=f"{place}.{name}",
+        )
+        overrides[name] = listed
+    return overrides
+
+
+def _choose(
+    overrides: Mapping[str, dict[str, Any]], name: str | None, *, source: str
+) -> dict[str, Any]:
+    if name is None:
+        return {}
+    if name not in overrides:
+        known = ", ".join(overrides) or "none"
+        raise ValueError(
+            f"{source}: override {name!r}: there is no such override"
+            f"{did_you_mean(name, overrides)} (this file has: {known})"
+        )
+    return overrides[name]
+
+
+def _read_block(entry: Any, schema: Schema, *, source: str) -> dict[str, Any]:
+    if not isinstance(entry, Mapping):
+        raise ValueError(f"{source}: expected keys with values, got {entry!r}")
+    rule = schema["properties"]["blocks"]["items"]
+    own = rule["properties"]
+    sweeps = {key: schema["properties"][key] for key in sweep_keys(schema)}
+    block = _with_lists(entry, {"properties": {**sweeps, **own}})
+    check(block, {**rule, "properties": {**sweeps, **own}}, source=source)
+    return block
+
+
+def _with_lists(given: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+    """A single value of a list's key is a list of one."""
+
+    def as_list(key: str, value: Any) -> Any:
+        rule = schema["properties"].get(key, {})
+        wanted = rule.get("type") == "array"
+        return [value] if wanted and not isinstance(value, list) else value
+
+    return {key: as_list(key, value) for key, value in given.items()}

@@ -1,0 +1,319 @@
+"""Blocks, overrides and published numbers of an experiment file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from factories import make_site, read_experiment
+from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.experiment import Experiment, load_experiment
+from rankbench.matrix.plan import make_plan, read_plan
+
+pytestmark = pytest.mark.unit
+
+STUDY = """
+name: x
+model: lenet
+batch_size: 32
+source: {title: a study, base: alone}
+blocks:
+  - strategy: single
+    published: {label: alone, throughput: 332, memory_mib: [7885]}
+  - strategy: ddp
+    topology: 1x2
+    published:
+      - {label: two, throughput: 516, accuracy: 0.97, note: the log says 500}
+      - {label: two again, throughput: 517}
+  - {strategy: ddp, topology: [2x1, 4x1], batch_size: 16}
+overrides:
+  small: {batch_size: 8, topology: 1x2, launches: 2, epochs: null, steps: 5}
+"""
+
+
+def read(folder: Path, text: str, override: str | None) -> Experiment:
+    path = folder / "experiment.yaml"
+    path.write_text(text)
+    return load_experiment(path, load_catalog(), cuda=False, override=override)
+
+
+# --- bad input ----------------------------------------------------------------------
+
+
+def with_block(block: str, top: str = "strategy: ddp") -> str:
+    return f"name: x\n{top}\nblocks:\n  - {{topology: 1x1}}\n  - {block}\n"
+
+
+PUBLISHED = "{published: {label: a, throughput: 1}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        pytest.param(
+            with_block("{topolgy: 1x2}"),
+            "block 2: unknown key 'topolgy'; did you mean 'topology'? (known keys: ",
+            id="misspelt key",
+        ),
+        pytest.param(
+            with_block("{launches: 3}"),
+            "block 2: unknown key 'launches'",
+            id="key of the whole file",
+        ),
+        pytest.param(
+            with_block("{topology: 2x}"),
+            "block 2: topology: expected text like ^[1-9][0-9]*x[1-9][0-9]*$",
+            id="wrong value",
+        ),
+        pytest.param(
+            with_block("{strategy: dpd}"),
+            "block 2: strategy: 'dpd' is not one of ",
+            id="unknown strategy",
+        ),
+        pytest.param(
+            with_block("{strategy: {ddp: {bucket_bm: 1}}}"),
+            "block 2: strategy.ddp: unknown key 'bucket_bm'; did you mean 'bucket_mb'?",
+            id="unknown option",
+        ),
+        pytest.param(
+            with_block("{topology: 1x2}", top="model: lenet"),
+            "block 1: the key 'strategy' is missing",
+            id="no strategy anywhere",
+        ),
+        pytest.param(
+            with_block("ddp"),
+            "block 2: expected keys with values, got 'ddp'",
+            id="a name",
+        ),
+        pytest.param(
+            with_block("{strategy: [ddp, ddp]}"),
+            "block 2: the cell ddp.gloo.1x1.convnet.digits is listed twice",
+            id="twice in one block",
+        ),
+        pytest.param(
+            with_block("{device: cpu}"),
+            "block 2: ddp.gloo.1x1.convnet.digits and ddp.gloo.1x1.convnet.digits."
+            "device=cpu are the same cell here",
+            id="one cell by two names",
+        ),
+        pytest.param(
+            with_block(PUBLISHED.replace("throughput", "througput")),
+            "block 2: published: unknown key 'througput'; did you mean 'throughput'?",
+            id="unknown number",
+        ),
+        pytest.param(
+            with_block(PUBLISHED.replace("1}", "516/s}")),
+            "block 2: published.throughput: expected number, got string '516/s'",
+            id="number with its unit",
+        ),
+        pytest.param(
+            with_block("{published: {throughput: 1}}"),
+            "block 2: published: the key 'label' is missing",
+            id="no label",
+        ),
+        pytest.param(
+            with_block("{topology: [1x1, 1x2], published: {label: a}}"),
+            "block 2: published: belongs to one cell, this block has 2: "
+            "ddp.gloo.1x1.convnet.digits, ddp.gloo.1x2.convnet.digits",
+            id="published numbers of a sweep",
+        ),
+        pytest.param(
+            with_block(PUBLISHED),
+            "the key 'source' is missing",
+            id="numbers of nobody",
+        ),
+        pytest.param(
+            with_block(PUBLISHED) + "source: {title: t}",
+            "source: the key 'base' is missing",
+            id="numbers without a base",
+        ),
+        pytest.param(
+            with_block(PUBLISHED.replace("label: a", "label: alone"))
+            + "source: {title: t, base: aline}",
+            "source: base: no published row has the label 'aline'; did you mean "
+            "'alone'?",
+            id="unknown base",
+        ),
+        pytest.param(
+            with_block("{published: [{label: a}, {label: a}]}") + "source: {title: t}",
+            "published: label 'a' stands twice",
+            id="label twice",
+        ),
+        pytest.param(
+            with_block("{topology: 1x2, published: {label: a}}")
+            + "source: {title: t}\nexclude: topology=1x2",
+            "exclude: ddp.gloo.1x2.convnet.digits has published numbers",
+            id="published row excluded",
+        ),
+        pytest.param(
+            "name: x\nstrategy: ddp\nsource: {url: u}",
+            "source: the key 'title' is missing",
+            id="source without a title",
+        ),
+        pytest.param(
+            "name: x\nstrategy: ddp\noverrides: {small: {lanches: 2}}",
+            "overrides.small: unknown key 'lanches'; did you mean 'launches'?",
+            id="misspelt key of an override",
+        ),
+        pytest.param(
+            "name: x\nstrategy: ddp\noverrides: {small: {name: y}}",
+            "overrides.small: unknown key 'name'",
+            id="override of the name",
+        ),
+        pytest.param(
+            "name: x\nstrategy: ddp\noverrides: {small: 3}",
+            "overrides.small: expected object, got integer 3",
+            id="override that replaces nothing",
+        ),
+        pytest.param(
+            "name: x\nstrategy: ddp\noverrides: {a/b: {launches: 2}}",
+            "overrides: name: expected text like ",
+            id="override that is no folder's name",
+        ),
+    ],
+)
+def test_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=r"experiment\.yaml: ") as caught:
+        read_experiment(tmp_path, text)
+    said = str(caught.value)
+    assert said.startswith(f"{tmp_path / 'experiment.yaml'}: ")
+    assert complaint in said
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        (STUDY, "override 'smal': there is no such override; did you mean 'small'?"),
+        (STUDY, "(this file has: small)"),
+        ("name: x\nstrategy: ddp", "(this file has: none)"),
+    ],
+)
+def test_unknown_override(tmp_path: Path, text: str, complaint: str) -> None:
+    with pytest.raises(ValueError, match=r"experiment\.yaml: override") as caught:
+        read(tmp_path, text, "smal")
+    assert complaint in str(caught.value)
+
+
+def test_an_override_that_makes_a_published_cell_many(tmp_path: Path) -> None:
+    text = STUDY + "  wide: {topology: [1x1, 1x2]}\n"
+    with pytest.raises(ValueError, match="block 1: published: belongs to one cell"):
+        read(tmp_path, text, "wide")
+
+
+# --- good input ---------------------------------------------------------------------
+
+
+def test_blocks_are_joined_in_their_order(tmp_path: Path) -> None:
+    cells = read_experiment(tmp_path, STUDY).cells
+    assert list(cells) == [
+        "single.none.1x1.lenet.digits.batch_size=32",
+        "ddp.gloo.1x2.lenet.digits.batch_size=32",
+        "ddp.gloo.2x1.lenet.digits.batch_size=16",
+        "ddp.gloo.4x1.lenet.digits.batch_size=16",
+    ]
+    assert {cell.model for cell in cells.values()} == {"lenet"}
+
+
+def test_a_block_makes_the_cells_that_a_file_of_its_own_would(tmp_path: Path) -> None:
+    block = "strategy: [single, ddp]\nbackend: [gloo, mpi]\nseed: 3"
+    alone = read_experiment(tmp_path, f"name: x\n{block}").cells
+    text = "name: x\nseed: 1\nblocks:\n  - strategy: [single, ddp]\n"
+    text += "    backend: [gloo, mpi]\n    seed: 3\n"
+    assert read_experiment(tmp_path, text).cells == alone
+
+
+def test_a_cell_of_two_blocks_is_one_row(tmp_path: Path) -> None:
+    text = with_block("{topology: [1x2, 1x1]}")
+    assert list(read_experiment(tmp_path, text).cells) == [
+        "ddp.gloo.1x1.convnet.digits",
+        "ddp.gloo.1x2.convnet.digits",
+    ]
+
+
+def test_no_blocks_are_as_none(tmp_path: Path) -> None:
+    text = "name: x\nstrategy: ddp\n"
+    plain = read_experiment(tmp_path, text)
+    assert read_experiment(tmp_path, text + "blocks: []").cells == plain.cells
+    assert plain.study is None
+    assert plain.override is None
+
+
+def test_exclude_works_on_all_blocks(tmp_path: Path) -> None:
+    cells = read_experiment(tmp_path, STUDY + "exclude: topology=2x1,4x1\n").cells
+    assert [cell.topology for cell in cells.values()] == ["1x1", "1x2"]
+
+
+def test_published_rows_know_their_cells(tmp_path: Path) -> None:
+    experiment = read_experiment(tmp_path, STUDY)
+    two = "ddp.gloo.1x2.lenet.digits.batch_size=32"
+    assert experiment.study == {
+        "source": {"title": "a study", "base": "alone"},
+        "rows": [
+            {
+                "label": "alone",
+                "throughput": 332,
+                "memory_mib": [7885],
+                "cell": "single.none.1x1.lenet.digits.batch_size=32",
+            },
+            {
+                "label": "two",
+                "throughput": 516,
+                "accuracy": 0.97,
+                "note": "the log says 500",
+                "cell": two,
+            },
+            {"label": "two again", "throughput": 517, "cell": two},
+        ],
+    }
+
+
+def test_published_rows_are_no_part_of_a_cell(tmp_path: Path) -> None:
+    text = with_block("{topology: 1x2}")
+    plain = read_experiment(tmp_path, text).cells
+    text = with_block("{topology: 1x2, published: {label: a, throughput: 1}}")
+    assert (
+        read_experiment(tmp_path, text + "source: {title: t, base: a}").cells == plain
+    )
+
+
+def test_a_row_may_have_no_numbers(tmp_path: Path) -> None:
+    text = with_block("{topology: 1x2, published: {label: a, note: a picture}}")
+    study = read_experiment(tmp_path, text + "source: {title: t}").study
+    assert study is not None
+    assert [row["label"] for row in study["rows"]] == ["a"]
+
+
+def test_an_override_replaces_keys_of_the_top_and_of_blocks(tmp_path: Path) -> None:
+    experiment = read(tmp_path, STUDY, "small")
+    assert experiment.name == "x-small"
+    assert experiment.override == "small"
+    assert list(experiment.cells) == [
+        "single.none.1x2.lenet.digits.batch_size=8",
+        "ddp.gloo.1x2.lenet.digits.batch_size=8",
+    ]
+    assert experiment.values["launches"] == 2
+    assert {cell.steps for cell in experiment.cells.values()} == {5}
+    assert experiment.study is not None
+    assert {row["cell"] for row in experiment.study["rows"]} == set(experiment.cells)
+
+
+def test_without_its_name_an_override_changes_nothing(tmp_path: Path) -> None:
+    text = STUDY[: STUDY.index("overrides")]
+    with_it, without = (read(tmp_path, each, None) for each in (STUDY, text))
+    assert with_it.cells == without.cells
+    assert with_it.name == "x"
+
+
+def test_the_plan_holds_the_study(tmp_path: Path) -> None:
+    experiment = read(tmp_path, STUDY, "small")
+    plan = make_plan(
+        experiment, make_site(), load_catalog(), code="c0de", source="experiment.yaml"
+    )
+    path = tmp_path / "plan.json"
+    path.write_bytes(plan.to_json())
+    assert read_plan(path) == plan
+    header = json.loads(path.read_text())["experiment"]
+    assert header["override"] == "small"
+    assert header["study"] == experiment.study
