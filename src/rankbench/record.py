@@ -128,8 +128,8 @@ class Layout:
     def launch(self, cell_id: str, attempt: int, launch: int) -> Path:
         return self.attempt(cell_id, attempt) / str(launch)
 
-    def table(self, suffix: str) -> Path:
-        return self.root / f"table.{suffix}"
+    def table(self, suffix: str, name: str = "table") -> Path:
+        return self.root / f"{name}.{suffix}"
 
     def plot(self, name: str, suffix: str) -> Path:
         return self.root / "plots" / f"{name}.{suffix}"

@@ -68,6 +68,7 @@ def write_plan(
     *,
     name: str = "quickstart",
     launches: int = 6,
+    study: dict[str, Any] | None = None,
 ) -> Layout:
     layout = Layout(root)
     plan = {
@@ -78,6 +79,8 @@ def write_plan(
             "sha256": "0" * 64,
             "launches": launches,
             "time_limit": 60,
+            "override": None,
+            "study": study,
         },
         "site": {},
         "code": {"rank": CODE},

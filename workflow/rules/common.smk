@@ -35,7 +35,11 @@ except ValueError as error:
 
 LAYOUT = RUN.layout
 
-RESULTS = [str(LAYOUT.table(suffix)) for suffix in ("csv", "md", "html", "tex")] + [
+RESULTS = [str(LAYOUT.table(suffix)) for suffix in ("csv", "md", "html", "tex")]
+RESULTS += [str(LAYOUT.table(suffix, "loading")) for suffix in ("csv", "md")]
+if RUN.plan.has_published_rows:
+    RESULTS += [str(LAYOUT.table(suffix, "published")) for suffix in ("csv", "md")]
+RESULTS += [
     str(LAYOUT.plot(name, suffix))
     for name in ("scaling", "phases")
     for suffix in ("svg", "png")

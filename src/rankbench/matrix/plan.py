@@ -58,6 +58,12 @@ class Plan:
         return str(self.experiment["name"])
 
     @property
+    def has_published_rows(self) -> bool:
+        """Whether some cells repeat what somebody has published."""
+        study = self.experiment["study"]
+        return bool(study and study["rows"])
+
+    @property
     def feasible(self) -> list[PlannedCell]:
         return [c for c in self.cells.values() if c.infeasible is None]
 

@@ -1,4 +1,4 @@
-"""The table as Markdown and as LaTeX."""
+"""Tables as CSV, as Markdown and as LaTeX."""
 
 from __future__ import annotations
 
@@ -10,11 +10,22 @@ import pandas as pd
 
 from rankbench.record import first_line
 from rankbench.results.notes import Note
-from rankbench.results.text import SHOWN, Text
+from rankbench.results.text import SHOWN, Grid, Text, figures
 from rankbench.results.utilisation import ABOUT, Usage
 
 # The notes have the whole reason.
 _REASON_WIDTH = 60
+
+
+def to_csv(table: pd.DataFrame) -> str:
+    """A table as text that two machines write alike."""
+    text: str = table.to_csv(index=False, float_format=_figures, lineterminator="\n")
+    return text
+
+
+def _figures(value: object) -> str:
+    assert isinstance(value, float)
+    return figures(value)
 
 
 def to_markdown(
@@ -26,15 +37,45 @@ def to_markdown(
     """A page with the table, its notes, and who was busy."""
     frame = _frame(rows, list(SHOWN))
     frame["reason"] = [first_line(text, _REASON_WIDTH) for text in frame["reason"]]
-    frame = frame.map(_escape_markdown)
-    align = ["left" if name is None else "right" for name in SHOWN.values()]
-    table = frame.to_markdown(index=False, disable_numparse=True, colalign=align)
-    listed = "\n".join(
+    table = _markdown_table(frame, [name is not None for name in SHOWN.values()])
+    listed = _markdown_list(notes)
+    busy = _usage_in_markdown(usage) if usage else ""
+    return f"# {_escape_markdown(title)}\n\n{table}\n\n{listed}\n{busy}"
+
+
+def grids_to_markdown(
+    title: str,
+    grids: Sequence[Grid],
+    *,
+    before: Sequence[Note] = (),
+    after: Sequence[Note] = (),
+) -> str:
+    """A page of several tables, with notes before and after them."""
+    parts = [f"# {_escape_markdown(title)}", _markdown_list(before)]
+    for grid in grids:
+        frame = pd.DataFrame(
+            [[str(text) for text in row] for row in grid.rows],
+            columns=list(grid.columns),
+            dtype=object,
+        )
+        parts.append(f"## {_escape_markdown(grid.title)}")
+        parts.append(_markdown_table(frame, list(grid.columns.values())))
+    parts.append(_markdown_list(after))
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _markdown_table(frame: pd.DataFrame, numbers: Sequence[bool]) -> str:
+    align = ["right" if number else "left" for number in numbers]
+    escaped = frame.map(_escape_markdown)
+    text: str = escaped.to_markdown(index=False, disable_numparse=True, colalign=align)
+    return text
+
+
+def _markdown_list(notes: Sequence[Note]) -> str:
+    return "\n".join(
         f"- **{_escape_markdown(note.term)}**: {_escape_markdown(note.text)}"
         for note in notes
     )
-    busy = _usage_in_markdown(usage) if usage else ""
-    return f"# {_escape_markdown(title)}\n\n{table}\n\n{listed}\n{busy}"
 
 
 def _usage_in_markdown(usage: Sequence[Usage]) -> str:

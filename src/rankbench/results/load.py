@@ -20,6 +20,7 @@ from rankbench.record import (
     read_json,
 )
 from rankbench.results.launches import Launch, read_launch
+from rankbench.results.study import Study, read_study
 
 PLAN_VERSION = 1
 
@@ -60,10 +61,11 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """An experiment's rows, in the order of the plan."""
+    """An experiment's rows, in the order of the plan, and what a source published."""
 
     experiment: str
     rows: tuple[Row, ...]
+    study: Study | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +94,12 @@ def load(layout: Layout) -> Results:
     Raises:
         ValueError: there is no plan, or a file is damaged; the message names it.
     """
-    name, cells = _read_plan(layout.plan)
-    return Results(name, tuple(_load_row(layout, planned) for planned in cells))
+    name, cells, study = _read_plan(layout.plan)
+    rows = tuple(_load_row(layout, planned) for planned in cells)
+    return Results(name, rows, study)
 
 
-def _read_plan(path: Path) -> tuple[str, list[_Planned]]:
+def _read_plan(path: Path) -> tuple[str, list[_Planned], Study | None]:
     if not path.exists():
         raise ValueError(f"{path} does not exist: run snakemake to make the plan")
     plan = read_json(path)
@@ -106,7 +109,7 @@ def _read_plan(path: Path) -> tuple[str, list[_Planned]]:
             f"{path} has plan schema {version}, this rankbench reads {PLAN_VERSION}"
         )
     try:
-        return plan["experiment"]["name"], [
+        cells = [
             _Planned(
                 id=entry["id"],
                 hash=entry["hash"],
@@ -119,7 +122,10 @@ def _read_plan(path: Path) -> tuple[str, list[_Planned]]:
             )
             for entry in plan["cells"]
         ]
-    except (LookupError, TypeError, ValueError) as error:
+        # Plans of before there were studies have none.
+        study = read_study(plan["experiment"].get("study"), {c.id for c in cells})
+        return plan["experiment"]["name"], cells, study
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
 
 

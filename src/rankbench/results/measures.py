@@ -35,6 +35,31 @@ class Measures:
     phase_ms: dict[str, float]
     torch: str
 
+    @property
+    def load_ms(self) -> float:
+        """Waiting for data, of a step."""
+        return self.phase_ms.get("load", 0.0)
+
+    @property
+    def transfer_ms(self) -> float:
+        """Copies to the device, of a step."""
+        return self.phase_ms.get("transfer", 0.0)
+
+    @property
+    def update_ms(self) -> float:
+        """All of a step but the waiting for data."""
+        return sum(self.phase_ms.values()) - self.load_ms
+
+    @property
+    def compute_ms(self) -> float:
+        """All of a step but data: arithmetic and communication."""
+        return self.update_ms - self.transfer_ms
+
+    @property
+    def load_share(self) -> float:
+        """Share of a step that waits for data, 0 to 1."""
+        return self.load_ms / (self.load_ms + self.update_ms)
+
 
 def measure(launch: Launch) -> Measures:
     """Reduce a launch that succeeded.

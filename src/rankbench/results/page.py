@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import jinja2
 
 from rankbench.results.notes import Note
+from rankbench.results.published import Beside
 from rankbench.results.text import SHOWN, Text
 from rankbench.results.utilisation import ABOUT, Usage
 
@@ -17,6 +18,7 @@ body { margin: 0 auto; max-width: 90rem; padding: 2rem 1.5rem 4rem; color: var(-
   background: #fff; font: 15px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif; }
 h1 { margin: 0; font-size: 1.7rem; }
 h2 { margin: 2.5rem 0 .75rem; font-size: 1.15rem; }
+h3 { margin: 1.5rem 0 .5rem; font-size: 1rem; }
 .sub { margin: .25rem 0 1.5rem; color: var(--faint); }
 .scroll { max-height: 85vh; overflow: auto; border: 1px solid var(--line);
   border-radius: 8px; }
@@ -34,6 +36,7 @@ thead th:first-child { z-index: 3; background: var(--head); }
 tbody tr:hover td { background: #f8fafc; }
 td.number, th.number { text-align: right; }
 .interval { display: block; color: var(--faint); font-size: .78rem; }
+td.words { white-space: normal; overflow-wrap: anywhere; }
 td.reason { white-space: normal; color: var(--faint); }
 code { font: .92em ui-monospace, SFMono-Regular, Menlo, Consolas, monospace; }
 .status { display: inline-block; padding: 0 .55em; border-radius: 1em;
@@ -100,6 +103,44 @@ all columns: <a href="table.csv">table.csv</a></p>
 </tbody>
 </table>
 </div>
+{%- if beside %}
+<h2>Published numbers</h2>
+<dl>
+{%- for note in beside.about %}
+<dt>{{ note.term }}</dt><dd>{{ note.text }}</dd>
+{%- endfor %}
+</dl>
+{%- for grid in beside.grids %}
+<h3>{{ grid.title }}</h3>
+<div class="scroll">
+<table>
+<thead>
+<tr>
+{%- for column, number in grid.columns.items() %}
+<th scope="col"{% if number %} class="number"{% endif %}>{{ column }}</th>
+{%- endfor %}
+</tr>
+</thead>
+<tbody>
+{%- for row in grid.rows %}
+<tr>
+{%- for text in row %}
+<td class="{{ 'number' if loop.index0 in grid.numbers else 'words' }}">{{ text.value }}
+{%- if text.interval %} <span class="interval">{{ text.interval }}</span>
+{%- endif %}</td>
+{%- endfor %}
+</tr>
+{%- endfor %}
+</tbody>
+</table>
+</div>
+{%- endfor %}
+<dl>
+{%- for note in beside.notes %}
+<dt>{{ note.term }}</dt><dd>{{ note.text }}</dd>
+{%- endfor %}
+</dl>
+{%- endif %}
 <h2>Plots</h2>
 {%- for name, caption in plots %}
 <figure>
@@ -153,6 +194,7 @@ def to_html(
     rows: Sequence[dict[str, Text]],
     notes: Sequence[Note],
     usage: Sequence[Usage] = (),
+    beside: Beside | None = None,
 ) -> str:
     """The whole page; every text in it is escaped."""
     environment = jinja2.Environment(
@@ -168,4 +210,5 @@ def to_html(
         notes=notes,
         usage=usage,
         about=ABOUT,
+        beside=beside,
     )

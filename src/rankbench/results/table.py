@@ -8,12 +8,18 @@ from typing import Any
 import pandas as pd
 
 from rankbench.record import Layout, write_if_changed
-from rankbench.results.documents import to_latex, to_markdown
+from rankbench.results import loading, published
+from rankbench.results.documents import (
+    grids_to_markdown,
+    to_csv,
+    to_latex,
+    to_markdown,
+)
 from rankbench.results.load import Results, load
 from rankbench.results.notes import collect_notes
 from rankbench.results.page import to_html
 from rankbench.results.summary import Summary, summarise
-from rankbench.results.text import describe_base, figures, round_figures, show_rows
+from rankbench.results.text import describe_base, round_figures, show_rows
 from rankbench.results.utilisation import collect_usage
 
 ESTIMATES = (
@@ -62,23 +68,43 @@ COLUMNS = tuple(
 
 
 def build(layout: Layout) -> None:
-    """Write table.csv, .md, .html and .tex: functions of plan and records alone.
+    """Write tables: functions of plan and records alone.
+
+    table.csv, .md, .html and .tex; loading.csv and .md; published.csv and .md where the
+    experiment repeats published numbers.
 
     Raises:
         ValueError: the plan, a record or its steps are damaged; the message names it.
     """
     results = load(layout)
     summaries = summarise(results)
-    rows, notes = show_rows(summaries), collect_notes(summaries)
+    title, study, rows = results.experiment, results.study, show_rows(summaries)
+    notes = [*collect_notes(summaries), *loading.explain(summaries)]
     usage = collect_usage(results.rows)
+    beside = published.show(study, summaries) if study else None
     texts = {
-        "csv": to_csv(make_table(results, summaries)),
-        "md": to_markdown(results.experiment, rows, notes, usage),
-        "html": to_html(results.experiment, rows, notes, usage),
-        "tex": to_latex(results.experiment, rows, notes),
+        layout.table("csv"): to_csv(make_table(results, summaries)),
+        layout.table("md"): to_markdown(title, rows, notes, usage),
+        layout.table("html"): to_html(title, rows, notes, usage, beside),
+        layout.table("tex"): to_latex(title, rows, notes),
+        layout.table("csv", "loading"): to_csv(loading.make_frame(summaries)),
+        layout.table("md", "loading"): grids_to_markdown(
+            f"{title}: loading",
+            [loading.show_parts(summaries)],
+            after=loading.explain(summaries),
+        ),
     }
-    for suffix, text in texts.items():
-        write_if_changed(layout.table(suffix), text.encode())
+    if study and beside:
+        frame = published.make_frame(study, summaries)
+        texts[layout.table("csv", "published")] = to_csv(frame)
+        texts[layout.table("md", "published")] = grids_to_markdown(
+            f"{title}: published and measured",
+            beside.grids,
+            before=beside.about,
+            after=beside.notes,
+        )
+    for path, text in texts.items():
+        write_if_changed(path, text.encode())
 
 
 def make_table(results: Results, summaries: Sequence[Summary]) -> pd.DataFrame:
@@ -87,17 +113,6 @@ def make_table(results: Results, summaries: Sequence[Summary]) -> pd.DataFrame:
     table = pd.DataFrame(rows, columns=list(COLUMNS))
     numbers = [f"{name}{end}" for name in ESTIMATES for end in ("", "_lo", "_hi")]
     return table.astype({**dict.fromkeys(numbers, "float64"), "attempt": "Int64"})
-
-
-def to_csv(table: pd.DataFrame) -> str:
-    """The table as text that two machines write alike."""
-    text: str = table.to_csv(index=False, float_format=_figures, lineterminator="\n")
-    return text
-
-
-def _figures(value: object) -> str:
-    assert isinstance(value, float)
-    return figures(value)
 
 
 def _columns(summary: Summary) -> dict[str, Any]:

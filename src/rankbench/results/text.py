@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -24,6 +25,26 @@ SHOWN = {
     "marks": None,
     "reason": None,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """A table for readers.
+
+    Attributes:
+        title: of the table.
+        columns: heading -> whether its fields are numbers.
+        rows: as many fields as there are columns.
+    """
+
+    title: str
+    columns: Mapping[str, bool]
+    rows: Sequence[Sequence[Text]]
+
+    @property
+    def numbers(self) -> set[int]:
+        """Places of the columns that hold numbers."""
+        return {i for i, number in enumerate(self.columns.values()) if number}
 
 
 class Text(NamedTuple):

@@ -1,0 +1,223 @@
+"""Published numbers beside measured ones, and what loading has to do with a step."""
+
+from __future__ import annotations
+
+import csv
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from rankbench.record import Layout
+from rankbench.results import loading, table
+from rankbench.results.load import load
+from rankbench.results.summary import summarise
+from unit.synthetic import (
+    PHASES,
+    make_cell,
+    plan_cell,
+    write_example,
+    write_launches,
+    write_plan,
+)
+
+pytestmark = pytest.mark.unit
+
+SINGLE = "single.none.1x1.convnet.digits"
+DDP = "ddp.gloo.1x2.convnet.digits"
+NCCL = "ddp.nccl.1x2.convnet.digits"
+STUDY = {
+    "source": {"title": "A <study>", "hardware": "V100", "base": "one"},
+    "rows": [
+        {
+            "label": "one",
+            "cell": SINGLE,
+            "throughput": 332,
+            "step_ms": 193,
+            "memory_mib": [7885],
+            "accuracy": 0.98,
+        },
+        {
+            "label": "two",
+            "cell": DDP,
+            "throughput": 516,
+            "memory_mib": [9114, 7782],
+            "load_ms": 6.4,
+            "note": "the log says | 500",
+        },
+        {"label": "two, nccl", "cell": NCCL, "throughput": 583, "accuracy": 0.9},
+        {"label": "a picture", "cell": DDP},
+    ],
+}
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    single, ddp = plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))
+    nccl = plan_cell(make_cell("ddp", "1x2", backend="nccl"), infeasible="no GPU here")
+    layout = write_plan(tmp_path, [single, ddp, nccl], study=STUDY)
+    write_launches(layout, single, rate=800)
+    write_launches(layout, ddp, rate=1500)
+    table.build(layout)
+    return layout
+
+
+def read_lines(layout: Layout) -> dict[tuple[str, str], dict[str, str]]:
+    with layout.table("csv", "published").open(newline="") as file:
+        return {(r["label"], r["quantity"]): r for r in csv.DictReader(file)}
+
+
+def test_every_published_number_has_a_line(layout):
+    expected = {
+        (row["label"], key)
+        for row in STUDY["rows"]
+        for key in row.keys() - {"label", "cell", "note"}
+    }
+    assert read_lines(layout).keys() == expected | {("a picture", "")}
+
+
+def test_each_side_is_divided_by_its_own_base(layout):
+    line = read_lines(layout)["two", "throughput"]
+    assert (line["cell"], line["status"], line["base"]) == (DDP, "ok", "one")
+    # As in the table: 1.005 times the nominal rates are the medians.
+    assert (line["measured"], line["published"]) == ("1508", "516")
+    assert float(line["ratio"]) == pytest.approx(1500 / 800, rel=1e-3)
+    assert float(line["ratio_lo"]) < 1500 / 800 < float(line["ratio_hi"])
+    assert float(line["published_ratio"]) == pytest.approx(516 / 332, rel=1e-3)
+
+
+def test_the_base_is_its_own_base(layout):
+    line = read_lines(layout)["one", "throughput"]
+    assert (line["ratio"], line["ratio_lo"], line["published_ratio"]) == ("1", "", "1")
+
+
+def test_of_several_devices_the_largest_counts(layout):
+    line = read_lines(layout)["two", "memory_mib"]
+    assert (line["published"], line["published_each"]) == ("9114", "9114 7782")
+    assert float(line["published_ratio"]) == pytest.approx(9114 / 7885, rel=1e-3)
+    assert line["measured"] == "351"
+
+
+def test_a_number_that_the_base_lacks_has_no_published_ratio(layout):
+    line = read_lines(layout)["two", "load_ms"]
+    assert line["measured"]
+    assert line["ratio"]
+    assert (line["published"], line["published_ratio"]) == ("6.4", "")
+
+
+def test_accuracy_has_no_ratio(layout):
+    line = read_lines(layout)["one", "accuracy"]
+    assert (line["measured"], line["published"]) == ("0.97", "0.98")
+    assert (line["ratio"], line["published_ratio"]) == ("", "")
+
+
+def test_a_row_that_cannot_run_keeps_what_was_published(layout):
+    line = read_lines(layout)["two, nccl", "throughput"]
+    assert (line["status"], line["reason"]) == ("unsupported", "no GPU here")
+    assert (line["measured"], line["ratio"], line["published"]) == ("", "", "583")
+
+
+def test_the_table_itself_knows_nothing_of_it(layout, tmp_path):
+    plain = write_plan(tmp_path / "plain", [])
+    table.build(plain)
+    header = plain.table("csv").read_text().splitlines()[0]
+    assert layout.table("csv").read_text().splitlines()[0] == header
+    assert "332" not in layout.table("md").read_text()
+    assert not plain.table("csv", "published").exists()
+
+
+def test_markdown_has_the_source_the_reading_and_the_notes(layout):
+    text = layout.table("md", "published").read_text()
+    assert "- **title**: A &lt;study&gt;" in text
+    assert "compare no absolute value across the two sides" in text
+    assert f"- **base**: one: {SINGLE}" in text
+    assert r"- **two**: the log says \| 500" in text
+    headings = [line[3:] for line in text.splitlines() if line.startswith("## ")]
+    assert headings[0] == "rows"
+    assert headings[1] == "throughput (samples/s)"
+    assert "9114 / 7782" in text
+
+
+class Words(HTMLParser):
+    """Tags and text of a page."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_the_page_shows_it_escaped(layout):
+    page = Words(layout.table("html").read_text())
+    assert "study" not in page.tags
+    assert "A <study>" in page.text
+    assert "the log says | 500" in page.text
+    assert "published / its base" in page.text
+
+
+@pytest.mark.parametrize(
+    ("whole", "damaged"),
+    [
+        ('"label": "one"', '"lable": "one"'),
+        (f'"label": "one", "cell": "{SINGLE}"', '"label": "one", "cell": "gone"'),
+        ('"rows": [', '"rows": [3, '),
+    ],
+)
+def test_a_damaged_study_is_named(layout, whole, damaged):
+    text = layout.plan.read_text()
+    assert whole in text
+    layout.plan.write_text(text.replace(whole, damaged))
+    with pytest.raises(ValueError, match=r"plan\.json is damaged"):
+        table.build(layout)
+
+
+def test_plans_of_before_have_no_study(tmp_path):
+    layout = write_plan(tmp_path, [])
+    layout.plan.write_text(layout.plan.read_text().replace(', "study": null', ""))
+    assert load(layout).study is None
+
+
+# --- loading ------------------------------------------------------------------------
+
+
+def test_loading_is_told_from_the_rest_of_a_step(tmp_path):
+    planned = plan_cell(make_cell("ddp", "1x1", num_workers=2, augment="affine"))
+    layout = write_plan(tmp_path, [planned])
+    write_launches(layout, planned)
+    table.build(layout)
+    with layout.table("csv", "loading").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["num_workers"], row["augment"]) == ("2", "affine")
+    parts = [float(row[f"{name}_ms"]) for name in ("load", "transfer", "compute")]
+    # The shares of the synthetic steps.
+    shares = [part / sum(parts) for part in parts]
+    assert shares == pytest.approx([0.06, 0.02, 0.92], rel=1e-3)
+    assert float(row["load_share"]) == pytest.approx(0.06, rel=1e-3)
+    assert float(row["load_ms_lo"]) < parts[0] < float(row["load_ms_hi"])
+
+
+@pytest.mark.parametrize(
+    ("phases", "share"), [(PHASES, None), (["load", "transfer"], "75%")]
+)
+def test_loading_that_dominates_is_explained(tmp_path, phases, share):
+    planned = plan_cell(make_cell("single"), phases=phases)
+    layout = write_plan(tmp_path, [planned])
+    write_launches(layout, planned)
+    table.build(layout)
+    for suffix, name in (("md", "loading"), ("md", "table"), ("html", "table")):
+        text = layout.table(suffix, name).read_text().replace("\\", "")
+        said = f"loading takes {share} of the step with num_workers 0" in text
+        assert said == (share is not None)
+
+
+def test_only_what_was_measured_has_a_time(tmp_path):
+    summaries = summarise(load(write_example(tmp_path)))
+    ok = [s.row.id for s in summaries if s.row.status == "ok"]
+    assert [str(row[0]) for row in loading.show_parts(summaries).rows] == ok
