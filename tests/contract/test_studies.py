@@ -1,0 +1,126 @@
+"""Every file of studies/: it plans here and in full, and its source is all there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from factories import make_site
+from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.experiment import load_experiment
+from rankbench.matrix.plan import Plan, make_plan
+from rankbench.matrix.site import Site
+
+pytestmark = pytest.mark.contract
+
+ROOT = Path(__file__).resolve().parents[2]
+STUDIES = sorted(ROOT.glob("studies/*.yaml"))
+DOCS = (ROOT / "docs/experiments.md").read_text()
+OVERRIDE = "laptop"
+
+each_study = pytest.mark.parametrize("path", STUDIES, ids=lambda path: path.stem)
+
+
+def plan(path: Path, override: str | None, site: Site) -> Plan:
+    experiment = load_experiment(path, load_catalog(), cuda=False, override=override)
+    return make_plan(experiment, site, load_catalog(), code="c0de", source=path.name)
+
+
+def published_labels(path: Path) -> list[str]:
+    """As they stand in the file, by a reader of its own."""
+    labels = []
+    for block in yaml.safe_load(path.read_text())["blocks"]:
+        rows = block.get("published", [])
+        labels += [row["label"] for row in (rows if isinstance(rows, list) else [rows])]
+    return labels
+
+
+def collect_keys(value: Any) -> set[str]:
+    """Keys of a file, but the names of overrides and of strategies' options."""
+    keys = set(value)
+    for key, inner in value.items():
+        nested = inner if isinstance(inner, list) else [inner]
+        if key == "overrides":
+            nested = list(inner.values())
+        if key in ("blocks", "published", "source", "overrides"):
+            keys |= {k for entry in nested for k in collect_keys(entry)}
+    return keys
+
+
+def test_there_is_one_for_each_source() -> None:
+    assert len(STUDIES) >= 4
+
+
+@each_study
+def test_its_name_is_its_file(path: Path) -> None:
+    assert load_experiment(path, load_catalog(), cuda=False).name == path.stem
+
+
+@each_study
+def test_it_runs_on_two_cores(path: Path) -> None:
+    small = plan(path, OVERRIDE, make_site())
+    assert small.name == f"{path.stem}-{OVERRIDE}"
+    assert small.feasible
+    for cell in small.feasible:
+        assert cell.cell.device == "cpu"
+        assert cell.cell.data in ("digits", "synthetic"), "nothing to download"
+    assert small.experiment["launches"] <= 2
+
+
+@each_study
+def test_more_hosts_are_all_that_its_rows_on_several_hosts_want(path: Path) -> None:
+    wanted = {c.cell.topology for c in plan(path, None, make_site()).cells.values()}
+    many = [topology for topology in wanted if not topology.startswith("1x")]
+    cluster = plan(path, OVERRIDE, make_site(nodes=4, cores=8))
+    feasible = {cell.cell.topology for cell in cluster.feasible}
+    assert set(many) <= feasible
+
+
+@each_study
+@pytest.mark.parametrize("override", [None, OVERRIDE])
+def test_every_published_row_has_its_cell(path: Path, override: str | None) -> None:
+    planned = plan(path, override, make_site())
+    study = planned.experiment["study"]
+    assert [row["label"] for row in study["rows"]] == published_labels(path)
+    assert all(row["cell"] in planned.cells for row in study["rows"])
+
+
+@each_study
+def test_the_override_keeps_its_rows_apart(path: Path) -> None:
+    def cells(override: str | None) -> list[list[str]]:
+        rows = plan(path, override, make_site()).experiment["study"]["rows"]
+        groups: dict[str, list[str]] = {}
+        for row in rows:
+            groups.setdefault(row["cell"], []).append(row["label"])
+        return list(groups.values())
+
+    assert cells(OVERRIDE) == cells(None)
+
+
+@each_study
+def test_docs_explain_its_keys(path: Path) -> None:
+    keys = collect_keys(yaml.safe_load(path.read_text()))
+    explained = set(re.findall(r"`(\w+)`", DOCS))
+    assert not keys - explained
+
+
+@each_study
+def test_docs_list_it(path: Path) -> None:
+    assert f"`studies/{path.name}`" in (ROOT / "docs/studies.md").read_text()
+
+
+def test_rows_of_the_v100_table_have_the_topology_that_they_name() -> None:
+    path = ROOT / "studies/resnet50-mnist-v100.yaml"
+    planned = plan(path, None, make_site())
+    checked = 0
+    for row in planned.experiment["study"]["rows"]:
+        named = re.search(r", (\d) V100(?: x (\d) node)?$", row["label"])
+        if named:
+            topology = f"{named[2] or 1}x{named[1]}"
+            assert planned.cells[row["cell"]].cell.topology == topology, row["label"]
+            checked += 1
+    assert checked >= 10
