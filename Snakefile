@@ -2,7 +2,8 @@
 #
 #   snakemake --profile local_profile                                    one machine
 #   snakemake --profile local_profile -n                                 what would run, why not
-#   snakemake --profile local_profile --config experiment=studies/x.yaml
+#   snakemake --profile local_profile --config experiment=studies/x.yaml                 a study in full
+#   snakemake --profile local_profile --config experiment=studies/x.yaml override=laptop   and scaled down
 #   snakemake --profile local_profile --config only='strategy=ddp'       part of the matrix
 #   snakemake --profile local_profile --config rerun=CELL                one cell again
 from snakemake.utils import min_version

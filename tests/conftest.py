@@ -155,7 +155,7 @@ def digits_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copy_project(destination: Path) -> Project:
     for name in ("Snakefile", "config.yaml"):
         shutil.copy(ROOT / name, destination / name)
-    for name in ("src", "workflow", "local_profile"):
+    for name in ("src", "workflow", "local_profile", "studies"):
         shutil.copytree(
             ROOT / name,
             destination / name,

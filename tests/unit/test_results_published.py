@@ -126,6 +126,15 @@ def test_the_table_itself_knows_nothing_of_it(layout, tmp_path):
     assert not plain.table("csv", "published").exists()
 
 
+def test_an_override_is_named(tmp_path):
+    layout = write_plan(tmp_path, [], study={"source": {"title": "t"}, "rows": []})
+    text = layout.plan.read_text().replace('"override": null', '"override": "laptop"')
+    layout.plan.write_text(text)
+    table.build(layout)
+    said = "- **override**: laptop: what was measured is smaller"
+    assert said in layout.table("md", "published").read_text()
+
+
 def test_markdown_has_the_source_the_reading_and_the_notes(layout):
     text = layout.table("md", "published").read_text()
     assert "- **title**: A &lt;study&gt;" in text
@@ -136,6 +145,17 @@ def test_markdown_has_the_source_the_reading_and_the_notes(layout):
     assert headings[0] == "rows"
     assert headings[1] == "throughput (samples/s)"
     assert "9114 / 7782" in text
+
+
+def test_a_source_without_numbers_is_shown_all_the_same(tmp_path):
+    study = {"source": {"title": "a lab", "note": "its tables are empty"}, "rows": []}
+    layout = write_plan(tmp_path, [plan_cell(make_cell("single"))], study=study)
+    table.build(layout)
+    text = layout.table("md", "published").read_text()
+    assert "- **note**: its tables are empty" in text
+    assert "|" not in text
+    assert layout.table("csv", "published").read_text().count("\n") == 1
+    assert "its tables are empty" in layout.table("html").read_text()
 
 
 class Words(HTMLParser):
@@ -180,7 +200,9 @@ def test_a_damaged_study_is_named(layout, whole, damaged):
 
 def test_plans_of_before_have_no_study(tmp_path):
     layout = write_plan(tmp_path, [])
-    layout.plan.write_text(layout.plan.read_text().replace(', "study": null', ""))
+    old = layout.plan.read_text().replace(', "override": null, "study": null', "")
+    assert "study" not in old
+    layout.plan.write_text(old)
     assert load(layout).study is None
 
 
@@ -203,18 +225,25 @@ def test_loading_is_told_from_the_rest_of_a_step(tmp_path):
     assert float(row["load_ms_lo"]) < parts[0] < float(row["load_ms_hi"])
 
 
+# The synthetic host has two cores, and `single` one rank.
 @pytest.mark.parametrize(
-    ("phases", "share"), [(PHASES, None), (["load", "transfer"], "75%")]
+    ("phases", "workers", "remedy"),
+    [
+        (PHASES, 0, None),
+        (["load", "transfer"], 0, "more workers would help, more devices would not"),
+        (["load", "transfer"], 1, "all 2 cores already; cheaper loading would help"),
+    ],
 )
-def test_loading_that_dominates_is_explained(tmp_path, phases, share):
-    planned = plan_cell(make_cell("single"), phases=phases)
+def test_loading_that_dominates_is_explained(tmp_path, phases, workers, remedy):
+    planned = plan_cell(make_cell("single", num_workers=workers), phases=phases)
     layout = write_plan(tmp_path, [planned])
     write_launches(layout, planned)
     table.build(layout)
     for suffix, name in (("md", "loading"), ("md", "table"), ("html", "table")):
         text = layout.table(suffix, name).read_text().replace("\\", "")
-        said = f"loading takes {share} of the step with num_workers 0" in text
-        assert said == (share is not None)
+        said = f"loading takes 75% of the step with num_workers {workers}: "
+        assert (said in text) == (remedy is not None)
+        assert remedy is None or remedy in text
 
 
 def test_only_what_was_measured_has_a_time(tmp_path):

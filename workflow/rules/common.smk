@@ -37,7 +37,7 @@ LAYOUT = RUN.layout
 
 RESULTS = [str(LAYOUT.table(suffix)) for suffix in ("csv", "md", "html", "tex")]
 RESULTS += [str(LAYOUT.table(suffix, "loading")) for suffix in ("csv", "md")]
-if RUN.plan.has_published_rows:
+if RUN.plan.is_study:
     RESULTS += [str(LAYOUT.table(suffix, "published")) for suffix in ("csv", "md")]
 RESULTS += [
     str(LAYOUT.plot(name, suffix))

@@ -58,10 +58,9 @@ class Plan:
         return str(self.experiment["name"])
 
     @property
-    def has_published_rows(self) -> bool:
-        """Whether some cells repeat what somebody has published."""
-        study = self.experiment["study"]
-        return bool(study and study["rows"])
+    def is_study(self) -> bool:
+        """Whether it repeats what somebody has published."""
+        return self.experiment.get("study") is not None
 
     @property
     def feasible(self) -> list[PlannedCell]:

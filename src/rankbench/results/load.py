@@ -122,8 +122,7 @@ def _read_plan(path: Path) -> tuple[str, list[_Planned], Study | None]:
             )
             for entry in plan["cells"]
         ]
-        # Plans of before there were studies have none.
-        study = read_study(plan["experiment"].get("study"), {c.id for c in cells})
+        study = read_study(plan["experiment"], {cell.id for cell in cells})
         return plan["experiment"]["name"], cells, study
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from rankbench.record import Record
 from rankbench.results.notes import Note
 from rankbench.results.statistics import Estimate, median
 from rankbench.results.summary import Summary
@@ -34,13 +35,22 @@ def explain(summaries: Sequence[Summary]) -> list[Note]:
         share = estimate_parts(summary)["load_share"].value
         if share >= DOMINATES:
             workers = summary.row.cell.num_workers
-            text = (
-                f"loading takes {share:.0%} of the step with num_workers {workers}: "
-                "more workers would help, where there are cores for them; more devices "
-                "would not."
-            )
-            notes.append(Note(summary.row.id, text))
+            said = f"loading takes {share:.0%} of the step with num_workers {workers}"
+            remedy = _remedy(summary.row.launches[0].record, workers)
+            notes.append(Note(summary.row.id, f"{said}: {remedy}"))
     return notes
+
+
+def _remedy(record: Record, workers: int) -> str:
+    """What helps against waiting for data."""
+    host = record["hosts"][0]
+    ranks = sum(rank["host"] == host["host"] for rank in record["ranks"])
+    if ranks * (1 + workers) < host["cores"]:
+        return "more workers would help, more devices would not."
+    return (
+        f"ranks and workers have all {host['cores']} cores already; cheaper loading "
+        "would help, more devices would not."
+    )
 
 
 def show_parts(summaries: Sequence[Summary]) -> Grid:

@@ -68,7 +68,8 @@ _PAGE = """\
 <body>
 <h1>{{ title }}</h1>
 <p class="sub">{{ rows | length }} cells, {{ ok }} ok &middot;
-all columns: <a href="table.csv">table.csv</a></p>
+all columns: <a href="table.csv">table.csv</a>;
+loading: <a href="loading.md">loading.md</a></p>
 <div class="scroll">
 <table>
 <thead>
@@ -105,6 +106,7 @@ all columns: <a href="table.csv">table.csv</a></p>
 </div>
 {%- if beside %}
 <h2>Published numbers</h2>
+<p class="sub">all columns: <a href="published.csv">published.csv</a></p>
 <dl>
 {%- for note in beside.about %}
 <dt>{{ note.term }}</dt><dd>{{ note.text }}</dd>

@@ -119,14 +119,17 @@ def show(study: Study, summaries: Sequence[Summary]) -> Beside:
     """The study as documents show it."""
     comparisons = compare(study, summaries)
     by_cell = {summary.row.id: summary for summary in summaries}
-    grids = [_show_rows(study, by_cell)]
+    grids = [_show_rows(study, by_cell)] if study.rows else []
     for name in QUANTITIES:
         found = [one for one in comparisons if one.quantity == name]
         if found:
             grids.append(_show_quantity(name, found))
     about = [Note(key, text) for key, text in study.source.items() if key != "base"]
-    about.append(Note("how to read", READING))
+    if study.override:
+        text = f"{study.override}: what was measured is smaller than what was published"
+        about.append(Note("override", f"{text}; the cells say how."))
     if study.base:
+        about.append(Note("how to read", READING))
         about.append(Note("base", f"{study.base.label}: {study.base.cell}"))
     notes = [Note(row.label, row.note) for row in study.rows if row.note]
     return Beside(about, grids, notes)

@@ -30,11 +30,13 @@ class Study:
 
     Attributes:
         source: title, url, hardware, software, settings, base, note; not each is there.
-        rows: at least one.
+        rows: none where the source has no numbers.
+        override: what the measured cells were scaled down by, or None.
     """
 
     source: Mapping[str, str]
     rows: tuple[Published, ...]
+    override: str | None = None
 
     @property
     def base(self) -> Published | None:
@@ -43,19 +45,21 @@ class Study:
         return next((row for row in self.rows if row.label == label), None)
 
 
-def read_study(value: Mapping[str, Any] | None, cells: Collection[str]) -> Study | None:
-    """The study of a plan with these cells; None where it has no published rows.
+def read_study(experiment: Mapping[str, Any], cells: Collection[str]) -> Study | None:
+    """The study of a plan with these cells; None where it repeats nobody's.
 
     Raises:
         LookupError, TypeError, AttributeError: the plan is damaged.
     """
-    if value is None or not value["rows"]:
+    # Plans of before there were studies have neither key.
+    value = experiment.get("study")
+    if value is None:
         return None
     rows = tuple(_read_row(row) for row in value["rows"])
     unknown = [row.cell for row in rows if row.cell not in cells]
     if unknown:
         raise LookupError(f"published rows of unknown cells: {', '.join(unknown)}")
-    return Study(value["source"], rows)
+    return Study(value["source"], rows, experiment.get("override"))
 
 
 def _read_row(row: Mapping[str, Any]) -> Published:
