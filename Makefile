@@ -4,11 +4,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
+# With MPI's headers there is more to build than without.
+EXTRAS := .venv/extras-$(if $(shell command -v mpicxx),mpi,gloo)
 
 # Measurements and tests would disturb each other, also under `make -j`.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-gpu lint status rerun table bench venv lock clean FORCE
+.PHONY: help quickstart test test-gpu lint status rerun table bench venv extras lock clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
@@ -54,15 +56,20 @@ bench: $(INSTALLED) ## rankbench itself against bare loops
 
 venv: $(INSTALLED) ## the environment alone, in .venv
 
-lock: ## renew requirements.lock, on Python 3.11; UPGRADE=1: newest versions
+extras: $(EXTRAS) ## Horovod and DeepSpeed into .venv; wants g++, make, and for MPI mpicxx
+
+lock: ## renew requirements.lock and -extras.txt, on Python 3.11; UPGRADE=1: newest versions
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
 	    echo "the lock is made with Python 3.11: make lock PYTHON=python3.11" >&2; exit 1; }
 	@$(PYTHON) -m venv build/lock
 	@build/lock/bin/pip install -q pip-tools==7.6.2
 	@CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile -q \
 	    $(if $(UPGRADE),--upgrade) --output-file requirements.lock pyproject.toml
-	@# The end of the file warns that torch is not in it, which is on purpose.
-	@sed -i '/^$$/,$$d' requirements.lock
+	@CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile -q \
+	    $(if $(UPGRADE),--upgrade) --extra extras --constraint requirements.lock \
+	    --output-file requirements-extras.txt pyproject.toml
+	@# The end of both warns that torch is not in them, which is on purpose.
+	@sed -i '/^$$/,$$d' requirements.lock requirements-extras.txt
 
 clean: ## remove the environment and caches, not results, data or images
 	rm -rf .venv build src/*.egg-info .pytest_cache .ruff_cache .mypy_cache \
@@ -89,3 +96,11 @@ $(INSTALLED): requirements.lock requirements-torch.txt pyproject.toml \
 	@# Looks at torch and the devices once; the answer is kept in .venv.
 	@$(BIN)/python -m rankbench.launch.probe >/dev/null
 	@touch $@
+
+$(EXTRAS): $(INSTALLED) requirements-extras.txt containers/build_horovod.sh
+	@echo "installing DeepSpeed and the build tools of Horovod into .venv"
+	@# DeepSpeed has no wheel: it is built against the torch that is there.
+	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --require-hashes \
+	    -r requirements-extras.txt
+	@MAKEFLAGS= bash containers/build_horovod.sh --python $(BIN)/python
+	@rm -f .venv/extras-* && touch $@
