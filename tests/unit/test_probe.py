@@ -66,16 +66,26 @@ def test_another_machine_is_looked_at_again(
     assert looks.count == 4
 
 
-def test_another_torch_is_looked_at_again(
-    looks: Looks, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("package", "file"),
+    [("torch", "version.py"), ("horovod", "__init__.py"), ("deepspeed", "__init__.py")],
+)
+def test_another_build_of_a_package_is_looked_at_again(
+    package: str,
+    file: str,
+    looks: Looks,
+    cache: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    version = tmp_path / "torch" / "version.py"
-    version.parent.mkdir()
-    version.write_text("1")
-    spec = type("Spec", (), {"origin": str(version.with_name("__init__.py"))})
-    monkeypatch.setattr(probe.importlib.util, "find_spec", lambda _name: spec)
+    path = tmp_path / package / file
+    path.parent.mkdir()
+    path.write_text("1")
+    spec = type("Spec", (), {"origin": str(path.with_name("__init__.py"))})
+    specs = {package: spec}
+    monkeypatch.setattr(probe.importlib.util, "find_spec", specs.get)
     probe_machine(cache=cache)
-    os.utime(version, (1, 1))
+    os.utime(path, (1, 1))
     probe_machine(cache=cache)
     assert looks.count == 2
 

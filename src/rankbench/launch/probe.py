@@ -21,6 +21,13 @@ from typing import Any
 from rankbench.launch.environment import SOURCE
 from rankbench.record import write_json
 
+# A file of each package that another build of it brings anew.
+_LOOKED_AT = {
+    "torch": "version.py",
+    "horovod": "__init__.py",
+    "deepspeed": "__init__.py",
+}
+
 CACHE = Path(sys.prefix) / "var" / "rankbench" / "probe.json"
 
 
@@ -88,10 +95,11 @@ def _fingerprint() -> str:
         str(beside / name) if (beside / name).exists() else shutil.which(name)
         for name in ("mpirun", "horovodrun", "deepspeed", "c++")
     ]
-    torch = importlib.util.find_spec("torch")
-    if torch is not None and torch.origin is not None:
-        version = Path(torch.origin).with_name("version.py")
-        parts += [str(version), version.stat().st_mtime_ns]
+    for package, file in _LOOKED_AT.items():
+        found = importlib.util.find_spec(package)
+        if found is not None and found.origin is not None:
+            path = Path(found.origin).with_name(file)
+            parts += [str(path), path.stat().st_mtime_ns]
     rank = SOURCE / "rankbench" / "rank"
     lookers = ("probe.py", "facts.py", "placement.py")
     parts += [(rank / name).read_text() for name in lookers]

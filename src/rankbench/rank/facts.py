@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import platform
 import socket
@@ -41,7 +42,16 @@ def describe_software() -> dict[str, Any]:
         "libc": " ".join(platform.libc_ver()),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "backends": available_backends(),
+        **{name: package_version(name) for name in ("horovod", "deepspeed")},
     }
+
+
+def package_version(package: str) -> str | None:
+    """Version of what is installed; None if it is not."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def available_backends() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import shutil
 import sys
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from rankbench.rank.facts import available_backends
+from rankbench.rank.facts import available_backends, package_version
 from rankbench.rank.placement import physical_cores
 
 
@@ -23,7 +22,7 @@ def main() -> None:
         "backends": available_backends(),
         "rpc": torch.distributed.rpc.is_available(),
         "horovod": _horovod_operations(),
-        "packages": {name: _version(name) for name in ("horovod", "deepspeed")},
+        "packages": {name: package_version(name) for name in ("horovod", "deepspeed")},
         "programs": {
             name: _find(name) is not None
             for name in ("mpirun", "horovodrun", "deepspeed", "c++")
@@ -46,13 +45,6 @@ def _horovod_operations() -> list[str]:
         "ccl": horovod.ccl_built(),
     }
     return [name for name, present in built.items() if present]
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _find(program: str) -> str | None:
