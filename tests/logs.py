@@ -68,6 +68,74 @@ RuntimeError: no luck
 
 """
 
+# Rank 1 of two killed itself, or ended with exit code 3: Open MPI 4.1.4.
+MPIRUN_KILLED = """\
+rendezvous: MASTER_ADDR=127.0.0.1 MASTER_PORT=42465
+--------------------------------------------------------------------------
+Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+--------------------------------------------------------------------------
+--------------------------------------------------------------------------
+mpirun noticed that process rank 1 with PID 0 on node vm exited on signal 9 (Killed).
+--------------------------------------------------------------------------
+"""
+MPIRUN_FAILED = """\
+rendezvous: MASTER_ADDR=127.0.0.1 MASTER_PORT=34883
+--------------------------------------------------------------------------
+Primary job  terminated normally, but 1 process returned
+a non-zero exit code. Per user-direction, the job has been aborted.
+--------------------------------------------------------------------------
+--------------------------------------------------------------------------
+mpirun detected that one or more processes exited with non-zero status, thus causing
+the job to be terminated. The first process to do so was:
+
+  Process name: [[24521,1],1]
+  Exit code:    3
+--------------------------------------------------------------------------
+"""
+
+# The same by horovodrun --gloo; with --mpi it is mpirun that speaks.
+HOROVODRUN_KILLED = """\
+rendezvous: MASTER_ADDR=127.0.0.1 MASTER_PORT=35877
+[1]<stderr>:Killed
+Process 1 exit with status code 137.
+Terminating remaining workers after failure of Process 1.
+[0]<stderr>:Terminated
+Traceback (most recent call last):
+  File "/venv/horovod/runner/launch.py", line 837, in run_commandline
+    _run(args)
+  File "/venv/horovod/runner/gloo_run.py", line 284, in launch_gloo
+    raise RuntimeError('Horovod detected that one or more processes exited with \
+non-zero '
+RuntimeError: Horovod detected that one or more processes exited with non-zero \
+status, thus causing the job to be terminated. The first process to do so was:
+Process name: 1
+Exit code: 137
+
+"""
+HOROVODRUN_FAILED = """\
+rendezvous: MASTER_ADDR=127.0.0.1 MASTER_PORT=43055
+Process 1 exit with status code 3.
+Terminating remaining workers after failure of Process 1.
+[0]<stderr>:Terminated
+Process 0 exit with status code 143.
+"""
+
+# DeepSpeed 0.19.8 says how a rank ended, but not which.
+DEEPSPEED_KILLED = """\
+[2026-11-20 16:35:57,276] [INFO] [launch.py:245:main] process 13466 spawned with \
+command: ['/venv/bin/python', '-u', '-m', 'rankbench.rank', 'launch.json']
+[2026-11-20 16:35:57,279] [INFO] [launch.py:245:main] process 13467 spawned with \
+command: ['/venv/bin/python', '-u', '-m', 'rankbench.rank', 'launch.json']
+[2026-11-20 16:35:59,280] [INFO] [launch.py:253:sigkill_handler] Killing subprocess \
+13466
+[2026-11-20 16:35:59,283] [INFO] [launch.py:253:sigkill_handler] Killing subprocess \
+13467
+[2026-11-20 16:35:59,283] [ERROR] [launch.py:259:sigkill_handler] \
+['/venv/bin/python', '-u', '-m', 'rankbench.rank', 'launch.json'] exits with return \
+code = -9
+"""
+
 # Rank 0 found the port taken that was chosen for it.
 PORT_TAKEN = (
     "The server socket has failed to listen on any local network address. port: 35403, "

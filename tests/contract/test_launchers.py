@@ -8,8 +8,18 @@ from pathlib import Path
 import pytest
 
 from factories import make_shape
-from logs import MANUAL_KILLED, SPAWN_KILLED, SPAWN_RAISED, TORCHRUN_KILLED
-from rankbench.launch.launchers import Launcher, Start, find_launcher
+from logs import (
+    DEEPSPEED_KILLED,
+    HOROVODRUN_FAILED,
+    HOROVODRUN_KILLED,
+    MANUAL_KILLED,
+    MPIRUN_FAILED,
+    MPIRUN_KILLED,
+    SPAWN_KILLED,
+    SPAWN_RAISED,
+    TORCHRUN_KILLED,
+)
+from rankbench.launch.launchers import Launcher, Start, _open_mpi, find_launcher
 from rankbench.matrix.catalog import load_catalog
 
 pytestmark = pytest.mark.contract
@@ -18,10 +28,19 @@ NAMES = load_catalog().launchers
 SPEC = Path("/results/work/launch.json")
 
 
-def argv_of(name: str, ranks: int, init_method: str = "env") -> list[str]:
-    return find_launcher(name).build_argv(
-        Start("/venv/python", make_shape(ranks), init_method, SPEC)
-    )
+def make_start(ranks: int, **changes) -> Start:
+    values = {
+        "python": "/venv/python",
+        "shape": make_shape(ranks),
+        "init_method": "env",
+        "spec": SPEC,
+        "backend": "gloo",
+    }
+    return Start(**{**values, **changes})
+
+
+def argv_of(name: str, ranks: int, **changes) -> list[str]:
+    return find_launcher(name).build_argv(make_start(ranks, **changes))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -35,8 +54,9 @@ def test_command(name: str, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_command_tells_the_number_of_ranks(name: str) -> None:
-    assert argv_of(name, 2) != argv_of(name, 3)
+def test_command_or_hostfile_tells_the_number_of_ranks(name: str) -> None:
+    two, three = argv_of(name, 2), argv_of(name, 3)
+    assert two != three or f"--hostfile={SPEC.with_name('hostfile')}" in two
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -80,6 +100,36 @@ def test_functions_are_those_of_the_interface(name: str) -> None:
     + [
         ("manual", ranks, f"-m rankbench.rank.manual --ranks={ranks} --init-method=env")
         for ranks in (1, 2)
+    ]
+    + [
+        (
+            "mpirun",
+            ranks,
+            f"-m rankbench.rank.meeting mpirun -n {ranks} --host localhost:{ranks} "
+            "--bind-to none /venv/python -m rankbench.rank",
+        )
+        for ranks in (1, 2)
+    ]
+    + [
+        (
+            "horovodrun",
+            ranks,
+            "-m rankbench.rank.meeting /venv/python -m horovod.runner.launch "
+            f"--num-proc {ranks} --hosts localhost:{ranks} --gloo --disable-cache "
+            "/venv/python -m rankbench.rank",
+        )
+        for ranks in (1, 2)
+    ]
+    + [
+        (
+            "deepspeed",
+            ranks,
+            "-m rankbench.rank.meeting /venv/python -m deepspeed.launcher.runner "
+            "--hostfile=/results/work/hostfile --no_ssh --node_rank=0 "
+            "--master_addr=127.0.0.1 --master_port={port} --no_local_rank "
+            "--module rankbench.rank",
+        )
+        for ranks in (1, 2)
     ],
 )
 def test_golden_command(name: str, ranks: int, argv: str) -> None:
@@ -88,7 +138,40 @@ def test_golden_command(name: str, ranks: int, argv: str) -> None:
 
 @pytest.mark.parametrize("method", ["env", "tcp", "file"])
 def test_ranks_by_hand_meet_as_asked(method: str) -> None:
-    assert f"--init-method={method}" in argv_of("manual", 2, method)
+    assert f"--init-method={method}" in argv_of("manual", 2, init_method=method)
+
+
+@pytest.mark.parametrize(
+    ("backend", "flag"),
+    [("gloo", "--gloo"), ("nccl", "--gloo"), ("mpi", "--mpi"), ("ccl", "--mpi")],
+)
+def test_horovodrun_starts_ranks_by_what_connects_them(backend: str, flag: str) -> None:
+    argv = argv_of("horovodrun", 2, backend=backend)
+    assert {"--gloo", "--mpi"} & set(argv) == {flag}
+
+
+YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}
+
+
+def test_open_mpi_stays_on_the_loopback_interface_of_one_host() -> None:
+    told = _open_mpi.build_variables(make_start(2), root=False)
+    assert told == {
+        "OMPI_MCA_btl_tcp_if_include": "lo",
+        "OMPI_MCA_oob_tcp_if_include": "lo",
+    }
+    shape = make_shape(2, nodes=2, ranks_per_node=1)
+    assert _open_mpi.build_variables(make_start(2, shape=shape), root=False) == {}
+
+
+def test_open_mpi_yields_cores_that_are_shared_and_runs_as_root_for_root() -> None:
+    usual = _open_mpi.build_variables(make_start(2), root=False)
+    shared = _open_mpi.build_variables(make_start(2, shares_cores=True), root=False)
+    assert shared == usual | YIELD
+    root = _open_mpi.build_variables(make_start(2), root=True)
+    assert root.keys() - usual.keys() == {
+        "OMPI_ALLOW_RUN_AS_ROOT",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
+    }
 
 
 @pytest.mark.parametrize(
@@ -99,6 +182,12 @@ def test_ranks_by_hand_meet_as_asked(method: str) -> None:
         ("spawn", SPAWN_KILLED, {0: -15, 1: -9}),
         ("manual", MANUAL_KILLED, {1: -9}),
         ("spawn", SPAWN_RAISED, {}),
+        ("mpirun", MPIRUN_KILLED, {1: -9}),
+        ("mpirun", MPIRUN_FAILED, {1: 3}),
+        ("horovodrun", HOROVODRUN_KILLED, {1: -9}),
+        ("horovodrun", HOROVODRUN_FAILED, {0: -15, 1: 3}),
+        ("horovodrun", MPIRUN_KILLED, {1: -9}),
+        ("deepspeed", DEEPSPEED_KILLED, {}),
     ],
 )
 def test_exits_in_real_logs(name: str, log: str, exits: dict[int, int]) -> None:

@@ -29,6 +29,48 @@ def test_without_a_group_rank_it_is_the_first_host() -> None:
     assert read_place(environ).node == 0
 
 
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {
+            "OMPI_COMM_WORLD_RANK": "5",
+            "OMPI_COMM_WORLD_SIZE": "8",
+            "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+            "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
+        },
+        {
+            "HOROVOD_RANK": "5",
+            "HOROVOD_SIZE": "8",
+            "HOROVOD_LOCAL_RANK": "1",
+            "HOROVOD_LOCAL_SIZE": "4",
+            "HOROVOD_CROSS_RANK": "1",
+        },
+        {
+            "RANK": "5",
+            "WORLD_SIZE": "8",
+            "LOCAL_RANK": "1",
+            "LOCAL_SIZE": "4",
+            "CROSS_RANK": "1",
+        },
+    ],
+    ids=["mpirun", "horovodrun", "deepspeed"],
+)
+def test_other_launchers_have_other_names(environ: dict[str, str]) -> None:
+    assert read_place(environ) == PLACE
+
+
+def test_ranks_of_horovodrun_are_not_those_of_an_mpirun_around_it() -> None:
+    outer = {
+        "OMPI_COMM_WORLD_RANK": "0",
+        "OMPI_COMM_WORLD_SIZE": "1",
+        "OMPI_COMM_WORLD_LOCAL_RANK": "0",
+        "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
+    }
+    own = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "1"}
+    place = read_place({**outer, **own, "HOROVOD_LOCAL_SIZE": "2"})
+    assert (place.rank, place.size) == (1, 2)
+
+
 def test_job_id() -> None:
     assert job_id({"SLURM_JOB_ID": "4711"}) == "4711"
     assert job_id({}) is None

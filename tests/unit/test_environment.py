@@ -7,8 +7,13 @@ import sys
 
 import pytest
 
-from factories import make_shape
-from rankbench.launch.environment import SOURCE, build_environment, rank_python
+from factories import make_cell, make_shape
+from rankbench.launch.environment import (
+    SOURCE,
+    build_environment,
+    library_variables,
+    rank_python,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -79,6 +84,12 @@ def test_python_path_is_ours_alone() -> None:
 
 def test_threads_are_those_of_the_cell() -> None:
     assert build({"OMP_NUM_THREADS": "64"}, threads=3)["OMP_NUM_THREADS"] == "3"
+
+
+def test_libraries_are_told_what_only_the_environment_can_tell_them() -> None:
+    horovod = make_cell(options={"fusion_threshold_mb": 0.5}, device="cuda")
+    assert library_variables(horovod) == {"HOROVOD_FUSION_THRESHOLD": "524288"}
+    assert library_variables(make_cell(device="cpu")) == {"DS_ACCELERATOR": "cpu"}
 
 
 def test_loopback_only_where_it_reaches_all_ranks() -> None:

@@ -103,3 +103,18 @@ def test_torch_is_not_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_command_gets_a_place_to_meet() -> None:
+    show = "import os, sys; print(sys.argv[1:], os.environ['MASTER_ADDR'])"
+    command = [sys.executable, "-c", show, "--port={port}", "as it is"]
+    done = subprocess.run(
+        [sys.executable, "-m", "rankbench.rank.meeting", *command],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    told, shown = done.stdout.splitlines()
+    port = told.rpartition("=")[2]
+    assert told == f"rendezvous: MASTER_ADDR=127.0.0.1 MASTER_PORT={port}"
+    assert shown == f"['--port={port}', 'as it is'] 127.0.0.1"

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from rankbench.cell import Shape
+from rankbench.cell import Cell, Shape
 
 _PASSED = (
     "PATH",
@@ -116,6 +116,23 @@ def build_environment(
             passed.pop(name, None)
         passed |= _LOGS
     return dict(sorted(passed.items()))
+
+
+# Options that a library wants to read from its environment, in units of its own.
+_OPTIONS = {"fusion_threshold_mb": ("HOROVOD_FUSION_THRESHOLD", 2**20)}
+
+
+def library_variables(cell: Cell) -> dict[str, str]:
+    """What libraries must know before code of a rank could tell them."""
+    variables = {
+        variable: str(int(cell.options[option] * unit))
+        for option, (variable, unit) in _OPTIONS.items()
+        if option in cell.options
+    }
+    if cell.device == "cpu":
+        # DeepSpeed would take a GPU that is there.
+        variables["DS_ACCELERATOR"] = "cpu"
+    return variables
 
 
 def rank_python() -> str:

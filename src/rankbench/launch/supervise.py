@@ -18,9 +18,14 @@ from rankbench.environ import job_id
 from rankbench.launch import processes
 from rankbench.launch.classify import Ending, Finding, classify
 from rankbench.launch.devices import Devices, open_devices
-from rankbench.launch.environment import build_environment, rank_python
+from rankbench.launch.environment import (
+    build_environment,
+    library_variables,
+    rank_python,
+)
 from rankbench.launch.gate import judge_gate
-from rankbench.launch.launchers import Start, find_launcher
+from rankbench.launch.hostfiles import hostfile
+from rankbench.launch.launchers import Start, find_launcher, variables_of
 from rankbench.launch.progress import ProgressFile
 from rankbench.launch.reports import merge_reports, merge_steps, read_reports
 from rankbench.launch.signs import Heartbeat, Stop
@@ -80,7 +85,15 @@ def run_launch(task: Task, stop: Stop) -> Record:
     launcher = find_launcher(task.cell.launcher)
     spec = work / "launch.json"
     write_json(spec, _spec(task))
-    start = Start(rank_python(), task.shape, task.cell.init_method, spec)
+    start = Start(
+        python=rank_python(),
+        shape=task.shape,
+        init_method=task.cell.init_method,
+        spec=spec,
+        backend=task.cell.backend,
+        shares_cores="oversubscribed" in task.marks,
+    )
+    start.hostfile.write_text(hostfile(start.slots))
     argv = launcher.build_argv(start)
     env = build_environment(
         task.shape,
@@ -89,6 +102,7 @@ def run_launch(task: Task, stop: Stop) -> Record:
         gpudirect=task.cell.gpudirect,
         backend_logs=task.backend_logs,
     )
+    env |= library_variables(task.cell) | variables_of(launcher, start)
     progress = ProgressFile(work / "progress", task.shape.ranks)
     devices = open_devices(task.shape, env) if task.cell.device == "cuda" else None
     oom_before = _oom_kills()

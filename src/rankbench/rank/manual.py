@@ -58,7 +58,7 @@ def choose_rendezvous(method: str, folder: Path) -> tuple[str, dict[str, str]]:
         if file.exists():
             raise ValueError(f"{file} is left from an earlier launch: remove it")
         return f"file://{file}", {}
-    port = _find_free_port()
+    port = find_free_port()
     if method == "tcp":
         return f"tcp://{LOOPBACK}:{port}", {}
     return "env://", {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port)}
@@ -115,7 +115,8 @@ def await_ranks(
     }
 
 
-def _find_free_port() -> int:
+def find_free_port() -> int:
+    """A port of the loopback interface that nobody listens on at the moment."""
     with socket.create_server((LOOPBACK, 0)) as server:
         return int(server.getsockname()[1])
 

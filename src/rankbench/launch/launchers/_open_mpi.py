@@ -1,0 +1,43 @@
+"""What Open MPI must be told by the environment, and what it says of dead ranks."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+
+from rankbench.launch.launchers import Start
+
+_KILLED = re.compile(r"noticed that process rank (\d+) .* exited on signal (\d+)")
+_FAILED = re.compile(r"Process name: \[.*,(\d+)\]\s+Exit code:\s+(\d+)")
+
+
+def build_variables(start: Start, *, root: bool | None = None) -> dict[str, str]:
+    """Variables for mpirun and its ranks.
+
+    Args:
+        start: what is to be started.
+        root: whether it runs as root; None looks.
+    """
+    variables: dict[str, str] = {}
+    if start.shape.nodes == 1:
+        # Ranks of one host share memory; sockets are for what they say beside it.
+        variables |= {
+            "OMPI_MCA_btl_tcp_if_include": "lo",
+            "OMPI_MCA_oob_tcp_if_include": "lo",
+        }
+    if start.shares_cores:
+        # Otherwise a rank that waits keeps the core from the one that it waits for.
+        variables["OMPI_MCA_mpi_yield_when_idle"] = "1"
+    if os.geteuid() == 0 if root is None else root:
+        variables |= {
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        }
+    return variables
+
+
+def read_exits(log: str) -> Mapping[int, int]:
+    """Exit codes by rank, as far as mpirun tells: of the first that failed."""
+    failed = {int(rank): int(code) for rank, code in _FAILED.findall(log)}
+    return failed | {int(rank): -int(number) for rank, number in _KILLED.findall(log)}

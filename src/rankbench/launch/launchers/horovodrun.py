@@ -1,0 +1,47 @@
+"""horovodrun on one machine: over its own gloo, or through mpirun."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from rankbench.launch.hostfiles import host_list
+from rankbench.launch.launchers import Start, _open_mpi
+
+NEEDS = {
+    "program": "horovodrun",
+    "runtimes": ["process_group", "rpc", "horovod"],
+    "backends": ["none", "gloo", "mpi", "nccl", "ccl", "tensorpipe"],
+}
+
+_FAILED = re.compile(r"^Process (\d+) exit with status code (\d+)\.$", re.MULTILINE)
+
+build_variables = _open_mpi.build_variables
+
+
+def build_argv(start: Start) -> list[str]:
+    # oneCCL's ranks are started by MPI as well.
+    through_mpi = start.backend in ("mpi", "ccl")
+    return [
+        start.python,
+        "-m",
+        "rankbench.rank.meeting",
+        start.python,
+        "-m",
+        "horovod.runner.launch",
+        "--num-proc",
+        str(start.shape.ranks),
+        "--hosts",
+        host_list(start.slots),
+        "--mpi" if through_mpi else "--gloo",
+        # It keeps what it found out about hosts in the home directory, for an hour.
+        "--disable-cache",
+        *start.rank_argv,
+    ]
+
+
+def read_exits(log: str) -> Mapping[int, int]:
+    """Exit codes by rank; a shell runs each, and calls signal N exit code 128+N."""
+    codes = {int(rank): int(code) for rank, code in _FAILED.findall(log)}
+    signals = {rank: 128 - code for rank, code in codes.items() if code > 128}
+    return {**_open_mpi.read_exits(log), **codes, **signals}
