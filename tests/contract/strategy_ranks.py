@@ -20,6 +20,8 @@ from rankbench.rank.strategies.base import World
 from rankbench.rank.train import train
 
 SAMPLES, FEATURES, CLASSES = 64, 20, 5
+# Gradients so large that a library which clips them by default is found out.
+LOUD = 100
 
 
 def run_on_ranks(
@@ -36,7 +38,7 @@ def run_on_ranks(
     plant: str | None = None,
     delay: float = 0.0,
 ) -> list[dict[str, Any]]:
-    """Train a small model in float64; what each rank reports, by rank."""
+    """Train a small model, in float64 if it can be; what each rank reports, by rank."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "progress").write_bytes(bytes(8 * ranks))
     arguments = (
@@ -65,7 +67,7 @@ def _be_rank(
     delay: float,
 ) -> None:
     torch.set_num_threads(1)
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "DS_ACCELERATOR": "cpu"}
     cpu = torch.device("cpu")
     runtime = find_runtime(runtime_of(strategy))
     if backend != "none":
@@ -78,20 +80,24 @@ def _be_rank(
         device=cpu,
         devices=(cpu,) * devices,
         backend=backend,
+        rank_batch=SAMPLES * replica_ranks // ranks,
     )
     criterion = nn.CrossEntropyLoss()
     trained = find_strategy(strategy)(
-        world, lambda model, batch: criterion(model(batch[0]), batch[1]), **options
+        world,
+        lambda model, batch: LOUD * criterion(model(batch[0]), batch[1]),
+        **options,
     )
     torch.manual_seed(0)
     model = planted_model(delay / 2) if plant == "overlapped" else small_model()
-    trained.setup(model.double(), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9))
+    dtype = getattr(torch, trained.exact_dtype)
+    trained.setup(model.to(dtype), make_optimizer)
     if plant:
         hook = {"exposed": _exposed_delay, "overlapped": _overlapped_delay}[plant]
         trained.model.register_comm_hook(delay, hook)
     measured = train(
         trained,
-        iter(_batches(rank // replica_ranks, ranks // replica_ranks)),
+        iter(_batches(rank // replica_ranks, ranks // replica_ranks, dtype)),
         device=cpu,
         phases=phases,
         warmup=2,
@@ -108,10 +114,14 @@ def _be_rank(
         "samples": measured.samples,
         "knows_loss": measured.knows_loss,
         "details": trained.details(),
-        "weights": {name: value.clone() for name, value in weights.items()},
+        "weights": {name: value.double() for name, value in weights.items()},
     }
     torch.save(report, folder / f"rank{rank}.pt")
     runtime.leave()
+
+
+def make_optimizer(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1 / LOUD, momentum=0.9)
 
 
 def small_model() -> nn.Module:
@@ -156,7 +166,7 @@ class _Sleep(torch.autograd.Function):
         return grad, None
 
 
-def _batches(rank: int, ranks: int):
+def _batches(rank: int, ranks: int, dtype: torch.dtype):
     """Every rank's share of the same global batches."""
     generator = torch.Generator().manual_seed(1)
     while True:
@@ -164,7 +174,7 @@ def _batches(rank: int, ranks: int):
             SAMPLES, FEATURES, generator=generator, dtype=torch.float64
         )
         labels = torch.randint(CLASSES, (SAMPLES,), generator=generator)
-        yield images[rank::ranks], labels[rank::ranks]
+        yield images[rank::ranks].to(dtype), labels[rank::ranks]
 
 
 def _all_reduce_mean(bucket: Any) -> torch.futures.Future:

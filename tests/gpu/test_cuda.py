@@ -205,7 +205,7 @@ def test_a_planted_delay_of_the_device_is_found_as_exposed_communication(
 
         medians = []
         for hook in (None, busy):
-            world = World(0, 1, 0, device, (device,), "nccl")
+            world = World(0, 1, 0, device, (device,), "nccl", 8)
             options = {
                 "bucket_mb": 25,
                 "gradient_as_bucket_view": False,

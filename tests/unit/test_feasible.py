@@ -22,6 +22,8 @@ pytestmark = pytest.mark.unit
 
 NO_CXX = "c++ is not installed: torch.compile needs a C++ compiler (Debian: g++)"
 
+NO_MPIRUN = "mpirun is not installed: install Open MPI (Debian: openmpi-bin)"
+
 SINGLE = {"strategy": "single", "backend": "none"}
 DP = {"strategy": "dp", "backend": "none"}
 GPU = {"device": "cuda"}
@@ -51,6 +53,25 @@ NCCL = {"backend": "nccl", **GPU}
         ),
         ({"backend": "ccl"}, make_site(), "ddp runs over gloo, mpi, nccl"),
         ({"strategy": "single"}, make_site(), "single runs over none"),
+        (
+            {
+                "strategy": "deepspeed",
+                "launcher": "deepspeed",
+                "options": {"stage": 0, "offload": "cpu"},
+            },
+            make_site(),
+            "deepspeed has no stage 0 and offload cpu together",
+        ),
+        (
+            {"strategy": "horovod", "launcher": "torchrun"},
+            make_site(),
+            "horovod is started by horovodrun or mpirun, not by torchrun",
+        ),
+        (
+            {"launcher": "mpirun"},
+            make_site(programs={"mpirun": NO_MPIRUN}),
+            NO_MPIRUN,
+        ),
         # How ranks find each other.
         *(
             (

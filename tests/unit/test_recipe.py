@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import shutil
 
 import pytest
@@ -18,7 +19,15 @@ from rankbench.rank.strategies.single import Single
 pytestmark = pytest.mark.unit
 
 CPU = torch.device("cpu")
-WORLD = World(rank=0, size=1, local_rank=0, device=CPU, devices=(CPU,), backend="none")
+WORLD = World(
+    rank=0,
+    size=1,
+    local_rank=0,
+    device=CPU,
+    devices=(CPU,),
+    backend="none",
+    rank_batch=8,
+)
 
 
 def convolutions() -> nn.Sequential:
@@ -86,9 +95,7 @@ def test_channels_last_reaches_the_weights() -> None:
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("strategy", [Single, ModelParallel])
 def test_half_precision_comes_near(precision: str, strategy) -> None:
-    world = World(
-        rank=0, size=1, local_rank=0, device=CPU, devices=(CPU, CPU), backend="none"
-    )
+    world = dataclasses.replace(WORLD, devices=(CPU, CPU))
     losses, _ = train()
     other, _ = train(precision=precision, strategy=strategy, world=world)
     assert not torch.equal(other, losses)

@@ -32,6 +32,7 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "min_devices": 1,
     "max_cuda_devices": None,
     "max_nodes": None,
+    "excluded": [],  # options that do not go together: {option: value, ...} each
     "multiple_of": None,  # the option that must divide the samples of a rank
     "splits_batch": False,  # a forward sees a part of its replica's batch
     "logical_on_cpu": False,  # its devices on a CPU are a fiction: the row is marked

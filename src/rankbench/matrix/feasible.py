@@ -113,6 +113,14 @@ def _devices_of_strategy(q: _Question) -> str | None:
     return None
 
 
+def _options(q: _Question) -> str | None:
+    for together in q.facts.needs["excluded"]:
+        if all(q.cell.options[name] == value for name, value in together.items()):
+            said = " and ".join(f"{name} {value}" for name, value in together.items())
+            return f"{q.cell.strategy} has no {said} together"
+    return None
+
+
 def _ranks_of_replica(q: _Question) -> str | None:
     if q.shape.ranks % q.shape.replica_ranks:
         option = q.facts.needs["replica_ranks"]
@@ -246,6 +254,7 @@ _OBSTACLES: tuple[Callable[[_Question], str | None], ...] = (
     _backend_of_strategy,
     _gpudirect,
     _devices_of_strategy,
+    _options,
     _ranks_of_replica,
     _packages,
     _backend_of_site,

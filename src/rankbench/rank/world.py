@@ -30,6 +30,7 @@ def join_world(
         device=devices[0],
         devices=devices,
         backend=cell.backend,
+        rank_batch=shape.rank_batch,
     )
 
 

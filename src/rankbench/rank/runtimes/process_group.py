@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 from torch import distributed
 
@@ -9,6 +11,8 @@ from rankbench.environ import Place
 
 
 def join(backend: str, place: Place, init_method: str, device: torch.device) -> None:
+    # Libraries look for their place there, whatever launcher gave it.
+    os.environ |= place.export()
     distributed.init_process_group(
         backend,
         init_method=init_method,

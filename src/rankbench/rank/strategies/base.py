@@ -26,6 +26,7 @@ class World:
         device: where this process computes.
         devices: the devices that this process drives; the first is `device`.
         backend: name of the process group's backend; ``none`` if there is none.
+        rank_batch: samples of one step that this process loads.
     """
 
     rank: int
@@ -34,6 +35,7 @@ class World:
     device: torch.device
     devices: tuple[torch.device, ...]
     backend: str
+    rank_batch: int
 
 
 class Strategy(ABC):
@@ -54,8 +56,8 @@ class Strategy(ABC):
     needs: ClassVar[dict[str, Any]]
     options: ClassVar[dict[str, dict[str, Any]]] = {}
     approximate: ClassVar[dict[str, list[Any]]] = {}
-    exact_dtype: ClassVar[str] = "float64"
     phases: ClassVar[list[str]]
+    exact_dtype: ClassVar[str] = "float64"
 
     optimizer: torch.optim.Optimizer
 

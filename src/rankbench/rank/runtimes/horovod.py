@@ -1,0 +1,105 @@
+"""Horovod's own processes: over gloo, over MPI, over what it was built with."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import Any
+
+import torch
+from torch import distributed
+
+from rankbench.environ import Place
+
+LOOPBACK = "127.0.0.1"
+
+# Who agrees on what is sent next, and what carries tensors of the CPU. Those of a GPU
+# go over NCCL wherever Horovod was built with it.
+_CONTROLLER = {"gloo": "gloo", "mpi": "mpi", "nccl": "gloo", "ccl": "mpi"}
+_OPERATIONS = {"gloo": "gloo", "mpi": "mpi", "nccl": "gloo", "ccl": "ccl"}
+
+
+def join(backend: str, place: Place, init_method: str, device: torch.device) -> None:
+    controller = _CONTROLLER[backend]
+    os.environ |= {
+        "HOROVOD_CONTROLLER": controller,
+        "HOROVOD_CPU_OPERATIONS": _OPERATIONS[backend],
+    }
+    if controller == "gloo" and "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in os.environ:
+        os.environ |= _meet(place, init_method)
+    _horovod().init()
+
+
+def barrier() -> None:
+    horovod = _horovod()
+    if horovod.is_initialized():
+        horovod.barrier()
+
+
+def leave() -> None:
+    horovod = _horovod()
+    if horovod.is_initialized():
+        horovod.barrier()
+        horovod.shutdown()
+
+
+def _horovod() -> Any:
+    # Where it is not installed, this file must still be readable for tests.
+    import horovod.torch
+
+    return horovod.torch
+
+
+def _meet(place: Place, init_method: str) -> dict[str, str]:
+    """Do what horovodrun does for its ranks: rank 0 serves, all others ask it."""
+    store, _, _ = next(distributed.rendezvous(init_method, place.rank, place.size))
+    if place.rank == 0:
+        store.set("horovod", str(_serve(place)))
+    port = store.get("horovod").decode()
+    store.set(f"met {place.rank}", "")
+    # The store goes with rank 0's end of it: not before all have read the port.
+    store.wait([f"met {rank}" for rank in range(place.size)])
+    return {
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": LOOPBACK,
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
+        "HOROVOD_GLOO_IFACE": "lo",
+        "HOROVOD_HOSTNAME": _host(place.node),
+        "HOROVOD_RANK": str(place.rank),
+        "HOROVOD_SIZE": str(place.size),
+        "HOROVOD_LOCAL_RANK": str(place.local_rank),
+        "HOROVOD_LOCAL_SIZE": str(place.local_size),
+        "HOROVOD_CROSS_RANK": str(place.node),
+        "HOROVOD_CROSS_SIZE": str(place.size // place.local_size),
+    }
+
+
+def _serve(place: Place) -> int:
+    """Start the server of the rendezvous; its port."""
+    from horovod.runner.common.util.hosts import SlotInfo
+    from horovod.runner.http.http_server import (
+        RendezvousHandler,
+        RendezvousHTTPServer,
+    )
+
+    server = RendezvousHTTPServer((LOOPBACK, 0), RendezvousHandler, 0)
+    server.init(
+        [
+            SlotInfo(
+                hostname=_host(rank // place.local_size),
+                rank=rank,
+                local_rank=rank % place.local_size,
+                cross_rank=rank // place.local_size,
+                size=place.size,
+                local_size=place.local_size,
+                cross_size=place.size // place.local_size,
+            )
+            for rank in range(place.size)
+        ]
+    )
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    return int(server.server_address[1])
+
+
+def _host(node: int) -> str:
+    """Only a name by which Horovod tells hosts apart."""
+    return f"host{node}"
