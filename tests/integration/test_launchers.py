@@ -23,6 +23,7 @@ model: lenet
 launcher: [mpirun, horovodrun, deepspeed]
 launches: 1
 steps: 3
+gate: false
 time_limit: 90
 """
 
