@@ -36,12 +36,11 @@ except ValueError as error:
 LAYOUT = RUN.layout
 
 RESULTS = [str(LAYOUT.table(suffix)) for suffix in ("csv", "md", "html", "tex")]
-RESULTS += [str(LAYOUT.table(suffix, "loading")) for suffix in ("csv", "md")]
 if RUN.plan.is_study:
     RESULTS += [str(LAYOUT.table(suffix, "published")) for suffix in ("csv", "md")]
 RESULTS += [
     str(LAYOUT.plot(name, suffix))
-    for name in ("scaling", "phases")
+    for name in ("scaling", "phases", "curves")
     for suffix in ("svg", "png")
 ]
 

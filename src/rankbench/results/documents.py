@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import html
 import re
+import urllib.parse
 from collections.abc import Sequence
 
 import pandas as pd
 
 from rankbench.record import first_line
 from rankbench.results.notes import Note
+from rankbench.results.section import Section
 from rankbench.results.text import SHOWN, Grid, Text, figures
-from rankbench.results.utilisation import ABOUT, Usage
 
 # The notes have the whole reason.
 _REASON_WIDTH = 60
@@ -32,41 +33,57 @@ def to_markdown(
     title: str,
     rows: Sequence[dict[str, Text]],
     notes: Sequence[Note],
-    usage: Sequence[Usage] = (),
+    sections: Sequence[Section] = (),
 ) -> str:
-    """A page with the table, its notes, and who was busy."""
+    """A page with the table, its notes, and what else is told of the cells."""
     frame = _frame(rows, list(SHOWN))
     frame["reason"] = [first_line(text, _REASON_WIDTH) for text in frame["reason"]]
-    table = _markdown_table(frame, [name is not None for name in SHOWN.values()])
-    listed = _markdown_list(notes)
-    busy = _usage_in_markdown(usage) if usage else ""
-    return f"# {_escape_markdown(title)}\n\n{table}\n\n{listed}\n{busy}"
+    table = _markdown_table(
+        frame.map(_escape_markdown), [name is not None for name in SHOWN.values()]
+    )
+    parts = [f"# {_escape_markdown(title)}", table, _markdown_list(notes)]
+    for section in sections:
+        parts.append(f"## {_escape_markdown(section.title)}")
+        parts += _markdown_section(section, "###")
+    return _join(parts)
 
 
-def grids_to_markdown(
-    title: str,
-    grids: Sequence[Grid],
-    *,
-    before: Sequence[Note] = (),
-    after: Sequence[Note] = (),
-) -> str:
-    """A page of several tables, with notes before and after them."""
-    parts = [f"# {_escape_markdown(title)}", _markdown_list(before)]
-    for grid in grids:
-        frame = pd.DataFrame(
-            [[str(text) for text in row] for row in grid.rows],
-            columns=list(grid.columns),
-            dtype=object,
-        )
-        parts.append(f"## {_escape_markdown(grid.title)}")
-        parts.append(_markdown_table(frame, list(grid.columns.values())))
-    parts.append(_markdown_list(after))
-    return "\n\n".join(part for part in parts if part) + "\n"
+def section_to_markdown(title: str, section: Section) -> str:
+    """A page of its own."""
+    heading = f"# {_escape_markdown(f'{title}: {section.title.lower()}')}"
+    return _join([heading, *_markdown_section(section, "##")])
 
 
-def _markdown_table(frame: pd.DataFrame, numbers: Sequence[bool]) -> str:
+def _markdown_section(section: Section, level: str) -> list[str]:
+    """Paragraphs below its title; the headings within it are of that level."""
+    parts = [_escape_markdown(section.about)]
+    if section.files:
+        links = ", ".join(f"[{name}]({_quote(name)})" for name in section.files)
+        parts.append(f"All columns: {links}")
+    parts.append(_markdown_list(section.before))
+    for grid in section.grids:
+        if grid.title != section.title:
+            parts.append(f"{level} {_escape_markdown(grid.title)}")
+        parts.append(_markdown_grid(grid))
+    return [*parts, _markdown_list(section.notes)]
+
+
+def _markdown_grid(grid: Grid) -> str:
+    frame = pd.DataFrame(
+        [[_markdown_field(text) for text in row] for row in grid.rows],
+        columns=[_escape_markdown(column) for column in grid.columns],
+        dtype=object,
+    )
+    return _markdown_table(frame, list(grid.columns.values()))
+
+
+def _markdown_field(text: Text) -> str:
+    shown = _escape_markdown(str(text))
+    return f"[{shown}]({_quote(text.href)})" if text.href else shown
+
+
+def _markdown_table(escaped: pd.DataFrame, numbers: Sequence[bool]) -> str:
     align = ["right" if number else "left" for number in numbers]
-    escaped = frame.map(_escape_markdown)
     text: str = escaped.to_markdown(index=False, disable_numparse=True, colalign=align)
     return text
 
@@ -78,9 +95,13 @@ def _markdown_list(notes: Sequence[Note]) -> str:
     )
 
 
-def _usage_in_markdown(usage: Sequence[Usage]) -> str:
-    frame = pd.DataFrame(usage, dtype=object).map(_escape_markdown)
-    return f"\n## Utilisation\n\n{ABOUT}\n\n{frame.to_markdown(index=False)}\n"
+def _join(parts: Sequence[str]) -> str:
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _quote(path: str) -> str:
+    """A relative path as the address of a link."""
+    return urllib.parse.quote(path)
 
 
 def to_latex(title: str, rows: Sequence[dict[str, Text]], notes: Sequence[Note]) -> str:

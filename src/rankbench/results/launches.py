@@ -42,22 +42,51 @@ class Launch:
         Raises:
             ValueError: steps.npz is damaged or does not match the record.
         """
-        path = self.directory / "steps.npz"
         shape = (self.record["steps"], len(self.record["phases"]))
-        names = [f"rank{rank['rank']}/seconds" for rank in self.record["ranks"]]
-        damage = (OSError, EOFError, ValueError, LookupError, TypeError)
-        try:
-            with np.load(path, allow_pickle=False) as members:
-                ranks = [np.asarray(members[name], dtype=float) for name in names]
-        except (*damage, zipfile.BadZipFile, zlib.error) as error:
-            raise ValueError(f"{path} is damaged: {error}") from error
+        ranks = self._read("seconds")
         for seconds in ranks:
             if seconds.shape != shape or not np.isfinite(seconds).all():
                 raise ValueError(
-                    f"{path} is damaged: not {shape[0]} steps of {shape[1]} phases "
-                    f"(found {seconds.shape}, finite: {np.isfinite(seconds).all()})"
+                    f"{self._steps} is damaged: not {shape[0]} steps of {shape[1]} "
+                    f"phases (found {seconds.shape}, "
+                    f"finite: {np.isfinite(seconds).all()})"
                 )
         return np.stack(ranks)
+
+    def read_losses(self) -> NDArray[np.float64]:
+        """Loss of every step, warm-up first: [warmup + steps].
+
+        The mean over the ranks that know it, as on a pipeline the last stage alone
+        does. NaN where one of those has none: training that has diverged.
+
+        Raises:
+            ValueError: steps.npz is damaged or does not match the record.
+        """
+        shape = (self.record.get("warmup", 0) + self.record["steps"],)
+        ranks = self._read("loss")
+        for losses in ranks:
+            if losses.shape != shape:
+                raise ValueError(
+                    f"{self._steps} is damaged: not the loss of {shape[0]} steps "
+                    f"(found {losses.shape})"
+                )
+        known = [losses for losses in ranks if not np.isnan(losses).all()]
+        mean = np.mean(known, axis=0) if known else np.full(shape, np.nan)
+        return np.asarray(mean)
+
+    @property
+    def _steps(self) -> Path:
+        return self.directory / "steps.npz"
+
+    def _read(self, member: str) -> list[NDArray[np.float64]]:
+        """A member of steps.npz by rank."""
+        names = [f"rank{rank['rank']}/{member}" for rank in self.record["ranks"]]
+        damage = (OSError, EOFError, ValueError, LookupError, TypeError)
+        try:
+            with np.load(self._steps, allow_pickle=False) as members:
+                return [np.asarray(members[name], dtype=float) for name in names]
+        except (*damage, zipfile.BadZipFile, zlib.error) as error:
+            raise ValueError(f"{self._steps} is damaged: {error}") from error
 
 
 def read_launch(directory: Path) -> Launch:

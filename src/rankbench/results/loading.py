@@ -9,9 +9,17 @@ import pandas as pd
 
 from rankbench.record import Record
 from rankbench.results.notes import Note
+from rankbench.results.section import Section
 from rankbench.results.statistics import Estimate, median
 from rankbench.results.summary import Summary
 from rankbench.results.text import Grid, Text, show_estimate
+
+TITLE = "Loading"
+
+ABOUT = (
+    "Milliseconds of a step, means over ranks and steps, medians over launches: "
+    "waiting for data, copying it to the device, and computing, communication included."
+)
 
 # From this share of a step on it is loading that decides how fast a cell trains.
 DOMINATES = 0.5
@@ -53,6 +61,19 @@ def _remedy(record: Record, workers: int) -> str:
     )
 
 
+def show(summaries: Sequence[Summary]) -> Section | None:
+    """Nothing where no cell is ok."""
+    if not _measured(summaries):
+        return None
+    return Section(
+        title=TITLE,
+        about=ABOUT,
+        files=("loading.csv",),
+        grids=[show_parts(summaries)],
+        notes=explain(summaries),
+    )
+
+
 def show_parts(summaries: Sequence[Summary]) -> Grid:
     """A row for each cell that is ok."""
     words = ("cell", "num_workers", "augment")
@@ -62,7 +83,7 @@ def show_parts(summaries: Sequence[Summary]) -> Grid:
         cell, parts = summary.row.cell, estimate_parts(summary)
         texts = [Text(summary.row.id), Text(str(cell.num_workers)), Text(cell.augment)]
         rows.append([*texts, *(show_estimate(parts[name]) for name in _PARTS)])
-    return Grid("time of a step", columns, rows)
+    return Grid(TITLE, columns, rows)
 
 
 def make_frame(summaries: Sequence[Summary]) -> pd.DataFrame:

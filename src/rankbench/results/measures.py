@@ -18,20 +18,28 @@ class Measures:
     Attributes:
         throughput: samples of all replicas per second of the slowest rank.
         step_ms: median over the steps of the slowest rank's step time.
+        step_p95_ms: the time that 95 % of the steps stay below, of the slowest rank.
         epoch_s: seconds of one epoch's worth of steps.
+        epochs_s: seconds of each whole epoch of the window, of its slowest rank.
         total_s: seconds of the whole window, of the slowest rank.
         memory_mib: peak of the rank that took most; see `peak_memory`.
         accuracy: share of the held-out samples, 0 to 1; None if not evaluated.
+        class_accuracy: the same by class; None for a class without samples.
+        loss: of the first and the last step of the window; None if it is no number.
         phase_ms: mean per step by phase, over ranks and steps.
         torch: version.
     """
 
     throughput: float
     step_ms: float
+    step_p95_ms: float
     epoch_s: float
+    epochs_s: tuple[float, ...]
     total_s: float
     memory_mib: float
     accuracy: float | None
+    class_accuracy: tuple[float | None, ...]
+    loss: tuple[float | None, float | None]
     phase_ms: dict[str, float]
     torch: str
 
@@ -78,15 +86,29 @@ def measure(launch: Launch) -> Measures:
         return Measures(
             throughput=record["samples"] / window,
             step_ms=1e3 * float(np.median(slowest)),
+            step_p95_ms=1e3 * float(np.quantile(slowest, 0.95)),
             epoch_s=window * record["steps_per_epoch"] / record["steps"],
+            epochs_s=_slowest_epochs(record["ranks"]),
             total_s=window,
             memory_mib=peak_memory(record["ranks"]),
             accuracy=None if accuracy is None else accuracy["overall"],
+            class_accuracy=tuple((accuracy or {}).get("per_class") or ()),
+            loss=_loss_ends(record.get("loss") or {}),
             phase_ms=dict(zip(record["phases"], mean_ms.tolist(), strict=True)),
             torch=record["software"]["torch"],
         )
     except (LookupError, TypeError, ZeroDivisionError) as error:
         raise ValueError(f"{launch.path} is damaged: {error!r}") from error
+
+
+def _slowest_epochs(ranks: Sequence[Record]) -> tuple[float, ...]:
+    """None where a rank of an older record does not tell."""
+    told = [rank.get("epochs_s") or () for rank in ranks]
+    return tuple(max(epoch) for epoch in zip(*told, strict=False))
+
+
+def _loss_ends(loss: Record) -> tuple[float | None, float | None]:
+    return loss.get("first"), loss.get("last")
 
 
 def peak_memory(ranks: Sequence[Record]) -> float:

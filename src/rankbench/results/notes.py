@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rankbench.record import Record
+from rankbench.results.load import REFERENCE
 from rankbench.results.statistics import CONFIDENCE, MIN_LAUNCHES, RESAMPLES
 from rankbench.results.summary import Base, Summary
 from rankbench.results.text import describe_base
@@ -51,6 +52,7 @@ def collect_notes(summaries: Sequence[Summary]) -> list[Note]:
             for mark in sorted({mark for s in summaries for mark in s.marks})
             if mark in MARKS
         ),
+        *_of_gate(summaries),
         *_of_machines(summaries),
         *_of_gpudirect(summaries),
         *(
@@ -110,6 +112,41 @@ def _of_machines(summaries: Sequence[Summary]) -> list[Note]:
     software = _distinct(_describe_software(record) for record in records)
     found = [("machine", hosts), ("software", software)]
     return [Note(term, "; ".join(texts) + ".") for term, texts in found if texts]
+
+
+def _of_gate(summaries: Sequence[Summary]) -> list[Note]:
+    """How many rows were checked, and how far off the worst of them was."""
+    compared = [
+        s.row.launches[0].record.get("gate")
+        for s in summaries
+        if s.row.launches and s.row.cell.strategy != REFERENCE
+    ]
+    gates = [gate for gate in compared if gate]
+    if not gates:
+        return []
+    rows = "row" if len(compared) == 1 else "rows"
+    texts = [f"{len(gates)} of {len(compared)} {rows} compared with {REFERENCE}."]
+    # An older record may not have the numbers.
+    judged = [gate for gate in gates if gate.get("tolerance")]
+    for kind in _distinct(map(_describe_gate, judged)):
+        alike = [gate for gate in judged if _describe_gate(gate) == kind]
+        worst = max(map(_distance, alike))
+        rows = "1 row" if len(alike) == 1 else f"{len(alike)} rows"
+        texts.append(f"{rows} {kind} at most {worst:.2g}.")
+    return [Note("gate", " ".join(texts))]
+
+
+def _describe_gate(gate: Record) -> str:
+    limit = f"tolerance {gate['tolerance']:g}"
+    if gate["lossy"]:
+        return f"with a lossy option ({limit}), loss off by"
+    return f"in {gate['dtype']} ({limit}), weights and loss off by"
+
+
+def _distance(gate: Record) -> float:
+    """Of the loss, and of the weights where they are judged."""
+    weights = 0.0 if gate["lossy"] else gate["weights_error"]
+    return float(max(weights, gate["loss_error"]))
 
 
 def _of_gpudirect(summaries: Sequence[Summary]) -> list[Note]:

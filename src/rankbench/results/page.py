@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import jinja2
 
 from rankbench.results.notes import Note
-from rankbench.results.published import Beside
+from rankbench.results.section import Section
 from rankbench.results.text import SHOWN, Text
-from rankbench.results.utilisation import ABOUT, Usage
 
 _STYLE = """\
 :root { --ink: #1c2430; --faint: #5d6878; --line: #dfe3ea; --head: #f3f5f8; }
@@ -56,6 +55,15 @@ dd { margin: 0; overflow-wrap: anywhere; }
 """
 
 _PAGE = """\
+{%- macro listed(notes) %}
+{%- if notes %}
+<dl>
+{%- for note in notes %}
+<dt>{{ note.term }}</dt><dd>{{ note.text }}</dd>
+{%- endfor %}
+</dl>
+{%- endif %}
+{%- endmacro -%}
 <!DOCTYPE html>
 <html lang="en">
 <head>
@@ -68,8 +76,7 @@ _PAGE = """\
 <body>
 <h1>{{ title }}</h1>
 <p class="sub">{{ rows | length }} cells, {{ ok }} ok &middot;
-all columns: <a href="table.csv">table.csv</a>;
-loading: <a href="loading.md">loading.md</a></p>
+all columns: <a href="table.csv">table.csv</a></p>
 <div class="scroll">
 <table>
 <thead>
@@ -104,16 +111,28 @@ loading: <a href="loading.md">loading.md</a></p>
 </tbody>
 </table>
 </div>
-{%- if beside %}
-<h2>Published numbers</h2>
-<p class="sub">all columns: <a href="published.csv">published.csv</a></p>
-<dl>
-{%- for note in beside.about %}
-<dt>{{ note.term }}</dt><dd>{{ note.text }}</dd>
+{%- for section in sections %}
+<h2>{{ section.title }}</h2>
+{%- if section.about or section.files %}
+<p class="sub">{{ section.about }}
+{%- if section.files %} All columns:
+{%- for name in section.files %} <a href="{{ name | urlencode }}">{{ name }}</a>
+{%- if not loop.last %},{% endif %}
 {%- endfor %}
-</dl>
-{%- for grid in beside.grids %}
+{%- endif %}</p>
+{%- endif %}
+{{- listed(section.before) }}
+{%- for name, caption in section.plots %}
+{%- set path = ("plots/" ~ name ~ ".svg") | urlencode %}
+<figure>
+<a href="{{ path }}"><img src="{{ path }}" alt="{{ caption }}"></a>
+<figcaption>{{ caption }}</figcaption>
+</figure>
+{%- endfor %}
+{%- for grid in section.grids %}
+{%- if section.grids | length > 1 %}
 <h3>{{ grid.title }}</h3>
+{%- endif %}
 <div class="scroll">
 <table>
 <thead>
@@ -127,7 +146,10 @@ loading: <a href="loading.md">loading.md</a></p>
 {%- for row in grid.rows %}
 <tr>
 {%- for text in row %}
-<td class="{{ 'number' if loop.index0 in grid.numbers else 'words' }}">{{ text.value }}
+<td class="{{ 'number' if loop.index0 in grid.numbers else 'words' }}">
+{%- if text.href %}<a href="{{ text.href | urlencode }}">{{ text.value }}</a>
+{%- elif loop.first %}<code>{{ text.value }}</code>
+{%- else %}{{ text.value }}{% endif %}
 {%- if text.interval %} <span class="interval">{{ text.interval }}</span>
 {%- endif %}</td>
 {%- endfor %}
@@ -137,66 +159,38 @@ loading: <a href="loading.md">loading.md</a></p>
 </table>
 </div>
 {%- endfor %}
-<dl>
-{%- for note in beside.notes %}
-<dt>{{ note.term }}</dt><dd>{{ note.text }}</dd>
+{{- listed(section.notes) }}
 {%- endfor %}
-</dl>
-{%- endif %}
-<h2>Plots</h2>
-{%- for name, caption in plots %}
-<figure>
-<a href="plots/{{ name }}.svg"><img src="plots/{{ name }}.svg" alt="{{ caption }}"></a>
-<figcaption>{{ caption }}</figcaption>
-</figure>
-{%- endfor %}
-{%- if usage %}
-<h2>Utilisation</h2>
-<p class="sub">{{ about }}</p>
-<div class="scroll">
-<table>
-<thead>
-<tr>
-{%- for column in usage[0] %}
-<th scope="col">{{ column }}</th>
-{%- endfor %}
-</tr>
-</thead>
-<tbody>
-{%- for row in usage %}
-<tr>
-{%- for text in row.values() %}
-<td>{% if loop.first %}<code>{{ text }}</code>{% else %}{{ text }}{% endif %}</td>
-{%- endfor %}
-</tr>
-{%- endfor %}
-</tbody>
-</table>
-</div>
-{%- endif %}
 <h2>Notes</h2>
-<dl>
-{%- for note in notes %}
-<dt>{{ note.term }}</dt><dd>{{ note.text }}</dd>
-{%- endfor %}
-</dl>
+{{- listed(notes) }}
 </body>
 </html>
 """
 
-PLOTS = {
-    "scaling": "Throughput against devices. Large: medians; beside them every launch "
-    "and the 95% interval; hollow: ranks share a core or a GPU; dashed: the ideal.",
-    "phases": "Mean time of a step by phase, over ranks, steps and launches.",
-}
+PLOTS = Section(
+    title="Plots",
+    plots=[
+        (
+            "scaling",
+            "Throughput against devices. Large: medians; beside them every launch and "
+            "the 95% interval; hollow: ranks share a core or a GPU; dashed: the ideal.",
+        ),
+        ("phases", "Mean time of a step by phase, over ranks, steps and launches."),
+        (
+            "curves",
+            "Loss while training, mean over the ranks that know it: the median of the "
+            "launches, and their range as a band. Cells that train alike lie on each "
+            "other; a gap is a loss that is no number.",
+        ),
+    ],
+)
 
 
 def to_html(
     title: str,
     rows: Sequence[dict[str, Text]],
     notes: Sequence[Note],
-    usage: Sequence[Usage] = (),
-    beside: Beside | None = None,
+    sections: Sequence[Section],
 ) -> str:
     """The whole page; every text in it is escaped."""
     environment = jinja2.Environment(
@@ -208,9 +202,6 @@ def to_html(
         rows=rows,
         ok=sum(not row["reason"].value for row in rows),
         numbers=[column for column, name in SHOWN.items() if name],
-        plots=list(PLOTS.items()),
         notes=notes,
-        usage=usage,
-        about=ABOUT,
-        beside=beside,
+        sections=[PLOTS, *sections],
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import seaborn as sns
@@ -39,16 +39,23 @@ def draw_phases(panels: Sequence[Panel], *, width: float) -> Figure:
     heights = [_BAR * count + 0.75 for count in bars]
     figure = Figure(figsize=(width, sum(heights) + 0.4), layout="constrained")
     grid = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
-    phases = _order_phases([point for panel in panels for point in panel.points])
-    others = itertools.cycle(_OTHER_PHASES)
-    palette = sns.color_palette("colorblind")
-    colors = {p: palette[PHASES[p] if p in PHASES else next(others)] for p in phases}
+    measures = [m for panel in panels for point in panel.points for m in point.measures]
+    colors = color_phases([name for one in measures for name in one.phase_ms])
     for axes, panel in zip(grid, panels, strict=True):
         _draw_bars(axes, panel, colors)
     grid[-1].set_xlabel("ms per step (mean over ranks, steps and launches)")
-    handles = [Patch(color=colors[phase], label=phase) for phase in phases]
+    handles = [Patch(color=color, label=phase) for phase, color in colors.items()]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
     return figure
+
+
+def color_phases(names: Iterable[str]) -> dict[str, Any]:
+    """Phases that occur, in the order of a step, others after it; and their colors."""
+    found = set(names)
+    ordered = [p for p in PHASES if p in found] + sorted(found - PHASES.keys())
+    others = itertools.cycle(_OTHER_PHASES)
+    palette = sns.color_palette("colorblind")
+    return {p: palette[PHASES[p] if p in PHASES else next(others)] for p in ordered}
 
 
 def _draw_bars(axes: Axes, panel: Panel, colors: dict[str, Any]) -> None:
@@ -82,9 +89,3 @@ def _mean_ms(point: Summary, phase: str) -> float:
     """0 for a phase that the strategy does not have."""
     values = [launch.phase_ms.get(phase, 0.0) for launch in point.measures]
     return sum(values) / len(values)
-
-
-def _order_phases(points: Sequence[Summary]) -> list[str]:
-    """Phases that occur: in the order of a step, others after it."""
-    found = {name for p in points for one in p.measures for name in one.phase_ms}
-    return [p for p in PHASES if p in found] + sorted(found - PHASES.keys())

@@ -12,11 +12,14 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from rankbench.record import Layout, write_if_changed
+from rankbench.results.curves import draw_curves
 from rankbench.results.load import load
 from rankbench.results.phases import draw_phases
+from rankbench.results.profiles import load_profiles
 from rankbench.results.scaling import draw_scaling
 from rankbench.results.series import make_panels
 from rankbench.results.summary import Summary, summarise
+from rankbench.results.timeline import draw_timeline
 
 _WIDTH = 8.0
 _DPI = 150
@@ -40,7 +43,10 @@ _METADATA: dict[str, dict[str, Any]] = {
 
 
 def build(layout: Layout) -> None:
-    """Write plots/scaling and plots/phases, SVG and PNG, from plan and records alone.
+    """Write plots/*.svg and .png: functions of plan and records alone.
+
+    scaling, phases, curves; and profile-CELL for each cell that has a profile: those of
+    cells that have none any more are removed.
 
     Raises:
         ValueError: the plan, a record or its steps are damaged; the message names it.
@@ -48,6 +54,7 @@ def build(layout: Layout) -> None:
     matplotlib.use("Agg")
     results = load(layout)
     summaries = summarise(results)
+    profiles = load_profiles(layout, results.rows)
     panels = make_panels(summaries)
     with matplotlib.rc_context():
         # A user's own matplotlibrc must not change a published plot.
@@ -57,13 +64,20 @@ def build(layout: Layout) -> None:
             plots = {
                 "scaling": draw_scaling(panels, width=_WIDTH),
                 "phases": draw_phases(panels, width=_WIDTH),
+                "curves": draw_curves(panels, width=_WIDTH),
             }
         else:
             figure = draw_nothing(results.experiment, summaries)
-            plots = {"scaling": figure, "phases": figure}
+            plots = dict.fromkeys(("scaling", "phases", "curves"), figure)
+        plots |= {one.plot: draw_timeline(one, width=_WIDTH) for one in profiles}
         for name, figure in plots.items():
             for suffix in ("svg", "png"):
                 write_if_changed(layout.plot(name, suffix), _render(figure, suffix))
+    for suffix in ("svg", "png"):
+        wanted = {layout.plot(one.plot, suffix) for one in profiles}
+        pattern = layout.plot("profile-*", suffix)
+        for path in set(pattern.parent.glob(pattern.name)) - wanted:
+            path.unlink()
 
 
 def _render(figure: Figure, suffix: str) -> bytes:

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from rankbench.results.notes import Note
+from rankbench.results.section import Section
 from rankbench.results.statistics import Estimate, median, ratio_of_medians
 from rankbench.results.study import Published, Study
 from rankbench.results.summary import Summary
@@ -64,15 +65,6 @@ class Comparison:
     their_ratio: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """What documents show of a study: about it, its tables, and remarks on its rows."""
-
-    about: list[Note]
-    grids: list[Grid]
-    notes: list[Note]
-
-
 def compare(study: Study, summaries: Sequence[Summary]) -> list[Comparison]:
     """Every published number beside its cell's, in the order of the source."""
     by_cell = {summary.row.id: summary for summary in summaries}
@@ -115,8 +107,8 @@ def _values(summary: Summary, name: str) -> list[float]:
     return [value for value in found if value is not None]
 
 
-def show(study: Study, summaries: Sequence[Summary]) -> Beside:
-    """The study as documents show it."""
+def show(study: Study, summaries: Sequence[Summary]) -> Section:
+    """The study as documents show it: about it, its tables, remarks on its rows."""
     comparisons = compare(study, summaries)
     by_cell = {summary.row.id: summary for summary in summaries}
     grids = [_show_rows(study, by_cell)] if study.rows else []
@@ -132,7 +124,13 @@ def show(study: Study, summaries: Sequence[Summary]) -> Beside:
         about.append(Note("how to read", READING))
         about.append(Note("base", f"{study.base.label}: {study.base.cell}"))
     notes = [Note(row.label, row.note) for row in study.rows if row.note]
-    return Beside(about, grids, notes)
+    return Section(
+        title="Published numbers",
+        files=("published.csv",),
+        before=about,
+        grids=grids,
+        notes=notes,
+    )
 
 
 def _show_rows(study: Study, by_cell: Mapping[str, Summary]) -> Grid:

@@ -20,7 +20,7 @@ from rankbench.results.text import describe_base
 _HEIGHT = 3.6
 # Above so many devices both axes are logarithmic.
 _LINEAR_UP_TO = 8
-_LEGEND_WIDTH = 100  # characters
+LEGEND_WIDTH = 100  # characters
 
 # Shares of an axis: between two columns of launches, and between points that touch.
 _COLUMN = 0.011
@@ -37,17 +37,14 @@ def draw_scaling(panels: Sequence[Panel], *, width: float) -> Figure:
     figure = Figure(figsize=(width, _HEIGHT * len(panels) + 0.5), layout="constrained")
     grid = figure.subplots(len(panels), squeeze=False)[:, 0]
     points = [point for panel in panels for point in panel.points]
-    names = list(dict.fromkeys(s.name for panel in panels for s in panel.series))
-    kind = "colorblind" if len(names) <= 10 else "husl"
-    palette = sns.color_palette(kind, len(names))
-    colors = dict(zip(names, palette, strict=True))
+    colors = color_series(panels)
     hosts = sorted({count_hosts(point.row.cell) for point in points})
     markers = {count: "osD^vPX*"[i % 8] for i, count in enumerate(hosts)}
     for axes, panel in zip(grid, panels, strict=True):
         _draw_panel(axes, panel, colors, markers)
     grid[-1].set_xlabel("devices")
     handles = [
-        Line2D([], [], color=colors[n], marker="o", ms=5, label=n) for n in names
+        Line2D([], [], color=colors[n], marker="o", ms=5, label=n) for n in colors
     ]
     shape = partial(Line2D, [], [], color="0.4", linestyle="")
     if len(hosts) > 1:
@@ -61,9 +58,16 @@ def draw_scaling(panels: Sequence[Panel], *, width: float) -> Figure:
     band = partial(Line2D, [], [], color="0.4", linewidth=4, solid_capstyle="butt")
     handles.append(band(alpha=0.3, label="95% interval"))
     longest = max(len(str(handle.get_label())) for handle in handles)
-    columns = max(1, min(4, _LEGEND_WIDTH // (longest + 6)))
+    columns = max(1, min(4, LEGEND_WIDTH // (longest + 6)))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)
     return figure
+
+
+def color_series(panels: Sequence[Panel]) -> dict[str, Any]:
+    """A color for the name of each series, the same in all panels and plots."""
+    names = list(dict.fromkeys(s.name for panel in panels for s in panel.series))
+    kind = "colorblind" if len(names) <= 10 else "husl"
+    return dict(zip(names, sns.color_palette(kind, len(names)), strict=True))
 
 
 def _draw_panel(

@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 
 from rankbench.record import Layout, write_if_changed
-from rankbench.results import loading, published
+from rankbench.results import epochs, intensity, loading, profiles, published
 from rankbench.results.documents import (
-    grids_to_markdown,
+    section_to_markdown,
     to_csv,
     to_latex,
     to_markdown,
@@ -18,9 +18,10 @@ from rankbench.results.documents import (
 from rankbench.results.load import Results, load
 from rankbench.results.notes import collect_notes
 from rankbench.results.page import to_html
+from rankbench.results.section import Section
 from rankbench.results.summary import Summary, summarise
 from rankbench.results.text import describe_base, round_figures, show_rows
-from rankbench.results.utilisation import collect_usage
+from rankbench.results.utilisation import show_usage
 
 ESTIMATES = (
     "throughput",
@@ -70,8 +71,8 @@ COLUMNS = tuple(
 def build(layout: Layout) -> None:
     """Write tables: functions of plan and records alone.
 
-    table.csv, .md, .html and .tex; loading.csv and .md; published.csv and .md where the
-    experiment repeats published numbers.
+    table.csv, .md, .html and .tex; where there is anything to tell also epochs,
+    loading, models, profiles and published, each .csv and .md.
 
     Raises:
         ValueError: the plan, a record or its steps are damaged; the message names it.
@@ -79,32 +80,58 @@ def build(layout: Layout) -> None:
     results = load(layout)
     summaries = summarise(results)
     title, study, rows = results.experiment, results.study, show_rows(summaries)
-    notes = [*collect_notes(summaries), *loading.explain(summaries)]
-    usage = collect_usage(results.rows)
-    beside = published.show(study, summaries) if study else None
+    notes = collect_notes(summaries)
+    models = intensity.find_intensities(summaries)
+    profiled = profiles.load_profiles(layout, results.rows)
+    # Below the table of the page and of table.md, in this order.
+    told = [
+        training := epochs.show(summaries),
+        waiting := loading.show(summaries),
+        ratios := intensity.show(models),
+        show_usage(results.rows),
+        profiles.show(profiled),
+    ]
+    sections = [section for section in told if section]
+    # The page alone: table.md has nothing that was not measured here.
+    known = published.show(study, summaries) if study else None
+    page = [known, *sections] if known else sections
     texts = {
-        layout.table("csv"): to_csv(make_table(results, summaries)),
-        layout.table("md"): to_markdown(title, rows, notes, usage),
-        layout.table("html"): to_html(title, rows, notes, usage, beside),
-        layout.table("tex"): to_latex(title, rows, notes),
-        layout.table("csv", "loading"): to_csv(loading.make_frame(summaries)),
-        layout.table("md", "loading"): grids_to_markdown(
-            f"{title}: loading",
-            [loading.show_parts(summaries)],
-            after=loading.explain(summaries),
+        "csv": to_csv(make_table(results, summaries)),
+        "md": to_markdown(title, rows, notes, sections),
+        "html": to_html(title, rows, notes, page),
+        "tex": to_latex(title, rows, notes),
+    }
+    for suffix, text in texts.items():
+        write_if_changed(layout.table(suffix), text.encode())
+    # Files of their own, with all columns.
+    beside = {
+        "epochs": (training, epochs.make_frame(summaries)),
+        "loading": (waiting, loading.make_frame(summaries)),
+        "models": (ratios, intensity.make_frame(models)),
+        "profiles": (
+            profiles.show_operators(profiled),
+            profiles.make_frame(profiled),
+        ),
+        "published": (
+            known,
+            published.make_frame(study, summaries) if study else pd.DataFrame(),
         ),
     }
-    if study and beside:
-        frame = published.make_frame(study, summaries)
-        texts[layout.table("csv", "published")] = to_csv(frame)
-        texts[layout.table("md", "published")] = grids_to_markdown(
-            f"{title}: published and measured",
-            beside.grids,
-            before=beside.about,
-            after=beside.notes,
-        )
-    for path, text in texts.items():
-        write_if_changed(path, text.encode())
+    for name, (section, frame) in beside.items():
+        _write_beside(layout, title, name, section, frame)
+
+
+def _write_beside(
+    layout: Layout, title: str, name: str, section: Section | None, frame: pd.DataFrame
+) -> None:
+    """NAME.csv and NAME.md; where there is nothing to tell, none is left either."""
+    if section is None:
+        for suffix in ("csv", "md"):
+            layout.table(suffix, name).unlink(missing_ok=True)
+        return
+    write_if_changed(layout.table("csv", name), to_csv(frame).encode())
+    text = section_to_markdown(title, section)
+    write_if_changed(layout.table("md", name), text.encode())
 
 
 def make_table(results: Results, summaries: Sequence[Summary]) -> pd.DataFrame:

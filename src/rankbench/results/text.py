@@ -48,10 +48,15 @@ class Grid:
 
 
 class Text(NamedTuple):
-    """What stands in one field of the table."""
+    """What stands in one field of the table.
+
+    Attributes:
+        href: a file below the result directory that the field leads to.
+    """
 
     value: str
     interval: str = ""
+    href: str = ""
 
     def __str__(self) -> str:
         return f"{self.value} {self.interval}".strip()

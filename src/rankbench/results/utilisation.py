@@ -7,6 +7,8 @@ from typing import Any
 
 from rankbench.record import Record
 from rankbench.results.load import Row
+from rankbench.results.section import Section
+from rankbench.results.text import Grid, Text
 
 # A cell of the utilisation table: column -> text, without the columns that it lacks.
 Usage = dict[str, str]
@@ -20,6 +22,17 @@ ABOUT = (
 )
 
 LISTED = 8
+
+
+def show_usage(rows: Sequence[Row]) -> Section | None:
+    """Nothing where no record tells of it."""
+    usage = collect_usage(rows)
+    if not usage:
+        return None
+    title = "Utilisation"
+    columns = dict.fromkeys(usage[0], False)
+    fields = [[Text(text) for text in one.values()] for one in usage]
+    return Section(title=title, about=ABOUT, grids=[Grid(title, columns, fields)])
 
 
 def collect_usage(rows: Sequence[Row]) -> list[Usage]:
