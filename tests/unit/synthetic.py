@@ -11,7 +11,7 @@ import numpy as np
 
 import factories
 from rankbench.cell import Cell, Topology
-from rankbench.record import Layout
+from rankbench.record import PROFILE, Layout
 
 CODE = "c0de" * 16
 PHASES = ["load", "transfer", "forward", "backward", "communication", "update"]
@@ -147,6 +147,48 @@ def write_launches(
         write_launch(layout, planned, launch, rate=rate * spread, **options)
 
 
+def write_profile(
+    layout: Layout,
+    planned: dict[str, Any],
+    *,
+    ranks: int = 1,
+    device_ms: float = 0.0,
+    number: int = 1,
+    **changes: Any,
+) -> Path:
+    """A profile of two steps, 10 ms forward, 20 ms backward with two collectives."""
+    spans = []
+    for step in (0.0, 30.0):
+        for kind, name, start, ms in (
+            ("phase", "forward", 0.0, 10.0),
+            ("phase", "backward", 10.0, 20.0),
+            ("communication", "gloo:all_reduce", 12.0, 6.0),
+            ("communication", "gloo:all_reduce", 15.0, 14.0),
+        ):
+            span = {"kind": kind, "name": name, "start_ms": step + start, "ms": ms}
+            spans.append(span)
+    operators = [
+        {"name": "aten::mm", "calls": 8, "cpu_ms": 30.0, "device_ms": device_ms},
+        {"name": "aten::add", "calls": 1, "cpu_ms": 6.0, "device_ms": 0.0},
+    ]
+    record = {
+        "schema": 1,
+        "cell_hash": planned["hash"],
+        "launch": number,
+        "status": "ok",
+        "reason": None,
+        "cause": None,
+        "profile": [
+            {"rank": rank, "steps": 2, "operators": operators, "spans": spans}
+            for rank in range(ranks)
+        ],
+    }
+    directory = layout.attempt(planned["id"], 1) / PROFILE / str(number)
+    directory.mkdir(parents=True)
+    (directory / "record.json").write_text(json.dumps(record | changes))
+    return directory
+
+
 def make_steps(
     phases: Sequence[str], ranks: int, window: float
 ) -> dict[str, np.ndarray[Any, Any]]:
@@ -182,6 +224,7 @@ def _measured(
                 "host": "node1",
                 "window_s": window * 0.99**rank,
                 "samples": samples // ranks,
+                "epochs_s": [window / 2 * 0.99**rank] * 2,
                 "memory": {
                     "rss_peak_mib": 350.0 + rank,
                     "cuda_allocated_mib": None,

@@ -27,7 +27,8 @@ from unit.synthetic import (
 
 pytestmark = pytest.mark.unit
 
-FILES = [(name, suffix) for name in ("scaling", "phases") for suffix in ("svg", "png")]
+NAMES = ("scaling", "phases", "curves")
+FILES = [(name, suffix) for name in NAMES for suffix in ("svg", "png")]
 
 
 def make_layout(root, kind):

@@ -35,6 +35,7 @@ HEADER = (
     "speedup,speedup_lo,speedup_hi,base,efficiency,efficiency_lo,efficiency_hi,"
     "memory_mib,memory_mib_lo,memory_mib_hi,accuracy,accuracy_lo,accuracy_hi,attempt"
 )
+SUFFIXES = ("csv", "md", "html", "tex")
 NUMBERS = [
     f"{name}{end}" for name in (*table.ESTIMATES, "base") for end in ("", "_lo", "_hi")
 ]
@@ -275,6 +276,47 @@ def test_notes_tell_whether_gpudirect_was_in_effect(tmp_path, asked, told, note)
         assert f"- **{planned['id']}**: {note}" in text
 
 
+EXACT = {"status": "ok", "dtype": "float64", "lossy": False, "tolerance": 1e-6}
+LOSSY = {"status": "ok", "dtype": "float32", "lossy": True, "tolerance": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("gates", "note"),
+    [
+        ([None, None], None),
+        ([{"status": "ok"}, None], "1 of 2 rows compared with single."),
+        (
+            [
+                {**EXACT, "weights_error": 3e-15, "loss_error": 1e-16},
+                {**EXACT, "weights_error": 0.0, "loss_error": 2e-14},
+            ],
+            "2 of 2 rows compared with single. 2 rows in float64 (tolerance 1e-06), "
+            "weights and loss off by at most 2e-14.",
+        ),
+        (
+            [
+                {**EXACT, "weights_error": 3e-15, "loss_error": 0.0},
+                {**LOSSY, "weights_error": 0.9, "loss_error": 0.04},
+            ],
+            "2 of 2 rows compared with single. 1 row in float64 (tolerance 1e-06), "
+            "weights and loss off by at most 3e-15. 1 row with a lossy option "
+            "(tolerance 0.1), loss off by at most 0.04.",
+        ),
+    ],
+)
+def test_a_note_tells_how_near_the_gate_found_the_rows(tmp_path, gates, note):
+    cells = [plan_cell(make_cell(s)) for s in ("single", "ddp", "fsdp")]
+    layout = write_plan(tmp_path, cells)
+    for planned, gate in zip(cells, [None, *gates], strict=True):
+        write_launch(layout, planned, wanted=1, gate=gate)
+    table.build(layout)
+    text = layout.table("md").read_text()
+    if note is None:
+        assert "**gate**" not in text
+    else:
+        assert f"- **gate**: {note}\n" in text
+
+
 def test_not_evaluated_has_no_accuracy(tmp_path):
     planned = plan_cell(make_cell("single"))
     layout = write_plan(tmp_path, [planned])
@@ -307,9 +349,13 @@ def test_same_plan_and_records_give_the_same_bytes(tmp_path):
     shutil.copy(first.plan, second.plan)
     shutil.copytree(first.records, second.records)
     table.build(second)
-    for suffix in ("csv", "md", "html", "tex"):
-        text = second.table(suffix).read_bytes()
-        assert text == first.table(suffix).read_bytes()
+    files = ["epochs.csv", "epochs.md", *(f"table.{s}" for s in SUFFIXES)]
+    assert sorted(p.name for p in second.root.iterdir() if p.is_file()) == sorted(
+        [*files, "plan.json"]
+    )
+    for name in files:
+        text = (second.root / name).read_bytes()
+        assert text == (first.root / name).read_bytes()
         assert str(tmp_path).encode() not in text
 
 
@@ -380,7 +426,7 @@ def test_html_escapes_reasons_and_names(hostile):
 def test_html_needs_no_other_file_but_the_plots(hostile):
     text = hostile.table("html").read_text()
     assert "http" not in text
-    for name in ("scaling", "phases"):
+    for name in ("scaling", "phases", "curves"):
         assert f'<img src="plots/{name}.svg"' in text
 
 

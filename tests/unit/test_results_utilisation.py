@@ -66,8 +66,8 @@ def test_in_the_pages(tmp_path: Path) -> None:
     layout = write(tmp_path, {"cpu": [0.98, 0.97], "gpus": [0.71, 0.03]})
     table.build(layout)
     page, text = (layout.table(suffix).read_text() for suffix in ("html", "md"))
-    assert "<td>98 %, 97 %</td>" in page
-    assert "<td>71 %, 3 %</td>" in page
+    assert '<td class="words">98 %, 97 %</td>' in page
+    assert '<td class="words">71 %, 3 %</td>' in page
     assert "98 %, 97 %" in text
     assert ABOUT in page
     assert ABOUT in text

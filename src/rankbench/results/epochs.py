@@ -32,7 +32,7 @@ _HEADINGS = {
     "first_epoch_s": "first epoch (s)",
     "later_epochs_s": "later epochs (s)",
     "batch_ms": "batch (ms)",
-    "batch_p95_ms": "95 % of batches (ms)",
+    "batch_p95_ms": "batch p95 (ms)",
     "loss_first": "first loss",
     "loss_last": "last loss",
     "accuracy": "accuracy",

@@ -130,7 +130,7 @@ all columns: <a href="table.csv">table.csv</a></p>
 </figure>
 {%- endfor %}
 {%- for grid in section.grids %}
-{%- if section.grids | length > 1 %}
+{%- if grid.title != section.title %}
 <h3>{{ grid.title }}</h3>
 {%- endif %}
 <div class="scroll">

@@ -142,26 +142,28 @@ def show_operators(profiles: Sequence[Profile]) -> Section | None:
     """The tables of profiles.md."""
     if not profiles:
         return None
-    columns = {"operator": False} | dict.fromkeys(
-        ("calls/step", "CPU ms/step", "GPU ms/step", "share"), True
-    )
     grids = [
-        Grid(
-            f"{profile.cell}, rank {rank.rank}",
-            columns,
-            [
-                [
-                    Text(one.name),
-                    *(Text(figures(n)) for n in (one.calls, one.cpu_ms, one.device_ms)),
-                    Text(_percent(one.share)),
-                ]
-                for one in rank.operators[:TOP]
-            ],
-        )
+        _show_rank(f"{profile.cell}, rank {rank.rank}", rank.operators)
         for profile in profiles
         for rank in profile.ranks
     ]
     return Section(title=TITLE, about=ABOUT, files=("profiles.csv",), grids=grids)
+
+
+def _show_rank(title: str, operators: Sequence[Operator]) -> Grid:
+    numbers = {"calls/step": "calls", "CPU ms/step": "cpu_ms"}
+    if any(one.device_ms for one in operators):
+        numbers["GPU ms/step"] = "device_ms"
+    rows = [
+        [
+            Text(one.name),
+            *(Text(figures(getattr(one, field))) for field in numbers.values()),
+            Text(_percent(one.share)),
+        ]
+        for one in operators[:TOP]
+    ]
+    columns = {"operator": False} | dict.fromkeys((*numbers, "share"), True)
+    return Grid(title, columns, rows)
 
 
 def _read(cell: str, record: Record, place: Path, root: Path) -> Profile:

@@ -19,7 +19,7 @@ class Section:
         files: of the result directory, with all columns.
         before: more of that, as a list.
         plots: name below `plots/`, and caption; the page alone shows them.
-        grids: the tables; where there is one alone, it needs no title.
+        grids: the tables; one with the title of the section has no heading of its own.
         notes: below the tables.
     """
 

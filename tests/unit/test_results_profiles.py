@@ -1,0 +1,169 @@
+"""Profiles: operators, traces, pictures, and what is removed with them."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from matplotlib.colors import to_hex
+
+from rankbench.record import Layout
+from rankbench.results import plots, table
+from rankbench.results.load import load
+from rankbench.results.phases import color_phases
+from rankbench.results.profiles import load_profiles
+from rankbench.results.timeline import MOST_RANKS, draw_timeline, split_lanes
+from unit.synthetic import (
+    make_cell,
+    plan_cell,
+    write_launch,
+    write_plan,
+    write_profile,
+)
+
+pytestmark = pytest.mark.unit
+
+CELL = "ddp.gloo.1x2.convnet.digits"
+PLOT = f"profile-{CELL}"
+
+
+def write(root: Path, **profile: Any) -> Layout:
+    """One cell with a profile."""
+    planned = plan_cell(make_cell("ddp", "1x2"))
+    layout = write_plan(root, [planned])
+    write_launch(layout, planned, wanted=1)
+    write_profile(layout, planned, **{"ranks": 2, **profile})
+    return layout
+
+
+def find(layout: Layout):
+    return load_profiles(layout, load(layout).rows)
+
+
+def test_operators_of_each_rank_by_step(tmp_path):
+    layout = write(tmp_path)
+    table.build(layout)
+    with layout.table("csv", "profiles").open(newline="") as file:
+        first, second, *_ = rows = list(csv.DictReader(file))
+    assert [row["rank"] for row in rows] == ["0", "0", "1", "1"]
+    assert list(first.values()) == [CELL, "0", "aten::mm", "4", "15", "0", "0.5"]
+    assert (second["calls"], second["cpu_ms"], second["share"]) == ("0.5", "3", "0.1")
+
+
+def test_with_a_gpu_the_share_is_by_its_time(tmp_path):
+    (profile,) = find(write(tmp_path, device_ms=48.0))
+    assert [one.share for one in profile.ranks[0].operators] == [0.8, 0.0]
+
+
+def test_pages_lead_to_traces_and_show_the_picture(tmp_path):
+    layout = write(tmp_path)
+    table.build(layout)
+    trace = f"records/{CELL}/1/profile/1/trace1.json.gz"
+    page = layout.table("html").read_text()
+    assert f'<a href="{trace}">trace1.json.gz</a>' in page
+    assert f'<img src="plots/{PLOT}.svg"' in page
+    assert "aten::mm 50 %, aten::add 10 %" in page
+    assert f"[trace1.json.gz]({trace})" in layout.table("md").read_text()
+    text = layout.table("md", "profiles").read_text()
+    assert f"### {CELL}, rank 1" in text
+    assert "GPU ms/step" not in text
+
+
+def test_addresses_are_quoted(tmp_path):
+    planned = plan_cell(make_cell("ddp", "1x2"), suffix=".a b#c?(d)")
+    layout = write_plan(tmp_path, [planned])
+    write_launch(layout, planned, wanted=1)
+    write_profile(layout, planned)
+    table.build(layout)
+    quoted = f"records/{CELL}.a%20b%23c%3F%28d%29/1/profile/1/trace0.json.gz"
+    assert f'href="{quoted}"' in layout.table("html").read_text()
+    assert f"({quoted})" in layout.table("md").read_text()
+
+
+def test_the_first_profile_that_succeeded_counts(tmp_path):
+    layout = write(tmp_path, number=2)
+    planned = plan_cell(make_cell("ddp", "1x2"))
+    write_profile(layout, planned, number=1, status="oom", profile=None)
+    (profile,) = find(layout)
+    assert profile.ranks[0].trace.endswith("profile/2/trace0.json.gz")
+
+
+def test_rows_that_are_not_ok_have_none(tmp_path):
+    planned = plan_cell(make_cell("ddp", "1x2"))
+    layout = write_plan(tmp_path, [planned])
+    write_launch(layout, planned, wanted=2)
+    write_launch(layout, planned, 2, wanted=2, status="crashed", reason="no")
+    write_profile(layout, planned)
+    assert not find(layout)
+
+
+def test_a_damaged_profile_is_named(tmp_path):
+    layout = write(tmp_path, profile=[{"rank": 0, "steps": 2}])
+    with pytest.raises(ValueError, match=r"profile/1/record\.json is damaged"):
+        table.build(layout)
+
+
+def test_a_rank_has_phases_and_collectives_beneath(tmp_path):
+    (profile,) = find(write(tmp_path))
+    (axes,) = draw_timeline(profile, width=8).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == [
+        "rank 0",
+        "rank 1",
+    ]
+    # Of each rank its phases, and two lanes because its collectives overlap.
+    phases, *lanes = axes.collections[:3]
+    bounds = [path.get_extents() for path in phases.get_paths()]
+    assert [(b.x0, b.x1) for b in bounds] == [(0, 10), (10, 30), (30, 40), (40, 60)]
+    colors = color_phases(["forward", "backward"])
+    assert [to_hex(color) for color in phases.get_facecolors()] == [
+        to_hex(colors[name]) for name in ("forward", "backward") * 2
+    ]
+    starts = [[p.get_extents().x0 for p in lane.get_paths()] for lane in lanes]
+    assert starts == [[12, 42], [15, 45]]
+    below = max(path.get_extents().y1 for path in phases.get_paths())
+    assert all(p.get_extents().y0 >= below for lane in lanes for p in lane.get_paths())
+
+
+def test_of_many_ranks_the_first_are_shown(tmp_path):
+    (profile,) = find(write(tmp_path, ranks=MOST_RANKS + 3))
+    (axes,) = draw_timeline(profile, width=8).axes
+    assert len(axes.get_yticks()) == MOST_RANKS
+    assert axes.get_title(loc="left") == f"{CELL} (the first 8 of 11 ranks)"
+
+
+def test_lanes_hold_no_overlap():
+    def span(start, ms):
+        return {"start_ms": start, "ms": ms}
+
+    a, b, c, d = span(0, 5), span(1, 2), span(3, 4), span(5, 1)
+    assert split_lanes([d, c, b, a]) == [[a, d], [b, c]]
+
+
+def test_same_plan_and_records_give_the_same_bytes(tmp_path):
+    first = write(tmp_path / "first")
+    second = Layout(tmp_path / "second")
+    shutil.copytree(first.root, second.root)
+    names = ["profiles.csv", "profiles.md", f"plots/{PLOT}.svg", f"plots/{PLOT}.png"]
+    for layout in (first, second):
+        table.build(layout)
+        plots.build(layout)
+    for name in names:
+        assert (first.root / name).read_bytes() == (second.root / name).read_bytes()
+
+
+def test_files_go_with_the_profile(tmp_path):
+    layout = write(tmp_path)
+    table.build(layout)
+    plots.build(layout)
+    made = [layout.table("csv", "profiles"), layout.table("md", "profiles")]
+    made += [layout.plot(PLOT, suffix) for suffix in ("svg", "png")]
+    assert all(path.exists() for path in made)
+    shutil.rmtree(layout.attempt(CELL, 1) / "profile")
+    table.build(layout)
+    plots.build(layout)
+    assert not any(path.exists() for path in made)
+    assert layout.plot("scaling", "svg").exists()
+    assert "Profiles" not in layout.table("html").read_text()

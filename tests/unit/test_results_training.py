@@ -1,0 +1,253 @@
+"""Training curves, epochs, accuracy by class: what is drawn and what is told."""
+
+from __future__ import annotations
+
+import csv
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankbench.record import Layout
+from rankbench.results import table
+from rankbench.results.curves import POINTS, draw_curves, find_curve
+from rankbench.results.load import load
+from rankbench.results.series import make_panels
+from rankbench.results.summary import Summary, summarise
+from unit.synthetic import (
+    BATCH,
+    STEPS,
+    WARMUP,
+    make_cell,
+    plan_cell,
+    write_example,
+    write_launch,
+    write_launches,
+    write_plan,
+)
+
+pytestmark = pytest.mark.unit
+
+ALL = WARMUP + STEPS
+DDP = "ddp.gloo.1x2.convnet.digits"
+
+
+def set_losses(directory: Path, *ranks: Any) -> None:
+    """Losses of the ranks, in place of those of a launch."""
+    path = directory / "steps.npz"
+    with np.load(path) as members:
+        kept = dict(members)
+    for rank, losses in enumerate(ranks):
+        kept[f"rank{rank}/loss"] = np.asarray(losses, dtype=np.float32)
+    np.savez(path, **kept)
+
+
+def point_of(root: Path, *launches: Any) -> Summary:
+    """ddp on two ranks: for each launch the losses of both."""
+    planned = plan_cell(make_cell("ddp", "1x2"))
+    layout = write_plan(root, [planned])
+    for number, ranks in enumerate(launches, start=1):
+        place = write_launch(layout, planned, number, wanted=len(launches))
+        set_losses(place, *ranks)
+    (point,) = summarise(load(layout))
+    return point
+
+
+def rows_of(layout: Layout, cell: str) -> dict[tuple[str, str], list[str]]:
+    """Of epochs.csv: value and interval by what and number."""
+    table.build(layout)
+    with layout.table("csv", "epochs").open(newline="") as file:
+        return {
+            (row["what"], row["number"]): [
+                row[end] for end in ("value", "value_lo", "value_hi")
+            ]
+            for row in csv.DictReader(file)
+            if row["cell"] == cell
+        }
+
+
+def test_a_loss_is_the_mean_over_the_ranks_that_know_it(tmp_path):
+    falling, nan = np.linspace(2, 1, ALL), np.full(ALL, np.nan)
+    place = tmp_path / "both"
+    (launch,) = point_of(place, (falling, falling + 1)).row.launches
+    assert launch.read_losses() == pytest.approx(falling + 0.5)
+    (launch,) = point_of(tmp_path / "last", (nan, falling)).row.launches
+    assert launch.read_losses() == pytest.approx(falling)
+
+
+def test_a_loss_that_is_no_number_on_one_rank_is_none(tmp_path):
+    losses = np.ones(ALL)
+    diverged = np.where(np.arange(ALL) < 4, 1, np.nan)
+    (launch,) = point_of(tmp_path, (losses, diverged)).row.launches
+    assert np.isnan(launch.read_losses()).tolist() == [False] * 4 + [True] * (ALL - 4)
+
+
+def test_losses_of_another_length_are_damage(tmp_path):
+    (launch,) = point_of(tmp_path, (np.ones(ALL), np.ones(3))).row.launches
+    with pytest.raises(ValueError, match=r"steps\.npz is damaged: not the loss of 10"):
+        launch.read_losses()
+
+
+def test_a_curve_is_over_the_samples_of_all_replicas(tmp_path):
+    seen, losses = find_curve(
+        point_of(tmp_path, *[(np.full(ALL, k),) * 2 for k in (1, 3)])
+    )
+    assert seen.tolist() == [2 * BATCH * (step + 1) for step in range(ALL)]
+    assert losses.tolist() == [[1.0] * ALL, [3.0] * ALL]
+
+
+def test_many_steps_become_means(tmp_path):
+    planned = plan_cell(make_cell("single"))
+    layout = write_plan(tmp_path, [planned])
+    steps = 3 * POINTS
+    place = write_launch(
+        layout, planned, wanted=1, steps=steps, warmup=0, samples=steps * BATCH
+    )
+    with np.load(place / "steps.npz") as members:
+        kept = dict(members) | {
+            "rank0/seconds": np.resize(members["rank0/seconds"], (steps, 6)),
+            "rank0/loss": np.arange(steps, dtype=np.float32),
+        }
+    np.savez(place / "steps.npz", **kept)
+    (point,) = summarise(load(layout))
+    seen, ((first, second, *_),) = find_curve(point)
+    assert len(seen) == POINTS
+    assert (first, second) == (1, 4)
+    assert seen[0] == 2 * BATCH
+
+
+def test_curves_show_the_median_and_the_range_of_launches(tmp_path):
+    point = point_of(tmp_path, *[(np.full(ALL, k),) * 2 for k in (1, 2, 6)])
+    (axes,) = draw_curves(make_panels([point]), width=8).axes
+    (line,) = axes.get_lines()
+    assert set(line.get_ydata()) == {2.0}
+    (band,) = axes.collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == (1.0, 6.0)
+    assert axes.get_ylim()[0] == 0
+
+
+def test_curves_of_cells_with_one_base_share_a_panel(tmp_path):
+    cells = [
+        plan_cell(make_cell(strategy, "1x1", model=model))
+        for model in ("convnet", "lenet")
+        for strategy in ("single", "ddp")
+    ]
+    layout = write_plan(tmp_path, cells)
+    for planned in cells:
+        write_launch(layout, planned, wanted=1)
+    figure = draw_curves(make_panels(summarise(load(layout))), width=8)
+    first, second = figure.axes
+    assert len(first.get_lines()) == len(second.get_lines()) == 2
+    # Both trained alike: the second lies within the first.
+    wide, narrow = first.get_lines()
+    assert wide.get_linewidth() > narrow.get_linewidth()
+    assert wide.get_color() == second.get_lines()[0].get_color()
+    assert not first.collections
+
+
+def test_losses_that_fall_far_are_logarithmic(tmp_path):
+    falling = np.geomspace(2, 1e-4, ALL)
+    panels = make_panels([point_of(tmp_path, (falling, falling))])
+    (axes,) = draw_curves(panels, width=8).axes
+    assert axes.get_yscale() == "log"
+
+
+def test_training_without_a_loss_draws_nothing_and_warns_of_nothing(tmp_path):
+    nan = np.full(ALL, np.nan)
+    panels = make_panels([point_of(tmp_path, (nan, nan), (nan, nan))])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (axes,) = draw_curves(panels, width=8).axes
+    (line,) = axes.get_lines()
+    assert np.isnan(line.get_ydata()).all()
+
+
+def test_epochs_batches_and_losses_are_medians_over_launches(tmp_path):
+    planned = plan_cell(make_cell("ddp", "1x2"))
+    layout = write_plan(tmp_path, [planned])
+    for number in range(1, 7):
+        place = write_launch(layout, planned, number)
+        record = json.loads((place / "record.json").read_text())
+        record["loss"] = {"first": 2.0, "last": number / 10}
+        record["accuracy"]["per_class"] = [0.5, None, number / 10]
+        slow, fast = record["ranks"]
+        slow["epochs_s"], fast["epochs_s"] = [3.0 + number, 1.0], [3.0, 2.0]
+        (place / "record.json").write_text(json.dumps(record))
+    rows = rows_of(layout, planned["id"])
+    assert rows["epoch_s", "1"] == ["6.5", "4", "9"]
+    assert rows["epoch_s", "2"] == ["2", "2", "2"]
+    assert rows["loss_first", ""] == ["2", "2", "2"]
+    assert rows["loss_last", ""] == ["0.35", "0.1", "0.6"]
+    assert rows["batch_ms", ""] == rows["batch_p95_ms", ""]
+    assert rows["accuracy", ""][0] == "0.97"
+    assert rows["class_accuracy", "2"] == ["0.35", "0.1", "0.6"]
+    assert ("class_accuracy", "1") not in rows
+    text = layout.table("md").read_text()
+    (line,) = [
+        li
+        for li in text.splitlines()
+        if li.startswith(f"| {DDP}") and "2 |" in li and "6.5 [4, 9]" in li
+    ]
+    assert "2 [2, 2]" in line
+    assert "### Accuracy by class" in text
+
+
+def test_p95_is_of_the_slowest_rank(tmp_path):
+    planned = plan_cell(make_cell("single"), phases=["forward"])
+    layout = write_plan(tmp_path, [planned])
+    place = write_launch(layout, planned, wanted=1)
+    with np.load(place / "steps.npz") as members:
+        kept = dict(members)
+    kept["rank0/seconds"] = np.arange(STEPS, dtype=float).reshape(STEPS, 1) / 1000
+    np.savez(place / "steps.npz", **kept)
+    rows = rows_of(layout, planned["id"])
+    assert rows["batch_ms", ""][0] == "3.5"
+    assert rows["batch_p95_ms", ""][0] == "6.65"
+
+
+def test_older_records_tell_less(tmp_path):
+    planned = plan_cell(make_cell("single"))
+    layout = write_plan(tmp_path, [planned])
+    place = write_launch(layout, planned, wanted=1, accuracy=None)
+    record = json.loads((place / "record.json").read_text())
+    del record["ranks"][0]["epochs_s"], record["loss"]
+    (place / "record.json").write_text(json.dumps(record))
+    assert {what for what, _ in rows_of(layout, planned["id"])} == {
+        "batch_ms",
+        "batch_p95_ms",
+    }
+    text = layout.table("md", "epochs").read_text()
+    assert "first epoch (s)" not in text
+    assert "Accuracy by class" not in text
+
+
+def test_many_classes_are_in_the_csv_alone(tmp_path):
+    planned = plan_cell(make_cell("single"))
+    layout = write_plan(tmp_path, [planned])
+    accuracy = {"overall": 0.5, "per_class": [0.5] * 100, "samples": 500}
+    write_launches(layout, planned, accuracy=accuracy)
+    rows = rows_of(layout, planned["id"])
+    assert len([what for what, _ in rows if what == "class_accuracy"]) == 100
+    assert "Accuracy by class" not in layout.table("md", "epochs").read_text()
+
+
+def test_only_rows_that_are_ok_are_told_of(tmp_path):
+    layout = write_example(tmp_path)
+    assert rows_of(layout, DDP)
+    assert not rows_of(layout, "ddp_dp.none.1x2.convnet.digits")
+
+
+def test_files_go_with_the_last_row_that_is_ok(tmp_path):
+    planned = plan_cell(make_cell("single"))
+    layout = write_plan(tmp_path, [planned])
+    write_launch(layout, planned, wanted=1)
+    table.build(layout)
+    write_launch(layout, planned, attempt=2, wanted=1, status="crashed", reason="no")
+    assert layout.table("csv", "epochs").exists()
+    table.build(layout)
+    assert not layout.table("csv", "epochs").exists()
+    assert not layout.table("md", "epochs").exists()
