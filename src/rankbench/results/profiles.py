@@ -18,9 +18,10 @@ TITLE = "Profiles"
 ABOUT = (
     "A few steps of each cell under torch.profiler, in a launch of its own: the "
     "profiler slows a step down, so look at shares, not at times. Operators by their "
-    "own time, without that of the operators they call; share: of the time of a step,"
-    " by the clock of the GPU where there is one. Operators of several threads or "
-    "streams run at the same time, so that shares may add up to more than 100 %."
+    "own time, without that of the operators they call; share: of the time of a step, "
+    "by the clock of the GPU where there is one. What several threads or streams do "
+    "runs at the same time, and a GPU's kernel stands beside the operator that started "
+    "it, so that shares may add up to more than 100 %."
 )
 
 CAPTION = (
