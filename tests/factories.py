@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,11 @@ def make_cell(**changes: Any) -> Cell:
         "evaluate": True,
     }
     assert changes.keys() <= values.keys()
-    return Cell(**{**values, **changes})
+    cell = Cell(**{**values, **changes})
+    facts = load_catalog().strategies.get(cell.strategy)
+    rules = facts.options if facts else {}
+    defaults = {option: rule["default"] for option, rule in rules.items()}
+    return dataclasses.replace(cell, options={**defaults, **cell.options})
 
 
 def make_shape(ranks: int = 1, **changes: int) -> Shape:

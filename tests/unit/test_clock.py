@@ -42,11 +42,18 @@ def test_phases_are_what_lies_between_marks(ticks: list[int]) -> None:
     np.testing.assert_allclose(clock.host_start(), [0, 1000e-9])
 
 
-def test_the_last_mark_of_a_phase_counts(ticks: list[int]) -> None:
+def test_of_marks_in_a_row_the_last_counts(ticks: list[int]) -> None:
     clock = HostClock(PHASES, 1)
     ticks += [0, 10, 20, 25, 30]
     run_steps(clock, ["load", "forward", "forward", "update"])
     np.testing.assert_allclose(clock.seconds(), [[10e-9, 15e-9, 5e-9]])
+
+
+def test_a_phase_that_comes_again_adds_up(ticks: list[int]) -> None:
+    clock = HostClock(PHASES, 1)
+    ticks += [0, 10, 12, 15, 40, 47]
+    run_steps(clock, ["load", "forward", "update", "forward", "update"])
+    np.testing.assert_allclose(clock.seconds(), [[10e-9, 27e-9, 10e-9]])
 
 
 @pytest.mark.parametrize("missing", PHASES)
@@ -54,15 +61,6 @@ def test_missing_mark_is_named(missing: str) -> None:
     clock = HostClock(PHASES, 2)
     run_steps(clock, PHASES, [phase for phase in PHASES if phase != missing])
     with pytest.raises(ValueError, match=f"phase '{missing}' was not marked in step 1"):
-        clock.seconds()
-
-
-def test_wrong_order_is_named(ticks: list[int]) -> None:
-    clock = HostClock(PHASES, 1)
-    ticks += [0, 10, 20, 30]
-    run_steps(clock, ["load", "update", "forward"])
-    expected = "'update' was not marked in step 0, or not in the order load, forward,"
-    with pytest.raises(ValueError, match=expected):
         clock.seconds()
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parents[1]
+_OURS = "rankbench."
 
 # What a strategy has unless its `needs` says otherwise.
 STRATEGY_DEFAULTS: dict[str, Any] = {
@@ -21,6 +22,8 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "replicas": "rank",  # model replicas: one | rank | device
     # Ranks that share one replica: a number, all, or the option that says it (0: all).
     "replica_ranks": 1,
+    "group_ranks": None,  # the option that must divide the ranks (0: all of them)
+    "divides": None,  # the fact of a model that the ranks of a replica must divide
     "runtime": "process_group",  # what joins its processes: a file of rank/runtimes
     "backends": [],  # empty: its processes do not communicate
     "own_backend": "none",  # what a cell's backend is where there is no choice
@@ -34,13 +37,15 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "max_nodes": None,
     "excluded": [],  # options that do not go together: {option: value, ...} each
     "multiple_of": None,  # the option that must divide the samples of a rank
-    "splits_batch": False,  # a forward sees a part of its replica's batch
+    # A forward sees a part of its replica's batch: always, or where this option is > 1.
+    "splits_batch": False,
     "logical_on_cpu": False,  # its devices on a CPU are a fiction: the row is marked
 }
 
 # What a model has unless its `NEEDS` says otherwise.
 MODEL_DEFAULTS: dict[str, Any] = {
     "batch_statistics": False,  # it normalises over the batch that a forward sees
+    "heads": 0,  # of attention, each of which is whole; 0: it has none
 }
 
 # What a launcher has unless its `NEEDS` says otherwise.
@@ -60,6 +65,7 @@ class StrategyFacts:
     needs: dict[str, Any]
     options: dict[str, Any]
     approximate: dict[str, list[Any]]
+    conditions: list[dict[str, Any]]
     phases: list[str]
 
 
@@ -96,11 +102,20 @@ def load_catalog(package: Path = PACKAGE) -> Catalog:
 
 
 def literals(path: Path) -> dict[str, Any]:
-    """Literal constants of a Python file: its own and those of its classes."""
-    found: dict[str, Any] = {}
+    """Literal constants of a Python file: its own and those of its classes.
+
+    A class has those of the class that it derives from, and may build on them
+    (``{**Ddp.options, "more": ...}``), where that one stands in the same folder.
+    """
     tree = ast.parse(path.read_text(), filename=str(path))
-    bodies = [tree.body] + [n.body for n in tree.body if isinstance(n, ast.ClassDef)]
-    for body in bodies:
+    beside = _imports_from_folder(tree, path.parent)
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    found: dict[str, Any] = {}
+    for one in classes:
+        for base in one.bases:
+            if isinstance(base, ast.Name) and base.id in beside:
+                found |= literals(beside[base.id])
+    for body in [tree.body, *(one.body for one in classes)]:
         for node in body:
             if isinstance(node, ast.Assign):
                 targets, value = node.targets, node.value
@@ -111,10 +126,50 @@ def literals(path: Path) -> dict[str, Any]:
             for target in targets:
                 if isinstance(target, ast.Name):
                     try:
-                        found[target.id] = ast.literal_eval(value)
+                        found[target.id] = _evaluate(value, beside)
                     except ValueError:
                         continue  # computed at run time: of no interest to the plan
     return found
+
+
+def _imports_from_folder(tree: ast.Module, folder: Path) -> dict[str, Path]:
+    """Imported name -> the file of this folder that it comes from."""
+    return {
+        alias.asname or alias.name: file
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_OURS)
+        for alias in node.names
+        if (file := folder / f"{str(node.module).rpartition('.')[2]}.py").exists()
+    }
+
+
+def _evaluate(node: ast.expr, beside: dict[str, Path]) -> Any:
+    """A literal, in which attributes of classes beside it may be unpacked.
+
+    Raises:
+        ValueError: it is more than that.
+    """
+    if isinstance(node, ast.Dict):
+        found: dict[Any, Any] = {}
+        for key, value in zip(node.keys, node.values, strict=True):
+            one = _evaluate(value, beside)
+            found |= one if key is None else {ast.literal_eval(key): one}
+        return found
+    if isinstance(node, ast.List):
+        parts = [
+            _evaluate(item.value, beside)
+            if isinstance(item, ast.Starred)
+            else [_evaluate(item, beside)]
+            for item in node.elts
+        ]
+        return [value for part in parts for value in part]
+    if (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in beside
+    ):
+        return literals(beside[node.value.id])[node.attr]
+    return ast.literal_eval(node)
 
 
 def _variants(folder: Path) -> list[Path]:
@@ -135,8 +190,11 @@ def _read_strategy(path: Path) -> StrategyFacts:
     unknown = facts["needs"].keys() - STRATEGY_DEFAULTS.keys()
     if unknown:
         raise ValueError(f"{path}: unknown needs {sorted(unknown)}")
-    needs = {**STRATEGY_DEFAULTS, **facts["needs"]}
-    phases = ["load", "transfer", *facts["phases"]]
     return StrategyFacts(
-        path.stem, needs, facts.get("options", {}), facts.get("approximate", {}), phases
+        name=path.stem,
+        needs={**STRATEGY_DEFAULTS, **facts["needs"]},
+        options=facts.get("options", {}),
+        approximate=facts.get("approximate", {}),
+        conditions=facts.get("conditions", []),
+        phases=["load", "transfer", *facts["phases"]],
     )

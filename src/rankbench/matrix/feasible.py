@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from rankbench.cell import Cell, Shape, Topology
 from rankbench.matrix.catalog import Catalog, StrategyFacts
+from rankbench.matrix.schema import fits
 from rankbench.matrix.site import Site
 
 
@@ -78,7 +79,10 @@ def marks_of(cell: Cell, site: Site, catalog: Catalog) -> list[str]:
     marks = []
     normalises = catalog.models[cell.model]["batch_statistics"]
     lossy = any(cell.options[o] in values for o, values in facts.approximate.items())
-    if lossy or (facts.needs["splits_batch"] and normalises):
+    splits = facts.needs["splits_batch"]
+    if isinstance(splits, str):
+        splits = cell.options[splits] > 1
+    if lossy or (splits and normalises):
         marks.append("approximate")
     if cell.device == "cpu" and facts.needs["logical_on_cpu"]:
         marks.append("functional")
@@ -122,12 +126,35 @@ def _options(q: _Question) -> str | None:
 
 
 def _ranks_of_replica(q: _Question) -> str | None:
-    if q.shape.ranks % q.shape.replica_ranks:
+    ranks, replica = q.shape.ranks, q.shape.replica_ranks
+    if ranks % replica:
         option = q.facts.needs["replica_ranks"]
-        return (
-            f"{option} {q.shape.replica_ranks} does not divide the {q.shape.ranks} "
-            f"ranks of {q.topology}"
-        )
+        return _does_not_divide(q, option, replica)
+    group = q.facts.needs["group_ranks"]
+    if group and ranks % (q.cell.options[group] or ranks):
+        return _does_not_divide(q, group, q.cell.options[group])
+    fact = q.facts.needs["divides"]
+    if not fact:
+        return None
+    count = q.catalog.models[q.cell.model][fact]
+    if not count:
+        return f"{q.cell.strategy} shares {fact} out to ranks; {q.cell.model} has none"
+    if count % replica:
+        return f"{replica} ranks cannot share the {count} {fact} of {q.cell.model}"
+    return None
+
+
+def _does_not_divide(q: _Question, option: str, value: int) -> str:
+    return (
+        f"{option} {value} does not divide the {q.shape.ranks} ranks of {q.topology}"
+    )
+
+
+def _conditions(q: _Question) -> str | None:
+    said = {**q.cell.to_dict(), **q.cell.options}
+    for condition in q.facts.conditions:
+        if fits(said, condition["if"]) and not fits(said, condition["then"]):
+            return str(condition["else"])
     return None
 
 
@@ -256,6 +283,7 @@ _OBSTACLES: tuple[Callable[[_Question], str | None], ...] = (
     _devices_of_strategy,
     _options,
     _ranks_of_replica,
+    _conditions,
     _packages,
     _backend_of_site,
     _launcher,

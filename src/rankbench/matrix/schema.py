@@ -127,6 +127,12 @@ _Validator = extend(
 )
 
 
+def fits(values: Mapping[str, Any], properties: Schema) -> bool:
+    """Whether the values are there, and as these schemas of single keys want them."""
+    schema = {"required": list(properties), "properties": properties}
+    return bool(_Validator(schema).is_valid(values))
+
+
 def did_you_mean(word: object, names: Iterable[str]) -> str:
     """`; did you mean 'ddp'?`, or nothing where no name is near."""
     near = difflib.get_close_matches(

@@ -22,10 +22,17 @@ class StepClock(Protocol):
         """A step begins."""
 
     def mark(self, phase: str) -> None:
-        """The phase ends here. Marked again within a step, the last mark counts."""
+        """What has passed since the mark before belongs to this phase.
+
+        Marked several times within a step, a phase adds up.
+        """
 
     def seconds(self) -> np.ndarray:
-        """Seconds per step and phase, [steps, phases]. Call it after `finish`."""
+        """Seconds per step and phase, [steps, phases]. Call it after `finish`.
+
+        Raises:
+            ValueError: a phase was not marked.
+        """
 
     def host_start(self) -> np.ndarray:
         """Host clock at the start of each step, seconds since the first, [steps]."""
@@ -44,27 +51,33 @@ class HostClock:
     """`time.perf_counter_ns` at every mark."""
 
     def __init__(self, phases: Sequence[str], steps: int) -> None:
-        self._column = {phase: i + 1 for i, phase in enumerate(phases)}
+        self._phases = list(phases)
+        self._column = {phase: i for i, phase in enumerate(phases)}
         # Lists of the right size: nothing is allocated while the clock runs.
-        self._rows = [[0] * (len(phases) + 1) for _ in range(steps)]
+        self._rows: list[list[int | None]] = [[None] * len(phases) for _ in range(steps)]
         self._row = self._rows[0] if steps else []
+        self._starts = [0] * steps
+        self._last = 0
 
     def begin(self, step: int) -> None:
         self._row = self._rows[step]
-        self._row[0] = time.perf_counter_ns()
+        self._last = self._starts[step] = time.perf_counter_ns()
 
     def mark(self, phase: str) -> None:
-        self._row[self._column[phase]] = time.perf_counter_ns()
+        column, now = self._column[phase], time.perf_counter_ns()
+        self._row[column] = (self._row[column] or 0) + now - self._last
+        self._last = now
 
     def finish(self) -> None:
         """Marks on the host have happened when they are made."""
 
     def seconds(self) -> np.ndarray:
-        stamps = np.array(self._rows, dtype=np.int64).reshape(-1, len(self._column) + 1)
-        return check_marks(np.diff(stamps, axis=1) * 1e-9, list(self._column))
+        # None becomes NaN.
+        table = np.array(self._rows, dtype=np.float64).reshape(-1, len(self._phases))
+        return check_marks(table * 1e-9, self._phases)
 
     def host_start(self) -> np.ndarray:
-        starts = np.array([row[0] for row in self._rows], dtype=np.int64)
+        starts = np.array(self._starts, dtype=np.int64)
         return (starts - starts[:1]) * 1e-9
 
 
@@ -77,31 +90,42 @@ class CudaClock:
     """
 
     def __init__(self, phases: Sequence[str], steps: int) -> None:
-        self._column = {phase: i + 1 for i, phase in enumerate(phases)}
-        self._rows = [
+        self._phases = list(phases)
+        # One event more than phases suffices for a step in which none comes again.
+        self._events = [
             [torch.cuda.Event(enable_timing=True) for _ in range(len(phases) + 1)]
             for _ in range(steps)
         ]
-        self._row = self._rows[0] if steps else []
+        self._marked: list[list[str]] = [[] for _ in range(steps)]
         self._starts = [0] * steps
+        self._step = 0
 
     def begin(self, step: int) -> None:
         self._starts[step] = time.perf_counter_ns()
-        self._row = self._rows[step]
-        self._row[0].record()
+        self._step = step
+        self._events[step][0].record()
 
     def mark(self, phase: str) -> None:
-        self._row[self._column[phase]].record()
+        events, marked = self._events[self._step], self._marked[self._step]
+        if phase not in self._phases:
+            raise KeyError(phase)
+        # Within a run of marks of one phase the last one tells it all.
+        if not marked or marked[-1] != phase:
+            marked.append(phase)
+            if len(marked) == len(events):
+                events.append(torch.cuda.Event(enable_timing=True))
+        events[len(marked)].record()
 
     def finish(self) -> None:
         torch.cuda.synchronize()
 
     def seconds(self) -> np.ndarray:
-        milliseconds = [
-            [a.elapsed_time(b) for a, b in pairwise(row)] for row in self._rows
-        ]
-        table = np.array(milliseconds, dtype=np.float64).reshape(-1, len(self._column))
-        return check_marks(table * 1e-3, list(self._column))
+        table = np.full((len(self._marked), len(self._phases)), np.nan)
+        for row, marked, events in zip(table, self._marked, self._events, strict=True):
+            for phase, (start, end) in zip(marked, pairwise(events), strict=False):
+                column = self._phases.index(phase)
+                row[column] = np.nansum([row[column], start.elapsed_time(end) * 1e-3])
+        return check_marks(table, self._phases)
 
     def host_start(self) -> np.ndarray:
         starts = np.array(self._starts, dtype=np.int64)
@@ -109,16 +133,13 @@ class CudaClock:
 
 
 def check_marks(seconds: np.ndarray, phases: list[str]) -> np.ndarray:
-    """Refuse times that cannot be: a phase was not marked, or not in its order.
+    """Refuse a table with a phase that was not marked, which is NaN.
 
     Raises:
         ValueError: naming the phase and the step.
     """
-    wrong = np.argwhere(seconds < 0)
-    if len(wrong):
-        step, phase = wrong[0]
-        raise ValueError(
-            f"phase {phases[phase]!r} was not marked in step {step}, "
-            f"or not in the order {', '.join(phases)}"
-        )
+    missing = np.argwhere(np.isnan(seconds))
+    if len(missing):
+        step, phase = missing[0]
+        raise ValueError(f"phase {phases[phase]!r} was not marked in step {step}")
     return seconds

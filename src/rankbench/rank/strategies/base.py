@@ -41,7 +41,8 @@ class World:
 class Strategy(ABC):
     """Trains a model that knows nothing of parallelism.
 
-    The class attributes are read without importing the file, so they must be literals.
+    The class attributes are read without importing the file, so they must be literals,
+    or literals that unpack those of another strategy (``{**Ddp.options, ...}``).
 
     Attributes:
         needs: what the plan must know, by the names and with the defaults that
@@ -49,13 +50,16 @@ class Strategy(ABC):
         options: option -> JSON schema with a default.
         approximate: option -> values that change the arithmetic on purpose.
         exact_dtype: in which the gate compares it with a single process.
+        conditions: where fields and options of a cell are as ``if`` says, they must be
+            as ``then`` says (JSON schemas by key); ``else`` is why the cell cannot run.
         phases: what `step` marks, in this order. The harness has measured ``load`` and
-            ``transfer`` before.
+            ``transfer`` before. A phase that comes again within a step adds up.
     """
 
     needs: ClassVar[dict[str, Any]]
     options: ClassVar[dict[str, dict[str, Any]]] = {}
     approximate: ClassVar[dict[str, list[Any]]] = {}
+    conditions: ClassVar[list[dict[str, Any]]] = []
     phases: ClassVar[list[str]]
     exact_dtype: ClassVar[str] = "float64"
 

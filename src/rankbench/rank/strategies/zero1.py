@@ -19,17 +19,10 @@ class Zero1(Ddp):
     That exchange is part of the update phase.
     """
 
-    needs = {
-        "backends": ["gloo", "mpi", "nccl"],
-        "precisions": ["fp32", "tf32", "bf16", "fp16"],
-    }
     options = {
-        "bucket_mb": {"type": "number", "exclusiveMinimum": 0, "default": 25},
-        "gradient_as_bucket_view": {"type": "boolean", "default": False},
-        "static_graph": {"type": "boolean", "default": False},
+        **Ddp.options,
         "parameters_as_bucket_view": {"type": "boolean", "default": False},
     }
-    phases = ["forward", "backward", "communication", "update"]
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         def make_part(parts: Iterable[Any], **_defaults: Any) -> torch.optim.Optimizer:

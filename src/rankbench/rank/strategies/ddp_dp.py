@@ -1,0 +1,57 @@
+"""DDP between hosts, nn.DataParallel within: one process per host drives its devices."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from rankbench.rank.strategies.ddp import Ddp
+
+
+class DdpOfDataParallel(Ddp):
+    """A batch is scattered over the host's devices, its gradients come together there.
+
+    The replicas of a host give all their gradients at once, at the end of backward, so
+    that little of the communication between hosts is hidden.
+    """
+
+    needs = {
+        **Ddp.needs,
+        "ranks": "node",
+        "replicas": "device",
+        "logical_on_cpu": True,
+        "compiles": False,
+    }
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        devices = self.world.devices
+        if self.world.device.type == "cuda":
+            return nn.DataParallel(model, device_ids=[one.index for one in devices])
+        return LogicalDataParallel(model, len(devices))
+
+
+class LogicalDataParallel(nn.Module):
+    """What nn.DataParallel does, on logical devices that follow one another.
+
+    Each has a copy of the weights for the step, through which its gradients come back.
+    """
+
+    def __init__(self, module: nn.Module, devices: int) -> None:
+        super().__init__()
+        self.module = module
+        self.devices = devices
+
+    def forward(self, images: Tensor) -> Tensor:
+        parts = images.chunk(self.devices)
+        outputs = [
+            functional_call(self.module, self._replicate(first=number == 0), (part,))
+            for number, part in enumerate(parts)
+        ]
+        return torch.cat(outputs)
+
+    def _replicate(self, *, first: bool) -> dict[str, Tensor]:
+        weights = {name: p.clone() for name, p in self.module.named_parameters()}
+        # Running statistics are those of the first device, as on GPUs.
+        buffers = {} if first else dict(self.module.named_buffers())
+        return weights | {name: buffer.clone() for name, buffer in buffers.items()}
