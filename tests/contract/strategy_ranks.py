@@ -13,6 +13,7 @@ from torch import distributed, nn
 from torch.multiprocessing import spawn
 
 from rankbench.environ import Place
+from rankbench.rank.models.transformer import Block
 from rankbench.rank.progress import Progress
 from rankbench.rank.runtimes import find_runtime
 from rankbench.rank.strategies import find_strategy, runtime_of
@@ -125,9 +126,16 @@ def make_optimizer(parameters: Any) -> torch.optim.Optimizer:
 
 
 def small_model() -> nn.Module:
-    """No normalisation over the batch, so that splitting a batch changes nothing."""
+    """No normalisation over the batch, so that splitting a batch changes nothing.
+
+    The block has two heads of attention, for strategies that split layers.
+    """
     return nn.Sequential(
-        nn.Linear(FEATURES, 32), nn.Tanh(), nn.Linear(32, 16), nn.Linear(16, CLASSES)
+        nn.Linear(FEATURES, 32),
+        nn.Unflatten(1, (4, 8)),
+        Block(8, heads=2, mlp=16),
+        nn.Flatten(),
+        nn.Linear(32, CLASSES),
     )
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
 from strategy_ranks import SAMPLES, run_on_ranks
 
+from rankbench.cell import Cell
 from rankbench.matrix.catalog import STRATEGY_DEFAULTS, load_catalog
 from rankbench.matrix.experiment import experiment_schema
-from rankbench.matrix.schema import check
+from rankbench.matrix.schema import check, fits
 from rankbench.rank.runtimes import find_runtime
 from rankbench.rank.strategies import find_strategy
 
@@ -24,7 +26,7 @@ WORLDS = [
     (name, ranks)
     for name in ON_CPU
     for ranks in (1, 2)
-    if ranks == 1 or STRATEGIES[name].needs["ranks"] == "device"
+    if ranks == 1 or STRATEGIES[name].needs["ranks"] != "one"
 ]
 
 
@@ -44,7 +46,7 @@ def run(folder: Path, name: str, ranks: int, **more):
         backend=backend,
         phases=facts.phases,
         options=options,
-        devices=needs["min_devices"] if needs["ranks"] == "one" else 1,
+        devices={"one": needs["min_devices"], "node": 2, "device": 1}[needs["ranks"]],
         replica_ranks=replica_ranks(name, ranks, options),
         **more,
     )
@@ -70,8 +72,12 @@ def test_it_declares_what_the_plan_must_know(name: str) -> None:
     assert facts.needs["ranks"] in ("one", "device", "node")
     assert facts.needs["replicas"] in ("one", "rank", "device")
     assert find_runtime(facts.needs["runtime"])
-    for option in (facts.needs["multiple_of"], *facts.approximate):
+    needs = facts.needs
+    for option in (needs["multiple_of"], needs["group_ranks"], *facts.approximate):
         assert option is None or option in facts.options
+    assert facts.conditions == found.conditions
+    keys = {key for one in facts.conditions for key in {**one["if"], **one["then"]}}
+    assert keys <= facts.options.keys() | {field.name for field in fields(Cell)}
     assert find_strategy(name).__doc__
 
 
@@ -128,7 +134,7 @@ def assert_same(name: str, weights: dict, wanted: dict) -> None:
         torch.testing.assert_close(weights[key], value, **tolerance)
 
 
-def variants() -> list[tuple[str, dict[str, object]]]:
+def variants(*, lossy: bool) -> list[tuple[str, dict[str, object]]]:
     """Each strategy with each option at each value that is not its default."""
     found: list[tuple[str, dict[str, object]]] = []
     for name in ON_CPU:
@@ -136,22 +142,50 @@ def variants() -> list[tuple[str, dict[str, object]]]:
             values = rule.get("enum", [])
             if rule.get("type") == "boolean":
                 values = [True, False]
-            lossy = STRATEGIES[name].approximate.get(option, [])
+            approximate = STRATEGIES[name].approximate.get(option, [])
             found += [
                 (name, {option: value})
                 for value in values
-                if value != rule["default"] and value not in lossy
+                if value != rule["default"]
+                and (value in approximate) == lossy
+                and runs_on_cpu(name, {option: value})
             ]
     return found
 
 
-@pytest.mark.parametrize(("name", "options"), variants())
+def runs_on_cpu(name: str, options: dict[str, object]) -> bool:
+    facts = STRATEGIES[name]
+    said = {"device": "cpu", "backend": "gloo", "warmup": 2}
+    said |= defaults_of(name) | options
+    return all(
+        fits(said, condition["then"])
+        for condition in facts.conditions
+        if fits(said, condition["if"])
+    )
+
+
+def most_ranks(name: str) -> int:
+    return 1 if STRATEGIES[name].needs["ranks"] == "one" else 2
+
+
+@pytest.mark.parametrize(("name", "options"), variants(lossy=False))
 def test_its_options_change_nothing_of_what_it_learns(
     name: str, options: dict[str, object], reference, tmp_path: Path
 ) -> None:
-    ranks = 2 if STRATEGIES[name].needs["ranks"] == "device" else 1
-    reports = run(tmp_path, name, ranks, options=options)
+    reports = run(tmp_path, name, most_ranks(name), options=options)
     assert_same(name, reports[0]["weights"], reference["weights"])
+
+
+@pytest.mark.parametrize(("name", "options"), variants(lossy=True))
+def test_its_lossy_options_change_a_little(
+    name: str, options: dict[str, object], reference, tmp_path: Path
+) -> None:
+    reports = run(tmp_path, name, most_ranks(name), options=options)
+    known = [report["loss"] for report in reports if report["knows_loss"]]
+    loss = torch.stack(known).mean(dim=0)
+    torch.testing.assert_close(loss, reference["loss"], rtol=0.02, atol=0)
+    weights = reports[0]["weights"]
+    assert any(not value.equal(weights[k]) for k, value in reference["weights"].items())
 
 
 @pytest.mark.parametrize(("name", "ranks"), WORLDS)

@@ -104,8 +104,9 @@ def load_catalog(package: Path = PACKAGE) -> Catalog:
 def literals(path: Path) -> dict[str, Any]:
     """Literal constants of a Python file: its own and those of its classes.
 
-    A class has those of the class that it derives from, and may build on them
-    (``{**Ddp.options, "more": ...}``), where that one stands in the same folder.
+    They may hold constants that stand before them. A class has those of the class that
+    it derives from, and may unpack them (``{**Ddp.options, "more": ...}``), where that
+    one stands in the same folder.
     """
     tree = ast.parse(path.read_text(), filename=str(path))
     beside = _imports_from_folder(tree, path.parent)
@@ -126,7 +127,7 @@ def literals(path: Path) -> dict[str, Any]:
             for target in targets:
                 if isinstance(target, ast.Name):
                     try:
-                        found[target.id] = _evaluate(value, beside)
+                        found[target.id] = _evaluate(value, beside, found)
                     except ValueError:
                         continue  # computed at run time: of no interest to the plan
     return found
@@ -143,8 +144,8 @@ def _imports_from_folder(tree: ast.Module, folder: Path) -> dict[str, Path]:
     }
 
 
-def _evaluate(node: ast.expr, beside: dict[str, Path]) -> Any:
-    """A literal, in which attributes of classes beside it may be unpacked.
+def _evaluate(node: ast.expr, beside: dict[str, Path], known: dict[str, Any]) -> Any:
+    """A literal that may hold constants of its file, and of classes beside it.
 
     Raises:
         ValueError: it is more than that.
@@ -152,17 +153,19 @@ def _evaluate(node: ast.expr, beside: dict[str, Path]) -> Any:
     if isinstance(node, ast.Dict):
         found: dict[Any, Any] = {}
         for key, value in zip(node.keys, node.values, strict=True):
-            one = _evaluate(value, beside)
+            one = _evaluate(value, beside, known)
             found |= one if key is None else {ast.literal_eval(key): one}
         return found
     if isinstance(node, ast.List):
         parts = [
-            _evaluate(item.value, beside)
+            _evaluate(item.value, beside, known)
             if isinstance(item, ast.Starred)
-            else [_evaluate(item, beside)]
+            else [_evaluate(item, beside, known)]
             for item in node.elts
         ]
         return [value for part in parts for value in part]
+    if isinstance(node, ast.Name) and node.id in known:
+        return known[node.id]
     if (
         isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)

@@ -15,7 +15,7 @@ MLP = 128
 BLOCKS = 4
 
 # Below 8 pixels an image can be a single patch, which has nothing to attend to.
-NEEDS = {"min_image_size": 8, "channels": None}
+NEEDS = {"min_image_size": 8, "channels": None, "heads": HEADS}
 
 
 def build(*, channels: int, image_size: int, classes: int) -> nn.Module:

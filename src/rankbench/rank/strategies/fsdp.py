@@ -10,10 +10,23 @@ from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
 )
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import (
+    FullyShardedDataParallel,
+    ShardingStrategy,
+    fully_shard,
+)
 
 from rankbench.rank.strategies.base import MakeOptimizer
 from rankbench.rank.strategies.single import Single
+
+# What FSDP1 calls it: (are there groups, are weights freed after forward).
+_STRATEGIES = {
+    (False, True): ShardingStrategy.FULL_SHARD,
+    (False, False): ShardingStrategy.SHARD_GRAD_OP,
+    (True, True): ShardingStrategy.HYBRID_SHARD,
+    (True, False): ShardingStrategy._HYBRID_SHARD_ZERO2,
+}
 
 
 class Fsdp(Single):
@@ -22,17 +35,24 @@ class Fsdp(Single):
     Forward and backward contain that communication; it cannot be told from them.
     """
 
-    needs = {"backends": ["gloo", "nccl"], "compiles": False}
+    needs = {
+        "backends": ["gloo", "nccl"],
+        "group_ranks": "shard_ranks",
+        "compiles": False,
+    }
     options = {
         # auto: FSDP2, but FSDP1 where this torch cannot run FSDP2 on a CPU.
         "implementation": {"enum": ["auto", "fsdp2", "fsdp1"], "default": "auto"},
         "reshard_after_forward": {"type": "boolean", "default": True},
+        # Ranks that share one copy of the model; 0: all. Fewer of them make several
+        # copies, which average their gradients.
+        "shard_ranks": {"type": "integer", "minimum": 0, "default": 0},
     }
     phases = ["forward", "backward", "update"]
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         wrap = self._wrap_2 if self._runs_fsdp2() else self._wrap_1
-        super().setup(wrap(model), make_optimizer)
+        super().setup(wrap(model, self._make_mesh()), make_optimizer)
 
     def state_dict(self) -> dict[str, Tensor]:
         whole = StateDictOptions(full_state_dict=True)
@@ -46,16 +66,31 @@ class Fsdp(Single):
         major, minor = (int(part) for part in torch.__version__.split(".")[:2])
         return self.world.device.type == "cuda" or (major, minor) >= (2, 8)
 
-    def _wrap_2(self, model: nn.Module) -> nn.Module:
+    def _make_mesh(self) -> DeviceMesh:
+        """Copies of the model, and the ranks that share one; the latter alone if one."""
+        ranks, kind = self.chosen["shard_ranks"] or self.world.size, self.world.device
+        copies = self.world.size // ranks
+        if copies == 1:
+            return init_device_mesh(kind.type, (ranks,), mesh_dim_names=("shard",))
+        names = ("copy", "shard")
+        return init_device_mesh(kind.type, (copies, ranks), mesh_dim_names=names)
+
+    def _wrap_2(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         reshard = self.chosen["reshard_after_forward"]
         for part in model.children():
             if any(True for _ in part.parameters()):
-                fully_shard(part, reshard_after_forward=reshard)
-        fully_shard(model, reshard_after_forward=reshard)
+                fully_shard(part, mesh=mesh, reshard_after_forward=reshard)
+        fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
         return model
 
-    def _wrap_1(self, model: nn.Module) -> nn.Module:
+    def _wrap_1(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         wrapped: nn.Module = FullyShardedDataParallel(
-            model, device_id=self.world.device, use_orig_params=True
+            model,
+            device_id=self.world.device,
+            device_mesh=mesh,
+            sharding_strategy=_STRATEGIES[
+                mesh.ndim == 2, self.chosen["reshard_after_forward"]
+            ],
+            use_orig_params=True,
         )
         return wrapped
