@@ -304,11 +304,16 @@ def test_launchers_measure_the_same_training(project) -> None:
     assert accuracy != ""
 
 
-def test_zero1_keeps_half_of_the_optimizer_state_on_two_ranks(project) -> None:
+@pytest.mark.parametrize(
+    ("model", "millions"), [("resnet18", 11.18), ("resnet50", 23.53)]
+)
+def test_zero1_keeps_half_of_the_optimizer_state_on_two_ranks(
+    project, model: str, millions: float
+) -> None:
     project.experiment(
-        "name: small\nstrategy: [ddp, zero1, fsdp]\ntopology: 1x2\nmodel: resnet18\n"
-        "data: synthetic\nimage_size: 32\nchannels: 3\nbatch_size: 8\n"
-        "optimizer: adam\nlaunches: 1\nsteps: 2\nwarmup: 0\ngate: false\n"
+        f"name: small\nstrategy: [ddp, zero1, fsdp]\ntopology: 1x2\nmodel: {model}\n"
+        "data: synthetic\nimage_size: 32\nchannels: 3\nbatch_size: 2\n"
+        "optimizer: adam\nlaunches: 1\nsteps: 1\nwarmup: 0\ngate: false\n"
     )
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
@@ -317,10 +322,85 @@ def test_zero1_keeps_half_of_the_optimizer_state_on_two_ranks(project) -> None:
         record = json.loads(text)
         ranks = [rank["memory"]["optimizer_mib"] for rank in record["ranks"]]
         kept[record["cell"]["strategy"]] = max(ranks)
-    # Adam keeps two float32 values for each of resnet18's 11.2 million parameters.
-    assert kept["ddp"] == pytest.approx(2 * 4 * 11.18e6 / 2**20, rel=0.01)
+    # Adam keeps two float32 values for each of the parameters.
+    assert kept["ddp"] == pytest.approx(2 * 4 * millions * 1e6 / 2**20, rel=0.01)
     assert kept["zero1"] <= 1.05 * kept["ddp"] / 2
     assert kept["fsdp"] <= 1.05 * kept["ddp"] / 2
+
+
+def losses_of(root: Path) -> dict[str, dict[str, float]]:
+    """First and last loss of every cell's launch, by strategy and options."""
+    records = [json.loads(text) for text in records_of(root).values()]
+    found = {}
+    for record in records:
+        assert record["status"] == "ok", record["reason"]
+        cell = record["cell"]
+        key = f"{cell['strategy']} {cell['topology']} {cell['precision']}"
+        found[key] = record["loss"]
+    return found
+
+
+def test_strategies_that_split_a_replica_learn_as_one_process(project) -> None:
+    """A tensor parallel group is one replica, a host of ddp_dp has one per device."""
+    project.experiment(
+        "name: small\nstrategy: [single, ddp_dp, tp]\ntopology: [1x1, 1x2]\n"
+        "model: transformer\nbatch_size: 16\nscaling: strong\nlaunches: 1\nsteps: 4\n"
+        "warmup: 2\nevaluate: true\n"
+    )
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    rows = read_table(project.root)
+    assert {row["status"] for row in rows.values()} == {"ok"}
+    functional = {row["strategy"] for row in rows.values() if row["marks"]}
+    assert functional == {"ddp_dp"}
+    assert len({row["accuracy"] for row in rows.values()}) == 1
+    losses = losses_of(project.root)
+    wanted = losses["single 1x1 fp32"]
+    assert all(loss == pytest.approx(wanted, rel=1e-4) for loss in losses.values())
+    ranks = {
+        (cell["strategy"], cell["topology"]): len(record["ranks"])
+        for record in map(json.loads, records_of(project.root).values())
+        for cell in [record["cell"]]
+    }
+    assert ranks["ddp_dp", "1x2"] == 1
+    assert ranks["tp", "1x2"] == 2
+
+
+def test_fp16_on_two_ranks_comes_near_fp32(project) -> None:
+    project.experiment(
+        "name: small\nstrategy: [ddp, zero1]\ntopology: 1x2\nmodel: lenet\n"
+        "precision: [fp32, fp16]\nbatch_size: 32\nlearning_rate: 0.05\nlaunches: 1\n"
+        "steps: 15\nwarmup: 10\n"
+    )
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    losses = losses_of(project.root)
+    for strategy in ("ddp", "zero1"):
+        exact, half = (losses[f"{strategy} 1x2 {p}"] for p in ("fp32", "fp16"))
+        assert half == pytest.approx(exact, rel=0.05)
+        assert half != exact
+
+
+def test_timers_of_ddp_stand_beside_ours(project) -> None:
+    project.experiment(
+        "name: small\nstrategy: [single, ddp]\ntopology: 1x2\nmodel: resnet18\n"
+        "data: synthetic\nimage_size: 64\nchannels: 3\nbatch_size: 8\nlaunches: 1\n"
+        "steps: 4\nwarmup: 8\n"
+    )
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    with open(project.root / "results/small/ddp-timers.csv") as file:
+        rows = {row["phase"]: row for row in csv.DictReader(file)}
+    assert {row["sampled"] for row in rows.values()} == {"10"}
+    for phase in ("forward", "backward"):
+        ours, theirs = (float(rows[phase][key]) for key in ("ours_ms", "ddp_ms"))
+        assert theirs == pytest.approx(ours, rel=0.1)
+    # Both wait for the same: what is left when the last gradient is there.
+    ours, theirs = (
+        float(rows["exposed communication"][key]) for key in ("ours_ms", "ddp_ms")
+    )
+    step = sum(float(rows[phase]["ours_ms"]) for phase in ("forward", "backward"))
+    assert abs(ours - theirs) < 0.1 * step
 
 
 def test_the_command_line_lists_shows_and_tells_states(measured: Path) -> None:

@@ -65,6 +65,25 @@ def test_literals(tmp_path: Path) -> None:
     assert literals(path) == {"A": 1, "B": 2, "D": [3], "E": [3], "L": {"m": None}}
 
 
+def test_literals_build_on_others(tmp_path: Path) -> None:
+    (tmp_path / "first.py").write_text(
+        "class First:\n    needs = {'a': 1}\n    some = [1]\n    options = {'x': 2}\n"
+    )
+    (tmp_path / "second.py").write_text(
+        "from rankbench.any.first import First\nfrom torch.first import Other\n"
+        "N = 3\n"
+        "class Second(First):\n"
+        "    needs = {**First.needs, 'n': N}\n    some = [*First.some, [N]]\n"
+        "    more = [*Other.some]\n    unknown = M\n"
+    )
+    assert literals(tmp_path / "second.py") == {
+        "N": 3,
+        "needs": {"a": 1, "n": 3},
+        "some": [1, [3]],
+        "options": {"x": 2},
+    }
+
+
 def test_the_project_has_what_its_default_experiment_names() -> None:
     catalog = load_catalog()
     assert catalog.strategies.keys() >= {"single", "dp", "ddp"}

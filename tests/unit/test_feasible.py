@@ -257,6 +257,20 @@ def test_models_may_want_certain_channels(monkeypatch: pytest.MonkeyPatch) -> No
             make_site(),
             ["approximate", "functional"],
         ),
+        # A forward normalises over a part of what it should.
+        (
+            {"model": "resnet18", "options": {"accumulation": 2}},
+            make_site(),
+            ["approximate"],
+        ),
+        ({"model": "resnet18"}, make_site(), []),
+        ({"options": {"accumulation": 2}}, make_site(), []),
+        ({"options": {"compression": "fp16"}}, make_site(), ["approximate"]),
+        (
+            {"strategy": "ddp_dp", "topology": "1x2"},
+            make_site(),
+            ["functional"],
+        ),
         ({"topology": "1x3", "oversubscribe": True}, make_site(), ["oversubscribed"]),
         (
             {"cores_per_device": 3, "oversubscribe": True},
@@ -307,6 +321,11 @@ def shape(*numbers: int) -> Shape:
             shape(2, 8, 4, 1, 2, 8, 1, 512, 64),
         ),
         ({"topology": "2x4", **GPU}, shape(2, 8, 4, 1, 0, 8, 1, 512, 64)),
+        # One process on each host; every device has a replica.
+        (
+            {"strategy": "ddp_dp", "topology": "2x4"},
+            shape(2, 2, 1, 4, 4, 8, 1, 512, 256),
+        ),
     ],
 )
 def test_shape(cell: dict[str, Any], expected: Shape) -> None:
@@ -330,6 +349,75 @@ def test_ranks_of_one_replica_load_the_same_samples(
     assert find_obstacle(odd, site, catalog) == (
         "degree 3 does not divide the 4 ranks of 2x2"
     )
+
+
+def test_what_shares_a_model_out_must_divide_it() -> None:
+    catalog, site = load_catalog(), make_site(nodes=2, cores=4)
+    tp = {"strategy": "tp", "model": "transformer", "topology": "2x4"}
+    for degree in (0, 3, 8):
+        cell = make_cell(**tp, options={"degree": degree})
+        reason = find_obstacle(cell, site, catalog)
+        assert (
+            reason
+            == {
+                0: "8 ranks cannot share the 4 heads of transformer",
+                3: "degree 3 does not divide the 8 ranks of 2x4",
+                8: "8 ranks cannot share the 4 heads of transformer",
+            }[degree]
+        )
+    assert find_obstacle(make_cell(**tp, options={"degree": 4}), site, catalog) is None
+    headless = make_cell(**{**tp, "model": "convnet", "topology": "1x2"})
+    reason = find_obstacle(headless, site, catalog)
+    assert reason == "tp shares heads out to ranks; convnet has none"
+    fsdp = {"strategy": "fsdp", "topology": "2x2"}
+    for ranks, reason in (
+        (0, None),
+        (2, None),
+        (3, "shard_ranks 3 does not divide the 4 ranks of 2x2"),
+    ):
+        cell = make_cell(**fsdp, options={"shard_ranks": ranks})
+        assert find_obstacle(cell, site, catalog) == reason
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1", "ddp_dp"])
+@pytest.mark.parametrize(
+    ("options", "changes", "reason"),
+    [
+        ({"sync_bn": True}, {}, "torch's SyncBatchNorm does not train on a CPU"),
+        ({"sync_bn": True}, NCCL, None),
+        ({"compression": "fp16"}, {}, None),
+        (
+            {"compression": "fp16"},
+            {"backend": "mpi", "launcher": "mpirun"},
+            "torch's MPI backend carries no numbers of 16 bits",
+        ),
+        (
+            {"compression": "bf16"},
+            {},
+            "torch's bf16 compression hook runs over nccl only",
+        ),
+        ({"compression": "bf16"}, NCCL, None),
+        ({"compression": "powersgd"}, {"warmup": 2}, None),
+        (
+            {"compression": "powersgd"},
+            {"warmup": 1},
+            "powersgd begins with the third step: take a warmup of 2 or more",
+        ),
+        (
+            {"static_graph": True, "accumulation": 2},
+            {},
+            "torch's DDP cannot accumulate gradients of a static graph",
+        ),
+        ({"accumulation": 3}, {}, "64 samples do not split into 3 accumulation"),
+        ({"accumulation": 4}, {}, None),
+    ],
+)
+def test_options_of_ddp(
+    strategy: str, options: dict[str, Any], changes: dict[str, Any], reason: str | None
+) -> None:
+    cell = make_cell(strategy=strategy, options=options, **changes)
+    site = make_gpu_site() if cell.device == "cuda" else make_site()
+    assert find_obstacle(cell, site, load_catalog()) == reason
 
 
 def test_a_batch_must_split_into_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:

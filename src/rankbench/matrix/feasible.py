@@ -145,9 +145,7 @@ def _ranks_of_replica(q: _Question) -> str | None:
 
 
 def _does_not_divide(q: _Question, option: str, value: int) -> str:
-    return (
-        f"{option} {value} does not divide the {q.shape.ranks} ranks of {q.topology}"
-    )
+    return f"{option} {value} does not divide the {q.shape.ranks} ranks of {q.topology}"
 
 
 def _conditions(q: _Question) -> str | None:

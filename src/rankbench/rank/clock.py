@@ -54,7 +54,8 @@ class HostClock:
         self._phases = list(phases)
         self._column = {phase: i for i, phase in enumerate(phases)}
         # Lists of the right size: nothing is allocated while the clock runs.
-        self._rows: list[list[int | None]] = [[None] * len(phases) for _ in range(steps)]
+        unmarked: list[int | None] = [None] * len(phases)
+        self._rows = [unmarked.copy() for _ in range(steps)]
         self._row = self._rows[0] if steps else []
         self._starts = [0] * steps
         self._last = 0

@@ -36,14 +36,15 @@ class Launch:
     def path(self) -> Path:
         return self.directory / "record.json"
 
-    def read_steps(self) -> NDArray[np.float64]:
-        """Seconds of the timed window: [ranks, steps, phases].
+    def read_steps(self, *, warmup: bool = False) -> NDArray[np.float64]:
+        """Seconds of the timed window, or of the warm-up: [ranks, steps, phases].
 
         Raises:
             ValueError: steps.npz is damaged or does not match the record.
         """
-        shape = (self.record["steps"], len(self.record["phases"]))
-        ranks = self._read("seconds")
+        steps, member = ("warmup", "warmup") if warmup else ("steps", "seconds")
+        shape = (self.record[steps], len(self.record["phases"]))
+        ranks = self._read(member)
         for seconds in ranks:
             if seconds.shape != shape or not np.isfinite(seconds).all():
                 raise ValueError(

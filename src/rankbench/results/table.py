@@ -8,7 +8,14 @@ from typing import Any
 import pandas as pd
 
 from rankbench.record import Layout, write_if_changed
-from rankbench.results import epochs, intensity, loading, profiles, published
+from rankbench.results import (
+    ddp_timers,
+    epochs,
+    intensity,
+    loading,
+    profiles,
+    published,
+)
 from rankbench.results.documents import (
     section_to_markdown,
     to_csv,
@@ -71,8 +78,8 @@ COLUMNS = tuple(
 def build(layout: Layout) -> None:
     """Write tables: functions of plan and records alone.
 
-    table.csv, .md, .html and .tex; where there is anything to tell also epochs,
-    loading, models, profiles and published, each .csv and .md.
+    table.csv, .md, .html and .tex; where there is anything to tell also ddp-timers,
+    epochs, loading, models, profiles and published, each .csv and .md.
 
     Raises:
         ValueError: the plan, a record or its steps are damaged; the message names it.
@@ -82,6 +89,7 @@ def build(layout: Layout) -> None:
     title, study, rows = results.experiment, results.study, show_rows(summaries)
     notes = collect_notes(summaries)
     models = intensity.find_intensities(summaries)
+    timers = ddp_timers.make_frame(summaries)
     profiled = profiles.load_profiles(layout, results.rows)
     # Below the table of the page and of table.md, in this order.
     told = [
@@ -89,6 +97,7 @@ def build(layout: Layout) -> None:
         waiting := loading.show(summaries),
         ratios := intensity.show(models),
         show_usage(results.rows),
+        timed := ddp_timers.show(timers),
         profiles.show(profiled),
     ]
     sections = [section for section in told if section]
@@ -105,6 +114,7 @@ def build(layout: Layout) -> None:
         write_if_changed(layout.table(suffix), text.encode())
     # Files of their own, with all columns.
     beside = {
+        "ddp-timers": (timed, timers),
         "epochs": (training, epochs.make_frame(summaries)),
         "loading": (waiting, loading.make_frame(summaries)),
         "models": (ratios, intensity.make_frame(models)),

@@ -47,7 +47,10 @@ class Ddp(Strategy):
         # Normalise over the samples of all ranks.
         "sync_bn": {"type": "boolean", "default": False},
         # What gradients are on their way.
-        "compression": {"enum": ["none", "fp16", "bf16", "powersgd"], "default": "none"},
+        "compression": {
+            "enum": ["none", "fp16", "bf16", "powersgd"],
+            "default": "none",
+        },
         "powersgd_rank": {"type": "integer", "minimum": 1, "default": 1},
     }
     approximate = {"compression": ["fp16", "bf16", "powersgd"]}
@@ -58,14 +61,19 @@ class Ddp(Strategy):
             "else": "torch's SyncBatchNorm does not train on a CPU",
         },
         {
-            "if": {"compression": {"enum": ["fp16", "bf16"]}},
+            "if": {"compression": {"const": "fp16"}},
             "then": {"backend": {"enum": ["gloo", "nccl"]}},
             "else": "torch's MPI backend carries no numbers of 16 bits",
         },
         {
+            "if": {"compression": {"const": "bf16"}},
+            "then": {"backend": {"const": "nccl"}},
+            "else": "torch's bf16 compression hook runs over nccl only",
+        },
+        {
             "if": {"compression": {"const": "powersgd"}},
             "then": {"warmup": {"minimum": 2}},
-            "else": "powersgd begins with the third step: it needs a warmup of 2 or more",
+            "else": "powersgd begins with the third step: take a warmup of 2 or more",
         },
         {
             "if": {"static_graph": {"const": True}},
@@ -118,7 +126,7 @@ class Ddp(Strategy):
         `iteration` is the last step that they know of, counted from 1.
         """
         # A private function of torch, so that it may be gone.
-        logged = getattr(self.model, "_get_ddp_logging_data", dict)()
+        logged: dict[str, Any] = getattr(self.model, "_get_ddp_logging_data", dict)()
         timers = {ms: logged[ns] / 1e6 for ms, ns in TIMERS.items() if logged.get(ns)}
         if timers:
             timers["iteration"] = logged["iteration"]

@@ -1,4 +1,4 @@
-"""DDP between hosts, nn.DataParallel within: one process per host drives its devices."""
+"""DDP between hosts, nn.DataParallel within: one process drives a host's devices."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Fsdp(Single):
         return self.world.device.type == "cuda" or (major, minor) >= (2, 8)
 
     def _make_mesh(self) -> DeviceMesh:
-        """Copies of the model, and the ranks that share one; the latter alone if one."""
+        """Copies of the model, and ranks that share one; one copy is no dimension."""
         ranks, kind = self.chosen["shard_ranks"] or self.world.size, self.world.device
         copies = self.world.size // ranks
         if copies == 1:
