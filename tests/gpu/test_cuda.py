@@ -47,11 +47,65 @@ backend_logs: true
 """
 
 
-@pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Layout, dict]:
-    """Every cell that this machine can run, launched once."""
-    root = tmp_path_factory.mktemp("gpu")
-    (root / "experiment.yaml").write_text(EXPERIMENT)
+# What one GPU can run of the options: a world of one rank over nccl.
+OPTIONS = """
+name: gpu-options
+strategy:
+  - single
+  - ddp: {sync_bn: true}
+  - ddp: {compression: [fp16, bf16, powersgd]}
+  - ddp: {accumulation: 2}
+  - zero1
+  - fsdp
+  - ddp_dp
+backend: nccl
+model: resnet18
+data: synthetic
+image_size: 64
+channels: 3
+batch_size: 32
+launches: 1
+steps: 10
+warmup: 5
+"""
+
+ARITHMETIC = """
+name: gpu-arithmetic
+strategy: [single, ddp]
+backend: nccl
+model: resnet18
+data: synthetic
+image_size: 64
+channels: 3
+batch_size: 32
+precision: [fp32, tf32, bf16, fp16]
+channels_last: [false, true]
+compile: [false, true]
+exclude: ["compile=true channels_last=false", "compile=true precision=fp32,tf32"]
+launches: 1
+steps: 10
+warmup: 5
+"""
+
+HEADS = """
+name: gpu-heads
+strategy: [single, tp]
+backend: nccl
+model: transformer
+data: synthetic
+image_size: 32
+channels: 3
+batch_size: 32
+precision: [fp32, bf16]
+launches: 1
+steps: 10
+warmup: 5
+"""
+
+
+def measure(root: Path, text: str) -> tuple[Layout, dict]:
+    """Every cell of an experiment that this machine can run, launched once."""
+    (root / "experiment.yaml").write_text(text)
     (root / "profile").mkdir()
     (root / "profile/site.yaml").write_text(f"results_dir: {root}/results\n")
     run = open_run(
@@ -63,9 +117,13 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Layout, dict]:
         for cell in run.feasible
     }
     verdicts |= {c.id: None for c in run.plan.cells.values() if c.infeasible}
-    yield run.layout, verdicts
-    kept = Path("results/gpu-tests")
-    shutil.copytree(run.layout.root, kept, dirs_exist_ok=True)
+    shutil.copytree(run.layout.root, Path("results/gpu-tests"), dirs_exist_ok=True)
+    return run.layout, verdicts
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Layout, dict]:
+    return measure(tmp_path_factory.mktemp("gpu"), EXPERIMENT)
 
 
 def record_of(layout: Layout, cell: str) -> dict:
@@ -157,6 +215,36 @@ def test_every_way_of_training_learns_the_same(measured) -> None:
         assert other == pytest.approx(single, rel=0.05)
 
 
+@pytest.mark.parametrize("text", [OPTIONS, ARITHMETIC, HEADS])
+def test_options_learn_about_the_same(text: str, tmp_path: Path) -> None:
+    """The first timed loss, which a few steps of training lie before."""
+    layout, verdicts = measure(tmp_path, text)
+    # Without a C++ compiler the compiled cells cannot run.
+    ran = {cell: verdict for cell, verdict in verdicts.items() if verdict}
+    failed = {cell: v.reason for cell, v in ran.items() if v.status != "ok"}
+    assert not failed
+    losses = {cell: record_of(layout, cell)["loss"]["first"] for cell in ran}
+    exact = next(loss for cell, loss in losses.items() if cell.startswith("single"))
+    assert losses == pytest.approx(dict.fromkeys(losses, exact), rel=0.2)
+
+
+def test_a_phase_of_the_device_that_comes_again_adds_up() -> None:
+    from rankbench.rank.clock import CudaClock
+
+    clock = CudaClock(["forward", "backward"], 2)
+    for step in range(2):
+        clock.begin(step)
+        for _ in range(3):
+            clock.mark("forward")
+            torch.cuda._sleep(10_000_000)
+            clock.mark("backward")
+            clock.mark("backward")
+    clock.finish()
+    seconds = clock.seconds()
+    assert (seconds[:, 1] > 0.01).all()
+    assert (seconds[:, 0] < 0.002).all()
+
+
 def test_work_on_the_device_counts_where_it_was_asked_for() -> None:
     """The host is long done with a phase when the device still works on it."""
     from rankbench.rank.clock import CudaClock
@@ -206,11 +294,7 @@ def test_a_planted_delay_of_the_device_is_found_as_exposed_communication(
         medians = []
         for hook in (None, busy):
             world = World(0, 1, 0, device, (device,), "nccl", 8)
-            options = {
-                "bucket_mb": 25,
-                "gradient_as_bucket_view": False,
-                "static_graph": False,
-            }
+            options = {name: rule["default"] for name, rule in Ddp.options.items()}
             ddp = Ddp(world, lambda model, x: model(x[0]).square().mean(), **options)
             model = nn.Linear(512, 512).to(device)
             ddp.setup(model, lambda p: torch.optim.SGD(p, lr=0.01))

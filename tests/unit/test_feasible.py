@@ -384,7 +384,6 @@ def test_what_shares_a_model_out_must_divide_it() -> None:
     ("options", "changes", "reason"),
     [
         ({"sync_bn": True}, {}, "torch's SyncBatchNorm does not train on a CPU"),
-        ({"sync_bn": True}, NCCL, None),
         ({"compression": "fp16"}, {}, None),
         (
             {"compression": "fp16"},
@@ -418,6 +417,17 @@ def test_options_of_ddp(
     cell = make_cell(strategy=strategy, options=options, **changes)
     site = make_gpu_site() if cell.device == "cuda" else make_site()
     assert find_obstacle(cell, site, load_catalog()) == reason
+
+
+def test_sync_bn_wants_gpus_and_a_process_for_each() -> None:
+    catalog, site = load_catalog(), make_gpu_site()
+    for strategy, reason in (
+        ("ddp", None),
+        ("zero1", None),
+        ("ddp_dp", "SyncBatchNorm wants a process for each device"),
+    ):
+        cell = make_cell(strategy=strategy, options={"sync_bn": True}, **NCCL)
+        assert find_obstacle(cell, site, catalog) == reason
 
 
 def test_a_batch_must_split_into_micro_batches(monkeypatch: pytest.MonkeyPatch) -> None:

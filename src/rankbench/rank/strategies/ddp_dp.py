@@ -23,6 +23,14 @@ class DdpOfDataParallel(Ddp):
         "logical_on_cpu": True,
         "compiles": False,
     }
+    conditions = [
+        *Ddp.conditions,
+        {
+            "if": {"sync_bn": {"const": True}},
+            "then": {"sync_bn": {"const": False}},
+            "else": "SyncBatchNorm wants a process for each device",
+        },
+    ]
 
     def wrap(self, model: nn.Module) -> nn.Module:
         devices = self.world.devices
