@@ -370,7 +370,7 @@ def test_fp16_on_two_ranks_comes_near_fp32(project) -> None:
     project.experiment(
         "name: small\nstrategy: [ddp, zero1]\ntopology: 1x2\nmodel: lenet\n"
         "precision: [fp32, fp16]\nbatch_size: 32\nlearning_rate: 0.05\nlaunches: 1\n"
-        "steps: 15\nwarmup: 10\n"
+        "steps: 15\nwarmup: 10\ngate: false\n"
     )
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
@@ -385,7 +385,7 @@ def test_timers_of_ddp_stand_beside_ours(project) -> None:
     project.experiment(
         "name: small\nstrategy: [single, ddp]\ntopology: 1x2\nmodel: resnet18\n"
         "data: synthetic\nimage_size: 64\nchannels: 3\nbatch_size: 8\nlaunches: 1\n"
-        "steps: 4\nwarmup: 8\n"
+        "steps: 4\nwarmup: 8\ngate: false\n"
     )
     done = project.snakemake()
     assert done.returncode == 0, done.stdout

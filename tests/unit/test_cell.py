@@ -66,8 +66,9 @@ def test_hash_does_not_depend_on_the_order_of_options() -> None:
 
 
 def test_hash_is_the_same_in_every_process() -> None:
-    # A golden value: if it changes, every record that exists becomes stale.
-    assert make_cell().hash() == "5943a91a193cde90"
+    # A golden value: if it changes, every record that exists becomes stale. The options
+    # of strategies, which become more, are not in it.
+    assert make_cell(strategy="any").hash() == "28564f63945f6f9c"
 
 
 def test_hash_changes_with_the_version(monkeypatch: pytest.MonkeyPatch) -> None:

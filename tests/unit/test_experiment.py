@@ -268,15 +268,18 @@ def test_options_are_swept_and_completed(tmp_path: Path) -> None:
         tmp_path,
         "name: x\nstrategy: [single, {ddp: {bucket_mb: [1, 25], static_graph: true}}]",
     ).cells
-    others = {"gradient_as_bucket_view": False, "static_graph": True}
+    rules = load_catalog().strategies["ddp"].options
+    defaults = {option: rule["default"] for option, rule in rules.items()}
+    others = {**defaults, "static_graph": True}
     assert {cell_id: cell.options for cell_id, cell in cells.items()} == {
         "single.none.1x1.convnet.digits": {},
         "ddp.gloo.1x1.convnet.digits.bucket_mb=1.static_graph=true": {
-            "bucket_mb": 1,
             **others,
+            "bucket_mb": 1,
         },
-        "ddp.gloo.1x1.convnet.digits.static_graph=true": {"bucket_mb": 25, **others},
+        "ddp.gloo.1x1.convnet.digits.static_graph=true": others,
     }
+    assert defaults["bucket_mb"] == 25
 
 
 def test_options_may_be_left_empty(tmp_path: Path) -> None:
