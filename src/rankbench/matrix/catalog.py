@@ -37,6 +37,9 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "max_nodes": None,
     "excluded": [],  # options that do not go together: {option: value, ...} each
     "multiple_of": None,  # the option that must divide the samples of a rank
+    # By the value of the option `schedule`: how many microbatches it needs, measured in
+    # the ranks of a replica (at least | a multiple of), and which torch, by backend.
+    "schedules": {},
     # A forward sees a part of its replica's batch: always, or where this option is > 1.
     "splits_batch": False,
     "logical_on_cpu": False,  # its devices on a CPU are a fiction: the row is marked

@@ -11,6 +11,33 @@ import torch
 from torch import Tensor, nn
 
 
+def count_parts(
+    balance: str, parts: Sequence[nn.Module], images: Tensor, groups: int
+) -> list[int]:
+    """How many neighbouring parts each group gets.
+
+    Args:
+        balance: ``measured`` or ``parameters``, or the numbers themselves (``3,5``).
+        parts: of a model, in order.
+        images: a batch to measure on.
+        groups: devices or stages.
+
+    Raises:
+        ValueError: there are fewer parts than groups, or `balance` fits neither.
+    """
+    if balance == "measured":
+        return split_evenly(measure_parts(parts, images), groups)
+    if balance == "parameters":
+        sizes = [sum(p.numel() for p in part.parameters()) for part in parts]
+        return split_evenly(sizes, groups)
+    counts = [int(count) for count in balance.split(",")]
+    if len(counts) != groups or sum(counts) != len(parts):
+        raise ValueError(
+            f"balance {balance} is not for {len(parts)} parts in {groups} groups"
+        )
+    return counts
+
+
 def split_evenly(costs: Sequence[float], groups: int) -> list[int]:
     """How many neighbours go into each group, so that the dearest one is cheapest.
 

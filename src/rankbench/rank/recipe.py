@@ -11,7 +11,12 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rankbench.cell import Cell
-from rankbench.rank.strategies.base import Batch, ComputeLoss, MakeOptimizer
+from rankbench.rank.strategies.base import (
+    Arithmetic,
+    Batch,
+    ComputeLoss,
+    MakeOptimizer,
+)
 
 
 def set_precision(precision: str) -> None:
@@ -42,18 +47,21 @@ def prepare_model(model: nn.Module, cell: Cell) -> nn.Module:
     return model
 
 
+def make_arithmetic(precision: str, device: torch.device) -> Arithmetic:
+    """The context that a forward runs in."""
+    if precision in _AUTOCAST:
+        return partial(torch.autocast, device.type, dtype=_AUTOCAST[precision])
+    return nullcontext
+
+
 def make_loss(precision: str, device: torch.device) -> ComputeLoss:
     """Cross entropy of a model on a batch, in the precision of the cell."""
     criterion = nn.CrossEntropyLoss()
+    arithmetic = make_arithmetic(precision, device)
 
     def compute_loss(model: nn.Module, batch: Batch) -> Tensor:
         images, labels = batch
-        casting = (
-            torch.autocast(device.type, dtype=_AUTOCAST[precision])
-            if precision in _AUTOCAST
-            else nullcontext()
-        )
-        with casting:
+        with arithmetic():
             loss: Tensor = criterion(model(images), labels)
         return loss
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,6 +15,7 @@ Batch = tuple[Tensor, Tensor]
 Mark = Callable[[str], None]
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 ComputeLoss = Callable[[nn.Module, Batch], Tensor]
+Arithmetic = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class Strategy(ABC):
         self.world = world
         self.compute_loss = compute_loss
         self.chosen = options
+        # In which `compute_loss` runs a model; for one that runs parts of it elsewhere.
+        self.arithmetic: Arithmetic = nullcontext
         # Scales the loss under fp16; else it passes everything through.
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=False)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rankbench.rank.partition import measure_parts, split_evenly
+from rankbench.rank.partition import count_parts
 from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark
 from rankbench.rank.strategies.single import Single
 
@@ -47,7 +47,9 @@ class ModelParallel(Single):
 
     def step(self, batch: Batch, mark: Mark) -> Tensor:
         if not self._split:
-            self.chain.place(self._count_parts(batch))
+            balance, devices = str(self.chosen["balance"]), len(self.world.devices)
+            counts = count_parts(balance, list(self.bare), batch[0], devices)
+            self.chain.place(counts)
             self._split = True
         images, labels = batch
         return super().step((images, labels.to(self.world.devices[-1])), mark)
@@ -56,22 +58,6 @@ class ModelParallel(Single):
         first = self.world.devices[0]
         weights = self.bare.state_dict()
         return {name: value.to(first) for name, value in weights.items()}
-
-    def _count_parts(self, batch: Batch) -> list[int]:
-        """How many parts each device gets."""
-        devices, parts = len(self.world.devices), list(self.bare)
-        how = str(self.chosen["balance"])
-        if how == "measured":
-            return split_evenly(measure_parts(parts, batch[0]), devices)
-        if how == "parameters":
-            sizes = [sum(p.numel() for p in part.parameters()) for part in parts]
-            return split_evenly(sizes, devices)
-        counts = [int(count) for count in how.split(",")]
-        if len(counts) != devices or sum(counts) != len(parts):
-            raise ValueError(
-                f"balance {how} is not for {len(parts)} parts on {devices} devices"
-            )
-        return counts
 
 
 class Chain(nn.Module):

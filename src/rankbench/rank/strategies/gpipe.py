@@ -1,0 +1,227 @@
+"""torch.distributed.pipelining: a stage per rank, micro-batches follow each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
+
+from rankbench.rank.partition import count_parts
+from rankbench.rank.pipeline import Stage, Stopwatch, trace_shapes
+from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
+
+PROBES = 5
+
+
+class GPipe(Strategy):
+    """Ranks send activations forwards and their gradients backwards.
+
+    The first stage takes the images, the last one the labels: it knows the loss.
+    """
+
+    needs = {
+        "replica_ranks": "all",
+        "backends": ["gloo", "nccl"],
+        "multiple_of": "microbatches",
+        "splits_batch": True,
+        "compiles": False,
+        "schedules": {
+            "1f1b": {"microbatches": "at least", "torch": {"gloo": "2.8"}},
+            "interleaved": {"microbatches": "a multiple of", "torch": {"gloo": "2.8"}},
+        },
+    }
+    options = {
+        # gpipe: all forwards, then all backwards; 1f1b: a backward as soon as there is
+        # one, so that fewer activations are kept; interleaved: 1f1b with several
+        # stages on each rank, so that ranks wait less.
+        "schedule": {"enum": ["gpipe", "1f1b", "interleaved"], "default": "gpipe"},
+        # Into how many a batch is cut.
+        "microbatches": {"type": "integer", "minimum": 1, "default": 4},
+        # Stages of a rank, if they are interleaved.
+        "virtual_stages": {"type": "integer", "minimum": 2, "default": 2},
+        # As in mp.
+        "balance": {
+            "type": "string",
+            "pattern": "^(measured|parameters|[0-9]+(,[0-9]+)*)$",
+            "default": "measured",
+        },
+    }
+    phases = ["pipeline", "update"]
+
+    def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
+        assert isinstance(model, nn.Sequential), "models are sequences of named parts"
+        self.model = model
+        self.make_optimizer = make_optimizer
+        self.stages: list[TimedStage] = []
+        self.count = int(self.chosen["microbatches"])
+        interleaved = self.chosen["schedule"] == "interleaved"
+        self.per_rank = int(self.chosen["virtual_stages"]) if interleaved else 1
+
+    def step(self, batch: Batch, mark: Mark) -> Tensor | None:
+        if not self.stages:
+            self._split(batch)
+        loss = self._run(batch)
+        mark("pipeline")
+        self.update()
+        mark("update")
+        return loss
+
+    def details(self) -> dict[str, Any]:
+        """Stages of this rank, and the share of a step in which it has nothing to do.
+
+        Steps of their own tell, because the timed ones must not be disturbed; what
+        they do to the model is undone.
+        """
+        kept = [(b, b.clone()) for stage in self.stages for b in stage.submod.buffers()]
+        images, labels = self._shapes
+        batch = (
+            torch.rand_like(images, device=self.world.device),
+            torch.zeros_like(labels, device=self.world.device),
+        )
+        watch = Stopwatch(self.world.device)
+        for stage in self.stages:
+            stage.watch = watch
+        for _ in range(PROBES):
+            distributed.barrier()
+            with watch("step"):
+                self._run(batch)
+        for stage in self.stages:
+            stage.watch = idle
+        self.optimizer.zero_grad()
+        for buffer, before in kept:
+            buffer.copy_(before)
+
+        def per_step(kind: str) -> Tensor:
+            return watch.seconds(kind).reshape(PROBES, -1).sum(dim=1)
+
+        forward = per_step("forward") + per_step("loss")
+        backward = per_step("backward")
+        step = per_step("step").to(self.world.device)
+        distributed.all_reduce(step, distributed.ReduceOp.MAX)
+        bubble = 1 - (forward + backward) / step.cpu()
+        ranks, parts = self.world.size, self.model.named_children()
+        names = [name for name, _ in parts]
+        return {
+            "stages": [names[a:b] for a, b in self._borders[self.world.rank :: ranks]],
+            "microbatches": self.count,
+            "forward_s": float(forward.median()) / self.count,
+            "backward_s": float(backward.median()) / self.count,
+            "bubble": float(bubble.median()),
+            "ideal_bubble": (ranks - 1) / (self.per_rank * self.count + ranks - 1),
+        }
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The weights of a rank's own parts; on rank 0 those of all."""
+        ranks, rank = self.world.size, self.world.rank
+        children = [name for name, _ in self.model.named_children()]
+        owner = {
+            name: stage % ranks
+            for stage, (a, b) in enumerate(self._borders)
+            for name in children[a:b]
+        }
+        weights = {}
+        for name, value in self.model.state_dict().items():
+            source = owner[name.partition(".")[0]]
+            if source == rank:
+                weights[name] = value
+                if rank != 0:
+                    distributed.send(value.contiguous(), 0)
+            elif rank == 0:
+                weights[name] = torch.empty(
+                    value.shape, dtype=value.dtype, device=self.world.device
+                )
+                distributed.recv(weights[name], source)
+        return weights
+
+    def _split(self, batch: Batch) -> None:
+        """Keep the stages of this rank."""
+        rank, ranks, device = self.world.rank, self.world.size, self.world.device
+        self._shapes = tuple(whole.to("meta") for whole in batch)
+        images = batch[0][: len(batch[0]) // self.count]
+        parts, number = list(self.model), ranks * self.per_rank
+        counts = torch.zeros(number, dtype=torch.int64, device=device)
+        if rank == 0:
+            balance = str(self.chosen["balance"])
+            with self.arithmetic():
+                found = count_parts(balance, parts, images, number)
+            counts.copy_(torch.tensor(found))
+        distributed.broadcast(counts, 0)
+        self._borders = list(pairwise(accumulate(counts.tolist(), initial=0)))
+        shapes = trace_shapes(parts, images, self.arithmetic)
+        for index, (first, last) in enumerate(self._borders):
+            if index % ranks != rank:
+                for part in parts[first:last]:
+                    part.to("meta")
+                continue
+            # Given, because torch would run the stage on what happens to be in memory.
+            self.stages.append(
+                TimedStage(
+                    Stage(parts[first:last], self.arithmetic),
+                    index,
+                    number,
+                    device,
+                    input_args=(shapes[first].requires_grad_(index > 0),),
+                    output_args=(shapes[last].requires_grad_(),),
+                )
+            )
+        self.schedule = self._make_schedule()
+        mine = [p for stage in self.stages for p in stage.submod.parameters()]
+        # An optimizer wants a parameter, and a stage may have none.
+        self.optimizer = self.make_optimizer(mine or [nn.Parameter(torch.zeros(1))])
+
+    def _make_schedule(self) -> Any:
+        kinds = {
+            "gpipe": ScheduleGPipe,
+            "1f1b": Schedule1F1B,
+            "interleaved": ScheduleInterleaved1F1B,
+        }
+        stages = self.stages if self.per_rank > 1 else self.stages[0]
+        kind: Any = kinds[self.chosen["schedule"]]
+        schedule = kind(stages, self.count, loss_fn=self._share_of_loss)
+        # The loss has the share of a micro-batch; some versions would divide again.
+        schedule.scale_grads = False
+        return schedule
+
+    def _share_of_loss(self, output: Tensor, labels: Tensor) -> Tensor:
+        with self.stages[-1].watch("loss"):
+            return self.compute_loss(nn.Identity(), (output, labels)) / self.count
+
+    def _run(self, batch: Batch) -> Tensor | None:
+        """Forward and backward of all micro-batches; the loss on the last stage."""
+        images, labels = batch
+        fed = (images,) if self.stages[0].is_first else ()
+        if not self.stages[-1].is_last:
+            self.schedule.step(*fed)
+            return None
+        losses: list[Tensor] = []
+        self.schedule.step(*fed, target=labels, losses=losses)
+        return torch.stack(losses).sum().detach()
+
+
+def idle(_kind: str) -> AbstractContextManager[None]:
+    """The watch of a stage that nobody times."""
+    return nullcontext()
+
+
+class TimedStage(PipelineStage):
+    """Lets a stopwatch see when it works; it does not when it waits."""
+
+    watch: Callable[[str], AbstractContextManager[None]] = staticmethod(idle)
+
+    def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        with self.watch("forward"):
+            return super().forward_one_chunk(*args, **kwargs)
+
+    def backward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
+        with self.watch("backward"):
+            return super().backward_one_chunk(*args, **kwargs)
