@@ -68,7 +68,8 @@ def _be_rank(
     delay: float,
 ) -> None:
     torch.set_num_threads(1)
-    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "DS_ACCELERATOR": "cpu"}
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
+    os.environ["DS_ACCELERATOR"] = "cpu"
     cpu = torch.device("cpu")
     runtime = find_runtime(runtime_of(strategy))
     if backend != "none":

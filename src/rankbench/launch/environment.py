@@ -21,7 +21,7 @@ _PASSED = (
     "CUDA_VISIBLE_DEVICES",
     "CUDA_HOME",
 )
-_PASSED_PREFIXES = ("NCCL_", "GLOO_", "TORCH_", "UCX_", "FI_", "RANKBENCH_TEST_")
+_PASSED_PREFIXES = ("NCCL_", "GLOO_", "TP_", "TORCH_", "UCX_", "FI_", "RANKBENCH_TEST_")
 
 # What makes a library tell which way it sends, without a line for each message: what is
 # measured stays as it is. launch/transport.py reads the answers.
@@ -110,6 +110,7 @@ def build_environment(
         # Neither a name look-up nor a port on another interface is needed.
         passed.setdefault("GLOO_SOCKET_IFNAME", "lo")
         passed.setdefault("NCCL_SOCKET_IFNAME", "lo")
+        passed.setdefault("TP_SOCKET_IFNAME", "lo")
     passed |= _GPUDIRECT.get((backend, gpudirect), {})
     if backend_logs:
         for name in _LOG_FILES:

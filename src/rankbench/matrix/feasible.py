@@ -92,7 +92,7 @@ def marks_of(cell: Cell, site: Site, catalog: Catalog) -> list[str]:
 
 
 def _backend_of_strategy(q: _Question) -> str | None:
-    allowed = q.facts.needs["backends"] or ["none"]
+    allowed = q.facts.needs["backends"] or [q.facts.needs["own_backend"]]
     if q.cell.backend not in allowed:
         return f"{q.cell.strategy} runs over {', '.join(allowed)}"
     return None

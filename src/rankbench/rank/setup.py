@@ -14,7 +14,13 @@ from rankbench.environ import Place
 from rankbench.rank import data, models
 from rankbench.rank.loading import Batches
 from rankbench.rank.progress import Progress
-from rankbench.rank.recipe import make_loss, make_scaler, optimizer_maker, prepare_model
+from rankbench.rank.recipe import (
+    make_arithmetic,
+    make_loss,
+    make_scaler,
+    optimizer_maker,
+    prepare_model,
+)
 from rankbench.rank.strategies import find_strategy
 from rankbench.rank.strategies.base import Strategy, World
 
@@ -98,6 +104,7 @@ def set_up_strategy(
     """
     loss = make_loss(cell.precision, world.device)
     strategy = find_strategy(cell.strategy)(world, loss, **cell.options)
+    strategy.arithmetic = make_arithmetic(cell.precision, world.device)
     strategy.scaler = make_scaler(cell.precision, world.device)
     strategy.setup(prepare_model(model, cell), optimizer_maker(cell))
     # What is random while training (augmentation, dropout) differs between replicas.

@@ -74,6 +74,6 @@ def describe_transport(world: World) -> dict[str, Any] | None:
     """What carries the bytes, as far as it was asked for."""
     if world.backend == "none":
         return None
-    prefixes = ("GLOO_", "NCCL_", "UCX_", "FI_", "OMPI_MCA_", "CCL_", "HOROVOD_")
+    prefixes = ("GLOO_", "NCCL_", "TP_", "UCX_", "FI_", "OMPI_MCA_", "CCL_", "HOROVOD_")
     asked = {k: v for k, v in os.environ.items() if k.startswith(prefixes)}
     return {"backend": world.backend, "asked": dict(sorted(asked.items()))}
