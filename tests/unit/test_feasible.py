@@ -27,6 +27,7 @@ NO_MPIRUN = "mpirun is not installed: install Open MPI (Debian: openmpi-bin)"
 SINGLE = {"strategy": "single", "backend": "none"}
 DP = {"strategy": "dp", "backend": "none"}
 GPU = {"device": "cuda"}
+GPIPE = {"strategy": "gpipe", "topology": "2x2"}
 NCCL = {"backend": "nccl", **GPU}
 
 
@@ -190,6 +191,40 @@ NCCL = {"backend": "nccl", **GPU}
             make_site(),
             "mp takes the model apart: there is no whole to compile",
         ),
+        # How a pipeline is filled.
+        *(
+            (
+                {**GPIPE, "options": {"schedule": name, "microbatches": count}},
+                make_site(nodes=2, cores=2, torch=torch),
+                reason,
+            )
+            for name, count, torch, reason in (
+                ("gpipe", 3, "2.9.0", "64 samples do not split into 3 microbatches"),
+                (
+                    "1f1b",
+                    2,
+                    "2.9.0",
+                    "schedule 1f1b needs 4 microbatches for 4 ranks",
+                ),
+                (
+                    "interleaved",
+                    16,
+                    "2.7.1+cpu",
+                    "schedule interleaved hangs over gloo before torch 2.8; "
+                    "this is 2.7.1+cpu",
+                ),
+            )
+        ),
+        (
+            {
+                **GPIPE,
+                "batch_size": 50,
+                "options": {"schedule": "interleaved", "microbatches": 25},
+            },
+            make_site(nodes=2, cores=2),
+            "schedule interleaved cannot send 25 microbatches through 4 ranks "
+            "in 6 equal rounds",
+        ),
     ],
 )
 def test_obstacle(cell: dict[str, Any], site: Any, reason: str) -> None:
@@ -221,6 +256,18 @@ def test_obstacle(cell: dict[str, Any], site: Any, reason: str) -> None:
         ({**SINGLE, "topology": "1x2", "scaling": "strong", "batch_size": 63}, None),
         ({"scaling": "strong", "topology": "1x2", "batch_size": 64}, make_site()),
         ({"batch_size": 1437}, make_site()),
+        (
+            {**GPIPE, "options": {"schedule": "gpipe", "microbatches": 1}},
+            make_site(nodes=2, torch="2.6.0"),
+        ),
+        *(
+            (
+                {**GPIPE, "options": {"schedule": name, "microbatches": 8}},
+                make_site(nodes=2, torch="2.13.0+cpu"),
+            )
+            for name in ("1f1b", "interleaved")
+        ),
+        ({"strategy": "rpc_pmp", "backend": "tensorpipe", "topology": "1x2"}, None),
     ],
 )
 def test_feasible(cell: dict[str, Any], site: Any) -> None:

@@ -37,8 +37,8 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "max_nodes": None,
     "excluded": [],  # options that do not go together: {option: value, ...} each
     "multiple_of": None,  # the option that must divide the samples of a rank
-    # By the value of the option `schedule`: how many microbatches it needs, measured in
-    # the ranks of a replica (at least | a multiple of), and which torch, by backend.
+    # By the value of the option `schedule`: what it needs of `microbatches` (at least
+    # one_per_rank | equal_rounds of them), and since which torch it runs, by backend.
     "schedules": {},
     # A forward sees a part of its replica's batch: always, or where this option is > 1.
     "splits_batch": False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -249,6 +250,33 @@ def _batch(q: _Question) -> str | None:
     return None
 
 
+def _schedule(q: _Question) -> str | None:
+    name = q.cell.options.get("schedule")
+    needs = q.facts.needs["schedules"].get(name)
+    if needs is None:
+        return None
+    since = needs["torch"].get(q.cell.backend)
+    if since and _version(q.site.torch) < _version(since):
+        return (
+            f"schedule {name} hangs over {q.cell.backend} before torch {since}; "
+            f"this is {q.site.torch}"
+        )
+    count, ranks = q.cell.options["microbatches"], q.shape.replica_ranks
+    rounds = max(1, count // ranks)
+    if needs["microbatches"] == "one_per_rank" and count < ranks:
+        return f"schedule {name} needs {ranks} microbatches for {ranks} ranks"
+    if needs["microbatches"] == "equal_rounds" and count % rounds:
+        return (
+            f"schedule {name} cannot send {count} microbatches through {ranks} ranks "
+            f"in {rounds} equal rounds"
+        )
+    return None
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
+
+
 def _precision(q: _Question) -> str | None:
     if q.cell.precision == "tf32" and q.cell.device != "cuda":
         return "tf32 is an arithmetic of NVIDIA GPUs; the cell runs on cpu"
@@ -289,6 +317,7 @@ _OBSTACLES: tuple[Callable[[_Question], str | None], ...] = (
     _devices_of_site,
     _model_and_data,
     _batch,
+    _schedule,
     _precision,
     _compile,
 )

@@ -101,7 +101,8 @@ class RpcPmp(Strategy):
     def forward(self, x: Tensor) -> Tensor:
         """Of this rank's stage; micro-batches come in threads of their own."""
         with self.lock:
-            return self.stage(x.to(self.world.device))
+            y: Tensor = self.stage(x.to(self.world.device))
+            return y
 
     def own_weights(self) -> dict[str, Tensor]:
         whole = self.model.state_dict()

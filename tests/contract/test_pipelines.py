@@ -1,0 +1,97 @@
+"""Pipelines: micro-batches of any number change nothing, and what is told is so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from strategy_ranks import FEATURES, small_model
+from test_strategies import defaults_of, run
+from torch import nn
+
+from rankbench.environ import Place
+from rankbench.rank.runtimes import find_runtime
+from rankbench.rank.strategies import find_strategy
+from rankbench.rank.strategies.base import World
+
+pytestmark = pytest.mark.contract
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    folder = tmp_path_factory.mktemp("learned")
+    weights: dict[str, torch.Tensor] = run(folder, "single", 1)[0]["weights"]
+    return weights
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        *(("gpipe", {"microbatches": count}) for count in (1, 2, 8, 16, 32)),
+        ("gpipe", {"schedule": "1f1b", "microbatches": 2}),
+        ("gpipe", {"schedule": "1f1b", "microbatches": 32}),
+        ("gpipe", {"schedule": "interleaved", "microbatches": 1}),
+        ("gpipe", {"schedule": "interleaved", "microbatches": 32}),
+        ("gpipe", {"balance": "parameters"}),
+        ("rpc_pmp", {"balance": "2,2"}),
+        ("rpc_pmp", {"split_size": 5}),  # the last one is smaller
+        ("rpc_pmp", {"split_size": 64}),
+    ],
+)
+def test_how_a_batch_is_cut_changes_nothing(
+    name: str, options: dict[str, object], learned, tmp_path: Path
+) -> None:
+    reports = run(tmp_path, name, 2, options=options)
+    for key, value in learned.items():
+        torch.testing.assert_close(
+            reports[0]["weights"][key], value, rtol=1e-9, atol=1e-11
+        )
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ideal"),
+    [("gpipe", 2 / (8 + 2)), ("1f1b", 2 / (8 + 2)), ("interleaved", 1 / (2 * 8 + 1))],
+)
+def test_each_rank_tells_its_stages_and_how_long_it_waits(
+    schedule: str, ideal: float, tmp_path: Path
+) -> None:
+    interleaved = schedule == "interleaved"  # the model has four parts
+    options = {"schedule": schedule, "microbatches": 8}
+    reports = run(tmp_path, "gpipe", 2 if interleaved else 3, options=options)
+    details = [report["details"] for report in reports]
+    stages = [stage for told in details for stage in told["stages"]]
+    assert sorted(part for stage in stages for part in stage) == ["0", "1", "2", "3"]
+    assert len(stages) == (4 if interleaved else 3)
+    for told in details:
+        assert 0 < told["bubble"] < 1
+        assert told["ideal_bubble"] == pytest.approx(ideal)
+        assert min(told["forward_s"], told["backward_s"]) > 0
+
+
+def test_what_it_does_to_tell_so_leaves_no_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    runtime, cpu = find_runtime("process_group"), torch.device("cpu")
+    place = Place(rank=0, size=1, local_rank=0, local_size=1, node=0)
+    runtime.join("gloo", place, f"file://{tmp_path}/store", cpu)
+    try:
+        trained = find_strategy("gpipe")(
+            World(0, 1, 0, cpu, (cpu,), "gloo"),
+            lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
+            **defaults_of("gpipe"),
+        )
+        model = nn.Sequential(nn.BatchNorm1d(FEATURES), *small_model())
+        trained.setup(model, lambda p: torch.optim.SGD(p, lr=0.1))
+        trained.step((torch.randn(8, FEATURES), torch.arange(8) % 5), lambda _: None)
+        before = {name: value.clone() for name, value in trained.state_dict().items()}
+        assert before["0.num_batches_tracked"] == 4
+        trained.details()
+        after = trained.state_dict()
+        assert after.keys() == before.keys()
+        for name, value in before.items():
+            assert torch.equal(after[name], value)
+        assert all(parameter.grad is None for parameter in model.parameters())
+    finally:
+        runtime.leave()

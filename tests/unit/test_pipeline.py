@@ -1,0 +1,64 @@
+"""Stages of a pipeline, and the watch that times them."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from rankbench.rank.pipeline import Stage, Stopwatch, trace_shapes
+
+pytestmark = pytest.mark.unit
+
+CPU = torch.device("cpu")
+
+
+def test_a_part_may_work_in_place_on_what_has_arrived() -> None:
+    arrived = torch.tensor([-1.0, 2.0], requires_grad=True)
+    stage = Stage([nn.ReLU(inplace=True), nn.Linear(2, 1)], nullcontext)
+    stage(arrived).backward()
+    assert arrived.tolist() == [-1, 2]
+    assert arrived.grad is not None
+
+
+def test_a_first_stage_without_parameters_can_go_backwards() -> None:
+    sent = Stage([nn.Tanh()], nullcontext)(torch.ones(2))
+    assert sent.requires_grad
+
+
+def test_what_is_sent_is_contiguous() -> None:
+    images = torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    stage = Stage([nn.Conv2d(3, 3, 1)], nullcontext)
+    stage.to(memory_format=torch.channels_last)
+    assert stage(images).is_contiguous()
+
+
+def test_shapes_are_those_of_the_arithmetic() -> None:
+    parts = [nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(inplace=True)]
+    arithmetic = partial(torch.autocast, "cpu", dtype=torch.bfloat16)
+    shapes = trace_shapes(parts, torch.rand(2, 4), arithmetic)
+    assert [tuple(shape.shape) for shape in shapes] == [(2, 4), (2, 3), (2, 3), (2, 3)]
+    assert shapes[1].dtype == torch.bfloat16
+    assert all(shape.is_meta for shape in shapes)
+    x = torch.rand(2, 4)
+    for part, shape in zip(parts, shapes[1:], strict=True):
+        x = Stage([part], arithmetic)(x)
+        assert x.dtype == shape.dtype
+    assert parts[1].num_batches_tracked == 1  # by the stages, not by the tracing
+
+
+def test_a_stopwatch_keeps_times_by_kind() -> None:
+    watch = Stopwatch(CPU)
+    for _ in range(2):
+        with watch("sleep"):
+            time.sleep(0.02)
+    with watch("nothing"):
+        pass
+    assert bool((watch.seconds("sleep") >= 0.02).all())
+    assert watch.seconds("sleep").shape == (2,)
+    begin, end = watch.spans["nothing"][0]
+    assert watch.seconds("nothing").item() == end - begin
