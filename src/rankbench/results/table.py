@@ -79,7 +79,7 @@ def build(layout: Layout) -> None:
     """Write tables: functions of plan and records alone.
 
     table.csv, .md, .html and .tex; where there is anything to tell also ddp-timers,
-    epochs, loading, models, profiles and published, each .csv and .md.
+    epochs, loading, models, pipeline, profiles and published, each .csv and .md.
 
     Raises:
         ValueError: the plan, a record or its steps are damaged; the message names it.
@@ -90,6 +90,7 @@ def build(layout: Layout) -> None:
     notes = collect_notes(summaries)
     models = intensity.find_intensities(summaries)
     timers = ddp_timers.make_frame(summaries)
+    pipelines = pipeline.find_pipelines(summaries)
     profiled = profiles.load_profiles(layout, results.rows)
     # Below the table of the page and of table.md, in this order.
     told = [
@@ -98,6 +99,7 @@ def build(layout: Layout) -> None:
         ratios := intensity.show(models),
         show_usage(results.rows),
         timed := ddp_timers.show(timers),
+        bubbles := pipeline.show(pipelines),
         profiles.show(profiled),
     ]
     sections = [section for section in told if section]
@@ -118,6 +120,7 @@ def build(layout: Layout) -> None:
         "epochs": (training, epochs.make_frame(summaries)),
         "loading": (waiting, loading.make_frame(summaries)),
         "models": (ratios, intensity.make_frame(models)),
+        "pipeline": (bubbles, pipeline.make_frame(pipelines)),
         "profiles": (
             profiles.show_operators(profiled),
             profiles.make_frame(profiled),
