@@ -51,7 +51,7 @@ table: $(INSTALLED) ## tables and plots from the records: measures nothing
 bench: $(INSTALLED) ## rankbench itself against bare loops
 	@[ -e data/digits.npz ] || \
 	    $(BIN)/python -m rankbench.rank.data.prepare digits --root data
-	@set -e; for name in harness planning startup; do \
+	@set -e; for name in harness pipeline planning startup; do \
 	    echo "benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py; done
 
 venv: $(INSTALLED) ## the environment alone, in .venv

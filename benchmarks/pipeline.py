@@ -1,0 +1,175 @@
+"""A step of gpipe against the time that its stages need, forward and backward apart.
+
+Two stages on two ranks, micro-batches of a fixed size, a model that computes much and
+sends little. Through a pipeline without other costs, M micro-batches take the sum of
+the stage times plus M-1 times the slowest. The stage times are those of the same step,
+so that a machine whose speed changes does not count as a cost of the pipeline. A launch
+gives the median ratio of its steps, and the interval is over launches. The bubble, the
+share of a step in which a rank has nothing to do, stands beside its ideal.
+
+    python benchmarks/pipeline.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from pairs import report
+
+COUNTS = (2, 4, 8, 16)
+MICROBATCH, WIDTH, LAYERS = 128, 1024, 5
+SENT = 64  # features of a sample that pass from stage to stage
+WARMUP = 2
+
+Span = tuple[float, float]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--launches", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=10, help="for each M, per launch")
+    arguments = parser.parse_args()
+    launches = [launch(arguments.steps) for _ in range(arguments.launches)]
+    for count in COUNTS:
+        told = [one[str(count)] for one in launches]
+        for way in ("forward", "backward"):
+            report(
+                f"M = {count:2}, {way}: step over stage times",
+                [median_of(steps, way, "taken") for steps in told],
+                [median_of(steps, way, "needed") for steps in told],
+                unit="ms",
+                ratios=[median_of(steps, way, "ratio") for steps in told],
+            )
+        bubble = statistics.median(
+            statistics.median(step["bubble"] for step in steps) for steps in told
+        )
+        print(f"M = {count:2}, bubble: {bubble:.3f}, ideal {1 / (count + 1):.3f}")
+
+
+def median_of(steps: Sequence[dict[str, Any]], way: str, what: str) -> float:
+    return statistics.median(step[way][what] for step in steps)
+
+
+def launch(steps: int) -> dict[str, list[dict[str, Any]]]:
+    """What each step took and needed, by number of micro-batches."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
+            *("--nproc-per-node=2", __file__, "--rank", "--steps", str(steps)),
+            *("--out", folder),
+        ]
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        subprocess.run(command, check=True, env=env)
+        ranks = [json.loads(p.read_text()) for p in sorted(Path(folder).iterdir())]
+    return {
+        count: [judge(*both) for both in zip(*(r[count] for r in ranks), strict=True)]
+        for count in ranks[0]
+    }
+
+
+def judge(first: dict[str, list[Span]], last: dict[str, list[Span]]) -> dict[str, Any]:
+    """What a step took and what its stages needed; both ranks have the same clock."""
+    count = len(first["forward"])
+    # The loss belongs to the last stage.
+    forward = [busy(first["forward"]), busy(last["forward"]) + busy(last["loss"])]
+    backward = [busy(first["backward"]), busy(last["backward"])]
+    taken = {
+        "forward": last["loss"][-1][1] - first["forward"][0][0],
+        "backward": first["backward"][-1][1] - last["backward"][0][0],
+    }
+    needed = {
+        way: (sum(stages) + (count - 1) * max(stages)) / count
+        for way, stages in (("forward", forward), ("backward", backward))
+    }
+    whole = first["backward"][-1][1] - first["forward"][0][0]
+    return {
+        "bubble": 1 - (sum(forward) + sum(backward)) / 2 / whole,
+        **{
+            way: {
+                "taken": 1e3 * taken[way],
+                "needed": 1e3 * needed[way],
+                "ratio": taken[way] / needed[way],
+            }
+            for way in taken
+        },
+    }
+
+
+def busy(spans: Sequence[Span]) -> float:
+    return sum(end - begin for begin, end in spans)
+
+
+def be_rank(steps: int, out: Path) -> None:
+    """One rank: steps of each number of micro-batches, and when its stage worked."""
+    from rankbench.environ import read_place
+    from rankbench.rank.placement import choose_cores, physical_cores, pin
+
+    place = read_place()
+    pin(choose_cores(place.local_rank, 1, physical_cores()))
+    import torch
+    from torch import distributed, nn
+
+    from rankbench.rank.pipeline import Stopwatch
+    from rankbench.rank.recipe import make_loss
+    from rankbench.rank.strategies import find_strategy
+    from rankbench.rank.strategies.base import World
+
+    torch.set_num_threads(1)
+    cpu = torch.device("cpu")
+    distributed.init_process_group("gloo")
+    world = World(place.rank, place.size, place.local_rank, cpu, (cpu,), "gloo")
+    spans: dict[int, list[dict[str, list[Span]]]] = {}
+    for count in COUNTS:
+        strategy = find_strategy("gpipe")(
+            world,
+            make_loss("fp32", cpu),
+            schedule="gpipe",
+            microbatches=count,
+            virtual_stages=2,
+            balance="1,1",
+        )
+        torch.manual_seed(0)
+        widths = [SENT, *[WIDTH] * (LAYERS - 1), SENT]
+        model = nn.Sequential(
+            *(
+                nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(widths)))
+                for _ in range(place.size)
+            )
+        )
+        strategy.setup(model, lambda p: torch.optim.SGD(p, lr=1e-3))
+        batch = (
+            torch.rand(count * MICROBATCH, SENT),
+            torch.randint(SENT, (count * MICROBATCH,)),
+        )
+        spans[count] = []
+        for step in range(WARMUP + steps):
+            if step:
+                watch = strategy.stages[0].watch = Stopwatch(cpu)
+            distributed.barrier()
+            strategy.step(batch, lambda _phase: None)
+            if step >= WARMUP:
+                spans[count].append(watch.spans)
+    (out / f"rank{place.rank}.json").write_text(json.dumps(spans))
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    if "--rank" in sys.argv:
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--rank", action="store_true")
+        parser.add_argument("--steps", type=int, required=True)
+        parser.add_argument("--out", type=Path, required=True)
+        chosen = parser.parse_args()
+        be_rank(chosen.steps, chosen.out)
+    else:
+        main()
