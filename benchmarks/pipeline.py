@@ -27,7 +27,7 @@ from typing import Any
 from pairs import report
 
 COUNTS = (2, 4, 8, 16)
-MICROBATCH, WIDTH, LAYERS = 128, 1024, 5
+MICROBATCH, WIDTH, LAYERS = 256, 1024, 5
 SENT = 64  # features of a sample that pass from stage to stage
 WARMUP = 2
 
@@ -37,7 +37,7 @@ Span = tuple[float, float]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--launches", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=10, help="for each M, per launch")
+    parser.add_argument("--steps", type=int, default=5, help="for each M, per launch")
     arguments = parser.parse_args()
     launches = [launch(arguments.steps) for _ in range(arguments.launches)]
     for count in COUNTS:

@@ -191,6 +191,11 @@ NCCL = {"backend": "nccl", **GPU}
             make_site(),
             "mp takes the model apart: there is no whole to compile",
         ),
+        (
+            {**GPIPE, **GPU},
+            make_gpu_site(nodes=2),
+            "gloo cannot carry what gpipe sends from GPUs",
+        ),
         # How a pipeline is filled.
         *(
             (

@@ -26,6 +26,7 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "divides": None,  # the fact of a model that the ranks of a replica must divide
     "runtime": "process_group",  # what joins its processes: a file of rank/runtimes
     "backends": [],  # empty: its processes do not communicate
+    "cpu_backends": [],  # those of them that carry its messages between CPUs only
     "own_backend": "none",  # what a cell's backend is where there is no choice
     "launchers": [],  # the only ones that can start it; the first one is its `auto`
     "packages": [],  # what must be installed beside torch

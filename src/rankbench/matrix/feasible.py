@@ -96,6 +96,8 @@ def _backend_of_strategy(q: _Question) -> str | None:
     allowed = q.facts.needs["backends"] or [q.facts.needs["own_backend"]]
     if q.cell.backend not in allowed:
         return f"{q.cell.strategy} runs over {', '.join(allowed)}"
+    if q.cell.device == "cuda" and q.cell.backend in q.facts.needs["cpu_backends"]:
+        return f"{q.cell.backend} cannot carry what {q.cell.strategy} sends from GPUs"
     return None
 
 

@@ -32,6 +32,7 @@ class GPipe(Strategy):
     needs = {
         "replica_ranks": "all",
         "backends": ["gloo", "nccl"],
+        "cpu_backends": ["gloo"],  # it cannot send what lies on a GPU
         "multiple_of": "microbatches",
         "splits_batch": True,
         "compiles": False,

@@ -129,13 +129,16 @@ class RpcPmp(Strategy):
         coming = []
         for part in images.split(size):
             x: Any = self.forward(part)
+            if self.others:
+                x = x.cpu()
             for name in self.others:
                 x = rpc.remote(name, _forward, (x,))
             coming.append(x)
         total = labels.new_zeros((), dtype=images.dtype)
         for x, wanted in zip(coming, labels.split(size), strict=True):
-            output = x.to_here().to(self.world.device) if self.others else x
-            loss = self.compute_loss(nn.Identity(), (output, wanted))
+            output = x.to_here() if self.others else x
+            received = (output.to(self.world.device), wanted)
+            loss = self.compute_loss(nn.Identity(), received)
             total = total + loss * (len(wanted) / len(labels))
         return total
 
