@@ -84,6 +84,7 @@ class RpcPmp(Strategy):
             for name in self.others:
                 of_other = rpc.rpc_sync(name, _own_weights)
                 weights |= {k: v.to(self.world.device) for k, v in of_other.items()}
+        barrier()  # until then the others must be there, and as they are
         return weights
 
     def keep(self, first: int, last: int) -> None:
