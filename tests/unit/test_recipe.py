@@ -12,6 +12,7 @@ from torch import nn
 
 from factories import make_cell
 from rankbench.rank.recipe import make_loss, make_scaler, optimizer_maker, prepare_model
+from rankbench.rank.setup import set_up_strategy
 from rankbench.rank.strategies.base import World
 from rankbench.rank.strategies.mp import ModelParallel
 from rankbench.rank.strategies.single import Single
@@ -113,3 +114,14 @@ def test_a_step_whose_scaled_gradients_overflow_is_left_out() -> None:
     for name, value in trained.state_dict().items():
         assert torch.equal(value, before[name])
     assert trained.scaler.get_scale() < 65536
+
+
+@pytest.mark.parametrize(("precision", "casts"), [("fp32", False), ("bf16", True)])
+def test_a_strategy_may_run_parts_in_the_arithmetic_of_the_cell(
+    precision: str, casts: bool
+) -> None:
+    cell = make_cell(strategy="single", precision=precision)
+    strategy = set_up_strategy(cell, WORLD, nn.Linear(2, 2), replica_ranks=1)
+    with strategy.arithmetic():
+        assert torch.is_autocast_enabled("cpu") is casts
+    assert not torch.is_autocast_enabled("cpu")
