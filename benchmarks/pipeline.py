@@ -127,11 +127,12 @@ def be_rank(steps: int, out: Path) -> None:
     torch.set_num_threads(1)
     cpu = torch.device("cpu")
     distributed.init_process_group("gloo")
-    world = World(place.rank, place.size, place.local_rank, cpu, (cpu,), "gloo")
     spans: dict[int, list[dict[str, list[Span]]]] = {}
     for count in COUNTS:
+        samples = count * MICROBATCH
+        place_of = (place.rank, place.size, place.local_rank)
         strategy = find_strategy("gpipe")(
-            world,
+            World(*place_of, cpu, (cpu,), "gloo", rank_batch=samples),
             make_loss("fp32", cpu),
             schedule="gpipe",
             microbatches=count,
@@ -148,8 +149,8 @@ def be_rank(steps: int, out: Path) -> None:
         )
         strategy.setup(model, lambda p: torch.optim.SGD(p, lr=1e-3))
         batch = (
-            torch.rand(count * MICROBATCH, SENT),
-            torch.randint(SENT, (count * MICROBATCH,)),
+            torch.rand(samples, SENT),
+            torch.randint(SENT, (samples,)),
         )
         spans[count] = []
         for step in range(WARMUP + steps):

@@ -78,7 +78,7 @@ def test_what_it_does_to_tell_so_leaves_no_trace(
     runtime.join("gloo", place, f"file://{tmp_path}/store", cpu)
     try:
         trained = find_strategy("gpipe")(
-            World(0, 1, 0, cpu, (cpu,), "gloo"),
+            World(0, 1, 0, cpu, (cpu,), "gloo", rank_batch=8),
             lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
             **defaults_of("gpipe"),
         )
