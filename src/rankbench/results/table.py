@@ -13,6 +13,7 @@ from rankbench.results import (
     epochs,
     intensity,
     loading,
+    pipeline,
     profiles,
     published,
 )
