@@ -20,9 +20,9 @@ def test_its_page_names_its_options_and_backends(name: str) -> None:
     facts = STRATEGIES[name]
     text = (PAGES / f"{name}.md").read_text()
     assert re.match(rf"# {name}\b", text)
-    named = set(re.findall(r"`([a-z0-9_]+)`", text))
+    assert set(facts.options) <= set(re.findall(r"`(\w+)`", text))
     own = {facts.needs["own_backend"]} - {"none"}
-    assert {*facts.options, *facts.needs["backends"], *own} <= named
+    assert {*facts.needs["backends"], *own} <= set(re.findall(r"\w+", text.lower()))
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
