@@ -113,10 +113,10 @@ def be_rank(strategy_name: str, pairs: int, data_dir: Path, out: Path) -> None:
             worker_cpus=set(),
         )
     )
-    world = World(place.rank, place.size, place.local_rank, cpu, (cpu,), "gloo")
-    options = {"bucket_mb": 25, "gradient_as_bucket_view": False, "static_graph": False}
+    world = World(place.rank, place.size, place.local_rank, cpu, (cpu,), "gloo", 64)
     kind = find_strategy(strategy_name)
-    strategy = kind(world, make_loss("fp32", cpu), **(options if parallel else {}))
+    options = {name: rule["default"] for name, rule in kind.options.items()}
+    strategy = kind(world, make_loss("fp32", cpu), **options)
     torch.manual_seed(0)
     model = models.build("convnet", channels=1, image_size=28, classes=classes)
     strategy.setup(model, lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9))

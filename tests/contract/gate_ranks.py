@@ -14,7 +14,7 @@ from typing import Any
 from factories import make_cell
 from rankbench.launch.gate import judge_gate
 from rankbench.matrix.catalog import load_catalog
-from rankbench.matrix.feasible import shape_of
+from rankbench.matrix.shape import shape_of
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 

@@ -22,6 +22,7 @@ ON_CPU = [
 
 # A strategy that averages gradients after backward; each error is one changed line.
 RIGHT = '''
+import torch
 from torch import distributed
 from rankbench.rank.strategies.base import Strategy
 
@@ -62,6 +63,11 @@ ERRORS = {
         ALL_REDUCE + DIVIDE,
         "            if parameter.numel() != 84:\n"
         + "".join("    " + line + "\n" for line in (ALL_REDUCE + DIVIDE).splitlines()),
+    ),
+    "gradients are clipped": (
+        "        self.update()\n",
+        "        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)\n"
+        "        self.update()\n",
     ),
     "gradients are not cleared": (
         "        self.update()\n",

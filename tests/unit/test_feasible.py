@@ -16,7 +16,8 @@ from factories import (
 )
 from rankbench.cell import Shape
 from rankbench.matrix.catalog import load_catalog
-from rankbench.matrix.feasible import find_obstacle, marks_of, shape_of
+from rankbench.matrix.feasible import find_obstacle, marks_of
+from rankbench.matrix.shape import shape_of
 
 pytestmark = pytest.mark.unit
 
@@ -61,7 +62,7 @@ NCCL = {"backend": "nccl", **GPU}
                 "options": {"stage": 0, "offload": "cpu"},
             },
             make_site(),
-            "deepspeed has no stage 0 and offload cpu together",
+            "deepspeed has nothing to offload at stage 0",
         ),
         (
             {"strategy": "horovod", "launcher": "torchrun"},

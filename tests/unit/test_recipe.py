@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from factories import make_cell
+from rankbench.rank import models
 from rankbench.rank.recipe import make_loss, make_scaler, optimizer_maker, prepare_model
 from rankbench.rank.setup import set_up_strategy
 from rankbench.rank.strategies.base import World
@@ -125,3 +126,12 @@ def test_a_strategy_may_run_parts_in_the_arithmetic_of_the_cell(
     with strategy.arithmetic():
         assert torch.is_autocast_enabled("cpu") is casts
     assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("model", models.names())
+def test_every_model_can_be_checkpointed(model: str) -> None:
+    """Also those with parts that work in place on what another part has made."""
+    built = models.build(model, channels=3, image_size=32, classes=5, seed=0)
+    prepared = prepare_model(built, make_cell(checkpointing=True))
+    prepared(torch.randn(2, 3, 32, 32)).sum().backward()
+    assert all(p.grad is not None for p in prepared.parameters())

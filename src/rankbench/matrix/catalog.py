@@ -26,7 +26,6 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "divides": None,  # the fact of a model that the ranks of a replica must divide
     "runtime": "process_group",  # what joins its processes: a file of rank/runtimes
     "backends": [],  # empty: its processes do not communicate
-    "cpu_backends": [],  # those of them that carry its messages between CPUs only
     "own_backend": "none",  # what a cell's backend is where there is no choice
     "launchers": [],  # the only ones that can start it; the first one is its `auto`
     "packages": [],  # what must be installed beside torch
@@ -36,7 +35,6 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "min_devices": 1,
     "max_cuda_devices": None,
     "max_nodes": None,
-    "excluded": [],  # options that do not go together: {option: value, ...} each
     "multiple_of": None,  # the option that must divide the samples of a rank
     # By the value of the option `schedule`: what it needs of `microbatches` (at least
     # one_per_rank | equal_rounds of them), and since which torch it runs, by backend.

@@ -11,9 +11,10 @@ from typing import Any
 from rankbench.cell import Cell, Shape
 from rankbench.matrix.catalog import Catalog
 from rankbench.matrix.experiment import Experiment
-from rankbench.matrix.feasible import find_obstacle, marks_of, shape_of
+from rankbench.matrix.feasible import find_obstacle, marks_of
 from rankbench.matrix.schema import did_you_mean
 from rankbench.matrix.selection import Filter
+from rankbench.matrix.shape import shape_of
 from rankbench.matrix.site import Site
 from rankbench.record import read_json
 

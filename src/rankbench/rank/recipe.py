@@ -39,9 +39,12 @@ def prepare_model(model: nn.Module, cell: Cell) -> nn.Module:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if cell.checkpointing:
         for part in model.children():
-            # In place, so that strategies find the parts that they know.
-            keep_nothing = partial(checkpoint, part.forward, use_reentrant=False)
-            part.forward = keep_nothing
+            # What has no weights keeps little, and may work in place, which computing
+            # it again from its own input does not allow.
+            if any(True for _ in part.parameters()):
+                # In place, so that strategies find the parts that they know.
+                keep_nothing = partial(checkpoint, part.forward, use_reentrant=False)
+                part.forward = keep_nothing
     if cell.compile:
         model.compile()
     return model
@@ -54,8 +57,14 @@ def make_arithmetic(precision: str, device: torch.device) -> Arithmetic:
     return nullcontext
 
 
-def make_loss(precision: str, device: torch.device) -> ComputeLoss:
-    """Cross entropy of a model on a batch, in the precision of the cell."""
+def make_loss(
+    precision: str, device: torch.device, *, scale: float = 1.0
+) -> ComputeLoss:
+    """Cross entropy of a model on a batch, in the precision of the cell.
+
+    Args:
+        scale: what the loss is multiplied with.
+    """
     criterion = nn.CrossEntropyLoss()
     arithmetic = make_arithmetic(precision, device)
 
@@ -63,7 +72,7 @@ def make_loss(precision: str, device: torch.device) -> ComputeLoss:
         images, labels = batch
         with arithmetic():
             loss: Tensor = criterion(model(images), labels)
-        return loss
+        return loss if scale == 1.0 else loss * scale
 
     return compute_loss
 

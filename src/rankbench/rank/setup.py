@@ -94,15 +94,21 @@ def load_material(cell: Cell, data_dir: Path) -> Material:
 
 
 def set_up_strategy(
-    cell: Cell, world: World, model: nn.Module, *, replica_ranks: int
+    cell: Cell,
+    world: World,
+    model: nn.Module,
+    *,
+    replica_ranks: int,
+    loss_scale: float = 1.0,
 ) -> Strategy:
     """The strategy of the cell with its model, ready for its first step.
 
     Args:
         model: on `world.device`.
         replica_ranks: as in `Shape`.
+        loss_scale: what the loss is multiplied with.
     """
-    loss = make_loss(cell.precision, world.device)
+    loss = make_loss(cell.precision, world.device, scale=loss_scale)
     strategy = find_strategy(cell.strategy)(world, loss, **cell.options)
     strategy.arithmetic = make_arithmetic(cell.precision, world.device)
     strategy.scaler = make_scaler(cell.precision, world.device)

@@ -30,13 +30,19 @@ class DeepSpeed(Strategy):
             "mpirun",
         ],
         "precisions": ["fp32", "tf32"],
-        "excluded": [{"stage": 0, "offload": "cpu"}],
     }
     options = {
         "stage": {"enum": [0, 1, 2, 3], "default": 2},
         # Where the optimizer's state lies and is updated; with stage 3 weights too.
         "offload": {"enum": ["none", "cpu"], "default": "none"},
     }
+    conditions = [
+        {
+            "if": {"offload": {"const": "cpu"}},
+            "then": {"stage": {"minimum": 1}},
+            "else": "deepspeed has nothing to offload at stage 0",
+        }
+    ]
     phases = ["forward", "backward", "update"]
     # The stages keep a copy of the weights in float32, whatever the model has.
     exact_dtype = "float32"

@@ -32,7 +32,6 @@ class GPipe(Strategy):
     needs = {
         "replica_ranks": "all",
         "backends": ["gloo", "nccl"],
-        "cpu_backends": ["gloo"],  # it cannot send what lies on a GPU
         "multiple_of": "microbatches",
         "splits_batch": True,
         "compiles": False,
@@ -59,6 +58,13 @@ class GPipe(Strategy):
             "default": "measured",
         },
     }
+    conditions = [
+        {
+            "if": {"backend": {"const": "gloo"}},
+            "then": {"device": {"const": "cpu"}},
+            "else": "gloo cannot carry what gpipe sends from GPUs",
+        }
+    ]
     phases = ["pipeline", "update"]
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:

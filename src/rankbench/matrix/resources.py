@@ -1,0 +1,73 @@
+"""Why a cell cannot run on this site: what is not installed, or not there."""
+
+from __future__ import annotations
+
+from rankbench.matrix.question import Question
+from rankbench.matrix.shape import demand, is_oversubscribed
+
+
+def _packages(q: Question) -> str | None:
+    for package in q.facts.needs["packages"]:
+        if reason := q.site.packages[package]:
+            return reason
+    return None
+
+
+def _backend(q: Question) -> str | None:
+    backend = q.cell.backend
+    if reason := q.site.backends[q.facts.needs["runtime"]][backend]:
+        return reason
+    if backend == "nccl" and q.cell.device != "cuda":
+        return "nccl carries CUDA tensors only; the cell runs on cpu"
+    if backend == "nccl" and is_oversubscribed(q.cell, q.site):
+        return "nccl refuses two ranks on one GPU"
+    return None
+
+
+def _launcher(q: Question) -> str | None:
+    name, needs = q.cell.launcher, q.catalog.launchers[q.cell.launcher]
+    strategy, own = q.cell.strategy, q.facts.needs["launchers"]
+    if own and name not in own:
+        return f"{strategy} is started by {' or '.join(own)}, not by {name}"
+    if q.facts.needs["runtime"] not in needs["runtimes"]:
+        return f"{name} starts other programs than {strategy}"
+    if q.cell.backend not in needs["backends"]:
+        return f"{name} cannot start ranks that meet over {q.cell.backend}"
+    method = q.cell.init_method
+    if method not in needs["init_methods"]:
+        return f"init_method {method} needs the manual launcher; {name} has its own"
+    if needs["program"]:
+        return q.site.programs[needs["program"]]
+    return None
+
+
+def _hosts(q: Question) -> str | None:
+    if q.topology.nodes > q.site.nodes:
+        return (
+            f"{q.topology} needs {q.topology.nodes} hosts; this site has {q.site.nodes}"
+        )
+    return None
+
+
+def _devices(q: Question) -> str | None:
+    if q.cell.device == "cuda" and not q.site.cuda_devices:
+        return "the cell asks for CUDA devices; this machine has none"
+    if is_oversubscribed(q.cell, q.site) and not q.cell.oversubscribe:
+        what, needed, present = demand(q.cell, q.site)
+        return (
+            f"{q.topology} needs {needed} {what} on each host; this site has {present} "
+            "(oversubscribe: true shares them, and marks the row)"
+        )
+    if q.cell.device == "cuda" and q.shape.devices_per_rank > q.site.cuda_devices:
+        return (
+            f"one process of {q.cell.strategy} drives {q.shape.devices_per_rank} GPUs; "
+            f"this site has {q.site.cuda_devices} on a host"
+        )
+    return None
+
+
+def _compiler(q: Question) -> str | None:
+    return q.site.programs["c++"] if q.cell.compile else None
+
+
+RULES = (_packages, _backend, _launcher, _hosts, _devices, _compiler)

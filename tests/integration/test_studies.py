@@ -1,0 +1,45 @@
+"""Each published study runs here, scaled down by its override."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+pytestmark = pytest.mark.integration
+
+STUDIES = sorted((Path(__file__).resolve().parents[2] / "studies").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.stem)
+def test_a_study_gives_its_table_with_the_published_numbers(
+    study: Path, project, digits_file: Path
+) -> None:
+    (project.root / "data").mkdir(exist_ok=True)
+    shutil.copy(digits_file, project.root / "data")
+    done = project.snakemake(
+        f"experiment=studies/{study.name}", "override=laptop", timeout=900
+    )
+    assert done.returncode == 0, done.stdout
+    folder = project.root / f"results/{study.stem}-laptop"
+    with open(folder / "table.csv") as file:
+        rows = list(csv.DictReader(file))
+    states = {row["cell"]: (row["status"], row["reason"]) for row in rows}
+    assert {status for status, _ in states.values()} <= {"ok", "unsupported"}, states
+    assert any(status == "ok" for status, _ in states.values())
+    assert all(reason for status, reason in states.values() if status != "ok")
+
+    labels = [
+        row["label"]
+        for block in yaml.safe_load(study.read_text())["blocks"]
+        for row in _as_list(block.get("published", []))
+    ]
+    shown = (folder / "published.md").read_text()
+    assert all(label in shown for label in labels)
+
+
+def _as_list(value):
+    return value if isinstance(value, list) else [value]
