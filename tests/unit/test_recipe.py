@@ -48,6 +48,8 @@ def train(steps: int = 3, *, strategy=Single, world=WORLD, **options):
     trained = strategy(world, make_loss(cell.precision, CPU), **own)
     trained.scaler = make_scaler(cell.precision, CPU)
     trained.setup(model, optimizer_maker(cell))
+    if cell.compile:
+        trained.compile()
     torch.manual_seed(1)
     losses = []
     for _ in range(steps):

@@ -45,8 +45,6 @@ def prepare_model(model: nn.Module, cell: Cell) -> nn.Module:
                 # In place, so that strategies find the parts that they know.
                 keep_nothing = partial(checkpoint, part.forward, use_reentrant=False)
                 part.forward = keep_nothing
-    if cell.compile:
-        model.compile()
     return model
 
 

@@ -113,6 +113,8 @@ def set_up_strategy(
     strategy.arithmetic = make_arithmetic(cell.precision, world.device)
     strategy.scaler = make_scaler(cell.precision, world.device)
     strategy.setup(prepare_model(model, cell), optimizer_maker(cell))
+    if cell.compile:
+        strategy.compile()
     # What is random while training (augmentation, dropout) differs between replicas.
     torch.manual_seed(cell.seed * 1_000_003 + world.rank // replica_ranks)
     return strategy

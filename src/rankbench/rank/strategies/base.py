@@ -65,6 +65,7 @@ class Strategy(ABC):
     phases: ClassVar[list[str]]
     exact_dtype: ClassVar[str] = "float64"
 
+    model: nn.Module
     optimizer: torch.optim.Optimizer
 
     def __init__(self, world: World, compute_loss: ComputeLoss, **options: Any) -> None:
@@ -92,6 +93,14 @@ class Strategy(ABC):
             The mean loss over this rank's samples, a detached scalar; None on a rank
             that does not get to know it.
         """
+
+    def compile(self) -> None:
+        """torch.compile what `step` calls; asked for after `setup`, before any step.
+
+        The wrapper with its model: DDP then cuts the graph at its buckets, so that
+        their communication still overlaps with backward.
+        """
+        self.model.compile()
 
     def backward(self, loss: Tensor) -> None:
         """Gradients of the loss, scaled where the precision wants it."""

@@ -83,6 +83,8 @@ class Ddp(Strategy):
     ]
     phases = ["forward", "backward", "communication", "update"]
 
+    model: DistributedDataParallel
+
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         on_gpu = self.world.device.type == "cuda"
         self.bare = model

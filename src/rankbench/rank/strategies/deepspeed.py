@@ -66,6 +66,9 @@ class DeepSpeed(Strategy):
         )
         self.optimizer = self.engine.optimizer
 
+    def compile(self) -> None:
+        self.engine.compile()
+
     def step(self, batch: Batch, mark: Mark) -> Tensor:
         loss = self.compute_loss(self.engine, batch)
         mark("forward")

@@ -67,6 +67,8 @@ class GPipe(Strategy):
     ]
     phases = ["pipeline", "update"]
 
+    model: nn.Sequential
+
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         assert isinstance(model, nn.Sequential), "models are sequences of named parts"
         self.model = model

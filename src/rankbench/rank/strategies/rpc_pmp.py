@@ -44,6 +44,8 @@ class RpcPmp(Strategy):
     }
     phases = ["pipeline", "update"]
 
+    model: nn.Sequential
+
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         global _here
         assert isinstance(model, nn.Sequential), "models are sequences of named parts"
