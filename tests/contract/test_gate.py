@@ -143,6 +143,8 @@ def test_no_correct_strategy_is_refused_over_20_seeds(
         tmp_path / "gate",
         seeds=range(20),
         strategy=name,
+        # Some want a model with something to share out.
+        model="transformer" if needs["divides"] else "lenet",
         topology="1x2",
         backend=needs["backends"][0] if needs["backends"] else needs["own_backend"],
     )
