@@ -21,16 +21,10 @@ class Faulty(Ddp):
     """Goes wrong in its third step."""
 
     needs = {"backends": ["gloo", "mpi", "nccl"]}
-    options = {}
     phases = ["forward", "backward", "communication", "update"]
 
     def setup(self, model, make_optimizer) -> None:
         self.count = 0
-        self.chosen = {
-            "bucket_mb": 25,
-            "gradient_as_bucket_view": False,
-            "static_graph": False,
-        }
         super().setup(model, make_optimizer)
 
     def step(self, batch: Batch, mark: Mark) -> Tensor:

@@ -34,11 +34,6 @@ class Summed(Ddp):
     """Gradients are summed, not averaged."""
 
     needs = {"backends": ["gloo"]}
-    options = {
-        "bucket_mb": {"type": "number", "default": 25},
-        "gradient_as_bucket_view": {"type": "boolean", "default": False},
-        "static_graph": {"type": "boolean", "default": False},
-    }
     phases = ["forward", "backward", "communication", "update"]
 
     def update(self):

@@ -93,3 +93,13 @@ def test_the_project_has_what_its_default_experiment_names() -> None:
     assert catalog.data["digits"]["prepared"] is True
     assert catalog.data["synthetic"]["prepared"] is False
     assert catalog.data["digits"]["train"] == 1437
+
+
+def test_what_is_approximate_must_be_an_option(tmp_path: Path) -> None:
+    path = tmp_path / "rank/strategies/odd.py"
+    path.parent.mkdir(parents=True)
+    path.write_text("needs = {}\nphases = []\napproximate = {'speed': ['high']}\n")
+    for other in ("rank/models", "rank/data", "launch/launchers"):
+        (tmp_path / other).mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"odd\.py: approximate: no such options: "):
+        load_catalog(tmp_path)

@@ -195,6 +195,9 @@ def _read_strategy(path: Path) -> StrategyFacts:
     unknown = facts["needs"].keys() - STRATEGY_DEFAULTS.keys()
     if unknown:
         raise ValueError(f"{path}: unknown needs {sorted(unknown)}")
+    strange = facts.get("approximate", {}).keys() - facts.get("options", {}).keys()
+    if strange:
+        raise ValueError(f"{path}: approximate: no such options: {sorted(strange)}")
     return StrategyFacts(
         name=path.stem,
         needs={**STRATEGY_DEFAULTS, **facts["needs"]},
