@@ -116,7 +116,7 @@ def test_ranks_that_part_badly_have_measured_all_the_same(project) -> None:
     row = row_of(project, cell)
     assert row["status"] == "ok", row["reason"]
     log = project.root / f"results/faults/records/{cell}/1/1/rank0.log"
-    assert "while leaving the process group: Connection closed" in log.read_text()
+    assert "while leaving the other ranks: Connection closed" in log.read_text()
 
 
 def test_a_rank_that_hangs(project) -> None:

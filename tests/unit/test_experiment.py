@@ -464,3 +464,13 @@ def test_a_long_id_is_cut_and_stays_unique(tmp_path: Path) -> None:
     assert len(ids) == 2
     assert all(len(cell_id) <= 200 for cell_id in ids)
     assert all(cell_id.startswith("ddp.gloo.1x1.convnet.digits.") for cell_id in ids)
+
+
+def test_a_launcher_that_is_what_auto_means_makes_no_other_cell(tmp_path: Path) -> None:
+    auto = read_experiment(tmp_path, "name: a\nstrategy: ddp\n")
+    said = read_experiment(tmp_path, "name: a\nstrategy: ddp\nlauncher: torchrun\n")
+    assert auto.cells == said.cells
+    with pytest.raises(ValueError, match="is listed twice"):
+        read_experiment(
+            tmp_path, "name: a\nstrategy: ddp\nlauncher: [auto, torchrun]\n"
+        )

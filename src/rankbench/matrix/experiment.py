@@ -181,6 +181,9 @@ def _expand(
         backend = chosen["backend"]
         if not facts.needs["backends"]:
             chosen["backend"] = facts.needs["own_backend"]
+        launcher = choose_launcher(facts, chosen["backend"])
+        if chosen["launcher"] == launcher:
+            chosen["launcher"] = "auto"  # said or not, it is the same cell
         chosen = {**chosen, "strategy": facts.name, "options": options}
         cell_id = _cell_id(chosen, facts, schema)
         if (cell_id, backend) in asked:
@@ -191,7 +194,7 @@ def _expand(
         if chosen["device"] == "auto":
             chosen["device"] = "cuda" if cuda else "cpu"
         if chosen["launcher"] == "auto":
-            chosen["launcher"] = choose_launcher(facts, chosen["backend"])
+            chosen["launcher"] = launcher
         cells[cell_id] = Cell(**chosen, **protocol)
     return cells
 
