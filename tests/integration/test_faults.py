@@ -170,7 +170,7 @@ def test_a_port_taken_by_another_process_before_rank_0(project) -> None:
     cell = prepare(project, "slow", launcher="manual")
     parent = project.root / "src/rankbench/rank/manual.py"
     chosen = project.root / "chosen-port"
-    head = "def _find_free_port() -> int:\n"
+    head = "def find_free_port() -> int:\n"
     first = (
         f"    first = Path({str(chosen)!r})\n"
         "    if first.exists():\n"
