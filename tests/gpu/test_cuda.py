@@ -58,6 +58,8 @@ strategy:
   - zero1
   - fsdp
   - ddp_dp
+  - horovod
+  - deepspeed
 backend: nccl
 model: resnet18
 data: synthetic
