@@ -19,19 +19,18 @@ from torch import Tensor, nn
 from rankbench.cell import Cell
 from rankbench.rank.loading import Batches
 from rankbench.rank.model_size import describe_model
-from rankbench.rank.progress import SET_UP, THE_END, TRAINING
-from rankbench.rank.recipe import set_precision
-from rankbench.rank.runtimes import find_runtime
+from rankbench.rank.progress import THE_END, TRAINING
 from rankbench.rank.setup import (
     Duty,
     Material,
+    join_others,
     load_material,
     make_batches,
     set_up_strategy,
 )
-from rankbench.rank.strategies import find_strategy, runtime_of
+from rankbench.rank.strategies import find_strategy
 from rankbench.rank.strategies.base import Strategy, World
-from rankbench.rank.world import join_world, leave_world
+from rankbench.rank.world import leave_world
 from rankbench.record import write_json
 
 EXACT_STEPS = 3
@@ -53,11 +52,7 @@ FLOOR = 0.01
 
 def run(duty: Duty) -> None:
     """Check every seed that is asked for, and write this rank's report."""
-    duty.progress.enter(SET_UP)
-    torch.set_num_threads(duty.threads)
-    set_precision("fp32")
-    runtime = find_runtime(runtime_of(duty.cell.strategy))
-    world = join_world(duty.cell, duty.shape, duty.place, duty.init_method, runtime)
+    runtime, world = join_others(duty, precision="fp32")
     duty.progress.enter(TRAINING)
     checks = []
     for number, seed in enumerate(duty.seeds or [duty.cell.seed]):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from rankbench.rank import models
 
@@ -29,6 +28,9 @@ def describe_model(
         a multiplication and an addition are two; matrix products and convolutions,
         as torch.utils.flop_counter counts).
     """
+    # Slow to import, and wanted when the timed window is over.
+    from torch.utils.flop_counter import FlopCounterMode
+
     channels, image_size, _ = sample_shape
     with torch.device("meta"):
         model = models.build(

@@ -8,15 +8,19 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from rankbench.rank.progress import SET_UP, THE_END, TRAINING
-from rankbench.rank.recipe import set_precision
-from rankbench.rank.runtimes import find_runtime
-from rankbench.rank.setup import Duty, load_material, make_batches, set_up_strategy
-from rankbench.rank.strategies import runtime_of
-from rankbench.rank.world import join_world, leave_world, wait_for_all
+from rankbench.rank.progress import THE_END, TRAINING
+from rankbench.rank.recipe import memory_format_of
+from rankbench.rank.setup import (
+    Duty,
+    join_others,
+    load_material,
+    make_batches,
+    set_up_strategy,
+)
+from rankbench.rank.train import move
+from rankbench.rank.world import leave_world, wait_for_all
 from rankbench.record import write_json
 
 # Enough to see a step whole, few enough for a trace that a browser opens.
@@ -34,11 +38,7 @@ def run(duty: Duty) -> None:
     of Chrome's trace viewer.
     """
     cell = duty.cell
-    duty.progress.enter(SET_UP)
-    torch.set_num_threads(duty.threads)
-    set_precision(cell.precision)
-    runtime = find_runtime(runtime_of(cell.strategy))
-    world = join_world(cell, duty.shape, duty.place, duty.init_method, runtime)
+    runtime, world = join_others(duty, precision=cell.precision)
     material = load_material(cell, duty.data_dir)
     strategy = set_up_strategy(
         cell,
@@ -49,9 +49,14 @@ def run(duty: Duty) -> None:
     batches = iter(make_batches(duty, cell, material, duty.shape.rank_batch))
 
     def step() -> None:
-        images, labels = next(batches)
+        batch = next(batches)
         mark("load")
-        batch = (images.to(world.device), labels.to(world.device))
+        batch = move(
+            batch,
+            world.device,
+            non_blocking=cell.non_blocking,
+            memory_format=memory_format_of(cell),
+        )
         mark("transfer")
         strategy.step(batch, mark)
 

@@ -48,6 +48,11 @@ def prepare_model(model: nn.Module, cell: Cell) -> nn.Module:
     return model
 
 
+def memory_format_of(cell: Cell) -> torch.memory_format:
+    """How images lie in memory."""
+    return torch.channels_last if cell.channels_last else torch.preserve_format
+
+
 def make_arithmetic(precision: str, device: torch.device) -> Arithmetic:
     """The context that a forward runs in."""
     if precision in _AUTOCAST:

@@ -33,7 +33,7 @@ def write_report(
     steps_per_epoch: int,
     cores: list[int],
     details: dict[str, Any],
-    model: dict[str, Any],
+    model: dict[str, Any] | None,
 ) -> None:
     """Write `rankN.npz` and `rankN.json` into the launch's work folder.
 
@@ -43,7 +43,7 @@ def write_report(
         accuracy: of the whole model, on the rank that evaluated it.
         cores: the CPUs that this rank was pinned to.
         details: what the strategy tells.
-        model: its size, see `model_size.describe_model`.
+        model: its size, see `model_size.describe_model`; rank 0 tells it.
     """
     np.savez(
         work / f"rank{place.rank}.npz",

@@ -13,16 +13,19 @@ from rankbench.cell import Cell, Shape
 from rankbench.environ import Place
 from rankbench.rank import data, models
 from rankbench.rank.loading import Batches
-from rankbench.rank.progress import Progress
+from rankbench.rank.progress import SET_UP, Progress
 from rankbench.rank.recipe import (
     make_arithmetic,
     make_loss,
     make_scaler,
     optimizer_maker,
     prepare_model,
+    set_precision,
 )
-from rankbench.rank.strategies import find_strategy
+from rankbench.rank.runtimes import Runtime, find_runtime
+from rankbench.rank.strategies import find_strategy, runtime_of
 from rankbench.rank.strategies.base import Strategy, World
+from rankbench.rank.world import join_world
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +73,16 @@ class Material:
     test: data.Images
     classes: int
     build_model: Callable[[], nn.Module]
+
+
+def join_others(duty: Duty, *, precision: str) -> tuple[Runtime, World]:
+    """Set this process up for its arithmetic, and meet the other ranks."""
+    duty.progress.enter(SET_UP)
+    torch.set_num_threads(duty.threads)
+    set_precision(precision)
+    runtime = find_runtime(runtime_of(duty.cell.strategy))
+    world = join_world(duty.cell, duty.shape, duty.place, duty.init_method, runtime)
+    return runtime, world
 
 
 def load_material(cell: Cell, data_dir: Path) -> Material:

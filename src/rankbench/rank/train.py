@@ -68,17 +68,14 @@ def train(
         for step in range(count):
             progress.step(step)
             clock.begin(step)
-            images, labels = next(batches)
+            batch = next(batches)
             clock.mark("load")
-            batch = (
-                images.to(
-                    device, non_blocking=non_blocking, memory_format=memory_format
-                ),
-                labels.to(device, non_blocking=non_blocking),
+            batch = move(
+                batch, device, non_blocking=non_blocking, memory_format=memory_format
             )
             clock.mark("transfer")
             losses.append(strategy.step(batch, clock.mark))
-            samples += len(labels)
+            samples += len(batch[1])
         return samples
 
     losses: list[Tensor | None] = []
@@ -110,6 +107,21 @@ def train(
         window_s=window_s,
         samples=samples,
         cpu=cpu,
+    )
+
+
+def move(
+    batch: Batch,
+    device: torch.device,
+    *,
+    non_blocking: bool,
+    memory_format: torch.memory_format,
+) -> Batch:
+    """A batch on its device: images [N, C, H, W] and labels [N]."""
+    images, labels = batch
+    return (
+        images.to(device, non_blocking=non_blocking, memory_format=memory_format),
+        labels.to(device, non_blocking=non_blocking),
     )
 
 

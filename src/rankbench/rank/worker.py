@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from rankbench.cell import Cell
 from rankbench.rank import memory
 from rankbench.rank.evaluate import evaluate
 from rankbench.rank.model_size import describe_model
-from rankbench.rank.progress import EVALUATION, SET_UP, THE_END
-from rankbench.rank.recipe import set_precision
+from rankbench.rank.progress import EVALUATION, THE_END
+from rankbench.rank.recipe import memory_format_of
 from rankbench.rank.report import write_report
-from rankbench.rank.runtimes import find_runtime
 from rankbench.rank.saving import save_model
 from rankbench.rank.setup import (
     Duty,
+    join_others,
     load_material,
     make_batches,
     set_up_strategy,
 )
-from rankbench.rank.strategies import runtime_of
 from rankbench.rank.strategies.base import Strategy
 from rankbench.rank.train import train
-from rankbench.rank.world import join_world, leave_world, wait_for_all
+from rankbench.rank.world import leave_world, wait_for_all
 
 
 def run(duty: Duty) -> None:
     """Measure the cell and write this rank's report."""
     cell, clock = duty.cell, duty.process_age
-    duty.progress.enter(SET_UP)
     imported = clock()
-    torch.set_num_threads(duty.threads)
-    set_precision(cell.precision)
-    runtime = find_runtime(runtime_of(cell.strategy))
-    world = join_world(cell, duty.shape, duty.place, duty.init_method, runtime)
+    runtime, world = join_others(duty, precision=cell.precision)
     material = load_material(cell, duty.data_dir)
     memory.reset_peaks(world.device)
     strategy = set_up_strategy(
@@ -53,9 +47,7 @@ def run(duty: Duty) -> None:
         warmup=cell.warmup,
         steps=count_steps(cell, batches.steps_per_epoch),
         non_blocking=cell.non_blocking,
-        memory_format=(
-            torch.channels_last if cell.channels_last else torch.preserve_format
-        ),
+        memory_format=memory_format_of(cell),
         barrier=lambda: wait_for_all(runtime),
         progress=duty.progress,
     )
@@ -89,7 +81,11 @@ def run(duty: Duty) -> None:
         steps_per_epoch=batches.steps_per_epoch,
         cores=duty.cores,
         details=strategy.details(),
-        model=describe_model(cell.model, material.train.sample_shape, material.classes),
+        model=(
+            describe_model(cell.model, material.train.sample_shape, material.classes)
+            if world.rank == 0
+            else None
+        ),
     )
     duty.progress.enter(THE_END)
     leave_world(runtime)

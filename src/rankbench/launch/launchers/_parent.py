@@ -1,13 +1,27 @@
-"""What the parents of ranks that are our own print when ranks fail."""
+"""What manual and spawn share: a parent of ranks that is our own."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
+from rankbench.launch.launchers import Start
+
 _FAILED = re.compile(r"^rank (\d+) ended with exit code (-?\d+)$", re.MULTILINE)
 
 
+def build_argv(module: str, start: Start, *flags: str) -> list[str]:
+    """The command of a parent module of rankbench.rank."""
+    return [
+        start.python,
+        "-m",
+        f"rankbench.rank.{module}",
+        f"--ranks={start.shape.ranks_per_node}",
+        *flags,
+        str(start.spec),
+    ]
+
+
 def read_exits(log: str) -> Mapping[int, int]:
-    """Exit codes by local rank."""
+    """Exit codes by local rank, as the parent prints them."""
     return {int(rank): int(code) for rank, code in _FAILED.findall(log)}

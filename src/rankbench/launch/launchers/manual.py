@@ -10,11 +10,4 @@ read_exits = _parent.read_exits
 
 
 def build_argv(start: Start) -> list[str]:
-    return [
-        start.python,
-        "-m",
-        "rankbench.rank.manual",
-        f"--ranks={start.shape.ranks_per_node}",
-        f"--init-method={start.init_method}",
-        str(start.spec),
-    ]
+    return _parent.build_argv("manual", start, f"--init-method={start.init_method}")

@@ -8,10 +8,4 @@ read_exits = _parent.read_exits
 
 
 def build_argv(start: Start) -> list[str]:
-    return [
-        start.python,
-        "-m",
-        "rankbench.rank.spawn",
-        f"--ranks={start.shape.ranks_per_node}",
-        str(start.spec),
-    ]
+    return _parent.build_argv("spawn", start)

@@ -14,22 +14,9 @@ class PipelinedModelParallel(ModelParallel):
     Nothing but the asynchronous execution of CUDA makes them overlap.
     """
 
-    needs = {
-        "ranks": "one",
-        "replicas": "one",
-        "min_devices": 2,
-        "max_nodes": 1,
-        "splits_batch": True,
-        "logical_on_cpu": True,
-        "precisions": ["fp32", "tf32", "bf16", "fp16"],
-        "compiles": False,
-    }
+    needs = {**ModelParallel.needs, "splits_batch": True}
     options = {
-        "balance": {
-            "type": "string",
-            "pattern": "^(measured|parameters|[0-9]+(,[0-9]+)+)$",
-            "default": "measured",
-        },
+        **ModelParallel.options,
         # Samples of a micro-batch.
         "split_size": {"type": "integer", "minimum": 1, "default": 16},
         # whole: one backward after all forwards; early: each micro-batch's own, as soon
