@@ -75,6 +75,12 @@ class Project:
         """Run to the end; by default with `experiment.yaml`."""
         return self.run(self.argv(*config, flags=flags), timeout=timeout)
 
+    def measure(self, text: str) -> None:
+        """Run an experiment with this text to its end."""
+        self.experiment(text)
+        done = self.snakemake()
+        assert done.returncode == 0, done.stdout
+
     def start(self, *config: str) -> subprocess.Popen[str]:
         """Start a run, in a process group of its own as a shell would."""
         return subprocess.Popen(

@@ -58,9 +58,7 @@ def test_what_trains_something_else_gets_no_speed_and_the_rest_a_profile(
     project,
 ) -> None:
     project.add_strategy("summed", SUMMED)
-    project.experiment(EXPERIMENT)
-    done = project.snakemake()
-    assert done.returncode == 0, done.stdout
+    project.measure(EXPERIMENT)
 
     rows = read_rows(project.root)
     assert {name: row["status"] for name, row in rows.items()} == {
@@ -81,9 +79,7 @@ def test_what_trains_something_else_gets_no_speed_and_the_rest_a_profile(
     assert "mismatch" in shown.stdout
 
     # A profile that is asked for later is added; nothing is measured again.
-    project.experiment(EXPERIMENT + "profile: true\n")
-    done = project.snakemake()
-    assert done.returncode == 0, done.stdout
+    project.measure(EXPERIMENT + "profile: true\n")
     assert read_records(project.root, "ddp", "[1-9]") == [ddp]
     (profiled,) = read_records(project.root, "ddp", "profile/*")
     assert profiled["status"] == "ok"
@@ -107,23 +103,19 @@ def test_what_trains_something_else_gets_no_speed_and_the_rest_a_profile(
 
 
 def test_without_a_gate_a_row_is_marked(project) -> None:
-    project.experiment(
+    project.measure(
         EXPERIMENT.replace("[single, ddp, summed]", "ddp") + "gate: false\n"
     )
-    done = project.snakemake()
-    assert done.returncode == 0, done.stdout
     assert read_rows(project.root)["ddp"]["marks"] == "unchecked"
     assert not read_records(project.root, "ddp", "gate/*")
 
 
 def test_replicas_differ_in_their_batch_statistics_only(project) -> None:
-    project.experiment(
+    project.measure(
         "name: small\nstrategy: ddp\ntopology: 1x2\nmodel: resnet18\n"
         "data: synthetic\nimage_size: 32\nbatch_size: 4\nlaunches: 1\nsteps: 2\n"
         "warmup: 0\ngate: false\nsave_model: per_rank\n"
     )
-    done = project.snakemake()
-    assert done.returncode == 0, done.stdout
     folder = next(project.root.glob("results/small/records/*/1/1"))
     shown = project.rankbench("diff-models", str(folder))
     assert shown.returncode == 1

@@ -270,14 +270,12 @@ def test_changed_rank_code_is_a_mark_not_a_rerun(again) -> None:
 
 
 def test_launchers_measure_the_same_training(project) -> None:
-    project.experiment(
+    project.measure(
         "name: small\nstrategy: ddp\ntopology: 1x2\nmodel: lenet\n"
         "launcher: [torchrun, torch_launch, spawn, manual]\n"
         "init_method: [env, tcp, file]\nlaunches: 1\nsteps: 3\nevaluate: true\n"
         "gate: false\n"
     )
-    done = project.snakemake()
-    assert done.returncode == 0, done.stdout
     rows = read_table(project.root).values()
     refused = [row for row in rows if row["status"] == "unsupported"]
     assert len(refused) == 6
@@ -310,13 +308,11 @@ def test_launchers_measure_the_same_training(project) -> None:
 def test_zero1_keeps_half_of_the_optimizer_state_on_two_ranks(
     project, model: str, millions: float
 ) -> None:
-    project.experiment(
+    project.measure(
         f"name: small\nstrategy: [ddp, zero1, fsdp]\ntopology: 1x2\nmodel: {model}\n"
         "data: synthetic\nimage_size: 32\nchannels: 3\nbatch_size: 2\n"
         "optimizer: adam\nlaunches: 1\nsteps: 1\nwarmup: 0\ngate: false\n"
     )
-    done = project.snakemake()
-    assert done.returncode == 0, done.stdout
     kept = {}
     for text in records_of(project.root).values():
         record = json.loads(text)
@@ -342,13 +338,11 @@ def losses_of(root: Path) -> dict[str, dict[str, float]]:
 
 def test_strategies_that_split_a_replica_learn_as_one_process(project) -> None:
     """A tensor parallel group is one replica, a host of ddp_dp has one per device."""
-    project.experiment(
+    project.measure(
         "name: small\nstrategy: [single, ddp_dp, tp]\ntopology: [1x1, 1x2]\n"
         "model: transformer\nbatch_size: 16\nscaling: strong\nlaunches: 1\nsteps: 4\n"
         "warmup: 2\nevaluate: true\n"
     )
-    done = project.snakemake()
-    assert done.returncode == 0, done.stdout
     rows = read_table(project.root)
     assert {row["status"] for row in rows.values()} == {"ok"}
     functional = {row["strategy"] for row in rows.values() if row["marks"]}
@@ -367,13 +361,11 @@ def test_strategies_that_split_a_replica_learn_as_one_process(project) -> None:
 
 
 def test_fp16_on_two_ranks_comes_near_fp32(project) -> None:
-    project.experiment(
+    project.measure(
         "name: small\nstrategy: [ddp, zero1]\ntopology: 1x2\nmodel: lenet\n"
         "precision: [fp32, fp16]\nbatch_size: 32\nlearning_rate: 0.05\nlaunches: 1\n"
         "steps: 15\nwarmup: 10\ngate: false\n"
     )
-    done = project.snakemake()
-    assert done.returncode == 0, done.stdout
     losses = losses_of(project.root)
     for strategy in ("ddp", "zero1"):
         exact, half = (losses[f"{strategy} 1x2 {p}"] for p in ("fp32", "fp16"))
@@ -382,13 +374,11 @@ def test_fp16_on_two_ranks_comes_near_fp32(project) -> None:
 
 
 def test_timers_of_ddp_stand_beside_ours(project) -> None:
-    project.experiment(
+    project.measure(
         "name: small\nstrategy: [single, ddp]\ntopology: 1x2\nmodel: resnet18\n"
         "data: synthetic\nimage_size: 64\nchannels: 3\nbatch_size: 8\nlaunches: 1\n"
         "steps: 4\nwarmup: 8\ngate: false\n"
     )
-    done = project.snakemake()
-    assert done.returncode == 0, done.stdout
     with open(project.root / "results/small/ddp-timers.csv") as file:
         rows = {row["phase"]: row for row in csv.DictReader(file)}
     assert {row["sampled"] for row in rows.values()} == {"10"}

@@ -34,6 +34,7 @@ class Looks:
 def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     looks = Looks()
     monkeypatch.setattr(probe.subprocess, "run", looks)
+    monkeypatch.setattr(probe, "find_programs", lambda: make_probe()["programs"])
     return looks
 
 
@@ -139,3 +140,19 @@ def test_the_real_look(cache: Path) -> None:
     assert found.keys() == make_probe().keys()
     assert 1 <= found["cores"] <= len(os.sched_getaffinity(0))
     assert "gloo" in found["backends"]
+
+
+def test_programs_are_those_beside_this_python_or_on_the_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = tmp_path / "venv/bin", tmp_path / "bin"
+    for folder, name in ((here, "horovodrun"), (there, "mpirun")):
+        folder.mkdir(parents=True)
+        (folder / name).touch(mode=0o755)
+    monkeypatch.setattr(probe.sys, "executable", str(here / "python"))
+    monkeypatch.setenv("PATH", str(there))
+    found = probe.find_programs()
+    assert [name for name, present in found.items() if present] == [
+        "mpirun",
+        "horovodrun",
+    ]

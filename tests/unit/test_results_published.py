@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import csv
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
+from pages import Words
 from rankbench.record import Layout
 from rankbench.results import loading, table
 from rankbench.results.load import load
@@ -156,22 +156,6 @@ def test_a_source_without_numbers_is_shown_all_the_same(tmp_path):
     assert "|" not in text
     assert layout.table("csv", "published").read_text().count("\n") == 1
     assert "its tables are empty" in layout.table("html").read_text()
-
-
-class Words(HTMLParser):
-    """Tags and text of a page."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.text = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-
-    def handle_data(self, data):
-        self.text += data
 
 
 def test_the_page_shows_it_escaped(layout):

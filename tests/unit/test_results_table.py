@@ -5,12 +5,12 @@ from __future__ import annotations
 import ast
 import csv
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 import rankbench.results
+from pages import Words
 from rankbench.record import Layout
 from rankbench.results import table
 from rankbench.results.load import load
@@ -392,22 +392,6 @@ def test_notes_explain_what_occurs(tmp_path, suffix):
 HOSTILE = '<script>alert(1)</script> | [x](javascript:y) & "q" \\end{tabular} 50% `a`'
 
 
-class Tags(HTMLParser):
-    """Which tags a page has, and its text."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.tags: list[str] = []
-        self.text = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-
-    def handle_data(self, data):
-        self.text += data
-
-
 @pytest.fixture
 def hostile(tmp_path):
     planned = plan_cell(make_cell("ddp", "1x2"), infeasible=HOSTILE)
@@ -417,7 +401,7 @@ def hostile(tmp_path):
 
 
 def test_html_escapes_reasons_and_names(hostile):
-    page = Tags(hostile.table("html").read_text())
+    page = Words(hostile.table("html").read_text())
     assert "script" not in page.tags
     assert "b" not in page.tags
     assert HOSTILE in page.text

@@ -28,6 +28,8 @@ _LOOKED_AT = {
     "deepspeed": "__init__.py",
 }
 
+PROGRAMS = ("mpirun", "horovodrun", "deepspeed", "c++")
+
 CACHE = Path(sys.prefix) / "var" / "rankbench" / "probe.json"
 
 
@@ -54,14 +56,23 @@ def probe_machine(*, write: bool = True, cache: Path = CACHE) -> dict[str, Any]:
         kept = {}
     if kept.get("fingerprint") == mark:
         facts: dict[str, Any] = kept["facts"]
-        return facts
+        return {**facts, "programs": find_programs()}
     facts = _look()
     if write:
         try:
             write_json(cache, {"fingerprint": mark, "facts": facts})
         except OSError:
             pass  # an environment that is read-only: look again next time
-    return facts
+    return {**facts, "programs": find_programs()}
+
+
+def find_programs() -> dict[str, bool]:
+    """Which are there: beside this Python, which need not be activated, or on PATH."""
+    beside = Path(sys.executable).parent
+    return {
+        name: (beside / name).exists() or shutil.which(name) is not None
+        for name in PROGRAMS
+    }
 
 
 def _look() -> dict[str, Any]:
@@ -89,11 +100,6 @@ def _fingerprint() -> str:
         sorted(os.sched_getaffinity(0)),
         sorted(glob.glob("/dev/nvidia[0-9]*")),
         os.environ.get("CUDA_VISIBLE_DEVICES"),
-    ]
-    beside = Path(sys.executable).parent
-    parts += [
-        str(beside / name) if (beside / name).exists() else shutil.which(name)
-        for name in ("mpirun", "horovodrun", "deepspeed", "c++")
     ]
     for package, file in _LOOKED_AT.items():
         found = importlib.util.find_spec(package)

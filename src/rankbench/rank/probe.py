@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-import sys
-from pathlib import Path
 
 import torch
 
@@ -23,10 +20,6 @@ def main() -> None:
         "rpc": torch.distributed.rpc.is_available(),
         "horovod": _horovod_operations(),
         "packages": {name: package_version(name) for name in ("horovod", "deepspeed")},
-        "programs": {
-            name: _find(name) is not None
-            for name in ("mpirun", "horovodrun", "deepspeed", "c++")
-        },
         "cores": len(physical_cores()),
     }
     print(json.dumps(facts))
@@ -45,12 +38,6 @@ def _horovod_operations() -> list[str]:
         "ccl": horovod.ccl_built(),
     }
     return [name for name, present in built.items() if present]
-
-
-def _find(program: str) -> str | None:
-    """Beside this Python first: a virtual environment need not be activated."""
-    beside = Path(sys.executable).with_name(program)
-    return str(beside) if beside.exists() else shutil.which(program)
 
 
 if __name__ == "__main__":
