@@ -1,0 +1,73 @@
+#!/usr/bin/env bash
+# Installs Apptainer on Debian, as root: for tests, and for trying images on a machine
+# that is one's own. A cluster has it already, or its operators install it.
+#
+# Debian packages Apptainer in `sid` only, built against a newer C library than a stable
+# release has. So its files are unpacked over the system's own, and a C library that
+# suits them is put beside, which only they use: the system's stays as it is.
+set -euo pipefail
+
+PREFIX=/opt/apptainer/glibc
+export DEBIAN_FRONTEND=noninteractive
+
+fail() {
+    echo "install_apptainer.sh: $*" >&2
+    exit 1
+}
+
+[ "$(id -u)" -eq 0 ] || fail "as root: it installs packages of the system"
+command -v apt-get >/dev/null || fail "this is for Debian; elsewhere:" \
+    "apptainer.org/docs/admin/main/installation.html"
+
+# An ordinary user mounts images through FUSE, and builds them with a range of user ids.
+apt-get update -qq
+apt-get install -qq -y --no-install-recommends \
+    squashfs-tools squashfuse fuse-overlayfs fuse3 uidmap debootstrap patchelf \
+    libseccomp2 libsqlite3-0 ca-certificates containernetworking-plugins >/dev/null
+[ ! -e /dev/fuse ] || chmod 666 /dev/fuse
+
+if ! command -v apptainer >/dev/null; then
+    if apt-cache show apptainer >/dev/null 2>&1; then
+        apt-get install -qq -y --no-install-recommends apptainer >/dev/null
+    else
+        work="$(mktemp -d)"
+        trap 'rm -rf "$work"' EXIT
+        # The mirror that this machine uses anyway.
+        mirror="$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' |
+            grep -m 1 '/debian/*$')" || fail "apt knows no Debian mirror"
+        mkdir -p "$work"/{parts,lists/partial,cache/archives/partial}
+        cat >"$work/parts/debian.sources" <<END
+Types: deb
+URIs: $mirror
+Suites: sid trixie
+Components: main
+Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
+END
+        chmod -R a+rX "$work"
+        apart=(-o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$work/parts"
+            -o Dir::State::lists="$work/lists" -o Dir::Cache="$work/cache" -qq)
+        apt-get "${apart[@]}" update
+        cd "$work"
+        apt-get "${apart[@]}" -o APT::Sandbox::User=root download \
+            apptainer/sid libc6/trixie
+        dpkg -x apptainer_*.deb /
+        dpkg -x libc6_*.deb "$work/libc"
+        mkdir -p "$PREFIX"
+        found="$(find "$work/libc" -name 'ld-linux-x86-64.so.2' -type f | head -n 1)"
+        [ -n "$found" ] || fail "the C library has no loader for this processor"
+        cp -a "$(dirname "$found")/." "$PREFIX"
+        # RPATH, not RUNPATH: Apptainer sets LD_LIBRARY_PATH for its helpers.
+        for program in /usr/bin/apptainer $(find /usr/lib* -path '*apptainer*' \
+            -name 'starter*' -type f); do
+            patchelf --set-interpreter "$PREFIX/ld-linux-x86-64.so.2" --force-rpath \
+                --set-rpath "$PREFIX:/lib/x86_64-linux-gnu:/usr/lib/x86_64-linux-gnu" \
+                "$program"
+        done
+    fi
+fi
+# Root of a machine that is itself a container may lack capabilities that Apptainer
+# wants to hand on.
+configuration=/etc/apptainer/apptainer.conf
+sed -i 's/^root default capabilities = .*/root default capabilities = no/' \
+    "$configuration"
+apptainer --version
