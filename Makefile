@@ -58,18 +58,27 @@ venv: $(INSTALLED) ## the environment alone, in .venv
 
 extras: $(EXTRAS) ## Horovod and DeepSpeed into .venv; wants g++, make, and for MPI mpicxx
 
-lock: ## renew requirements.lock and -extras.txt, on Python 3.11; UPGRADE=1: newest versions
+lock: ## renew the pinned requirements, on Python 3.11; UPGRADE=1: newest versions
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
 	    echo "the lock is made with Python 3.11: make lock PYTHON=python3.11" >&2; exit 1; }
 	@$(PYTHON) -m venv build/lock
 	@build/lock/bin/pip install -q pip-tools==7.6.2
-	@CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile -q \
-	    $(if $(UPGRADE),--upgrade) --output-file requirements.lock pyproject.toml
-	@CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile -q \
-	    $(if $(UPGRADE),--upgrade) --extra extras --constraint requirements.lock \
+	@$(pip_compile) --output-file requirements.lock pyproject.toml
+	@$(pip_compile) --extra extras --constraint requirements.lock \
 	    --output-file requirements-extras.txt pyproject.toml
-	@# The end of both warns that torch is not in them, which is on purpose.
-	@sed -i '/^$$/,$$d' requirements.lock requirements-extras.txt
+	@# Images hold the same versions. DeepSpeed is only in sources.txt; pip must find
+	@# torch's CPU build (requirements-torch.txt), too.
+	@set -e; for file in containers/requirements/*.in; do \
+	    $(pip_compile) --no-config --generate-hashes --strip-extras \
+	        --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
+	        --constraint requirements.lock --constraint requirements-extras.txt \
+	        --unsafe-package deepspeed --output-file "$${file%.in}.txt" "$$file"; done
+	@# The ends of all warn of what is not in them, which is on purpose.
+	@sed -i '/^$$/,$$d' requirements.lock requirements-extras.txt \
+	    $(patsubst %.in,%.txt,$(wildcard containers/requirements/*.in))
+
+pip_compile = CUSTOM_COMPILE_COMMAND="make lock" build/lock/bin/pip-compile -q \
+    $(if $(UPGRADE),--upgrade)
 
 clean: ## remove the environment and caches, not results, data or images
 	rm -rf .venv build src/*.egg-info .pytest_cache .ruff_cache .mypy_cache \

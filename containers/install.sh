@@ -63,7 +63,7 @@ wheels() {
 # DeepSpeed without compiled operators, and Horovod: build OPERATIONS
 build() {
     step "building DeepSpeed"
-    DS_BUILD_OPS=0 pip install -q --no-deps --no-build-isolation \
+    DS_BUILD_OPS=0 pip install -q --use-pep517 --no-deps --no-build-isolation \
         "$FILES"/wheels/deepspeed-*.tar.gz
     step "building Horovod"
     bash "$FILES/build_horovod.sh" --python /opt/venv/bin/python3 --operations "$1" \
