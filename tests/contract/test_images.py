@@ -1,0 +1,69 @@
+"""What the images promise, and the files that they are built from, agree."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTAINERS = ROOT / "containers"
+IMAGES = yaml.safe_load((CONTAINERS / "images.yaml").read_text())
+SOURCES = (CONTAINERS / "requirements/sources.txt").read_text()
+
+pytestmark = pytest.mark.contract
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_a_definition_is_what_its_entry_says(name: str) -> None:
+    image = IMAGES[name]
+    definition = (CONTAINERS / image["definition"]).read_text()
+    assert f"OSVersion: {image['suite']}\n" in definition
+    assert f"promise {name} {{{{ flavour }}}}" in definition
+    built = re.search(r"^    build (\S+)$", definition, re.MULTILINE)
+    assert built is not None
+    assert set(image["horovod"]) <= set(built[1].split(","))
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_what_a_build_reads_is_listed(name: str) -> None:
+    image = IMAGES[name]
+    definition = (CONTAINERS / image["definition"]).read_text()
+    section = definition.partition("\n%files\n")[2].partition("\n%")[0]
+    brought = set(re.findall(r"^ +containers/(\S+)", section, re.MULTILINE))
+    # Of these two an image depends on what is its own.
+    assert brought - {"requirements", "images.yaml"} == set(image["inputs"])
+    assert set(image["requirements"]) == set(image["flavours"])
+
+
+def test_every_requirement_is_pinned_with_hashes() -> None:
+    used = {
+        file
+        for image in IMAGES.values()
+        for files in image["requirements"].values()
+        for file in files
+    }
+    for file in sorted(used | {"sources.txt"}):
+        text = (CONTAINERS / "requirements" / file).read_text()
+        requirements = re.findall(r"^\S+==\S+.*(?:\n +--hash.*)*", text, re.MULTILINE)
+        assert requirements, file
+        for requirement in requirements:
+            assert "--hash=sha256:" in requirement, (file, requirement)
+
+
+def test_sources_are_those_that_are_built_and_locked_elsewhere() -> None:
+    script = (CONTAINERS / "build_horovod.sh").read_text()
+    for name in ("RELEASE", "SOURCE_SHA256"):
+        value = re.search(rf"^{name}=(\w\S+)$", script, re.MULTILINE)
+        assert value is not None
+        assert value[1] in SOURCES
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    deepspeed = next(
+        requirement
+        for requirement in project["optional-dependencies"]["extras"]
+        if requirement.startswith("deepspeed")
+    )
+    assert f"{deepspeed} " in SOURCES
