@@ -54,17 +54,23 @@ def package_version(package: str) -> str | None:
         return None
 
 
-def available_backends() -> list[str]:
-    """Backends of torch.distributed that this build has and this machine can use."""
+def built_backends() -> list[str]:
+    """Backends of torch.distributed that this build has."""
     distributed = torch.distributed
     if not distributed.is_available():
         return []
     checks = {
         "gloo": distributed.is_gloo_available(),
         "mpi": distributed.is_mpi_available(),
-        "nccl": distributed.is_nccl_available() and torch.cuda.is_available(),
+        "nccl": distributed.is_nccl_available(),
     }
     return [name for name, present in checks.items() if present]
+
+
+def available_backends() -> list[str]:
+    """Those of them that this machine can use."""
+    usable = torch.cuda.is_available()
+    return [name for name in built_backends() if name != "nccl" or usable]
 
 
 def _describe_gpu(index: int) -> dict[str, Any]:

@@ -1,12 +1,18 @@
-"""Print as JSON what planning must know of this environment: run by launch/probe.py."""
+"""Print as JSON what planning must know of this environment.
+
+Arguments are names of programs: which of them are there is told as well. Run by
+launch/probe.py here, and by launch/images in an image.
+"""
 
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 
 import torch
 
-from rankbench.rank.facts import available_backends, package_version
+from rankbench.rank.facts import built_backends, package_version
 from rankbench.rank.placement import physical_cores
 
 
@@ -16,11 +22,12 @@ def main() -> None:
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
         "cuda_devices": [torch.cuda.get_device_name(i) for i in range(count)],
-        "backends": available_backends(),
+        "backends": built_backends(),
         "rpc": torch.distributed.rpc.is_available(),
         "horovod": _horovod_operations(),
         "packages": {name: package_version(name) for name in ("horovod", "deepspeed")},
         "cores": len(physical_cores()),
+        "programs": {name: shutil.which(name) is not None for name in sys.argv[1:]},
     }
     print(json.dumps(facts))
 

@@ -1,0 +1,1 @@
+"""Container images: from a definition to a verified file with its provenance."""

@@ -1,0 +1,105 @@
+"""Build, test and show images: ``python -m rankbench.launch.images``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from rankbench.launch.images.build import Work, make_image, verify
+from rankbench.launch.images.store import (
+    Image,
+    check_sif,
+    load_images,
+    read_given,
+    read_sidecar,
+    reason_to_make,
+)
+
+CONTAINERS = Path("containers")
+
+
+def main() -> int:
+    """0 well, 1 an image could not be made or is not as it should be, 2 bad input."""
+    arguments = _parse()
+    # What was begun is ended and tidied up, as with Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        images = _choose(arguments)
+    except (ValueError, OSError) as error:
+        print(f"images: {error}", file=sys.stderr)
+        return 2
+    try:
+        for image in images:
+            arguments.command(image, arguments)
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def build(image: Image, arguments: argparse.Namespace) -> None:
+    """Build or take an image that is not there as it is wanted."""
+    make_image(
+        image,
+        mirror=arguments.mirror,
+        log_path=arguments.log or image.sidecar.with_suffix(".log"),
+        tell=_tell,
+        force=arguments.force,
+    )
+
+
+def test(image: Image, arguments: argparse.Namespace) -> None:
+    """Compare the file with its sidecar, and hold it to what it promises."""
+    check_sif(image)
+    verify(image, image.file, Work(image, sys.stdout, _tell))
+    print(f"{image.name}: {image.file} is as it was built, and keeps its promises")
+
+
+def show(image: Image, arguments: argparse.Namespace) -> None:
+    """Print what is known of it, without the lists of packages."""
+    known = read_sidecar(image)
+    if known is None:
+        print(f"{image.name}: to be made: {reason_to_make(image)}")
+        return
+    packages = {kind: len(found) for kind, found in known.pop("packages").items()}
+    print(
+        json.dumps({**known, "file": str(image.file), "packages": packages}, indent=1)
+    )
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m rankbench.launch.images")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    for command in (build, test, show):
+        one = commands.add_parser(command.__name__, help=command.__doc__)
+        one.add_argument("name", nargs="+", help="image and flavour: mpi-cpu")
+        one.add_argument("--image-dir", type=Path, default=Path("images"))
+        one.set_defaults(command=command)
+        if command is build:
+            one.add_argument("--mirror", default="auto", help="Debian mirror (apt's)")
+            one.add_argument("--log", type=Path, help="(IMAGE_DIR/NAME.log)")
+            one.add_argument("--force", action="store_true", help="also if it is there")
+    return parser.parse_args()
+
+
+def _choose(arguments: argparse.Namespace) -> list[Image]:
+    image_dir = Path(os.path.abspath(arguments.image_dir))
+    images = load_images(CONTAINERS, image_dir, read_given(image_dir))
+    for name in arguments.name:
+        if name not in images:
+            raise ValueError(f"{name}: no such image (known: {', '.join(images)})")
+    return [images[name] for name in arguments.name]
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

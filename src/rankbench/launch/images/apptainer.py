@@ -1,0 +1,101 @@
+"""Apptainer, by way of spython."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from spython.main import get_client
+from spython.utils import stream_command
+
+# What is in an image must come from it alone: no home, no packages and no variables of
+# whoever runs it.
+APART = ("--cleanenv", "--no-home", "--pwd", "/", "--env", "PYTHONNOUSERSITE=1")
+
+
+def find_program() -> str:
+    """The container program of this machine.
+
+    Raises:
+        ValueError: there is none.
+    """
+    for name in ("apptainer", "singularity"):
+        if shutil.which(name):
+            return name
+    raise ValueError(
+        "Apptainer is not installed, or not on PATH: ask your site for its module "
+        "(`module load apptainer`) or install it; without it, set `software: native` "
+        "in site.yaml"
+    )
+
+
+def version() -> str:
+    """Name and version of the container program."""
+    lines = stream_command([find_program(), "--version"], output_type="stdout")
+    return "".join(lines).strip()
+
+
+def build(image: Path, definition: Path, options: Sequence[str]) -> Iterator[str]:
+    """Build an image; yields what Apptainer says, line by line.
+
+    Raises:
+        subprocess.CalledProcessError: after the last line, if the build failed.
+    """
+    # Client.build reads one of the two pipes, and stands still when the other is full.
+    command = _client()._init_command(["build", *options, str(image), str(definition)])
+    lines: Iterator[str] = stream_command(command, output_type="both")
+    return lines
+
+
+def pull(image: Path, source: str) -> Iterator[str]:
+    """Pull an image; as `build`."""
+    lines: Iterator[str]
+    _, lines = _client().pull(source, name=str(image), force=True, stream=True)
+    return lines
+
+
+def execute(
+    image: Path,
+    command: Sequence[str],
+    *,
+    binds: Sequence[str] = (),
+    options: Sequence[str] = APART,
+    stream: str = "both",
+) -> Iterator[str]:
+    """Run a command in an image; as `build`.
+
+    Args:
+        binds: ``OUTSIDE:INSIDE:ro``.
+        stream: what is yielded: ``stdout`` (short answers only), or ``both``.
+    """
+    lines: Iterator[str] = _client().execute(
+        str(image),
+        list(command),
+        bind=list(binds),
+        options=list(options),
+        stream=True,
+        stream_type=stream,
+    )
+    return lines
+
+
+def inspect(image: Path) -> dict[str, Any]:
+    """Labels, help, definition and scripts of an image."""
+    found: dict[str, Any] = _client().inspect(str(image))["attributes"]
+    return found
+
+
+@cache
+def _client() -> Any:
+    """spython's client; it knows Apptainer by its old name only."""
+    client = get_client(quiet=False)
+    begin = client._init_command
+
+    def begin_command(*arguments: Any, **options: Any) -> list[str]:
+        return [find_program(), *begin(*arguments, **options)[1:]]
+
+    client._init_command = begin_command
+    return client

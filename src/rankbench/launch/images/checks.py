@@ -1,0 +1,186 @@
+"""What keeps images from being built or run here, each in one line with its remedy."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import urllib.request
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from rankbench.launch.images import apptainer
+
+MIRROR_TIMEOUT = 20.0  # seconds
+GIB = 1024**3
+
+
+def check_runs(image: Path) -> None:
+    """Start a container of the image, and nothing in it: 0.2 s.
+
+    Raises:
+        ValueError: it does not start; says why, and what to do.
+    """
+    said: list[str] = []
+    try:
+        said.extend(apptainer.execute(image, ["true"]))
+    except subprocess.CalledProcessError:
+        log = "".join(said)
+        raise ValueError(
+            f"{image} does not start here: {diagnose(log) or last_words(log)}"
+        ) from None
+
+
+def find_mirror(configured: str) -> str:
+    """The Debian mirror that images are built from.
+
+    Args:
+        configured: site key `debian_mirror`: an address, or ``auto`` for the one that
+            this machine's own apt uses.
+
+    Raises:
+        ValueError: ``auto``, and there is no apt here that uses one.
+    """
+    if configured != "auto":
+        return configured
+    for label, address in _apt_sources():
+        # Debian's security archive and backports are no place to bootstrap from.
+        if label == "Debian" or (not label and address.rstrip("/").endswith("/debian")):
+            return address
+    raise ValueError(
+        "this machine's apt names no Debian mirror (or there is no apt): set "
+        "`debian_mirror` in site.yaml to the address of one"
+    )
+
+
+def check_mirror(mirror: str, suite: str) -> None:
+    """Ask for the first file that a build asks for.
+
+    Raises:
+        ValueError: it cannot be had.
+    """
+    address = f"{mirror.rstrip('/')}/dists/{suite}/InRelease"
+    try:
+        with urllib.request.urlopen(address, timeout=MIRROR_TIMEOUT) as answer:  # noqa: S310 (the mirror is the user's own)
+            answer.read(1)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise ValueError(
+            f"the Debian mirror cannot be reached: {address}: {reason}: {_MIRROR}"
+        ) from None
+
+
+def check_space(needed: Mapping[Path, float]) -> None:
+    """Raise unless there is room to build in.
+
+    Args:
+        needed: GiB by folder that the build writes to.
+
+    Raises:
+        ValueError: names the first with too little.
+    """
+    for place, needs in needed.items():
+        free = shutil.disk_usage(place).free / GIB
+        if free < needs:
+            raise ValueError(
+                f"{place} has {free:.1f} GiB free, the build needs {needs:g} GiB: "
+                f"{_SPACE}"
+            )
+
+
+def build_dir() -> Path:
+    """Where Apptainer unpacks what it builds."""
+    return Path(os.environ.get("APPTAINER_TMPDIR") or tempfile.gettempdir())
+
+
+def diagnose(log: str) -> str | None:
+    """Why it failed, by what Apptainer said; None if that is nothing known."""
+    for pattern, explain in _CAUSES:
+        if found := re.search(pattern, log):
+            return explain(found)
+    return None
+
+
+def last_words(log: str, lines: int = 1) -> str:
+    """The end of a log, without empty lines and colours."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", log)
+    said = [line.rstrip() for line in plain.splitlines() if line.strip()]
+    return "\n".join(said[-lines:]) or "it said nothing"
+
+
+_MIRROR = (
+    "check the network, or set `debian_mirror` in site.yaml to a mirror that is "
+    "reachable from here"
+)
+_SPACE = (
+    "make room, or name folders with more: `image_dir` in site.yaml for images, "
+    "APPTAINER_TMPDIR for what they are built in"
+)
+
+
+def _fuse(_: re.Match[str]) -> str:
+    state = "is not accessible for you" if os.path.exists("/dev/fuse") else "is missing"
+    return (
+        f"/dev/fuse {state}, and a user without it cannot mount an image: have the "
+        "machine's operator load the kernel module fuse (`modprobe fuse`) and allow "
+        "/dev/fuse for users (`chmod 666 /dev/fuse`)"
+    )
+
+
+def _subuid(_: re.Match[str]) -> str:
+    user = getpass.getuser()
+    return (
+        f"{user} has no range of user ids in /etc/subuid and /etc/subgid, which "
+        "building wants: have the machine's operator give one (`usermod --add-subuids "
+        f"200000-265535 --add-subgids 200000-265535 {user}`), or build on another "
+        "machine and copy the .sif and .json"
+    )
+
+
+def _root(_: re.Match[str]) -> str:
+    return (
+        "root of this machine lacks a capability that Apptainer hands on (it is itself "
+        "a container): do it as an ordinary user; only to run images, `root default "
+        "capabilities = no` in apptainer.conf helps as well"
+    )
+
+
+def _mirror(found: re.Match[str]) -> str:
+    return f"the Debian mirror failed: {found[0]}: {_MIRROR}"
+
+
+def _disk(_: re.Match[str]) -> str:
+    return f"the disk is full: {_SPACE}"
+
+
+def _nodev(_: re.Match[str]) -> str:
+    return (
+        f"{build_dir()} is mounted with noexec or nodev: set APPTAINER_TMPDIR to a "
+        "folder on another disk of this machine, not on a network file system"
+    )
+
+
+# The first that is found counts: what is further down may be a consequence.
+_CAUSES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
+    (r"No space left on device|Disk quota exceeded", _disk),
+    (r"fuse: device not found|failed to open /dev/fuse", _fuse),
+    (r"not listed in /etc/subuid|no mapping entry found in /etc/sub[ug]id", _subuid),
+    (r"Requesting capability set \S+ while permitted capability set is", _root),
+    (r"mounted with noexec or nodev", _nodev),
+    (r"Failed getting release file \S+|(?m:^E: Failed to fetch \S+)", _mirror),
+)
+
+
+def _apt_sources() -> list[tuple[str, str]]:
+    """Label and address of each source of this machine's apt; [] without apt."""
+    fields = "$(LABEL)|$(REPO_URI)"
+    command = ["apt-get", "indextargets", "--format", fields, "Created-By: Packages"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return []
+    found = [line.partition("|") for line in done.stdout.splitlines()]
+    return [(label, uri) for label, _, uri in found if uri.startswith(("http", "file"))]

@@ -1,0 +1,288 @@
+"""Images: what each is made from, which file it is, and what is known of it.
+
+    containers/images.yaml            what each image promises
+    IMAGE_DIR/NAME.sif                the image, if it is built or pulled here
+    IMAGE_DIR/NAME.json               its sidecar: digest, recipe, packages, facts
+    IMAGE_DIR/.recipes/NAME.json      what is wanted; a newer one rebuilds the image
+
+NAME is that of the entry and its flavour: ``mpi-cpu``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rankbench.record import read_json, write_if_changed
+
+SIDECAR_VERSION = 1
+
+# Proves inside an image what it promises, one that is given as well.
+TEST = "check_image.py"
+
+# Of the requirements the file that every image takes, with what has no wheels.
+SOURCES = "sources.txt"
+
+# A tag can be moved to other bytes: a digest cannot.
+_PINNED = re.compile(r"(docker|oras)://\S+@sha256:[0-9a-f]{64}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+Sidecar = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An image that the site has instead of one that is built.
+
+    Attributes:
+        file: a SIF file that is used where it lies; None for a `source`.
+        source: a URI with a digest that it is pulled from; None for a `file`.
+        sha256: of the SIF file; None where only the digest of the source is known.
+        promise: what it promises otherwise than the entry in images.yaml.
+    """
+
+    file: str | None
+    source: str | None
+    sha256: str | None
+    promise: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One image of this site.
+
+    Attributes:
+        name: of the entry in images.yaml, and the flavour: ``mpi-cpu``.
+        flavour: ``cpu`` or ``cuda``.
+        promise: its entry in images.yaml, with name and flavour.
+        containers: folder of the definitions.
+        inputs: what it is made from: file below `containers` -> SHA-256.
+        recipe: SHA-256 over all that should make a new image if it changes. Not where
+            packages are fetched from: mirrors hold the same.
+        file: the SIF file.
+        sidecar: what is known of that file.
+        request: the file whose change rebuilds it.
+        given: set if it is taken instead of built.
+    """
+
+    name: str
+    flavour: str
+    promise: dict[str, Any]
+    containers: Path
+    inputs: dict[str, str]
+    recipe: str
+    file: Path
+    sidecar: Path
+    request: Path
+    given: Given | None
+
+    @property
+    def definition(self) -> Path | None:
+        """What it is built from; None if it is given."""
+        return None if self.given else self.containers / self.promise["definition"]
+
+
+def load_images(
+    containers: Path, image_dir: Path, given: Mapping[str, Any]
+) -> dict[str, Image]:
+    """Every image that can be had here.
+
+    Args:
+        containers: folder with `images.yaml`.
+        image_dir: where images are kept.
+        given: `images` of the site file: name -> ``{file, sha256}`` or
+            ``{source, sha256}``, either with what it promises otherwise (`promise`).
+
+    Raises:
+        ValueError: a definition, an input or what is given is not as it must be.
+    """
+    entries: dict[str, Any] = yaml.safe_load((containers / "images.yaml").read_text())
+    wanted = {
+        f"{name}-{flavour}": (name, flavour)
+        for name, entry in entries.items()
+        for flavour in entry["flavours"]
+    }
+    for name in given:
+        kind, _, flavour = name.rpartition("-")
+        if kind not in entries or flavour not in ("cpu", "cuda"):
+            known = ", ".join(f"{kind}-cpu, {kind}-cuda" for kind in entries)
+            raise ValueError(f"site key images: {name}: no such image (known: {known})")
+        wanted[name] = (kind, flavour)
+    return {
+        name: _load_image(
+            name, flavour, entries[kind], containers, image_dir, given.get(name)
+        )
+        for name, (kind, flavour) in sorted(wanted.items())
+    }
+
+
+def read_sidecar(image: Image) -> Sidecar | None:
+    """What is known of an image; None if it is not there, or is of another recipe.
+
+    Raises:
+        ValueError: the sidecar is damaged.
+    """
+    if not image.sidecar.exists():
+        return None
+    known: Sidecar = read_json(image.sidecar)
+    return known if known.get("recipe") == image.recipe else None
+
+
+def reason_to_make(image: Image) -> str | None:
+    """Why an image has to be built or pulled; None if it is there as it is wanted."""
+    if not image.sidecar.exists():
+        return "there is none yet"
+    known: Sidecar = read_json(image.sidecar)
+    if known.get("recipe") != image.recipe:
+        before = known.get("inputs", {})
+        changed = sorted(
+            name
+            for name in before.keys() | image.inputs.keys()
+            if before.get(name) != image.inputs.get(name)
+        )
+        return f"changed: {', '.join(changed) or 'what it promises, or where from'}"
+    if not image.file.exists():
+        return f"{image.file} is gone"
+    return None
+
+
+def check_sif(image: Image) -> Sidecar:
+    """Read the whole file and compare it with its sidecar.
+
+    Returns:
+        The sidecar.
+
+    Raises:
+        ValueError: the file or its sidecar is missing, or they do not belong together;
+            says what to do.
+    """
+    known = read_sidecar(image)
+    if known is None:
+        raise ValueError(
+            f"image {image.name}: {image.sidecar} is missing or of another definition, "
+            "so nothing says what the file should be: `snakemake images` makes it"
+        )
+    if not image.file.exists():
+        raise ValueError(
+            f"image {image.name}: {image.file} is missing: `snakemake images` makes it"
+        )
+    found = hash_file(image.file)
+    if found != known["sha256"]:
+        remedy = (
+            "put the right file back"
+            if image.given and image.given.file
+            else f"remove {image.sidecar}, then `snakemake images` makes it anew"
+        )
+        raise ValueError(
+            f"image {image.name}: {image.file} is not the file that was verified: its "
+            f"SHA-256 is {found[:12]}..., {image.sidecar} says "
+            f"{known['sha256'][:12]}...: {remedy}"
+        )
+    return known
+
+
+def request_image(image: Image) -> bool:
+    """Say which image is wanted; returns whether that is news.
+
+    Nothing is written where nothing has changed, so that times of files that a checkout
+    touches rebuild nothing.
+    """
+    if image.sidecar.exists() and not image.file.exists():
+        # A sidecar alone would tell Snakemake that the image is there.
+        image.sidecar.unlink()
+    wanted = {
+        "name": image.name,
+        "recipe": image.recipe,
+        "inputs": image.inputs,
+        "given": None if image.given is None else asdict(image.given),
+    }
+    text = json.dumps(wanted, indent=1, sort_keys=True) + "\n"
+    return write_if_changed(image.request, text.encode())
+
+
+def read_given(image_dir: Path) -> dict[str, Any]:
+    """What the site gives, as the requests have it: a job reads no site file."""
+    requests = sorted((image_dir / ".recipes").glob("*.json"))
+    found = {path.stem: read_json(path)["given"] for path in requests}
+    return {name: given for name, given in found.items() if given is not None}
+
+
+def requirements_of(promise: Mapping[str, Any]) -> list[str]:
+    """Files below the definitions that name what is fetched for an image."""
+    own = promise["requirements"][promise["flavour"]]
+    return [f"requirements/{file}" for file in (*own, SOURCES)]
+
+
+def hash_file(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _load_image(
+    name: str,
+    flavour: str,
+    entry: Mapping[str, Any],
+    containers: Path,
+    image_dir: Path,
+    raw: Mapping[str, Any] | None,
+) -> Image:
+    given = None if raw is None else _read_given(name, raw)
+    changes = {} if given is None else given.promise
+    promise = {**entry, **changes, "name": name, "flavour": flavour}
+    files = [TEST]
+    if given is None:
+        files = [entry["definition"], *entry["inputs"]]
+        files += requirements_of(promise)
+    inputs = {file: _hash_input(containers / file, name) for file in sorted(files)}
+    origin = None if given is None else [given.source, given.sha256]
+    made_of = json.dumps([promise, inputs, origin], sort_keys=True)
+    own = image_dir / f"{name}.sif"
+    return Image(
+        name=name,
+        flavour=flavour,
+        promise=promise,
+        containers=containers,
+        inputs=inputs,
+        recipe=hashlib.sha256(made_of.encode()).hexdigest(),
+        file=Path(given.file) if given and given.file else own,
+        sidecar=own.with_suffix(".json"),
+        request=image_dir / ".recipes" / f"{name}.json",
+        given=given,
+    )
+
+
+def _read_given(name: str, raw: Mapping[str, Any]) -> Given:
+    key = f"site key images: {name}"
+    promise = dict(raw.get("promise") or {})
+    file, source, sha256 = (raw.get(part) for part in ("file", "source", "sha256"))
+    if (file is None) == (source is None):
+        raise ValueError(f"{key}: give either `file` (a path) or `source` (a URI)")
+    if sha256 is not None and not _SHA256.fullmatch(sha256):
+        raise ValueError(f"{key}: sha256: expected 64 digits of 0-9a-f, got {sha256!r}")
+    if file is not None:
+        if sha256 is None:
+            raise ValueError(f"{key}: sha256 is missing: `sha256sum {file}` prints it")
+        return Given(file, None, sha256, promise)
+    if not _PINNED.fullmatch(str(source)):
+        raise ValueError(
+            f"{key}: source: {source!r} names no digest, and what a tag means changes: "
+            "give docker://NAME@sha256:DIGEST or oras://NAME@sha256:DIGEST"
+        )
+    return Given(None, source, sha256, promise)
+
+
+def _hash_input(path: Path, name: str) -> str:
+    try:
+        return hash_file(path)
+    except OSError as error:
+        raise ValueError(
+            f"{path.parent / 'images.yaml'}: {name} names {path.name}, which cannot be "
+            f"read: {error.strerror}"
+        ) from error
