@@ -78,8 +78,9 @@ def _slowest(ranks: list[list[list[float]]]) -> list[float]:
 
 def be_rank(strategy_name: str, pairs: int, data_dir: Path, out: Path) -> None:
     """One rank: alternate blocks of the bare loop and of the harness."""
+    from rankbench.cores import physical_cores
     from rankbench.environ import read_place
-    from rankbench.rank.placement import choose_cores, physical_cores, pin
+    from rankbench.rank.placement import choose_cores, pin
 
     place = read_place()
     pin(choose_cores(place.local_rank, 1, physical_cores()))

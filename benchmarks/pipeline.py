@@ -111,8 +111,9 @@ def busy(spans: Sequence[Span]) -> float:
 
 def be_rank(steps: int, out: Path) -> None:
     """One rank: steps of each number of micro-batches, and when its stage worked."""
+    from rankbench.cores import physical_cores
     from rankbench.environ import read_place
-    from rankbench.rank.placement import choose_cores, physical_cores, pin
+    from rankbench.rank.placement import choose_cores, pin
 
     place = read_place()
     pin(choose_cores(place.local_rank, 1, physical_cores()))

@@ -161,7 +161,7 @@ def digits_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copy_project(destination: Path) -> Project:
     for name in ("Snakefile", "config.yaml"):
         shutil.copy(ROOT / name, destination / name)
-    for name in ("src", "workflow", "local_profile", "studies"):
+    for name in ("src", "workflow", "containers", "local_profile", "studies"):
         shutil.copytree(
             ROOT / name,
             destination / name,

@@ -11,6 +11,7 @@ from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import Experiment, load_experiment
 from rankbench.matrix.plan import Plan, make_plan
 from rankbench.matrix.site import Site
+from rankbench.matrix.software import Software
 
 NCCL_MISSING = "nccl needs a CUDA device; this torch (2.9.0) is built without CUDA"
 MPI_MISSING = "this torch (2.9.0) has no MPI: build torch with MPI"
@@ -44,6 +45,7 @@ def make_cell(**changes: Any) -> Cell:
         "launcher": "torchrun",
         "init_method": "env",
         "gpudirect": "auto",
+        "image": "auto",
         "seed": 0,
         "device": "cpu",
         "cores_per_device": 1,
@@ -77,6 +79,9 @@ def make_shape(ranks: int = 1, **changes: int) -> Shape:
     return Shape(**{**values, **changes})
 
 
+_SOFTWARE = {"torch", "backends", "packages", "programs"}
+
+
 def make_site(**changes: Any) -> Site:
     """One host with two cores, no GPU, and a torch that has gloo only."""
     values: dict[str, Any] = {
@@ -84,16 +89,31 @@ def make_site(**changes: Any) -> Site:
         "device": "cpu",
         "cuda_devices": 0,
         "cores": 2,
+        "software": "native",
+        "native": make_software(),
+        "images": {},
+        "data_dir": "data",
+        "results_dir": "results",
+        "image_dir": "images",
+        "cpu_threads_per_gpu": 0,
+    }
+    software = {key: changes.pop(key) for key in _SOFTWARE & changes.keys()}
+    if software:
+        values["native"] = make_software(**software)
+    assert changes.keys() <= values.keys()
+    return Site(**{**values, **changes})
+
+
+def make_software(**changes: Any) -> Software:
+    """A torch that has gloo only; all else is there."""
+    values: dict[str, Any] = {
+        "torch": "2.9.0",
         "backends": backends_of(mpi=MPI_MISSING, nccl=NCCL_MISSING),
         "packages": {"horovod": None, "deepspeed": None},
         "programs": dict.fromkeys(("mpirun", "horovodrun", "deepspeed", "c++")),
-        "torch": "2.9.0",
-        "data_dir": "data",
-        "results_dir": "results",
-        "cpu_threads_per_gpu": 0,
     }
     assert changes.keys() <= values.keys()
-    return Site(**{**values, **changes})
+    return Software(**{**values, **changes})
 
 
 def backends_of(**missing: str | None) -> dict[str, dict[str, str | None]]:

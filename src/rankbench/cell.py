@@ -80,6 +80,7 @@ class Cell:
     launcher: str
     init_method: str
     gpudirect: str | bool
+    image: str
     seed: int
     device: str
     cores_per_device: int

@@ -1,6 +1,6 @@
 """An experiment on disk: what the Snakefile and the command line do with it.
 
-This module and `cli` are the only ones that know more than one room.
+This module, `survey` and `cli` are the only ones that know more than one room.
 """
 
 from __future__ import annotations
@@ -16,27 +16,30 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from rankbench.launch.code import rank_code_hash
+from rankbench.launch.code import freeze_code, rank_code_hash
 from rankbench.launch.gate import has_gate
-from rankbench.launch.probe import probe_machine
+from rankbench.launch.images.store import Image, request_image
 from rankbench.launch.requests import ensure_request, raise_request, read_request
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
 from rankbench.matrix.plan import Plan, PlannedCell, make_plan, read_plan
 from rankbench.matrix.preview import Preview
 from rankbench.matrix.schema import did_you_mean
-from rankbench.matrix.site import load_site
+from rankbench.matrix.site import NATIVE
 from rankbench.record import (
     CHANGED_CELL,
+    CHANGED_IMAGE,
     Layout,
     Verdict,
+    is_other_image,
     judge_attempt,
+    read_attempt,
     read_json,
     write_if_changed,
     write_json,
 )
+from rankbench.survey import survey_site
 
-ROOT = Path(__file__).resolve().parents[2]
 DEFAULT_EXPERIMENT = "config.yaml"
 PLAN_VARIABLE = "RANKBENCH_PLAN"
 CONFIG_KEYS = ("experiment", "override", "only", "rerun")
@@ -55,12 +58,14 @@ class Run:
         layout: its result directory.
         chosen: the cells that this run is about.
         rerun: those among them of which a new attempt is wanted.
+        known_images: images of this site; a job knows those of its plan only.
     """
 
     plan: Plan
     layout: Layout
     chosen: list[PlannedCell]
     rerun: list[PlannedCell] = field(default_factory=list)
+    known_images: Mapping[str, Image] = field(default_factory=dict)
     _lock: FileLock | None = None
 
     @property
@@ -90,11 +95,26 @@ class Run:
         request = self.layout.request(cell_id)
         facts = load_catalog().data[self.plan.cells[cell_id].cell.data]
         name = self.plan.cells[cell_id].cell.data
+        image = self.plan.cells[cell_id].image
         return {
             # Made by the main process before any job; a dry run makes none.
             "request": [str(request)] if request.exists() else [],
             "data": [str(self.data_dir / f"{name}.npz")] if facts["prepared"] else [],
+            "image": [] if image is None else [self.plan.images[image]["sidecar"]],
         }
+
+    def images(self) -> list[str]:
+        """The files that say that the images of the chosen cells are there.
+
+        Raises:
+            ValueError: this site has no images.
+        """
+        if self.plan.site["software"] == NATIVE:
+            raise ValueError(
+                "no cell runs in an image here: software: native in the site file "
+                "(container runs each in the image of its backend)"
+            )
+        return [self.plan.images[name]["sidecar"] for name in self._image_names()]
 
     def pending(self) -> dict[str, int]:
         """Launches to come for each chosen cell that is not measured yet."""
@@ -152,8 +172,13 @@ class Run:
                 cell_hash=cell.hash,
                 profile=profile,
             )
-        # Snakemake's own child processes, also those in Slurm jobs, inherit it.
+        for name in self._image_names():
+            request_image(self.known_images[name])
+        # Snakemake's own child processes, also those in Slurm jobs, inherit both.
         os.environ[PLAN_VARIABLE] = str(self.layout.plan)
+        frozen = freeze_code(self.layout.root.absolute() / "code") / "src"
+        others = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = f"{frozen}:{others}" if others else str(frozen)
         agenda = {**_myself(), "launches": pending}
         write_json(self.layout.agenda, agenda)
 
@@ -173,6 +198,9 @@ class Run:
                 "`rankbench status` shows how far it is"
             ) from None
         self._lock = lock
+
+    def _image_names(self) -> list[str]:
+        return sorted({cell.image for cell in self.feasible if cell.image is not None})
 
     def _has_profile(self, cell_id: str) -> bool:
         request = read_request(self.layout, cell_id)
@@ -200,9 +228,8 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
     """
     _check_config(config)
     source = Path(str(config.get("experiment", DEFAULT_EXPERIMENT)))
-    site_file = profile / "site.yaml"
     catalog = load_catalog()
-    site = load_site(site_file, probe_machine(write=write))
+    site, images = survey_site(profile / "site.yaml", write=write)
     override = config.get("override")
     experiment = load_experiment(
         source,
@@ -211,16 +238,22 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
         override=None if override is None else str(override),
     )
     plan = make_plan(
-        experiment, site, catalog, code=rank_code_hash(), source=os.fspath(source)
+        experiment,
+        site,
+        catalog,
+        code=rank_code_hash(),
+        source=os.fspath(source),
+        images={name: image.describe() for name, image in images.items()},
     )
     layout = Layout(Path(site.results_dir) / plan.name)
     if config.get("rerun"):
         if config.get("only"):
             raise ValueError("only and rerun: give one of them, not both")
         rerun = [_feasible(plan, name) for name in _words(config["rerun"])]
-        return Run(plan, layout, rerun, rerun)
+        return Run(plan, layout, rerun, rerun, images)
     only = config.get("only")
-    return Run(plan, layout, plan.select(None if only is None else str(only)))
+    chosen = plan.select(None if only is None else str(only))
+    return Run(plan, layout, chosen, [], images)
 
 
 def reopen_run(environ: Mapping[str, str] = os.environ) -> Run:
@@ -237,8 +270,11 @@ def find_verdict(run: Run, cell: PlannedCell) -> Verdict | None:
         return None
     attempt = run.layout.attempt(cell.id, request.attempt)
     verdict = judge_attempt(attempt, request.launches)
+    image = None if cell.image is None else run.plan.images[cell.image]
     if request.cell_hash != cell.hash:
         return replace(verdict, status="stale", reason=CHANGED_CELL)
+    if any(is_other_image(image, r["image"]) for r in read_attempt(attempt)):
+        return replace(verdict, status="stale", reason=CHANGED_IMAGE)
     return verdict
 
 

@@ -35,6 +35,7 @@ GIVE_UP_AFTER = 2
 
 # Why a row is stale.
 CHANGED_CELL = "measured before the cell's definition changed: rerun it"
+CHANGED_IMAGE = "measured in another image than the plan's: rerun it"
 
 Record = dict[str, Any]
 
@@ -233,6 +234,20 @@ def judge_attempt(directory: Path, wanted: int) -> Verdict:
         if record["status"] == "mismatch":
             return Verdict("mismatch", record["reason"], 0, wanted, complete=True)
     return judge(read_attempt(directory), wanted)
+
+
+def is_other_image(planned: Record | None, measured: Record | None) -> bool:
+    """Whether a launch ran in another image than the one that the plan names.
+
+    Args:
+        planned: `recipe` and `sha256`; the latter is None while it is not built.
+        measured: the same, of a record.
+    """
+    if planned is None or measured is None:
+        return planned is not measured
+    if planned["recipe"] != measured["recipe"]:
+        return True
+    return planned["sha256"] not in (None, measured["sha256"])
 
 
 def first_line(text: str, limit: int = 300) -> str:

@@ -59,6 +59,7 @@ def plan_cell(
         "phases": list(phases),
         "infeasible": infeasible,
         "marks": list(marks),
+        "image": None,
     }
 
 
@@ -69,10 +70,11 @@ def write_plan(
     name: str = "quickstart",
     launches: int = 6,
     study: dict[str, Any] | None = None,
+    images: dict[str, Any] | None = None,
 ) -> Layout:
     layout = Layout(root)
     plan = {
-        "schema": 1,
+        "schema": 2,
         "experiment": {
             "name": name,
             "file": "config.yaml",
@@ -84,6 +86,7 @@ def write_plan(
         },
         "site": {},
         "code": {"rank": CODE},
+        "images": images or {},
         "cells": list(cells),
     }
     root.mkdir(parents=True, exist_ok=True)
@@ -117,6 +120,7 @@ def write_launch(
         "status": status,
         "reason": reason,
         "cause": None,
+        "image": None,
         "started": f"2026-01-01T00:00:{launch:02d}+00:00",
         "ended": f"2026-01-01T00:01:{launch:02d}+00:00",
     }
@@ -246,7 +250,6 @@ def _measured(
         ],
         "software": {"python": "3.11.7", "torch": "2.13.0", "cuda": None, "nccl": None},
         "code": {"commit": "0" * 40, "dirty": False, "rank": CODE},
-        "image": None,
         "launcher": {"name": "spawn", "argv": [], "env": {}},
         "marks": [],
         "gate": {"status": "ok"},

@@ -7,12 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.launch import code
-from rankbench.launch.code import describe_code, rank_code_hash
+from rankbench.launch.code import describe_code, freeze_code, rank_code_hash
 
 pytestmark = pytest.mark.unit
 
-FILES = ["cell.py", "record.py", "environ.py", "rank/train.py", "rank/models/lenet.py"]
+FILES = [
+    "cell.py",
+    "cores.py",
+    "record.py",
+    "environ.py",
+    "rank/train.py",
+    "rank/models/lenet.py",
+]
 
 
 @pytest.fixture
@@ -58,16 +64,55 @@ def git(folder: Path, *arguments: str) -> None:
     subprocess.run(command, check=True, capture_output=True)
 
 
-def test_commit_and_changes(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(code, "PACKAGE", package)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(package.parent))
-    assert describe_code()["commit"] is None
-    assert describe_code()["dirty"] is None
-    git(package, "init")
-    git(package, "add", ".")
-    git(package, "commit", "-m", "one")
-    clean = describe_code()
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project whose only strategy is `ddp`, not yet known to git."""
+    for name in (
+        "src/rankbench/rank/ddp.py",
+        "containers/gloo.def",
+        "results/table.md",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"# {name}\n")
+    for name in ("cell.py", "cores.py", "environ.py", "record.py"):
+        (tmp_path / "src/rankbench" / name).write_text("")
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    rank_code_hash.cache_clear()
+    return tmp_path
+
+
+def commit(checkout: Path) -> None:
+    git(checkout, "init")
+    git(checkout, "add", ".")
+    git(checkout, "commit", "-m", "one")
+
+
+def test_commit_and_changes(checkout: Path) -> None:
+    assert describe_code(checkout)["commit"] is None
+    assert describe_code(checkout)["dirty"] is None
+    commit(checkout)
+    clean = describe_code(checkout)
     assert len(clean["commit"]) == 40
     assert clean["dirty"] is False
-    (package / "cell.py").write_text("# changed\n")
-    assert describe_code()["dirty"] is True
+    (checkout / "results/table.md").write_text("# more\n")
+    assert describe_code(checkout)["dirty"] is False
+    (checkout / "src/rankbench/rank/zero.py").write_text("")
+    assert describe_code(checkout)["dirty"] is True
+
+
+def test_frozen_code_does_not_change(checkout: Path, tmp_path: Path) -> None:
+    commit(checkout)
+    place = tmp_path / "code"
+    frozen = freeze_code(place, checkout)
+    assert freeze_code(place, checkout) == frozen
+    described = describe_code(frozen)
+    assert described["dirty"] is False
+    strategy = checkout / "src/rankbench/rank/ddp.py"
+    before = strategy.read_text()
+    strategy.write_text("# changed\n")
+    assert (frozen / "src/rankbench/rank/ddp.py").read_text() == before
+    assert describe_code(frozen) == described
+    changed = freeze_code(place, checkout)
+    assert changed != frozen
+    assert describe_code(changed)["dirty"] is True
+    assert not (frozen / "results").exists()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 
 import pytest
 
@@ -12,7 +11,6 @@ from rankbench.launch.environment import (
     SOURCE,
     build_environment,
     library_variables,
-    rank_python,
 )
 
 pytestmark = pytest.mark.unit
@@ -158,4 +156,3 @@ def test_it_starts_from_the_own_environment(monkeypatch: pytest.MonkeyPatch) -> 
     assert environment["NCCL_DEBUG"] == "INFO"
     assert "SOME_PASSWORD" not in environment
     assert environment["PATH"] == os.environ["PATH"]
-    assert rank_python() == sys.executable

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.rank.placement import choose_cores, physical_cores
+from rankbench.cores import physical_cores
+from rankbench.rank.placement import choose_cores
 
 pytestmark = pytest.mark.unit
 

@@ -56,15 +56,12 @@ def test_another_machine_is_looked_at_again(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     probe_machine(cache=cache)
     assert looks.count == 2
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {0, 1, 2, 3, 99})
-    probe_machine(cache=cache)
-    assert looks.count == 3
     monkeypatch.setattr(probe.sys, "executable", "/another/python")
     probe_machine(cache=cache)
-    assert looks.count == 4
+    assert looks.count == 3
     # Each of these replaced the answer before it.
     probe_machine(cache=cache)
-    assert looks.count == 4
+    assert looks.count == 3
 
 
 @pytest.mark.parametrize(

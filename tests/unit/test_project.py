@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from factories import make_probe
-from rankbench import project
+from rankbench import project, survey
 from rankbench.project import InUse, Run, open_run, reopen_run
 
 pytestmark = pytest.mark.unit
@@ -15,8 +15,9 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(project, "probe_machine", lambda write: make_probe())
+    monkeypatch.setattr(survey, "probe_machine", lambda write: make_probe())
     monkeypatch.setenv(project.PLAN_VARIABLE, "unset")
+    monkeypatch.setenv("PYTHONPATH", "")
     (tmp_path / "e.yaml").write_text(
         "name: some\nstrategy: [single, ddp]\ntopology: [1x1, 1x2]\nlaunches: 3\n"
         "overrides: {small: {topology: 1x1, launches: 2}}\n"

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from factories import make_probe
-from rankbench.matrix.site import Site, load_site
+from rankbench.matrix.site import Site, read_site
+from rankbench.survey import native_site
 
 pytestmark = pytest.mark.unit
 
@@ -23,7 +24,7 @@ GPUS = {
 def site_of(folder: Path, text: str, **probe: Any) -> Site:
     path = folder / "site.yaml"
     path.write_text(text)
-    return load_site(path, make_probe(**probe))
+    return native_site(read_site(path), make_probe(**probe), source=path)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,8 @@ def test_facts_of_the_file(tmp_path: Path) -> None:
     text = "nodes: 4\ndata_dir: /scratch/data\nresults_dir: out\ncpu_threads_per_gpu: 8"
     site = site_of(tmp_path, text)
     assert (site.nodes, site.data_dir, site.results_dir) == (4, "/scratch/data", "out")
-    assert (site.cpu_threads_per_gpu, site.torch) == (8, "2.9.0")
+    assert site.cpu_threads_per_gpu == 8
+    assert site.software_in(None).torch == "2.9.0"
 
 
 @pytest.mark.parametrize(
@@ -74,7 +76,8 @@ def test_facts_of_the_file(tmp_path: Path) -> None:
 def test_backends(
     tmp_path: Path, backend: str, probe: dict[str, Any], reason: str | None
 ) -> None:
-    found = site_of(tmp_path, "nodes: 1", **probe).backends["process_group"][backend]
+    software = site_of(tmp_path, "nodes: 1", **probe).software_in(None)
+    found = software.backends["process_group"][backend]
     if reason is None:
         assert found is None
     else:
@@ -104,4 +107,5 @@ def test_profiles_of_the_project_are_good() -> None:
     found = list(root.glob("*_profile/site.yaml"))
     assert found
     for path in found:
-        assert load_site(path, make_probe(**GPUS)).nodes >= 1
+        facts = read_site(path)
+        assert native_site(facts, make_probe(**GPUS), source=path).nodes >= 1

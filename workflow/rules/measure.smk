@@ -3,7 +3,7 @@
 
 
 def get_inputs(wildcards):
-    """Request and data of a cell."""
+    """Request, data and image of a cell."""
     return RUN.inputs_of(wildcards.cell)
 
 
@@ -15,10 +15,16 @@ def get_data(wildcards):
     return get_inputs(wildcards)["data"]
 
 
+def get_image(wildcards):
+    return get_inputs(wildcards)["image"]
+
+
 rule cell:
     input:
         request=get_request,
         data=ancient(get_data),
+        # A new image makes what was measured stale; it measures nothing by itself.
+        image=ancient(get_image),
     output:
         str(LAYOUT.summary("{cell}")),
     log:

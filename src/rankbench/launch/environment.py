@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from rankbench.cell import Cell, Shape
 
-_PASSED = (
+_PASSED = ("USER", "LANG", "LC_ALL", "CUDA_VISIBLE_DEVICES")
+# An image has its own of these.
+_PASSED_NATIVE = (
     "PATH",
     "HOME",
-    "USER",
-    "LANG",
-    "LC_ALL",
     "TMPDIR",
     "LD_LIBRARY_PATH",
     "VIRTUAL_ENV",
-    "CUDA_VISIBLE_DEVICES",
     "CUDA_HOME",
 )
 _PASSED_PREFIXES = ("NCCL_", "GLOO_", "TP_", "TORCH_", "UCX_", "FI_", "RANKBENCH_TEST_")
@@ -78,6 +75,7 @@ def build_environment(
     backend: str = "none",
     gpudirect: str | bool = "auto",
     backend_logs: bool = False,
+    in_image: bool = False,
     inherited: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     """Variables for the launcher and its ranks.
@@ -89,12 +87,14 @@ def build_environment(
         gpudirect: whether GPUs and network cards do without the host between them;
             ``auto`` leaves it to the libraries.
         backend_logs: let the communication libraries tell which way they send.
+        in_image: the ranks run in an image, which has its own paths.
         inherited: the environment to pass the known variables on from.
     """
+    names = _PASSED if in_image else (*_PASSED, *_PASSED_NATIVE)
     passed = {
         key: value
         for key, value in inherited.items()
-        if key in _PASSED or key.startswith(_PASSED_PREFIXES)
+        if key in names or key.startswith(_PASSED_PREFIXES)
     }
     passed |= {
         # Packages of the user's home must not change what is measured.
@@ -134,8 +134,3 @@ def library_variables(cell: Cell) -> dict[str, str]:
         # DeepSpeed would take a GPU that is there.
         variables["DS_ACCELERATOR"] = "cpu"
     return variables
-
-
-def rank_python() -> str:
-    """The interpreter that ranks run under: the one that runs this."""
-    return sys.executable

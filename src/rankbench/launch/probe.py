@@ -18,6 +18,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from rankbench.cores import physical_cores
 from rankbench.launch.environment import SOURCE
 from rankbench.record import write_json
 
@@ -56,14 +57,27 @@ def probe_machine(*, write: bool = True, cache: Path = CACHE) -> dict[str, Any]:
         kept = {}
     if kept.get("fingerprint") == mark:
         facts: dict[str, Any] = kept["facts"]
-        return {**facts, "programs": find_programs()}
+        return {**facts, **_beside()}
     facts = _look()
     if write:
         try:
             write_json(cache, {"fingerprint": mark, "facts": facts})
         except OSError:
             pass  # an environment that is read-only: look again next time
-    return {**facts, "programs": find_programs()}
+    return {**facts, **_beside()}
+
+
+def count_gpus() -> int:
+    """NVIDIA GPUs that the kernel shows, without a torch that could ask them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([one for one in visible.split(",") if one])
+    return len(glob.glob("/dev/nvidia[0-9]*"))
+
+
+def _beside() -> dict[str, Any]:
+    """What is found at once, and may change with each start."""
+    return {"cores": len(physical_cores()), "programs": find_programs()}
 
 
 def find_programs() -> dict[str, bool]:
@@ -97,7 +111,6 @@ def _look() -> dict[str, Any]:
 def _fingerprint() -> str:
     parts: list[Any] = [
         sys.executable,
-        sorted(os.sched_getaffinity(0)),
         sorted(glob.glob("/dev/nvidia[0-9]*")),
         os.environ.get("CUDA_VISIBLE_DEVICES"),
     ]
@@ -107,7 +120,7 @@ def _fingerprint() -> str:
             path = Path(found.origin).with_name(file)
             parts += [str(path), path.stat().st_mtime_ns]
     rank = SOURCE / "rankbench" / "rank"
-    lookers = ("probe.py", "facts.py", "placement.py")
+    lookers = ("probe.py", "facts.py")
     parts += [(rank / name).read_text() for name in lookers]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from rankbench.cell import Cell, Shape
 from rankbench.launch.claim import claim_next, open_claims, read_owner
 from rankbench.launch.code import describe_code
 from rankbench.launch.gate import has_gate
+from rankbench.launch.images.store import verify_image
 from rankbench.launch.machine import machine_to_itself
 from rankbench.launch.pace import Out, Pace
 from rankbench.launch.requests import Request, read_request
@@ -19,12 +20,14 @@ from rankbench.launch.signs import Stop
 from rankbench.launch.supervise import Task, close_dead_claim, run_launch
 from rankbench.record import (
     CHANGED_CELL,
+    CHANGED_IMAGE,
     CURED_BY_NEXT_RUN,
     GATE,
     PROFILE,
     Layout,
     Record,
     Verdict,
+    is_other_image,
     judge,
     judge_attempt,
     read_attempt,
@@ -65,8 +68,10 @@ def run_cell(layout: Layout, cell_id: str, *, project: Path, out: Out) -> Verdic
     if request is None:
         raise ValueError(f"{layout.request(cell_id)} is missing: run snakemake")
     attempt = _Attempt(layout, plan, entry, request, project)
-    if request.cell_hash != entry["hash"]:
-        verdict = _stale(attempt.verdict())
+    if reason := _why_stale(attempt, entry):
+        verdict = replace(
+            attempt.verdict(), status="stale", reason=reason, complete=True
+        )
     else:
         with Stop().listening() as stop:
             waiting = machine_to_itself(told_to_stop=lambda: _heed(stop), say=out.say)
@@ -86,6 +91,8 @@ class _Attempt:
     ) -> None:
         self.directory = layout.attempt(entry["id"], request.attempt)
         self.request = request
+        name = entry["image"]
+        self.image = None if name is None else verify_image(plan["images"][name])
         cell = Cell.from_dict(entry["cell"])
         self.has_gate = plan["experiment"]["gate"] and has_gate(cell)
         self._plan, self._entry, self._project = plan, entry, project
@@ -129,6 +136,7 @@ class _Attempt:
             code=self._code,
             purpose=series.purpose,
             gate=self.gate(),
+            image=self.image,
         )
 
 
@@ -216,8 +224,14 @@ def _find(plan: Entry, cell_id: str, layout: Layout) -> Entry:
     raise ValueError(f"{layout.plan} has no cell {cell_id}")
 
 
-def _stale(done: Verdict) -> Verdict:
-    return Verdict("stale", CHANGED_CELL, done.ok, done.wanted, complete=True)
+def _why_stale(attempt: _Attempt, entry: Entry) -> str | None:
+    """Why launches of today would not belong to the attempt; None if they would."""
+    if attempt.request.cell_hash != entry["hash"]:
+        return CHANGED_CELL
+    measured = read_attempt(attempt.directory)
+    if any(is_other_image(attempt.image, record["image"]) for record in measured):
+        return CHANGED_IMAGE
+    return None
 
 
 def _summarise(

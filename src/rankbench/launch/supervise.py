@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,14 +16,10 @@ from typing import Any
 
 from rankbench.cell import Cell, Shape
 from rankbench.environ import job_id
-from rankbench.launch import processes
+from rankbench.launch import container, processes
 from rankbench.launch.classify import Ending, Finding, classify
 from rankbench.launch.devices import Devices, open_devices
-from rankbench.launch.environment import (
-    build_environment,
-    library_variables,
-    rank_python,
-)
+from rankbench.launch.environment import SOURCE, build_environment, library_variables
 from rankbench.launch.gate import judge_gate
 from rankbench.launch.hostfiles import hostfile
 from rankbench.launch.launchers import Start, find_launcher, variables_of
@@ -50,6 +47,7 @@ class Task:
     Attributes:
         purpose: ``measure``, ``gate`` or ``profile``.
         gate: what the gate of the attempt found, for the record.
+        image: what the ranks run in: name, file, recipe, sha256; None for no image.
     """
 
     experiment: str
@@ -71,6 +69,7 @@ class Task:
     code: Mapping[str, Any]
     purpose: str = "measure"
     gate: Mapping[str, Any] | None = None
+    image: Mapping[str, Any] | None = None
 
 
 def run_launch(task: Task, stop: Stop) -> Record:
@@ -86,7 +85,7 @@ def run_launch(task: Task, stop: Stop) -> Record:
     spec = work / "launch.json"
     write_json(spec, _spec(task))
     start = Start(
-        python=rank_python(),
+        python=container.PYTHON if task.image else sys.executable,
         shape=task.shape,
         init_method=task.cell.init_method,
         spec=spec,
@@ -101,8 +100,10 @@ def run_launch(task: Task, stop: Stop) -> Record:
         backend=task.cell.backend,
         gpudirect=task.cell.gpudirect,
         backend_logs=task.backend_logs,
+        in_image=task.image is not None,
     )
     env |= library_variables(task.cell) | variables_of(launcher, start)
+    command, outer = _enclose(task, argv, env)
     progress = ProgressFile(work / "progress", task.shape.ranks)
     devices = open_devices(task.shape, env) if task.cell.device == "cuda" else None
     oom_before = _oom_kills()
@@ -113,8 +114,8 @@ def run_launch(task: Task, stop: Stop) -> Record:
         # A session of its own: Ctrl-C reaches the supervisor only, which then ends the
         # ranks in good order.
         child = subprocess.Popen(
-            argv,
-            env=env,
+            command,
+            env=outer,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -149,13 +150,37 @@ def run_launch(task: Task, stop: Stop) -> Record:
     if finding.status != "ok":
         _refuse_full_disk(task.directory)
     record = _begin_record(task, finding, started)
-    record["launcher"] = {"name": task.cell.launcher, "argv": argv, "env": env}
+    record["launcher"] = {"name": task.cell.launcher, "argv": command, "env": env}
     record |= results
     if finding.status == "ok":
         record.setdefault("seconds", {})["launch"] = time.monotonic() - clock
         record["devices"] = devices.describe() if devices else None
     finish(task.directory, record)
     return record
+
+
+def _enclose(
+    task: Task, argv: list[str], env: dict[str, str]
+) -> tuple[list[str], dict[str, str]]:
+    """The launcher's command and environment, inside the image if there is one."""
+    if task.image is None:
+        return argv, env
+    home = task.directory / "work" / "home"
+    home.mkdir()
+    command = container.exec_argv(
+        Path(task.image["file"]),
+        argv,
+        readable=[SOURCE, *([task.data_dir] if task.data_dir.exists() else [])],
+        writable=[task.directory],
+        home=home,
+        gpus=task.cell.device == "cuda",
+    )
+    return command, container.environment_for(env)
+
+
+def _describe(image: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the file lies says nothing about what was measured in it."""
+    return {key: image[key] for key in ("name", "recipe", "sha256")}
 
 
 def _collect(
@@ -251,7 +276,7 @@ def _begin_record(task: Task, finding: Finding, started: datetime) -> Record:
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         "marks": task.marks,
         "code": dict(task.code),
-        "image": None,
+        "image": _describe(task.image) if task.image else None,
         "job_id": job_id(),
         "purpose": task.purpose,
         "gate": None if task.gate is None else dict(task.gate),

@@ -13,7 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rankbench.matrix.images import load_promises
+
 PACKAGE = Path(__file__).resolve().parents[1]
+CONTAINERS = PACKAGE.parents[1] / "containers"
 _OURS = "rankbench."
 
 # What a strategy has unless its `needs` says otherwise.
@@ -79,11 +82,12 @@ class Catalog:
     models: dict[str, dict[str, Any]]
     data: dict[str, dict[str, Any]]
     launchers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    images: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 @cache
-def load_catalog(package: Path = PACKAGE) -> Catalog:
-    """Read the folders of the package."""
+def load_catalog(package: Path = PACKAGE, containers: Path = CONTAINERS) -> Catalog:
+    """Read the folders of the package, and the images."""
     strategies = {
         path.stem: _read_strategy(path)
         for path in _variants(package / "rank" / "strategies")
@@ -100,7 +104,8 @@ def load_catalog(package: Path = PACKAGE) -> Catalog:
         path.stem: {**LAUNCHER_DEFAULTS, **literals(path).get("NEEDS", {})}
         for path in _variants(package / "launch" / "launchers")
     }
-    return Catalog(strategies, models, data, launchers)
+    promises = load_promises(containers)
+    return Catalog(strategies, models, data, launchers, promises)
 
 
 def literals(path: Path) -> dict[str, Any]:

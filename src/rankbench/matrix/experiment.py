@@ -11,6 +11,7 @@ from typing import Any
 
 from rankbench.cell import Cell
 from rankbench.matrix.catalog import Catalog, StrategyFacts
+from rankbench.matrix.images import default_image
 from rankbench.matrix.layers import naming, read_layers, sweep_keys
 from rankbench.matrix.published import join_rows, make_study
 from rankbench.matrix.schema import (
@@ -78,7 +79,14 @@ def load_experiment(
         for block in blocks:
             with naming(block.place):
                 strategies = _expand_strategies(block.values["strategy"], catalog)
-                found = _expand(block.values, strategies, protocol, schema, cuda=cuda)
+                found = _expand(
+                    block.values,
+                    strategies,
+                    protocol,
+                    schema,
+                    catalog.images,
+                    cuda=cuda,
+                )
                 rows += join_rows(block, list(found))
                 cells |= found
                 _check_twins(cells)
@@ -95,6 +103,7 @@ def experiment_schema(catalog: Catalog) -> Schema:
     properties["model"]["items"]["enum"] = list(catalog.models)
     properties["data"]["items"]["enum"] = list(catalog.data)
     properties["launcher"]["items"]["enum"] = ["auto", *catalog.launchers]
+    properties["image"]["items"]["enum"] = ["auto", *catalog.images]
     return schema
 
 
@@ -168,6 +177,7 @@ def _expand(
     strategies: list[tuple[StrategyFacts, dict[str, Any]]],
     protocol: Mapping[str, Any],
     schema: Schema,
+    images: Mapping[str, Mapping[str, Any]],
     *,
     cuda: bool,
 ) -> dict[str, Cell]:
@@ -184,6 +194,11 @@ def _expand(
         launcher = choose_launcher(facts, chosen["backend"])
         if chosen["launcher"] == launcher:
             chosen["launcher"] = "auto"  # said or not, it is the same cell
+        device = chosen["device"]
+        if device == "auto":
+            device = "cuda" if cuda else "cpu"
+        if chosen["image"] == default_image(images, chosen["backend"], device):
+            chosen["image"] = "auto"
         chosen = {**chosen, "strategy": facts.name, "options": options}
         cell_id = _cell_id(chosen, facts, schema)
         if (cell_id, backend) in asked:
@@ -191,11 +206,9 @@ def _expand(
         asked.add((cell_id, backend))
         if cell_id in cells:
             continue  # equal, because the backend is not this strategy's to choose
-        if chosen["device"] == "auto":
-            chosen["device"] = "cuda" if cuda else "cpu"
         if chosen["launcher"] == "auto":
             chosen["launcher"] = launcher
-        cells[cell_id] = Cell(**chosen, **protocol)
+        cells[cell_id] = Cell(**{**chosen, "device": device}, **protocol)
     return cells
 
 

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from rankbench.cell import Cell
 from rankbench.matrix import obstacles, resources
-from rankbench.matrix.catalog import Catalog
 from rankbench.matrix.question import Question
-from rankbench.matrix.shape import is_oversubscribed, shape_of
-from rankbench.matrix.site import Site
+from rankbench.matrix.shape import is_oversubscribed
 
 
-def find_obstacle(cell: Cell, site: Site, catalog: Catalog) -> str | None:
+def find_obstacle(question: Question) -> str | None:
     """Why the cell cannot run on the site, or None.
 
     The first reason counts: what the strategy is, then what the machine has.
     """
-    facts = catalog.strategies[cell.strategy]
-    question = Question(cell, facts, shape_of(cell, facts), site, catalog)
     for ask in (*obstacles.RULES, *resources.RULES):
         reason = ask(question)
         if reason:
@@ -24,11 +19,11 @@ def find_obstacle(cell: Cell, site: Site, catalog: Catalog) -> str | None:
     return None
 
 
-def marks_of(cell: Cell, site: Site, catalog: Catalog) -> list[str]:
+def marks_of(question: Question) -> list[str]:
     """Marks that are known before the cell runs."""
-    facts = catalog.strategies[cell.strategy]
+    cell, facts = question.cell, question.facts
     marks = []
-    normalises = catalog.models[cell.model]["batch_statistics"]
+    normalises = question.catalog.models[cell.model]["batch_statistics"]
     lossy = any(cell.options[o] in values for o, values in facts.approximate.items())
     splits = facts.needs["splits_batch"]
     if isinstance(splits, str):
@@ -37,6 +32,6 @@ def marks_of(cell: Cell, site: Site, catalog: Catalog) -> list[str]:
         marks.append("approximate")
     if cell.device == "cpu" and facts.needs["logical_on_cpu"]:
         marks.append("functional")
-    if is_oversubscribed(cell, site):
+    if is_oversubscribed(cell, question.site):
         marks.append("oversubscribed")
     return marks

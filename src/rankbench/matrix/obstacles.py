@@ -114,10 +114,10 @@ def _schedule(q: Question) -> str | None:
     if needs is None:
         return None
     since = needs["torch"].get(q.cell.backend)
-    if since and _version(q.site.torch) < _version(since):
+    if since and not q.no_place and _version(q.software.torch) < _version(since):
         return (
             f"schedule {name} hangs over {q.cell.backend} before torch {since}; "
-            f"this is {q.site.torch}"
+            f"this is {q.software.torch}"
         )
     count, ranks = q.cell.options["microbatches"], q.shape.replica_ranks
     rounds = max(1, count // ranks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,18 +12,23 @@ from rankbench.cell import Cell, Shape
 from rankbench.matrix.catalog import Catalog
 from rankbench.matrix.experiment import Experiment
 from rankbench.matrix.feasible import find_obstacle, marks_of
+from rankbench.matrix.question import make_question
 from rankbench.matrix.schema import did_you_mean
 from rankbench.matrix.selection import Filter
-from rankbench.matrix.shape import shape_of
 from rankbench.matrix.site import Site
 from rankbench.record import read_json
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedCell:
-    """A cell of the plan; `infeasible` says why it cannot run here, or is None."""
+    """A cell of the plan.
+
+    Attributes:
+        infeasible: why it cannot run here, or None.
+        image: what its ranks run in, with its flavour; None for none.
+    """
 
     id: str
     hash: str
@@ -32,6 +37,7 @@ class PlannedCell:
     phases: Sequence[str]
     infeasible: str | None
     marks: Sequence[str]
+    image: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -42,16 +48,22 @@ class PlannedCell:
             "phases": list(self.phases),
             "infeasible": self.infeasible,
             "marks": list(self.marks),
+            "image": self.image,
         }
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What an experiment means on a site; `plan.json` holds it for every job."""
+    """What an experiment means on a site; `plan.json` holds it for every job.
+
+    Attributes:
+        images: name with flavour -> file, recipe, and sha256 (None: not built yet).
+    """
 
     experiment: dict[str, Any]
     site: dict[str, Any]
     code: dict[str, str]
+    images: dict[str, dict[str, Any]]
     cells: dict[str, PlannedCell]
 
     @property
@@ -105,13 +117,20 @@ class Plan:
             "experiment": self.experiment,
             "site": self.site,
             "code": self.code,
+            "images": self.images,
             "cells": [planned.to_dict() for planned in self.cells.values()],
         }
         return (json.dumps(value, indent=1) + "\n").encode()
 
 
 def make_plan(
-    experiment: Experiment, site: Site, catalog: Catalog, *, code: str, source: str
+    experiment: Experiment,
+    site: Site,
+    catalog: Catalog,
+    *,
+    code: str,
+    source: str,
+    images: Mapping[str, dict[str, Any]] | None = None,
 ) -> Plan:
     """Resolve every cell against the site.
 
@@ -121,18 +140,20 @@ def make_plan(
         catalog: the variants that exist.
         code: SHA-256 of the rank-side code.
         source: the experiment file as the plan shall name it.
+        images: what is known of each image, by its name with its flavour.
     """
     planned = {}
     for cell_id, cell in experiment.cells.items():
-        facts = catalog.strategies[cell.strategy]
+        question = make_question(cell, site, catalog)
         planned[cell_id] = PlannedCell(
             id=cell_id,
             hash=cell.hash(),
             cell=cell,
-            shape=shape_of(cell, facts),
-            phases=facts.phases,
-            infeasible=find_obstacle(cell, site, catalog),
-            marks=marks_of(cell, site, catalog),
+            shape=question.shape,
+            phases=question.facts.phases,
+            infeasible=find_obstacle(question),
+            marks=marks_of(question),
+            image=question.image,
         )
     values = experiment.values
     header = {
@@ -149,7 +170,9 @@ def make_plan(
         "override": experiment.override,
         "study": experiment.study,
     }
-    return Plan(header, site.to_dict(), {"rank": code}, planned)
+    used = {one.image for one in planned.values() if one.infeasible is None}
+    taken = {name: facts for name, facts in (images or {}).items() if name in used}
+    return Plan(header, site.to_dict(), {"rank": code}, taken, planned)
 
 
 def read_plan(path: Path) -> Plan:
@@ -166,7 +189,8 @@ def read_plan(path: Path) -> Plan:
         )
     try:
         cells = {entry["id"]: _read_cell(entry) for entry in value["cells"]}
-        return Plan(value["experiment"], value["site"], value["code"], cells)
+        header = {key: value[key] for key in ("experiment", "site", "code", "images")}
+        return Plan(**header, cells=cells)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is damaged or of another version ({error}): "
@@ -183,4 +207,5 @@ def _read_cell(entry: dict[str, Any]) -> PlannedCell:
         phases=entry["phases"],
         infeasible=entry["infeasible"],
         marks=entry["marks"],
+        image=entry["image"],
     )

@@ -6,16 +6,20 @@ from rankbench.matrix.question import Question
 from rankbench.matrix.shape import demand, is_oversubscribed
 
 
+def _place(q: Question) -> str | None:
+    return q.no_place
+
+
 def _packages(q: Question) -> str | None:
     for package in q.facts.needs["packages"]:
-        if reason := q.site.packages[package]:
+        if reason := q.software.packages[package]:
             return reason
     return None
 
 
 def _backend(q: Question) -> str | None:
     backend = q.cell.backend
-    if reason := q.site.backends[q.facts.needs["runtime"]][backend]:
+    if reason := q.software.backends[q.facts.needs["runtime"]][backend]:
         return reason
     if backend == "nccl" and q.cell.device != "cuda":
         return "nccl carries CUDA tensors only; the cell runs on cpu"
@@ -37,7 +41,7 @@ def _launcher(q: Question) -> str | None:
     if method not in needs["init_methods"]:
         return f"init_method {method} needs the manual launcher; {name} has its own"
     if needs["program"]:
-        return q.site.programs[needs["program"]]
+        return q.software.programs[needs["program"]]
     return None
 
 
@@ -67,7 +71,7 @@ def _devices(q: Question) -> str | None:
 
 
 def _compiler(q: Question) -> str | None:
-    return q.site.programs["c++"] if q.cell.compile else None
+    return q.software.programs["c++"] if q.cell.compile else None
 
 
-RULES = (_packages, _backend, _launcher, _hosts, _devices, _compiler)
+RULES = (_place, _packages, _backend, _launcher, _hosts, _devices, _compiler)

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Cell, Shape
+from rankbench.cores import physical_cores
 from rankbench.environ import Place, read_place
-from rankbench.rank.placement import choose_cores, physical_cores, pin
+from rankbench.rank.placement import choose_cores, pin
 from rankbench.rank.progress import Progress
 from rankbench.rank.watch import watch_heartbeat
 

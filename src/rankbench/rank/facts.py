@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from rankbench.rank.placement import physical_cores
+from rankbench.cores import physical_cores
 
 
 def describe_host() -> dict[str, Any]:

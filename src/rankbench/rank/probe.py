@@ -13,7 +13,6 @@ import sys
 import torch
 
 from rankbench.rank.facts import built_backends, package_version
-from rankbench.rank.placement import physical_cores
 
 
 def main() -> None:
@@ -26,7 +25,6 @@ def main() -> None:
         "rpc": torch.distributed.rpc.is_available(),
         "horovod": _horovod_operations(),
         "packages": {name: package_version(name) for name in ("horovod", "deepspeed")},
-        "cores": len(physical_cores()),
         "programs": {name: shutil.which(name) is not None for name in sys.argv[1:]},
     }
     print(json.dumps(facts))

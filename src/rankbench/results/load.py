@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rankbench.cell import Cell, Topology
 from rankbench.record import (
     CHANGED_CELL,
+    CHANGED_IMAGE,
     GATE,
     Layout,
     Record,
     counting,
+    is_other_image,
     judge_attempt,
     numbered,
     read_attempt,
@@ -22,7 +23,7 @@ from rankbench.record import (
 from rankbench.results.launches import Launch, read_launch
 from rankbench.results.study import Study, read_study
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
 # What the gate compares the others with.
 REFERENCE = "single"
@@ -73,7 +74,7 @@ class _Planned:
     """What the plan says of one cell.
 
     Attributes:
-        image: None where the plan names none; (None,) where it says there is none.
+        image: recipe and sha256 of what it runs in; None for no image.
         launches: how many the experiment asks for.
         code: hash of the rank-side code at the time of the plan.
     """
@@ -83,7 +84,7 @@ class _Planned:
     cell: Cell
     infeasible: str | None
     marks: Sequence[str]
-    image: tuple[Any] | None
+    image: Record | None
     launches: int
     code: str
 
@@ -116,7 +117,7 @@ def _read_plan(path: Path) -> tuple[str, list[_Planned], Study | None]:
                 cell=Cell.from_dict(entry["cell"]),
                 infeasible=entry["infeasible"],
                 marks=entry["marks"],
-                image=(entry["image"],) if "image" in entry else None,
+                image=plan["images"].get(entry["image"]),
                 launches=plan["experiment"]["launches"],
                 code=plan["code"]["rank"],
             )
@@ -180,8 +181,8 @@ def _latest(layout: Layout, cell_id: str) -> tuple[int | None, list[Launch]]:
 def _why_stale(records: Sequence[Record], planned: _Planned) -> str | None:
     if any(record["cell_hash"] != planned.hash for record in records):
         return CHANGED_CELL
-    if planned.image and any((r.get("image"),) != planned.image for r in records):
-        return "measured in another image than the plan's: rerun it"
+    if any(is_other_image(planned.image, record["image"]) for record in records):
+        return CHANGED_IMAGE
     return None
 
 

@@ -88,6 +88,33 @@ class Image:
         """What it is built from; None if it is given."""
         return None if self.given else self.containers / self.promise["definition"]
 
+    def describe(self) -> dict[str, Any]:
+        """For the plan; sha256 is None while it is not there as it is wanted."""
+        known = read_sidecar(self)
+        return {
+            "name": self.name,
+            "file": str(self.file),
+            "sidecar": str(self.sidecar),
+            "request": str(self.request),
+            "recipe": self.recipe,
+            "sha256": None if known is None else known["sha256"],
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """What was found in it, or what it promises while it is not there."""
+        known = read_sidecar(self)
+        if known is not None:
+            return dict(known["facts"])
+        promised = {
+            key: self.promise[key] for key in ("torch", "backends", "rpc", "horovod")
+        }
+        return {
+            **promised,
+            "cuda": self.flavour == "cuda",
+            "packages": dict.fromkeys(self.promise["packages"], True),
+            "programs": dict.fromkeys(self.promise["programs"], True),
+        }
+
 
 def load_images(
     containers: Path, image_dir: Path, given: Mapping[str, Any]
@@ -160,32 +187,45 @@ def check_sif(image: Image) -> Sidecar:
         The sidecar.
 
     Raises:
+        ValueError: as `verify_image`.
+    """
+    verify_image(image.describe())
+    known: Sidecar = read_json(image.sidecar)
+    return known
+
+
+def verify_image(planned: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the whole file of an image and compare it with its sidecar.
+
+    Args:
+        planned: what `Image.describe` says; a job has it from the plan.
+
+    Returns:
+        name, file, recipe and sha256 of the image.
+
+    Raises:
         ValueError: the file or its sidecar is missing, or they do not belong together;
             says what to do.
     """
-    known = read_sidecar(image)
-    if known is None:
+    name, file, sidecar = (planned[key] for key in ("name", "file", "sidecar"))
+    known = read_json(Path(sidecar)) if Path(sidecar).exists() else {}
+    if known.get("recipe") != planned["recipe"]:
         raise ValueError(
-            f"image {image.name}: {image.sidecar} is missing or of another definition, "
-            "so nothing says what the file should be: `snakemake images` makes it"
+            f"image {name}: {sidecar} is missing or of another definition, so nothing "
+            "says what the file should be: `snakemake images` makes it"
         )
-    if not image.file.exists():
+    if not Path(file).exists():
         raise ValueError(
-            f"image {image.name}: {image.file} is missing: `snakemake images` makes it"
+            f"image {name}: {file} is missing: `snakemake images` makes it"
         )
-    found = hash_file(image.file)
+    found = hash_file(Path(file))
     if found != known["sha256"]:
-        remedy = (
-            "put the right file back"
-            if image.given and image.given.file
-            else f"remove {image.sidecar}, then `snakemake images` makes it anew"
-        )
         raise ValueError(
-            f"image {image.name}: {image.file} is not the file that was verified: its "
-            f"SHA-256 is {found[:12]}..., {image.sidecar} says "
-            f"{known['sha256'][:12]}...: {remedy}"
+            f"image {name}: {file} is not the file that was verified: its SHA-256 is "
+            f"{found[:12]}..., {sidecar} says {known['sha256'][:12]}...: put the right "
+            f"file back, or remove {sidecar} and `snakemake images` makes it anew"
         )
-    return known
+    return {"name": name, "file": file, "recipe": known["recipe"], "sha256": found}
 
 
 def request_image(image: Image) -> bool:
@@ -236,12 +276,14 @@ def _load_image(
     given = None if raw is None else _read_given(name, raw)
     changes = {} if given is None else given.promise
     promise = {**entry, **changes, "name": name, "flavour": flavour}
+    promise.pop("serves", None)
     files = [TEST]
     if given is None:
         files = [entry["definition"], *entry["inputs"]]
         files += requirements_of(promise)
     inputs = {file: _hash_input(containers / file, name) for file in sorted(files)}
     origin = None if given is None else [given.source, given.sha256]
+    # Which cells run in it says nothing of what it is.
     made_of = json.dumps([promise, inputs, origin], sort_keys=True)
     own = image_dir / f"{name}.sif"
     return Image(

@@ -1,0 +1,31 @@
+"""The CPU cores that this process may use. Standard library only."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_SYSTEM = Path("/sys/devices/system/cpu")
+
+
+def physical_cores(
+    cpus: set[int] | None = None, system: Path = _SYSTEM
+) -> list[list[int]]:
+    """CPUs of this process grouped by physical core, in ascending order.
+
+    Two hardware threads of one core are one core: ranks on them would share it.
+    """
+    allowed = os.sched_getaffinity(0) if cpus is None else cpus
+    cores: dict[tuple[int, int], list[int]] = {}
+    for cpu in sorted(allowed):
+        cores.setdefault(_core_of(cpu, system), []).append(cpu)
+    return list(cores.values())
+
+
+def _core_of(cpu: int, system: Path) -> tuple[int, int]:
+    topology = system / f"cpu{cpu}" / "topology"
+    try:
+        package = int((topology / "physical_package_id").read_text())
+        return package, int((topology / "core_id").read_text())
+    except (OSError, ValueError):
+        return -1, cpu  # not told (some virtual machines): each CPU is a core
