@@ -132,7 +132,8 @@ def run_horovod(operation: str) -> None:
     controller = CONTROLLERS[operation]
     launcher = mpirun()
     if controller == "gloo":
-        launcher = ["horovodrun", "--gloo", "-np", str(RANKS)]
+        # Its cache would lie in a home that may be read-only.
+        launcher = ["horovodrun", "--gloo", "--disable-cache", "-np", str(RANKS)]
     settings = {"HOROVOD_CONTROLLER": controller}
     if operation != "nccl":
         settings["HOROVOD_CPU_OPERATIONS"] = operation
