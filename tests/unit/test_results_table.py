@@ -240,6 +240,8 @@ def test_base_of_another_torch_is_marked(tmp_path):
     rows = build_rows(layout)
     assert rows[ddp["id"]]["marks"] == "mixed-torch"
     assert rows[single["id"]]["marks"] == ""
+    told = "- **torch**: rows ran different builds (2.13.0, 2.6.0): what differs"
+    assert told in layout.table("md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,12 @@ SCALING = {
 }
 
 
+_BUILDS = (
+    "rows ran different builds ({}): what differs between them may be the build, not "
+    "the backend. One image for all (image: NAME) compares like with like."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
     """A term of the table and what it means here, in plain text."""
@@ -111,7 +117,11 @@ def _of_machines(summaries: Sequence[Summary]) -> list[Note]:
     hosts = _distinct(_describe_host(host) for r in records for host in r["hosts"])
     software = _distinct(_describe_software(record) for record in records)
     found = [("machine", hosts), ("software", software)]
-    return [Note(term, "; ".join(texts) + ".") for term, texts in found if texts]
+    notes = [Note(term, "; ".join(texts) + ".") for term, texts in found if texts]
+    builds = _distinct(record["software"]["torch"] for record in records)
+    if len(builds) > 1:
+        notes.append(Note("torch", _BUILDS.format(", ".join(builds))))
+    return notes
 
 
 def _of_gate(summaries: Sequence[Summary]) -> list[Note]:
@@ -185,7 +195,8 @@ def _describe_software(record: Record) -> str:
     names = ("torch", "cuda", "nccl", "python")
     versions = [(name, record["software"].get(name)) for name in names]
     found = ", ".join(f"{name} {version}" for name, version in versions if version)
-    return f"{found}, in a container" if record.get("image") else f"{found}, native"
+    image = record["image"]
+    return f"{found}, in the image {image['name']}" if image else f"{found}, native"
 
 
 def _distinct(texts: Iterable[str]) -> list[str]:
