@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from rankbench.record import read_json, write_if_changed
+from rankbench.record import read_json, write_atomically, write_if_changed
 
 SIDECAR_VERSION = 1
 
@@ -231,20 +231,22 @@ def verify_image(planned: Mapping[str, Any]) -> dict[str, Any]:
 def request_image(image: Image) -> bool:
     """Say which image is wanted; returns whether that is news.
 
-    Nothing is written where nothing has changed, so that times of files that a checkout
-    touches rebuild nothing.
+    The request becomes newer than the image exactly if there is something to make:
+    times of files that a checkout touches rebuild nothing.
     """
-    if image.sidecar.exists() and not image.file.exists():
-        # A sidecar alone would tell Snakemake that the image is there.
-        image.sidecar.unlink()
     wanted = {
         "name": image.name,
         "recipe": image.recipe,
         "inputs": image.inputs,
         "given": None if image.given is None else asdict(image.given),
     }
-    text = json.dumps(wanted, indent=1, sort_keys=True) + "\n"
-    return write_if_changed(image.request, text.encode())
+    data = (json.dumps(wanted, indent=1, sort_keys=True) + "\n").encode()
+    if reason_to_make(image) is None:
+        return write_if_changed(image.request, data)
+    # Also if it stands there already: after a build that failed Snakemake puts the
+    # sidecar back, as if it were new.
+    write_atomically(image.request, data)
+    return True
 
 
 def read_given(image_dir: Path) -> dict[str, Any]:
