@@ -182,7 +182,7 @@ def ask_facts(image: Image, sif: Path) -> dict[str, Any]:
     facts: dict[str, Any] = json.loads(said.splitlines()[-1])
     # Of this machine, not of the image.
     for key in ("cores", "cuda_devices"):
-        del facts[key]
+        facts.pop(key, None)
     broken = [
         f"{key}: promised {image.promise[key]}, found {facts[key]}"
         for key, kept in _kept(image.promise, facts).items()
@@ -267,11 +267,18 @@ def _obtain(work: Work, mirror: str, beside: Path) -> Path:
 def list_packages(sif: Path) -> dict[str, dict[str, str]]:
     """Packages and their versions: of Debian, and of the Python of the ranks."""
     dpkg = _ask(sif, ["dpkg-query", "-W", "-f", "${Package} ${Version}\\n"])
-    pip = json.loads(_ask(sif, ["python3", "-m", "pip", "list", "--format", "json"]))
     return {
         "dpkg": dict(line.split() for line in dpkg.splitlines()),
-        "pip": {entry["name"]: entry["version"] for entry in pip},
+        "pip": json.loads(_ask(sif, ["python3", "-c", _LIST])),
     }
+
+
+# What `pip list` lists, also where there is no pip.
+_LIST = """
+import importlib.metadata, json
+found = importlib.metadata.distributions()
+print(json.dumps({one.metadata["Name"]: one.version for one in found}))
+"""
 
 
 def _ask(sif: Path, command: list[str], **settings: Any) -> str:

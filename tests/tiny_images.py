@@ -1,0 +1,85 @@
+"""Definitions of images that are small and quick to build, for tests of the building.
+
+They take Debian's Python and a stand-in for torch: what images promise is the matter of
+containers/check_image.py and of tests with the real ones.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+
+DEFINITION = """
+Bootstrap: debootstrap
+MirrorURL: {{ mirror }}
+OSVersion: bookworm
+Include: python3
+
+%arguments
+    flavour=cpu
+    wheels=wheels
+
+%files
+    {{ wheels }} /opt/rankbench/wheels
+    containers/INPUT /opt/rankbench/input.sh
+    containers/torch.py /usr/lib/python3/dist-packages/torch.py
+
+%post
+    echo "== 0 s: reading INPUT of {{ flavour }}"
+    . /opt/rankbench/input.sh
+
+%test
+    python3 -c 'import torch'
+"""
+
+TORCH = '''
+"""Answers what rankbench.rank.probe asks of torch."""
+
+import sys
+import types
+
+__version__ = "2.13.0+cpu"
+version = types.SimpleNamespace(cuda=None)
+cuda = types.SimpleNamespace(is_available=lambda: False)
+distributed = types.SimpleNamespace(
+    is_available=lambda: True,
+    is_gloo_available=lambda: True,
+    is_mpi_available=lambda: False,
+    is_nccl_available=lambda: False,
+    rpc=types.SimpleNamespace(is_available=lambda: True),
+)
+'''
+
+PROMISE = {
+    "suite": "bookworm",
+    "flavours": ["cpu"],
+    "python": "3.11",
+    "requirements": {"cpu": ["cpu.txt"]},
+    "torch": "2.13.0",
+    "backends": ["gloo"],
+    "rpc": True,
+    "horovod": [],
+    "packages": [],
+    "programs": ["python3"],
+}
+
+
+def write_containers(folder: Path, *names: str) -> Path:
+    """A folder of definitions, one for each name; each reads an input of its own.
+
+    Nothing is fetched for them, so that only a Debian mirror is needed.
+    """
+    (folder / "requirements").mkdir(parents=True)
+    for file in ("cpu.txt", "sources.txt"):
+        (folder / "requirements" / file).write_text("")
+    (folder / "torch.py").write_text(TORCH)
+    (folder / "check_image.py").write_text("print('ok')\n")
+    entries = {}
+    for name in names:
+        (folder / f"{name}.sh").write_text("true\n")
+        (folder / f"{name}.def").write_text(DEFINITION.replace("INPUT", f"{name}.sh"))
+        inputs = [f"{name}.sh", "torch.py", "check_image.py"]
+        entries[name] = {**PROMISE, "definition": f"{name}.def", "inputs": inputs}
+    (folder / "images.yaml").write_text(yaml.safe_dump(entries))
+    return folder

@@ -1,0 +1,344 @@
+"""Recipes and requests of images, given ones, and what failures are told as."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rankbench.launch.images import checks
+from rankbench.launch.images.build import Work
+from rankbench.launch.images.fetch import fetched
+from rankbench.launch.images.store import (
+    Image,
+    check_sif,
+    load_images,
+    read_given,
+    read_sidecar,
+    reason_to_make,
+    request_image,
+)
+from tiny_images import write_containers
+
+pytestmark = pytest.mark.unit
+
+DIGEST = "sha256:" + 64 * "0"
+
+
+@pytest.fixture
+def containers(tmp_path: Path) -> Path:
+    return write_containers(tmp_path / "containers", "gloo", "mpi")
+
+
+@pytest.fixture
+def image_dir(tmp_path: Path) -> Path:
+    return tmp_path / "images"
+
+
+def load(containers: Path, image_dir: Path, **given: Any) -> dict[str, Image]:
+    return load_images(
+        containers, image_dir, {k.replace("_", "-"): v for k, v in given.items()}
+    )
+
+
+def pretend_built(image: Image, content: bytes = b"an image") -> None:
+    image.file.parent.mkdir(parents=True, exist_ok=True)
+    image.file.write_bytes(content)
+    sidecar = {
+        "recipe": image.recipe,
+        "inputs": image.inputs,
+        "sha256": hashlib.sha256(content).hexdigest(),
+    }
+    image.sidecar.write_text(json.dumps(sidecar))
+
+
+def test_names_and_places(containers: Path, image_dir: Path) -> None:
+    images = load(containers, image_dir)
+    assert list(images) == ["gloo-cpu", "mpi-cpu"]
+    gloo = images["gloo-cpu"]
+    assert gloo.file == image_dir / "gloo-cpu.sif"
+    assert gloo.sidecar == image_dir / "gloo-cpu.json"
+    assert gloo.definition == containers / "gloo.def"
+    assert list(gloo.inputs) == [
+        *("check_image.py", "gloo.def", "gloo.sh"),
+        *("requirements/cpu.txt", "requirements/sources.txt", "torch.py"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("file", "changed"),
+    [
+        ("gloo.def", {"gloo-cpu"}),
+        ("gloo.sh", {"gloo-cpu"}),
+        ("requirements/cpu.txt", {"gloo-cpu", "mpi-cpu"}),
+        ("check_image.py", {"gloo-cpu", "mpi-cpu"}),
+    ],
+)
+def test_recipe_changes_with_what_the_image_is_made_from(
+    containers: Path, image_dir: Path, file: str, changed: set[str]
+) -> None:
+    before = load(containers, image_dir)
+    with open(containers / file, "a") as stream:
+        stream.write("# more\n")
+    after = load(containers, image_dir)
+    assert {n for n in before if before[n].recipe != after[n].recipe} == changed
+
+
+def test_recipe_changes_with_its_own_promise_only(
+    containers: Path, image_dir: Path
+) -> None:
+    before = load(containers, image_dir)
+    entries = yaml.safe_load((containers / "images.yaml").read_text())
+    entries["mpi"]["torch"] = "2.6.0"
+    (containers / "images.yaml").write_text(yaml.safe_dump(entries))
+    after = load(containers, image_dir)
+    assert before["gloo-cpu"].recipe == after["gloo-cpu"].recipe
+    assert before["mpi-cpu"].recipe != after["mpi-cpu"].recipe
+
+
+def test_input_that_is_missing(containers: Path, image_dir: Path) -> None:
+    (containers / "mpi.sh").unlink()
+    with pytest.raises(ValueError, match=r"images.yaml: mpi-cpu names mpi.sh"):
+        load(containers, image_dir)
+
+
+def test_request_is_newer_exactly_if_there_is_something_to_make(
+    containers: Path, image_dir: Path
+) -> None:
+    image = load(containers, image_dir)["gloo-cpu"]
+    assert request_image(image)
+    pretend_built(image)
+    os.utime(image.request, ns=(0, 0))
+    # A checkout touches times: the content is what counts.
+    os.utime(containers / "gloo.def")
+    assert not request_image(load(containers, image_dir)["gloo-cpu"])
+    assert image.request.stat().st_mtime_ns == 0
+
+    (containers / "gloo.sh").write_text("false\n")
+    changed = load(containers, image_dir)["gloo-cpu"]
+    assert request_image(changed)
+    # The build fails, and Snakemake puts back the old sidecar, as a new file.
+    os.utime(image.sidecar)
+    before = image.request.stat().st_mtime_ns
+    assert request_image(changed)
+    assert image.request.stat().st_mtime_ns > before
+
+
+def test_reasons_to_make(containers: Path, image_dir: Path) -> None:
+    image = load(containers, image_dir)["gloo-cpu"]
+    assert reason_to_make(image) == "there is none yet"
+    pretend_built(image)
+    assert reason_to_make(image) is None
+    image.file.unlink()
+    assert reason_to_make(image) == f"{image.file} is gone"
+    pretend_built(image)
+    (containers / "gloo.sh").write_text("false\n")
+    changed = load(containers, image_dir)["gloo-cpu"]
+    assert reason_to_make(changed) == "changed: gloo.sh"
+    assert read_sidecar(image) is not None
+    assert read_sidecar(changed) is None
+
+
+def test_file_that_was_tampered_with(containers: Path, image_dir: Path) -> None:
+    image = load(containers, image_dir)["gloo-cpu"]
+    with pytest.raises(ValueError, match="nothing says what the file should be"):
+        check_sif(image)
+    pretend_built(image)
+    assert check_sif(image)["recipe"] == image.recipe
+    image.file.write_bytes(b"AN IMAGE")
+    with pytest.raises(ValueError, match=r"gloo-cpu.sif is not the file that was .*re"):
+        check_sif(image)
+    image.file.unlink()
+    with pytest.raises(ValueError, match=r"gloo-cpu.sif is missing: `snakemake images"):
+        check_sif(image)
+
+
+def test_given_file_stays_where_it_lies(containers: Path, image_dir: Path) -> None:
+    given = {"file": "/apps/mpi.sif", "sha256": 64 * "a"}
+    image = load(containers, image_dir, mpi_cpu=given)["mpi-cpu"]
+    assert image.file == Path("/apps/mpi.sif")
+    assert image.sidecar == image_dir / "mpi-cpu.json"
+    # Only the test of it can change what is known of it.
+    assert list(image.inputs) == ["check_image.py"]
+    assert image.definition is None
+
+
+def test_given_source_is_kept_with_the_others(
+    containers: Path, image_dir: Path
+) -> None:
+    given = {
+        "source": f"docker://registry.example/mpi@{DIGEST}",
+        "promise": {"torch": "2.9.0", "horovod": []},
+    }
+    image = load(containers, image_dir, mpi_cuda=given)["mpi-cuda"]
+    assert image.file == image_dir / "mpi-cuda.sif"
+    assert image.promise["torch"] == "2.9.0"
+    assert image.promise["flavour"] == "cuda"
+    request_image(image)
+    again = load_images(containers, image_dir, read_given(image_dir))
+    assert again["mpi-cuda"] == image
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({}, "give either `file`"),
+        ({"file": "x.sif", "source": "docker://x"}, "give either `file`"),
+        ({"file": "x.sif"}, "`sha256sum x.sif` prints it"),
+        ({"file": "x.sif", "sha256": "abc"}, "expected 64 digits"),
+        ({"source": "docker://registry.example/mpi:latest"}, "names no digest"),
+        ({"source": f"library://x@{DIGEST}"}, "names no digest"),
+    ],
+)
+def test_given_image_that_is_not_pinned(
+    containers: Path, image_dir: Path, given: dict[str, str], complaint: str
+) -> None:
+    with pytest.raises(ValueError, match=f"site key images: mpi-cpu: .*{complaint}"):
+        load(containers, image_dir, mpi_cpu=given)
+
+
+def test_given_image_of_an_unknown_name(containers: Path, image_dir: Path) -> None:
+    with pytest.raises(ValueError, match=r"images: mpj-cpu: no such image \(known: gl"):
+        load(containers, image_dir, mpj_cpu={"file": "x", "sha256": 64 * "a"})
+
+
+# What Apptainer 1.4 and debootstrap said where each of these was so.
+SAID = {
+    "fuse": """\
+FATAL:   container creation failed: image driver mount failure: image driver \
+squashfuse_ll instance exited with error: squashfuse_ll exited: fuse: failed to open \
+/dev/fuse: Permission denied
+""",
+    "subuid": """\
+INFO:    User not listed in /etc/subuid, trying root-mapped namespace
+INFO:    The %post section will be run under the fakeroot command
+INFO:    Starting build...
+mknod: /tmp/build-temp-95009436/rootfs/test-dev-null: Operation not permitted
+E: Cannot install into target '/tmp/build-temp-95009436/rootfs' mounted with noexec or \
+nodev
+FATAL:   While performing build: conveyor failed to get: while debootstrapping: exit \
+status 1
+""",
+    "root": """\
+INFO:    Running post scriptlet
+\x1b[91mERROR  : Requesting capability set 0x000001ffffffffff while permitted \
+capability set is 0x000001fffeffffff
+\x1b[0mFATAL:   While performing build: while running engine: while running %post \
+section: exit status 1
+""",
+    "mirror": """\
+I: Checking Release signature
+E: Failed getting release file http://mirror.example/debian/dists/bookworm/Release
+""",
+    "disk": """\
+tar: ./usr/bin/perl: Cannot write: No space left on device
+FATAL:   While performing build: conveyor failed to get: while debootstrapping
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("what", "cause", "remedy"),
+    [
+        ("fuse", "/dev/fuse", "chmod 666 /dev/fuse"),
+        ("subuid", "no range of user ids", "usermod --add-subuids"),
+        ("root", "lacks a capability", "as an ordinary user"),
+        ("mirror", "http://mirror.example/debian", "`debian_mirror` in site.yaml"),
+        ("disk", "the disk is full", "APPTAINER_TMPDIR"),
+    ],
+)
+def test_diagnosis(what: str, cause: str, remedy: str) -> None:
+    found = checks.diagnose(SAID[what])
+    assert found
+    assert cause in found
+    assert remedy in found
+    assert "\n" not in found
+
+
+def test_what_is_not_known_is_quoted() -> None:
+    log = "+ make\n\x1b[31mmake: *** No rule\x1b[0m\n\n"
+    assert checks.diagnose(log) is None
+    assert checks.last_words(log) == "make: *** No rule"
+
+
+def test_mirror_of_the_machine_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = [
+        ("Debian-Security", "http://mirror.example/debian-security/"),
+        ("Debian", "http://mirror.example/debian/"),
+    ]
+    monkeypatch.setattr(checks, "_apt_sources", lambda: sources)
+    assert checks.find_mirror("auto") == "http://mirror.example/debian/"
+    assert checks.find_mirror("file:///mirror") == "file:///mirror"
+    # Lists that were removed, as images of Debian have it, tell no label.
+    unlabelled = [("", uri) for _, uri in sources]
+    monkeypatch.setattr(checks, "_apt_sources", lambda: unlabelled)
+    assert checks.find_mirror("auto") == "http://mirror.example/debian/"
+    monkeypatch.setattr(checks, "_apt_sources", lambda: sources[:1])
+    with pytest.raises(ValueError, match=r"set `debian_mirror` in site.yaml"):
+        checks.find_mirror("auto")
+
+
+def test_mirror_that_does_not_answer(tmp_path: Path) -> None:
+    release = tmp_path / "dists" / "bookworm" / "InRelease"
+    release.parent.mkdir(parents=True)
+    release.write_text("Origin: Debian\n")
+    checks.check_mirror(tmp_path.as_uri(), "bookworm")
+    for mirror in ("http://localhost:1/debian", f"{tmp_path.as_uri()}/no", "nonsense"):
+        with pytest.raises(ValueError, match=r"cannot be reached: .*`debian_mirror`"):
+            checks.check_mirror(mirror, "bookworm")
+
+
+def test_space(tmp_path: Path) -> None:
+    checks.check_space({tmp_path: 0.0})
+    with pytest.raises(ValueError, match=r"needs 1e\+09 GiB: make room"):
+        checks.check_space({tmp_path: 1e9})
+
+
+def test_steps_are_told_as_they_begin(containers: Path, image_dir: Path) -> None:
+    told: list[str] = []
+    log = io.StringIO()
+    image = load(containers, image_dir)["gloo-cpu"]
+    work = Work(image, log, lambda line: told.append(line.split(" s  ")[1]))
+    work.begin("fetch")
+
+    def build() -> Iterator[str]:
+        yield "INFO:    Starting build...\n"
+        yield "INFO:    Running post scriptlet\n"
+        yield "== 3 s: installing wheels\n"
+        yield "error: this one does not compile\n"
+        raise subprocess.CalledProcessError(255, "apptainer")
+
+    with pytest.raises(ValueError, match=r"it says:\n(.*\n)+  error: this one"):
+        work.follow(build())
+    assert told == ["fetch", "bootstrap", "%post", "%post: installing wheels"]
+    assert list(work.steps) == ["fetch", "bootstrap", "%post"]
+    assert "error: this one does not compile" in log.getvalue()
+
+
+def test_downloads_are_complete_or_not_there(
+    containers: Path, image_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    requirements = containers / "requirements" / "cpu.txt"
+    requirements.write_text(f"no-such-package-here==1.0 --hash={DIGEST}\n")
+    image = load(containers, image_dir)["gloo-cpu"]
+    with pytest.raises(ValueError, match=r"carry the folder \.downloads"):
+        fetched(image, log=print).__enter__()
+    assert [p for p in (image_dir / ".downloads").iterdir() if p.is_dir()] == []
+
+    # Carried from another machine: nothing is asked for.
+    key = image.inputs["requirements/cpu.txt"][:12]
+    place = image_dir / ".downloads" / f"cpu.txt-3.11-{key}"
+    place.mkdir()
+    (place / "one.whl").write_text("a wheel")
+    with fetched(image, log=print) as folder:
+        assert [path.name for path in folder.iterdir()] == ["one.whl"]
+    assert (place / "one.whl").exists()
