@@ -6,6 +6,7 @@
 #   snakemake --profile local_profile --config experiment=studies/x.yaml override=laptop   and scaled down
 #   snakemake --profile local_profile --config only='strategy=ddp'       part of the matrix
 #   snakemake --profile local_profile --config rerun=CELL                one cell again
+#   snakemake --profile local_profile images                             only its images
 from snakemake.utils import min_version
 
 min_version("9.17.0")
@@ -13,6 +14,7 @@ min_version("9.17.0")
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/prepare.smk"
+include: "workflow/rules/images.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/results.smk"
 

@@ -95,6 +95,7 @@ def make_site(**changes: Any) -> Site:
         "data_dir": "data",
         "results_dir": "results",
         "image_dir": "images",
+        "debian_mirror": "auto",
         "cpu_threads_per_gpu": 0,
     }
     software = {key: changes.pop(key) for key in _SOFTWARE & changes.keys()}

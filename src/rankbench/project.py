@@ -73,6 +73,10 @@ class Run:
         return Path(self.plan.site["data_dir"])
 
     @property
+    def image_dir(self) -> Path:
+        return Path(self.plan.site["image_dir"])
+
+    @property
     def feasible(self) -> list[PlannedCell]:
         return [cell for cell in self.chosen if cell.infeasible is None]
 
@@ -115,6 +119,12 @@ class Run:
                 "(container runs each in the image of its backend)"
             )
         return [self.plan.images[name]["sidecar"] for name in self._image_names()]
+
+    def image_input(self, name: str) -> list[str]:
+        """What the job that makes an image reads: which one is wanted."""
+        request = self.plan.images[name]["request"]
+        # As with the request of a cell, a dry run makes none.
+        return [request] if Path(request).exists() else []
 
     def pending(self) -> dict[str, int]:
         """Launches to come for each chosen cell that is not measured yet."""

@@ -8,9 +8,14 @@ def get_image_request(wildcards):
     return RUN.image_input(wildcards.image)
 
 
+def get_images(wildcards):
+    """All images that the chosen cells run in."""
+    return RUN.images()
+
+
 rule images:
     input:
-        RUN.images(),
+        get_images,
 
 
 rule image:

@@ -29,6 +29,7 @@ class Site:
         data_dir: folder of the prepared data sets.
         results_dir: folder of the results.
         image_dir: folder of the images.
+        debian_mirror: where images are built from.
         cpu_threads_per_gpu: CPU threads of a rank that drives a GPU; 0 is its share
             of the cores.
     """
@@ -43,6 +44,7 @@ class Site:
     data_dir: str
     results_dir: str
     image_dir: str
+    debian_mirror: str
     cpu_threads_per_gpu: int
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,5 +115,6 @@ def make_site(
         data_dir=facts["data_dir"],
         results_dir=facts["results_dir"],
         image_dir=facts["image_dir"],
+        debian_mirror=facts["debian_mirror"],
         cpu_threads_per_gpu=facts["cpu_threads_per_gpu"],
     )
