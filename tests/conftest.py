@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
@@ -52,6 +52,7 @@ class Project:
     """A copy of the project in which tests run Snakemake and rankbench."""
 
     root: Path
+    user: list[str] = field(default_factory=list)  # what runs a command as another user
 
     @property
     def env(self) -> dict[str, str]:
@@ -101,7 +102,7 @@ class Project:
         self, command: list[str], *, timeout: float = 240
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command,
+            [*self.user, *command],
             cwd=self.root,
             env=self.env,
             stdin=subprocess.DEVNULL,

@@ -1,0 +1,205 @@
+"""Cells in real images, through the workflow, as an ordinary user."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT, Project, copy_project
+from rankbench.launch.images.store import hash_file
+
+pytestmark = pytest.mark.integration
+
+# Each backend in its image, and gloo in the image of mpi, like with like.
+EXPERIMENT = """
+name: inside
+model: lenet
+data: synthetic
+batch_size: 16
+topology: 1x2
+launches: 1
+steps: 4
+warmup: 1
+time_limit: 120
+gate: false
+blocks:
+  - strategy: ddp
+    backend: [gloo, mpi]
+    image: [auto, mpi]
+  - strategy: horovod
+    backend: [gloo, mpi]
+  - strategy: [deepspeed, rpc_pmp]
+exclude:
+  - backend=mpi image=mpi
+"""
+
+SITE = """
+software: container
+image_dir: {images}
+"""
+
+ONE = """
+name: one
+strategy: ddp
+model: lenet
+data: synthetic
+batch_size: 16
+topology: 1x2
+launches: 1
+steps: 4
+warmup: 1
+time_limit: 120
+"""
+
+
+def make_project(root: Path, digits: Path, user: list[str], images: Path) -> Project:
+    """A copy of the project that the ordinary user owns, with these images."""
+    root.mkdir()
+    project = copy_project(root)
+    project.user = user
+    (root / "data").mkdir()
+    shutil.copy(digits, root / "data/digits.npz")
+    (root / "local_profile/site.yaml").write_text(SITE.format(images=images))
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o777 if path.is_dir() else 0o666)
+    return project
+
+
+def read_rows(root: Path, name: str) -> dict[str, dict[str, str]]:
+    with open(root / f"results/{name}/table.csv") as file:
+        return {row["cell"]: row for row in csv.DictReader(file)}
+
+
+def read_records(root: Path, name: str) -> dict[str, dict]:
+    found = (root / f"results/{name}/records").glob("*/1/1/record.json")
+    records = [json.loads(path.read_text()) for path in found]
+    return {record["cell_id"]: record for record in records}
+
+
+@pytest.fixture(scope="module")
+def images() -> Path:
+    """Folder of the built images."""
+    folder = Path(os.environ.get("RANKBENCH_IMAGES", ROOT / "images")).resolve()
+    if not shutil.which("apptainer"):
+        pytest.skip("no apptainer: bash tests/machine/install_apptainer.sh")
+    for name in ("gloo-cpu", "mpi-cpu"):
+        if not (folder / f"{name}.json").exists():
+            pytest.skip(
+                f"no {name} in {folder} (RANKBENCH_IMAGES names another): "
+                f"python -m rankbench.launch.images build {name}"
+            )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def inside(
+    open_tmp: Path, digits_file: Path, ordinary_user: list[str], images: Path
+) -> Path:
+    """The experiment, measured once."""
+    project = make_project(open_tmp / "inside", digits_file, ordinary_user, images)
+    project.measure(EXPERIMENT)
+    return project.root
+
+
+def test_every_backend_trains_in_its_image(inside: Path) -> None:
+    rows = read_rows(inside, "inside")
+    states = {(row["strategy"], row["backend"]): row["status"] for row in rows.values()}
+    assert states == {
+        ("ddp", "gloo"): "ok",
+        ("ddp", "mpi"): "ok",
+        ("horovod", "gloo"): "ok",
+        ("horovod", "mpi"): "ok",
+        ("deepspeed", "gloo"): "ok",
+        ("rpc_pmp", "tensorpipe"): "ok",
+    }
+    assert len(rows) == 7  # ddp over gloo in both images
+    text = (inside / "results/inside/table.md").read_text()
+    assert "- **torch**: rows ran different builds (2.13.0+cpu, 2.6.0" in text
+
+
+def test_records_name_the_image_that_they_ran_in(inside: Path, images: Path) -> None:
+    ran_in = {}
+    for cell_id, record in read_records(inside, "inside").items():
+        image = record["image"]
+        sidecar = json.loads((images / f"{image['name']}.json").read_text())
+        assert image == {key: sidecar[key] for key in ("name", "recipe", "sha256")}
+        torch = record["software"]["torch"].partition("+")[0]
+        assert sidecar["facts"]["torch"].startswith(torch)
+        ran_in[cell_id] = image["name"]
+    in_mpi = [cell_id for cell_id, name in ran_in.items() if name == "mpi-cpu"]
+    assert {cell_id.split(".")[1] for cell_id in in_mpi} == {"mpi", "gloo"}
+
+
+def test_nothing_of_the_host_comes_in_but_what_is_named(inside: Path) -> None:
+    for record in read_records(inside, "inside").values():
+        launcher = record["launcher"]
+        assert launcher["argv"][:2] == ["apptainer", "exec"]
+        assert not {"HOME", "PATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH"} & set(
+            launcher["env"]
+        )
+        assert launcher["env"]["PYTHONNOUSERSITE"] == "1"
+        source = launcher["env"]["PYTHONPATH"]
+        # The frozen copy, read-only.
+        assert source.startswith(str(inside / "results/inside/code"))
+        assert f"--bind={source}:{source}:ro" in launcher["argv"]
+        assert "--nv" not in launcher["argv"]
+
+
+def test_rebuilt_image_makes_rows_stale_and_measures_nothing(
+    open_tmp: Path, digits_file: Path, ordinary_user: list[str], images: Path
+) -> None:
+    own = open_tmp / "own-images"
+    own.mkdir()
+    own.chmod(0o777)
+    sif = own / "gloo-cpu.sif"
+    try:
+        os.link(images / sif.name, sif)
+    except OSError:
+        shutil.copy(images / sif.name, sif)
+    sidecar = json.loads((images / "gloo-cpu.json").read_text())
+    (own / "gloo-cpu.json").write_text(json.dumps(sidecar))
+    project = make_project(open_tmp / "stale", digits_file, ordinary_user, own)
+    project.measure(ONE)
+    (row,) = read_rows(project.root, "one").values()
+    assert row["status"] == "ok"
+
+    # As a build of the same definition at a later time: other packages, other bytes.
+    sif.unlink()
+    shutil.copy(images / sif.name, sif)
+    with open(sif, "ab") as file:
+        file.write(bytes(4096))
+    tampered = project.snakemake("experiment=experiment.yaml", "rerun=" + row["cell"])
+    assert "is not the file that was verified" in tampered.stdout
+    assert "put the right file back" in tampered.stdout
+
+    (own / "gloo-cpu.json").write_text(
+        json.dumps({**sidecar, "sha256": hash_file(sif)})
+    )
+    before = set((project.root / "results/one/records").rglob("record.json"))
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    (row,) = read_rows(project.root, "one").values()
+    assert row["status"] == "stale"
+    assert "measured in another image" in row["reason"]
+    assert set((project.root / "results/one/records").rglob("record.json")) == before
+
+
+def test_native_rows_and_those_of_images_never_stand_in_one_table(
+    open_tmp: Path, digits_file: Path, ordinary_user: list[str], images: Path
+) -> None:
+    project = make_project(open_tmp / "native", digits_file, ordinary_user, images)
+    site = project.root / "local_profile/site.yaml"
+    site.write_text("software: native\n")
+    project.measure(ONE)
+    (row,) = read_rows(project.root, "one").values()
+    assert row["status"] == "ok"
+    site.write_text(SITE.format(images=images))
+    cells = project.rankbench("cells", "--experiment", "experiment.yaml").stdout
+    assert row["cell"] in cells.splitlines()  # it is the same cell
+    status = project.rankbench("status", "--experiment", "experiment.yaml").stdout
+    assert status.startswith("stale")
