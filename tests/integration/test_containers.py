@@ -138,7 +138,7 @@ def test_records_name_the_image_that_they_ran_in(inside: Path, images: Path) -> 
 def test_nothing_of_the_host_comes_in_but_what_is_named(inside: Path) -> None:
     for record in read_records(inside, "inside").values():
         launcher = record["launcher"]
-        assert launcher["argv"][:2] == ["apptainer", "exec"]
+        assert launcher["argv"][:3] == ["apptainer", "--quiet", "exec"]
         assert not {"HOME", "PATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH"} & set(
             launcher["env"]
         )

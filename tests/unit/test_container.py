@@ -22,6 +22,7 @@ def test_command() -> None:
     )
     assert command == [
         "apptainer",
+        "--quiet",
         "exec",
         "--home=/r/1/work/home:/opt/rankbench/home",
         "--no-mount=cwd",

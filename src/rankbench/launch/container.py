@@ -43,6 +43,7 @@ def exec_argv(
     binds += [f"{path}:{path}" for path in writable]
     return [
         "apptainer",
+        "--quiet",  # what it could not find of what it does not need
         "exec",
         # Packages and settings of a user's home must not change what is measured.
         f"--home={home}:{HOME}",
