@@ -12,6 +12,7 @@ from rankbench.cell import Cell, Shape
 from rankbench.launch.claim import claim_next, open_claims, read_owner
 from rankbench.launch.code import describe_code
 from rankbench.launch.gate import has_gate
+from rankbench.launch.images.checks import check_runs
 from rankbench.launch.images.store import verify_image
 from rankbench.launch.machine import machine_to_itself
 from rankbench.launch.pace import Out, Pace
@@ -92,7 +93,7 @@ class _Attempt:
         self.directory = layout.attempt(entry["id"], request.attempt)
         self.request = request
         name = entry["image"]
-        self.image = None if name is None else verify_image(plan["images"][name])
+        self.image = None if name is None else _open_image(plan["images"][name])
         cell = Cell.from_dict(entry["cell"])
         self.has_gate = plan["experiment"]["gate"] and has_gate(cell)
         self._plan, self._entry, self._project = plan, entry, project
@@ -213,6 +214,13 @@ def _threads(shape: Shape, site: Entry) -> int:
     """CPU threads of a rank: one per core of its device, or its share of the host."""
     share = max(1, site["cores"] // shape.ranks_per_node)
     return int(shape.cores_per_rank or site["cpu_threads_per_gpu"] or share)
+
+
+def _open_image(planned: Entry) -> Entry:
+    """The image, which is the one that was verified, and starts on this host."""
+    image = verify_image(planned)
+    check_runs(Path(image["file"]))
+    return image
 
 
 def _find(plan: Entry, cell_id: str, layout: Layout) -> Entry:
