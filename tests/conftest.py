@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+USER = "rankbench"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -178,3 +180,28 @@ def project(tmp_path: Path, digits_file: Path) -> Iterator[Project]:
     shutil.copy(digits_file, tmp_path / "data/digits.npz")
     yield copy
     copy.kill_everything()
+
+
+@pytest.fixture(scope="session")
+def ordinary_user() -> list[str]:
+    """What stands before a command that an ordinary user is to run.
+
+    Root stands aside for the user of tests/machine/add_user.sh: users of clusters are
+    not root, and Apptainer builds for them.
+    """
+    if os.getuid() != 0:
+        return []
+    prefix = ["runuser", "-u", USER, "--"]
+    for command in (["true"], [sys.executable, "-c", "import rankbench"]):
+        done = subprocess.run([*prefix, *command], capture_output=True, text=True)
+        if done.returncode:
+            pytest.skip(f"{done.stderr.strip()}: bash tests/machine/add_user.sh")
+    return prefix
+
+
+@pytest.fixture(scope="session")
+def open_tmp() -> Iterator[Path]:
+    """A folder that the ordinary user may write to: pytest's own are its owner's."""
+    with tempfile.TemporaryDirectory(prefix="rankbench-test-") as name:
+        Path(name).chmod(0o1777)
+        yield Path(name)

@@ -51,6 +51,8 @@ distributed = types.SimpleNamespace(
 )
 '''
 
+SERVES = {"gloo": ["none", "gloo"], "mpi": ["mpi"]}
+
 PROMISE = {
     "suite": "bookworm",
     "flavours": ["cpu"],
@@ -80,6 +82,11 @@ def write_containers(folder: Path, *names: str) -> Path:
         (folder / f"{name}.sh").write_text("true\n")
         (folder / f"{name}.def").write_text(DEFINITION.replace("INPUT", f"{name}.sh"))
         inputs = [f"{name}.sh", "torch.py", "check_image.py"]
-        entries[name] = {**PROMISE, "definition": f"{name}.def", "inputs": inputs}
+        entries[name] = {
+            **PROMISE,
+            "serves": {"cpu": SERVES[name]},
+            "definition": f"{name}.def",
+            "inputs": inputs,
+        }
     (folder / "images.yaml").write_text(yaml.safe_dump(entries))
     return folder

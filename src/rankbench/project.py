@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from rankbench.launch.code import freeze_code, rank_code_hash
 from rankbench.launch.gate import has_gate
-from rankbench.launch.images.store import Image, request_image
+from rankbench.launch.images.store import Image, reason_to_make, request_image
 from rankbench.launch.requests import ensure_request, raise_request, read_request
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
@@ -155,7 +155,12 @@ class Run:
             + profile
             for cell_id, launches in pending.items()
         }
-        return Preview(self.chosen, pending, seconds, limit, beside)
+        images = {
+            name: reason
+            for name in self._image_names()
+            if (reason := reason_to_make(self.known_images[name]))
+        }
+        return Preview(self.chosen, pending, seconds, limit, beside, images)
 
     def begin(self) -> None:
         """Take the lock, write the plan and the requests: jobs may start.

@@ -111,3 +111,12 @@ def test_launches_that_are_not_measured_are_counted_apart(tmp_path: Path) -> Non
     beside = {cells[0].id: 0, cells[1].id: 1}
     lines = Preview(cells, pending, {}, 60, beside).lines()
     assert lines[1].startswith("6 launches and 1 that check or profile, 11 processes")
+
+
+def test_images_come_first(tmp_path: Path) -> None:
+    plan = read_plan_of(tmp_path, TEXT)
+    chosen = list(plan.cells.values())
+    reason = "changed: gloo.def"
+    preview = Preview(chosen, {}, {}, 360, images={"gloo-cpu": reason})
+    lines = preview.lines()
+    assert lines[1:3] == ["images to make:", "  gloo-cpu  changed: gloo.def"]

@@ -1,4 +1,4 @@
-"""What a run would do, in words: cells, launches, processes, device-hours."""
+"""What a run would do, in words: cells, launches, device-hours, images."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class Preview:
         time_limit: seconds of a launch at most.
         beside: launches that are not measured, for each of those cells: its gate, its
             profile.
+        images: those that would be made before, and why.
     """
 
     chosen: Sequence[PlannedCell]
@@ -30,6 +31,7 @@ class Preview:
     seconds: Mapping[str, float]
     time_limit: float
     beside: Mapping[str, int] = field(default_factory=dict)
+    images: Mapping[str, str] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         infeasible = [c for c in self.chosen if c.infeasible]
@@ -42,6 +44,9 @@ class Preview:
         if pending:
             text += self._cost(pending)
             text += _listed("to measure:", [self._describe(c) for c in pending])
+        if self.images:
+            made = [f"{name}  {reason}" for name, reason in self.images.items()]
+            text += _listed("images to make:", made)
         if infeasible:
             text += _listed("cannot run here:", _grouped(infeasible))
         return text

@@ -13,7 +13,10 @@ from spython.utils import stream_command
 
 # What is in an image must come from it alone: no home, no packages and no variables of
 # whoever runs it.
-APART = ("--cleanenv", "--no-home", "--pwd", "/", "--env", "PYTHONNOUSERSITE=1")
+APART = (
+    *("--cleanenv", "--no-home", "--no-mount", "cwd", "--pwd", "/"),
+    *("--env", "PYTHONNOUSERSITE=1"),
+)
 
 
 def find_program() -> str:

@@ -31,8 +31,9 @@ from rankbench.launch.images.store import (
 from rankbench.launch.processes import end_descendants
 from rankbench.record import write_json
 
-# GiB that a build takes at its largest, unpacked, and GiB that the image takes.
-SPACE = {"cpu": (5.0, 1.0), "cuda": (30.0, 8.0)}
+# GiB that a build takes at its largest, unpacked; and that its downloads and the image
+# take, which stay.
+SPACE = {"cpu": (5.0, 1.5), "cuda": (30.0, 10.0)}
 
 # What Apptainer says when a step begins.
 _STEPS = {
@@ -150,7 +151,8 @@ def make_image(
                 f"{error}\n  log: {log_path}"
             ) from None
         finally:
-            end_descendants()
+            # Apptainer removes what it has unpacked when it is told to end.
+            end_descendants(grace=60)
 
 
 def verify(image: Image, sif: Path, work: Work) -> dict[str, Any]:

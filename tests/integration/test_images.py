@@ -1,0 +1,320 @@
+"""Images are built, kept, rebuilt and refused: with Apptainer, as an ordinary user."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+from rankbench.launch.images.checks import find_mirror
+from tiny_images import write_containers
+
+pytestmark = pytest.mark.integration
+
+FUSE = (10, 229)  # major and minor number of /dev/fuse
+
+
+@dataclass
+class Images:
+    """A folder with two tiny definitions, and commands in it."""
+
+    root: Path
+    user: list[str]
+    mirror: str
+    prefix: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def dir(self) -> Path:
+        return self.root / "images"
+
+    def change(self, name: str, text: str) -> None:
+        (self.root / "containers" / name).write_text(text)
+
+    def run(self, *arguments: str, mirror: str = "") -> subprocess.CompletedProcess:
+        """`python -m rankbench.launch.images`, as the ordinary user."""
+        command = [sys.executable, "-m", "rankbench.launch.images", *arguments]
+        if arguments[0] == "build":
+            command += ["--mirror", mirror or self.mirror]
+        return self.start(command)
+
+    def start(self, command: list[str]) -> subprocess.CompletedProcess:
+        return subprocess.run(
+            [*self.prefix, *self.user, *command],
+            cwd=self.root,
+            env={**os.environ, "PYTHONPATH": str(ROOT / "src"), **self.env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=1200,
+            check=False,
+        )
+
+    def fails(self, *arguments: str, **settings: str) -> str:
+        """The message of a command that must not succeed."""
+        done = self.run(*arguments, **settings)
+        assert done.returncode == 1, done.stdout
+        assert "Traceback" not in done.stdout
+        return done.stdout
+
+
+def make_images(root: Path, user: list[str]) -> Images:
+    if not shutil.which("apptainer"):
+        pytest.skip("no apptainer: bash tests/machine/install_apptainer.sh")
+    try:
+        mirror = find_mirror("auto")
+    except ValueError as error:
+        pytest.skip(str(error))
+    write_containers(root / "containers", "gloo", "mpi")
+    for path in (root, root / "containers", root / "images"):
+        path.mkdir(exist_ok=True)
+        path.chmod(0o777)
+    return Images(root, user, mirror)
+
+
+@pytest.fixture(scope="module")
+def built(open_tmp: Path, ordinary_user: list[str]) -> Images:
+    """Both images, built; tests leave them as they are, or put them back."""
+    root = open_tmp / "built"
+    root.mkdir()
+    images = make_images(root, ordinary_user)
+    done = images.run("build", "gloo-cpu", "mpi-cpu")
+    assert done.returncode == 0, done.stdout
+    return images
+
+
+@pytest.fixture
+def images(open_tmp: Path, ordinary_user: list[str]) -> Images:
+    """Nothing built yet."""
+    root = open_tmp / f"new-{time.monotonic_ns()}"
+    root.mkdir()
+    return make_images(root, ordinary_user)
+
+
+@pytest.fixture
+def privileged() -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can take /dev/fuse, user ids or disk space away")
+
+
+@pytest.fixture
+def small_disk(open_tmp: Path, privileged: None) -> Iterator[Path]:
+    place = open_tmp / "small"
+    place.mkdir()
+    options = "size=48m,mode=1777,dev,exec"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", place], check=True)
+    yield place
+    subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def test_image_has_its_provenance_beside_it(built: Images) -> None:
+    known = json.loads((built.dir / "gloo-cpu.json").read_text())
+    sif = built.dir / "gloo-cpu.sif"
+    said = subprocess.run(["sha256sum", sif], capture_output=True, text=True)
+    assert known["sha256"] == said.stdout.split()[0]
+    assert known["bytes"] == sif.stat().st_size
+    assert set(known["inputs"]) >= {"gloo.def", "gloo.sh", "requirements/cpu.txt"}
+    assert known["apptainer"].startswith("apptainer version")
+    assert "bash" in known["packages"]["dpkg"]
+    assert known["facts"]["backends"] == ["gloo"]
+    assert known["facts"]["programs"] == {"python3": True}
+    steps = list(known["steps"])
+    assert steps == [*("fetch", "bootstrap", "%post", "%test", "squash"), *steps[5:]]
+    assert sum(known["steps"].values()) == pytest.approx(known["seconds"], abs=1)
+    assert [p.name for p in built.dir.glob(".*.sif")] == []
+    assert built.run("test", "gloo-cpu", "mpi-cpu").returncode == 0
+
+
+def test_image_that_is_there_is_not_built_again(built: Images) -> None:
+    before = (built.dir / "gloo-cpu.sif").stat().st_mtime_ns
+    begun = time.monotonic()
+    done = built.run("build", "gloo-cpu")
+    assert done.returncode == 0, done.stdout
+    assert time.monotonic() - begun < 20
+    assert (built.dir / "gloo-cpu.sif").stat().st_mtime_ns == before
+
+
+def test_build_that_fails_leaves_what_was_there(built: Images) -> None:
+    before = {path.name: path.read_bytes() for path in built.dir.glob("mpi-cpu.[sj]*")}
+    built.change("mpi.sh", "echo working\nmake-it-fail\n")
+    said = built.fails("build", "gloo-cpu", "mpi-cpu")
+    # The other one is not touched by that change.
+    assert "gloo-cpu  " not in said
+    assert "image mpi-cpu: %post failed after" in said
+    assert "make-it-fail: not found" in said
+    log = built.dir / "mpi-cpu.log"
+    assert f"log: {log}" in said
+    assert "+ echo working" in log.read_text()
+    after = {path.name: path.read_bytes() for path in built.dir.glob("mpi-cpu.[sj]*")}
+    assert after == before
+    assert [p.name for p in built.dir.glob(".*.sif")] == []
+
+    shown = built.run("show", "mpi-cpu", "gloo-cpu").stdout
+    assert "mpi-cpu: to be made: changed: mpi.sh" in shown
+    built.change("mpi.sh", "true\n")
+    assert "to be made" not in built.run("show", "mpi-cpu").stdout
+
+
+def test_promise_that_is_not_kept(built: Images) -> None:
+    """The image given is a good file, and not what was promised."""
+    root = built.root / "broken"
+    broken = give(built, root, promise={"torch": "2.6.0"})
+    said = broken.fails("build", "mpi-cpu")
+    assert "verify failed" in said
+    assert "torch: promised 2.6.0, found 2.13.0+cpu" in said
+    assert not (broken.dir / "mpi-cpu.json").exists()
+
+
+def give(built: Images, root: Path, **given) -> Images:
+    """An image of `built`, given to another folder as a site gives one."""
+    root.mkdir()
+    images = make_images(root, built.user)
+    known = json.loads((built.dir / "gloo-cpu.json").read_text())
+    file = str(built.dir / "gloo-cpu.sif")
+    entry = {"file": file, "sha256": known["sha256"], "source": None, "promise": {}}
+    (images.dir / ".recipes").mkdir()
+    (images.dir / ".recipes").chmod(0o777)
+    request = images.dir / ".recipes" / "mpi-cpu.json"
+    request.write_text(json.dumps({"given": {**entry, **given}}))
+    return images
+
+
+def test_given_image_is_verified_where_it_lies(built: Images) -> None:
+    images = give(built, built.root / "given")
+    done = images.run("build", "mpi-cpu")
+    assert done.returncode == 0, done.stdout
+    known = json.loads((images.dir / "mpi-cpu.json").read_text())
+    assert known["definition"] is None
+    assert not (images.dir / "mpi-cpu.sif").exists()
+
+
+def test_given_image_with_another_digest(built: Images) -> None:
+    images = give(built, built.root / "other", sha256=64 * "0")
+    said = images.fails("build", "mpi-cpu")
+    assert f"the site key images: mpi-cpu says {64 * '0'}" in said
+    assert not (images.dir / "mpi-cpu.json").exists()
+
+
+def test_file_that_was_tampered_with(built: Images) -> None:
+    sif = built.dir / "gloo-cpu.sif"
+    with open(sif, "r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        last = file.read(1)
+        file.seek(-1, os.SEEK_END)
+        file.write(bytes([last[0] ^ 1]))
+    try:
+        for command in ("test", "build"):
+            said = built.fails(command, "gloo-cpu")
+            assert "gloo-cpu.sif is not the file that was verified" in said
+            assert "remove" in said
+    finally:
+        with open(sif, "r+b") as file:
+            file.seek(-1, os.SEEK_END)
+            file.write(last)
+    assert built.run("test", "gloo-cpu").returncode == 0
+
+
+def test_mirror_that_cannot_be_reached(images: Images) -> None:
+    said = images.fails("build", "gloo-cpu", mirror="http://localhost:1/debian")
+    assert (
+        "the Debian mirror cannot be reached: http://localhost:1/debian/dists" in said
+    )
+    assert "`debian_mirror` in site.yaml" in said
+
+
+def test_no_apptainer(images: Images) -> None:
+    images.env = {"PATH": str(Path(sys.executable).parent)}
+    runuser = shutil.which("runuser")
+    images.user = [runuser, *images.user[1:]] if images.user else []
+    said = images.fails("build", "gloo-cpu")
+    assert "Apptainer is not installed, or not on PATH" in said
+
+
+def test_no_device_for_mounting(
+    built: Images, privileged: None, open_tmp: Path
+) -> None:
+    locked = open_tmp / "fuse"
+    os.mknod(locked, 0o600 | 0o020000, os.makedev(*FUSE))
+    over = f'mount --bind {locked} /dev/fuse && exec "$@"'
+    images = Images(built.root, built.user, built.mirror)
+    images.prefix = ["unshare", "--mount", "sh", "-c", over, "sh"]
+    said = images.fails("test", "gloo-cpu")
+    assert "/dev/fuse is not accessible for you" in said
+    assert "chmod 666 /dev/fuse" in said
+
+    # A /dev with all that a container needs but this.
+    names = "null zero full random urandom tty"
+    without = (
+        f"mount -t tmpfs -o mode=755 none /mnt && for name in {names}; do"
+        " touch /mnt/$name && mount --bind /dev/$name /mnt/$name || exit; done;"
+        " mkdir /mnt/shm /mnt/pts && mount --rbind /dev/shm /mnt/shm &&"
+        " mount --rbind /dev/pts /mnt/pts && ln -s pts/ptmx /mnt/ptmx &&"
+        ' ln -s /proc/self/fd /mnt/fd && mount --rbind /mnt /dev && exec "$@"'
+    )
+    images.prefix = ["unshare", "--mount", "sh", "-c", without, "sh"]
+    said = images.fails("test", "gloo-cpu")
+    assert "/dev/fuse is missing" in said
+    assert "modprobe fuse" in said
+    # What stands before every launch says the same.
+    ask = "import sys, pathlib; from rankbench.launch.images.checks import check_runs;"
+    ask += "check_runs(pathlib.Path(sys.argv[1]))"
+    said = images.start([sys.executable, "-c", ask, str(built.dir / "gloo-cpu.sif")])
+    assert "gloo-cpu.sif does not start here: /dev/fuse is missing" in said.stdout
+
+
+def test_user_without_a_range_of_ids(images: Images, privileged: None) -> None:
+    # As users of a cluster often are: known to the system, in no file of ranges.
+    empty = images.root / "empty"
+    empty.touch()
+    over = f'mount --bind {empty} /etc/subuid && exec "$@"'
+    images.prefix = ["unshare", "--mount", "sh", "-c", over, "sh"]
+    said = images.fails("build", "gloo-cpu")
+    assert "bootstrap failed" in said
+    assert "has no range of user ids in /etc/subuid" in said
+    assert "usermod --add-subuids" in said
+
+
+def test_root_of_a_machine_that_is_a_container(built: Images, privileged: None) -> None:
+    status = Path("/proc/self/status").read_text()
+    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
+    line = next(line for line in status.splitlines() if line.startswith("CapBnd"))
+    if int(line.split()[1], 16) == 2 ** (last + 1) - 1:
+        pytest.skip("root has every capability here")
+    images = Images(built.root / "root", [], built.mirror)
+    images.root.mkdir()
+    write_containers(images.root / "containers", "gloo")
+    said = images.fails("build", "gloo-cpu")
+    assert "%post failed" in said
+    assert "as an ordinary user" in said
+
+
+def test_disk_that_is_too_small(images: Images, small_disk: Path) -> None:
+    images.env = {"APPTAINER_TMPDIR": str(small_disk)}
+    said = images.fails("build", "gloo-cpu")
+    assert f"{small_disk} has 0.0 GiB free, the build needs" in said
+    assert "APPTAINER_TMPDIR" in said
+
+
+def test_disk_that_fills_up(images: Images, small_disk: Path) -> None:
+    """It had room when the build began."""
+    images.env = {"APPTAINER_TMPDIR": str(small_disk)}
+    patient = (
+        "import sys; from rankbench.launch.images import build, __main__;"
+        "build.SPACE = {'cpu': (0, 0)}; sys.exit(__main__.main())"
+    )
+    command = [sys.executable, "-c", patient, "build", "gloo-cpu"]
+    done = images.start([*command, "--mirror", images.mirror])
+    assert done.returncode == 1
+    assert "bootstrap failed" in done.stdout
+    assert "the disk is full: make room" in done.stdout
+    assert not (images.dir / "gloo-cpu.sif").exists()
