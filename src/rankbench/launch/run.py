@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,8 +77,6 @@ def run_cell(layout: Layout, cell_id: str, *, project: Path, out: Out) -> Verdic
         with Stop().listening() as stop:
             waiting = machine_to_itself(told_to_stop=lambda: _heed(stop), say=out.say)
             with waiting:
-                if attempt.image:
-                    _try_image(attempt.image)
                 pace = Pace(layout, cell_id)
                 verdict = _launch_all(attempt, stop, pace, out)
     records = read_attempt(attempt.directory)
@@ -158,14 +155,6 @@ class _Series:
 
     def task(self, number: int, directory: Path) -> Task:
         return self.attempt.task(self, number, directory)
-
-
-def _try_image(image: Mapping[str, Any]) -> None:
-    """Whatever keeps every container from starting says nothing about a cell."""
-    # Wants spython, which a site without images need not have.
-    from rankbench.launch.images.checks import check_runs
-
-    check_runs(Path(image["file"]))
 
 
 def _launch_all(attempt: _Attempt, stop: Stop, pace: Pace, out: Out) -> Verdict:
