@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
+from conftest import ROOT, Project, copy_project
 from rankbench.launch.images.checks import find_mirror
 from tiny_images import write_containers
 
@@ -36,9 +36,6 @@ class Images:
     @property
     def dir(self) -> Path:
         return self.root / "images"
-
-    def change(self, name: str, text: str) -> None:
-        (self.root / "containers" / name).write_text(text)
 
     def run(self, *arguments: str, mirror: str = "") -> subprocess.CompletedProcess:
         """`python -m rankbench.launch.images`, as the ordinary user."""
@@ -84,11 +81,11 @@ def make_images(root: Path, user: list[str]) -> Images:
 
 @pytest.fixture(scope="module")
 def built(open_tmp: Path, ordinary_user: list[str]) -> Images:
-    """Both images, built; tests leave them as they are, or put them back."""
+    """One image, built; tests leave it as it is, or put it back."""
     root = open_tmp / "built"
     root.mkdir()
     images = make_images(root, ordinary_user)
-    done = images.run("build", "gloo-cpu", "mpi-cpu")
+    done = images.run("build", "gloo-cpu")
     assert done.returncode == 0, done.stdout
     return images
 
@@ -110,7 +107,7 @@ def privileged() -> None:
 @pytest.fixture
 def small_disk(open_tmp: Path, privileged: None) -> Iterator[Path]:
     place = open_tmp / "small"
-    place.mkdir()
+    place.mkdir(exist_ok=True)
     options = "size=48m,mode=1777,dev,exec"
     subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", place], check=True)
     yield place
@@ -132,37 +129,104 @@ def test_image_has_its_provenance_beside_it(built: Images) -> None:
     assert steps == [*("fetch", "bootstrap", "%post", "%test", "squash"), *steps[5:]]
     assert sum(known["steps"].values()) == pytest.approx(known["seconds"], abs=1)
     assert [p.name for p in built.dir.glob(".*.sif")] == []
-    assert built.run("test", "gloo-cpu", "mpi-cpu").returncode == 0
+    assert built.run("test", "gloo-cpu").returncode == 0
 
 
-def test_image_that_is_there_is_not_built_again(built: Images) -> None:
-    before = (built.dir / "gloo-cpu.sif").stat().st_mtime_ns
-    begun = time.monotonic()
-    done = built.run("build", "gloo-cpu")
-    assert done.returncode == 0, done.stdout
-    assert time.monotonic() - begun < 20
-    assert (built.dir / "gloo-cpu.sif").stat().st_mtime_ns == before
+EXPERIMENT = """
+name: images
+strategy: ddp
+backend: [gloo, mpi]
+topology: 1x2
+"""
+
+SITE = """
+software: container
+image_dir: {images}
+debian_mirror: {mirror}
+"""
 
 
-def test_build_that_fails_leaves_what_was_there(built: Images) -> None:
-    before = {path.name: path.read_bytes() for path in built.dir.glob("mpi-cpu.[sj]*")}
-    built.change("mpi.sh", "echo working\nmake-it-fail\n")
-    said = built.fails("build", "gloo-cpu", "mpi-cpu")
-    # The other one is not touched by that change.
-    assert "gloo-cpu  " not in said
+@pytest.fixture(scope="module")
+def workflow(built: Images) -> Project:
+    """A project with these definitions, whose images lie in the folder of `built`."""
+    root = built.root / "project"
+    root.mkdir()
+    project = copy_project(root)
+    shutil.rmtree(root / "containers")
+    shutil.copytree(built.root / "containers", root / "containers")
+    site = SITE.format(images=built.dir, mirror=built.mirror)
+    (root / "local_profile/site.yaml").write_text(site)
+    project.experiment(EXPERIMENT)
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o777 if path.is_dir() else 0o666)
+    project.user = built.user
+    return project
+
+
+def make(project: Project, *flags: str, status: int = 0) -> str:
+    config = [word for word in flags if "=" in word]
+    flags = ("images", *(word for word in flags if "=" not in word))
+    done = project.snakemake(
+        "experiment=experiment.yaml", *config, flags=flags, timeout=1200
+    )
+    assert done.returncode == status, done.stdout
+    assert "Traceback" not in done.stdout
+    return done.stdout
+
+
+def files(folder: Path, name: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.glob(f"{name}.[sj]*")}
+
+
+def test_workflow_makes_what_is_needed_and_nothing_else(
+    built: Images, workflow: Project
+) -> None:
+    mpi = workflow.root / "containers/mpi.sh"
+    before = files(built.dir, "gloo-cpu")
+    assert "  mpi-cpu  there is none yet" in make(workflow, "-n")
+    make(workflow, "only=backend=gloo")
+    assert files(built.dir, "mpi-cpu") == {}
+
+    mpi.write_text("echo working\nmake-it-fail\n")
+    said = make(workflow, status=1)
     assert "image mpi-cpu: %post failed after" in said
     assert "make-it-fail: not found" in said
-    log = built.dir / "mpi-cpu.log"
-    assert f"log: {log}" in said
-    assert "+ echo working" in log.read_text()
-    after = {path.name: path.read_bytes() for path in built.dir.glob("mpi-cpu.[sj]*")}
-    assert after == before
-    assert [p.name for p in built.dir.glob(".*.sif")] == []
+    assert "+ echo working" in (workflow.root / "logs/images/mpi-cpu.log").read_text()
+    assert files(built.dir, "mpi-cpu") == {}
+    assert [path.name for path in built.dir.glob(".*.sif")] == []
 
-    shown = built.run("show", "mpi-cpu", "gloo-cpu").stdout
-    assert "mpi-cpu: to be made: changed: mpi.sh" in shown
-    built.change("mpi.sh", "true\n")
-    assert "to be made" not in built.run("show", "mpi-cpu").stdout
+    mpi.write_text("true\n")
+    make(workflow)
+    assert set(files(built.dir, "mpi-cpu")) == {"mpi-cpu.sif", "mpi-cpu.json"}
+    assert files(built.dir, "gloo-cpu") == before
+
+
+def test_workflow_rebuilds_one_whose_input_has_changed(
+    built: Images, workflow: Project
+) -> None:
+    """It fails, too: what was there before is there still."""
+    make(workflow)
+    before = files(built.dir, "gloo-cpu"), files(built.dir, "mpi-cpu")
+    gloo = workflow.root / "containers/gloo.sh"
+    for path in (workflow.root / "containers").rglob("*"):
+        os.utime(path)
+    assert "images to make" not in make(workflow, "-n")
+    assert "making the image" not in make(workflow)
+
+    gloo.write_text("make-it-fail\n")
+    assert "images to make:\n  gloo-cpu  changed: gloo.sh\n" in make(workflow, "-n")
+    said = make(workflow, status=1)
+    assert "image gloo-cpu: %post failed after" in said
+    assert "making the image mpi-cpu" not in said
+    assert "  gloo-cpu  changed: gloo.sh\n" in make(workflow, "-n")
+    after = files(built.dir, "gloo-cpu"), files(built.dir, "mpi-cpu")
+    assert after == before
+
+    gloo.write_text("true\n")
+    begun = time.monotonic()
+    make(workflow)
+    assert time.monotonic() - begun < 20
+    assert files(built.dir, "gloo-cpu") == before[0]
 
 
 def test_promise_that_is_not_kept(built: Images) -> None:
@@ -316,5 +380,5 @@ def test_disk_that_fills_up(images: Images, small_disk: Path) -> None:
     done = images.start([*command, "--mirror", images.mirror])
     assert done.returncode == 1
     assert "bootstrap failed" in done.stdout
-    assert "the disk is full: make room" in done.stdout
+    assert f"the disk of {small_disk} was full: make room" in done.stdout
     assert not (images.dir / "gloo-cpu.sif").exists()

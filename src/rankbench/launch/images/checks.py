@@ -8,14 +8,17 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from rankbench.launch.images import apptainer
 
 MIRROR_TIMEOUT = 20.0  # seconds
 GIB = 1024**3
+FULL = 2**20  # bytes that nothing can be done with
 
 
 def check_runs(image: Path) -> None:
@@ -89,6 +92,38 @@ def check_space(needed: Mapping[Path, float]) -> None:
                 f"{place} has {free:.1f} GiB free, the build needs {needs:g} GiB: "
                 f"{_SPACE}"
             )
+
+
+@contextmanager
+def explaining_full_disks(places: Iterable[Path]) -> Iterator[None]:
+    """Find out whether a failure was due to a full disk, whatever it says itself.
+
+    debootstrap then says that it cannot download, or that a file is there already; and
+    when Apptainer has ended there is room again.
+
+    Raises:
+        ValueError: instead of the one that is raised inside, if a disk was full.
+    """
+    least = {place: float("inf") for place in places}
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.02):
+            for place in least:
+                least[place] = min(least[place], shutil.disk_usage(place).free)
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    try:
+        yield
+    except ValueError:
+        for place, free in least.items():
+            if free < FULL:
+                raise ValueError(f"the disk of {place} was full: {_SPACE}") from None
+        raise
+    finally:
+        over.set()
+        looking.join()
 
 
 def build_dir() -> Path:
