@@ -11,7 +11,7 @@ from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import Experiment, load_experiment
 from rankbench.matrix.plan import Plan, make_plan
 from rankbench.matrix.site import Site
-from rankbench.matrix.software import Software
+from rankbench.matrix.software import PROGRAMS, Software
 
 NCCL_MISSING = "nccl needs a CUDA device; this torch (2.9.0) is built without CUDA"
 MPI_MISSING = "this torch (2.9.0) has no MPI: build torch with MPI"
@@ -111,7 +111,7 @@ def make_software(**changes: Any) -> Software:
         "torch": "2.9.0",
         "backends": backends_of(mpi=MPI_MISSING, nccl=NCCL_MISSING),
         "packages": {"horovod": None, "deepspeed": None},
-        "programs": dict.fromkeys(("mpirun", "horovodrun", "deepspeed", "c++")),
+        "programs": dict.fromkeys(PROGRAMS),
     }
     assert changes.keys() <= values.keys()
     return Software(**{**values, **changes})
@@ -143,7 +143,7 @@ def make_probe(**changes: Any) -> dict[str, Any]:
         "rpc": True,
         "horovod": [],
         "packages": {"horovod": None, "deepspeed": None},
-        "programs": dict.fromkeys(("mpirun", "horovodrun", "deepspeed", "c++"), False),
+        "programs": dict.fromkeys(PROGRAMS, False),
     }
     return {**values, **changes}
 

@@ -94,6 +94,27 @@ the job to be terminated. The first process to do so was:
 --------------------------------------------------------------------------
 """
 
+# Rank 1 of two killed itself: Intel MPI 2021.18.
+HYDRA_KILLED = """\
+rendezvous: MASTER_ADDR=127.0.0.1 MASTER_PORT=39371
+
+================================================================================\
+===
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   RANK 0 PID 11423 RUNNING AT localhost
+=   KILLED BY SIGNAL: 15 (Terminated)
+================================================================================\
+===
+
+================================================================================\
+===
+=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES
+=   RANK 1 PID 11424 RUNNING AT localhost
+=   KILLED BY SIGNAL: 9 (Killed)
+================================================================================\
+===
+"""
+
 # The same by horovodrun --gloo; with --mpi it is mpirun that speaks.
 HOROVODRUN_KILLED = """\
 rendezvous: MASTER_ADDR=127.0.0.1 MASTER_PORT=35877

@@ -58,6 +58,7 @@ _LAUNCHERS = (
         "OMPI_COMM_WORLD_LOCAL_SIZE",
         None,
     ),
+    _Names("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", None),  # Hydra
 )
 
 
@@ -76,7 +77,7 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
             size=int(environ[names.size]),
             local_rank=int(environ[names.local_rank]),
             local_size=local_size,
-            # Open MPI does not number hosts; its ranks fill one after the other.
+            # MPI does not number hosts; its ranks fill one after the other.
             node=int(environ.get(names.node, 0)) if names.node else rank // local_size,
         )
     except KeyError as error:

@@ -12,6 +12,7 @@ from logs import (
     DEEPSPEED_KILLED,
     HOROVODRUN_FAILED,
     HOROVODRUN_KILLED,
+    HYDRA_KILLED,
     MANUAL_KILLED,
     MPIRUN_FAILED,
     MPIRUN_KILLED,
@@ -19,7 +20,14 @@ from logs import (
     SPAWN_RAISED,
     TORCHRUN_KILLED,
 )
-from rankbench.launch.launchers import Launcher, Start, _open_mpi, find_launcher
+from rankbench.launch.launchers import (
+    Launcher,
+    Start,
+    _intel_mpi,
+    _open_mpi,
+    find_launcher,
+    variables_of,
+)
 from rankbench.matrix.catalog import load_catalog
 
 pytestmark = pytest.mark.contract
@@ -112,6 +120,15 @@ def test_functions_are_those_of_the_interface(name: str) -> None:
     ]
     + [
         (
+            "hydra",
+            ranks,
+            f"-m rankbench.rank.meeting mpiexec.hydra -n {ranks} -ppn {ranks} "
+            "-hosts localhost /venv/python -m rankbench.rank",
+        )
+        for ranks in (1, 2)
+    ]
+    + [
+        (
             "horovodrun",
             ranks,
             "-m rankbench.rank.meeting /venv/python -m horovod.runner.launch "
@@ -174,6 +191,27 @@ def test_open_mpi_yields_cores_that_are_shared_and_runs_as_root_for_root() -> No
     }
 
 
+ON_ONE_HOST = {"I_MPI_FABRICS": "shm", "I_MPI_HYDRA_BOOTSTRAP": "fork"}
+
+
+def test_intel_mpi_stays_in_the_memory_of_one_host_and_pins_no_rank() -> None:
+    told = _intel_mpi.build_variables(make_start(2))
+    assert told["I_MPI_PIN"] == "0"
+    assert told.items() > ON_ONE_HOST.items()
+    shape = make_shape(2, nodes=2, ranks_per_node=1)
+    across = _intel_mpi.build_variables(make_start(2, shape=shape))
+    assert across == {k: told[k] for k in told.keys() - ON_ONE_HOST.keys()}
+    shared = _intel_mpi.build_variables(make_start(2, shares_cores=True))
+    assert shared == told | {"I_MPI_WAIT_MODE": "1"}
+
+
+def test_horovodrun_tells_whichever_mpi_it_finds() -> None:
+    start = make_start(2, backend="ccl")
+    told = variables_of(find_launcher("horovodrun"), start)
+    for mpi in (_open_mpi, _intel_mpi):
+        assert told.items() > mpi.build_variables(start).items()
+
+
 @pytest.mark.parametrize(
     ("name", "log", "exits"),
     [
@@ -187,6 +225,8 @@ def test_open_mpi_yields_cores_that_are_shared_and_runs_as_root_for_root() -> No
         ("horovodrun", HOROVODRUN_KILLED, {1: -9}),
         ("horovodrun", HOROVODRUN_FAILED, {0: -15, 1: 3}),
         ("horovodrun", MPIRUN_KILLED, {1: -9}),
+        ("hydra", HYDRA_KILLED, {0: -15, 1: -9}),
+        ("horovodrun", HYDRA_KILLED, {0: -15, 1: -9}),
         ("deepspeed", DEEPSPEED_KILLED, {}),
     ],
 )

@@ -39,6 +39,12 @@ def test_without_a_group_rank_it_is_the_first_host() -> None:
             "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
         },
         {
+            "PMI_RANK": "5",
+            "PMI_SIZE": "8",
+            "MPI_LOCALRANKID": "1",
+            "MPI_LOCALNRANKS": "4",
+        },
+        {
             "HOROVOD_RANK": "5",
             "HOROVOD_SIZE": "8",
             "HOROVOD_LOCAL_RANK": "1",
@@ -53,7 +59,7 @@ def test_without_a_group_rank_it_is_the_first_host() -> None:
             "CROSS_RANK": "1",
         },
     ],
-    ids=["mpirun", "horovodrun", "deepspeed"],
+    ids=["mpirun", "hydra", "horovodrun", "deepspeed"],
 )
 def test_other_launchers_have_other_names(environ: dict[str, str]) -> None:
     assert read_place(environ) == PLACE

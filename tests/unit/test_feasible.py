@@ -78,7 +78,7 @@ NCCL = {"backend": "nccl", **GPU}
         (
             {"strategy": "horovod", "launcher": "torchrun"},
             make_site(),
-            "horovod is started by horovodrun or mpirun, not by torchrun",
+            "horovod is started by horovodrun or mpirun or hydra, not by torchrun",
         ),
         (
             {"launcher": "mpirun"},
@@ -441,6 +441,19 @@ def test_what_shares_a_model_out_must_divide_it() -> None:
     ):
         cell = make_cell(**fsdp, options={"shard_ranks": ranks})
         assert find_obstacle(cell, site, catalog) == reason
+
+
+@pytest.mark.parametrize(
+    ("backend", "reason"),
+    [("gloo", None), ("ccl", "Horovod sends nothing of half precision over ccl")],
+)
+def test_horovod_compresses_over_all_but_ccl(backend: str, reason: str | None) -> None:
+    site, catalog = make_site(), load_catalog()
+    horovod = {"strategy": "horovod", "launcher": "horovodrun", "backend": backend}
+    for compression, expected in (("none", None), ("fp16", reason)):
+        options = {"compression": compression, "fusion_threshold_mb": 128}
+        cell = make_cell(**horovod, options=options)
+        assert find_obstacle(cell, site, catalog) == expected
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "zero1", "ddp_dp"])

@@ -8,7 +8,7 @@ from typing import Any
 
 BACKENDS = ("gloo", "mpi", "nccl", "ccl")
 PACKAGES = ("horovod", "deepspeed")
-PROGRAMS = ("mpirun", "horovodrun", "deepspeed", "c++")
+PROGRAMS = ("mpirun", "mpiexec.hydra", "horovodrun", "deepspeed", "c++")
 
 # Whatever is looked at: None where it is there, else why it is not and what to do.
 Obstacles = dict[str, str | None]
@@ -73,6 +73,7 @@ _INSTALL = {
     "horovod": _EXTRAS,
     "deepspeed": _EXTRAS,
     "mpirun": "install Open MPI (Debian: openmpi-bin)",
+    "mpiexec.hydra": "install Intel MPI (pip: impi-rt)",
     "horovodrun": _EXTRAS,
     "c++": "torch.compile needs a C++ compiler (Debian: g++)",
 }

@@ -1,4 +1,4 @@
-"""horovodrun on one machine: over its own gloo, or through mpirun."""
+"""horovodrun on one machine: over its own gloo, or through the mpirun that it finds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from rankbench.launch.hostfiles import host_list
-from rankbench.launch.launchers import Start, _open_mpi
+from rankbench.launch.launchers import Start, _intel_mpi, _open_mpi
 
 NEEDS = {
     "program": "horovodrun",
@@ -16,7 +16,10 @@ NEEDS = {
 
 _FAILED = re.compile(r"^Process (\d+) exit with status code (\d+)\.$", re.MULTILINE)
 
-build_variables = _open_mpi.build_variables
+
+def build_variables(start: Start) -> dict[str, str]:
+    # Either does not heed what is for the other.
+    return _open_mpi.build_variables(start) | _intel_mpi.build_variables(start)
 
 
 def build_argv(start: Start) -> list[str]:
@@ -44,4 +47,5 @@ def read_exits(log: str) -> Mapping[int, int]:
     """Exit codes by rank; a shell runs each, and calls signal N exit code 128+N."""
     codes = {int(rank): int(code) for rank, code in _FAILED.findall(log)}
     signals = {rank: 128 - code for rank, code in codes.items() if code > 128}
-    return {**_open_mpi.read_exits(log), **codes, **signals}
+    told = {**_open_mpi.read_exits(log), **_intel_mpi.read_exits(log)}
+    return {**told, **codes, **signals}

@@ -8,7 +8,7 @@ from rankbench.launch.launchers import Start, _open_mpi
 NEEDS = {
     "program": "mpirun",
     "runtimes": ["process_group", "rpc", "horovod"],
-    "backends": ["none", "gloo", "mpi", "nccl", "ccl", "tensorpipe"],
+    "backends": ["none", "gloo", "mpi", "nccl", "tensorpipe"],
 }
 
 read_exits = _open_mpi.read_exits

@@ -24,6 +24,8 @@ def join(backend: str, place: Place, init_method: str, device: torch.device) -> 
     os.environ |= {
         "HOROVOD_CONTROLLER": controller,
         "HOROVOD_CPU_OPERATIONS": _OPERATIONS[backend],
+        # oneCCL's thread of each rank of the host, of which this rank's counts here.
+        "CCL_WORKER_AFFINITY": ",".join([_own_core()] * place.local_size),
     }
     if controller == "gloo" and "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in os.environ:
         os.environ |= _meet(place, init_method)
@@ -48,6 +50,10 @@ def _horovod() -> Any:
     import horovod.torch
 
     return horovod.torch
+
+
+def _own_core() -> str:
+    return str(max(os.sched_getaffinity(0)))
 
 
 def _meet(place: Place, init_method: str) -> dict[str, str]:

@@ -18,7 +18,7 @@ class Horovod(Strategy):
     needs = {
         "runtime": "horovod",
         "packages": ["horovod"],
-        "launchers": ["horovodrun", "mpirun"],
+        "launchers": ["horovodrun", "mpirun", "hydra"],
         "backends": ["gloo", "mpi", "nccl", "ccl"],
         "precisions": ["fp32", "tf32", "bf16", "fp16"],
     }
@@ -27,6 +27,13 @@ class Horovod(Strategy):
         "fusion_threshold_mb": {"type": "number", "minimum": 0, "default": 128},
         "compression": {"enum": ["none", "fp16"], "default": "none"},
     }
+    conditions = [
+        {
+            "if": {"compression": {"const": "fp16"}},
+            "then": {"backend": {"not": {"const": "ccl"}}},
+            "else": "Horovod sends nothing of half precision over ccl",
+        }
+    ]
     approximate = {"compression": ["fp16"]}
     phases = ["forward", "backward", "communication", "update"]
 

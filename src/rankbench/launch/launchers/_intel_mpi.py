@@ -1,0 +1,34 @@
+"""What Intel MPI must be told by the environment, and what it says of dead ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from rankbench.launch.launchers import Start
+
+_KILLED = re.compile(r"RANK (\d+) PID .*\n.*KILLED BY SIGNAL: (\d+)")
+
+
+def build_variables(start: Start) -> dict[str, str]:
+    """Variables for mpiexec.hydra and its ranks."""
+    variables = {
+        # Ranks pin themselves.
+        "I_MPI_PIN": "0",
+        # When a rank dies, the others are told to end: so theirs is another signal.
+        "I_MPI_JOB_ABORT_SIGNAL": "15",
+        # A second worker of oneCCL would want a core of its own.
+        "CCL_WORKER_COUNT": "1",
+    }
+    if start.shape.nodes == 1:
+        # Ranks of one host share memory, and no other program need start them.
+        variables |= {"I_MPI_FABRICS": "shm", "I_MPI_HYDRA_BOOTSTRAP": "fork"}
+    if start.shares_cores:
+        # Otherwise a rank that waits keeps the core from the one that it waits for.
+        variables["I_MPI_WAIT_MODE"] = "1"
+    return variables
+
+
+def read_exits(log: str) -> Mapping[int, int]:
+    """Exit codes by rank: of those that a signal ended."""
+    return {int(rank): -int(number) for rank, number in _KILLED.findall(log)}
