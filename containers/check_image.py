@@ -44,6 +44,8 @@ ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    "I_MPI_FABRICS": "shm",
+    "I_MPI_HYDRA_BOOTSTRAP": "fork",
 }
 
 
