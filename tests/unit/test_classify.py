@@ -225,6 +225,21 @@ PEER = failed("[gloo] Connection closed by peer [127.0.0.1]:1234")
             None,
             id="silent exit",
         ),
+        pytest.param(
+            {"exits": {0: -15, 1: 3}, "launcher": "hydra"},
+            "crashed",
+            "rank 1 ended with exit code 3 and said nothing: "
+            "see launcher.log and rank1.log",
+            None,
+            id="silent exit, the others were told to end",
+        ),
+        pytest.param(
+            {"reports": {1: failed("no luck")}, "stopped": "failure"},
+            "crashed",
+            "rank 1: RuntimeError: no luck",
+            None,
+            id="the others waited for it",
+        ),
     ],
 )
 def test_classify(

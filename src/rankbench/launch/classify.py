@@ -31,8 +31,8 @@ class Ending:
     Attributes:
         launcher: name of the launcher.
         returncode: its exit status; None if it had to be killed.
-        stopped: why the supervisor ended it, if it did: ``timeout``, ``parent`` or the
-            name of the signal that it was sent.
+        stopped: why the supervisor ended it, if it did: ``timeout``, ``failure`` of a
+            rank, ``parent`` or the name of the signal that it was sent.
         time_limit: seconds.
         ranks: processes that there should have been.
         reports: what ranks wrote about themselves, by rank.
@@ -67,7 +67,7 @@ def classify(ending: Ending) -> Finding:
     """The first that holds: stopped by us, ok, out of memory, time, crashed."""
     if ending.stopped == "parent":
         return Finding("cancelled", "the run that started it ended", "owner")
-    if ending.stopped not in (None, "timeout"):
+    if ending.stopped not in (None, "timeout", "failure"):
         return Finding("cancelled", f"interrupted by {ending.stopped}", "user")
     errors = {
         rank: report["error"]
@@ -111,6 +111,8 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Finding:
         name = signal_name(-ending.returncode)
         return Finding("crashed", f"{ending.launcher} was ended by {name}")
     for rank, code in sorted(ending.exits.items()):
+        if code == -signal.SIGTERM:
+            continue  # it was told to end
         said = f"rank {rank} ended with exit code {code} and said nothing"
         return Finding("crashed", f"{said}: see launcher.log and rank{rank}.log")
     who = f", nothing from rank {gone[0]}" if gone else ""

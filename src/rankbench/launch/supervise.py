@@ -37,6 +37,10 @@ from rankbench.record import (
 HEARTBEAT_SECONDS = 1.0
 HEARTBEAT_GRACE = 15.0
 
+# Seconds that a launcher has to end the others when a rank has failed. Intel MPI's does
+# not where they still wait for that rank to join.
+FAILURE_GRACE = 10.0
+
 ROOM_FOR_A_RECORD = 64 * 1024  # bytes
 
 
@@ -231,6 +235,7 @@ def _wait(
 ) -> str | None:
     """Until the launcher ends; returns why it was stopped, if it was."""
     deadline = time.monotonic() + task.time_limit
+    failure: float | None = None
     while True:
         heartbeat.beat()
         progress.read()
@@ -240,8 +245,18 @@ def _wait(
             return None
         if reason := stop.reason():
             return reason
+        if failure is None and _has_failed(task):
+            failure = time.monotonic()
+        if failure is not None and time.monotonic() > failure + FAILURE_GRACE:
+            return "failure"
         if time.monotonic() > deadline:
             return "timeout"
+
+
+def _has_failed(task: Task) -> bool:
+    """Whether a rank has told of an error."""
+    reports = read_reports(task.directory / "work", task.shape.ranks)
+    return any("error" in report for report in reports.values())
 
 
 def _spec(task: Task) -> dict[str, Any]:
