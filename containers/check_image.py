@@ -193,13 +193,14 @@ def print_facts(*packages: str) -> None:
         importlib.import_module("horovod.torch" if package == "horovod" else package)
     known = ("gloo", "mpi", "nccl")
     backends = [name for name in known if distributed.is_backend_available(name)]
+    nccl = torch.cuda.nccl.version() if "nccl" in backends else ()
     facts = {
         "python": ".".join(map(str, sys.version_info[:2])),
         # Without what a build adds to the release: +cpu, +cu130.
         "torch": torch.__version__.partition("+")[0],
         "flavour": "cuda" if torch.version.cuda else "cpu",
         "gpus": torch.cuda.device_count(),
-        "nccl": torch.cuda.nccl.version() if "nccl" in backends else None,
+        "nccl": ".".join(map(str, nccl)),
         "backends": backends,
         "packages": {name: metadata.version(name) for name in packages},
     }

@@ -1,0 +1,134 @@
+"""The test of images, held against what is not as promised."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+FILE = Path(__file__).resolve().parents[2] / "containers" / "check_image.py"
+# What this test's own Python has; nothing of it starts ranks.
+PROMISE: dict[str, Any] = {
+    "flavour": "cpu",
+    "python": ".".join(map(str, sys.version_info[:2])),
+    "torch": "2.13.0",
+    "backends": [],
+    "rpc": False,
+    "horovod": [],
+    "packages": ["numpy"],
+    "programs": ["python3"],
+}
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture(scope="module")
+def check() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("check_image", FILE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def proofs(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch, facts: dict, **promise: Any
+) -> list[str]:
+    """What is proved of an image with these facts, whose commands all succeed."""
+    known = {
+        "packages": {"numpy": "2"},
+        "gpus": 0,
+        "nccl": None,
+        "backends": ["gloo"],
+        **{key: PROMISE[key] for key in ("flavour", "python", "torch")},
+    }
+    answer = json.dumps(known | facts)
+
+    def run(command: list[str], settings: dict[str, str] | None = None) -> str:
+        if "--check-build" in command:
+            return "Tensor Operations:\n    [ ] NCCL\n    [X] Gloo\n"
+        return f"a library's own words\n{answer}\n"
+
+    monkeypatch.setattr(check, "run", run)
+    return list(check.proofs(PROMISE | promise))
+
+
+def test_what_is_promised_is_proved(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = proofs(
+        check, monkeypatch, {}, backends=["gloo"], rpc=True, horovod=["gloo"]
+    )
+    assert "gloo: init_process_group, all-reduce of 2 ranks" in shown
+    assert "rpc: a call between 2 ranks" in shown
+    assert "horovod over gloo: all-reduce of 2 ranks" in shown
+
+
+@pytest.mark.parametrize(
+    ("facts", "promise", "message"),
+    [
+        ({"torch": "2.12.1"}, {}, "torch: promised 2.13.0, found 2.12.1"),
+        ({"flavour": "cuda"}, {}, "flavour: promised cpu, found cuda"),
+        ({"python": "3.9"}, {}, r"python: promised 3\.\d+, found 3.9"),
+        (
+            {},
+            {"backends": ["gloo", "mpi"]},
+            "torch.distributed: promised gloo, mpi, found gloo",
+        ),
+        ({}, {"horovod": ["mpi"]}, "horovod: promised mpi, found gloo"),
+        ({}, {"programs": ["no-such-run"]}, "program no-such-run: .* not on PATH"),
+    ],
+)
+def test_a_promise_that_is_not_kept_is_named(
+    check: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    facts: dict,
+    promise: dict,
+    message: str,
+) -> None:
+    with pytest.raises(check.Broken, match=message):
+        proofs(check, monkeypatch, facts, **promise)
+
+
+def test_without_gpus_nccl_is_only_loaded(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    facts = {"backends": ["nccl"], "nccl": "2.29.7"}
+    shown = proofs(check, monkeypatch, facts, backends=["nccl"])
+    assert "nccl 2.29.7 loads; too few GPUs here to reduce on" in shown
+
+
+def test_a_command_that_does_not_end_is_ended(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(check, "TIME_LIMIT", 0.5)
+    begin = time.monotonic()
+    with pytest.raises(check.Broken, match="no end after"):
+        # Its child holds the pipe, as ranks do.
+        check.run(["sh", "-c", "sleep 60 & wait"])
+    assert time.monotonic() - begin < 20
+
+
+def test_the_end_of_a_failed_command_is_shown(check: ModuleType) -> None:
+    with pytest.raises(check.Broken, match=r"(?s)exit status 3: .*first.*second"):
+        check.run(["sh", "-c", "echo first; echo second >&2; exit 3"])
+
+
+def test_an_incomplete_promise_is_named(
+    check: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "image.json"
+    file.write_text(json.dumps({"torch": "2.13.0"}))
+    monkeypatch.setattr(sys, "argv", ["check_image.py", "--image-json", str(file)])
+    assert check.main() == 1
+    assert "image.json has no backends, flavour" in capsys.readouterr().err
