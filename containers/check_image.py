@@ -3,14 +3,14 @@
 
 One line for each proof; the first promise that is not kept ends it with status 1. What
 imports torch runs in processes of its own, with a time limit. Without a GPU, NCCL is
-proved to be built in and to load; with two, it reduces as the others do.
+proved to be built in and to load; with one it reduces on that, with two as the others.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import importlib
+import importlib.util
 import json
 import os
 import re
@@ -26,7 +26,6 @@ from typing import Any
 
 TIME_LIMIT = 120.0  # seconds for each process, on a machine that is busy
 RANKS = 2
-SUM = [3.0] * 4  # of what the ranks reduce: 1 and 2
 KEYS = {
     *("flavour", "python", "torch", "backends", "rpc"),
     *("horovod", "packages", "programs"),
@@ -47,6 +46,10 @@ ENVIRONMENT = {
     "I_MPI_FABRICS": "shm",
     "I_MPI_HYDRA_BOOTSTRAP": "fork",
 }
+
+
+# The host brings them where it has GPUs.
+DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
 class Broken(Exception):
@@ -91,6 +94,9 @@ def proofs(promise: dict[str, Any]) -> Iterator[str]:
         if facts[what] != promise[what]:
             raise Broken(f"{what}: promised {promise[what]}, found {facts[what]}")
         yield f"{what} {facts[what]}"
+    if facts["cuda"]:
+        yield f"CUDA {facts['cuda']}, NCCL {facts['nccl']}"
+    yield f"linkage: {len(linked())} libraries of torch and Horovod find all they need"
     for package, version in facts["packages"].items():
         yield f"import {package} {version}"
     run([sys.executable, "-m", "pip", "check"])
@@ -102,25 +108,50 @@ def proofs(promise: dict[str, Any]) -> Iterator[str]:
 
     yield contains("torch.distributed", promise["backends"], facts["backends"])
     for backend in promise["backends"]:
-        if backend == "nccl" and facts["gpus"] < RANKS:
-            yield f"nccl {facts['nccl']} loads; too few GPUs here to reduce on"
-        else:
+        if ranks := ranks_over(backend, facts["gpus"]):
             mpi = backend == "mpi"
-            run([*mpirun(), *part("mpi")] if mpi else part("spawn", backend))
-            yield f"{backend}: init_process_group, all-reduce of {RANKS} ranks"
+            alone = part("spawn", backend, str(ranks))
+            run([*mpirun(ranks), *part("mpi")] if mpi else alone)
+            yield f"{backend}: init_process_group, all-reduce of {ranks} ranks"
+        else:
+            yield f"{backend}: loads; no GPU here to reduce on"
     if promise["rpc"]:
-        run(part("spawn", "rpc"))
+        run(part("spawn", "rpc", str(RANKS)))
         yield f"rpc: a call between {RANKS} ranks"
 
     report = run(["horovodrun", "--check-build"])
     built = re.findall(r"\[X\] (\w+)", report.partition("Tensor Operations:")[2])
     yield contains("horovod", promise["horovod"], [name.lower() for name in built])
     for operation in promise["horovod"]:
-        if operation == "nccl" and facts["gpus"] < RANKS:
-            yield "horovod over nccl is built in; too few GPUs here to reduce on"
+        if ranks := ranks_over(operation, facts["gpus"]):
+            run_horovod(operation, ranks)
+            yield f"horovod over {operation}: all-reduce of {ranks} ranks"
         else:
-            run_horovod(operation)
-            yield f"horovod over {operation}: all-reduce of {RANKS} ranks"
+            yield f"horovod over {operation}: loads; no GPU here to reduce on"
+
+
+def ranks_over(carrier: str, gpus: int) -> int:
+    """How many ranks can reduce over it here."""
+    return min(RANKS, gpus) if carrier == "nccl" else RANKS
+
+
+def linked() -> list[Path]:
+    """The libraries of torch and Horovod.
+
+    Raises:
+        Broken: one of them is linked with something that is not there.
+    """
+    libraries = []
+    for package in ("torch", "horovod"):
+        found = importlib.util.find_spec(package)
+        for folder in found.submodule_search_locations or [] if found else []:
+            libraries += sorted(Path(folder).rglob("*.so"))
+    for library in libraries:
+        for line in run(["ldd", str(library)]).splitlines():
+            name, _, place = line.strip().partition(" => ")
+            if place == "not found" and name not in DRIVER:
+                raise Broken(f"{library} is linked with {name}, which is not there")
+    return libraries
 
 
 def contains(what: str, promised: list[str], found: list[str]) -> str:
@@ -130,20 +161,20 @@ def contains(what: str, promised: list[str], found: list[str]) -> str:
     return f"{what}: {', '.join(found)} built in"
 
 
-def run_horovod(operation: str) -> None:
+def run_horovod(operation: str, ranks: int) -> None:
     controller = CONTROLLERS[operation]
-    launcher = mpirun()
+    launcher = mpirun(ranks)
     if controller == "gloo":
         # Its cache would lie in a home that may be read-only.
-        launcher = ["horovodrun", "--gloo", "--disable-cache", "-np", str(RANKS)]
+        launcher = ["horovodrun", "--gloo", "--disable-cache", "-np", str(ranks)]
     settings = {"HOROVOD_CONTROLLER": controller}
     if operation != "nccl":
         settings["HOROVOD_CPU_OPERATIONS"] = operation
-    run([*launcher, *part("horovod", operation)], settings)
+    run([*launcher, *part("horovod", operation, str(ranks))], settings)
 
 
-def mpirun() -> list[str]:
-    return ["mpirun", "-n", str(RANKS)]
+def mpirun(ranks: int) -> list[str]:
+    return ["mpirun", "-n", str(ranks)]
 
 
 def part(*name: str) -> list[str]:
@@ -199,6 +230,7 @@ def print_facts(*packages: str) -> None:
         # Without what a build adds to the release: +cpu, +cu130.
         "torch": torch.__version__.partition("+")[0],
         "flavour": "cuda" if torch.version.cuda else "cpu",
+        "cuda": torch.version.cuda,
         "gpus": torch.cuda.device_count(),
         "nccl": ".".join(map(str, nccl)),
         "backends": backends,
@@ -229,27 +261,27 @@ def import_torchvision() -> None:
     importlib.import_module("torchvision")
 
 
-def spawn(what: str) -> None:
+def spawn(what: str, ranks: str) -> None:
     from torch import multiprocessing
 
     with tempfile.TemporaryDirectory() as folder:
         target = call if what == "rpc" else reduce_over
-        arguments = (what, f"file://{folder}/meeting")
-        multiprocessing.spawn(target, arguments, nprocs=RANKS)
+        arguments = (what, f"file://{folder}/meeting", int(ranks))
+        multiprocessing.spawn(target, arguments, nprocs=int(ranks))
 
 
-def call(rank: int, _: str, meeting: str) -> None:
+def call(rank: int, _: str, meeting: str, ranks: int) -> None:
     import torch
     from torch.distributed import rpc
 
     options = rpc.TensorPipeRpcBackendOptions(init_method=meeting)
-    rpc.init_rpc(str(rank), rank=rank, world_size=RANKS, rpc_backend_options=options)
-    other = str((rank + 1) % RANKS)
-    expect(rpc.rpc_sync(other, torch.add, (torch.ones(4), 2)).tolist(), SUM)
+    rpc.init_rpc(str(rank), rank=rank, world_size=ranks, rpc_backend_options=options)
+    other = str((rank + 1) % ranks)
+    expect(rpc.rpc_sync(other, torch.add, (torch.ones(4), 2)).tolist(), [3.0] * 4)
     rpc.shutdown()
 
 
-def reduce_over(rank: int, backend: str, meeting: str | None) -> None:
+def reduce_over(rank: int, backend: str, meeting: str | None, ranks: int) -> None:
     import torch
     from torch import distributed
 
@@ -258,25 +290,30 @@ def reduce_over(rank: int, backend: str, meeting: str | None) -> None:
         rank = distributed.get_rank()
     else:
         distributed.init_process_group(
-            backend, init_method=meeting, rank=rank, world_size=RANKS
+            backend, init_method=meeting, rank=rank, world_size=ranks
         )
-    expect(distributed.get_world_size(), RANKS)
+    expect(distributed.get_world_size(), ranks)
     tensor = torch.full((4,), rank + 1.0, device=device(backend, rank))
     distributed.all_reduce(tensor)
-    expect(tensor.tolist(), SUM)
+    expect(tensor.tolist(), sums(ranks))
     distributed.destroy_process_group()
 
 
-def reduce_horovod(operation: str) -> None:
+def reduce_horovod(operation: str, ranks: str) -> None:
     import horovod.torch as horovod
     import torch
 
     horovod.init()
     rank = horovod.rank()
-    expect(horovod.size(), RANKS)
+    expect(horovod.size(), int(ranks))
     tensor = torch.full((4,), rank + 1.0, device=device(operation, rank))
-    expect(horovod.allreduce(tensor, op=horovod.Sum).tolist(), SUM)
+    expect(horovod.allreduce(tensor, op=horovod.Sum).tolist(), sums(int(ranks)))
     horovod.shutdown()
+
+
+def sums(ranks: int) -> list[float]:
+    """What ranks get that reduce four times their number, counted from one."""
+    return [ranks * (ranks + 1) / 2] * 4
 
 
 def device(carrier: str, rank: int) -> str:
@@ -291,7 +328,7 @@ def expect(found: object, wanted: object) -> None:
 PARTS: dict[str, Callable[..., None]] = {
     "facts": print_facts,
     "spawn": spawn,
-    "mpi": functools.partial(reduce_over, 0, "mpi", None),
+    "mpi": functools.partial(reduce_over, 0, "mpi", None, RANKS),
     "horovod": reduce_horovod,
 }
 

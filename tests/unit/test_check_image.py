@@ -39,13 +39,18 @@ def check() -> ModuleType:
 
 
 def proofs(
-    check: ModuleType, monkeypatch: pytest.MonkeyPatch, facts: dict, **promise: Any
+    check: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    facts: dict,
+    linkage: str = "\tlibc.so.6 => /lib/libc.so.6 (0x00007f)\n",
+    **promise: Any,
 ) -> list[str]:
     """What is proved of an image with these facts, whose commands all succeed."""
     known = {
         "packages": {"numpy": "2"},
+        "cuda": None,
         "gpus": 0,
-        "nccl": None,
+        "nccl": "",
         "backends": ["gloo"],
         **{key: PROMISE[key] for key in ("flavour", "python", "torch")},
     }
@@ -53,7 +58,9 @@ def proofs(
 
     def run(command: list[str], settings: dict[str, str] | None = None) -> str:
         if "--check-build" in command:
-            return "Tensor Operations:\n    [ ] NCCL\n    [X] Gloo\n"
+            return "Tensor Operations:\n    [ ] CCL\n    [X] NCCL\n    [X] Gloo\n"
+        if command[0] == "ldd":
+            return linkage
         return f"a library's own words\n{answer}\n"
 
     monkeypatch.setattr(check, "run", run)
@@ -82,7 +89,7 @@ def test_what_is_promised_is_proved(
             {"backends": ["gloo", "mpi"]},
             "torch.distributed: promised gloo, mpi, found gloo",
         ),
-        ({}, {"horovod": ["mpi"]}, "horovod: promised mpi, found gloo"),
+        ({}, {"horovod": ["mpi"]}, "horovod: promised mpi, found nccl, gloo"),
         ({}, {"programs": ["no-such-run"]}, "program no-such-run: .* not on PATH"),
     ],
 )
@@ -97,12 +104,38 @@ def test_a_promise_that_is_not_kept_is_named(
         proofs(check, monkeypatch, facts, **promise)
 
 
-def test_without_gpus_nccl_is_only_loaded(
-    check: ModuleType, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("gpus", "alone", "by_horovod"),
+    [
+        (0, "loads; no GPU here to reduce on", "loads; no GPU here to reduce on"),
+        (1, "init_process_group, all-reduce of 1 ranks", "all-reduce of 1 ranks"),
+        (8, "init_process_group, all-reduce of 2 ranks", "all-reduce of 2 ranks"),
+    ],
+)
+def test_nccl_reduces_on_what_gpus_there_are(
+    check: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    gpus: int,
+    alone: str,
+    by_horovod: str,
 ) -> None:
-    facts = {"backends": ["nccl"], "nccl": "2.29.7"}
-    shown = proofs(check, monkeypatch, facts, backends=["nccl"])
-    assert "nccl 2.29.7 loads; too few GPUs here to reduce on" in shown
+    facts = {"backends": ["nccl"], "nccl": "2.29.7", "cuda": "13.0", "gpus": gpus}
+    shown = proofs(check, monkeypatch, facts, backends=["nccl"], horovod=["nccl"])
+    assert "CUDA 13.0, NCCL 2.29.7" in shown
+    assert f"nccl: {alone}" in shown
+    assert f"horovod over nccl: {by_horovod}" in shown
+
+
+@pytest.mark.parametrize("name", ["libmpi.so.12", "libcuda.so.1"])
+def test_only_the_driver_may_be_missing(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    linkage = f"\t{name} => not found\n"
+    if name in check.DRIVER:
+        assert proofs(check, monkeypatch, {}, linkage)
+        return
+    with pytest.raises(check.Broken, match=r"linked with libmpi\.so\.12, which is not"):
+        proofs(check, monkeypatch, {}, linkage)
 
 
 def test_a_command_that_does_not_end_is_ended(
