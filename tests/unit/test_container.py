@@ -49,16 +49,16 @@ def test_the_driver_comes_in_only_for_gpus(gpus: bool) -> None:
 def test_environment_is_made_from_nothing() -> None:
     inherited = {
         "PATH": "/usr/bin",
-        "HOME": "/home/me",
+        "HOME": "/u/me",
         "APPTAINER_TMPDIR": "/scratch",
-        "PYTHONPATH": "/home/me/site",
+        "PYTHONPATH": "/u/me/site",
         "LD_LIBRARY_PATH": "/opt/lib",
         "SECRET": "1",
     }
     found = environment_for({"OMP_NUM_THREADS": "1", "PYTHONPATH": "/r/src"}, inherited)
     assert found == {
         "PATH": "/usr/bin",
-        "HOME": "/home/me",
+        "HOME": "/u/me",
         "APPTAINER_TMPDIR": "/scratch",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": "/r/src",
