@@ -23,6 +23,7 @@ Include: python3
 %files
     {{ wheels }} /opt/rankbench/wheels
     containers/INPUT /opt/rankbench/input.sh
+    containers/mpirun /usr/bin/mpirun
     containers/torch.py /usr/lib/python3/dist-packages/torch.py
 
 %post
@@ -45,7 +46,7 @@ cuda = types.SimpleNamespace(is_available=lambda: False)
 distributed = types.SimpleNamespace(
     is_available=lambda: True,
     is_gloo_available=lambda: True,
-    is_mpi_available=lambda: False,
+    is_mpi_available=lambda: True,
     is_nccl_available=lambda: False,
     rpc=types.SimpleNamespace(is_available=lambda: True),
 )
@@ -59,11 +60,10 @@ PROMISE = {
     "python": "3.11",
     "requirements": {"cpu": ["cpu.txt"]},
     "torch": "2.13.0",
-    "backends": ["gloo"],
     "rpc": True,
     "horovod": [],
     "packages": [],
-    "programs": ["python3"],
+    "programs": ["python3", "mpirun"],
 }
 
 
@@ -76,15 +76,18 @@ def write_containers(folder: Path, *names: str) -> Path:
     for file in ("cpu.txt", "sources.txt"):
         (folder / "requirements" / file).write_text("")
     (folder / "torch.py").write_text(TORCH)
+    (folder / "mpirun").write_text("#!/bin/sh\n")
+    (folder / "mpirun").chmod(0o755)
     (folder / "check_image.py").write_text("print('ok')\n")
     entries = {}
     for name in names:
         (folder / f"{name}.sh").write_text("true\n")
         (folder / f"{name}.def").write_text(DEFINITION.replace("INPUT", f"{name}.sh"))
-        inputs = [f"{name}.sh", "torch.py", "check_image.py"]
+        inputs = [f"{name}.sh", "torch.py", "mpirun", "check_image.py"]
         entries[name] = {
             **PROMISE,
             "serves": {"cpu": SERVES[name]},
+            "backends": SERVES[name][-1:],
             "definition": f"{name}.def",
             "inputs": inputs,
         }

@@ -123,8 +123,8 @@ def test_image_has_its_provenance_beside_it(built: Images) -> None:
     assert set(known["inputs"]) >= {"gloo.def", "gloo.sh", "requirements/cpu.txt"}
     assert known["apptainer"].startswith("apptainer version")
     assert "bash" in known["packages"]["dpkg"]
-    assert known["facts"]["backends"] == ["gloo"]
-    assert known["facts"]["programs"] == {"python3": True}
+    assert known["facts"]["backends"] == ["gloo", "mpi"]
+    assert known["facts"]["programs"] == {"mpirun": True, "python3": True}
     steps = list(known["steps"])
     assert steps == [*("fetch", "bootstrap", "%post", "%test", "squash"), *steps[5:]]
     assert sum(known["steps"].values()) == pytest.approx(known["seconds"], abs=1)
@@ -215,10 +215,10 @@ def test_workflow_rebuilds_one_whose_input_has_changed(
 
     gloo.write_text("make-it-fail\n")
     assert "images to make:\n  gloo-cpu  changed: gloo.sh\n" in make(workflow, "-n")
-    said = make(workflow, status=1)
-    assert "image gloo-cpu: %post failed after" in said
-    assert "making the image mpi-cpu" not in said
-    assert "  gloo-cpu  changed: gloo.sh\n" in make(workflow, "-n")
+    for _ in range(2):  # what has failed is tried again
+        said = make(workflow, status=1)
+        assert "image gloo-cpu: %post failed after" in said
+        assert "making the image mpi-cpu" not in said
     after = files(built.dir, "gloo-cpu"), files(built.dir, "mpi-cpu")
     assert after == before
 

@@ -6,26 +6,30 @@ import hashlib
 import io
 import json
 import os
+import queue
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from filelock import FileLock
 
 from rankbench.launch.images import checks
-from rankbench.launch.images.build import Work
+from rankbench.launch.images.build import make_image
 from rankbench.launch.images.fetch import fetched
 from rankbench.launch.images.store import (
     Image,
-    check_sif,
     load_images,
     read_given,
     read_sidecar,
     reason_to_make,
     request_image,
 )
+from rankbench.launch.images.verify import check_sif
+from rankbench.launch.images.work import Work
 from tiny_images import write_containers
 
 pytestmark = pytest.mark.unit
@@ -68,7 +72,7 @@ def test_names_and_places(containers: Path, image_dir: Path) -> None:
     assert gloo.sidecar == image_dir / "gloo-cpu.json"
     assert gloo.definition == containers / "gloo.def"
     assert list(gloo.inputs) == [
-        *("check_image.py", "gloo.def", "gloo.sh"),
+        *("check_image.py", "gloo.def", "gloo.sh", "mpirun"),
         *("requirements/cpu.txt", "requirements/sources.txt", "torch.py"),
     ]
 
@@ -125,11 +129,13 @@ def test_request_is_newer_exactly_if_there_is_something_to_make(
     (containers / "gloo.sh").write_text("false\n")
     changed = load(containers, image_dir)["gloo-cpu"]
     assert request_image(changed)
-    # The build fails, and Snakemake puts back the old sidecar, as a new file.
+    # The build fails, and Snakemake puts back the old sidecar, as a new file. It looks
+    # at the content of requests, too.
     os.utime(image.sidecar)
-    before = image.request.stat().st_mtime_ns
+    before = image.request.read_bytes()
     assert request_image(changed)
-    assert image.request.stat().st_mtime_ns > before
+    assert image.request.read_bytes() != before
+    assert image.request.stat().st_mtime_ns >= image.sidecar.stat().st_mtime_ns
 
 
 def test_reasons_to_make(containers: Path, image_dir: Path) -> None:
@@ -342,3 +348,26 @@ def test_downloads_are_complete_or_not_there(
     with fetched(image, log=print) as folder:
         assert [path.name for path in folder.iterdir()] == ["one.whl"]
     assert (place / "one.whl").exists()
+
+
+def test_second_builder_waits_and_takes_what_the_first_has_made(
+    containers: Path, image_dir: Path
+) -> None:
+    image = load(containers, image_dir)["gloo-cpu"]
+    image.request.parent.mkdir(parents=True)
+    told: queue.Queue[str] = queue.Queue()
+    with ThreadPoolExecutor() as pool:
+        with FileLock(image.request.with_suffix(".lock")):
+            second = pool.submit(
+                make_image,
+                image,
+                mirror="http://localhost:1",
+                log_path=image_dir / "log",
+                tell=told.put,
+            )
+            assert told.get(timeout=30).endswith("waiting: another process makes it")
+            pretend_built(image)
+            os.utime(image.sidecar, ns=(0, 0))
+        assert second.result(timeout=30)["recipe"] == image.recipe
+    # Snakemake sees by its time that it is as it is wanted.
+    assert image.sidecar.stat().st_mtime_ns > 0

@@ -48,3 +48,5 @@ RESULTS += [
 wildcard_constraints:
     cell=r"[^/]+",
     data=r"[a-z0-9_]+",
+    # A request is no image, though it has the same name.
+    image=r"[^/]+",

@@ -13,7 +13,7 @@ from rankbench.launch.claim import claim_next, open_claims, read_owner
 from rankbench.launch.code import describe_code
 from rankbench.launch.gate import has_gate
 from rankbench.launch.images.checks import check_runs
-from rankbench.launch.images.store import verify_image
+from rankbench.launch.images.verify import verify_image
 from rankbench.launch.machine import machine_to_itself
 from rankbench.launch.pace import Out, Pace
 from rankbench.launch.requests import Request, read_request

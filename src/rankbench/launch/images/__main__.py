@@ -9,15 +9,16 @@ import signal
 import sys
 from pathlib import Path
 
-from rankbench.launch.images.build import Work, make_image, verify
+from rankbench.launch.images.build import make_image
 from rankbench.launch.images.store import (
     Image,
-    check_sif,
     load_images,
     read_given,
     read_sidecar,
     reason_to_make,
 )
+from rankbench.launch.images.verify import check_sif, prove
+from rankbench.launch.images.work import Work
 
 CONTAINERS = Path("containers")
 
@@ -57,7 +58,7 @@ def build(image: Image, arguments: argparse.Namespace) -> None:
 def test(image: Image, arguments: argparse.Namespace) -> None:
     """Compare the file with its sidecar, and hold it to what it promises."""
     check_sif(image)
-    verify(image, image.file, Work(image, sys.stdout, _tell))
+    prove(image, image.file, Work(image, sys.stdout, _tell))
     print(f"{image.name}: {image.file} is as it was built, and keeps its promises")
 
 

@@ -2,111 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import tempfile
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TextIO
 
 from filelock import FileLock, Timeout
 
-from rankbench.launch.environment import SOURCE
 from rankbench.launch.images import apptainer, checks
 from rankbench.launch.images.fetch import fetched
 from rankbench.launch.images.store import (
     SIDECAR_VERSION,
-    TEST,
     Image,
     Sidecar,
-    check_sif,
     hash_file,
     reason_to_make,
 )
+from rankbench.launch.images.verify import ask_facts, check_sif, list_packages, prove
+from rankbench.launch.images.work import Work
 from rankbench.launch.processes import end_descendants
 from rankbench.record import write_json
 
 # GiB that a build takes at its largest, unpacked; and that its downloads and the image
 # take, which stay.
 SPACE = {"cpu": (5.0, 1.5), "cuda": (30.0, 10.0)}
-
-# What Apptainer says when a step begins.
-_STEPS = {
-    "Starting build": "bootstrap",
-    "Running post scriptlet": "%post",
-    "Running testscript": "%test",
-    "Creating SIF file": "squash",
-}
-
-# Every image has one.
-_INSIDE = "/mnt"
-
-
-@dataclass
-class Work:
-    """One image in the making: its log, and how far it is.
-
-    Attributes:
-        steps: seconds of each step, the last one unfinished.
-    """
-
-    image: Image
-    log: TextIO
-    tell: Callable[[str], None]
-    steps: dict[str, float] = field(default_factory=dict)
-    _begun: float = field(default_factory=time.monotonic)
-    _step_begun: float = 0.0
-
-    @property
-    def seconds(self) -> float:
-        return time.monotonic() - self._begun
-
-    def say(self, text: str) -> None:
-        line = f"{self.image.name}  {self.seconds:4.0f} s  {text}"
-        print(f"== {line}", file=self.log, flush=True)
-        self.tell(line)
-
-    def begin(self, step: str) -> None:
-        self.end()
-        self.steps[step], self._step_begun = 0.0, time.monotonic()
-        self.say(step)
-
-    def end(self) -> None:
-        if self.steps:
-            seconds = time.monotonic() - self._step_begun
-            self.steps[next(reversed(self.steps))] = round(seconds, 1)
-
-    def follow(self, lines: Iterable[str]) -> None:
-        """Write what Apptainer says to the log, and tell of the steps.
-
-        Raises:
-            ValueError: it failed; by what it said, or its last words.
-        """
-        said: list[str] = []
-        try:
-            for line in lines:
-                self.log.write(line)
-                said.append(line)
-                self._notice(line)
-        except subprocess.CalledProcessError:
-            text = "".join(said)
-            cause = checks.diagnose(text) or "it says:\n  " + checks.last_words(
-                text, lines=5
-            ).replace("\n", "\n  ")
-            raise ValueError(cause) from None
-
-    def _notice(self, line: str) -> None:
-        for sign, step in _STEPS.items():
-            if line.startswith("INFO:") and sign in line and step not in self.steps:
-                self.begin(step)
-        if line.startswith("== "):
-            # What %post says of its own progress; how long it took stands before it.
-            self.say(f"%post: {line.rstrip().rpartition(': ')[2]}")
 
 
 def make_image(
@@ -145,7 +65,7 @@ def make_image(
             return _make(work, mirror)
         except (ValueError, OSError) as error:
             step = next(reversed(work.steps), "preparation")
-            work.say(f"{step} failed: {error}")
+            print(f"== {step} failed: {error}", file=log)
             raise ValueError(
                 f"image {image.name}: {step} failed after {work.seconds:.0f} s: "
                 f"{error}\n  log: {log_path}"
@@ -153,46 +73,6 @@ def make_image(
         finally:
             # Apptainer removes what it has unpacked when it is told to end.
             end_descendants(grace=60)
-
-
-def verify(image: Image, sif: Path, work: Work) -> dict[str, Any]:
-    """Hold an image to what it promises; returns what was found in it.
-
-    Raises:
-        ValueError: a promise is not kept.
-    """
-    gpu = ("--nv",) if _has_gpu(image) else ()
-    with tempfile.TemporaryDirectory() as folder:
-        Path(folder, TEST).write_bytes((image.containers / TEST).read_bytes())
-        write_json(Path(folder, "image.json"), image.promise)
-        test = ["python3", f"{_INSIDE}/{TEST}", "--image-json", f"{_INSIDE}/image.json"]
-        binds = [f"{folder}:{_INSIDE}:ro"]
-        options = [*apptainer.APART, *gpu]
-        work.follow(apptainer.execute(sif, test, binds=binds, options=options))
-    return ask_facts(image, sif)
-
-
-def ask_facts(image: Image, sif: Path) -> dict[str, Any]:
-    """What planning must know of an image, found by the project's own code in it.
-
-    Raises:
-        ValueError: it differs from what the image promises.
-    """
-    probe = ["python3", "-m", "rankbench.rank.probe", *image.promise["programs"]]
-    options = [*apptainer.APART, "--env", f"PYTHONPATH={_INSIDE}"]
-    said = _ask(sif, probe, binds=[f"{SOURCE}:{_INSIDE}:ro"], options=options)
-    facts: dict[str, Any] = json.loads(said.splitlines()[-1])
-    # Of this machine, not of the image.
-    for key in ("cores", "cuda_devices"):
-        facts.pop(key, None)
-    broken = [
-        f"{key}: promised {image.promise[key]}, found {facts[key]}"
-        for key, kept in _kept(image.promise, facts).items()
-        if not kept
-    ]
-    if broken:
-        raise ValueError(f"it is not as images.yaml promises: {'; '.join(broken)}")
-    return facts
 
 
 def _make(work: Work, mirror: str) -> Sidecar:
@@ -204,12 +84,13 @@ def _make(work: Work, mirror: str) -> Sidecar:
     try:
         sif = _obtain(work, mirror, beside)
         work.begin("verify")
-        facts = verify(image, sif, work) if image.given else ask_facts(image, sif)
+        sha256 = _check_given(image, sif)
+        facts = prove(image, sif, work) if image.given else ask_facts(image, sif)
         work.begin("provenance")
         sidecar: Sidecar = {
             "schema": SIDECAR_VERSION,
             "name": image.name,
-            "sha256": hash_file(sif),
+            "sha256": sha256,
             "bytes": sif.stat().st_size,
             "recipe": image.recipe,
             "definition": image.promise["definition"] if image.definition else None,
@@ -220,12 +101,6 @@ def _make(work: Work, mirror: str) -> Sidecar:
             "facts": facts,
             "packages": list_packages(sif),
         }
-        if image.given and image.given.sha256 not in (None, sidecar["sha256"]):
-            raise ValueError(
-                f"{sif} has the SHA-256 {sidecar['sha256']}, the site key images: "
-                f"{image.name} says {image.given.sha256}: take the right file, or "
-                "correct the key if this one is trusted"
-            )
         work.end()
         sidecar |= {"seconds": round(work.seconds, 1), "steps": work.steps}
         # Never a sidecar beside a file that it does not describe.
@@ -267,47 +142,16 @@ def _obtain(work: Work, mirror: str, beside: Path) -> Path:
     return beside
 
 
-def list_packages(sif: Path) -> dict[str, dict[str, str]]:
-    """Packages and their versions: of Debian, and of the Python of the ranks."""
-    dpkg = _ask(sif, ["dpkg-query", "-W", "-f", "${Package} ${Version}\\n"])
-    return {
-        "dpkg": dict(line.split() for line in dpkg.splitlines()),
-        "pip": json.loads(_ask(sif, ["python3", "-c", _LIST])),
-    }
-
-
-# What `pip list` lists, also where there is no pip.
-_LIST = """
-import importlib.metadata, json
-found = importlib.metadata.distributions()
-print(json.dumps({one.metadata["Name"]: one.version for one in found}))
-"""
-
-
-def _ask(sif: Path, command: list[str], **settings: Any) -> str:
-    """What a command in the image prints."""
-    said: list[str] = []
-    try:
-        said.extend(apptainer.execute(sif, command, stream="stdout", **settings))
-    except subprocess.CalledProcessError:
-        shown = " ".join(command)
-        raise ValueError(f"`{shown}` fails in the image: see above") from None
-    return "".join(said)
-
-
-def _kept(promise: dict[str, Any], facts: dict[str, Any]) -> dict[str, bool]:
-    """For each promise that the facts speak of, whether it is kept."""
-    return {
-        "torch": facts["torch"].partition("+")[0] == promise["torch"],
-        "backends": set(promise["backends"]) <= set(facts["backends"]),
-        "rpc": facts["rpc"] or not promise["rpc"],
-        "horovod": set(promise["horovod"]) <= set(facts["horovod"]),
-        "programs": all(facts["programs"].values()),
-    }
-
-
-def _has_gpu(image: Image) -> bool:
-    return image.flavour == "cuda" and os.path.exists("/dev/nvidiactl")
+def _check_given(image: Image, sif: Path) -> str:
+    """SHA-256 of the file: before anything in it is run, the one that is trusted."""
+    found = hash_file(sif)
+    if image.given and image.given.sha256 not in (None, found):
+        raise ValueError(
+            f"{sif} has the SHA-256 {found}, the site key images: {image.name} says "
+            f"{image.given.sha256}: take the right file, or correct the key if this "
+            "one is trusted"
+        )
+    return found
 
 
 @contextmanager

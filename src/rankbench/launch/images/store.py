@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rankbench.record import read_json, write_atomically, write_if_changed
+from rankbench.launch.images.given import Given, parse_given
+from rankbench.record import read_json, write_json
 
 SIDECAR_VERSION = 1
 
@@ -30,28 +31,7 @@ TEST = "check_image.py"
 # Of the requirements the file that every image takes, with what has no wheels.
 SOURCES = "sources.txt"
 
-# A tag can be moved to other bytes: a digest cannot.
-_PINNED = re.compile(r"(docker|oras)://\S+@sha256:[0-9a-f]{64}")
-_SHA256 = re.compile(r"[0-9a-f]{64}")
-
 Sidecar = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """An image that the site has instead of one that is built.
-
-    Attributes:
-        file: a SIF file that is used where it lies; None for a `source`.
-        source: a URI with a digest that it is pulled from; None for a `file`.
-        sha256: of the SIF file; None where only the digest of the source is known.
-        promise: what it promises otherwise than the entry in images.yaml.
-    """
-
-    file: str | None
-    source: str | None
-    sha256: str | None
-    promise: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,59 +160,11 @@ def reason_to_make(image: Image) -> str | None:
     return None
 
 
-def check_sif(image: Image) -> Sidecar:
-    """Read the whole file and compare it with its sidecar.
-
-    Returns:
-        The sidecar.
-
-    Raises:
-        ValueError: as `verify_image`.
-    """
-    verify_image(image.describe())
-    known: Sidecar = read_json(image.sidecar)
-    return known
-
-
-def verify_image(planned: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the whole file of an image and compare it with its sidecar.
-
-    Args:
-        planned: what `Image.describe` says; a job has it from the plan.
-
-    Returns:
-        name, file, recipe and sha256 of the image.
-
-    Raises:
-        ValueError: the file or its sidecar is missing, or they do not belong together;
-            says what to do.
-    """
-    name, file, sidecar = (planned[key] for key in ("name", "file", "sidecar"))
-    known = read_json(Path(sidecar)) if Path(sidecar).exists() else {}
-    if known.get("recipe") != planned["recipe"]:
-        raise ValueError(
-            f"image {name}: {sidecar} is missing or of another definition, so nothing "
-            "says what the file should be: `snakemake images` makes it"
-        )
-    if not Path(file).exists():
-        raise ValueError(
-            f"image {name}: {file} is missing: `snakemake images` makes it"
-        )
-    found = hash_file(Path(file))
-    if found != known["sha256"]:
-        raise ValueError(
-            f"image {name}: {file} is not the file that was verified: its SHA-256 is "
-            f"{found[:12]}..., {sidecar} says {known['sha256'][:12]}...: put the right "
-            f"file back, or remove {sidecar} and `snakemake images` makes it anew"
-        )
-    return {"name": name, "file": file, "recipe": known["recipe"], "sha256": found}
-
-
 def request_image(image: Image) -> bool:
     """Say which image is wanted; returns whether that is news.
 
-    The request becomes newer than the image exactly if there is something to make:
-    times of files that a checkout touches rebuild nothing.
+    The request is new exactly if there is something to make: times of files that a
+    checkout touches rebuild nothing.
     """
     wanted = {
         "name": image.name,
@@ -240,12 +172,14 @@ def request_image(image: Image) -> bool:
         "inputs": image.inputs,
         "given": None if image.given is None else asdict(image.given),
     }
-    data = (json.dumps(wanted, indent=1, sort_keys=True) + "\n").encode()
-    if reason_to_make(image) is None:
-        return write_if_changed(image.request, data)
-    # Also if it stands there already: after a build that failed Snakemake puts the
-    # sidecar back, as if it were new.
-    write_atomically(image.request, data)
+    if reason_to_make(image) is None and image.request.exists():
+        asked = read_json(image.request)
+        if all(asked.get(key) == value for key, value in wanted.items()):
+            return False
+    # Also if it stands there already, and with another content: after a build that
+    # failed Snakemake puts the sidecar back as if it were new, and takes a request that
+    # reads as before for done.
+    write_json(image.request, {**wanted, "asked": datetime.now(UTC).isoformat()})
     return True
 
 
@@ -275,7 +209,7 @@ def _load_image(
     image_dir: Path,
     raw: Mapping[str, Any] | None,
 ) -> Image:
-    given = None if raw is None else _read_given(name, raw)
+    given = None if raw is None else parse_given(name, raw)
     changes = {} if given is None else given.promise
     promise = {**entry, **changes, "name": name, "flavour": flavour}
     promise.pop("serves", None)
@@ -300,26 +234,6 @@ def _load_image(
         request=image_dir / ".recipes" / f"{name}.json",
         given=given,
     )
-
-
-def _read_given(name: str, raw: Mapping[str, Any]) -> Given:
-    key = f"site key images: {name}"
-    promise = dict(raw.get("promise") or {})
-    file, source, sha256 = (raw.get(part) for part in ("file", "source", "sha256"))
-    if (file is None) == (source is None):
-        raise ValueError(f"{key}: give either `file` (a path) or `source` (a URI)")
-    if sha256 is not None and not _SHA256.fullmatch(sha256):
-        raise ValueError(f"{key}: sha256: expected 64 digits of 0-9a-f, got {sha256!r}")
-    if file is not None:
-        if sha256 is None:
-            raise ValueError(f"{key}: sha256 is missing: `sha256sum {file}` prints it")
-        return Given(file, None, sha256, promise)
-    if not _PINNED.fullmatch(str(source)):
-        raise ValueError(
-            f"{key}: source: {source!r} names no digest, and what a tag means changes: "
-            "give docker://NAME@sha256:DIGEST or oras://NAME@sha256:DIGEST"
-        )
-    return Given(None, source, sha256, promise)
 
 
 def _hash_input(path: Path, name: str) -> str:
