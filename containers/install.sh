@@ -2,15 +2,18 @@
 # install, build_with, environment, wheels, build, promise, clean.
 
 set -euo pipefail
-export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8
 
 FILES=/opt/rankbench/build # what %files brought; gone in the end
 BUILD_PACKAGES=()
 
-# Settings of the one who builds must not change what is built.
-unset "${!PIP_@}" "${!PYTHON@}" "${!HOROVOD_@}" "${!DS_@}" MAKEFLAGS
-export HOME=/root PIP_NO_INDEX=1 PIP_FIND_LINKS="$FILES/wheels" PIP_NO_CACHE_DIR=1 \
-    PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
+# Settings of the one who builds must not change what is built; a proxy may be needed.
+for name in $(compgen -e | grep -vixE '(http|https|no)_proxy'); do
+    unset "$name"
+done
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root \
+    LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive PIP_NO_INDEX=1 PIP_NO_CACHE_DIR=1 \
+    PIP_FIND_LINKS="$FILES/wheels" PIP_DISABLE_PIP_VERSION_CHECK=1 \
+    PIP_ROOT_USER_ACTION=ignore
 # The host's /tmp is bound.
 TMPDIR="$(mktemp -d)"
 export TMPDIR
@@ -31,10 +34,8 @@ quieten_builder() {
 }
 quieten_builder || true
 
-# Debian packages that stay.
-install() {
-    step "installing Debian packages"
-    cat >/etc/dpkg/dpkg.cfg.d/rankbench <<END
+# Nothing but what is asked for, without documentation and translations.
+cat >/etc/dpkg/dpkg.cfg.d/rankbench <<END
 force-unsafe-io
 path-exclude=/usr/share/doc/*
 path-include=/usr/share/doc/*/copyright
@@ -42,21 +43,26 @@ path-exclude=/usr/share/info/*
 path-exclude=/usr/share/locale/*
 path-exclude=/usr/share/man/*
 END
-    cat >/etc/apt/apt.conf.d/rankbench <<END
+cat >/etc/apt/apt.conf.d/rankbench <<END
 APT::Install-Recommends "false";
 APT::AutoRemove::SuggestsImportant "false";
 Acquire::Languages "none";
 Acquire::Retries "3";
 Binary::apt-get::quiet "2";
 END
-    apt-get update
+apt-get update
+
+# Debian packages that stay.
+install() {
+    step "installing Debian packages"
     apt-get install -y "$@" >/dev/null
 }
 
 # Debian packages that only this build needs.
 build_with() {
+    step "installing Debian packages to build with"
     BUILD_PACKAGES+=("$@")
-    install "$@"
+    apt-get install -y "$@" >/dev/null
 }
 
 # The Python of the ranks, in /opt/venv: environment [OPTION OF VENV]...
