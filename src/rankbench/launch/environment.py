@@ -17,6 +17,7 @@ _PASSED_NATIVE = (
     "LD_LIBRARY_PATH",
     "VIRTUAL_ENV",
     "CUDA_HOME",
+    "I_MPI_ROOT",
 )
 _PASSED_PREFIXES = ("NCCL_", "GLOO_", "TP_", "TORCH_", "UCX_", "FI_", "RANKBENCH_TEST_")
 
