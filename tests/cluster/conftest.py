@@ -1,0 +1,56 @@
+"""The cluster that these tests share."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pretend_cluster import Cluster
+from pretend_host import PretendError
+from pretend_updown import check_machine, down, up
+
+USER = os.environ.get("PRETEND_USER", "rankbench")
+
+
+@pytest.fixture(scope="session")
+def machine() -> None:
+    """A machine that can have a cluster."""
+    try:
+        check_machine(USER)
+    except PretendError as error:
+        pytest.skip(f"no pretend cluster: {error}")
+
+
+@pytest.fixture(scope="session")
+def shared(machine: None) -> Iterator[Path]:
+    """A folder that login side and hosts see, and the user may write to."""
+    folder = Path(tempfile.mkdtemp(prefix="pretend-shared-"))
+    folder.chmod(0o1777)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def cluster(shared: Path) -> Iterator[Cluster]:
+    """Four hosts with Slurm; the second one's link is whole before each test."""
+    cluster = up(shared / "cluster", user=USER, shared=[shared, Path(sys.prefix)])
+    yield cluster
+    down(cluster.state)
+
+
+@pytest.fixture(scope="session")
+def python(cluster: Cluster) -> str:
+    """This Python, with torch, where the hosts' user may run it."""
+    try:
+        cluster.run(sys.executable, "-c", "import torch")
+    except PretendError as error:
+        pytest.skip(
+            f"{USER} cannot run {os.path.realpath(sys.executable)}: make the folders "
+            f"above it passable (chmod o+x), or .venv with another Python ({error})"
+        )
+    return sys.executable

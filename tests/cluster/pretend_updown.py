@@ -1,0 +1,236 @@
+"""Bringing a pretend cluster up, and taking down whatever there is of it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pretend_cluster import DESCRIPTION, MEMBER, Cluster, daemon_environment
+from pretend_host import Host, PretendError, check, start_holder, wait_until
+from slurm_conf import slurm_conf
+
+# Each program, and Debian's package with it.
+PROGRAMS = {
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "sinfo": "slurm-client",
+    "munged": "munge",
+    "ip": "iproute2",
+    "tc": "iproute2",
+    "nsenter": "util-linux",
+    "pkill": "procps",
+}
+# Reserved for measuring networks (RFC 2544), so nobody's.
+NETWORK = "198.18"
+# A controller's port is this and the third byte of its network.
+FIRST_PORT = 7000
+MOST_HOSTS = 200
+INTERFACES = Path("/sys/class/net")
+
+
+def up(
+    state: Path | None = None,
+    *,
+    hosts: int = 4,
+    cpus: int = 2,
+    user: str = "rankbench",
+    shared: Sequence[Path] = (),
+) -> Cluster:
+    """Bring a cluster up; if that fails, take down what there is of it.
+
+    state: a folder that is empty or not there, by default a temporary one. hosts: how
+    many; the first two have no core in common where the machine has two. cpus: of each
+    host, as Slurm counts. shared: folders below /tmp that hosts see too; the rest of
+    /tmp is each host's own. PretendError: why not.
+    """
+    check_machine(user)
+    if not 1 <= hosts <= MOST_HOSTS:
+        raise PretendError(f"{hosts} hosts: from 1 to {MOST_HOSTS}")
+    for folder in shared:
+        if not folder.is_dir():
+            raise PretendError(f"{folder}: to be shared, but is no folder")
+    state = Path(state or tempfile.mkdtemp(prefix="pretend-")).resolve()
+    state.mkdir(parents=True, exist_ok=True)
+    if any(state.iterdir()):
+        raise PretendError(f"{state}: not empty; take another, or `down` first")
+    try:
+        (state / DESCRIPTION).write_text("{}")
+        cluster = make_hosts(state, user, hosts, cpus, shared)
+        start_services(cluster)
+        cluster.save()
+    except BaseException as error:
+        said = ends_of_logs(state)
+        down(state)
+        if isinstance(error, PretendError):
+            raise PretendError(f"{error}{said}") from error
+        raise
+    return cluster
+
+
+def check_machine(user: str) -> None:
+    """PretendError: what the caller or the machine lacks, and the remedy."""
+    if os.geteuid() != 0:
+        raise PretendError("needs root, for namespaces and a bridge: use sudo")
+    lacking = {package for name, package in PROGRAMS.items() if not shutil.which(name)}
+    if lacking:
+        wanted = " ".join(sorted(lacking))
+        raise PretendError(
+            f"packages are missing: apt-get install --no-install-recommends {wanted}"
+        )
+    try:
+        pwd.getpwnam(user)
+    except KeyError:
+        raise PretendError(f"no user {user!r}: useradd --create-home {user}") from None
+
+
+def make_hosts(
+    state: Path, user: str, count: int, cpus: int, shared: Sequence[Path]
+) -> Cluster:
+    """Hosts with their network and files, in which nothing runs yet."""
+    state.chmod(0o755)
+    bridge = bridge_of(state)
+    network = add_bridge(bridge)
+    addresses = {f"node{at}": f"{network}.{10 + at}" for at in range(1, count + 1)}
+    write_configuration(state, network, addresses, cpus)
+    hosts = {}
+    for at, (name, address) in enumerate(addresses.items()):
+        host = Host(
+            name=name,
+            address=address,
+            link=f"{bridge}.{at + 1}",
+            cores=cores_of(at),
+            holder=start_holder(daemon_environment(state)),
+            folder=state / name,
+        )
+        host.connect(bridge)
+        host.furnish(state / "etc", [state, *(path.resolve() for path in shared)])
+        hosts[name] = host
+    return Cluster(state, user, hosts)
+
+
+def cores_of(at: int) -> str:
+    """The cores of a host, counted from 0: halves for two of them, all for others."""
+    cores = sorted(os.sched_getaffinity(0))
+    half = len(cores) // 2
+    if half and at < 2:
+        cores = cores[:half] if at == 0 else cores[half:]
+    return ",".join(map(str, cores))
+
+
+def bridge_of(state: Path) -> str:
+    """The bridge's name, from the folder alone: `down` finds it after any failure."""
+    return f"pc{zlib.crc32(str(state).encode()):08x}"
+
+
+def add_bridge(name: str) -> str:
+    """Make a bridge with a network of its own: the first three bytes of that."""
+    with open(__file__) as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # or two clusters would choose the same
+        known = check(["ip", "-4", "-oneline", "address"])
+        networks = (f"{NETWORK}.{third}" for third in range(256))
+        network = next(one for one in networks if f" {one}." not in known)
+        check(["ip", "link", "add", name, "type", "bridge"])
+        check(["ip", "address", "add", f"{network}.1/24", "dev", name])
+        check(["ip", "link", "set", name, "up"])
+    return network
+
+
+def write_configuration(
+    state: Path, network: str, addresses: Mapping[str, str], cpus: int
+) -> None:
+    for name in ("etc", "munge", "controller", "log"):
+        (state / name).mkdir()
+    machine = socket.gethostname().split(".")[0]
+    names = {"127.0.0.1": "localhost", f"{network}.1": machine}
+    names |= {address: name for name, address in addresses.items()}
+    lines = (f"{address} {name}\n" for address, name in names.items())
+    (state / "etc/hosts").write_text("".join(lines))
+    # No server to ask: who looks up an unknown name learns so at once.
+    (state / "etc/resolv.conf").write_text("")
+    memory_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
+    text = slurm_conf(
+        state=state,
+        machine=machine,
+        address=f"{network}.1",
+        port=FIRST_PORT + int(network.rpartition(".")[2]),
+        hosts=addresses,
+        cpus=cpus,
+        memory_mib=memory_mib // len(addresses),
+    )
+    (state / "slurm.conf").write_text(text)
+
+
+def start_services(cluster: Cluster) -> None:
+    """Start munge (it tells Slurm who asks), the controller, a slurmd per host."""
+    folder = cluster.state / "munge"
+    key = folder / "key"
+    key.write_bytes(secrets.token_bytes(128))
+    key.chmod(0o400)
+    files = ("socket", "key-file", "log-file", "pid-file", "seed-file")
+    options = [f"--{file}={folder / file.removesuffix('-file')}" for file in files]
+    environment = daemon_environment(cluster.state)
+    check(["munged", *options], environment)
+    check(["slurmctld"], environment)
+    for name in cluster.hosts:
+        cluster.start(name)
+    states = ("sinfo", "--noheader", "--Node", "--format=%T")
+    idle = ["idle"] * len(cluster.hosts)
+    wait_until(lambda: cluster.run(*states).split() == idle, 30, "all hosts idle")
+
+
+def ends_of_logs(state: Path) -> str:
+    ends = []
+    for log in sorted((state / "log").glob("*")):
+        lines = log.read_text(errors="replace").splitlines()[-3:]
+        ends += [f"\n{log.name}: {line}" for line in lines]
+    return "".join(ends)
+
+
+def down(state: Path) -> None:
+    """Take down what there is of the cluster of this folder, the folder included."""
+    state = state.resolve()
+    bridge = bridge_of(state)
+    ours = (state / DESCRIPTION).exists()
+    if not (ours or members(state) or (INTERFACES / bridge).exists()):
+        raise PretendError(f"{state}: no pretend cluster is there")
+    wait_until(lambda: not kill(members(state)), 20, f"processes of {state} ended")
+    for link in sorted(INTERFACES.glob(f"{bridge}*"), reverse=True):
+        # A cable may be gone already, with the host at its other end.
+        command = ("ip", "link", "delete", link.name)
+        subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
+    wait_until(lambda: not list(INTERFACES.glob(f"{bridge}*")), 10, f"{bridge} is gone")
+    if ours:
+        shutil.rmtree(state)
+
+
+def members(state: Path) -> list[int]:
+    """The cluster's living processes, known by their environment, on hosts too."""
+    mark = f"{MEMBER}={state}".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (process / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # ended, or the kernel's own
+        if mark in variables and int(process.name) != os.getpid():
+            found.append(int(process.name))
+    return found
+
+
+def kill(processes: Sequence[int]) -> Sequence[int]:
+    for process in processes:
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    return processes

@@ -1,0 +1,80 @@
+"""The configuration of a pretend cluster's Slurm, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+# Why each line is there that a plain cluster would not have, or has with another value.
+TEMPLATE = """\
+ClusterName=pretend
+SlurmctldHost={machine}({address})
+# Not Slurm's own: clusters do not meet, nor a real Slurm of this machine.
+SlurmctldPort={port}
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={state}/munge/socket
+CryptoType=crypto/munge
+StateSaveLocation={state}/controller
+SlurmctldPidFile={state}/controller/pid
+SlurmctldLogFile={state}/log/slurmctld
+SlurmdSpoolDir={state}/%n/spool
+SlurmdPidFile={state}/%n/slurmd.pid
+SlurmdLogFile={state}/log/slurmd-%n
+
+# Without cgroups, which hosts of one machine would share: processes are found by their
+# parents, and memory is limited by looking every second.
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=1
+JobAcctGatherParams=OverMemoryKill
+PropagateResourceLimits=NONE
+MpiDefault=none
+
+# More CPUs and memory may be declared than there are.
+SlurmdParameters=config_overrides
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+
+# Soon: a batch job starts, a silent host is down, a job that must end is killed, a host
+# that is back works.
+SchedulerParameters=batch_sched_delay=0
+SlurmdTimeout=20
+KillWait=5
+InactiveLimit=30
+MinJobAge=300
+ReturnToService=2
+
+NodeName=DEFAULT CPUs={cpus} RealMemory={memory_mib} State=UNKNOWN
+{nodes}
+PartitionName=DEFAULT MaxTime=INFINITE DefMemPerCPU={memory_per_cpu} State=UP
+PartitionName=pretend Nodes=ALL Default=YES OverSubscribe=NO
+"""
+
+
+def slurm_conf(
+    *,
+    state: Path,
+    machine: str,
+    address: str,
+    port: int,
+    hosts: Mapping[str, str],
+    cpus: int,
+    memory_mib: int,
+) -> str:
+    """slurm.conf of a cluster whose controller listens at `address` of `machine`.
+
+    hosts: address by name. cpus, memory_mib: of every host.
+    """
+    nodes = (f"NodeName={name} NodeAddr={where}" for name, where in hosts.items())
+    return TEMPLATE.format(
+        state=state,
+        machine=machine,
+        address=address,
+        port=port,
+        nodes="\n".join(nodes),
+        cpus=cpus,
+        memory_mib=memory_mib,
+        memory_per_cpu=memory_mib // cpus,
+    )

@@ -1,0 +1,186 @@
+"""The pretend cluster is what the other tests on it rely on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pretend_cluster import Cluster
+from pretend_host import INTERFACE, PretendError, wait_until
+
+HERE = Path(__file__).resolve().parent
+MIB = 2**20
+
+pytestmark = pytest.mark.cluster
+
+AddUp = Callable[[], list[dict[str, Any]]]
+
+
+def submit(cluster: Cluster, *options: str, command: str) -> str:
+    asked = ("sbatch", "--parsable", *options, f"--wrap={command}")
+    return cluster.run(*asked).strip()
+
+
+def job(cluster: Cluster, number: str) -> dict[str, str]:
+    """What the controller knows of a job."""
+    told = cluster.run("scontrol", "--oneliner", "show", "job", number).split()
+    return dict(pair.split("=", 1) for pair in told if "=" in pair)
+
+
+def state(cluster: Cluster, host: str) -> str:
+    """The host's state in sinfo's word, which ends in a star if it does not answer."""
+    asked = ("sinfo", "--noheader", "--Node", f"--nodes={host}", "--format=%T")
+    return cluster.run(*asked).strip()
+
+
+@pytest.fixture(scope="module")
+def limited(cluster: Cluster, shared: Path) -> dict[str, str]:
+    """Jobs that will reach a limit, submitted early: the shortest time is a minute."""
+    options = ("--nodelist=node4", f"--output={shared}/%j.log", f"--chdir={shared}")
+    hoard = "(head -c 300M /dev/zero; sleep 60) | tail"
+    return {
+        "memory": submit(cluster, *options, "--mem=100", command=hoard),
+        "time": submit(cluster, *options, "--time=1", command="sleep 600"),
+    }
+
+
+@pytest.fixture
+def add_up(cluster: Cluster, shared: Path, python: str) -> AddUp:
+    """Run cluster_ranks.py on the first two hosts: what its ranks told."""
+    script = shared / "cluster_ranks.py"
+    shutil.copy(HERE / script.name, script)
+
+    def run() -> list[dict[str, Any]]:
+        launch = ("srun", "--nodelist=node1,node2", "--exclusive", python, script)
+        interface = {"GLOO_SOCKET_IFNAME": INTERFACE}
+        told = cluster.run(*launch, "node1", environment=interface, cwd=shared)
+        ranks = [json.loads(line) for line in told.splitlines() if line[0] == "{"]
+        return sorted(ranks, key=lambda rank: str(rank["host"]))
+
+    return run
+
+
+@pytest.mark.usefixtures("limited")
+def test_hosts_have_their_own_name_interface_processes_and_files(
+    cluster: Cluster,
+) -> None:
+    script = """
+        touch /tmp/$(hostname) /dev/shm/$(hostname)
+        sleep 1
+        echo $(hostname) $(ls /sys/class/net) $(cd /tmp && ls node*) $(ls /dev/shm) \\
+            $(pgrep -c slurmd$) $(getent hosts node3) $(id -un)
+    """
+    told = cluster.run("srun", "--nodelist=node1,node2", "sh", "-c", script)
+    third = f"{cluster.hosts['node3'].address} node3 {cluster.user}"
+    assert sorted(told.splitlines()) == [
+        f"node1 {INTERFACE} lo node1 node1 1 {third}",
+        f"node2 {INTERFACE} lo node2 node2 1 {third}",
+    ]
+
+
+def test_orphan_on_a_host_leaves_no_zombie(cluster: Cluster) -> None:
+    host = cluster.hosts["node1"]
+    host.do("sh", "-c", "sleep 0.1 & exit")
+    time.sleep(0.3)
+    assert "sleep" not in host.do("ps", "-eo", "stat,args").replace(
+        "sleep infinity", ""
+    )
+
+
+def test_queue_shows_the_comment(cluster: Cluster) -> None:
+    number = submit(cluster, "--comment=ddp.gloo.2x1", "--hold", command="true")
+    asked = ("squeue", "--noheader", f"--jobs={number}", "--format=%k")
+    assert cluster.run(*asked).strip() == "ddp.gloo.2x1"
+    cluster.run("scancel", number)
+    assert job(cluster, number)["JobState"] == "CANCELLED"
+
+
+def test_open_mpi_starts_over_pmix(cluster: Cluster, shared: Path) -> None:
+    if not shutil.which("mpicc"):
+        pytest.skip("no mpicc: apt-get install openmpi-bin libopenmpi-dev gcc")
+    program = shared / "hello_mpi"
+    subprocess.run(["mpicc", HERE / "hello_mpi.c", "-o", program], check=True)
+    launch = ("srun", "--mpi=pmix", "--nodelist=node1,node2", "--ntasks=4")
+    assert sorted(cluster.run(*launch, program).splitlines()) == [
+        "0 4 node1 10",
+        "1 4 node1 10",
+        "2 4 node2 10",
+        "3 4 node2 10",
+    ]
+
+
+def test_gloo_adds_up_across_hosts_that_share_no_core(add_up: AddUp) -> None:
+    first, second = add_up()
+    assert (first["host"], second["host"]) == ("node1", "node2")
+    assert first["sum"] == second["sum"] == [3.0]
+    assert not set(first["cores"]) & set(second["cores"])
+
+
+@pytest.mark.parametrize("megabit", [100, 300])
+def test_slow_link_takes_bytes_over_rate(
+    cluster: Cluster, add_up: AddUp, megabit: int
+) -> None:
+    host = cluster.hosts["node2"]
+    host.slow(f"{megabit}mbit")
+    try:
+        slow = max(rank["seconds"] for rank in add_up())
+    finally:
+        host.mend()
+    # Of two ranks in a ring each sends half of the numbers twice, and receives as many.
+    assert slow == pytest.approx(32 * MIB * 8 / (megabit * 1e6), rel=0.2)
+
+
+def test_mended_link_is_fast_again(cluster: Cluster, add_up: AddUp) -> None:
+    host = cluster.hosts["node2"]
+    host.slow("10mbit")
+    host.mend()
+    assert max(rank["seconds"] for rank in add_up()) < 32 * MIB * 8 / 300e6
+
+
+def test_cut_link_carries_nothing_until_mended(cluster: Cluster) -> None:
+    near, far = cluster.hosts["node1"], cluster.hosts["node2"]
+    # slurmd's port, so somebody answers.
+    knock = ("timeout", "3", "bash", "-c", f": < /dev/tcp/{far.name}/6818")
+    near.do(*knock)
+    far.cut()
+    try:
+        with pytest.raises(PretendError):
+            near.do(*knock)
+    finally:
+        far.mend()
+    near.do(*knock)
+
+
+def test_stopped_slurmd_is_noticed_and_a_start_cures_it(cluster: Cluster) -> None:
+    cluster.stop("node3")
+    with pytest.raises(PretendError, match="does not run"):
+        cluster.stop("node3")
+    silent = ("idle*", "down*")
+    wait_until(lambda: state(cluster, "node3") in silent, 60, "node3 is missed")
+    cluster.start("node3")
+    wait_until(lambda: state(cluster, "node3") == "idle", 20, "node3 is back")
+    with pytest.raises(PretendError, match="runs already"):
+        cluster.start("node3")
+
+
+def test_memory_limit_ends_a_job(
+    cluster: Cluster, shared: Path, limited: dict[str, str]
+) -> None:
+    number = limited["memory"]
+    wait_until(lambda: job(cluster, number)["JobState"] == "FAILED", 30, "job killed")
+    assert "exceeded memory limit" in (shared / f"{number}.log").read_text()
+
+
+def test_time_limit_ends_a_job(
+    cluster: Cluster, shared: Path, limited: dict[str, str]
+) -> None:
+    number = limited["time"]
+    # The controller looks every half minute.
+    wait_until(lambda: job(cluster, number)["JobState"] == "TIMEOUT", 120, "job ended")
+    assert "DUE TO TIME LIMIT" in (shared / f"{number}.log").read_text()

@@ -1,0 +1,131 @@
+"""A pretend cluster leaves nothing behind, and two of them do not meet."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pretend_updown
+import pytest
+from pretend_cluster import Cluster
+from pretend_host import PretendError, check, wait_until
+from pretend_updown import INTERFACES, bridge_of, down, members, up
+
+PRETEND = (sys.executable, Path(__file__).resolve().with_name("pretend.py"))
+
+pytestmark = pytest.mark.cluster
+
+
+def pretend(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run it, with no cluster named in the environment."""
+    command = [*PRETEND, *arguments]
+    environment = {"PATH": os.environ["PATH"]}
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False
+    )
+
+
+def traces() -> dict[str, set[Any]]:
+    """What the machine shows of clusters, besides processes and files."""
+    return {
+        "links": {path.name for path in INTERFACES.iterdir()},
+        "mounts": set(Path("/proc/self/mounts").read_text().splitlines()),
+        "named namespaces": {path.name for path in Path("/run/netns").glob("*")},
+    }
+
+
+@pytest.fixture
+def state(machine: None) -> Iterator[Path]:
+    """A folder for a cluster that the test takes down, so that nothing is left."""
+    before = traces()
+    folder = Path(tempfile.mkdtemp(prefix="pretend-test-"))
+    yield folder
+    left = {what: now - before[what] for what, now in traces().items()}
+    left |= {"processes": set(members(folder)), "files": set(folder.rglob("*"))}
+    if left["processes"] or left["files"]:
+        down(folder)
+    assert not any(left.values())
+    assert not folder.exists()
+
+
+def test_down_ends_what_runs_and_leaves_nothing(state: Path) -> None:
+    told = pretend("--state", state, "up", "--hosts", "2")
+    assert told.stdout == f"export PRETEND_CLUSTER={state}\n", told.stderr
+    cluster = Cluster.load(state)
+    job = f"/bin/sleep {9000 + os.getpid() / 1e7}"
+    cluster.run("sbatch", "--output=/dev/null", f"--wrap=setsid {job}")
+    waiting = subprocess.Popen(cluster.command(["srun", *job.split()]))
+
+    def count() -> int:
+        return check(["ps", "-eo", "args"]).splitlines().count(job)
+
+    wait_until(lambda: count() == 2, 20, "both jobs run")
+    assert pretend("--state", state, "down").returncode == 0
+    assert waiting.wait(timeout=5) != 0
+    assert count() == 0
+
+
+def test_start_that_fails_says_why_and_leaves_nothing(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pretend_updown, "slurm_conf", lambda **_: "Nonsense=1\n")
+    with pytest.raises(PretendError, match="Nonsense"):
+        up(state, hosts=2)
+
+
+def test_down_after_a_start_that_was_killed_leaves_nothing(state: Path) -> None:
+    starting = subprocess.Popen([*PRETEND, "--state", state, "up", "--hosts=50"])
+    third = INTERFACES / f"{bridge_of(state)}.3"
+    wait_until(third.exists, 20, "three hosts are there")
+    starting.kill()
+    starting.wait()
+    assert members(state)
+    down(state)
+
+
+def test_two_clusters_do_not_meet(cluster: Cluster, state: Path) -> None:
+    other = up(state, hosts=1, user=cluster.user)
+    try:
+        host = other.hosts["node1"]
+        assert host.address != cluster.hosts["node1"].address
+        assert other.run("sinfo", "--noheader", "--format=%D %T") == "1 idle\n"
+        with pytest.raises(PretendError):
+            host.do("timeout", "3", "bash", "-c", f": < /dev/tcp/{host.address}/7000")
+    finally:
+        down(state)
+    assert cluster.run("srun", "--nodelist=node1", "hostname") == "node1\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("down",), "which cluster? Give --state, or set PRETEND_CLUSTER"),
+        (("--state=/nowhere", "down"), "/nowhere: no pretend cluster is there"),
+        (("--state=/nowhere", "run", "id"), "/nowhere: no pretend cluster is up there"),
+        (("--state=/etc", "up"), "/etc: not empty"),
+        (("up", "--hosts=0"), "0 hosts: from 1 to 200"),
+        (("up", "--user=nobody-at-all"), "useradd --create-home nobody-at-all"),
+        (("up", "--share=/nowhere"), "/nowhere: to be shared, but is no folder"),
+    ],
+)
+@pytest.mark.usefixtures("machine")
+def test_wrong_command_is_answered(arguments: tuple[str, ...], said: str) -> None:
+    done = pretend(*arguments)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("pretend.py: ")
+    assert said in done.stderr
+
+
+def test_unknown_host_is_answered_with_the_known(cluster: Cluster) -> None:
+    done = pretend("--state", cluster.state, "cut", "node9")
+    assert "no host 'node9'; there are node1, node2, node3, node4" in done.stderr
+
+
+def test_without_root_it_says_so(cluster: Cluster, python: str) -> None:
+    with pytest.raises(PretendError, match="needs root, for namespaces and a bridge"):
+        cluster.run(python, *PRETEND[1:], "up")
