@@ -99,7 +99,7 @@ def is_running(host: Host) -> bool:
 
 def slurm_environment(state: Path) -> dict[str, str]:
     """What Slurm's commands need, and what marks them as this cluster's."""
-    return {"SLURM_CONF": f"{state}/slurm.conf", MEMBER: str(state)}
+    return {"SLURM_CONF": f"{state}/etc/slurm/slurm.conf", MEMBER: str(state)}
 
 
 def daemon_environment(state: Path) -> dict[str, str]:

@@ -88,7 +88,7 @@ class Host:
     def furnish(self, etc: Path, shared: Sequence[Path]) -> None:
         """Give the host its name, and its own files where hosts differ.
 
-        etc: folder with the files that replace those of /etc; shared: folders that are
+        etc: folder with what replaces the same in /etc; shared: folders that are
         the machine's also where they lie below /tmp.
         """
         for part in ("spool", "tmp", "cgroup"):
@@ -99,8 +99,8 @@ class Host:
         self.do("hostname", self.name)
         self.do("mount", "-t", "proc", "proc", "/proc")
         self.do("mount", "-t", "tmpfs", "-o", "mode=1777", "tmpfs", "/dev/shm")  # noqa: S108
-        for file in etc.iterdir():
-            self.do("mount", "--bind", file, f"/etc/{file.name}")
+        for path in etc.iterdir():
+            self.do("mount", "--bind", path, f"/etc/{path.name}")
         for folder in shared:
             if folder.is_relative_to(TMP):
                 inside = private / folder.relative_to(TMP)

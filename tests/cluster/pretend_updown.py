@@ -148,8 +148,8 @@ def add_bridge(name: str) -> str:
 def write_configuration(
     state: Path, network: str, addresses: Mapping[str, str], cpus: int
 ) -> None:
-    for name in ("etc", "munge", "controller", "log"):
-        (state / name).mkdir()
+    for name in ("etc/slurm", "munge", "controller", "log"):
+        (state / name).mkdir(parents=True)
     machine = socket.gethostname().split(".")[0]
     names = {"127.0.0.1": "localhost", f"{network}.1": machine}
     names |= {address: name for name, address in addresses.items()}
@@ -167,7 +167,8 @@ def write_configuration(
         cpus=cpus,
         memory_mib=memory_mib // len(addresses),
     )
-    (state / "slurm.conf").write_text(text)
+    # Where hosts look for it. Programs in a job may lose SLURM_CONF: Snakemake's do.
+    (state / "etc/slurm/slurm.conf").write_text(text)
 
 
 def start_services(cluster: Cluster) -> None:

@@ -84,6 +84,13 @@ def test_hosts_have_their_own_name_interface_processes_and_files(
     ]
 
 
+def test_job_finds_slurm_without_its_variable(cluster: Cluster, shared: Path) -> None:
+    output = shared / "found"
+    options = ("--wait", "-N2", f"--chdir={shared}", f"--output={output}")
+    submit(cluster, *options, command="unset SLURM_CONF; srun hostname")
+    assert len(set(output.read_text().split())) == 2
+
+
 def test_orphan_on_a_host_leaves_no_zombie(cluster: Cluster) -> None:
     host = cluster.hosts["node1"]
     host.do("sh", "-c", "sleep 0.1 & exit")
