@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 from pretend_cluster import Cluster
+from pretend_down import down
 from pretend_host import PretendError
-from pretend_updown import check_machine, down, up
+from pretend_up import check_machine, up
 
 USER = os.environ.get("PRETEND_USER", "rankbench")
 

@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 
 from pretend_cluster import Cluster, slurm_environment
+from pretend_down import down
 from pretend_host import PretendError
-from pretend_updown import down, up
+from pretend_up import up
 
 STATE = "PRETEND_CLUSTER"
 

@@ -17,6 +17,8 @@ INTERFACE = "eth0"
 MTU = "9000"
 NAMESPACES = ("--net", "--uts", "--mount", "--pid", "--ipc")
 TMP = Path("/tmp")  # noqa: S108
+# Of the first version of control groups; with the second alone hosts have none.
+MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
 
 
 class PretendError(Exception):
@@ -106,16 +108,20 @@ class Host:
                 inside = private / folder.relative_to(TMP)
                 inside.mkdir(parents=True, exist_ok=True)
                 self.do("mount", "--bind", folder, inside)
-        self.show_own_interfaces()
+        self.furnish_sys()
         self.do("mount", "--rbind", private, TMP)
 
-    def show_own_interfaces(self) -> None:
-        """A /sys of this host's network; the control groups stay the machine's."""
+    def furnish_sys(self) -> None:
+        """A /sys with this host's interfaces, and a memory group to limit jobs in."""
         aside = self.folder / "cgroup"
         self.do("mount", "--rbind", "/sys/fs/cgroup", aside)
         self.do("mount", "-t", "sysfs", "sysfs", "/sys")
         self.do("mount", "--rbind", aside, "/sys/fs/cgroup")
         self.do("umount", "--recursive", aside)
+        if has_memory_groups():
+            group = MEMORY_GROUPS / self.link
+            group.mkdir()
+            self.do("mount", "--bind", group, MEMORY_GROUPS)
 
     def slow(self, rate: str) -> None:
         """Limit the link, either way, to `rate` as tc writes it: 100mbit."""
@@ -132,6 +138,10 @@ class Host:
         if "tbf" in check(["tc", "qdisc", "show", "dev", self.link]):
             check(["tc", "qdisc", "delete", "dev", self.link, "root"])
             self.do("tc", "qdisc", "delete", "dev", INTERFACE, "root")
+
+
+def has_memory_groups() -> bool:
+    return (MEMORY_GROUPS / "cgroup.procs").exists()
 
 
 def start_holder(environment: Mapping[str, str]) -> int:

@@ -22,13 +22,9 @@ SlurmdSpoolDir={state}/%n/spool
 SlurmdPidFile={state}/%n/slurmd.pid
 SlurmdLogFile={state}/log/slurmd-%n
 
-# Without cgroups, which hosts of one machine would share: processes are found by their
-# parents, and memory is limited by looking every second.
+# Control groups limit memory at most: a job's processes are found by their parents.
 ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/linux
-JobAcctGatherFrequency=task=1
-JobAcctGatherParams=OverMemoryKill
+{memory_limit}
 PropagateResourceLimits=NONE
 MpiDefault=none
 
@@ -52,6 +48,20 @@ PartitionName=DEFAULT MaxTime=INFINITE DefMemPerCPU={memory_per_cpu} State=UP
 PartitionName=pretend Nodes=ALL Default=YES OverSubscribe=NO
 """
 
+WITH_GROUPS = "TaskPlugin=task/cgroup"
+# A job over its limit is seen at the next look, every second, and killed as a whole.
+WITHOUT_GROUPS = """\
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/linux
+JobAcctGatherFrequency=task=1
+JobAcctGatherParams=OverMemoryKill"""
+# Memory alone: every host keeps the cores that it was given.
+CGROUP_CONF = """\
+CgroupPlugin=cgroup/v1
+ConstrainRAMSpace=yes
+ConstrainCores=no
+"""
+
 
 def slurm_conf(
     *,
@@ -62,10 +72,12 @@ def slurm_conf(
     hosts: Mapping[str, str],
     cpus: int,
     memory_mib: int,
+    groups: bool,
 ) -> str:
     """slurm.conf of a cluster whose controller listens at `address` of `machine`.
 
-    hosts: address by name. cpus, memory_mib: of every host.
+    hosts: address by name. cpus, memory_mib: of every host. groups: whether control
+    groups limit memory, by CGROUP_CONF.
     """
     nodes = (f"NodeName={name} NodeAddr={where}" for name, where in hosts.items())
     return TEMPLATE.format(
@@ -77,4 +89,5 @@ def slurm_conf(
         cpus=cpus,
         memory_mib=memory_mib,
         memory_per_cpu=memory_mib // cpus,
+        memory_limit=WITH_GROUPS if groups else WITHOUT_GROUPS,
     )

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pretend_updown
+import pretend_up
 import pytest
 from pretend_cluster import Cluster
-from pretend_host import PretendError, check, wait_until
-from pretend_updown import INTERFACES, bridge_of, down, members, up
+from pretend_down import INTERFACES, bridge_of, down, members
+from pretend_host import MEMORY_GROUPS, PretendError, check, wait_until
+from pretend_up import up
 
 PRETEND = (sys.executable, Path(__file__).resolve().with_name("pretend.py"))
 
@@ -38,6 +39,7 @@ def traces(folder: Path) -> dict[str, Counter[str]]:
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     points = [line.split()[1] for line in mounts]
     return {
+        "groups": Counter(path.name for path in MEMORY_GROUPS.glob("*/")),
         "links": Counter(path.name for path in INTERFACES.iterdir()),
         "mounts": Counter(p for p in points if p == "/tmp" or p.startswith(where)),  # noqa: S108
         "named namespaces": Counter(p.name for p in Path("/run/netns").glob("*")),
@@ -80,7 +82,7 @@ def test_down_ends_what_runs_and_leaves_nothing(state: Path) -> None:
 def test_start_that_fails_says_why_and_leaves_nothing(
     state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pretend_updown, "slurm_conf", lambda **_: "Nonsense=1\n")
+    monkeypatch.setattr(pretend_up, "slurm_conf", lambda **_: "Nonsense=1\n")
     with pytest.raises(PretendError, match="Nonsense"):
         up(state, hosts=2)
 

@@ -1,4 +1,4 @@
-"""Bringing a pretend cluster up, and taking down whatever there is of it."""
+"""Bringing a pretend cluster up."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ import os
 import pwd
 import secrets
 import shutil
-import signal
 import socket
-import subprocess
 import tempfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from pretend_cluster import DESCRIPTION, MEMBER, Cluster, daemon_environment
-from pretend_host import Host, PretendError, check, start_holder, wait_until
-from slurm_conf import slurm_conf
+from pretend_cluster import DESCRIPTION, Cluster, daemon_environment
+from pretend_down import bridge_of, down
+from pretend_host import (
+    Host,
+    PretendError,
+    check,
+    has_memory_groups,
+    start_holder,
+    wait_until,
+)
+from slurm_conf import CGROUP_CONF, slurm_conf
 
 # Each program, and Debian's package with it.
 PROGRAMS = {
@@ -35,7 +40,6 @@ NETWORK = "198.18"
 # A controller's port is this and the third byte of its network.
 FIRST_PORT = 7000
 MOST_HOSTS = 200
-INTERFACES = Path("/sys/class/net")
 
 
 def up(
@@ -127,11 +131,6 @@ def cores_of(at: int) -> str:
     return ",".join(map(str, cores))
 
 
-def bridge_of(state: Path) -> str:
-    """The bridge's name, from the folder alone: `down` finds it after any failure."""
-    return f"pc{zlib.crc32(str(state).encode()):08x}"
-
-
 def add_bridge(name: str) -> str:
     """Make a bridge with a network of its own: the first three bytes of that."""
     with open(__file__) as lock:
@@ -166,9 +165,12 @@ def write_configuration(
         hosts=addresses,
         cpus=cpus,
         memory_mib=memory_mib // len(addresses),
+        groups=has_memory_groups(),
     )
     # Where hosts look for it. Programs in a job may lose SLURM_CONF: Snakemake's do.
     (state / "etc/slurm/slurm.conf").write_text(text)
+    if has_memory_groups():
+        (state / "etc/slurm/cgroup.conf").write_text(CGROUP_CONF)
 
 
 def start_services(cluster: Cluster) -> None:
@@ -184,9 +186,15 @@ def start_services(cluster: Cluster) -> None:
     check(["slurmctld"], environment)
     for name in cluster.hosts:
         cluster.start(name)
-    states = ("sinfo", "--noheader", "--Node", "--format=%T")
-    idle = ["idle"] * len(cluster.hosts)
-    wait_until(lambda: cluster.run(*states).split() == idle, 30, "all hosts idle")
+    wait_until(lambda: is_idle(cluster), 30, "all hosts idle")
+
+
+def is_idle(cluster: Cluster) -> bool:
+    try:
+        states = cluster.run("sinfo", "--noheader", "--Node", "--format=%T")
+    except PretendError:
+        return False  # the controller does not answer yet
+    return states.split() == ["idle"] * len(cluster.hosts)
 
 
 def ends_of_logs(state: Path) -> str:
@@ -195,43 +203,3 @@ def ends_of_logs(state: Path) -> str:
         lines = log.read_text(errors="replace").splitlines()[-3:]
         ends += [f"\n{log.name}: {line}" for line in lines]
     return "".join(ends)
-
-
-def down(state: Path) -> None:
-    """Take down what there is of the cluster of this folder, the folder included."""
-    state = state.resolve()
-    bridge = bridge_of(state)
-    ours = (state / DESCRIPTION).exists()
-    if not (ours or members(state) or (INTERFACES / bridge).exists()):
-        raise PretendError(f"{state}: no pretend cluster is there")
-    wait_until(lambda: not kill(members(state)), 20, f"processes of {state} ended")
-    for link in sorted(INTERFACES.glob(f"{bridge}*"), reverse=True):
-        # A cable may be gone already, with the host at its other end.
-        command = ("ip", "link", "delete", link.name)
-        subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
-    wait_until(lambda: not list(INTERFACES.glob(f"{bridge}*")), 10, f"{bridge} is gone")
-    if ours:
-        shutil.rmtree(state)
-
-
-def members(state: Path) -> list[int]:
-    """The cluster's living processes, known by their environment, on hosts too."""
-    mark = f"{MEMBER}={state}".encode()
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            variables = (process / "environ").read_bytes().split(b"\0")
-        except OSError:
-            continue  # ended, or the kernel's own
-        if mark in variables and int(process.name) != os.getpid():
-            found.append(int(process.name))
-    return found
-
-
-def kill(processes: Sequence[int]) -> Sequence[int]:
-    for process in processes:
-        try:
-            os.kill(process, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-    return processes

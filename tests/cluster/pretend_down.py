@@ -1,0 +1,73 @@
+"""Taking down whatever there is of a pretend cluster."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from pretend_cluster import DESCRIPTION, MEMBER
+from pretend_host import MEMORY_GROUPS, PretendError, wait_until
+
+INTERFACES = Path("/sys/class/net")
+
+
+def bridge_of(state: Path) -> str:
+    """The bridge's name, from the folder alone: `down` finds it after any failure."""
+    return f"pc{zlib.crc32(str(state).encode()):08x}"
+
+
+def down(state: Path) -> None:
+    """Take down what there is of the cluster of this folder, the folder included."""
+    state = state.resolve()
+    bridge = bridge_of(state)
+    ours = (state / DESCRIPTION).exists()
+    if not (ours or members(state) or (INTERFACES / bridge).exists()):
+        raise PretendError(f"{state}: no pretend cluster is there")
+    wait_until(lambda: not kill(members(state)), 20, f"processes of {state} ended")
+    for link in sorted(INTERFACES.glob(f"{bridge}*"), reverse=True):
+        # A cable may be gone already, with the host at its other end.
+        command = ("ip", "link", "delete", link.name)
+        subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
+    wait_until(lambda: not list(INTERFACES.glob(f"{bridge}*")), 10, f"{bridge} is gone")
+    wait_until(lambda: not remove_groups(bridge), 10, f"groups of {bridge} are gone")
+    if ours:
+        shutil.rmtree(state)
+
+
+def remove_groups(bridge: str) -> list[Path]:
+    """Remove the hosts' control groups; those that are left."""
+    groups = sorted(MEMORY_GROUPS.glob(f"{bridge}.*/**/"), reverse=True)
+    for group in groups:
+        try:
+            group.rmdir()
+        except OSError:
+            continue  # its last process is still going
+    return [group for group in groups if group.exists()]
+
+
+def members(state: Path) -> list[int]:
+    """The cluster's living processes, known by their environment, on hosts too."""
+    mark = f"{MEMBER}={state}".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = (process / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # ended, or the kernel's own
+        if mark in variables and int(process.name) != os.getpid():
+            found.append(int(process.name))
+    return found
+
+
+def kill(processes: Sequence[int]) -> Sequence[int]:
+    for process in processes:
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+    return processes
