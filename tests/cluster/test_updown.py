@@ -34,13 +34,15 @@ def pretend(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 def traces(folder: Path) -> dict[str, Counter[str]]:
     """What the machine shows of clusters, besides processes and files."""
-    # Other mounts may come and go: they are not where a host's files differ.
+    # Other clusters and other mounts may come and go. Mounts that went astray would be
+    # where the files of hosts differ.
+    ours = bridge_of(folder)
     where = ("/dev", "/etc", "/proc", "/sys", str(folder))
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     points = [line.split()[1] for line in mounts]
     return {
-        "groups": Counter(path.name for path in MEMORY_GROUPS.glob("*/")),
-        "links": Counter(path.name for path in INTERFACES.iterdir()),
+        "groups": Counter(path.name for path in MEMORY_GROUPS.glob(f"{ours}*")),
+        "links": Counter(path.name for path in INTERFACES.glob(f"{ours}*")),
         "mounts": Counter(p for p in points if p == "/tmp" or p.startswith(where)),  # noqa: S108
         "named namespaces": Counter(p.name for p in Path("/run/netns").glob("*")),
     }
