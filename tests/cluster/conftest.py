@@ -38,7 +38,7 @@ def shared(machine: None) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def cluster(shared: Path) -> Iterator[Cluster]:
-    """Four hosts with Slurm; the second one's link is whole before each test."""
+    """Four hosts with Slurm. A test that slows or cuts a link mends it."""
     cluster = up(shared / "cluster", user=USER, shared=[shared, Path(sys.prefix)])
     yield cluster
     down(cluster.state)
