@@ -52,6 +52,7 @@ def proofs(
         "gpus": 0,
         "nccl": "",
         "backends": ["gloo"],
+        "unmet": [],
         **{key: PROMISE[key] for key in ("flavour", "python", "torch")},
     }
     answer = json.dumps(known | facts)
@@ -83,6 +84,7 @@ def test_what_is_promised_is_proved(
     [
         ({"torch": "2.12.1"}, {}, "torch: promised 2.13.0, found 2.12.1"),
         ({"flavour": "cuda"}, {}, "flavour: promised cpu, found cuda"),
+        ({"unmet": ["a requires b, found none"]}, {}, "not met: a requires b"),
         ({"python": "3.9"}, {}, r"python: promised 3\.\d+, found 3.9"),
         (
             {},
