@@ -20,7 +20,7 @@ quickstart: $(INSTALLED) ## install, and run the default experiment (config.yaml
 	@echo "the table, its page and its plots: results/quickstart"
 
 test: $(INSTALLED) ## all tests this machine can run; REQUIRE=all: a skip is a failure
-	@$(BIN)/python -m pytest -q -m "not gpu" $(if $(REQUIRE),--require=$(REQUIRE)) $(ARGS)
+	@$(BIN)/python -m pytest -q -m "not gpu and not oneccl" $(if $(REQUIRE),--require=$(REQUIRE)) $(ARGS)
 
 test-gpu: $(INSTALLED) ## the tests that need a CUDA device
 	@$(BIN)/python -m pytest -q -m gpu $(if $(REQUIRE),--require=$(REQUIRE)) $(ARGS)

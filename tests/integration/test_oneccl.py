@@ -1,0 +1,70 @@
+"""Horovod over oneCCL, in its image: what CI has no time to build.
+
+python -m rankbench.launch.images build oneccl-cpu
+pytest -m oneccl
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from test_containers import make_project, read_records, read_rows
+
+from conftest import ROOT
+
+pytestmark = pytest.mark.oneccl
+
+EXPERIMENT = """
+name: oneccl
+strategy: horovod
+backend: [ccl, mpi]
+image: oneccl
+launcher: [horovodrun, hydra]
+model: lenet
+data: synthetic
+batch_size: 16
+topology: 1x2
+launches: 1
+steps: 4
+warmup: 1
+time_limit: 120
+backend_logs: true
+"""
+
+
+@pytest.fixture(scope="module")
+def images() -> Path:
+    """Folder of the built image."""
+    folder = Path(os.environ.get("RANKBENCH_IMAGES", ROOT / "images")).resolve()
+    if not shutil.which("apptainer"):
+        pytest.skip("no apptainer: bash tests/machine/install_apptainer.sh")
+    if not (folder / "oneccl-cpu.json").exists():
+        pytest.skip(
+            f"no oneccl-cpu in {folder} (RANKBENCH_IMAGES names another): "
+            "python -m rankbench.launch.images build oneccl-cpu"
+        )
+    return folder
+
+
+def test_horovod_trains_over_oneccl_by_each_of_its_launchers(
+    open_tmp: Path, digits_file: Path, ordinary_user: list[str], images: Path
+) -> None:
+    project = make_project(open_tmp / "oneccl", digits_file, ordinary_user, images)
+    project.measure(EXPERIMENT)
+    rows = read_rows(project.root, "oneccl").values()
+    assert [row["status"] for row in rows] == ["ok"] * 4
+    sidecar = json.loads((images / "oneccl-cpu.json").read_text())
+    records = read_records(project.root, "oneccl").values()
+    assert len(records) == 4
+    for record in records:
+        assert record["image"]["name"] == "oneccl-cpu"
+        assert record["image"]["sha256"] == sidecar["sha256"]
+        cores = [set(rank["cores"]) for rank in record["ranks"]]
+        assert not cores[0] & cores[1]
+        over_ccl = record["cell"]["backend"] == "ccl"
+        seen = [one["libraries"] for one in record["transport"]["seen"]]
+        assert any("ccl" in libraries for libraries in seen) == over_ccl
