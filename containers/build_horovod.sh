@@ -106,7 +106,7 @@ if ! compgen -G "$kept/*.whl" >/dev/null; then
     tree="$work/horovod-$RELEASE"
     sed -i "s/set(CMAKE_CXX_STANDARD 14)/set(CMAKE_CXX_STANDARD $std)/" \
         "$tree/CMakeLists.txt" "$tree/horovod/torch/CMakeLists.txt"
-    # The same code without what only a debugger reads, which takes longest to compile.
+    # The same code without what only a debugger reads.
     sed -i 's/RelWithDebInfo/Release/' "$tree/setup.py"
     sed -i 's/  const size_type count_;/  size_type count_;/' \
         "$tree/third_party/flatbuffers/include/flatbuffers/stl_emulation.h"

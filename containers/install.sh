@@ -23,17 +23,6 @@ step() {
     echo "== $SECONDS s: $*"
 }
 
-# Once debootstrap has ended, Apptainer 1.4 polls without a pause where it builds for an
-# ordinary user: a core would be lost to that. So its threads step back.
-quieten_builder() {
-    local process=$PPID
-    while [ "$process" -gt 1 ] && [ "$(cat "/proc/$process/comm")" != apptainer ]; do
-        process="$(awk '/^PPid:/ { print $2 }' "/proc/$process/status")"
-    done
-    [ "$process" -le 1 ] || renice -n 19 -p $(ls "/proc/$process/task") >/dev/null
-}
-quieten_builder || true
-
 # Nothing but what is asked for, without documentation and translations.
 cat >/etc/dpkg/dpkg.cfg.d/rankbench <<END
 force-unsafe-io

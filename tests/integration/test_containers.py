@@ -28,14 +28,11 @@ warmup: 1
 time_limit: 120
 gate: false
 blocks:
+  - strategy: [ddp, horovod]
+    backend: [gloo, mpi]
   - strategy: ddp
-    backend: [gloo, mpi]
-    image: [auto, mpi]
-  - strategy: horovod
-    backend: [gloo, mpi]
+    image: mpi
   - strategy: [deepspeed, rpc_pmp]
-exclude:
-  - backend=mpi image=mpi
 """
 
 SITE = """

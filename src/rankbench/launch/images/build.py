@@ -12,6 +12,7 @@ from filelock import FileLock, Timeout
 
 from rankbench.launch.images import apptainer, checks
 from rankbench.launch.images.fetch import fetched
+from rankbench.launch.images.spinning import spinning_steps_back
 from rankbench.launch.images.store import (
     SIDECAR_VERSION,
     Image,
@@ -135,7 +136,8 @@ def _obtain(work: Work, mirror: str, beside: Path) -> Path:
         for name, value in values.items():
             options += ["--build-arg", f"{name}={value}"]
         with checks.explaining_full_disks((checks.build_dir(), beside.parent)):
-            work.follow(apptainer.build(beside, image.definition, options))
+            with spinning_steps_back(apptainer.find_program()):
+                work.follow(apptainer.build(beside, image.definition, options))
     for name, sha256 in image.inputs.items():
         if hash_file(image.containers / name) != sha256:
             raise ValueError(f"{name} was changed meanwhile: run it again")
