@@ -135,9 +135,11 @@ def _obtain(work: Work, mirror: str, beside: Path) -> Path:
         values = {"mirror": address, "flavour": image.flavour, "wheels": str(wheels)}
         for name, value in values.items():
             options += ["--build-arg", f"{name}={value}"]
-        with checks.explaining_full_disks((checks.build_dir(), beside.parent)):
-            with spinning_steps_back(apptainer.find_program()):
-                work.follow(apptainer.build(beside, image.definition, options))
+        with (
+            checks.explaining_full_disks((checks.build_dir(), beside.parent)),
+            spinning_steps_back(apptainer.find_program()),
+        ):
+            work.follow(apptainer.build(beside, image.definition, options))
     for name, sha256 in image.inputs.items():
         if hash_file(image.containers / name) != sha256:
             raise ValueError(f"{name} was changed meanwhile: run it again")
