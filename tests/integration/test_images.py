@@ -158,7 +158,7 @@ def workflow(built: Images) -> Project:
     (root / "local_profile/site.yaml").write_text(site)
     project.experiment(EXPERIMENT)
     for path in (root, *root.rglob("*")):
-        path.chmod(0o777 if path.is_dir() else 0o666)
+        path.chmod(0o777)
     project.user = built.user
     return project
 
