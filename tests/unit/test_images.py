@@ -341,6 +341,10 @@ def test_downloads_are_complete_or_not_there(
     assert [p for p in (image_dir / ".downloads").iterdir() if p.is_dir()] == []
 
     # Carried from another machine: nothing is asked for.
+    key = image.inputs["requirements/sources.txt"][:12]
+    place = image_dir / ".downloads" / f"sources.txt-{key}"
+    place.mkdir()
+    (place / "one.whl").write_text("a wheel that both files name")
     key = image.inputs["requirements/cpu.txt"][:12]
     place = image_dir / ".downloads" / f"cpu.txt-3.11-{key}"
     place.mkdir()

@@ -46,9 +46,10 @@ def fetched(image: Image, *, log: Callable[[str], object]) -> Iterator[Path]:
         _fetch(image, file, downloads, log) for file in requirements_of(image.promise)
     ]
     with tempfile.TemporaryDirectory(prefix=".build-", dir=downloads) as together:
-        for folder in folders:
-            for path in folder.iterdir():
-                os.link(path, Path(together, path.name))
+        # Two requirements files may name one package.
+        files = {path.name: path for folder in folders for path in folder.iterdir()}
+        for name, path in files.items():
+            os.link(path, Path(together, name))
         yield Path(together)
 
 
