@@ -90,6 +90,9 @@ def _parse() -> argparse.Namespace:
 
 
 def _choose(arguments: argparse.Namespace) -> list[Image]:
+    # Definitions name their files from the folder that the build is started in.
+    if not CONTAINERS.is_dir():
+        raise ValueError(f"run this in the project's folder: no {CONTAINERS} here")
     image_dir = Path(os.path.abspath(arguments.image_dir))
     images = load_images(CONTAINERS, image_dir, read_given(image_dir))
     for name in arguments.name:
