@@ -7,16 +7,18 @@ python="${2:-.venv/bin/python}"
 id "$name" >/dev/null 2>&1 || useradd --create-home --shell /bin/bash "$name"
 grep -q "^$name:" /etc/subuid || usermod --add-subuids 200000-265535 \
     --add-subgids 200000-265535 "$name"
-# The Python of the tests may lie below the home of root: this user, and no other, may
-# pass through to it.
-IFS=/ read -ra parts <<<"$(dirname "$(readlink -f "$python")")"
-folder=
-for part in "${parts[@]:1}"; do
-    folder="$folder/$part"
-    runuser -u "$name" -- test -x "$folder" || {
-        command -v setfacl >/dev/null ||
-            apt-get install -qq -y --no-install-recommends acl >/dev/null
-        setfacl --modify "user:$name:--x" "$folder"
-    }
+# The project, and the Python of its environment, may lie below the home of root: this
+# user, and no other, may pass through to them.
+for path in "$(realpath --no-symlinks "$python")" "$(realpath "$python")"; do
+    IFS=/ read -ra parts <<<"$(dirname "$path")"
+    folder=
+    for part in "${parts[@]:1}"; do
+        folder="$folder/$part"
+        runuser -u "$name" -- test -x "$folder" || {
+            command -v setfacl >/dev/null ||
+                apt-get install -qq -y --no-install-recommends acl >/dev/null
+            setfacl --modify "user:$name:--x" "$folder"
+        }
+    done
 done
 id "$name"
