@@ -89,6 +89,8 @@ def make_site(**changes: Any) -> Site:
         "device": "cpu",
         "cuda_devices": 0,
         "cores": 2,
+        "scheduler": "none",
+        "interface": None,
         "software": "native",
         "native": make_software(),
         "images": {},

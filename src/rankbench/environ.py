@@ -69,7 +69,11 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
         ValueError: the launcher set none of the variables that are known.
     """
     given = (n for n in _LAUNCHERS if n.rank in environ and n.local_size in environ)
-    names = next(given, _TORCHRUN)
+    names = next(given, None)
+    # Last of all: the launchers above may themselves run in a step of Slurm.
+    if names is None and "SLURM_STEP_NUM_TASKS" in environ and "RANK" not in environ:
+        return _place_of_task(environ)
+    names = names or _TORCHRUN
     try:
         rank, local_size = int(environ[names.rank]), int(environ[names.local_size])
         return Place(
@@ -84,6 +88,62 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
         raise ValueError(f"the launcher did not set {error}") from error
 
 
+def _place_of_task(environ: Mapping[str, str]) -> Place:
+    """The place of a task of srun; every host has equally many."""
+    size = int(environ["SLURM_STEP_NUM_TASKS"])
+    return Place(
+        rank=int(environ["SLURM_PROCID"]),
+        size=size,
+        local_rank=int(environ["SLURM_LOCALID"]),
+        local_size=size // int(environ["SLURM_STEP_NUM_NODES"]),
+        node=read_node(environ),
+    )
+
+
+def read_node(environ: Mapping[str, str] = os.environ) -> int:
+    """Number of this host among those of the Slurm step; 0 outside of one."""
+    return int(environ.get("SLURM_NODEID", 0))
+
+
+class Job(NamedTuple):
+    """A Slurm job as its own processes see it.
+
+    Attributes:
+        id: its number.
+        hosts: its hosts, as Slurm shortens them: ``node[1-3]``.
+        tasks: how many tasks each may have, as Slurm shortens it: ``2(x3)``.
+    """
+
+    id: str
+    hosts: str
+    tasks: str | None
+
+
+def read_job(environ: Mapping[str, str] = os.environ) -> Job | None:
+    """The Slurm job that this process runs in, or None."""
+    if "SLURM_JOB_ID" not in environ or "SLURM_JOB_NODELIST" not in environ:
+        return None
+    hosts = environ["SLURM_JOB_NODELIST"]
+    return Job(environ["SLURM_JOB_ID"], hosts, environ.get("SLURM_TASKS_PER_NODE"))
+
+
 def job_id(environ: Mapping[str, str] = os.environ) -> str | None:
     """Id of the Slurm job, or None outside one."""
     return environ.get("SLURM_JOB_ID")
+
+
+def step_id(environ: Mapping[str, str] = os.environ) -> str | None:
+    """Number of the step of the Slurm job, or None outside one."""
+    return environ.get("SLURM_STEP_ID")
+
+
+def for_srun(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """What srun must find of its job, without what would be options of it."""
+    names = ("SLURM_JOB_ID", "SLURM_CONF")
+    return {name: environ[name] for name in names if name in environ}
+
+
+def without_job(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of a program that shall not notice that it is in a Slurm job."""
+    prefixes = ("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_")
+    return {k: v for k, v in environ.items() if not k.startswith(prefixes)}

@@ -25,7 +25,7 @@ from rankbench.matrix.experiment import load_experiment
 from rankbench.matrix.plan import Plan, PlannedCell, make_plan, read_plan
 from rankbench.matrix.preview import Preview
 from rankbench.matrix.schema import did_you_mean
-from rankbench.matrix.site import NATIVE
+from rankbench.matrix.site import NATIVE, SLURM
 from rankbench.record import (
     CHANGED_CELL,
     CHANGED_IMAGE,
@@ -250,6 +250,7 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
         source,
         catalog,
         cuda=site.device == "cuda",
+        slurm=site.scheduler == SLURM,
         override=None if override is None else str(override),
     )
     plan = make_plan(

@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from rankbench.environ import job_id
+from rankbench.launch.slurm import has_ended
 from rankbench.record import numbered, read_json, write_json
 
 HEARTBEAT = "work/heartbeat"
@@ -42,12 +43,17 @@ class Owner:
         )
 
     def is_alive(self, directory: Path) -> bool:
-        """Whether it still runs; for another host, whether its heart beats."""
+        """Whether it still runs; for another host, whether its heart beats.
+
+        A Slurm job that is over has no processes left: that is known at once.
+        """
         if self.host == socket.gethostname():
             if self.boot != _boot_id():
                 return False
             # The start time tells a process from a later one with the same number.
             return _start_ticks(self.pid) == self.started
+        if self.job_id is not None and has_ended(self.job_id):
+            return False
         try:
             beat = (directory / HEARTBEAT).stat().st_mtime
         except FileNotFoundError:

@@ -23,6 +23,15 @@ _PEER = re.compile(
     re.IGNORECASE,
 )
 
+# What srun and slurmstepd print.
+_LOST_HOST = re.compile(r"^srun: error: Node failure on (\S+?)\.?$", re.MULTILINE)
+_TIME_LIMIT = re.compile(r"CANCELLED AT \S+ DUE TO TIME LIMIT")
+_OOM_OF_STEP = re.compile(
+    r"^srun: error: .*: Out Of Memory|^slurmstepd: error: .*"
+    r"(?:oom[-_]kill event|exceeded .*memory limit).*",
+    re.MULTILINE | re.IGNORECASE,
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
@@ -40,6 +49,7 @@ class Ending:
         oom_kills: processes that the kernel ended for memory meanwhile.
         progress: where each rank was, in words.
         log: what the launcher printed.
+        job_state: Slurm's word for the state of the job, if it was asked.
     """
 
     launcher: str
@@ -52,6 +62,7 @@ class Ending:
     oom_kills: int = 0
     progress: str = ""
     log: str = ""
+    job_state: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +75,9 @@ class Finding:
 
 
 def classify(ending: Ending) -> Finding:
-    """The first that holds: stopped by us, ok, out of memory, time, crashed."""
+    """The first that holds: Slurm, stopped by us, ok, out of memory, time, crashed."""
+    if found := _ended_by_slurm(ending):
+        return found
     if ending.stopped == "parent":
         return Finding("cancelled", "the run that started it ended", "owner")
     if ending.stopped not in (None, "timeout", "failure"):
@@ -83,10 +96,28 @@ def classify(ending: Ending) -> Finding:
             return Finding("oom", _of_rank(rank, error))
     if ending.oom_kills:
         return Finding("oom", f"the kernel ended {_who(ending)} for lack of memory")
+    if said := _OOM_OF_STEP.search(ending.log):
+        limit = "beyond the memory of its Slurm job"
+        return Finding("oom", f"a process was ended {limit}: {first_line(said[0])}")
     if ending.stopped == "timeout":
         limit = f"time limit of {ending.time_limit:g} s reached"
         return Finding("timeout", f"{limit}: {ending.progress}")
     return _crash(ending, errors)
+
+
+def _ended_by_slurm(ending: Ending) -> Finding | None:
+    """What befell the whole job, and is not the doing of its ranks."""
+    state = ending.job_state or ""
+    lost = _LOST_HOST.search(ending.log)
+    if lost or state == "NODE_FAIL":
+        host = f"the host {lost[1]}" if lost else "a host of the job"
+        return Finding("crashed", f"{host} failed; {ending.progress}", "host")
+    if state == "TIMEOUT" or _TIME_LIMIT.search(ending.log):
+        limit = "time limit of the Slurm job reached"
+        return Finding("timeout", f"{limit}: {ending.progress}")
+    if state in ("CANCELLED", "PREEMPTED"):
+        return Finding("cancelled", f"its Slurm job was {state.lower()}", "user")
+    return None
 
 
 def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Finding:

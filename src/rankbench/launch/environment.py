@@ -45,6 +45,16 @@ _LOGS = {
 # These would take the answers elsewhere.
 _LOG_FILES = ("NCCL_DEBUG_FILE", "UCX_LOG_FILE")
 
+# By which interface sockets reach other hosts. Open MPI has its own words for it, see
+# launchers/_open_mpi.py; UCX takes the fastest card by itself, and naming an interface
+# of IP would keep it from that.
+_INTERFACE = (
+    "GLOO_SOCKET_IFNAME",
+    "NCCL_SOCKET_IFNAME",
+    "TP_SOCKET_IFNAME",
+    "HOROVOD_GLOO_IFACE",
+)
+
 # Whether network cards read and write the memory of GPUs themselves, by backend. True
 # asks for it wherever they can reach each other at all, not only where they are near:
 # it may be slower. Where it cannot be NCCL goes through the host, and UCX may fail.
@@ -77,6 +87,7 @@ def build_environment(
     gpudirect: str | bool = "auto",
     backend_logs: bool = False,
     in_image: bool = False,
+    interface: str | None = None,
     inherited: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     """Variables for the launcher and its ranks.
@@ -89,6 +100,7 @@ def build_environment(
             ``auto`` leaves it to the libraries.
         backend_logs: let the communication libraries tell which way they send.
         in_image: the ranks run in an image, which has its own paths.
+        interface: the network interface between hosts; None leaves it to libraries.
         inherited: the environment to pass the known variables on from.
     """
     names = _PASSED if in_image else (*_PASSED, *_PASSED_NATIVE)
@@ -107,11 +119,10 @@ def build_environment(
     passed["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     # torchrun would set it to 1 where it is not set, and other launchers would not.
     passed["OMP_NUM_THREADS"] = str(threads)
-    if shape.nodes == 1:
-        # Neither a name look-up nor a port on another interface is needed.
-        passed.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        passed.setdefault("NCCL_SOCKET_IFNAME", "lo")
-        passed.setdefault("TP_SOCKET_IFNAME", "lo")
+    # On one host neither a name look-up nor a port on another interface is needed.
+    if between := "lo" if shape.nodes == 1 else interface:
+        for name in _INTERFACE:
+            passed.setdefault(name, between)
     passed |= _GPUDIRECT.get((backend, gpudirect), {})
     if backend_logs:
         for name in _LOG_FILES:

@@ -18,7 +18,9 @@ from rankbench.launch.machine import machine_to_itself
 from rankbench.launch.pace import Out, Pace
 from rankbench.launch.requests import Request, read_request
 from rankbench.launch.signs import Stop
-from rankbench.launch.supervise import Task, close_dead_claim, run_launch
+from rankbench.launch.slurm import read_allocation
+from rankbench.launch.supervise import close_dead_claim, run_launch
+from rankbench.launch.task import Task
 from rankbench.record import (
     CHANGED_CELL,
     CHANGED_IMAGE,
@@ -97,6 +99,9 @@ class _Attempt:
         cell = Cell.from_dict(entry["cell"])
         self.has_gate = plan["experiment"]["gate"] and has_gate(cell)
         self._plan, self._entry, self._project = plan, entry, project
+        shape = Shape(**entry["shape"])
+        slurm = plan["site"]["scheduler"] == "slurm"
+        self._allocation = read_allocation(shape) if slurm else None
         self._code = describe_code()
 
     def verdict(self) -> Verdict:
@@ -138,6 +143,8 @@ class _Attempt:
             purpose=series.purpose,
             gate=self.gate(),
             image=self.image,
+            allocation=self._allocation,
+            interface=site["interface"],
         )
 
 

@@ -39,9 +39,16 @@ class Stop:
 class Heartbeat:
     """A number in a file that grows as long as the supervisor lives."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, shared: bool = False) -> None:
+        """Begin to beat.
+
+        Args:
+            path: of the file.
+            shared: other hosts must see it, and do not wait until it is written back.
+        """
         self._count = 0
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        at_once = os.O_DSYNC if shared else 0
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | at_once, 0o644)
         self.beat()
 
     def beat(self) -> None:

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rankbench.cell import Cell, Shape
 from rankbench.environ import job_id
-from rankbench.launch import container, processes
+from rankbench.launch import processes
 from rankbench.launch.classify import Ending, Finding, classify
+from rankbench.launch.command import build_command, home_of, make_start
 from rankbench.launch.devices import Devices, open_devices
-from rankbench.launch.environment import SOURCE, build_environment, library_variables
 from rankbench.launch.gate import judge_gate
 from rankbench.launch.hostfiles import hostfile
-from rankbench.launch.launchers import Start, find_launcher, variables_of
+from rankbench.launch.launchers import Start, find_launcher
 from rankbench.launch.progress import ProgressFile
 from rankbench.launch.reports import merge_reports, merge_steps, read_reports
 from rankbench.launch.signs import Heartbeat, Stop
+from rankbench.launch.slurm import end_steps, list_steps, read_state
+from rankbench.launch.task import Task
 from rankbench.launch.transport import join, read_logs
 from rankbench.record import (
     RECORD_VERSION,
@@ -44,38 +44,6 @@ FAILURE_GRACE = 10.0
 ROOM_FOR_A_RECORD = 64 * 1024  # bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """What one launch is to do.
-
-    Attributes:
-        purpose: ``measure``, ``gate`` or ``profile``.
-        gate: what the gate of the attempt found, for the record.
-        image: what the ranks run in: name, file, recipe, sha256; None for no image.
-    """
-
-    experiment: str
-    cell_id: str
-    cell_hash: str
-    cell: Cell
-    shape: Shape
-    phases: list[str]
-    marks: list[str]
-    attempt: int
-    number: int
-    wanted: int
-    directory: Path
-    data_dir: Path
-    time_limit: float
-    threads: int
-    backend_logs: bool
-    save_model: str
-    code: Mapping[str, Any]
-    purpose: str = "measure"
-    gate: Mapping[str, Any] | None = None
-    image: Mapping[str, Any] | None = None
-
-
 def run_launch(task: Task, stop: Stop) -> Record:
     """Start the ranks, wait for them, end what is left, write the record.
 
@@ -84,42 +52,25 @@ def run_launch(task: Task, stop: Stop) -> Record:
             later run replaces the launch.
     """
     started, clock = datetime.now(UTC), time.monotonic()
-    work = task.directory / "work"
-    launcher = find_launcher(task.cell.launcher)
-    spec = work / "launch.json"
-    write_json(spec, _spec(task))
-    start = Start(
-        python=container.PYTHON if task.image else sys.executable,
-        shape=task.shape,
-        init_method=task.cell.init_method,
-        spec=spec,
-        backend=task.cell.backend,
-        shares_cores="oversubscribed" in task.marks,
-    )
-    start.hostfile.write_text(hostfile(start.slots))
-    argv = launcher.build_argv(start)
-    env = build_environment(
-        task.shape,
-        threads=task.threads,
-        backend=task.cell.backend,
-        gpudirect=task.cell.gpudirect,
-        backend_logs=task.backend_logs,
-        in_image=task.image is not None,
-    )
-    env |= library_variables(task.cell) | variables_of(launcher, start)
-    command, outer = _enclose(task, argv, env)
+    work, job = task.work, task.allocation
+    start = make_start(task)
+    command = build_command(task, start)
+    _write_inputs(task, start)
+    steps = list_steps(job.job) if job else None
     progress = ProgressFile(work / "progress", task.shape.ranks)
-    devices = open_devices(task.shape, env) if task.cell.device == "cuda" else None
+    devices = (
+        open_devices(task.shape, command.env) if task.cell.device == "cuda" else None
+    )
     oom_before = _oom_kills()
 
     processes.adopt_orphans()
     log_path = task.directory / "launcher.log"
-    with open(log_path, "wb") as log, Heartbeat(work / "heartbeat") as heartbeat:
+    with open(log_path, "wb") as log, _beating(task) as heartbeat:
         # A session of its own: Ctrl-C reaches the supervisor only, which then ends the
         # ranks in good order.
         child = subprocess.Popen(
-            command,
-            env=outer,
+            command.argv,
+            env=command.outer,
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -132,6 +83,9 @@ def run_launch(task: Task, stop: Stop) -> Record:
         finally:
             processes.end_descendants()
             returncode = child.wait()
+            if job:
+                # What srun cannot tell any more to a host that it has lost.
+                end_steps(job.job, steps)
 
     text = log_path.read_text(errors="replace")
     reports = read_reports(work, task.shape.ranks)
@@ -142,10 +96,11 @@ def run_launch(task: Task, stop: Stop) -> Record:
         time_limit=task.time_limit,
         ranks=task.shape.ranks,
         reports=reports,
-        exits=launcher.read_exits(text),
+        exits=find_launcher(task.cell.launcher).read_exits(text),
         oom_kills=_oom_kills() - oom_before,
         progress=where,
         log=text,
+        job_state=read_state(job.job) if job and returncode != 0 else None,
     )
     finding = classify(ending)
     results: dict[str, Any] = {}
@@ -154,7 +109,12 @@ def run_launch(task: Task, stop: Stop) -> Record:
     if finding.status != "ok":
         _refuse_full_disk(task.directory)
     record = _begin_record(task, finding, started)
-    record["launcher"] = {"name": task.cell.launcher, "argv": command, "env": env}
+    record["launcher"] = {
+        "name": task.cell.launcher,
+        "argv": command.argv,
+        "env": command.env,
+        "hosts": list(start.hosts),
+    }
     record |= results
     if finding.status == "ok":
         record.setdefault("seconds", {})["launch"] = time.monotonic() - clock
@@ -163,23 +123,20 @@ def run_launch(task: Task, stop: Stop) -> Record:
     return record
 
 
-def _enclose(
-    task: Task, argv: list[str], env: dict[str, str]
-) -> tuple[list[str], dict[str, str]]:
-    """The launcher's command and environment, inside the image if there is one."""
-    if task.image is None:
-        return argv, env
-    home = task.directory / "work" / "home"
-    home.mkdir()
-    command = container.exec_argv(
-        Path(task.image["file"]),
-        argv,
-        readable=[SOURCE, *([task.data_dir] if task.data_dir.exists() else [])],
-        writable=[task.directory],
-        home=home,
-        gpus=task.cell.device == "cuda",
-    )
-    return command, container.environment_for(env)
+def _write_inputs(task: Task, start: Start) -> None:
+    """What launcher and ranks find when they start."""
+    write_json(start.spec, _spec(task))
+    start.hostfile.write_text(hostfile(start.slots))
+    if task.image is not None:
+        home_of(task).mkdir()
+    if start.is_spread:
+        start.secret.touch(0o600)
+        start.secret.write_text(secrets.token_hex())
+
+
+def _beating(task: Task) -> Heartbeat:
+    """The heartbeat of a launch, such that its hosts see it."""
+    return Heartbeat(task.work / "heartbeat", shared=task.allocation is not None)
 
 
 def _describe(image: Mapping[str, Any]) -> dict[str, Any]:

@@ -55,6 +55,8 @@ MODEL_DEFAULTS: dict[str, Any] = {
 
 # What a launcher has unless its `NEEDS` says otherwise.
 LAUNCHER_DEFAULTS: dict[str, Any] = {
+    "per": "host",  # what its command is run for: each host, or each rank
+    "scheduler": None,  # what it is a part of
     "program": None,  # what must be installed beside torch
     "runtimes": ["process_group", "rpc"],
     "backends": ["none", "gloo", "nccl", "tensorpipe"],

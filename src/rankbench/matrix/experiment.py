@@ -31,6 +31,7 @@ PROTOCOL = ("epochs", "steps", "warmup", "evaluate")
 _ID = ("strategy", "backend", "topology", "model", "data")
 
 DEFAULT_EPOCHS = 1
+SRUN = "srun"
 LONGEST_ID = 190
 
 
@@ -57,7 +58,12 @@ class Experiment:
 
 
 def load_experiment(
-    path: Path, catalog: Catalog, *, cuda: bool, override: str | None = None
+    path: Path,
+    catalog: Catalog,
+    *,
+    cuda: bool,
+    slurm: bool = False,
+    override: str | None = None,
 ) -> Experiment:
     """Read, check and expand an experiment file.
 
@@ -65,6 +71,7 @@ def load_experiment(
         path: the YAML file.
         catalog: the variants that exist.
         cuda: what `device: auto` means here.
+        slurm: whether `launcher: auto` may mean srun here.
         override: the name of one of the file's overrides, or None.
 
     Raises:
@@ -86,6 +93,7 @@ def load_experiment(
                     schema,
                     catalog.images,
                     cuda=cuda,
+                    slurm=slurm,
                 )
                 rows += join_rows(block, list(found))
                 cells |= found
@@ -180,6 +188,7 @@ def _expand(
     images: Mapping[str, Mapping[str, Any]],
     *,
     cuda: bool,
+    slurm: bool,
 ) -> dict[str, Cell]:
     sweeps = [name for name in sweep_keys(schema) if name != "strategy"]
     cells: dict[str, Cell] = {}
@@ -191,7 +200,7 @@ def _expand(
         backend = chosen["backend"]
         if not facts.needs["backends"]:
             chosen["backend"] = facts.needs["own_backend"]
-        launcher = choose_launcher(facts, chosen["backend"])
+        launcher = choose_launcher(facts, chosen["backend"], slurm=slurm)
         if chosen["launcher"] == launcher:
             chosen["launcher"] = "auto"  # said or not, it is the same cell
         device = chosen["device"]
@@ -212,10 +221,13 @@ def _expand(
     return cells
 
 
-def choose_launcher(facts: StrategyFacts, backend: str) -> str:
+def choose_launcher(facts: StrategyFacts, backend: str, *, slurm: bool = False) -> str:
     """What `launcher: auto` means for a strategy over a backend."""
-    if facts.needs["launchers"]:
-        return str(facts.needs["launchers"][0])
+    own = facts.needs["launchers"]
+    if slurm and (not own or SRUN in own):
+        return SRUN
+    if own:
+        return str(own[0])
     # Only an MPI launcher can tell the ranks of an MPI job of each other.
     return "mpirun" if backend == "mpi" else "torchrun"
 

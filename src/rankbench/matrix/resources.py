@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rankbench.matrix.question import Question
 from rankbench.matrix.shape import demand, is_oversubscribed
+from rankbench.matrix.site import NONE
 
 
 def _place(q: Question) -> str | None:
@@ -31,6 +32,8 @@ def _backend(q: Question) -> str | None:
 def _launcher(q: Question) -> str | None:
     name, needs = q.cell.launcher, q.catalog.launchers[q.cell.launcher]
     strategy, own = q.cell.strategy, q.facts.needs["launchers"]
+    if (wanted := needs["scheduler"]) and q.site.scheduler != wanted:
+        return f"{name} is a part of {wanted}; this site has none (scheduler: {wanted})"
     if own and name not in own:
         return f"{strategy} is started by {' or '.join(own)}, not by {name}"
     if q.facts.needs["runtime"] not in needs["runtimes"]:
@@ -49,6 +52,11 @@ def _hosts(q: Question) -> str | None:
     if q.topology.nodes > q.site.nodes:
         return (
             f"{q.topology} needs {q.topology.nodes} hosts; this site has {q.site.nodes}"
+        )
+    if q.topology.nodes > 1 and q.site.scheduler == NONE:
+        return (
+            f"{q.topology} needs hosts that a scheduler gives "
+            "(scheduler: slurm in the site file)"
         )
     return None
 

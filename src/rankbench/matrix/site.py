@@ -12,6 +12,7 @@ from rankbench.matrix.schema import check, load_schema, load_yaml, with_defaults
 from rankbench.matrix.software import Software
 
 NATIVE, CONTAINER = "native", "container"
+NONE, SLURM = "none", "slurm"
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Site:
         device: what a device is where a cell says ``auto``: ``cpu`` or ``cuda``.
         cuda_devices: GPUs of each host.
         cores: physical cores of each host that processes may use.
+        scheduler: what gives a cell its hosts: ``slurm``, or ``none``.
+        interface: the network interface between hosts; None leaves it to libraries.
         software: ``native``, or ``container``: each cell in the image of its backend.
         native: what is installed on the machine itself; None where ranks run in images.
         images: what each image holds, by its name with its flavour; none if native.
@@ -38,6 +41,8 @@ class Site:
     device: str
     cuda_devices: int
     cores: int
+    scheduler: str
+    interface: str | None
     software: str
     native: Software | None
     images: dict[str, Software]
@@ -109,6 +114,8 @@ def make_site(
         device=device,
         cuda_devices=cuda_devices,
         cores=cores,
+        scheduler=facts["scheduler"],
+        interface=facts["interface"],
         software=facts["software"],
         native=native,
         images=dict(images or {}),

@@ -134,24 +134,29 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m rankbench.rank")
-    by_hand = parser.add_argument_group("in place of the environment, on one host")
-    by_hand.add_argument("--rank", type=int)
-    by_hand.add_argument("--world-size", type=int)
-    by_hand.add_argument("--local-rank", type=int)
+    by_hand = parser.add_argument_group("in place of the environment")
+    for name in _PLACE:
+        by_hand.add_argument(f"--{name}", type=int)
     by_hand.add_argument("--init-method", metavar="URL", default="env://")
     parser.add_argument("spec", type=Path)
     arguments = parser.parse_args()
-    given = (arguments.rank, arguments.world_size, arguments.local_rank)
+    given = [getattr(arguments, name.replace("-", "_")) for name in _PLACE]
     place = None
-    if any(number is not None for number in given):
+    if given != [None] * len(given):
         if None in given:
-            parser.error("--rank, --world-size and --local-rank: give all or none")
-        rank, size, local_rank = given
+            parser.error(f"{', '.join(f'--{name}' for name in _PLACE)}: give all")
+        rank, size, local_rank, local_size = given
         place = Place(
-            rank=rank, size=size, local_rank=local_rank, local_size=size, node=0
+            rank=rank,
+            size=size,
+            local_rank=local_rank,
+            local_size=local_size,
+            node=rank // local_size,
         )
     run_rank(arguments.spec, place=place, init_method=arguments.init_method)
 
+
+_PLACE = ("rank", "world-size", "local-rank", "local-world-size")
 
 if __name__ == "__main__":
     main()

@@ -15,24 +15,32 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from rankbench.environ import Place, read_node
+
 LOOPBACK = "127.0.0.1"
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m rankbench.rank.manual")
-    parser.add_argument("--ranks", type=int, required=True)
+    add_place(parser)
     parser.add_argument("--init-method", choices=["env", "tcp", "file"], required=True)
     parser.add_argument("spec", type=Path)
     arguments = parser.parse_args()
-    url, variables = choose_rendezvous(arguments.init_method, arguments.spec.parent)
+    url, variables = choose_rendezvous(
+        arguments.init_method,
+        arguments.spec.parent,
+        arguments.address,
+        arguments.port,
+    )
     print(f"rendezvous: {url}", *(f"{k}={v}" for k, v in variables.items()), flush=True)
+    places = places_here(arguments.nodes, arguments.ranks)
     ranks = {
-        rank: subprocess.Popen(
-            rank_argv(rank, arguments.ranks, url, arguments.spec),
+        place.rank: subprocess.Popen(
+            rank_argv(place, url, arguments.spec),
             env={**os.environ, **variables},
         )
-        for rank in range(arguments.ranks)
+        for place in places
     }
     failed = await_ranks(ranks)
     for rank, code in sorted(failed.items()):
@@ -40,7 +48,37 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def choose_rendezvous(method: str, folder: Path) -> tuple[str, dict[str, str]]:
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """Arguments that tell a parent of ranks how many there are, and where they meet."""
+    parser.add_argument("--ranks", type=int, required=True, help="of each host")
+    parser.add_argument("--nodes", type=int, default=1, help="hosts")
+    parser.add_argument("--address", default=LOOPBACK, help="of the first host")
+    parser.add_argument("--port", type=int, help="default: one that is free here")
+
+
+def places_here(nodes: int, ranks: int) -> list[Place]:
+    """The places of the ranks of this host.
+
+    Args:
+        nodes: how many hosts there are.
+        ranks: how many ranks each has.
+    """
+    node = read_node() if nodes > 1 else 0
+    return [
+        Place(
+            rank=node * ranks + local_rank,
+            size=nodes * ranks,
+            local_rank=local_rank,
+            local_size=ranks,
+            node=node,
+        )
+        for local_rank in range(ranks)
+    ]
+
+
+def choose_rendezvous(
+    method: str, folder: Path, address: str = LOOPBACK, port: int | None = None
+) -> tuple[str, dict[str, str]]:
     """The address at which ranks meet, and the variables that belong to it.
 
     Between the choice of a port and its use by rank 0 another process may take it;
@@ -49,30 +87,34 @@ def choose_rendezvous(method: str, folder: Path) -> tuple[str, dict[str, str]]:
     Args:
         method: ``env``, ``tcp`` or ``file``.
         folder: where the file of the method ``file`` shall be.
+        address: of the first host.
+        port: there, on several hosts; None chooses one that is free on this host.
 
     Raises:
         ValueError: the file is there already; ranks would meet what is left of others.
     """
     if method == "file":
         file = folder.absolute() / "rendezvous"
-        if file.exists():
+        # A rank of another host may have made it a moment ago.
+        if port is None and file.exists():
             raise ValueError(f"{file} is left from an earlier launch: remove it")
         return f"file://{file}", {}
-    port = find_free_port()
+    port = port or find_free_port()
     if method == "tcp":
-        return f"tcp://{LOOPBACK}:{port}", {}
-    return "env://", {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": str(port)}
+        return f"tcp://{address}:{port}", {}
+    return "env://", {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
 
 
-def rank_argv(rank: int, ranks: int, url: str, spec: Path) -> list[str]:
-    """The command of one rank; all are on this host."""
+def rank_argv(place: Place, url: str, spec: Path) -> list[str]:
+    """The command of one rank."""
     return [
         sys.executable,
         "-m",
         "rankbench.rank",
-        f"--rank={rank}",
-        f"--world-size={ranks}",
-        f"--local-rank={rank}",
+        f"--rank={place.rank}",
+        f"--world-size={place.size}",
+        f"--local-rank={place.local_rank}",
+        f"--local-world-size={place.local_size}",
         f"--init-method={url}",
         str(spec),
     ]

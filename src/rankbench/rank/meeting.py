@@ -1,20 +1,30 @@
 """Runs the command of a launcher that gives torch's ranks no place to meet.
 
-`env://` gets an address and a free port; `{port}` in the command becomes that port.
+`env://` gets an address and a port; in the command `{port}` becomes that port and
+`{node}` the number of this host.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
-import sys
 
+from rankbench.environ import read_node
 from rankbench.rank.manual import LOOPBACK, find_free_port
 
 
 def main() -> None:
-    port = str(find_free_port())
-    argv = [word.replace("{port}", port) for word in sys.argv[1:]]
-    meeting = {"MASTER_ADDR": LOOPBACK, "MASTER_PORT": port}
+    parser = argparse.ArgumentParser(prog="python -m rankbench.rank.meeting")
+    parser.add_argument("--address", default=LOOPBACK)
+    parser.add_argument("--port", type=int, help="default: one that is free here")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    arguments = parser.parse_args()
+    port = str(arguments.port or find_free_port())
+    known = {"{port}": port, "{node}": str(read_node())}
+    argv = arguments.command
+    for name, value in known.items():
+        argv = [word.replace(name, value) for word in argv]
+    meeting = {"MASTER_ADDR": arguments.address, "MASTER_PORT": port}
     print("rendezvous:", *(f"{k}={v}" for k, v in meeting.items()), flush=True)
     os.execvpe(argv[0], argv, {**os.environ, **meeting})  # noqa: S606
 

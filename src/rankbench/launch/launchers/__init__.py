@@ -10,6 +10,8 @@ from typing import Protocol, cast
 
 from rankbench.cell import Shape
 
+LOOPBACK = "127.0.0.1"
+
 
 @dataclass(frozen=True, slots=True)
 class Start:
@@ -22,6 +24,10 @@ class Start:
         spec: the file that tells each rank what to do.
         backend: what carries their bytes.
         shares_cores: whether several ranks take turns on a core.
+        hosts: where they run; the first has rank 0.
+        address: where they meet.
+        port: the port there; 0 is one that is free, where all ranks are on one host.
+        interface: the network interface between hosts; None leaves it to libraries.
     """
 
     python: str
@@ -30,11 +36,20 @@ class Start:
     spec: Path
     backend: str
     shares_cores: bool = False
+    hosts: tuple[str, ...] = ("localhost",)
+    address: str = LOOPBACK
+    port: int = 0
+    interface: str | None = None
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether there is more than one host."""
+        return len(self.hosts) > 1
 
     @property
     def slots(self) -> dict[str, int]:
         """Ranks of each host."""
-        return {"localhost": self.shape.ranks_per_node}
+        return dict.fromkeys(self.hosts, self.shape.ranks_per_node)
 
     @property
     def hostfile(self) -> Path:
@@ -42,9 +57,25 @@ class Start:
         return self.spec.with_name("hostfile")
 
     @property
+    def secret(self) -> Path:
+        """What the hosts of a launch know each other by; nobody else can read it."""
+        return self.spec.with_name("secret")
+
+    @property
     def rank_argv(self) -> list[str]:
         """The command of one rank."""
         return [self.python, "-m", "rankbench.rank", str(self.spec)]
+
+    @property
+    def meeting_argv(self) -> list[str]:
+        """What comes before a launcher that gives its ranks no place to meet."""
+        place = [f"--address={self.address}", f"--port={self.port}"]
+        return [
+            self.python,
+            "-m",
+            "rankbench.rank.meeting",
+            *(place if self.is_spread else []),
+        ]
 
 
 class Launcher(Protocol):
@@ -52,19 +83,27 @@ class Launcher(Protocol):
 
     ``build_variables(start)`` is left out where it would say nothing: variables of the
     environment that the launcher wants.
+
+    In a Slurm job the command runs once on each host, at the same time; with
+    ``NEEDS["per"] == "rank"`` once for each rank.
     """
 
     def build_argv(self, start: Start) -> list[str]:
-        """The command that starts every rank and ends when they have ended."""
+        """The command that starts ranks and ends when they have ended."""
 
     def read_exits(self, log: str) -> Mapping[int, int]:
-        """Exit codes by local rank, as far as the launcher's own output tells them."""
+        """Exit codes by rank, as far as the launcher's own output tells them."""
 
 
 def variables_of(launcher: Launcher, start: Start) -> dict[str, str]:
     """What the launcher wants in its environment."""
     build = getattr(launcher, "build_variables", None)
     return build(start) if build else {}
+
+
+def is_per_rank(launcher: Launcher) -> bool:
+    """Whether its command is that of a single rank."""
+    return getattr(launcher, "NEEDS", {}).get("per") == "rank"
 
 
 def find_launcher(name: str) -> Launcher:

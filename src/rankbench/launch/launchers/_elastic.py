@@ -5,22 +5,34 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from rankbench.launch.launchers import Start
+from rankbench.launch.launchers import LOOPBACK, Start
 
 # Its summary lists every rank that failed; the line before it only the first one seen.
-_FAILED = re.compile(r"\(local_rank: (\d+)\)\s+exitcode\s*: (-?\d+)")
+_FAILED = re.compile(r"rank +: (\d+) \(local_rank: \d+\)\s+exitcode\s*: (-?\d+)")
 
 
 def build_argv(module: str, start: Start, *, flags: tuple[str, ...] = ()) -> list[str]:
-    """The command of a module of torch that starts ranks through the agent."""
+    """The command of a module of torch that starts the ranks of a host."""
+    if start.is_spread:
+        before = start.meeting_argv
+        # Static: who is which node is said beforehand, so that ranks follow hosts.
+        place = [
+            f"--nnodes={start.shape.nodes}",
+            "--node-rank={node}",
+            f"--master-addr={start.address}",
+            f"--master-port={start.port}",
+        ]
+    else:
+        before = []
+        # Its own store on a port that the kernel chooses: nothing to collide with.
+        place = ["--standalone", f"--local-addr={LOOPBACK}"]
     return [
+        *before,
         start.python,
         "-m",
         module,
         *flags,
-        # Its own store on a port that the kernel chooses: nothing to collide with.
-        "--standalone",
-        "--local-addr=127.0.0.1",
+        *place,
         f"--nproc-per-node={start.shape.ranks_per_node}",
         # A restarted rank would be another measurement under the same number.
         "--max-restarts=0",
@@ -33,5 +45,5 @@ def build_argv(module: str, start: Start, *, flags: tuple[str, ...] = ()) -> lis
 
 
 def read_exits(log: str) -> Mapping[int, int]:
-    """Exit codes by local rank, from the summary that the agent prints at its end."""
+    """Exit codes by rank, from the summary that each agent prints at its end."""
     return {int(rank): int(code) for rank, code in _FAILED.findall(log)}

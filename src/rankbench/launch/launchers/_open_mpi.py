@@ -20,11 +20,12 @@ def build_variables(start: Start, *, root: bool | None = None) -> dict[str, str]
         root: whether it runs as root; None looks.
     """
     variables: dict[str, str] = {}
-    if start.shape.nodes == 1:
-        # Ranks of one host share memory; sockets are for what they say beside it.
+    # Ranks of one host share memory; sockets are for what they say beside it.
+    interface = start.interface if start.is_spread else "lo"
+    if interface:
         variables |= {
-            "OMPI_MCA_btl_tcp_if_include": "lo",
-            "OMPI_MCA_oob_tcp_if_include": "lo",
+            "OMPI_MCA_btl_tcp_if_include": interface,
+            "OMPI_MCA_oob_tcp_if_include": interface,
         }
     if start.shares_cores:
         # Otherwise a rank that waits keeps the core from the one that it waits for.

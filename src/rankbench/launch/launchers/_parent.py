@@ -12,16 +12,22 @@ _FAILED = re.compile(r"^rank (\d+) ended with exit code (-?\d+)$", re.MULTILINE)
 
 def build_argv(module: str, start: Start, *flags: str) -> list[str]:
     """The command of a parent module of rankbench.rank."""
+    place = [
+        f"--nodes={start.shape.nodes}",
+        f"--address={start.address}",
+        f"--port={start.port}",
+    ]
     return [
         start.python,
         "-m",
         f"rankbench.rank.{module}",
         f"--ranks={start.shape.ranks_per_node}",
+        *(place if start.is_spread else []),
         *flags,
         str(start.spec),
     ]
 
 
 def read_exits(log: str) -> Mapping[int, int]:
-    """Exit codes by local rank, as the parent prints them."""
+    """Exit codes by rank, as the parents print them."""
     return {int(rank): int(code) for rank, code in _FAILED.findall(log)}

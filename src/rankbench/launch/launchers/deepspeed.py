@@ -1,4 +1,4 @@
-"""DeepSpeed's launcher on one machine, without ssh."""
+"""DeepSpeed's launcher, once on each host: without ssh."""
 
 from __future__ import annotations
 
@@ -11,16 +11,14 @@ NEEDS = {"program": "deepspeed"}
 
 def build_argv(start: Start) -> list[str]:
     return [
-        start.python,
-        "-m",
-        "rankbench.rank.meeting",
+        *start.meeting_argv,
         start.python,
         "-m",
         "deepspeed.launcher.runner",
         f"--hostfile={start.hostfile}",
         "--no_ssh",
-        "--node_rank=0",
-        "--master_addr=127.0.0.1",
+        "--node_rank={node}",
+        f"--master_addr={start.address}",
         "--master_port={port}",
         # Ranks take their place from the environment.
         "--no_local_rank",

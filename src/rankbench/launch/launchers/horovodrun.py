@@ -1,4 +1,4 @@
-"""horovodrun on one machine: over its own gloo, or through the mpirun that it finds."""
+"""horovodrun: over its own gloo, or through the mpirun that it finds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from rankbench.launch.hostfiles import host_list
-from rankbench.launch.launchers import Start, _intel_mpi, _open_mpi
+from rankbench.launch.launchers import Start, _intel_mpi, _open_mpi, _ssh
 
 NEEDS = {
     "program": "horovodrun",
@@ -25,22 +25,25 @@ def build_variables(start: Start) -> dict[str, str]:
 def build_argv(start: Start) -> list[str]:
     # oneCCL's ranks are started by MPI as well.
     through_mpi = start.backend in ("mpi", "ccl")
-    return [
-        start.python,
-        "-m",
-        "rankbench.rank.meeting",
-        start.python,
-        "-m",
-        "horovod.runner.launch",
-        "--num-proc",
-        str(start.shape.ranks),
-        "--hosts",
-        host_list(start.slots),
-        "--mpi" if through_mpi else "--gloo",
-        # It keeps what it found out about hosts in the home directory, for an hour.
-        "--disable-cache",
-        *start.rank_argv,
-    ]
+    # Without one it looks for what all hosts have in common.
+    interface = ["--network-interfaces", start.interface] if start.interface else []
+    return _ssh.build_argv(
+        start,
+        [
+            start.python,
+            "-m",
+            "horovod.runner.launch",
+            "--num-proc",
+            str(start.shape.ranks),
+            "--hosts",
+            host_list(start.slots),
+            *(interface if start.is_spread else []),
+            "--mpi" if through_mpi else "--gloo",
+            # It keeps what it found out about hosts in the home directory, for an hour.
+            "--disable-cache",
+            *start.rank_argv,
+        ],
+    )
 
 
 def read_exits(log: str) -> Mapping[int, int]:

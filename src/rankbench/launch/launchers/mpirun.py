@@ -1,9 +1,9 @@
-"""mpirun of Open MPI on one machine."""
+"""mpirun of Open MPI."""
 
 from __future__ import annotations
 
 from rankbench.launch.hostfiles import host_list
-from rankbench.launch.launchers import Start, _open_mpi
+from rankbench.launch.launchers import Start, _open_mpi, _ssh
 
 NEEDS = {
     "program": "mpirun",
@@ -16,17 +16,19 @@ build_variables = _open_mpi.build_variables
 
 
 def build_argv(start: Start) -> list[str]:
-    return [
-        start.python,
-        "-m",
-        "rankbench.rank.meeting",
-        "mpirun",
-        "-n",
-        str(start.shape.ranks),
-        "--host",
-        host_list(start.slots),
-        # Ranks pin themselves.
-        "--bind-to",
-        "none",
-        *start.rank_argv,
-    ]
+    hosts = ["--host", host_list(start.slots)]
+    if start.is_spread:
+        hosts = ["--hostfile", str(start.hostfile)]
+    return _ssh.build_argv(
+        start,
+        [
+            "mpirun",
+            "-n",
+            str(start.shape.ranks),
+            *hosts,
+            # Ranks pin themselves.
+            "--bind-to",
+            "none",
+            *start.rank_argv,
+        ],
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 from typing import Any
 
@@ -60,15 +61,16 @@ def _meet(place: Place, init_method: str) -> dict[str, str]:
     """Do what horovodrun does for its ranks: rank 0 serves, all others ask it."""
     store, _, _ = next(distributed.rendezvous(init_method, place.rank, place.size))
     if place.rank == 0:
-        store.set("horovod", str(_serve(place)))
-    port = store.get("horovod").decode()
+        spread = place.size > place.local_size
+        address = socket.gethostname() if spread else LOOPBACK
+        store.set("horovod", f"{address} {_serve(place)}")
+    address, port = store.get("horovod").decode().split()
     store.set(f"met {place.rank}", "")
     # The store goes with rank 0's end of it: not before all have read the port.
     store.wait([f"met {rank}" for rank in range(place.size)])
     return {
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": LOOPBACK,
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
-        "HOROVOD_GLOO_IFACE": "lo",
         "HOROVOD_HOSTNAME": _host(place.node),
         "HOROVOD_RANK": str(place.rank),
         "HOROVOD_SIZE": str(place.size),
@@ -87,7 +89,9 @@ def _serve(place: Place) -> int:
         RendezvousHTTPServer,
     )
 
-    server = RendezvousHTTPServer((LOOPBACK, 0), RendezvousHandler, 0)
+    # Where other hosts can reach it, if there are any.
+    at = "" if place.size > place.local_size else LOOPBACK
+    server = RendezvousHTTPServer((at, 0), RendezvousHandler, 0)
     server.init(
         [
             SlotInfo(

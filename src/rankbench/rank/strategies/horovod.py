@@ -18,7 +18,7 @@ class Horovod(Strategy):
     needs = {
         "runtime": "horovod",
         "packages": ["horovod"],
-        "launchers": ["horovodrun", "mpirun", "hydra"],
+        "launchers": ["horovodrun", "mpirun", "hydra", "srun"],
         "backends": ["gloo", "mpi", "nccl", "ccl"],
         "precisions": ["fp32", "tf32", "bf16", "fp16"],
     }

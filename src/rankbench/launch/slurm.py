@@ -1,0 +1,167 @@
+"""The Slurm job that a supervisor runs in: its hosts, and the steps that it starts."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import time
+from dataclasses import dataclass
+
+from rankbench.cell import Shape
+from rankbench.environ import read_job
+
+# Below the ports that a kernel hands out by itself (32768 and above).
+_FIRST_PORT, _PORTS = 20000, 12000
+
+ASK_SECONDS = 30.0
+STEP_GONE_AFTER = 60.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """What a launch gets of a job: so many of its hosts, in Slurm's order."""
+
+    job: str
+    hosts: tuple[str, ...]
+
+    def port(self, number: int) -> int:
+        """Where the ranks of a launch meet.
+
+        Jobs may share a host, and a port may still be held by the launch before: both
+        get another one.
+        """
+        return _FIRST_PORT + (int(self.job) * 97 + number) % _PORTS
+
+
+def read_allocation(shape: Shape) -> Allocation:
+    """The hosts of this job that a launch of this shape takes.
+
+    Raises:
+        ValueError: there is no job, or it has not got what the shape needs.
+    """
+    job = read_job()
+    if job is None:
+        raise ValueError(
+            "this site has Slurm, and this is no Slurm job: start it by sbatch, or "
+            f"within `salloc --nodes={shape.nodes} --exclusive`"
+        )
+    said = _ask("scontrol", "show", "hostnames", job.hosts)
+    if said is None:
+        raise ValueError(f"scontrol does not tell the hosts of {job.hosts}")
+    hosts = said.split()
+    if len(hosts) < shape.nodes:
+        raise ValueError(
+            f"the cell needs {shape.nodes} hosts, job {job.id} has {len(hosts)}: "
+            f"{job.hosts}"
+        )
+    if job.tasks and not is_even(job.tasks):
+        raise ValueError(
+            f"job {job.id} has {job.tasks} tasks on {job.hosts}: every host must have "
+            "equally many (sbatch --ntasks-per-node)"
+        )
+    return Allocation(job.id, tuple(hosts[: shape.nodes]))
+
+
+def is_even(tasks: str) -> bool:
+    """Whether ``2(x3)`` says the same number for every host; ``2(x2),1`` does not."""
+    counts = [re.sub(r"\(x\d+\)", "", part) for part in tasks.split(",")]
+    return len(set(counts)) == 1
+
+
+def step_argv(
+    hosts: tuple[str, ...],
+    *,
+    tasks_per_host: int,
+    mpi: bool = False,
+    shares_cores: bool = False,
+) -> list[str]:
+    """The beginning of a command that runs as a step of the job.
+
+    Args:
+        hosts: where it runs.
+        tasks_per_host: how often it runs on each.
+        mpi: whether its tasks are the ranks of an MPI program.
+        shares_cores: whether there are fewer cores than tasks.
+    """
+    return [
+        "srun",
+        f"--nodes={len(hosts)}",
+        f"--nodelist={','.join(hosts)}",
+        f"--ntasks={len(hosts) * tasks_per_host}",
+        f"--ntasks-per-node={tasks_per_host}",
+        # Rank 0 is on the first host, and ranks fill one after the other.
+        "--distribution=block",
+        # All that the job has, whatever the step around this one has taken of it.
+        "--overlap",
+        *(["--overcommit"] if shares_cores else []),
+        # Ranks pin themselves.
+        "--cpu-bind=none",
+        f"--mpi={'pmix' if mpi else 'none'}",
+        # One that fails ends all.
+        "--kill-on-bad-exit=1",
+        "--export=ALL",
+    ]
+
+
+def list_steps(job: str) -> set[str] | None:
+    """Ids of the steps that a job has at the moment; None if Slurm does not tell."""
+    said = _ask("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i")
+    return None if said is None else set(said.split())
+
+
+def end_steps(job: str, before: set[str] | None) -> None:
+    """End what a launch has left of its step on any host, and wait until it is gone.
+
+    Args:
+        job: the job.
+        before: steps that were there before the launch.
+    """
+    deadline = time.monotonic() + STEP_GONE_AFTER
+    told = False
+    while time.monotonic() < deadline:
+        left = list_steps(job)
+        if left is None or before is None or not left - before:
+            return
+        if not told:
+            _ask("scancel", "--signal=KILL", *sorted(left - before))
+            told = True
+        time.sleep(0.2)
+
+
+def read_state(job: str) -> str | None:
+    """State of a job in Slurm's word, such as RUNNING or TIMEOUT; None if not known."""
+    said = _ask("scontrol", "show", "job", "--oneliner", job)
+    found = re.search(r"\bJobState=(\w+)", said or "")
+    return found[1] if found else None
+
+
+# What Slurm says of a job that it has known, or never knew.
+_UNKNOWN = "Invalid job id"
+
+
+def has_ended(job: str) -> bool:
+    """Whether Slurm knows that a job is over; False where it does not tell."""
+    try:
+        done = subprocess.run(
+            ["squeue", "--noheader", f"--jobs={job}", "--format=%T"],
+            capture_output=True,
+            text=True,
+            timeout=ASK_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    if done.returncode != 0:
+        return _UNKNOWN in done.stderr
+    return not done.stdout.strip()
+
+
+def _ask(*command: str) -> str | None:
+    """What a program of Slurm prints; None if it fails, is missing or hangs."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=ASK_SECONDS, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout

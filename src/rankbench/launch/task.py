@@ -1,0 +1,52 @@
+"""What one launch is to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankbench.cell import Cell, Shape
+from rankbench.launch.slurm import Allocation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What one launch is to do.
+
+    Attributes:
+        purpose: ``measure``, ``gate`` or ``profile``.
+        gate: what the gate of the attempt found, for the record.
+        image: what the ranks run in: name, file, recipe, sha256; None for no image.
+        allocation: the hosts of the Slurm job; None for this host, without Slurm.
+        interface: the network interface between hosts; None leaves it to libraries.
+    """
+
+    experiment: str
+    cell_id: str
+    cell_hash: str
+    cell: Cell
+    shape: Shape
+    phases: list[str]
+    marks: list[str]
+    attempt: int
+    number: int
+    wanted: int
+    directory: Path
+    data_dir: Path
+    time_limit: float
+    threads: int
+    backend_logs: bool
+    save_model: str
+    code: Mapping[str, Any]
+    purpose: str = "measure"
+    gate: Mapping[str, Any] | None = None
+    image: Mapping[str, Any] | None = None
+    allocation: Allocation | None = None
+    interface: str | None = None
+
+    @property
+    def work(self) -> Path:
+        """Where ranks and supervisor meet; it goes with the launch."""
+        return self.directory / "work"

@@ -1,0 +1,178 @@
+"""A stand-in for ssh between the hosts of one launch.
+
+mpirun and horovodrun run on one host and reach the others by ssh. Many clusters do not
+allow it, and no ssh leads into a container. But whatever started this module on every
+host has solved both: on the first it runs the launcher, with a program `ssh` that comes
+before all others on PATH; on the others it runs what that program is asked to run.
+
+    python -m rankbench.rank.remote --hosts A,B --port P --secret FILE COMMAND ...
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from multiprocessing.connection import Client, Connection, Listener, wait
+from pathlib import Path
+from typing import NoReturn
+
+from rankbench.environ import read_node, without_job
+
+# Tells `ssh` of the port, and of the file with the secret.
+PORT, SECRET = "RANKBENCH_REMOTE_PORT", "RANKBENCH_REMOTE_SECRET"
+
+UP_AFTER = 60.0  # seconds that another host may take to come up
+GRACE = 3.0  # seconds between SIGTERM and SIGKILL
+
+# Options of ssh that have a value.
+_WITH_VALUE = set("bcDEeFIiJLlmOopQRSWw")
+
+_SSH = """\
+#!/bin/sh
+exec '{python}' -m rankbench.rank.remote --as-ssh "$@"
+"""
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--as-ssh"]:
+        host, command = read_ssh(sys.argv[2:])
+        return order(host, command)
+    parser = argparse.ArgumentParser(prog="python -m rankbench.rank.remote")
+    parser.add_argument("--hosts", type=lambda text: text.split(","), required=True)
+    parser.add_argument("--port", type=int, required=True)
+    parser.add_argument("--secret", type=Path, required=True)
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    arguments = parser.parse_args()
+    programs = arguments.secret.with_name("bin")
+    environment = {
+        # The launcher must not ask Slurm, nor find out that it is a task of a step.
+        **without_job(),
+        PORT: str(arguments.port),
+        SECRET: str(arguments.secret),
+        # Of all hosts: Open MPI lets one host reach the next.
+        "PATH": f"{programs}:{os.environ['PATH']}",
+    }
+    os.environ |= environment
+    if read_node() > 0:
+        obey(environment)
+    write_ssh(programs)
+    code = subprocess.run(arguments.command, env=environment, check=False).returncode
+    for host in arguments.hosts[1:]:
+        order(host, "")
+    return code if code >= 0 else 128 - code
+
+
+def write_ssh(folder: Path) -> None:
+    """Make the program `ssh` of this launch."""
+    folder.mkdir(exist_ok=True)
+    program = folder / "ssh"
+    program.write_text(_SSH.format(python=sys.executable))
+    program.chmod(0o755)
+
+
+def read_ssh(arguments: list[str]) -> tuple[str, str]:
+    """The host and the command in arguments of ssh; options may stand around the host.
+
+    Raises:
+        ValueError: there is no host.
+    """
+    host = None
+    words = iter(arguments)
+    for word in words:
+        if word.startswith("-"):
+            if len(word) == 2 and word[1] in _WITH_VALUE:
+                next(words, None)
+        elif host is None:
+            host = word.rpartition("@")[2]
+        else:
+            return host, " ".join([word, *words])
+    if host is None:
+        raise ValueError(f"no host in {arguments}")
+    return host, ""
+
+
+def order(host: str, command: str) -> int:
+    """Have a command of the shell run on another host; nothing ends what runs there.
+
+    Returns:
+        Its exit code.
+
+    Raises:
+        OSError: the host cannot be reached.
+    """
+    address = (host, int(os.environ[PORT]))
+    deadline = time.monotonic() + UP_AFTER
+    while True:
+        try:
+            connection = Client(address, authkey=_secret())
+            break
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+    with connection:
+        connection.send_bytes(command.encode())
+        return int(connection.recv_bytes())
+
+
+def obey(environment: dict[str, str]) -> NoReturn:
+    """Run what other hosts order, until the launcher has ended."""
+    address = ("", int(environment[PORT]))
+    with Listener(address, backlog=64, authkey=_secret()) as listener:
+        while True:
+            try:
+                connection = listener.accept()
+            except (OSError, EOFError):
+                continue  # somebody who does not know the secret
+            threading.Thread(
+                target=_serve, args=(connection, environment), daemon=True
+            ).start()
+
+
+def _serve(connection: Connection, environment: dict[str, str]) -> None:
+    with connection:
+        command = connection.recv_bytes().decode()
+        if not command:
+            connection.send_bytes(b"0")
+            os._exit(0)
+        code = _run(command, environment, connection)
+        try:
+            connection.send_bytes(str(code).encode())
+        except OSError:
+            pass  # whoever wanted it is gone
+
+
+def _run(command: str, environment: dict[str, str], connection: Connection) -> int:
+    """Run a command as long as the one who wants it is there, as ssh does."""
+    child = subprocess.Popen(
+        ["sh", "-c", command],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    ended = os.pidfd_open(child.pid)
+    try:
+        wait([connection, ended])
+    finally:
+        os.close(ended)
+    if child.poll() is None:
+        os.killpg(child.pid, signal.SIGTERM)
+        try:
+            child.wait(GRACE)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+    return child.returncode if child.returncode >= 0 else 128 - child.returncode
+
+
+def _secret() -> bytes:
+    return Path(os.environ[SECRET]).read_bytes()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
