@@ -83,13 +83,17 @@ _SOFTWARE = {"torch", "backends", "packages", "programs"}
 
 
 def make_site(**changes: Any) -> Site:
-    """One host with two cores, no GPU, and a torch that has gloo only."""
+    """A host with two cores, no GPU, and a torch that has gloo only.
+
+    Slurm gives it others, if it is to have more than one.
+    """
+    scheduler = "slurm" if changes.get("nodes", 1) > 1 else "none"
     values: dict[str, Any] = {
         "nodes": 1,
         "device": "cpu",
         "cuda_devices": 0,
         "cores": 2,
-        "scheduler": "none",
+        "scheduler": scheduler,
         "interface": None,
         "software": "native",
         "native": make_software(),

@@ -162,3 +162,42 @@ PORT_TAKEN = (
     "The server socket has failed to listen on any local network address. port: 35403, "
     "useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
 )
+
+# Slurm 22.05: what srun prints of its tasks. Rank 1 sent itself SIGKILL.
+SRUN_KILLED = """\
+srun: error: node2: task 1: Killed
+srun: launch/slurm: _step_signal: Terminating StepId=1.0
+slurmstepd-node1: error: *** STEP 1.0 ON node1 CANCELLED AT 2026-11-21T17:47:11 ***
+srun: error: node1: task 0: Exited with exit code 1
+"""
+
+# Three ranks ended themselves, one had a pointer to nowhere.
+SRUN_FAILED = """\
+srun: error: node1: tasks 0-1: Exited with exit code 97
+srun: error: node2: task 3: Exited with exit code 97
+srun: error: node2: task 2: Segmentation fault (core dumped)
+"""
+
+# Where control groups limit the memory.
+SRUN_OUT_OF_MEMORY = """\
+slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0. Some of your processes \
+may have been killed by the cgroup out-of-memory handler.
+srun: error: node2: task 1: Out Of Memory
+"""
+
+# Where Slurm looks at it from time to time.
+SRUN_MEMORY_LIMIT = """\
+slurmstepd-node1: error: StepId=7.0 exceeded memory limit (312492032 > 104857600), \
+being killed
+slurmstepd-node1: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-21T17:47:11 ***
+"""
+
+SRUN_TIME_LIMIT = """\
+slurmstepd-node1: error: *** STEP 7.0 ON node1 CANCELLED AT 2026-11-21T17:47:11 DUE TO \
+TIME LIMIT ***
+"""
+
+SRUN_LOST_HOST = """\
+srun: error: Node failure on node2
+srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
+"""

@@ -146,4 +146,5 @@ def for_srun(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 def without_job(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment of a program that shall not notice that it is in a Slurm job."""
     prefixes = ("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_")
-    return {k: v for k, v in environ.items() if not k.startswith(prefixes)}
+    kept = "SLURM_STEP_ID"  # for the record; nobody takes it for more
+    return {k: v for k, v in environ.items() if k == kept or not k.startswith(prefixes)}

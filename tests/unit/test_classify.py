@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from logs import MANUAL_KILLED, PORT_TAKEN, SPAWN_KILLED, SPAWN_RAISED, TORCHRUN_KILLED
+from logs import (
+    MANUAL_KILLED,
+    PORT_TAKEN,
+    SPAWN_KILLED,
+    SPAWN_RAISED,
+    SRUN_KILLED,
+    SRUN_LOST_HOST,
+    SRUN_MEMORY_LIMIT,
+    SRUN_OUT_OF_MEMORY,
+    SRUN_TIME_LIMIT,
+    TORCHRUN_KILLED,
+)
 from rankbench.launch.classify import (
     Ending,
     Finding,
@@ -247,6 +258,82 @@ def test_classify(
 ) -> None:
     assert classify(ending(**what)) == Finding(status, reason, cause)
     assert status in STATUSES
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "reason", "cause"),
+    [
+        pytest.param(
+            {"log": SRUN_KILLED, "reports": {0: PEER}, "job_state": "RUNNING"},
+            "crashed",
+            "rank 1 was ended by SIGKILL; rank 0 in training, step 3",
+            None,
+            id="a rank was killed",
+        ),
+        pytest.param(
+            {"log": SRUN_OUT_OF_MEMORY, "reports": {0: PEER}},
+            "oom",
+            "Slurm ended rank 1 at the memory limit of the job",
+            None,
+            id="memory of a control group",
+        ),
+        pytest.param(
+            {"log": SRUN_MEMORY_LIMIT},
+            "oom",
+            "Slurm ended a process at the memory limit of the job",
+            None,
+            id="memory limit",
+        ),
+        pytest.param(
+            {"log": SRUN_TIME_LIMIT, "stopped": "SIGTERM", "job_state": "RUNNING"},
+            "timeout",
+            "time limit of the Slurm job reached: rank 0 in training, step 3",
+            None,
+            id="time limit of a step",
+        ),
+        pytest.param(
+            {"stopped": "SIGTERM", "job_state": "TIMEOUT"},
+            "timeout",
+            "time limit of the Slurm job reached: rank 0 in training, step 3",
+            None,
+            id="time limit of the job",
+        ),
+        pytest.param(
+            {"log": SRUN_LOST_HOST, "stopped": "SIGTERM", "job_state": "NODE_FAIL"},
+            "crashed",
+            "the host node2 failed; rank 0 in training, step 3",
+            "host",
+            id="a host was lost",
+        ),
+        pytest.param(
+            {"stopped": "SIGTERM", "job_state": "NODE_FAIL"},
+            "crashed",
+            "a host of the job failed; rank 0 in training, step 3",
+            "host",
+            id="a host was lost, says the job",
+        ),
+        pytest.param(
+            {"stopped": "SIGTERM", "job_state": "CANCELLED"},
+            "cancelled",
+            "its Slurm job was cancelled",
+            "user",
+            id="scancel",
+        ),
+        pytest.param(
+            {"stopped": "SIGTERM", "job_state": "RUNNING"},
+            "cancelled",
+            "interrupted by SIGTERM",
+            "user",
+            id="a signal, but none of Slurm",
+        ),
+    ],
+)
+def test_classify_in_a_slurm_job(
+    what: dict[str, Any], status: str, reason: str, cause: str | None
+) -> None:
+    exits = find_launcher("srun").read_exits(what.get("log", ""))
+    finding = classify(ending(launcher="srun", exits=exits, **what))
+    assert finding == Finding(status, reason, cause)
 
 
 @pytest.mark.parametrize(

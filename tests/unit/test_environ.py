@@ -4,11 +4,36 @@ from __future__ import annotations
 
 import pytest
 
-from rankbench.environ import Place, job_id, read_place
+from rankbench.environ import (
+    Job,
+    Place,
+    for_srun,
+    job_id,
+    read_job,
+    read_node,
+    read_place,
+    step_id,
+    without_job,
+)
 
 pytestmark = pytest.mark.unit
 
 PLACE = Place(rank=5, size=8, local_rank=1, local_size=4, node=1)
+
+# What a task of a step gets, and what is said of its job beside it.
+SRUN = {
+    "SLURM_PROCID": "5",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_NUM_TASKS": "8",
+    "SLURM_STEP_NUM_NODES": "2",
+    "SLURM_STEP_ID": "3",
+    "SLURM_JOB_ID": "4711",
+    "SLURM_JOB_NODELIST": "node[1-3]",
+    "SLURM_TASKS_PER_NODE": "4(x3)",
+    "SLURM_CPUS_PER_TASK": "2",
+    "SLURM_CONF": "/etc/slurm.conf",
+}
 
 
 def test_place_survives_the_environment() -> None:
@@ -58,8 +83,9 @@ def test_without_a_group_rank_it_is_the_first_host() -> None:
             "LOCAL_SIZE": "4",
             "CROSS_RANK": "1",
         },
+        SRUN,
     ],
-    ids=["mpirun", "hydra", "horovodrun", "deepspeed"],
+    ids=["mpirun", "hydra", "horovodrun", "deepspeed", "srun"],
 )
 def test_other_launchers_have_other_names(environ: dict[str, str]) -> None:
     assert read_place(environ) == PLACE
@@ -75,6 +101,39 @@ def test_ranks_of_horovodrun_are_not_those_of_an_mpirun_around_it() -> None:
     own = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "1"}
     place = read_place({**outer, **own, "HOROVOD_LOCAL_SIZE": "2"})
     assert (place.rank, place.size) == (1, 2)
+
+
+def test_ranks_of_a_launcher_are_not_the_tasks_that_it_runs_in() -> None:
+    assert read_place({**SRUN, **Place(0, 2, 0, 2, 0).export()}).size == 2
+    ompi = {"RANK": "7", "SIZE": "8", "LOCAL_RANK": "3", "LOCAL_SIZE": "4"}
+    mpirun = {f"OMPI_COMM_WORLD_{name}": value for name, value in ompi.items()}
+    assert read_place({**SRUN, **mpirun}).rank == 7
+
+
+def test_a_launcher_that_says_half_of_it_does_not_count_as_srun() -> None:
+    with pytest.raises(ValueError, match="did not set"):
+        read_place({**SRUN, "RANK": "0", "WORLD_SIZE": "2"})
+
+
+def test_job() -> None:
+    assert read_job(SRUN) == Job("4711", "node[1-3]", "4(x3)")
+    assert read_job({}) is None
+    assert step_id(SRUN) == "3"
+    assert read_node(SRUN) == 1
+    assert read_node({}) == 0
+
+
+def test_srun_finds_its_job_and_no_options() -> None:
+    assert for_srun({**SRUN, "PATH": "/bin"}) == {
+        "SLURM_JOB_ID": "4711",
+        "SLURM_CONF": "/etc/slurm.conf",
+    }
+
+
+def test_without_job() -> None:
+    pmi = {"PMIX_RANK": "0", "PMI_FD": "3", "SLURMD_NODENAME": "node1"}
+    left = without_job({**SRUN, **pmi, "PATH": "/bin"})
+    assert left == {"PATH": "/bin", "SLURM_STEP_ID": "3"}
 
 
 def test_job_id() -> None:

@@ -96,6 +96,16 @@ def test_loopback_only_where_it_reaches_all_ranks() -> None:
     assert not LO & two.keys()
 
 
+def test_the_interface_of_the_site_leads_to_other_hosts() -> None:
+    def told(nodes: int) -> set[str]:
+        shape = make_shape(2, nodes=nodes, ranks_per_node=2 // nodes)
+        given = build_environment(shape, threads=1, interface="ib0", inherited={})
+        return {given[name] for name in LO}
+
+    assert told(nodes=2) == {"ib0"}
+    assert told(nodes=1) == {"lo"}
+
+
 def test_a_chosen_interface_is_kept() -> None:
     assert build({"GLOO_SOCKET_IFNAME": "ib0"}, nodes=1)["GLOO_SOCKET_IFNAME"] == "ib0"
     assert build({"NCCL_SOCKET_IFNAME": "ib0"})["NCCL_SOCKET_IFNAME"] == "ib0"

@@ -12,7 +12,7 @@ import pytest
 from factories import read_experiment
 from rankbench.matrix import experiment as experiment_module
 from rankbench.matrix.catalog import load_catalog
-from rankbench.matrix.experiment import load_experiment
+from rankbench.matrix.experiment import choose_launcher, load_experiment
 from rankbench.matrix.schema import load_schema
 
 pytestmark = pytest.mark.unit
@@ -464,6 +464,22 @@ def test_a_long_id_is_cut_and_stays_unique(tmp_path: Path) -> None:
     assert len(ids) == 2
     assert all(len(cell_id) <= 200 for cell_id in ids)
     assert all(cell_id.startswith("ddp.gloo.1x1.convnet.digits.") for cell_id in ids)
+
+
+def test_auto_is_srun_where_there_is_slurm() -> None:
+    known = load_catalog().strategies
+
+    def auto(strategy: str, backend: str, *, slurm: bool) -> str:
+        return choose_launcher(known[strategy], backend, slurm=slurm)
+
+    assert auto("ddp", "gloo", slurm=False) == "torchrun"
+    assert auto("ddp", "gloo", slurm=True) == "srun"
+    assert auto("ddp", "mpi", slurm=False) == "mpirun"
+    assert auto("ddp", "mpi", slurm=True) == "srun"
+    assert auto("horovod", "mpi", slurm=False) == "horovodrun"
+    assert auto("horovod", "mpi", slurm=True) == "srun"
+    # Its own launcher is a part of what is measured.
+    assert auto("deepspeed", "gloo", slurm=True) == "deepspeed"
 
 
 def test_a_launcher_that_is_what_auto_means_makes_no_other_cell(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ NCCL = {"backend": "nccl", **GPU}
         (
             {"strategy": "horovod", "launcher": "torchrun"},
             make_site(),
-            "horovod is started by horovodrun or mpirun or hydra, not by torchrun",
+            "horovod is started by horovodrun or mpirun or hydra or srun, not by torchrun",
         ),
         (
             {"launcher": "mpirun"},
@@ -117,6 +117,16 @@ NCCL = {"backend": "nccl", **GPU}
             {"topology": "2x1"},
             make_site(),
             "2x1 needs 2 hosts; this site has 1",
+        ),
+        (
+            {"topology": "2x1"},
+            make_site(nodes=2, scheduler="none"),
+            "only a scheduler gives 2x1 its hosts (scheduler: slurm in the site file)",
+        ),
+        (
+            {"launcher": "srun"},
+            make_site(),
+            "srun is a part of slurm; this site has none (scheduler: slurm)",
         ),
         (
             {"topology": "1x3"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -9,8 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from rankbench.environ import Place
 from rankbench.rank.__main__ import main as rank_main
-from rankbench.rank.manual import await_ranks, choose_rendezvous, rank_argv
+from rankbench.rank.manual import (
+    await_ranks,
+    choose_rendezvous,
+    places_here,
+    rank_argv,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -33,12 +40,22 @@ def start(*programs: str) -> dict[int, subprocess.Popen[bytes]]:
 
 
 def test_command_of_a_rank() -> None:
-    argv = rank_argv(1, 2, "tcp://127.0.0.1:4711", Path("/somewhere/launch.json"))
+    place = Place(rank=5, size=8, local_rank=1, local_size=4, node=1)
+    argv = rank_argv(place, "tcp://127.0.0.1:4711", Path("/somewhere/launch.json"))
     assert argv == [
-        *(sys.executable, "-m", "rankbench.rank", "--rank=1", "--world-size=2"),
-        *("--local-rank=1", "--init-method=tcp://127.0.0.1:4711"),
-        "/somewhere/launch.json",
+        *(sys.executable, "-m", "rankbench.rank", "--rank=5", "--world-size=8"),
+        *("--local-rank=1", "--local-world-size=4"),
+        *("--init-method=tcp://127.0.0.1:4711", "/somewhere/launch.json"),
     ]
+
+
+def test_places_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLURM_NODEID", "1")
+    alone = places_here(1, 2)
+    assert [(p.rank, p.size, p.node) for p in alone] == [(0, 2, 0), (1, 2, 0)]
+    second = places_here(3, 2)
+    assert [(p.rank, p.size, p.node) for p in second] == [(2, 6, 1), (3, 6, 1)]
+    assert [(p.local_rank, p.local_size) for p in second] == [(0, 2), (1, 2)]
 
 
 @pytest.mark.parametrize(
@@ -50,7 +67,7 @@ def test_a_place_is_given_whole_or_not_at_all(
     monkeypatch.setattr(sys, "argv", ["rank", *given, "/somewhere/launch.json"])
     with pytest.raises(SystemExit):
         rank_main()
-    assert "--local-rank: give all or none" in capsys.readouterr().err
+    assert "--local-world-size: give all" in capsys.readouterr().err
 
 
 def test_rendezvous(tmp_path: Path) -> None:
@@ -65,6 +82,17 @@ def test_rendezvous(tmp_path: Path) -> None:
     file = tmp_path / "rendezvous"
     assert choose_rendezvous("file", tmp_path) == (f"file://{file}", {})
     assert not file.exists()
+
+
+def test_rendezvous_of_several_hosts(tmp_path: Path) -> None:
+    first = ("node1", 20017)
+    _, variables = choose_rendezvous("env", tmp_path, *first)
+    assert variables == {"MASTER_ADDR": "node1", "MASTER_PORT": "20017"}
+    assert choose_rendezvous("tcp", tmp_path, *first) == ("tcp://node1:20017", {})
+    (tmp_path / "rendezvous").touch()
+    # A rank of another host has come first.
+    url, _ = choose_rendezvous("file", tmp_path, *first)
+    assert url == f"file://{tmp_path}/rendezvous"
 
 
 def test_stale_rendezvous_is_refused(tmp_path: Path) -> None:
@@ -118,3 +146,17 @@ def test_a_command_gets_a_place_to_meet() -> None:
     port = told.rpartition("=")[2]
     assert told == f"rendezvous: MASTER_ADDR=127.0.0.1 MASTER_PORT={port}"
     assert shown == f"['--port={port}', 'as it is'] 127.0.0.1"
+
+
+def test_a_command_on_one_of_several_hosts_learns_its_number() -> None:
+    show = "import os, sys; print(sys.argv[1], os.environ['MASTER_ADDR'])"
+    place = ["--address=node1", "--port=20017"]
+    command = [sys.executable, "-c", show, "{node} {port}"]
+    done = subprocess.run(
+        [sys.executable, "-m", "rankbench.rank.meeting", *place, *command],
+        env={**os.environ, "SLURM_NODEID": "3"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.splitlines()[1] == "3 20017 node1"

@@ -27,8 +27,8 @@ _PEER = re.compile(
 _LOST_HOST = re.compile(r"^srun: error: Node failure on (\S+?)\.?$", re.MULTILINE)
 _TIME_LIMIT = re.compile(r"CANCELLED AT \S+ DUE TO TIME LIMIT")
 _OOM_OF_STEP = re.compile(
-    r"^srun: error: .*: Out Of Memory|^slurmstepd: error: .*"
-    r"(?:oom[-_]kill event|exceeded .*memory limit).*",
+    r"^srun: error: .*: Out Of Memory|^slurmstepd\S*: error: .*"
+    r"(?:oom[-_]kill event|exceeded .*memory limit)",
     re.MULTILINE | re.IGNORECASE,
 )
 
@@ -96,9 +96,9 @@ def classify(ending: Ending) -> Finding:
             return Finding("oom", _of_rank(rank, error))
     if ending.oom_kills:
         return Finding("oom", f"the kernel ended {_who(ending)} for lack of memory")
-    if said := _OOM_OF_STEP.search(ending.log):
-        limit = "beyond the memory of its Slurm job"
-        return Finding("oom", f"a process was ended {limit}: {first_line(said[0])}")
+    if _OOM_OF_STEP.search(ending.log):
+        limit = "at the memory limit of the job"
+        return Finding("oom", f"Slurm ended {_who(ending)} {limit}")
     if ending.stopped == "timeout":
         limit = f"time limit of {ending.time_limit:g} s reached"
         return Finding("timeout", f"{limit}: {ending.progress}")

@@ -48,12 +48,7 @@ _LOG_FILES = ("NCCL_DEBUG_FILE", "UCX_LOG_FILE")
 # By which interface sockets reach other hosts. Open MPI has its own words for it, see
 # launchers/_open_mpi.py; UCX takes the fastest card by itself, and naming an interface
 # of IP would keep it from that.
-_INTERFACE = (
-    "GLOO_SOCKET_IFNAME",
-    "NCCL_SOCKET_IFNAME",
-    "TP_SOCKET_IFNAME",
-    "HOROVOD_GLOO_IFACE",
-)
+_INTERFACE = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
 # Whether network cards read and write the memory of GPUs themselves, by backend. True
 # asks for it wherever they can reach each other at all, not only where they are near:

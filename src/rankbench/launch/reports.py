@@ -56,6 +56,7 @@ def merge_reports(
         "hosts": list(hosts.values()),
         "software": first["software"],
         "transport": first["transport"],
+        "step_id": first["step_id"],
     }
 
 

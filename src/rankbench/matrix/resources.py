@@ -55,7 +55,7 @@ def _hosts(q: Question) -> str | None:
         )
     if q.topology.nodes > 1 and q.site.scheduler == NONE:
         return (
-            f"{q.topology} needs hosts that a scheduler gives "
+            f"only a scheduler gives {q.topology} its hosts "
             "(scheduler: slurm in the site file)"
         )
     return None

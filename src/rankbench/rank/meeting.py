@@ -1,7 +1,8 @@
 """Runs the command of a launcher that gives torch's ranks no place to meet.
 
 `env://` gets an address and a port; in the command `{port}` becomes that port and
-`{node}` the number of this host.
+`{node}` the number of this host. Slurm is then out of sight: mpirun would ask it for
+more than this one task, and ranks of others would take its task for their place.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from rankbench.environ import read_node
+from rankbench.environ import read_node, without_job
 from rankbench.rank.manual import LOOPBACK, find_free_port
 
 
@@ -26,7 +27,7 @@ def main() -> None:
         argv = [word.replace(name, value) for word in argv]
     meeting = {"MASTER_ADDR": arguments.address, "MASTER_PORT": port}
     print("rendezvous:", *(f"{k}={v}" for k, v in meeting.items()), flush=True)
-    os.execvpe(argv[0], argv, {**os.environ, **meeting})  # noqa: S606
+    os.execvpe(argv[0], argv, {**without_job(), **meeting})  # noqa: S606
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ allow it, and no ssh leads into a container. But whatever started this module on
 host has solved both: on the first it runs the launcher, with a program `ssh` that comes
 before all others on PATH; on the others it runs what that program is asked to run.
 
-    python -m rankbench.rank.remote --hosts A,B --port P --secret FILE COMMAND ...
+    python -m rankbench.rank.remote --node N --hosts A,B --port P --secret F COMMAND ...
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ import subprocess
 import sys
 import threading
 import time
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import NoReturn
-
-from rankbench.environ import read_node, without_job
 
 # Tells `ssh` of the port, and of the file with the secret.
 PORT, SECRET = "RANKBENCH_REMOTE_PORT", "RANKBENCH_REMOTE_SECRET"
@@ -43,6 +42,7 @@ def main() -> int:
         host, command = read_ssh(sys.argv[2:])
         return order(host, command)
     parser = argparse.ArgumentParser(prog="python -m rankbench.rank.remote")
+    parser.add_argument("--node", type=int, required=True, help="number of this host")
     parser.add_argument("--hosts", type=lambda text: text.split(","), required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--secret", type=Path, required=True)
@@ -50,15 +50,14 @@ def main() -> int:
     arguments = parser.parse_args()
     programs = arguments.secret.with_name("bin")
     environment = {
-        # The launcher must not ask Slurm, nor find out that it is a task of a step.
-        **without_job(),
+        **os.environ,
         PORT: str(arguments.port),
         SECRET: str(arguments.secret),
         # Of all hosts: Open MPI lets one host reach the next.
         "PATH": f"{programs}:{os.environ['PATH']}",
     }
     os.environ |= environment
-    if read_node() > 0:
+    if arguments.node > 0:
         obey(environment)
     write_ssh(programs)
     code = subprocess.run(arguments.command, env=environment, check=False).returncode
@@ -127,7 +126,7 @@ def obey(environment: dict[str, str]) -> NoReturn:
         while True:
             try:
                 connection = listener.accept()
-            except (OSError, EOFError):
+            except (AuthenticationError, EOFError, OSError):
                 continue  # somebody who does not know the secret
             threading.Thread(
                 target=_serve, args=(connection, environment), daemon=True

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from rankbench.cell import Cell
-from rankbench.environ import Place
+from rankbench.environ import Place, step_id
 from rankbench.rank import facts
 from rankbench.rank.strategies.base import World
 from rankbench.rank.train import Measured
@@ -86,6 +86,7 @@ def write_report(
         "host": facts.describe_host(),
         "software": facts.describe_software(),
         "transport": describe_transport(world),
+        "step_id": step_id(),
     }
     write_json(work / f"rank{place.rank}.json", report)
 

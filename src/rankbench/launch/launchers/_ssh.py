@@ -14,6 +14,7 @@ def build_argv(start: Start, argv: list[str]) -> list[str]:
         start.python,
         "-m",
         "rankbench.rank.remote",
+        "--node={node}",
         f"--hosts={','.join(start.hosts)}",
         f"--port={start.port}",
         f"--secret={start.secret}",

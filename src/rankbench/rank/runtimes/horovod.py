@@ -68,7 +68,9 @@ def _meet(place: Place, init_method: str) -> dict[str, str]:
     store.set(f"met {place.rank}", "")
     # The store goes with rank 0's end of it: not before all have read the port.
     store.wait([f"met {rank}" for rank in range(place.size)])
+    interface = os.environ.get("GLOO_SOCKET_IFNAME")
     return {
+        **({"HOROVOD_GLOO_IFACE": interface} if interface else {}),
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": address,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": port,
         "HOROVOD_HOSTNAME": _host(place.node),

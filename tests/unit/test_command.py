@@ -1,0 +1,130 @@
+"""The command of every launcher over every topology, as text that can be read.
+
+`python tests/unit/test_command.py > tests/unit/commands.txt` writes it anew.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # where it is run by hand
+
+from factories import make_cell
+from rankbench.launch.command import Command, build_command, make_start
+from rankbench.launch.environment import SOURCE
+from rankbench.launch.slurm import Allocation
+from rankbench.launch.task import Task
+from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.shape import shape_of
+
+pytestmark = pytest.mark.unit
+
+GOLDEN = Path(__file__).with_name("commands.txt")
+TOPOLOGIES = ("1x1", "1x2", "2x1", "2x2")
+IMAGE = {"name": "gloo-cpu", "file": "/images/gloo.sif", "recipe": "", "sha256": ""}
+INHERITED = {"PATH": "/bin", "SLURM_JOB_ID": "4711", "SLURM_CPUS_PER_TASK": "7"}
+
+# Launchers that are started otherwise where MPI connects the ranks.
+BACKENDS = {"srun": ("gloo", "mpi"), "horovodrun": ("gloo", "mpi"), "mpirun": ("mpi",)}
+
+
+def make_task(launcher: str, topology: str, backend: str = "gloo", **changes) -> Task:
+    strategy = "horovod" if launcher == "horovodrun" else "ddp"
+    cell = make_cell(
+        strategy=strategy, launcher=launcher, topology=topology, backend=backend
+    )
+    shape = shape_of(cell, load_catalog().strategies[strategy])
+    nodes = shape.nodes
+    values = {
+        "experiment": "quickstart",
+        "cell_id": "a.cell",
+        "cell_hash": "0",
+        "cell": cell,
+        "shape": shape,
+        "phases": [],
+        "marks": [],
+        "attempt": 1,
+        "number": 3,
+        "wanted": 5,
+        "directory": Path("/r"),
+        "data_dir": Path("/data"),
+        "time_limit": 60.0,
+        "threads": 1,
+        "backend_logs": False,
+        "save_model": "none",
+        "code": {},
+        "allocation": Allocation("4711", ("node1", "node2")[:nodes]),
+        "interface": "eth0",
+    }
+    return Task(**{**values, **changes})
+
+
+def command_of(task: Task) -> Command:
+    start = make_start(task, python="/venv/python")
+    return build_command(task, start, inherited=INHERITED)
+
+
+def render(title: str, task: Task) -> Iterator[str]:
+    command = command_of(task)
+    yield f"# {title}"
+    told = {k: v for k, v in command.env.items() if k.startswith(("MASTER", "OMPI"))}
+    told = {k: v for k, v in told.items() if "AS_ROOT" not in k}
+    if told:
+        yield " ".join(f"{name}={value}" for name, value in told.items()) + " \\"
+    line = shlex.join(command.argv).replace(str(SOURCE), "/src")
+    # A line for each of the three that stand around each other.
+    for word in ("apptainer ", "/images/gloo.sif "):
+        line = line.replace(f" {word}", f" \\\n    {word}")
+    yield line.replace("--export=ALL /venv", "--export=ALL \\\n    /venv")
+    yield ""
+
+
+def render_all() -> str:
+    """All commands: on this machine without Slurm, in a job, in a job in an image."""
+    lines: list[str] = []
+    for launcher, needs in load_catalog().launchers.items():
+        for backend in BACKENDS.get(launcher, ("gloo",)):
+            name = f"{launcher} {backend}"
+            if needs["scheduler"] is None:
+                for topology in TOPOLOGIES[:2]:
+                    task = make_task(launcher, topology, backend, allocation=None)
+                    lines += render(f"{name} {topology}, no Slurm", task)
+            for topology in TOPOLOGIES:
+                task = make_task(launcher, topology, backend)
+                lines += render(f"{name} {topology}", task)
+            for topology in TOPOLOGIES:
+                task = make_task(launcher, topology, backend, image=IMAGE)
+                lines += render(f"{name} {topology}, image", task)
+    return "\n".join(lines)
+
+
+def test_commands_are_the_golden_ones() -> None:
+    assert render_all() == GOLDEN.read_text().rstrip("\n") + "\n"
+
+
+def test_srun_gets_its_job_and_nothing_that_would_be_an_option() -> None:
+    command = command_of(make_task("srun", "2x1"))
+    slurm = {k: v for k, v in command.outer.items() if k.startswith("SLURM_")}
+    assert slurm == {"SLURM_JOB_ID": "4711"}
+    assert not [name for name in command.env if name.startswith("SLURM_")]
+
+
+def test_more_tasks_than_cores_are_asked_for() -> None:
+    usual = command_of(make_task("srun", "2x2"))
+    shared = command_of(make_task("srun", "2x2", marks=["oversubscribed"]))
+    assert set(shared.argv) - set(usual.argv) == {"--overcommit"}
+
+
+def test_launches_of_a_job_and_jobs_on_a_host_meet_at_other_ports() -> None:
+    ports = {Allocation(job, ("a",)).port(n) for job in ("1", "2") for n in range(50)}
+    assert len(ports) == 100
+    assert all(20000 <= port < 32000 for port in ports)
+
+
+if __name__ == "__main__":
+    print(render_all().rstrip("\n"))

@@ -1,0 +1,121 @@
+"""The stand-in for ssh, between two processes that take this machine for two."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rankbench.rank.manual import find_free_port
+from rankbench.rank.remote import read_ssh
+
+pytestmark = pytest.mark.unit
+
+MODULE = (sys.executable, "-m", "rankbench.rank.remote")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "host", "command"),
+    [
+        ("node2 date", "node2", "date"),
+        ("-x node2 PATH=/bin ; orted -mca x y", "node2", "PATH=/bin ; orted -mca x y"),
+        ("-o Password=no -o Check=no node2 bash -c a", "node2", "bash -c a"),
+        ("node2 -p 22 -i key -o Timeout=1 date -u", "node2", "date -u"),
+        ("-T me@node2 ls -l", "node2", "ls -l"),
+        ("node2", "node2", ""),
+    ],
+)
+def test_arguments_of_ssh(arguments: str, host: str, command: str) -> None:
+    assert read_ssh(arguments.split()) == (host, command)
+
+
+def test_ssh_without_a_host() -> None:
+    with pytest.raises(ValueError, match="no host"):
+        read_ssh(["-x", "-p", "22"])
+
+
+class Hosts:
+    """Two of them; the second is there already."""
+
+    def __init__(self, folder: Path) -> None:
+        self._secret = folder / "secret"
+        self._secret.write_text("of this launch")
+        self._port = str(find_free_port())
+        self.second = self._start("1", "true")
+
+    def run(self, script: str) -> subprocess.CompletedProcess[str]:
+        """Run a script of the shell on the first, which reaches the second by ssh."""
+        first = self._start("0", "sh", "-c", script)
+        out, _ = first.communicate(timeout=60)
+        return subprocess.CompletedProcess(script, first.returncode, out)
+
+    def _start(self, node: str, *command: str) -> subprocess.Popen[str]:
+        hosts = ("--hosts=localhost,localhost", f"--node={node}")
+        meeting = (f"--port={self._port}", f"--secret={self._secret}")
+        return subprocess.Popen(
+            [*MODULE, *hosts, *meeting, *command],
+            env={**os.environ, "NODE": node},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def said(self) -> str:
+        """What the second has printed, when it has ended."""
+        out, _ = self.second.communicate(timeout=30)
+        return out
+
+
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Hosts]:
+    both = Hosts(tmp_path)
+    yield both
+    both.second.kill()
+    both.second.communicate()
+
+
+def test_a_command_runs_on_the_other_host_and_both_end(hosts: Hosts) -> None:
+    done = hosts.run("ssh -x localhost 'echo on host $NODE; exit 3'; exit $?")
+    assert done.returncode == 3
+    assert hosts.said() == "on host 1\n"
+    assert hosts.second.returncode == 0
+
+
+def test_commands_run_at_the_same_time(hosts: Hosts, tmp_path: Path) -> None:
+    wait = f"'until [ -e {tmp_path}/there ]; do sleep 0.05; done'"
+    touch = f"touch {tmp_path}/there"
+    done = hosts.run(f"ssh localhost {wait} & ssh localhost {touch} && wait")
+    assert done.returncode == 0
+
+
+def test_a_command_ends_with_whoever_wanted_it(hosts: Hosts, tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    script = f"'echo $$ > {mark}; exec sleep 600'"
+    hosts.run(
+        f"ssh localhost {script} & until [ -s {mark} ]; do sleep 0.05; done; kill $!"
+    )
+    pid = int(mark.read_text())
+    deadline = time.monotonic() + 10
+    while Path(f"/proc/{pid}/cwd").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    state = Path(f"/proc/{pid}/stat")
+    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_who_does_not_know_the_secret_is_not_obeyed(
+    hosts: Hosts, tmp_path: Path
+) -> None:
+    other = tmp_path / "other"
+    other.write_text("another")
+    done = hosts.run(
+        f"RANKBENCH_REMOTE_SECRET={other} ssh localhost touch {tmp_path}/done"
+    )
+    assert done.returncode != 0
+    assert "AuthenticationError" in done.stdout
+    assert not (tmp_path / "done").exists()
+    assert hosts.second.wait(30) == 0, "it still listens to its own"

@@ -1,0 +1,154 @@
+"""What a supervisor asks of Slurm, with programs that answer in its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from factories import make_shape
+from rankbench.launch.claim import Owner
+from rankbench.launch.slurm import (
+    Allocation,
+    end_steps,
+    has_ended,
+    is_even,
+    list_steps,
+    read_allocation,
+    read_state,
+)
+
+pytestmark = pytest.mark.unit
+
+SHAPE = make_shape(2, nodes=2, ranks_per_node=1)
+Install = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """A program of Slurm's name, the only one that is found; its calls are kept."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    calls = tmp_path / "calls"
+    calls.touch()
+
+    def install(name: str, script: str) -> Path:
+        path = tmp_path / name
+        path.write_text(f'#!/bin/sh\necho {name} "$@" >> {calls}\n{script}\n')
+        path.chmod(0o755)
+        return calls
+
+    return install
+
+
+def in_job(monkeypatch: pytest.MonkeyPatch, tasks: str | None = None) -> None:
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "node[1-3]")
+    monkeypatch.delenv("SLURM_TASKS_PER_NODE", raising=False)
+    if tasks:
+        monkeypatch.setenv("SLURM_TASKS_PER_NODE", tasks)
+
+
+def test_a_launch_takes_the_first_hosts_of_the_job(
+    monkeypatch: pytest.MonkeyPatch, program: Install
+) -> None:
+    in_job(monkeypatch, "2(x3)")
+    calls = program("scontrol", "echo node1; echo node2; echo node3")
+    assert read_allocation(SHAPE) == Allocation("4711", ("node1", "node2"))
+    assert calls.read_text() == "scontrol show hostnames node[1-3]\n"
+
+
+def test_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    with pytest.raises(ValueError, match=r"no Slurm job: .*`salloc --nodes=2"):
+        read_allocation(SHAPE)
+
+
+def test_too_few_hosts(monkeypatch: pytest.MonkeyPatch, program: Install) -> None:
+    in_job(monkeypatch)
+    program("scontrol", "echo node1")
+    with pytest.raises(ValueError, match="needs 2 hosts, job 4711 has 1"):
+        read_allocation(SHAPE)
+
+
+def test_uneven_hosts(monkeypatch: pytest.MonkeyPatch, program: Install) -> None:
+    in_job(monkeypatch, "2(x2),1")
+    program("scontrol", "echo node1; echo node2; echo node3")
+    with pytest.raises(ValueError, match=r"2\(x2\),1 tasks .* equally many"):
+        read_allocation(SHAPE)
+
+
+def test_no_scontrol(monkeypatch: pytest.MonkeyPatch, program: Install) -> None:
+    in_job(monkeypatch)
+    with pytest.raises(ValueError, match="scontrol does not tell the hosts"):
+        read_allocation(SHAPE)
+
+
+@pytest.mark.parametrize("tasks", ["1", "2(x3)", "2,2", "2(x2),2"])
+def test_even(tasks: str) -> None:
+    assert is_even(tasks)
+
+
+@pytest.mark.parametrize("tasks", ["2(x2),1", "1,2", "4,2(x7)"])
+def test_uneven(tasks: str) -> None:
+    assert not is_even(tasks)
+
+
+def test_what_a_launch_has_left_is_ended_and_waited_for(
+    program: Install, tmp_path: Path
+) -> None:
+    calls = program(
+        "squeue",
+        f"read n < {tmp_path}/n; echo $((n - 1)) > {tmp_path}/n; echo 7.batch;"
+        " [ $n -le 0 ] || echo 7.3",
+    )
+    (tmp_path / "n").write_text("3\n")
+    program("scancel", "")
+    end_steps("7", {"7.batch"})
+    asked = calls.read_text().splitlines()
+    assert asked.count("scancel --signal=KILL 7.3") == 1
+    assert len(asked) == 5
+
+
+def test_steps_of_others_stay(program: Install) -> None:
+    calls = program("squeue", "echo 7.batch; echo 7.0")
+    assert list_steps("7") == {"7.batch", "7.0"}
+    end_steps("7", {"7.batch", "7.0"})
+    assert "scancel" not in calls.read_text()
+
+
+def test_state(program: Install) -> None:
+    program("scontrol", "echo JobId=7 JobState=TIMEOUT Reason=TimeLimit")
+    assert read_state("7") == "TIMEOUT"
+    program("scontrol", "exit 1")
+    assert read_state("7") is None
+
+
+ENDED = [
+    ("echo RUNNING", False),
+    ("echo COMPLETING", False),
+    ("true", True),
+    ("echo slurm_load_jobs error: Invalid job id specified >&2; exit 1", True),
+    ("echo slurm_load_jobs error: Unable to contact controller >&2; exit 1", False),
+]
+
+
+@pytest.mark.parametrize(("script", "ended"), ENDED)
+def test_a_job_that_is_over(program: Install, script: str, ended: bool) -> None:
+    program("squeue", script)
+    assert has_ended("7") == ended
+
+
+def test_without_slurm_no_job_is_known_to_be_over(program: Install) -> None:
+    assert not has_ended("7")
+
+
+@pytest.mark.parametrize(("script", "ended"), ENDED)
+def test_the_owner_of_a_claim_lives_with_its_job(
+    program: Install, tmp_path: Path, script: str, ended: bool
+) -> None:
+    program("squeue", script)
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work/heartbeat").touch()
+    owner = Owner(host="elsewhere", boot="", pid=1, started=1, job_id="7")
+    assert owner.is_alive(tmp_path) != ended
