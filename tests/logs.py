@@ -201,3 +201,17 @@ SRUN_LOST_HOST = """\
 srun: error: Node failure on node2
 srun: Job step aborted: Waiting up to 7 seconds for job step to finish.
 """
+
+SRUN_NOT_STARTED = """\
+srun: error: Task launch for StepId=7.0 failed on node node2: Unable to contact slurmd
+srun: error: Application launch failed: Unable to contact slurmd
+srun: Job step aborted
+"""
+
+# The image is on the first host only.
+SRUN_NO_IMAGE = """\
+FATAL:   could not open image /tmp/mpi.sif: stat /tmp/mpi.sif: no such file or directory
+srun: error: node2: task 1: Exited with exit code 255
+srun: launch/slurm: _step_signal: Terminating StepId=7.0
+srun: error: node1: task 0: Killed
+"""

@@ -14,6 +14,8 @@ from logs import (
     SRUN_KILLED,
     SRUN_LOST_HOST,
     SRUN_MEMORY_LIMIT,
+    SRUN_NO_IMAGE,
+    SRUN_NOT_STARTED,
     SRUN_OUT_OF_MEMORY,
     SRUN_TIME_LIMIT,
     TORCHRUN_KILLED,
@@ -311,6 +313,21 @@ def test_classify(
             "a host of the job failed; rank 0 in training, step 3",
             "host",
             id="a host was lost, says the job",
+        ),
+        pytest.param(
+            {"log": SRUN_NOT_STARTED},
+            "crashed",
+            "the host node2 failed; rank 0 in training, step 3",
+            "host",
+            id="a host does not answer",
+        ),
+        pytest.param(
+            {"log": SRUN_NO_IMAGE, "reports": {0: PEER}},
+            "crashed",
+            "the image does not start on the host node2: could not open image "
+            "/tmp/mpi.sif: stat /tmp/mpi.sif: no such file or directory",
+            None,
+            id="no image on a host",
         ),
         pytest.param(
             {"stopped": "SIGTERM", "job_state": "CANCELLED"},

@@ -24,12 +24,20 @@ _PEER = re.compile(
 )
 
 # What srun and slurmstepd print.
-_LOST_HOST = re.compile(r"^srun: error: Node failure on (\S+?)\.?$", re.MULTILINE)
+_LOST_HOST = re.compile(
+    r"^srun: error: (?:Node failure on|Task launch for \S+ failed on node) ([\w.-]*\w)",
+    re.MULTILINE,
+)
 _TIME_LIMIT = re.compile(r"CANCELLED AT \S+ DUE TO TIME LIMIT")
 _OOM_OF_STEP = re.compile(
     r"^srun: error: .*: Out Of Memory|^slurmstepd\S*: error: .*"
     r"(?:oom[-_]kill event|exceeded .*memory limit)",
     re.MULTILINE | re.IGNORECASE,
+)
+# What Apptainer prints before anything runs, and what its exit code makes of srun.
+_NO_CONTAINER = re.compile(r"^FATAL: +(.+)$", re.MULTILINE)
+_WHERE = re.compile(
+    r"^srun: error: (\S+): tasks? \S+ Exited with exit code 255$", re.MULTILINE
 )
 
 
@@ -121,6 +129,10 @@ def _ended_by_slurm(ending: Ending) -> Finding | None:
 
 
 def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Finding:
+    if fatal := _NO_CONTAINER.search(ending.log):
+        where = _WHERE.search(ending.log)
+        host = f"the host {where[1]}" if where else "a host"
+        return Finding("crashed", f"the image does not start on {host}: {fatal[1]}")
     killed = {
         rank: code
         for rank, code in sorted(ending.exits.items())

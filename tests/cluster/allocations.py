@@ -1,0 +1,98 @@
+"""Cells measured within an allocation of the pretend cluster, without Snakemake."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+from dataclasses import dataclass
+from typing import Any
+
+from conftest import Project
+from pretend_cluster import Cluster
+from pretend_host import INTERFACE
+
+SITE = f"""
+nodes: 2
+devices_per_node: 1
+scheduler: slurm
+interface: {INTERFACE}
+"""
+
+_BEGIN = """
+import sys
+from pathlib import Path
+from rankbench.project import open_run
+run = open_run({"experiment": sys.argv[1]}, profile=Path("site"), write=False)
+run.begin()
+print(*(cell.id for cell in run.feasible), sep="\\n")
+"""
+
+
+@dataclass
+class Site:
+    """A copy of the project that the hosts of a cluster see."""
+
+    cluster: Cluster
+    project: Project
+    python: str
+
+    def plan(self, text: str, name: str) -> list[str]:
+        """Plan an experiment and ask for its cells; the ids of the feasible ones."""
+        self.project.experiment(text, f"{name}.yaml")
+        (self.project.root / "site").mkdir(exist_ok=True)
+        (self.project.root / "site/site.yaml").write_text(SITE)
+        return self._run(self.python, "-c", _BEGIN, f"{name}.yaml").split()
+
+    def measure(self, name: str, cells: list[str], *options: str) -> str:
+        """Measure cells in one allocation of two hosts; what was said meanwhile."""
+        commands = [shlex.join(self.supervisor(name, cell)) for cell in cells]
+        return self._run(*self.salloc(*options), "sh", "-c", "; ".join(commands))
+
+    def start(self, name: str, cell: str, *options: str) -> subprocess.Popen[str]:
+        """The same for one cell, in the background."""
+        argv = [*self.salloc(*options), *self.supervisor(name, cell)]
+        return subprocess.Popen(
+            self.cluster.command(argv, self._variables),
+            cwd=self.project.root,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def salloc(self, *options: str) -> list[str]:
+        where = ("--nodes=2", "--nodelist=node1,node2", "--exclusive", "--time=10")
+        return ["salloc", "--quiet", *where, *options]
+
+    def supervisor(self, name: str, cell: str) -> list[str]:
+        log = f"--log=results/{name}/logs/{cell}.log"
+        return [self.python, "-m", "rankbench.launch", f"results/{name}", cell, log]
+
+    def records(self, name: str) -> dict[str, list[dict[str, Any]]]:
+        """Records of the first attempt by cell, in the order of their launches."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for path in sorted(
+            self.project.root.glob(f"results/{name}/records/*/1/*/record.json")
+        ):
+            found.setdefault(path.parts[-4], []).append(json.loads(path.read_text()))
+        return found
+
+    def processes(self) -> str:
+        """What the hosts still run for the user, beside what belongs to the cluster."""
+        sought = ("pgrep", "--list-full", "--euid", self.cluster.user)
+        said = ""
+        for host in ("node1", "node2"):
+            command = self.cluster.hosts[host].command(sought)
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            said += done.stdout
+        return said
+
+    @property
+    def _variables(self) -> dict[str, str]:
+        return {"PYTHONPATH": str(self.project.root / "src")}
+
+    def _run(self, *argv: str) -> str:
+        return self.cluster.run(
+            *argv, environment=self._variables, cwd=self.project.root
+        )

@@ -1,0 +1,106 @@
+"""Every launcher starts the same training over two hosts of a real Slurm."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from allocations import Site
+
+pytestmark = pytest.mark.cluster
+
+EXPERIMENT = """
+name: launchers
+model: lenet
+topology: 2x1
+launches: 1
+steps: 3
+gate: false
+time_limit: 120
+blocks:
+  - strategy: ddp
+    launcher: [srun, torchrun, torch_launch, spawn, manual, mpirun, horovodrun]
+  - strategy: ddp
+    launcher: manual
+    init_method: [tcp, file]
+  - strategy: [horovod, deepspeed]
+"""
+# Its own launcher, rendezvous or runtime.
+CELLS = {
+    "ddp.gloo.2x1.lenet.digits",
+    *(
+        f"ddp.gloo.2x1.lenet.digits.launcher={name}"
+        for name in ("torchrun", "torch_launch", "spawn", "manual")
+    ),
+    "ddp.gloo.2x1.lenet.digits.launcher=manual.init_method=tcp",
+    "ddp.gloo.2x1.lenet.digits.launcher=manual.init_method=file",
+}
+WITH_PROGRAMS = {
+    "mpirun": ["ddp.gloo.2x1.lenet.digits.launcher=mpirun"],
+    "horovodrun": [
+        "ddp.gloo.2x1.lenet.digits.launcher=horovodrun",
+        "horovod.gloo.2x1.lenet.digits",
+    ],
+    "deepspeed": ["deepspeed.gloo.2x1.lenet.digits"],
+}
+
+
+def test_launchers_measure_the_same_training(
+    site: Site, program: Callable[[str], bool]
+) -> None:
+    there = [name for name in WITH_PROGRAMS if program(name)]
+    wanted = CELLS.union(*(WITH_PROGRAMS[name] for name in there))
+    cells = site.plan(EXPERIMENT, "launchers")
+    assert set(cells) == wanted
+    said = site.measure("launchers", cells)
+    records = {cell: found for cell, (found,) in site.records("launchers").items()}
+    assert records.keys() == wanted, said
+    bad = {cell: r["reason"] for cell, r in records.items() if r["status"] != "ok"}
+    assert not bad
+    ddp = [r for cell, r in records.items() if cell.startswith("ddp")]
+    for record in records.values():
+        assert [rank["rank"] for rank in record["ranks"]] == [0, 1]
+        assert [rank["host"] for rank in record["ranks"]] == ["node1", "node2"]
+        assert [rank["node"] for rank in record["ranks"]] == [0, 1]
+        assert [host["host"] for host in record["hosts"]] == ["node1", "node2"]
+        assert record["launcher"]["hosts"] == ["node1", "node2"]
+        assert record["job_id"] == ddp[0]["job_id"]
+        cores = [set(rank["cores"]) for rank in record["ranks"]]
+        assert not cores[0] & cores[1]
+    for record in ddp:
+        assert record["loss"] == pytest.approx(ddp[0]["loss"], rel=1e-5)
+    # Each launch is a step of its own.
+    assert len({record["step_id"] for record in records.values()}) == len(records)
+    assert not site.processes()
+
+
+@pytest.fixture
+def program() -> Callable[[str], bool]:
+    """Whether a program is installed; without it the test says less."""
+    beside = Path(shutil.which("python") or "").parent
+    return lambda name: (beside / name).exists() or shutil.which(name) is not None
+
+
+def test_strategies_with_runtimes_of_their_own(site: Site) -> None:
+    text = """
+name: strategies
+strategy: [rpc_pmp, gpipe, fsdp, zero1]
+model: lenet
+topology: 2x2
+oversubscribe: true
+launches: 1
+steps: 3
+gate: true
+time_limit: 120
+"""
+    cells = site.plan(text, "strategies")
+    said = site.measure("strategies", cells, "--ntasks-per-node=2", "--overcommit")
+    records = site.records("strategies")
+    assert len(records) == 4, said
+    for cell, found in records.items():
+        assert [(r["status"], r["reason"]) for r in found] == [("ok", None)], cell
+        hosts = [rank["host"] for rank in found[0]["ranks"]]
+        assert hosts == ["node1", "node1", "node2", "node2"]
+        assert found[0]["gate"]["status"] == "ok"
