@@ -8,9 +8,10 @@ import subprocess
 from dataclasses import dataclass
 from typing import Any
 
-from conftest import Project
 from pretend_cluster import Cluster
 from pretend_host import INTERFACE
+
+from conftest import Project
 
 SITE = f"""
 nodes: 2

@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from allocations import Site
 from pretend_cluster import Cluster
 from pretend_down import down
 from pretend_host import PretendError
 from pretend_up import check_machine, up
+
+from conftest import copy_project
 
 USER = os.environ.get("PRETEND_USER", "rankbench")
 
@@ -55,3 +58,21 @@ def python(cluster: Cluster) -> str:
             f"above it passable (chmod o+x), or .venv with another Python ({error})"
         )
     return sys.executable
+
+
+@pytest.fixture(scope="module")
+def site(
+    cluster: Cluster,
+    python: str,
+    shared: Path,
+    digits_file: Path,
+    request: pytest.FixtureRequest,
+) -> Site:
+    """A copy of the project for the first two hosts, of the user's own."""
+    root = shared / request.path.stem
+    (root / "data").mkdir(parents=True)
+    project = copy_project(root)
+    shutil.copy(digits_file, root / "data/digits.npz")
+    for path in (root, *root.rglob("*")):
+        shutil.chown(path, USER)
+    return Site(cluster, project, python)

@@ -1,4 +1,4 @@
-"""What goes wrong with a launch over two hosts: typed, in words, and nothing is left."""
+"""What goes wrong with launches over two hosts: typed, in words, and nothing left."""
 
 from __future__ import annotations
 

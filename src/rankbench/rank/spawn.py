@@ -29,7 +29,12 @@ def main() -> int:
     # chooses, and ranks join it: choosing a port first, opening it later is a race.
     if places[0].node == 0:
         store = TCPStore(
-            arguments.address, port, is_master=True, wait_for_workers=False
+            arguments.address,
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            # As torch reads it for its own stores; some builds have no libuv.
+            use_libuv=os.environ.get("USE_LIBUV", "1") == "1",
         )
         port = store.port
     os.environ |= {
