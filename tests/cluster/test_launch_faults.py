@@ -24,7 +24,7 @@ time_limit: {limit}
 """
 
 
-def plan(site: Site, strategy: str, launcher: str = "srun", limit: int = 120) -> str:
+def plan(site: Site, strategy: str, launcher: str = "srun", limit: int = 300) -> str:
     """An experiment with a strategy that goes wrong; its cell."""
     name = f"{strategy}-{launcher}"
     source = getattr(faulty_strategies, strategy.upper())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,7 @@ topology: 2x1
 launches: 1
 steps: 3
 gate: false
-time_limit: 120
+time_limit: 300
 blocks:
   - strategy: ddp
     launcher: [srun, torchrun, torch_launch, spawn, manual, mpirun, horovodrun]
@@ -79,7 +80,7 @@ def test_launchers_measure_the_same_training(
 @pytest.fixture
 def program() -> Callable[[str], bool]:
     """Whether a program is installed; without it the test says less."""
-    beside = Path(shutil.which("python") or "").parent
+    beside = Path(sys.executable).parent
     return lambda name: (beside / name).exists() or shutil.which(name) is not None
 
 
@@ -93,7 +94,7 @@ oversubscribe: true
 launches: 1
 steps: 3
 gate: true
-time_limit: 120
+time_limit: 300
 """
     cells = site.plan(text, "strategies")
     said = site.measure("strategies", cells, "--ntasks-per-node=2", "--overcommit")
