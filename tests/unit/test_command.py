@@ -30,11 +30,16 @@ IMAGE = {"name": "gloo-cpu", "file": "/images/gloo.sif", "recipe": "", "sha256":
 INHERITED = {"PATH": "/bin", "SLURM_JOB_ID": "4711", "SLURM_CPUS_PER_TASK": "7"}
 
 # Launchers that are started otherwise where MPI connects the ranks.
-BACKENDS = {"srun": ("gloo", "mpi"), "horovodrun": ("gloo", "mpi"), "mpirun": ("mpi",)}
+BACKENDS = {
+    "srun": ("gloo", "mpi"),
+    "horovodrun": ("gloo", "mpi"),
+    "mpirun": ("mpi",),
+    "hydra": ("ccl",),
+}
 
 
 def make_task(launcher: str, topology: str, backend: str = "gloo", **changes) -> Task:
-    strategy = "horovod" if launcher == "horovodrun" else "ddp"
+    strategy = "horovod" if launcher in ("horovodrun", "hydra") else "ddp"
     cell = make_cell(
         strategy=strategy, launcher=launcher, topology=topology, backend=backend
     )
@@ -72,7 +77,11 @@ def command_of(task: Task) -> Command:
 def render(title: str, task: Task) -> Iterator[str]:
     command = command_of(task)
     yield f"# {title}"
-    told = {k: v for k, v in command.env.items() if k.startswith(("MASTER", "OMPI"))}
+    told = {
+        k: v
+        for k, v in command.env.items()
+        if k.startswith(("MASTER", "OMPI", "I_MPI"))
+    }
     told = {k: v for k, v in told.items() if "AS_ROOT" not in k}
     if told:
         yield " ".join(f"{name}={value}" for name, value in told.items()) + " \\"

@@ -478,6 +478,7 @@ def test_auto_is_srun_where_there_is_slurm() -> None:
     assert auto("ddp", "mpi", slurm=True) == "srun"
     assert auto("horovod", "mpi", slurm=False) == "horovodrun"
     assert auto("horovod", "mpi", slurm=True) == "srun"
+    assert auto("horovod", "ccl", slurm=True) == "horovodrun"
     # Its own launcher is a part of what is measured.
     assert auto("deepspeed", "gloo", slurm=True) == "deepspeed"
 

@@ -78,7 +78,8 @@ NCCL = {"backend": "nccl", **GPU}
         (
             {"strategy": "horovod", "launcher": "torchrun"},
             make_site(),
-            "horovod is started by horovodrun or mpirun or hydra or srun, not by torchrun",
+            "horovod is started by horovodrun or mpirun or hydra or srun, not by "
+            "torchrun",
         ),
         (
             {"launcher": "mpirun"},

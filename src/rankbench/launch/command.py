@@ -43,7 +43,7 @@ class Command:
 def make_start(task: Task, *, python: str = sys.executable) -> Start:
     """What the launcher is told."""
     job = task.allocation
-    spread = job is not None and len(job.hosts) > 1
+    spread = task.shape.nodes > 1
     return Start(
         python=container.PYTHON if task.image else python,
         shape=task.shape,

@@ -224,7 +224,8 @@ def _expand(
 def choose_launcher(facts: StrategyFacts, backend: str, *, slurm: bool = False) -> str:
     """What `launcher: auto` means for a strategy over a backend."""
     own = facts.needs["launchers"]
-    if slurm and (not own or SRUN in own):
+    # oneCCL's MPI is Intel's, which meets in its own way.
+    if slurm and backend != "ccl" and (not own or SRUN in own):
         return SRUN
     if own:
         return str(own[0])

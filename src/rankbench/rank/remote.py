@@ -1,9 +1,9 @@
 """A stand-in for ssh between the hosts of one launch.
 
-mpirun and horovodrun run on one host and reach the others by ssh. Many clusters do not
-allow it, and no ssh leads into a container. But whatever started this module on every
-host has solved both: on the first it runs the launcher, with a program `ssh` that comes
-before all others on PATH; on the others it runs what that program is asked to run.
+mpirun, hydra and horovodrun run on one host and reach the others by ssh. Many clusters
+do not allow it, and no ssh leads into a container. But whatever started this module on
+every host has solved both. On the first it runs the launcher, with a program `ssh` that
+comes before all others on PATH; on the others it runs what that program asks for.
 
     python -m rankbench.rank.remote --node N --hosts A,B --port P --secret F COMMAND ...
 """

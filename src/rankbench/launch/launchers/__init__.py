@@ -44,12 +44,14 @@ class Start:
     @property
     def is_spread(self) -> bool:
         """Whether there is more than one host."""
-        return len(self.hosts) > 1
+        return self.shape.nodes > 1
 
     @property
     def slots(self) -> dict[str, int]:
-        """Ranks of each host."""
-        return dict.fromkeys(self.hosts, self.shape.ranks_per_node)
+        """Ranks of each host, by the name that a launcher knows it by."""
+        # A host may call itself otherwise than Slurm does; here that is no matter.
+        hosts = self.hosts if self.is_spread else ("localhost",)
+        return dict.fromkeys(hosts, self.shape.ranks_per_node)
 
     @property
     def hostfile(self) -> Path:

@@ -20,9 +20,16 @@ def build_variables(start: Start) -> dict[str, str]:
         # A second worker of oneCCL would want a core of its own.
         "CCL_WORKER_COUNT": "1",
     }
-    if start.shape.nodes == 1:
+    if not start.is_spread:
         # Ranks of one host share memory, and no other program need start them.
         variables |= {"I_MPI_FABRICS": "shm", "I_MPI_HYDRA_BOOTSTRAP": "fork"}
+    else:
+        variables["I_MPI_HYDRA_BOOTSTRAP"] = "ssh"
+    if start.is_spread and start.interface:
+        variables |= {
+            "I_MPI_HYDRA_IFACE": start.interface,
+            "FI_TCP_IFACE": start.interface,
+        }
     if start.shares_cores:
         # Otherwise a rank that waits keeps the core from the one that it waits for.
         variables["I_MPI_WAIT_MODE"] = "1"

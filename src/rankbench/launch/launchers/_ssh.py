@@ -1,4 +1,4 @@
-"""What mpirun and horovodrun share: one process that reaches other hosts by ssh."""
+"""What mpirun, hydra and horovodrun share: one process that reaches others by ssh."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""mpiexec.hydra of Intel MPI on one machine: what Horovod over oneCCL is started by."""
+"""mpiexec.hydra of Intel MPI: what Horovod over oneCCL is started by."""
 
 from __future__ import annotations
 
-from rankbench.launch.launchers import Start, _intel_mpi
+from rankbench.launch.launchers import Start, _intel_mpi, _ssh
 
 NEEDS = {
     "program": "mpiexec.hydra",
@@ -15,16 +15,16 @@ build_variables = _intel_mpi.build_variables
 
 
 def build_argv(start: Start) -> list[str]:
-    return [
-        start.python,
-        "-m",
-        "rankbench.rank.meeting",
-        "mpiexec.hydra",
-        "-n",
-        str(start.shape.ranks),
-        "-ppn",
-        str(start.shape.ranks_per_node),
-        "-hosts",
-        ",".join(start.slots),
-        *start.rank_argv,
-    ]
+    return _ssh.build_argv(
+        start,
+        [
+            "mpiexec.hydra",
+            "-n",
+            str(start.shape.ranks),
+            "-ppn",
+            str(start.shape.ranks_per_node),
+            "-hosts",
+            ",".join(start.slots),
+            *start.rank_argv,
+        ],
+    )
