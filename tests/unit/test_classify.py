@@ -266,7 +266,7 @@ def test_classify(
     ("what", "status", "reason", "cause"),
     [
         pytest.param(
-            {"log": SRUN_KILLED, "reports": {0: PEER}, "job_state": "RUNNING"},
+            {"log": SRUN_KILLED, "reports": {0: PEER}, "job_ended": None},
             "crashed",
             "rank 1 was ended by SIGKILL; rank 0 in training, step 3",
             None,
@@ -287,28 +287,28 @@ def test_classify(
             id="memory limit",
         ),
         pytest.param(
-            {"log": SRUN_TIME_LIMIT, "stopped": "SIGTERM", "job_state": "RUNNING"},
+            {"log": SRUN_TIME_LIMIT, "stopped": "SIGTERM", "job_ended": None},
             "timeout",
             "time limit of the Slurm job reached: rank 0 in training, step 3",
             None,
             id="time limit of a step",
         ),
         pytest.param(
-            {"stopped": "SIGTERM", "job_state": "TIMEOUT"},
+            {"stopped": "SIGTERM", "job_ended": "timeout"},
             "timeout",
             "time limit of the Slurm job reached: rank 0 in training, step 3",
             None,
             id="time limit of the job",
         ),
         pytest.param(
-            {"log": SRUN_LOST_HOST, "stopped": "SIGTERM", "job_state": "NODE_FAIL"},
+            {"log": SRUN_LOST_HOST, "stopped": "SIGTERM", "job_ended": "host"},
             "crashed",
             "the host node2 failed; rank 0 in training, step 3",
             "host",
             id="a host was lost",
         ),
         pytest.param(
-            {"stopped": "SIGTERM", "job_state": "NODE_FAIL"},
+            {"stopped": "SIGTERM", "job_ended": "host"},
             "crashed",
             "a host of the job failed; rank 0 in training, step 3",
             "host",
@@ -330,14 +330,14 @@ def test_classify(
             id="no image on a host",
         ),
         pytest.param(
-            {"stopped": "SIGTERM", "job_state": "CANCELLED"},
+            {"stopped": "SIGTERM", "job_ended": "cancelled"},
             "cancelled",
             "its Slurm job was cancelled",
             "user",
             id="scancel",
         ),
         pytest.param(
-            {"stopped": "SIGTERM", "job_state": "RUNNING"},
+            {"stopped": "SIGTERM", "job_ended": None},
             "cancelled",
             "interrupted by SIGTERM",
             "user",

@@ -16,7 +16,7 @@ from rankbench.launch.slurm import (
     is_even,
     list_steps,
     read_allocation,
-    read_state,
+    why_ended,
 )
 
 pytestmark = pytest.mark.unit
@@ -117,11 +117,26 @@ def test_steps_of_others_stay(program: Install) -> None:
     assert "scancel" not in calls.read_text()
 
 
-def test_state(program: Install) -> None:
-    program("scontrol", "echo JobId=7 JobState=TIMEOUT Reason=TimeLimit")
-    assert read_state("7") == "TIMEOUT"
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("JobState=RUNNING Reason=None", None),
+        ("JobState=COMPLETING Reason=TimeLimit", "timeout"),
+        ("JobState=TIMEOUT Reason=TimeLimit", "timeout"),
+        ("JobState=COMPLETING Reason=NodeDown", "host"),
+        ("JobState=NODE_FAIL Reason=NodeDown", "host"),
+        ("JobState=COMPLETING Reason=None", "cancelled"),
+        ("JobState=CANCELLED Reason=None", "cancelled"),
+    ],
+)
+def test_why_a_job_ends(program: Install, said: str, why: str | None) -> None:
+    program("scontrol", f"echo JobId=7 UserId=me {said} Requeue=0")
+    assert why_ended("7") == why
+
+
+def test_nobody_tells_why_a_job_ends(program: Install) -> None:
     program("scontrol", "exit 1")
-    assert read_state("7") is None
+    assert why_ended("7") is None
 
 
 ENDED = [

@@ -57,7 +57,7 @@ class Ending:
         oom_kills: processes that the kernel ended for memory meanwhile.
         progress: where each rank was, in words.
         log: what the launcher printed.
-        job_state: Slurm's word for the state of the job, if it was asked.
+        job_ended: why Slurm ended the whole job, if it did: see slurm.why_ended.
     """
 
     launcher: str
@@ -70,7 +70,7 @@ class Ending:
     oom_kills: int = 0
     progress: str = ""
     log: str = ""
-    job_state: str | None = None
+    job_ended: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,16 +115,15 @@ def classify(ending: Ending) -> Finding:
 
 def _ended_by_slurm(ending: Ending) -> Finding | None:
     """What befell the whole job, and is not the doing of its ranks."""
-    state = ending.job_state or ""
     lost = _LOST_HOST.search(ending.log)
-    if lost or state == "NODE_FAIL":
+    if lost or ending.job_ended == "host":
         host = f"the host {lost[1]}" if lost else "a host of the job"
         return Finding("crashed", f"{host} failed; {ending.progress}", "host")
-    if state == "TIMEOUT" or _TIME_LIMIT.search(ending.log):
+    if ending.job_ended == "timeout" or _TIME_LIMIT.search(ending.log):
         limit = "time limit of the Slurm job reached"
         return Finding("timeout", f"{limit}: {ending.progress}")
-    if state in ("CANCELLED", "PREEMPTED"):
-        return Finding("cancelled", f"its Slurm job was {state.lower()}", "user")
+    if ending.job_ended == "cancelled":
+        return Finding("cancelled", "its Slurm job was cancelled", "user")
     return None
 
 

@@ -128,11 +128,22 @@ def end_steps(job: str, before: set[str] | None) -> None:
         time.sleep(0.2)
 
 
-def read_state(job: str) -> str | None:
-    """State of a job in Slurm's word, such as RUNNING or TIMEOUT; None if not known."""
-    said = _ask("scontrol", "show", "job", "--oneliner", job)
-    found = re.search(r"\bJobState=(\w+)", said or "")
-    return found[1] if found else None
+def why_ended(job: str) -> str | None:
+    """Why Slurm ends a job: ``timeout``, ``host``, ``cancelled``; None if it does not.
+
+    To a process of the job it is COMPLETING, not yet CANCELLED or so, as long as the
+    process is there: the reason says more than the state.
+    """
+    said = _ask("scontrol", "show", "job", "--oneliner", job) or ""
+    words = dict(re.findall(r"\b(JobState|Reason)=(\w+)", said))
+    state, reason = words.get("JobState"), words.get("Reason")
+    if state == "TIMEOUT" or reason == "TimeLimit":
+        return "timeout"
+    if state == "NODE_FAIL" or reason == "NodeDown":
+        return "host"
+    if state in ("COMPLETING", "CANCELLED", "PREEMPTED"):
+        return "cancelled"
+    return None
 
 
 # What Slurm says of a job that it has known, or never knew.

@@ -24,7 +24,7 @@ from rankbench.launch.launchers import Start, find_launcher
 from rankbench.launch.progress import ProgressFile
 from rankbench.launch.reports import merge_reports, merge_steps, read_reports
 from rankbench.launch.signs import Heartbeat, Stop
-from rankbench.launch.slurm import end_steps, list_steps, read_state
+from rankbench.launch.slurm import end_steps, list_steps, why_ended
 from rankbench.launch.task import Task
 from rankbench.launch.transport import join, read_logs
 from rankbench.record import (
@@ -100,7 +100,7 @@ def run_launch(task: Task, stop: Stop) -> Record:
         oom_kills=_oom_kills() - oom_before,
         progress=where,
         log=text,
-        job_state=read_state(job.job) if job and returncode != 0 else None,
+        job_ended=why_ended(job.job) if job and returncode != 0 else None,
     )
     finding = classify(ending)
     results: dict[str, Any] = {}
