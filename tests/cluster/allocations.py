@@ -6,6 +6,7 @@ import json
 import shlex
 import subprocess
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pretend_cluster import Cluster
@@ -37,18 +38,30 @@ class Site:
     cluster: Cluster
     project: Project
     python: str
+    _facts: str = SITE
+
+    def use_images(self, folder: Path) -> None:
+        """From now on cells run in the images of a folder that the hosts see."""
+        self._facts = f"{SITE}software: container\nimage_dir: {folder}\n"
 
     def plan(self, text: str, name: str) -> list[str]:
         """Plan an experiment and ask for its cells; the ids of the feasible ones."""
         self.project.experiment(text, f"{name}.yaml")
         (self.project.root / "site").mkdir(exist_ok=True)
-        (self.project.root / "site/site.yaml").write_text(SITE)
+        (self.project.root / "site/site.yaml").write_text(self._facts)
         return self._run(self.python, "-c", _BEGIN, f"{name}.yaml").split()
 
-    def measure(self, name: str, cells: list[str], *options: str) -> str:
-        """Measure cells in one allocation of two hosts; what was said meanwhile."""
+    def measure(
+        self, name: str, cells: list[str], *options: str, before: str = ""
+    ) -> str:
+        """Measure cells in one allocation of two hosts; what was said meanwhile.
+
+        options: of salloc; before: what its shell runs first. PretendError: the last
+        cell could not be measured.
+        """
         commands = [shlex.join(self.supervisor(name, cell)) for cell in cells]
-        return self._run(*self.salloc(*options), "sh", "-c", "; ".join(commands))
+        script = f"{before}\n" + "\n".join(commands)
+        return self._run(*self.salloc(*options), "sh", "-c", script)
 
     def start(self, name: str, cell: str, *options: str) -> subprocess.Popen[str]:
         """The same for one cell, in the background."""

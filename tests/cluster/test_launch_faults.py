@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 
 import faulty_strategies
 import pytest
 from allocations import Site
-from pretend_host import wait_until
+from pretend_host import PretendError, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -65,6 +66,35 @@ def test_a_rank_of_another_host_that_is_killed(
     assert record["status"] == "crashed"
     assert words in record["reason"]
     assert not site.processes()
+
+
+HOLD = """
+import os, socket, time
+from rankbench.launch.slurm import Allocation
+port = Allocation(os.environ["SLURM_JOB_ID"], ()).port(1)
+with socket.create_server(("", port)):
+    open("held", "w").close()
+    time.sleep(600)
+"""
+
+
+def test_a_port_that_is_taken(site: Site) -> None:
+    text = EXPERIMENT.format(name="port", strategy="ddp", launcher="srun", limit=300)
+    (cell,) = site.plan(text, "port")
+    hold = ("srun", "--overlap", "--nodes=1", "--nodelist=node1", site.python, "-c")
+    wait = "until [ -e held ]; do sleep 0.1; done"
+    site.measure("port", [cell], before=f"{shlex.join([*hold, HOLD])} & {wait}")
+    first, second = site.records("port")[cell]
+    assert (first["status"], first["cause"]) == ("crashed", "port")
+    assert second["status"] == "ok"
+
+
+def test_hosts_with_different_numbers_of_tasks_are_refused(site: Site) -> None:
+    text = EXPERIMENT.format(name="uneven", strategy="ddp", launcher="srun", limit=300)
+    (cell,) = site.plan(text, "uneven")
+    with pytest.raises(PretendError, match="every host must have equally many"):
+        site.measure("uneven", [cell], "--ntasks=3")
+    assert not site.records("uneven")
 
 
 @pytest.mark.parametrize("launcher", ["srun", "spawn", "mpirun"])
