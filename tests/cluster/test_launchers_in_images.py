@@ -31,10 +31,12 @@ blocks:
     backend: gloo
     launcher: [srun, horovodrun]
   - strategy: deepspeed
-  # A torch without libuv.
+  - strategy: ddp
+    launcher: torchrun
+  # A torch without libuv, which torchrun cannot do without.
   - strategy: ddp
     image: mpi
-    launcher: [torchrun, spawn, manual]
+    launcher: [srun, spawn, manual]
 """
 
 ONE = """
@@ -74,7 +76,7 @@ def images(shared: Path) -> Path:
 def test_every_backend_across_hosts(site: Site, images: Path) -> None:
     site.use_images(images)
     cells = site.plan(EXPERIMENT, "inside")
-    assert len(cells) == 10
+    assert len(cells) == 11
     said = site.measure("inside", cells)
     records = {cell: found for cell, (found,) in site.records("inside").items()}
     assert records.keys() == set(cells), said

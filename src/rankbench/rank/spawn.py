@@ -11,7 +11,12 @@ import sys
 from pathlib import Path
 
 from rankbench.environ import Place
-from rankbench.rank.manual import add_place, places_here
+from rankbench.rank.manual import (
+    LOOPBACK,
+    add_place,
+    choose_rendezvous,
+    places_here,
+)
 
 
 def main() -> int:
@@ -24,24 +29,22 @@ def main() -> int:
     from torch import multiprocessing
     from torch.distributed import TCPStore
 
-    port = arguments.port or 0
-    # The first host's parent keeps the store, on one host at a port that the kernel
-    # chooses, and ranks join it: choosing a port first, opening it later is a race.
-    if places[0].node == 0:
-        store = TCPStore(
-            arguments.address,
-            port,
-            is_master=True,
-            wait_for_workers=False,
-            # As torch reads it for its own stores; some builds have no libuv.
-            use_libuv=os.environ.get("USE_LIBUV", "1") == "1",
+    if arguments.nodes > 1 or os.environ.get("USE_LIBUV") == "0":
+        # The first rank keeps the store, as by hand: the port is given, or torch is
+        # without libuv and cannot join a store that it has not opened itself.
+        _, variables = choose_rendezvous(
+            "env", arguments.spec.parent, arguments.address, arguments.port
         )
-        port = store.port
-    os.environ |= {
-        "MASTER_ADDR": arguments.address,
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-    }
+    else:
+        # The parent keeps the store, on a port that the kernel chooses, and the ranks
+        # join it: choosing a free port first and opening it later would be a race.
+        store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
+        variables = {
+            "MASTER_ADDR": LOOPBACK,
+            "MASTER_PORT": str(store.port),
+            "TORCHELASTIC_USE_AGENT_STORE": "True",
+        }
+    os.environ |= variables
     context = multiprocessing.spawn(
         _be_rank, (places, arguments.spec), nprocs=len(places), join=False
     )
