@@ -29,7 +29,7 @@ _LOOKED_AT = {
     "deepspeed": "__init__.py",
 }
 
-PROGRAMS = ("mpirun", "mpiexec.hydra", "horovodrun", "deepspeed", "c++")
+PROGRAMS = ("torchrun", "mpirun", "mpiexec.hydra", "horovodrun", "deepspeed", "c++")
 
 CACHE = Path(sys.prefix) / "var" / "rankbench" / "probe.json"
 

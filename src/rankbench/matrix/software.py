@@ -8,7 +8,7 @@ from typing import Any
 
 BACKENDS = ("gloo", "mpi", "nccl", "ccl")
 PACKAGES = ("horovod", "deepspeed")
-PROGRAMS = ("mpirun", "mpiexec.hydra", "horovodrun", "deepspeed", "c++")
+PROGRAMS = ("torchrun", "mpirun", "mpiexec.hydra", "horovodrun", "deepspeed", "c++")
 
 # Whatever is looked at: None where it is there, else why it is not and what to do.
 Obstacles = dict[str, str | None]
@@ -72,6 +72,7 @@ _EXTRAS = "`make extras` builds it"
 _INSTALL = {
     "horovod": _EXTRAS,
     "deepspeed": _EXTRAS,
+    "torchrun": "install torch where the Python of rankbench is",
     "mpirun": "install Open MPI (Debian: openmpi-bin)",
     "mpiexec.hydra": "install Intel MPI (pip: impi-rt)",
     "horovodrun": _EXTRAS,

@@ -161,21 +161,20 @@ def reason_to_make(image: Image) -> str | None:
 
 
 def request_image(image: Image) -> bool:
-    """Say which image is wanted; returns whether that is news.
+    """Say which image is wanted, if it is to be made; returns whether that was said.
 
-    The request is new exactly if there is something to make: times of files that a
-    checkout touches rebuild nothing.
+    A request is new exactly if there is something to make: times of files that a
+    checkout touches rebuild nothing, and a folder of images that others keep need not
+    be one to write in.
     """
+    if reason_to_make(image) is None:
+        return False
     wanted = {
         "name": image.name,
         "recipe": image.recipe,
         "inputs": image.inputs,
         "given": None if image.given is None else asdict(image.given),
     }
-    if reason_to_make(image) is None and image.request.exists():
-        asked = read_json(image.request)
-        if all(asked.get(key) == value for key, value in wanted.items()):
-            return False
     # Also if it stands there already, and with another content: after a build that
     # failed Snakemake puts the sidecar back as if it were new, and takes a request that
     # reads as before for done.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from rankbench.launch.launchers import Start, _elastic
 
+NEEDS = {"program": "torchrun"}
+
 read_exits = _elastic.read_exits
 
 
