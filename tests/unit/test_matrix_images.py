@@ -24,14 +24,14 @@ GLOO = {
     "rpc": True,
     "horovod": ["gloo"],
     "packages": {"horovod": True, "deepspeed": True},
-    "programs": {"horovodrun": True, "deepspeed": True},
+    "programs": {"torchrun": True, "horovodrun": True, "deepspeed": True},
 }
 MPI = {
     **GLOO,
     "torch": "2.6.0",
     "backends": ["gloo", "mpi"],
     "horovod": ["gloo", "mpi"],
-    "programs": {**GLOO["programs"], "mpirun": True},
+    "programs": {"mpirun": True, "horovodrun": True, "deepspeed": True},
 }
 
 
@@ -85,6 +85,8 @@ def test_no_image(cell: dict[str, Any], reason: str) -> None:
         ),
         ({"launcher": "mpirun"}, "the image gloo-cpu has no mpirun"),
         ({"compile": True}, "the image gloo-cpu has no c++"),
+        ({"image": "mpi"}, "the image mpi-cpu has no torchrun"),
+        ({"image": "mpi", "launcher": "spawn"}, None),
         (
             {"strategy": "horovod", "backend": "mpi", "launcher": "mpirun"},
             None,
