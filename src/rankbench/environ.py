@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -148,3 +149,22 @@ def without_job(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     prefixes = ("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_")
     kept = "SLURM_STEP_ID"  # for the record; nobody takes it for more
     return {k: v for k, v in environ.items() if k == kept or not k.startswith(prefixes)}
+
+
+# Where `keep_job` keeps what it keeps.
+_KEPT = "RANKBENCH_SLURM"
+
+
+def keep_job(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Keep what Slurm says of the job from being taken away on the way down.
+
+    Snakemake's part in a job removes most of it before it starts the cell's command.
+    """
+    if "SLURM_JOB_NODELIST" in environ:
+        said = {k: v for k, v in environ.items() if k.startswith("SLURM_")}
+        environ[_KEPT] = json.dumps(said)
+
+
+def restore_job(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Undo the loss that `keep_job` was called for."""
+    environ.update(json.loads(environ.pop(_KEPT, "{}")))

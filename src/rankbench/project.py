@@ -16,9 +16,11 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from rankbench.environ import keep_job
 from rankbench.launch.code import freeze_code, rank_code_hash
 from rankbench.launch.gate import has_gate
 from rankbench.launch.images.store import Image, reason_to_make, request_image
+from rankbench.launch.job import Resources, job_resources, job_seconds
 from rankbench.launch.requests import ensure_request, raise_request, read_request
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
@@ -120,6 +122,19 @@ class Run:
             )
         return [self.plan.images[name]["sidecar"] for name in self._image_names()]
 
+    def resources_of(self, cell_id: str) -> Resources:
+        """What the job of a cell asks of Slurm; nothing where there is none."""
+        planned = self.plan.cells[cell_id]
+        experiment = self.plan.experiment
+        beside = (experiment["gate"] and has_gate(planned.cell)) + experiment["profile"]
+        seconds = job_seconds(
+            experiment["launches"] + beside,
+            time_limit=experiment["time_limit"],
+            mean=self._launch_seconds(cell_id),
+        )
+        site = self.plan.site
+        return job_resources(planned.cell, planned.shape, site, seconds=seconds)
+
     def image_input(self, name: str) -> list[str]:
         """What the job that makes an image reads: which one is wanted."""
         request = self.plan.images[name]["request"]
@@ -141,13 +156,8 @@ class Run:
     def preview(self) -> Preview:
         """What this run would do."""
         pending = self.pending()
-        seconds = {}
-        for cell_id in pending:
-            summary = self.layout.summary(cell_id)
-            if summary.exists():
-                mean = read_json(summary)["launch_seconds"]
-                if mean is not None:
-                    seconds[cell_id] = mean
+        known = {cell_id: self._launch_seconds(cell_id) for cell_id in pending}
+        seconds = {cell_id: mean for cell_id, mean in known.items() if mean is not None}
         limit = self.plan.experiment["time_limit"]
         gate, profile = (self.plan.experiment[key] for key in ("gate", "profile"))
         beside = {
@@ -217,6 +227,14 @@ class Run:
     def _image_names(self) -> list[str]:
         return sorted({cell.image for cell in self.feasible if cell.image is not None})
 
+    def _launch_seconds(self, cell_id: str) -> float | None:
+        """Mean seconds of a cell's launches in its latest records; None without any."""
+        summary = self.layout.summary(cell_id)
+        if not summary.exists():
+            return None
+        mean: float | None = read_json(summary)["launch_seconds"]
+        return mean
+
     def _has_profile(self, cell_id: str) -> bool:
         request = read_request(self.layout, cell_id)
         return request is not None and request.profile
@@ -274,6 +292,7 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
 
 def reopen_run(environ: Mapping[str, str] = os.environ) -> Run:
     """The run that this job belongs to: jobs read the plan, they never plan."""
+    keep_job()
     path = Path(environ[PLAN_VARIABLE])
     plan = read_plan(path)
     return Run(plan, Layout(path.parent), list(plan.cells.values()))

@@ -9,7 +9,13 @@ from typing import Any
 from rankbench.cores import physical_cores
 from rankbench.launch.images.store import Image, load_images
 from rankbench.launch.probe import count_gpus, probe_machine
-from rankbench.matrix.site import NATIVE, Site, make_site, read_site
+from rankbench.matrix.site import (
+    NATIVE,
+    Site,
+    cuda_devices_of,
+    make_site,
+    read_site,
+)
 from rankbench.matrix.software import image_software, native_software, why_no_cuda
 
 CONTAINERS = Path(__file__).resolve().parents[2] / "containers"
@@ -31,7 +37,7 @@ def survey_site(path: Path, *, write: bool) -> tuple[Site, dict[str, Image]]:
     facts = read_site(path)
     if facts["software"] == NATIVE:
         return native_site(facts, probe_machine(write=write), source=path), {}
-    gpus = count_gpus()
+    gpus = cuda_devices_of(facts, found=count_gpus())
     images = load_images(CONTAINERS, Path(facts["image_dir"]), facts["images"])
     software = {
         name: image_software(name, image.facts(), gpus)
@@ -52,11 +58,12 @@ def native_site(
     facts: Mapping[str, Any], probe: Mapping[str, Any], *, source: Path
 ) -> Site:
     """The site whose ranks run in the environment that was looked at."""
+    gpus = cuda_devices_of(facts, found=len(probe["cuda_devices"]))
     return make_site(
         facts,
         source=source,
         cores=probe["cores"],
-        cuda_devices=len(probe["cuda_devices"]),
+        cuda_devices=gpus,
         no_cuda=why_no_cuda(probe, f"this torch ({probe['torch']})"),
-        native=native_software(probe),
+        native=native_software(probe, gpus),
     )

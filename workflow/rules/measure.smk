@@ -19,6 +19,15 @@ def get_image(wildcards):
     return get_inputs(wildcards)["image"]
 
 
+def get_resource(name):
+    """A function that tells one resource of a cell's job; None leaves it out."""
+
+    def get(wildcards):
+        return RUN.resources_of(wildcards.cell).get(name)
+
+    return get
+
+
 rule cell:
     input:
         request=get_request,
@@ -29,6 +38,20 @@ rule cell:
         str(LAYOUT.summary("{cell}")),
     log:
         str(LAYOUT.root / "logs" / "{cell}.log"),
+    # What they are and why: launch/job.py. Without Slurm there are none.
+    resources:
+        nodes=get_resource("nodes"),
+        tasks=get_resource("tasks"),
+        cpus_per_task=get_resource("cpus_per_task"),
+        mem_mb=get_resource("mem_mb"),
+        runtime=get_resource("runtime"),
+        gres=get_resource("gres"),
+        tasks_per_gpu=get_resource("tasks_per_gpu"),
+        mpi=get_resource("mpi"),
+        slurm_partition=get_resource("slurm_partition"),
+        slurm_account=get_resource("slurm_account"),
+        qos=get_resource("qos"),
+        slurm_extra=get_resource("slurm_extra"),
     params:
         python=sys.executable,
         results=str(LAYOUT.root),

@@ -6,6 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from rankbench.environ import restore_job
 from rankbench.launch.pace import Out
 from rankbench.launch.run import Interrupted, run_cell
 from rankbench.record import Layout
@@ -19,6 +20,7 @@ def main() -> int:
     parser.add_argument("--project", type=Path, default=Path())
     parser.add_argument("--log", type=Path, required=True)
     arguments = parser.parse_args()
+    restore_job()
     arguments.log.parent.mkdir(parents=True, exist_ok=True)
     with open(arguments.log, "a") as log:
         out = Out(sys.stderr, log)

@@ -14,6 +14,10 @@ from rankbench.matrix.software import Software
 NATIVE, CONTAINER = "native", "container"
 NONE, SLURM = "none", "slurm"
 
+# What a site file must say of the hosts of a cluster: the machine that plans is none of
+# them, so that looking at it finds out nothing.
+_SAID_OF_HOSTS = ("device", "cores")
+
 
 @dataclass(frozen=True)
 class Site:
@@ -35,6 +39,13 @@ class Site:
         debian_mirror: where images are built from.
         cpu_threads_per_gpu: CPU threads of a rank that drives a GPU; 0 is its share
             of the cores.
+        scratch: folder of each host for what ranks write meanwhile; None is TMPDIR.
+        partition: where jobs are submitted to; None is the cluster's default.
+        account: who pays for them; None where there are no accounts.
+        qos: their quality of service; None is that of the account.
+        gres: Slurm's name of a GPU.
+        memory: MiB of each host that a job asks for; None asks for none.
+        exclusive: whether a job has its hosts for itself.
     """
 
     nodes: int
@@ -51,6 +62,13 @@ class Site:
     image_dir: str
     debian_mirror: str
     cpu_threads_per_gpu: int
+    scratch: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    qos: str | None = None
+    gres: str = "gpu"
+    memory: int | None = None
+    exclusive: bool = True
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -99,6 +117,10 @@ def make_site(
     Raises:
         ValueError: the file contradicts the machine.
     """
+    if facts["scheduler"] == SLURM:
+        cores, cuda_devices = _read_hosts(facts, source)
+    elif facts["cores"] != "auto":
+        cores = facts["cores"]
     if facts["device"] == "cuda" and not cuda_devices:
         raise ValueError(f"{source}: device: cuda, but {no_cuda}")
     device = facts["device"]
@@ -124,4 +146,33 @@ def make_site(
         image_dir=facts["image_dir"],
         debian_mirror=facts["debian_mirror"],
         cpu_threads_per_gpu=facts["cpu_threads_per_gpu"],
+        scratch=facts["scratch"],
+        partition=facts["partition"],
+        account=facts["account"],
+        qos=facts["qos"],
+        gres=facts["gres"],
+        memory=facts["memory"],
+        exclusive=facts["exclusive"],
     )
+
+
+def cuda_devices_of(facts: Mapping[str, Any], *, found: int) -> int:
+    """GPUs of each host: as found on this machine, or as said of a cluster's hosts."""
+    if facts["scheduler"] != SLURM:
+        return found
+    said = facts["devices_per_node"]
+    return said if facts["device"] == "cuda" and said != "auto" else 0
+
+
+def _read_hosts(facts: Mapping[str, Any], source: Path) -> tuple[int, int]:
+    """Cores and GPUs of each host of a cluster."""
+    wanted = list(_SAID_OF_HOSTS)
+    if facts["device"] == "cuda":
+        wanted.append("devices_per_node")
+    if missing := [key for key in wanted if facts[key] == "auto"]:
+        raise ValueError(
+            f"{source}: {', '.join(missing)}: with scheduler: slurm it must be said "
+            "(the machine that plans need not be like the hosts; "
+            "`sinfo --Node --long` tells theirs)"
+        )
+    return facts["cores"], cuda_devices_of(facts, found=0)

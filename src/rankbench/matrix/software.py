@@ -31,12 +31,17 @@ class Software:
     programs: Obstacles
 
 
-def native_software(probe: Mapping[str, Any]) -> Software:
-    """What a look at the machine found (`rankbench.launch.probe`)."""
+def native_software(probe: Mapping[str, Any], gpus: int) -> Software:
+    """What a look at the machine found (`rankbench.launch.probe`).
+
+    Args:
+        probe: what it found.
+        gpus: how many each host has.
+    """
     this_torch = f"this torch ({probe['torch']})"
     return _software(
         probe,
-        len(probe["cuda_devices"]),
+        gpus,
         torch=this_torch,
         no_backend=lambda name: f"{this_torch} has no {name.upper()}: {_REMEDY[name]}",
         no_operation=lambda name: f"this Horovod is built without {name.upper()}",
