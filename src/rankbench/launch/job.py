@@ -28,10 +28,10 @@ def job_resources(
         seconds: how long it may take (`job_seconds`).
 
     Returns:
-        Nothing where there is no Slurm. What is left out, Slurm decides.
+        Nothing but no memory where there is no Slurm. What is left out, Slurm decides.
     """
     if site["scheduler"] != "slurm":
-        return {}
+        return {"mem_mb": 0}
     # Tasks that share cores need no cores of their own.
     tasks_per_node = min(shape.ranks_per_node, site["cores"])
     tasks = shape.nodes * tasks_per_node
@@ -42,7 +42,8 @@ def job_resources(
         "nodes": shape.nodes,
         "tasks": tasks,
         "cpus_per_task": site["cores"] // tasks_per_node,
-        "mem_mb": site["memory"],
+        # 0 asks for none: Snakemake wants a number.
+        "mem_mb": site["memory"] or 0,
         "runtime": math.ceil(seconds / 60),
         "gres": _gres(cell, site),
         # With GPUs the plugin would take `tasks` for tasks of each GPU.
