@@ -103,6 +103,13 @@ def make_site(**changes: Any) -> Site:
         "image_dir": "images",
         "debian_mirror": "auto",
         "cpu_threads_per_gpu": 0,
+        "scratch": None,
+        "partition": None,
+        "account": None,
+        "qos": None,
+        "gres": "gpu",
+        "memory": None,
+        "exclusive": True,
     }
     software = {key: changes.pop(key) for key in _SOFTWARE & changes.keys()}
     if software:

@@ -1,5 +1,6 @@
 # One look at the experiment and the site. The main process plans and writes the plan;
 # jobs read it. A dry run writes nothing.
+import re
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ from snakemake.exceptions import WorkflowError
 
 from rankbench.invocation import read_invocation
 from rankbench.project import open_run, reopen_run
+from rankbench.record import Layout
 
 
 def get_run():
@@ -46,6 +48,7 @@ RESULTS += [
 
 
 wildcard_constraints:
+    experiment=re.escape(RUN.plan.name),
     cell=r"[^/]+",
     data=r"[a-z0-9_]+",
     # A request is no image, though it has the same name.

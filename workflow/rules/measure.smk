@@ -35,9 +35,11 @@ rule cell:
         # A new image makes what was measured stale; it measures nothing by itself.
         image=ancient(get_image),
     output:
-        str(LAYOUT.summary("{cell}")),
+        # The plugin writes wildcards into Slurm's comment: so that says of which
+        # experiment a cell is.
+        str(Layout(LAYOUT.root.with_name("{experiment}")).summary("{cell}")),
     log:
-        str(LAYOUT.root / "logs" / "{cell}.log"),
+        str(LAYOUT.root.with_name("{experiment}") / "logs" / "{cell}.log"),
     # What they are and why: launch/job.py. Without Slurm there are none.
     resources:
         nodes=get_resource("nodes"),

@@ -62,13 +62,13 @@ class Site:
     image_dir: str
     debian_mirror: str
     cpu_threads_per_gpu: int
-    scratch: str | None = None
-    partition: str | None = None
-    account: str | None = None
-    qos: str | None = None
-    gres: str = "gpu"
-    memory: int | None = None
-    exclusive: bool = True
+    scratch: str | None
+    partition: str | None
+    account: str | None
+    qos: str | None
+    gres: str
+    memory: int | None
+    exclusive: bool
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

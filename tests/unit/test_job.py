@@ -1,0 +1,194 @@
+"""The job of a cell: what it asks for, and what the Slurm plugin makes of that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from factories import backends_of, make_site, read_plan_of
+from rankbench.launch.job import OVERHEAD, Resources, job_resources, job_seconds
+from rankbench.matrix.site import Site
+
+pytestmark = pytest.mark.unit
+
+CPU_SITE = make_site(scheduler="slurm", nodes=2, cores=8, partition="cpu")
+GPU_SITE = make_site(
+    scheduler="slurm",
+    nodes=2,
+    cores=32,
+    device="cuda",
+    cuda_devices=4,
+    backends=backends_of(mpi=None),
+    partition="gpu",
+    account="physics",
+    qos="short",
+    gres="gpu:a100",
+    memory=240000,
+)
+
+
+def resources_of(
+    folder: Path, site: Site, topology: str, more: str = "", seconds: float = 600
+) -> Resources:
+    """Of the one cell of an experiment."""
+    text = f"name: x\nstrategy: ddp\nbackend: gloo\ntopology: {topology}\n{more}"
+    (planned,) = read_plan_of(folder, text, site).feasible
+    return job_resources(planned.cell, planned.shape, site.to_dict(), seconds=seconds)
+
+
+class Asked(dict[str, Any]):
+    """Resources as the plugin reads them, in either way."""
+
+    __getattr__ = dict.__getitem__
+
+
+def sbatch_line(resources: Resources) -> str:
+    """What the plugin's own code makes of resources, without the paths of a run."""
+    plugin = pytest.importorskip("snakemake_executor_plugin_slurm", reason="make venv")
+    submit, validation, utils = plugin.submit_string, plugin.validation, plugin.utils
+    # As the plugin's executor does, whose own methods ask a Slurm.
+    asked = {"account": "slurm_account", "partition": "slurm_partition"}
+    flags = {"account": "-A", "partition": "-p"}
+    params: dict[str, Any] = {
+        "run_uuid": "RUN",
+        "slurm_logfile": "LOG",
+        "comment_str": "CELL",
+        "workdir": None,
+        **{
+            key: f"{flags[key]} {resources[name]}" if name in resources else ""
+            for key, name in asked.items()
+        },
+    }
+    job = SimpleNamespace(resources=Asked(resources), threads=1)
+    validation.validate_slurm_extra(job)
+    line = submit.get_submit_command(job, params) + utils.set_gres_string(job)
+    begin = "sbatch --parsable --job-name RUN --output LOG --export=ALL --comment CELL "
+    assert line.startswith(begin)
+    return " ".join(line.removeprefix(begin).split())
+
+
+@pytest.mark.parametrize(
+    ("topology", "asks"),
+    [
+        (
+            "1x1",
+            "-p cpu -t 10 --nodes=1 --ntasks=1 --cpus-per-task=8"
+            " --ntasks-per-node=1 --exclusive",
+        ),
+        (
+            "1x2",
+            "-p cpu -t 10 --nodes=1 --ntasks=2 --cpus-per-task=4"
+            " --ntasks-per-node=2 --exclusive",
+        ),
+        (
+            "2x1",
+            "-p cpu -t 10 --nodes=2 --ntasks=2 --cpus-per-task=8"
+            " --ntasks-per-node=1 --exclusive",
+        ),
+        (
+            "2x2",
+            "-p cpu -t 10 --nodes=2 --ntasks=4 --cpus-per-task=4"
+            " --ntasks-per-node=2 --exclusive",
+        ),
+    ],
+)
+def test_sbatch_line_on_cores(tmp_path: Path, topology: str, asks: str) -> None:
+    assert sbatch_line(resources_of(tmp_path, CPU_SITE, topology)) == asks
+
+
+GPU_SITE_ASKS = "-A physics -p gpu -t 10 --qos=short --mem 240000"
+
+
+@pytest.mark.parametrize(
+    ("topology", "asks"),
+    [
+        # One task is Slurm's own default; the plugin does not say it with GPUs.
+        (
+            "1x1",
+            "--nodes=1 --cpus-per-task=32"
+            " --ntasks-per-node=1 --exclusive --gres=gpu:a100:1",
+        ),
+        (
+            "1x2",
+            "--nodes=1 --ntasks=2 --cpus-per-task=16"
+            " --ntasks-per-node=2 --exclusive --gres=gpu:a100:2",
+        ),
+        (
+            "2x1",
+            "--nodes=2 --ntasks=2 --cpus-per-task=32"
+            " --ntasks-per-node=1 --exclusive --gres=gpu:a100:1",
+        ),
+        (
+            "2x2",
+            "--nodes=2 --ntasks=4 --cpus-per-task=16"
+            " --ntasks-per-node=2 --exclusive --gres=gpu:a100:2",
+        ),
+    ],
+)
+def test_sbatch_line_on_gpus(tmp_path: Path, topology: str, asks: str) -> None:
+    line = sbatch_line(resources_of(tmp_path, GPU_SITE, topology))
+    assert line == f"{GPU_SITE_ASKS} {asks}"
+
+
+def test_one_process_has_all_gpus_of_its_cell(tmp_path: Path) -> None:
+    text = "name: x\nstrategy: dp\ntopology: 1x4"
+    (planned,) = read_plan_of(tmp_path, text, GPU_SITE).feasible
+    site = GPU_SITE.to_dict()
+    asked = job_resources(planned.cell, planned.shape, site, seconds=60)
+    assert (asked["tasks"], asked["cpus_per_task"]) == (1, 32)
+    assert asked["gres"] == "gpu:a100:4"
+
+
+@pytest.mark.parametrize(
+    ("site", "topology", "asked"),
+    [
+        # More ranks than cores, or than GPUs: they share what a host has.
+        (CPU_SITE, "2x10", {"tasks": 16, "cpus_per_task": 1}),
+        (GPU_SITE, "1x8", {"tasks": 8, "cpus_per_task": 4, "gres": "gpu:a100:4"}),
+    ],
+)
+def test_oversubscribed_cells_ask_for_what_there_is(
+    tmp_path: Path, site: Site, topology: str, asked: dict[str, Any]
+) -> None:
+    found = resources_of(tmp_path, site, topology, "oversubscribe: true")
+    assert asked.items() <= found.items()
+
+
+def test_shared_hosts_only_if_the_site_says_so(tmp_path: Path) -> None:
+    site = make_site(scheduler="slurm", cores=8, exclusive=False)
+    assert "--exclusive" not in sbatch_line(resources_of(tmp_path, site, "1x2"))
+
+
+def test_nothing_is_asked_of_a_machine_without_slurm(tmp_path: Path) -> None:
+    assert resources_of(tmp_path, make_site(), "1x2") == {"mem_mb": 0}
+
+
+def test_the_plugin_leaves_the_supervisor_in_the_batch_step(tmp_path: Path) -> None:
+    """The resource must be there, also where it says nothing (see job_resources)."""
+    assert resources_of(tmp_path, CPU_SITE, "1x1")["mpi"] == ""
+    assert resources_of(tmp_path, CPU_SITE, "2x1")["mpi"] == "srun"
+
+
+@pytest.mark.parametrize(
+    ("launches", "mean", "seconds"),
+    [
+        (6, None, 6 * 600),
+        # 6 launches of 20 s with half as much again, and one that reaches its limit.
+        (6, 20.0, 180 + 600),
+        # What was known does not make it longer than the limits do.
+        (6, 500.0, 6 * 600),
+    ],
+)
+def test_time_comes_from_history_where_there_is_one(
+    launches: int, mean: float | None, seconds: float
+) -> None:
+    found = job_seconds(launches, time_limit=600, mean=mean)
+    assert found == seconds + OVERHEAD
+
+
+def test_time_is_in_whole_minutes(tmp_path: Path) -> None:
+    asked = resources_of(tmp_path, CPU_SITE, "1x1", seconds=61)
+    assert asked["runtime"] == 2
