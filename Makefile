@@ -31,19 +31,22 @@ lint: $(INSTALLED) ## style, types, rooms, workflow
 	$(BIN)/mypy --no-error-summary
 	$(BIN)/python -m pytest -q tests/contract/test_house.py
 
-# Another one than config.yaml, or smaller: make status EXPERIMENT=FILE OVERRIDE=NAME
+# Another one than config.yaml, or smaller, or elsewhere than on this machine:
+# make status EXPERIMENT=FILE OVERRIDE=NAME PROFILE=slurm_profile
 of_experiment = $(if $(EXPERIMENT),--experiment "$$EXPERIMENT") \
-    $(if $(OVERRIDE),--override "$$OVERRIDE")
+    $(if $(OVERRIDE),--override "$$OVERRIDE") $(if $(PROFILE),--profile "$$PROFILE")
 
 # Exit status 1 says that a cell has failed: here that is an answer, not an error.
 status: $(INSTALLED) ## the state of every cell; EXPERIMENT=FILE: of another than config.yaml
 	@$(BIN)/rankbench status $(of_experiment) || [ $$? -eq 1 ]
 
 # $$CELL is the environment's: make puts it there, and no shell reads what it holds.
-rerun: $(if $(CELL),$(INSTALLED)) ## measure one cell again: CELL=ID, and EXPERIMENT=FILE as above
-	@[ -n "$$CELL" ] || { \
-	    echo 'which cell? make rerun CELL=ID, with an ID from `make status`' >&2; exit 2; }
-	@$(BIN)/rankbench rerun $(of_experiment) -- "$$CELL"
+rerun: $(if $(CELL)$(FAILED)$(STALE),$(INSTALLED)) ## measure again: CELL=ID, FAILED=1 or STALE=1, and EXPERIMENT=FILE
+	@[ -n "$$CELL$$FAILED$$STALE" ] || { \
+	    echo 'which cell? make rerun CELL=ID, with an ID from `make status`;' \
+	        'FAILED=1: all that failed; STALE=1: all that are stale' >&2; exit 2; }
+	@$(BIN)/rankbench rerun $(of_experiment) $(if $(FAILED),--failed) \
+	    $(if $(STALE),--stale) -- $(if $(CELL),"$$CELL")
 
 table: $(INSTALLED) ## tables and plots from the records: measures nothing
 	@$(BIN)/rankbench table $(of_experiment)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rankbench import __version__
-from rankbench.project import DEFAULT_EXPERIMENT, Run, find_verdict, open_run
+from rankbench.invocation import DEFAULT_PROFILE
+from rankbench.project import DEFAULT_EXPERIMENT, Run, open_run
 from rankbench.record import Layout, read_attempt
+from rankbench.status import State, cells_to_rerun, find_jobs, find_state
 
 OK, FINDING, BAD_INPUT = 0, 1, 2
 
@@ -47,7 +50,13 @@ def build_parser() -> argparse.ArgumentParser:
 
     rerun = commands.add_parser("rerun", help="measure cells again, and the table")
     _add_experiment(rerun)
-    rerun.add_argument("cell", nargs="+", help="id of a cell (`rankbench cells`)")
+    rerun.add_argument("cell", nargs="*", help="id of a cell (`rankbench cells`)")
+    rerun.add_argument("--failed", action="store_true", help="all that have failed")
+    rerun.add_argument(
+        "--stale",
+        action="store_true",
+        help="all that were measured as another cell, or in another image",
+    )
     rerun.set_defaults(command=rerun_cells)
 
     status = commands.add_parser("status", help="the state of every cell")
@@ -93,7 +102,7 @@ def _add_experiment(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--profile",
-        default=os.environ.get("SNAKEMAKE_PROFILE", "local_profile"),
+        default=os.environ.get("SNAKEMAKE_PROFILE", DEFAULT_PROFILE),
         help="folder of the profile with site.yaml (%(default)s)",
     )
 
@@ -110,7 +119,16 @@ def list_cells(arguments: argparse.Namespace) -> int:
 
 def rerun_cells(arguments: argparse.Namespace) -> int:
     """Measure cells again: by Snakemake, so that there is one way to do it."""
-    cells = ",".join(arguments.cell)
+    words = [word for word in ("failed", "stale") if getattr(arguments, word)]
+    wanted = [*arguments.cell, *words]
+    if not wanted:
+        raise ValueError("which cells? Give their ids, --failed or --stale")
+    if words == wanted:
+        run = _open(arguments)
+        if not any(cells_to_rerun(run.plan, run.layout, word) for word in words):
+            print(f"nothing to measure again: no cell is {' or '.join(words)}")
+            return OK
+    cells = ",".join(wanted)
     run = _open(arguments, rerun=cells)
     config = [f"experiment={arguments.experiment}", f"rerun={cells}"]
     if arguments.override is not None:
@@ -119,20 +137,27 @@ def rerun_cells(arguments: argparse.Namespace) -> int:
     done = subprocess.run([*command, "--config", *config], check=False)
     if done.returncode:
         return FINDING
-    states = [_state(run, cell.id)[0] for cell in run.rerun]
-    return OK if all(state == "ok" for state in states) else FINDING
+    states = [find_state(run.plan, run.layout, cell) for cell in run.rerun]
+    return OK if all(state.status == "ok" for state in states) else FINDING
 
 
 def show_status(arguments: argparse.Namespace) -> int:
-    """Print status, attempt and launches of every cell; 1 if a cell has failed."""
+    """Print what state every cell is in; 1 if a cell has failed.
+
+    A line for each, and for those that were started a second one: where, the log, and
+    the command that measures it again.
+    """
     run = _open(arguments)
+    jobs = find_jobs(run.plan, Path())
     failed = False
     for cell in run.chosen:
-        status, launches, reason = _state(run, cell.id)
-        failed = failed or status not in ("ok", "unsupported", "not-run", "stale")
-        print(
-            f"{status:<12} {launches:>5}  {cell.id}" + (f"  {reason}" if reason else "")
-        )
+        state = find_state(run.plan, run.layout, cell, jobs.get(cell.id))
+        failed = failed or state.has_failed
+        reason = f"  {state.reason}" if state.reason else ""
+        print(f"{state.status:<12} {state.launches:>5}  {cell.id}{reason}")
+        if state.where:
+            log, again = run.layout.log(cell.id), _rerun_command(arguments, cell.id)
+            print(f"{'':18}  {state.where}; log {log}; again: {again}")
     return FINDING if failed else OK
 
 
@@ -150,11 +175,13 @@ def show_cell(arguments: argparse.Namespace) -> int:
             raise ValueError(f"{cell.id} has no record yet")
         print(json.dumps(records[-1], indent=1))
         return OK
-    status, launches, reason = _state(run, cell.id)
+    state = _state_of(run, cell.id)
     print(
-        f"{cell.id}\n  status    {status} {launches}"
-        + (f": {reason}" if reason else "")
+        f"{cell.id}\n  status    {state.status} {state.launches}"
+        + (f": {state.reason}" if state.reason else "")
     )
+    if state.where:
+        print(f"  where     {state.where}")
     print(f"  hash      {cell.hash}")
     for key, value in cell.cell.to_dict().items():
         print(f"  {key:<16} {value}")
@@ -167,7 +194,8 @@ def show_cell(arguments: argparse.Namespace) -> int:
                 f"{record['reason'] or speed}  ({record['started']})"
             )
     print(f"  records   {layout.records / cell.id}")
-    print(f"  rerun     make rerun CELL={cell.id}")
+    print(f"  log       {layout.log(cell.id)}")
+    print(f"  rerun     {_rerun_command(arguments, cell.id)}")
     return OK
 
 
@@ -229,15 +257,21 @@ def _open(
     return open_run(given, profile=Path(arguments.profile), write=True)
 
 
-def _state(run: Run, cell_id: str) -> tuple[str, str, str]:
-    """(status, k/n, reason) of a cell by its wanted attempt."""
-    cell = run.plan.cells[cell_id]
-    if cell.infeasible:
-        return "unsupported", "", cell.infeasible
-    verdict = find_verdict(run, cell)
-    if verdict is None:
-        return "not-run", "", ""
-    return verdict.status, f"{verdict.ok}/{verdict.wanted}", verdict.reason or ""
+def _state_of(run: Run, cell_id: str) -> State:
+    job = find_jobs(run.plan, Path()).get(cell_id)
+    return find_state(run.plan, run.layout, run.plan.cells[cell_id], job)
+
+
+def _rerun_command(arguments: argparse.Namespace, cell_id: str) -> str:
+    """What measures a cell again; only what is not make's default is said."""
+    given = {"CELL": cell_id}
+    if arguments.experiment != DEFAULT_EXPERIMENT:
+        given["EXPERIMENT"] = arguments.experiment
+    if arguments.override is not None:
+        given["OVERRIDE"] = arguments.override
+    if arguments.profile != DEFAULT_PROFILE:
+        given["PROFILE"] = arguments.profile
+    return shlex.join(["make", "rerun", *(f"{k}={v}" for k, v in given.items())])
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from rankbench.launch.code import freeze_code, rank_code_hash
 from rankbench.launch.gate import has_gate
 from rankbench.launch.images.store import Image, reason_to_make, request_image
 from rankbench.launch.job import Resources, job_resources, job_seconds
+from rankbench.launch.queue import CellJob, wait_for_lost_jobs
 from rankbench.launch.requests import ensure_request, raise_request, read_request
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
@@ -29,17 +30,12 @@ from rankbench.matrix.preview import Preview
 from rankbench.matrix.schema import did_you_mean
 from rankbench.matrix.site import NATIVE, SLURM
 from rankbench.record import (
-    CHANGED_CELL,
-    CHANGED_IMAGE,
     Layout,
-    Verdict,
-    is_other_image,
-    judge_attempt,
-    read_attempt,
     read_json,
     write_if_changed,
     write_json,
 )
+from rankbench.status import RERUN_WORDS, cells_to_rerun, find_jobs
 from rankbench.survey import survey_site
 
 DEFAULT_EXPERIMENT = "config.yaml"
@@ -179,6 +175,7 @@ class Run:
             InUse: another run is at work in this result directory.
         """
         self.lock()
+        self._wait_for_lost_jobs()
         write_if_changed(self.layout.plan, self.plan.to_json())
         pending = self.pending()
         again = {cell.id for cell in self.rerun}
@@ -224,6 +221,17 @@ class Run:
             ) from None
         self._lock = lock
 
+    def _wait_for_lost_jobs(self) -> None:
+        """Whoever submitted them held the lock, so it has ended without them."""
+        chosen = {cell.id for cell in self.chosen}
+
+        def look() -> list[CellJob]:
+            jobs = find_jobs(self.plan, Path()).values()
+            return [job for job in jobs if job.cell in chosen]
+
+        if wait_for_lost_jobs(look, say=_tell):
+            _tell(self.preview().lines()[0])
+
     def _image_names(self) -> list[str]:
         return sorted({cell.image for cell in self.feasible if cell.image is not None})
 
@@ -252,7 +260,7 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
 
     Args:
         config: `experiment` (a file), `override` (one of those that it names), `only`
-            (a filter), `rerun` (cell ids).
+            (a filter), `rerun` (cell ids, `failed`, `stale`).
         profile: folder with `site.yaml`.
         write: whether what a look at the machine found may be kept.
 
@@ -283,7 +291,7 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
     if config.get("rerun"):
         if config.get("only"):
             raise ValueError("only and rerun: give one of them, not both")
-        rerun = [_feasible(plan, name) for name in _words(config["rerun"])]
+        rerun = _cells_to_rerun(plan, layout, config["rerun"])
         return Run(plan, layout, rerun, rerun, images)
     only = config.get("only")
     chosen = plan.select(None if only is None else str(only))
@@ -298,21 +306,6 @@ def reopen_run(environ: Mapping[str, str] = os.environ) -> Run:
     return Run(plan, Layout(path.parent), list(plan.cells.values()))
 
 
-def find_verdict(run: Run, cell: PlannedCell) -> Verdict | None:
-    """What the wanted attempt of a cell amounts to; None if nothing was asked for."""
-    request = read_request(run.layout, cell.id)
-    if request is None:
-        return None
-    attempt = run.layout.attempt(cell.id, request.attempt)
-    verdict = judge_attempt(attempt, request.launches)
-    image = None if cell.image is None else run.plan.images[cell.image]
-    if request.cell_hash != cell.hash:
-        return replace(verdict, status="stale", reason=CHANGED_CELL)
-    if any(is_other_image(image, r["image"]) for r in read_attempt(attempt)):
-        return replace(verdict, status="stale", reason=CHANGED_IMAGE)
-    return verdict
-
-
 def _check_config(config: Mapping[str, Any]) -> None:
     for key in config:
         if key not in CONFIG_KEYS:
@@ -325,6 +318,18 @@ def _check_config(config: Mapping[str, Any]) -> None:
 
 def _words(value: Any) -> Sequence[str]:
     return [word for word in re.split(r"[\s,]+", str(value)) if word]
+
+
+def _cells_to_rerun(plan: Plan, layout: Layout, wanted: Any) -> list[PlannedCell]:
+    found: dict[str, PlannedCell] = {}
+    for word in _words(wanted):
+        if word in RERUN_WORDS:
+            found |= {cell.id: cell for cell in cells_to_rerun(plan, layout, word)}
+        else:
+            found[word] = _feasible(plan, word)
+    if not found:
+        raise ValueError(f"nothing to measure again: no cell is {wanted}")
+    return list(found.values())
 
 
 def _feasible(plan: Plan, name: str) -> PlannedCell:
@@ -342,6 +347,10 @@ def _myself() -> dict[str, Any]:
             Path(a).name if i == 0 else a for i, a in enumerate(sys.argv)
         ),
     }
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 def _holder(layout: Layout) -> str:

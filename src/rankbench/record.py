@@ -123,6 +123,10 @@ class Layout:
     def summary(self, cell_id: str) -> Path:
         return self.root / "cells" / f"{cell_id}.json"
 
+    def log(self, cell_id: str) -> Path:
+        """What the runs of a cell said."""
+        return self.root / "logs" / f"{cell_id}.log"
+
     def attempt(self, cell_id: str, attempt: int) -> Path:
         return self.records / cell_id / str(attempt)
 

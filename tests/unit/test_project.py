@@ -9,6 +9,7 @@ import pytest
 from factories import make_probe
 from rankbench import project, survey
 from rankbench.project import InUse, Run, open_run, reopen_run
+from rankbench.status import find_verdict
 
 pytestmark = pytest.mark.unit
 
@@ -82,7 +83,7 @@ def test_several_cells_can_be_measured_again_at_once(
     run = open_run(config, profile=tmp_path, write=False)
     assert list(run.pending()) == ids
     run.begin()
-    verdicts = {project.find_verdict(run, cell) for cell in run.chosen}
+    verdicts = {find_verdict(run.plan, run.layout, cell) for cell in run.chosen}
     assert {(v.status, v.ok, v.wanted) for v in verdicts if v} == {("not-run", 0, 3)}
 
 

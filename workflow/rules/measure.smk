@@ -1,6 +1,10 @@
 # One job per cell: it launches what the wanted attempt still lacks, and ends well for
 # every typed status. Records are no outputs, so Snakemake never deletes one.
 
+# The plugin writes rule and wildcards into Slurm's comment. So there are two, though the
+# experiment is known: the comment says of which one a cell is (launch/queue.py).
+ANY_LAYOUT = Layout(LAYOUT.root.with_name("{experiment}"))
+
 
 def get_inputs(wildcards):
     """Request, data and image of a cell."""
@@ -35,11 +39,9 @@ rule cell:
         # A new image makes what was measured stale; it measures nothing by itself.
         image=ancient(get_image),
     output:
-        # The plugin writes wildcards into Slurm's comment: so that says of which
-        # experiment a cell is.
-        str(Layout(LAYOUT.root.with_name("{experiment}")).summary("{cell}")),
+        str(ANY_LAYOUT.summary("{cell}")),
     log:
-        str(LAYOUT.root.with_name("{experiment}") / "logs" / "{cell}.log"),
+        str(ANY_LAYOUT.log("{cell}")),
     # What they are and why: launch/job.py. Without Slurm there are none.
     resources:
         nodes=get_resource("nodes"),
@@ -57,6 +59,8 @@ rule cell:
     params:
         python=sys.executable,
         results=str(LAYOUT.root),
+    message:
+        "measuring {wildcards.cell}"
     # exec: the supervisor must be Snakemake's own child, so that it notices if it dies.
     shell:
         "exec {params.python:q} -m rankbench.launch {params.results:q}"
