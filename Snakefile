@@ -25,6 +25,8 @@ rule all:
         # Also when a table stands already: after a failure, or after a part of the matrix.
         RUN.summaries(),
         RESULTS,
+    message:
+        "all that was asked for is there"
 
 
 onerror:

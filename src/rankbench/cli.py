@@ -144,7 +144,7 @@ def rerun_cells(arguments: argparse.Namespace) -> int:
 def show_status(arguments: argparse.Namespace) -> int:
     """Print what state every cell is in; 1 if a cell has failed.
 
-    A line for each, and for those that were started a second one: where, the log, and
+    A line for each, and for those that were started two more: where, with the log, and
     the command that measures it again.
     """
     run = _open(arguments)
@@ -156,8 +156,8 @@ def show_status(arguments: argparse.Namespace) -> int:
         reason = f"  {state.reason}" if state.reason else ""
         print(f"{state.status:<12} {state.launches:>5}  {cell.id}{reason}")
         if state.where:
-            log, again = run.layout.log(cell.id), _rerun_command(arguments, cell.id)
-            print(f"{'':18}  {state.where}; log {log}; again: {again}")
+            print(f"{'':18}  {state.where}; log: {run.layout.log(cell.id)}")
+            print(f"{'':18}  again: {_rerun_command(arguments, cell.id)}")
     return FINDING if failed else OK
 
 

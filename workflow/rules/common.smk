@@ -7,6 +7,8 @@ import sys
 from snakemake.exceptions import WorkflowError
 
 from rankbench.invocation import read_invocation
+from rankbench.matrix.site import SLURM
+from rankbench.polling import look_steadily
 from rankbench.project import open_run, reopen_run
 from rankbench.record import Layout
 
@@ -21,6 +23,8 @@ def get_run():
         print(*run.preview().lines(), sep="\n", file=sys.stderr)
     if not invocation.passive:
         run.begin()
+        if run.plan.site["scheduler"] == SLURM:
+            look_steadily()
     return run
 
 
