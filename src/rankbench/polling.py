@@ -17,7 +17,8 @@ def look_steadily() -> None:
 
     def seconds(executor: Any) -> float:
         settings = executor.workflow.remote_execution_settings
+        longest: float = settings.seconds_between_status_checks
         wanted: float = growing.fget(executor)
-        return min(wanted, settings.seconds_between_status_checks)
+        return min(wanted, longest)
 
     Executor.next_seconds_between_status_checks = property(seconds, growing.fset)

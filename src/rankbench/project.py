@@ -20,7 +20,12 @@ from rankbench.environ import keep_job
 from rankbench.launch.code import freeze_code, rank_code_hash
 from rankbench.launch.gate import has_gate
 from rankbench.launch.images.store import Image, reason_to_make, request_image
-from rankbench.launch.job import Resources, job_resources, job_seconds
+from rankbench.launch.job import (
+    Resources,
+    check_resources,
+    job_resources,
+    job_seconds,
+)
 from rankbench.launch.queue import CellJob, wait_for_lost_jobs
 from rankbench.launch.requests import ensure_request, raise_request, read_request
 from rankbench.matrix.catalog import load_catalog
@@ -130,6 +135,10 @@ class Run:
         )
         site = self.plan.site
         return job_resources(planned.cell, planned.shape, site, seconds=seconds)
+
+    def check_resources(self) -> Resources:
+        """What the job that looks at the hosts of this site asks for."""
+        return check_resources(self.plan.site)
 
     def image_input(self, name: str) -> list[str]:
         """What the job that makes an image reads: which one is wanted."""

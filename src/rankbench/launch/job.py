@@ -30,22 +30,38 @@ def job_resources(
     Returns:
         Nothing but no memory where there is no Slurm. What is left out, Slurm decides.
     """
-    if site["scheduler"] != "slurm":
-        return {"mem_mb": 0}
     # Tasks that share cores need no cores of their own.
     tasks_per_node = min(shape.ranks_per_node, site["cores"])
-    tasks = shape.nodes * tasks_per_node
+    return _ask(site, shape.nodes, tasks_per_node, _gres(cell, site), seconds)
+
+
+def check_resources(site: Mapping[str, Any]) -> Resources:
+    """The resources of the job that looks at all hosts of a site, as a cell would."""
+    gres = f"{site['gres']}:{site['cuda_devices']}" if site["cuda_devices"] else None
+    return _ask(site, site["nodes"], 1, gres, OVERHEAD)
+
+
+def _ask(
+    site: Mapping[str, Any],
+    nodes: int,
+    tasks_per_node: int,
+    gres: str | None,
+    seconds: float,
+) -> Resources:
+    if site["scheduler"] != "slurm":
+        return {"mem_mb": 0}
+    tasks = nodes * tasks_per_node
     extra = [f"--ntasks-per-node={tasks_per_node}"]
     if site["exclusive"]:
         extra.append("--exclusive")
     asked: dict[str, int | str | None] = {
-        "nodes": shape.nodes,
+        "nodes": nodes,
         "tasks": tasks,
         "cpus_per_task": site["cores"] // tasks_per_node,
         # 0 asks for none: Snakemake wants a number.
         "mem_mb": site["memory"] or 0,
         "runtime": math.ceil(seconds / 60),
-        "gres": _gres(cell, site),
+        "gres": gres,
         # With GPUs the plugin would take `tasks` for tasks of each GPU.
         "tasks_per_gpu": 0,
         # That the resource is there keeps the plugin from running the supervisor by
