@@ -9,9 +9,11 @@ from rankbench.environ import (
     Place,
     for_srun,
     job_id,
+    keep_job,
     read_job,
     read_node,
     read_place,
+    restore_job,
     step_id,
     without_job,
 )
@@ -139,3 +141,21 @@ def test_without_job() -> None:
 def test_job_id() -> None:
     assert job_id({"SLURM_JOB_ID": "4711"}) == "4711"
     assert job_id({}) is None
+
+
+def test_what_slurm_says_survives_a_program_that_takes_it_away() -> None:
+    said = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "a[1-2]", "SLURM_CONF": "/c"}
+    environ = {**said, "HOME": "/h"}
+    keep_job(environ)
+    below = {k: v for k, v in environ.items() if k not in ("SLURM_CONF", *said)}
+    below["SLURM_JOB_ID"] = "7"
+    keep_job(below)  # by Snakemake's second part, which sees less
+    restore_job(below)
+    assert below == {**said, "HOME": "/h"}
+
+
+def test_outside_of_a_job_nothing_is_kept() -> None:
+    environ = {"HOME": "/h"}
+    keep_job(environ)
+    restore_job(environ)
+    assert environ == {"HOME": "/h"}

@@ -59,6 +59,39 @@ def test_facts_of_the_file(tmp_path: Path) -> None:
     assert site.software_in(None).torch == "2.9.0"
 
 
+CLUSTER = "scheduler: slurm\nnodes: 8\ncores: 64\n"
+
+
+def test_hosts_of_a_cluster_are_as_said_whatever_this_machine_has(
+    tmp_path: Path,
+) -> None:
+    gpus = f"{CLUSTER}device: cuda\ndevices_per_node: 4"
+    site = site_of(tmp_path, gpus, backends=["gloo", "nccl"])
+    assert (site.device, site.cuda_devices, site.cores) == ("cuda", 4, 64)
+    assert site.software_in(None).backends["process_group"]["nccl"] is None
+    site = site_of(tmp_path, f"{CLUSTER}device: cpu", **GPUS)
+    assert (site.device, site.cuda_devices, site.cores) == ("cpu", 0, 64)
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("scheduler: slurm", "device, cores"),
+        ("scheduler: slurm\ndevice: cpu", "cores"),
+        ("scheduler: slurm\ncores: 8\ndevice: cuda", "devices_per_node"),
+    ],
+)
+def test_hosts_of_a_cluster_must_be_described(
+    tmp_path: Path, text: str, missing: str
+) -> None:
+    with pytest.raises(ValueError, match=f"site.yaml: {missing}: with scheduler: slu"):
+        site_of(tmp_path, text, **GPUS)
+
+
+def test_cores_may_be_said_of_one_machine_too(tmp_path: Path) -> None:
+    assert site_of(tmp_path, "cores: 1").cores == 1
+
+
 @pytest.mark.parametrize(
     ("backend", "probe", "reason"),
     [

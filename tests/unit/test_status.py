@@ -1,0 +1,116 @@
+"""What state a cell is in: at rest, queued, running."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from factories import make_record, read_plan_of
+from rankbench.launch.claim import claim_next
+from rankbench.launch.queue import CellJob
+from rankbench.launch.requests import ensure_request
+from rankbench.matrix.plan import Plan
+from rankbench.record import Layout, write_json
+from rankbench.status import State, cells_to_rerun, find_jobs, find_state
+
+pytestmark = pytest.mark.unit
+
+CELL = "single.none.1x1.convnet.digits"
+TEXT = "name: x\nstrategy: [single, ddp]\nbackend: [gloo, mpi]\ntopology: 1x1"
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    return read_plan_of(tmp_path, TEXT)
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    return Layout(tmp_path / "results")
+
+
+def ask(layout: Layout, plan: Plan, cell_hash: str | None = None) -> None:
+    wanted = cell_hash or plan.cells[CELL].hash
+    ensure_request(layout, CELL, launches=2, cell_hash=wanted)
+
+
+def add_record(layout: Layout, launch: int, **values: Any) -> None:
+    record = make_record(launch=launch, job_id=None, image=None, **values)
+    write_json(layout.launch(CELL, 1, launch) / "record.json", record)
+
+
+def state_of(plan: Plan, layout: Layout, job: CellJob | None = None) -> State:
+    return find_state(plan, layout, plan.cells[CELL], job)
+
+
+def test_a_cell_that_nobody_asked_for(plan: Plan, layout: Layout) -> None:
+    assert state_of(plan, layout) == State("not-run", "", "", "")
+
+
+def test_a_cell_that_cannot_run(plan: Plan, layout: Layout) -> None:
+    state = find_state(plan, layout, plan.cells["ddp.mpi.1x1.convnet.digits"])
+    assert state.status == "unsupported"
+    assert "MPI" in state.reason
+
+
+def test_a_measured_cell_tells_job_and_hosts(plan: Plan, layout: Layout) -> None:
+    ask(layout, plan)
+    add_record(layout, 1, hosts=[{"host": "a"}, {"host": "b"}])
+    add_record(layout, 2, hosts=[{"host": "a"}, {"host": "c"}])
+    assert state_of(plan, layout) == State("ok", "2/2", "", "on a,c")
+
+
+def test_a_failed_launch_tells_where_it_was_started(plan: Plan, layout: Layout) -> None:
+    ask(layout, plan)
+    add_record(layout, 1, status="crashed", launcher={"hosts": ["a"]})
+    add_record(layout, 2, status="crashed")
+    state = state_of(plan, layout)
+    assert state == State("crashed", "0/2", "it crashed", "on an unknown host")
+    assert state.has_failed
+    assert [c.id for c in cells_to_rerun(plan, layout, "failed")] == [CELL]
+    assert cells_to_rerun(plan, layout, "stale") == []
+
+
+def test_a_stale_cell_is_measured_again_only_as_such(
+    plan: Plan, layout: Layout
+) -> None:
+    ask(layout, plan, cell_hash="another")
+    add_record(layout, 1, hosts=[{"host": "a"}])
+    assert state_of(plan, layout).status == "stale"
+    assert [c.id for c in cells_to_rerun(plan, layout, "stale")] == [CELL]
+    assert cells_to_rerun(plan, layout, "failed") == []
+
+
+@pytest.mark.parametrize(
+    ("job", "state"),
+    [
+        (
+            CellJob("7", CELL, "PENDING", "", "Resources"),
+            State("queued", "0/2", "", "job 7 queued (Resources)"),
+        ),
+        (
+            CellJob("7", CELL, "RUNNING", "a[1-2]", "None"),
+            State("running", "0/2", "", "job 7 running on a[1-2]"),
+        ),
+    ],
+)
+def test_a_job_in_the_queue(
+    plan: Plan, layout: Layout, job: CellJob, state: State
+) -> None:
+    ask(layout, plan)
+    assert state_of(plan, layout, job) == state
+
+
+@pytest.mark.parametrize("folder", [".", "gate"])
+def test_a_launch_of_this_machine_runs(plan: Plan, layout: Layout, folder: str) -> None:
+    ask(layout, plan)
+    claim_next(layout.attempt(CELL, 1) / folder)
+    state = state_of(plan, layout)
+    assert (state.status, state.launches) == ("running", "0/2")
+    assert state.where.startswith("on ")
+
+
+def test_without_slurm_no_queue_is_asked(plan: Plan, tmp_path: Path) -> None:
+    assert find_jobs(plan, tmp_path) == {}
