@@ -164,7 +164,8 @@ def digits_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def copy_project(destination: Path) -> Project:
     for name in ("Snakefile", "config.yaml"):
         shutil.copy(ROOT / name, destination / name)
-    for name in ("src", "workflow", "containers", "local_profile", "studies"):
+    profiles = [path.name for path in ROOT.glob("*_profile")]
+    for name in ("src", "workflow", "containers", "studies", *profiles):
         shutil.copytree(
             ROOT / name,
             destination / name,

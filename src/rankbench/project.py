@@ -175,7 +175,11 @@ class Run:
             for name in self._image_names()
             if (reason := reason_to_make(self.known_images[name]))
         }
-        return Preview(self.chosen, pending, seconds, limit, beside, images)
+        jobs = {
+            cell_id: self.resources_of(cell_id).get("runtime") for cell_id in pending
+        }
+        minutes = {cell_id: int(time) for cell_id, time in jobs.items() if time}
+        return Preview(self.chosen, pending, seconds, limit, beside, images, minutes)
 
     def begin(self) -> None:
         """Take the lock, write the plan and the requests: jobs may start.

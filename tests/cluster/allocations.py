@@ -16,7 +16,8 @@ from conftest import Project
 
 SITE = f"""
 nodes: 2
-devices_per_node: 1
+device: cpu
+cores: 1
 scheduler: slurm
 interface: {INTERFACE}
 """

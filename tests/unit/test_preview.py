@@ -120,3 +120,10 @@ def test_images_come_first(tmp_path: Path) -> None:
     preview = Preview(chosen, {}, {}, 360, images={"gloo-cpu": reason})
     lines = preview.lines()
     assert lines[1:3] == ["images to make:", "  gloo-cpu  changed: gloo.def"]
+
+
+def test_jobs_and_the_longest_of_them(tmp_path: Path) -> None:
+    plan = read_plan_of(tmp_path, TEXT)
+    chosen, minutes = list(plan.cells.values()), {ONE: 5, TWO: 12}
+    lines = Preview(chosen, {ONE: 6, TWO: 6}, {}, 360, minutes=minutes).lines()
+    assert lines[2] == f"2 jobs; the longest may take 12 minutes: {TWO}"

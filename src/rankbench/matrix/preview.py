@@ -24,6 +24,8 @@ class Preview:
         beside: launches that are not measured, for each of those cells: its gate, its
             profile.
         images: those that would be made before, and why.
+        minutes: how long the job of each of those cells may take; empty where cells are
+            no jobs.
     """
 
     chosen: Sequence[PlannedCell]
@@ -32,6 +34,7 @@ class Preview:
     time_limit: float
     beside: Mapping[str, int] = field(default_factory=dict)
     images: Mapping[str, str] = field(default_factory=dict)
+    minutes: Mapping[str, int] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
         infeasible = [c for c in self.chosen if c.infeasible]
@@ -76,6 +79,12 @@ class Preview:
             )
             lines.append(
                 f"by the records of {len(known)} of them: {_hours(spent)} device-hours"
+            )
+        if self.minutes:
+            longest = max(self.minutes, key=lambda cell: self.minutes[cell])
+            lines.append(
+                f"{len(self.minutes)} jobs; the longest may take "
+                f"{self.minutes[longest]} minutes: {longest}"
             )
         return lines
 
