@@ -70,6 +70,7 @@ class Run:
     rerun: list[PlannedCell] = field(default_factory=list)
     known_images: Mapping[str, Image] = field(default_factory=dict)
     _lock: FileLock | None = None
+    _resources: dict[str, Resources] = field(default_factory=dict)
 
     @property
     def data_dir(self) -> Path:
@@ -125,16 +126,10 @@ class Run:
 
     def resources_of(self, cell_id: str) -> Resources:
         """What the job of a cell asks of Slurm; nothing where there is none."""
-        planned = self.plan.cells[cell_id]
-        experiment = self.plan.experiment
-        beside = (experiment["gate"] and has_gate(planned.cell)) + experiment["profile"]
-        seconds = job_seconds(
-            experiment["launches"] + beside,
-            time_limit=experiment["time_limit"],
-            mean=self._launch_seconds(cell_id),
-        )
-        site = self.plan.site
-        return job_resources(planned.cell, planned.shape, site, seconds=seconds)
+        # Snakemake asks again and again, for each resource.
+        if cell_id not in self._resources:
+            self._resources[cell_id] = self._find_resources(cell_id)
+        return self._resources[cell_id]
 
     def check_resources(self) -> Resources:
         """What the job that looks at the hosts of this site asks for."""
@@ -247,6 +242,18 @@ class Run:
 
     def _image_names(self) -> list[str]:
         return sorted({cell.image for cell in self.feasible if cell.image is not None})
+
+    def _find_resources(self, cell_id: str) -> Resources:
+        planned = self.plan.cells[cell_id]
+        experiment = self.plan.experiment
+        beside = (experiment["gate"] and has_gate(planned.cell)) + experiment["profile"]
+        seconds = job_seconds(
+            experiment["launches"] + beside,
+            time_limit=experiment["time_limit"],
+            mean=self._launch_seconds(cell_id),
+        )
+        site = self.plan.site
+        return job_resources(planned.cell, planned.shape, site, seconds=seconds)
 
     def _launch_seconds(self, cell_id: str) -> float | None:
         """Mean seconds of a cell's launches in its latest records; None without any."""
