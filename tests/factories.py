@@ -156,7 +156,7 @@ def make_probe(**changes: Any) -> dict[str, Any]:
         "rpc": True,
         "horovod": [],
         "packages": {"horovod": None, "deepspeed": None},
-        "programs": dict.fromkeys(PROGRAMS, False),
+        "programs": {**dict.fromkeys(PROGRAMS, False), "torchrun": True},
     }
     return {**values, **changes}
 

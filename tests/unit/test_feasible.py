@@ -208,7 +208,11 @@ NCCL = {"backend": "nccl", **GPU}
             make_site(),
             "fsdp trains in fp32, tf32, bf16, not fp16",
         ),
-        ({"compile": True}, make_site(programs={"torchrun": None, "c++": NO_CXX}), NO_CXX),
+        (
+            {"compile": True},
+            make_site(programs={"torchrun": None, "c++": NO_CXX}),
+            NO_CXX,
+        ),
         (
             {"strategy": "mp", "backend": "none", "topology": "1x2", "compile": True},
             make_site(),
