@@ -151,7 +151,7 @@ def test_nothing_of_the_host_comes_in_but_what_is_named(inside: Path) -> None:
         assert "--nv" not in launcher["argv"]
 
 
-def test_rebuilt_image_makes_rows_stale_and_measures_nothing(
+def test_another_image_makes_rows_stale_and_a_changed_file_runs_nothing(
     open_tmp: Path, digits_file: Path, ordinary_user: list[str], images: Path
 ) -> None:
     own = open_tmp / "own-images"
@@ -177,10 +177,6 @@ def test_rebuilt_image_makes_rows_stale_and_measures_nothing(
     shutil.copy(images / sif.name, sif)
     with open(sif, "ab") as file:
         file.write(bytes(4096))
-    tampered = project.snakemake("experiment=experiment.yaml", "rerun=" + row["cell"])
-    assert "is not the file that was verified" in tampered.stdout
-    assert "put the right file back" in tampered.stdout
-
     (own / "gloo-cpu.json").write_text(
         json.dumps({**sidecar, "sha256": hash_file(sif)})
     )
@@ -191,6 +187,13 @@ def test_rebuilt_image_makes_rows_stale_and_measures_nothing(
     assert row["status"] == "stale"
     assert "measured in another image" in row["reason"]
     assert set((project.root / "results/one/records").rglob("record.json")) == before
+
+    # Another file under the same name and sidecar runs nothing.
+    with open(sif, "ab") as file:
+        file.write(bytes(4096))
+    tampered = project.snakemake("experiment=experiment.yaml", "rerun=" + row["cell"])
+    assert "is not the file that was verified" in tampered.stdout
+    assert "put the right file back" in tampered.stdout
 
 
 def test_native_rows_and_those_of_images_never_stand_in_one_table(
