@@ -69,6 +69,7 @@ def run_gate(
                 f"--rank={rank}",
                 f"--world-size={shape.ranks}",
                 f"--local-rank={rank % each}",
+                f"--local-world-size={each}",
                 f"--init-method=file://{work}/store",
                 str(work / "launch.json"),
             ],
