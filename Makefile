@@ -10,7 +10,7 @@ EXTRAS := .venv/extras-$(if $(shell command -v mpicxx),mpi,gloo)
 # Measurements and tests would disturb each other, also under `make -j`.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-gpu lint status rerun table bench venv extras lock clean FORCE
+.PHONY: help quickstart test test-gpu lint status rerun table cluster-demo bench venv extras lock clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
@@ -50,6 +50,9 @@ rerun: $(if $(CELL)$(FAILED)$(STALE),$(INSTALLED)) ## measure again: CELL=ID, FA
 
 table: $(INSTALLED) ## tables and plots from the records: measures nothing
 	@$(BIN)/rankbench table $(of_experiment)
+
+cluster-demo: $(INSTALLED) ## as root: an experiment by Slurm, on a pretend cluster of 4 hosts
+	@$(BIN)/python tests/cluster/demo.py
 
 bench: $(INSTALLED) ## rankbench itself against bare loops
 	@[ -e data/digits.npz ] || \
