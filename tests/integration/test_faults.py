@@ -312,12 +312,12 @@ def test_two_measurements_never_overlap(project) -> None:
 
 @pytest.fixture
 def small_disk(project):
-    """The results on a file system of one MiB."""
+    """The results on a file system of 8 MiB, of which the frozen code takes some."""
     if os.getuid() != 0:
         pytest.skip("mounting a small file system needs root")
     disk = project.root / "results"
     disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)]
     done = subprocess.run(mount, capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"mount: {done.stderr.strip()}")
