@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 from pairs import report
@@ -127,23 +128,16 @@ def in_image(task: Task, file: Path) -> Task:
     return replace(task, image=image)
 
 
-def enter_tree(
-    image: Path,
-    argv: Sequence[str],
-    *,
-    readable: Sequence[Path],
-    writable: Sequence[Path],
-    home: Path,
-    gpus: bool,
-) -> list[str]:
+def enter_tree(image: Path, argv: Sequence[str], **places: Any) -> list[str]:
     """As `container.exec_argv`, by bubblewrap; the image's own settings by hand."""
+    home = places["home"]
     binds = ["--bind", str(image), "/", "--dev-bind", "/dev", "/dev"]
     binds += ["--proc", "/proc", "--ro-bind", "/sys", "/sys"]
     shared = tempfile.gettempdir()
     binds += ["--bind", shared, shared]
-    for path in readable:
+    for path in places["readable"]:
         binds += ["--ro-bind", str(path), str(path)]
-    for path in (*writable, home):
+    for path in (*places["writable"], home):
         binds += ["--bind", str(path), str(path)]
     inside = {"PATH": "/opt/venv/bin:/usr/local/bin:/usr/bin:/bin", "USE_LIBUV": "0"}
     settings = [f"{key}={value}" for key, value in inside.items()]

@@ -183,6 +183,20 @@ def project(tmp_path: Path, digits_file: Path) -> Iterator[Project]:
     copy.kill_everything()
 
 
+def find_images(*names: str) -> Path:
+    """Folder of images that are built; skips the test where one of them is not."""
+    if not shutil.which("apptainer"):
+        pytest.skip("no apptainer: bash tests/machine/install_apptainer.sh")
+    folder = Path(os.environ.get("RANKBENCH_IMAGES", ROOT / "images")).resolve()
+    for name in names:
+        if not (folder / f"{name}.json").exists():
+            pytest.skip(
+                f"no {name} in {folder} (RANKBENCH_IMAGES names another): "
+                f"python -m rankbench.launch.images build {name}"
+            )
+    return folder
+
+
 @pytest.fixture(scope="session")
 def ordinary_user() -> list[str]:
     """What stands before a command that an ordinary user is to run.

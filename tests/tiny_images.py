@@ -23,7 +23,8 @@ Include: python3
 %files
     {{ wheels }} /opt/rankbench/wheels
     containers/INPUT /opt/rankbench/input.sh
-    containers/mpirun /usr/bin/mpirun
+    containers/program /usr/bin/mpirun
+    containers/program /usr/bin/torchrun
     containers/torch.py /usr/lib/python3/dist-packages/torch.py
 
 %post
@@ -63,7 +64,7 @@ PROMISE = {
     "rpc": True,
     "horovod": [],
     "packages": [],
-    "programs": ["python3", "mpirun"],
+    "programs": ["python3", "mpirun", "torchrun"],
 }
 
 
@@ -76,14 +77,14 @@ def write_containers(folder: Path, *names: str) -> Path:
     for file in ("cpu.txt", "sources.txt"):
         (folder / "requirements" / file).write_text("")
     (folder / "torch.py").write_text(TORCH)
-    (folder / "mpirun").write_text("#!/bin/sh\n")
-    (folder / "mpirun").chmod(0o755)
+    (folder / "program").write_text("#!/bin/sh\n")
+    (folder / "program").chmod(0o755)
     (folder / "check_image.py").write_text("print('ok')\n")
     entries = {}
     for name in names:
         (folder / f"{name}.sh").write_text("true\n")
         (folder / f"{name}.def").write_text(DEFINITION.replace("INPUT", f"{name}.sh"))
-        inputs = [f"{name}.sh", "torch.py", "mpirun", "check_image.py"]
+        inputs = [f"{name}.sh", "torch.py", "program", "check_image.py"]
         entries[name] = {
             **PROMISE,
             "serves": {"cpu": SERVES[name]},

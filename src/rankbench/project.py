@@ -1,6 +1,6 @@
 """An experiment on disk: what the Snakefile and the command line do with it.
 
-This module, `survey` and `cli` are the only ones that know more than one room.
+With `survey`, `status` and `cli` it is all that knows more than one room.
 """
 
 from __future__ import annotations

@@ -240,13 +240,31 @@ def judge_attempt(directory: Path, wanted: int) -> Verdict:
     return judge(read_attempt(directory), wanted)
 
 
-def is_other_image(planned: Record | None, measured: Record | None) -> bool:
-    """Whether a launch ran in another image than the one that the plan names.
+def why_stale(
+    records: Sequence[Record],
+    *,
+    cell_hash: str,
+    image: Record | None,
+    asked_hash: str | None = None,
+) -> str | None:
+    """Why what an attempt measured is not what the plan wants; None if it is.
 
     Args:
-        planned: `recipe` and `sha256`; the latter is None while it is not built.
-        measured: the same, of a record.
+        records: of the attempt.
+        cell_hash: of the cell, as it is planned.
+        image: `recipe` and `sha256` of the planned image, None for no image; its
+            sha256 is None while it is not built.
+        asked_hash: of the cell when the attempt was asked for.
     """
+    hashes = {record["cell_hash"] for record in records} | {asked_hash or cell_hash}
+    if hashes != {cell_hash}:
+        return CHANGED_CELL
+    if any(_is_other_image(image, record["image"]) for record in records):
+        return CHANGED_IMAGE
+    return None
+
+
+def _is_other_image(planned: Record | None, measured: Record | None) -> bool:
     if planned is None or measured is None:
         return planned is not measured
     if planned["recipe"] != measured["recipe"]:

@@ -12,17 +12,15 @@ from rankbench.launch.requests import Request, read_request
 from rankbench.matrix.plan import Plan, PlannedCell
 from rankbench.matrix.site import SLURM
 from rankbench.record import (
-    CHANGED_CELL,
-    CHANGED_IMAGE,
     FAILURES,
     GATE,
     PROFILE,
     Layout,
     Record,
     Verdict,
-    is_other_image,
     judge_attempt,
     read_attempt,
+    why_stale,
 )
 
 # Words that stand for cells in `rerun=`: no id is one, since ids have dots.
@@ -102,12 +100,15 @@ def cells_to_rerun(plan: Plan, layout: Layout, word: str) -> list[PlannedCell]:
 def _judge(plan: Plan, layout: Layout, cell: PlannedCell, request: Request) -> Verdict:
     attempt = layout.attempt(cell.id, request.attempt)
     verdict = judge_attempt(attempt, request.launches)
-    image = None if cell.image is None else plan.images[cell.image]
-    if request.cell_hash != cell.hash:
-        return replace(verdict, status="stale", reason=CHANGED_CELL)
-    if any(is_other_image(image, r["image"]) for r in read_attempt(attempt)):
-        return replace(verdict, status="stale", reason=CHANGED_IMAGE)
-    return verdict
+    reason = why_stale(
+        read_attempt(attempt),
+        cell_hash=cell.hash,
+        image=None if cell.image is None else plan.images[cell.image],
+        asked_hash=request.cell_hash,
+    )
+    if reason is None:
+        return verdict
+    return replace(verdict, status="stale", reason=reason)
 
 
 def _measuring_host(attempt: Path) -> str | None:

@@ -16,7 +16,12 @@ from rankbench.matrix.site import (
     make_site,
     read_site,
 )
-from rankbench.matrix.software import image_software, native_software, why_no_cuda
+from rankbench.matrix.software import (
+    PROGRAMS,
+    image_software,
+    native_software,
+    why_no_cuda,
+)
 
 CONTAINERS = Path(__file__).resolve().parents[2] / "containers"
 
@@ -36,7 +41,7 @@ def survey_site(path: Path, *, write: bool) -> tuple[Site, dict[str, Image]]:
     """
     facts = read_site(path)
     if facts["software"] == NATIVE:
-        return native_site(facts, probe_machine(write=write), source=path), {}
+        return native_site(facts, probe_machine(PROGRAMS, write=write), source=path), {}
     gpus = cuda_devices_of(facts, found=count_gpus())
     images = load_images(CONTAINERS, Path(facts["image_dir"]), facts["images"])
     software = {

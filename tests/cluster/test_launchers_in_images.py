@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from allocations import Site
 
-from conftest import ROOT
+from conftest import find_images
 
 pytestmark = pytest.mark.cluster
 
@@ -54,15 +54,7 @@ time_limit: 300
 @pytest.fixture(scope="module")
 def images(shared: Path) -> Path:
     """Built images, in a folder that the hosts see."""
-    folder = Path(os.environ.get("RANKBENCH_IMAGES", ROOT / "images")).resolve()
-    if not shutil.which("apptainer"):
-        pytest.skip("no apptainer: bash tests/machine/install_apptainer.sh")
-    for name in IMAGES:
-        if not (folder / f"{name}.json").exists():
-            pytest.skip(
-                f"no {name} in {folder} (RANKBENCH_IMAGES names another): "
-                f"python -m rankbench.launch.images build {name}"
-            )
+    folder = find_images(*IMAGES)
     # A host has a /tmp of its own, and the user keeps notes beside the images.
     place = shared / "images"
     place.mkdir(mode=0o777)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT, Project, copy_project
+from conftest import Project, copy_project, find_images
 from rankbench.launch.images.store import hash_file
 
 pytestmark = pytest.mark.integration
@@ -82,16 +82,7 @@ def read_records(root: Path, name: str) -> dict[str, dict]:
 @pytest.fixture(scope="module")
 def images() -> Path:
     """Folder of the built images."""
-    folder = Path(os.environ.get("RANKBENCH_IMAGES", ROOT / "images")).resolve()
-    if not shutil.which("apptainer"):
-        pytest.skip("no apptainer: bash tests/machine/install_apptainer.sh")
-    for name in ("gloo-cpu", "mpi-cpu"):
-        if not (folder / f"{name}.json").exists():
-            pytest.skip(
-                f"no {name} in {folder} (RANKBENCH_IMAGES names another): "
-                f"python -m rankbench.launch.images build {name}"
-            )
-    return folder
+    return find_images("gloo-cpu", "mpi-cpu")
 
 
 @pytest.fixture(scope="module")

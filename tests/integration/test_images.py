@@ -124,7 +124,8 @@ def test_image_has_its_provenance_beside_it(built: Images) -> None:
     assert known["apptainer"].startswith("apptainer version")
     assert "bash" in known["packages"]["dpkg"]
     assert known["facts"]["backends"] == ["gloo", "mpi"]
-    assert known["facts"]["programs"] == {"mpirun": True, "python3": True}
+    programs = {"mpirun": True, "python3": True, "torchrun": True}
+    assert known["facts"]["programs"] == programs
     steps = list(known["steps"])
     assert steps == [*("fetch", "bootstrap", "%post", "%test", "squash"), *steps[5:]]
     assert sum(known["steps"].values()) == pytest.approx(known["seconds"], abs=1)
@@ -289,9 +290,9 @@ def test_file_that_was_tampered_with(built: Images) -> None:
 
 
 def test_mirror_that_cannot_be_reached(images: Images) -> None:
-    said = images.fails("build", "gloo-cpu", mirror="http://localhost:1/debian")
+    said = images.fails("build", "gloo-cpu", mirror="http://localhost:1/mirror")
     assert (
-        "the Debian mirror cannot be reached: http://localhost:1/debian/dists" in said
+        "the Debian mirror cannot be reached: http://localhost:1/mirror/dists" in said
     )
     assert "`debian_mirror` in site.yaml" in said
 

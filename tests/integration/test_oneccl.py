@@ -7,14 +7,12 @@ pytest -m oneccl
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
 
 import pytest
 from test_containers import make_project, read_records, read_rows
 
-from conftest import ROOT
+from conftest import find_images
 
 pytestmark = pytest.mark.oneccl
 
@@ -39,15 +37,7 @@ backend_logs: true
 @pytest.fixture(scope="module")
 def images() -> Path:
     """Folder of the built image."""
-    folder = Path(os.environ.get("RANKBENCH_IMAGES", ROOT / "images")).resolve()
-    if not shutil.which("apptainer"):
-        pytest.skip("no apptainer: bash tests/machine/install_apptainer.sh")
-    if not (folder / "oneccl-cpu.json").exists():
-        pytest.skip(
-            f"no oneccl-cpu in {folder} (RANKBENCH_IMAGES names another): "
-            "python -m rankbench.launch.images build oneccl-cpu"
-        )
-    return folder
+    return find_images("oneccl-cpu")
 
 
 def test_horovod_trains_over_oneccl_by_each_of_its_launchers(

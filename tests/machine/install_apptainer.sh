@@ -7,17 +7,11 @@
 # suits them is put beside, which only they use: the system's stays as it is.
 set -euo pipefail
 
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
 PREFIX=/opt/apptainer/glibc
-export DEBIAN_FRONTEND=noninteractive
 
-fail() {
-    echo "install_apptainer.sh: $*" >&2
-    exit 1
-}
-
-[ "$(id -u)" -eq 0 ] || fail "as root: it installs packages of the system"
-command -v apt-get >/dev/null || fail "this is for Debian; elsewhere:" \
-    "apptainer.org/docs/admin/main/installation.html"
+want_debian "apptainer.org/docs/admin/main/installation.html"
 
 # An ordinary user mounts images through FUSE, and builds them with a range of user ids.
 apt-get update -qq

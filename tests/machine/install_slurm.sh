@@ -3,16 +3,9 @@
 # with munge and PMIx, and Open MPI to try PMIx with. The packages' own services are not
 # started: each pretend cluster starts its own, from its own configuration.
 set -euo pipefail
-export DEBIAN_FRONTEND=noninteractive
+. "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-fail() {
-    echo "install_slurm.sh: $*" >&2
-    exit 1
-}
-
-[ "$(id -u)" -eq 0 ] || fail "as root: it installs packages of the system"
-command -v apt-get >/dev/null || fail "this is for Debian; elsewhere install Slurm" \
-    "with PMIx, munge and iproute2 from your system's packages"
+want_debian "install Slurm with PMIx, munge and iproute2 from your system's packages"
 
 # The answer to a package that asks whether to start its service: 101 is no.
 policy=/usr/sbin/policy-rc.d

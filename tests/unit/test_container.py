@@ -14,17 +14,17 @@ pytestmark = pytest.mark.unit
 def test_command() -> None:
     command = exec_argv(
         Path("/images/gloo-cpu.sif"),
-        ["python3", "-m", "rankbench.rank", "/r/1/work/launch.json"],
+        ["python3", "-m", "rankbench.rank", "/r/1/launch.json"],
         readable=[Path("/r/code/src"), Path("/data")],
         writable=[Path("/r/1")],
-        home=Path("/r/1/work/home"),
+        home=Path("/r/1/home"),
         gpus=False,
     )
     assert command == [
         "apptainer",
         "--quiet",
         "exec",
-        "--home=/r/1/work/home:/opt/rankbench/home",
+        "--home=/r/1/home:/opt/rankbench/home",
         "--no-mount=cwd",
         "--bind=/r/code/src:/r/code/src:ro",
         "--bind=/data:/data:ro",
@@ -34,7 +34,7 @@ def test_command() -> None:
         "python3",
         "-m",
         "rankbench.rank",
-        "/r/1/work/launch.json",
+        "/r/1/launch.json",
     ]
 
 

@@ -72,7 +72,7 @@ def test_names_and_places(containers: Path, image_dir: Path) -> None:
     assert gloo.sidecar == image_dir / "gloo-cpu.json"
     assert gloo.definition == containers / "gloo.def"
     assert list(gloo.inputs) == [
-        *("check_image.py", "gloo.def", "gloo.sh", "mpirun"),
+        *("check_image.py", "gloo.def", "gloo.sh", "program"),
         *("requirements/cpu.txt", "requirements/sources.txt", "torch.py"),
     ]
 

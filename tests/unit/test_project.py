@@ -16,7 +16,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(survey, "probe_machine", lambda write: make_probe())
+    monkeypatch.setattr(survey, "probe_machine", lambda programs, write: make_probe())
     monkeypatch.setenv(project.PLAN_VARIABLE, "unset")
     monkeypatch.setenv("PYTHONPATH", "")
     (tmp_path / "e.yaml").write_text(

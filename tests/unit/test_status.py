@@ -10,7 +10,7 @@ import pytest
 from factories import make_record, read_plan_of
 from rankbench.launch.claim import claim_next
 from rankbench.launch.queue import CellJob
-from rankbench.launch.requests import ensure_request
+from rankbench.launch.requests import ensure_request, read_request
 from rankbench.matrix.plan import Plan
 from rankbench.record import Layout, write_json
 from rankbench.status import State, cells_to_rerun, find_jobs, find_state
@@ -37,7 +37,10 @@ def ask(layout: Layout, plan: Plan, cell_hash: str | None = None) -> None:
 
 
 def add_record(layout: Layout, launch: int, **values: Any) -> None:
-    record = make_record(launch=launch, job_id=None, image=None, **values)
+    asked = read_request(layout, CELL)
+    assert asked is not None
+    common = {"cell_hash": asked.cell_hash, "job_id": None, "image": None}
+    record = make_record(launch=launch, **common, **values)
     write_json(layout.launch(CELL, 1, launch) / "record.json", record)
 
 

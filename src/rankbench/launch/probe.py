@@ -15,6 +15,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,16 @@ _LOOKED_AT = {
     "deepspeed": "__init__.py",
 }
 
-PROGRAMS = ("torchrun", "mpirun", "mpiexec.hydra", "horovodrun", "deepspeed", "c++")
-
 CACHE = Path(sys.prefix) / "var" / "rankbench" / "probe.json"
 
 
-def probe_machine(*, write: bool = True, cache: Path = CACHE) -> dict[str, Any]:
+def probe_machine(
+    programs: Sequence[str] = (), *, write: bool = True, cache: Path = CACHE
+) -> dict[str, Any]:
     """Facts of the environment that ranks will run in.
 
     Args:
+        programs: those that are looked for.
         write: keep a new answer (a dry run must not).
         cache: where answers are kept.
 
@@ -57,35 +59,37 @@ def probe_machine(*, write: bool = True, cache: Path = CACHE) -> dict[str, Any]:
         kept = {}
     if kept.get("fingerprint") == mark:
         facts: dict[str, Any] = kept["facts"]
-        return {**facts, **_beside()}
+        return {**facts, **_beside(programs)}
     facts = _look()
     if write:
         try:
             write_json(cache, {"fingerprint": mark, "facts": facts})
         except OSError:
             pass  # an environment that is read-only: look again next time
-    return {**facts, **_beside()}
+    return {**facts, **_beside(programs)}
 
 
 def count_gpus() -> int:
     """NVIDIA GPUs that the kernel shows, without a torch that could ask them."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return len([one for one in visible.split(",") if one])
+        # -1 ends the list, as it does for CUDA.
+        shown = visible.partition("-1")[0].split(",")
+        return len([one for one in shown if one])
     return len(glob.glob("/dev/nvidia[0-9]*"))
 
 
-def _beside() -> dict[str, Any]:
+def _beside(programs: Sequence[str]) -> dict[str, Any]:
     """What is found at once, and may change with each start."""
-    return {"cores": len(physical_cores()), "programs": find_programs()}
+    return {"cores": len(physical_cores()), "programs": find_programs(programs)}
 
 
-def find_programs() -> dict[str, bool]:
+def find_programs(names: Sequence[str]) -> dict[str, bool]:
     """Which are there: beside this Python, which need not be activated, or on PATH."""
     beside = Path(sys.executable).parent
     return {
         name: (beside / name).exists() or shutil.which(name) is not None
-        for name in PROGRAMS
+        for name in names
     }
 
 

@@ -13,7 +13,7 @@ from rankbench.launch.claim import claim_next, open_claims, read_owner
 from rankbench.launch.code import describe_code
 from rankbench.launch.gate import has_gate
 from rankbench.launch.images.checks import check_runs
-from rankbench.launch.images.verify import verify_image
+from rankbench.launch.images.verify import check_file, read_image
 from rankbench.launch.machine import machine_to_itself
 from rankbench.launch.pace import Out, Pace
 from rankbench.launch.requests import Request, read_request
@@ -22,19 +22,17 @@ from rankbench.launch.slurm import read_allocation
 from rankbench.launch.supervise import close_dead_claim, run_launch
 from rankbench.launch.task import Task
 from rankbench.record import (
-    CHANGED_CELL,
-    CHANGED_IMAGE,
     CURED_BY_NEXT_RUN,
     GATE,
     PROFILE,
     Layout,
     Record,
     Verdict,
-    is_other_image,
     judge,
     judge_attempt,
     read_attempt,
     read_json,
+    why_stale,
     write_json,
 )
 
@@ -95,7 +93,8 @@ class _Attempt:
         self.directory = layout.attempt(entry["id"], request.attempt)
         self.request = request
         name = entry["image"]
-        self.image = None if name is None else _open_image(plan["images"][name])
+        self.image = None if name is None else read_image(plan["images"][name])
+        self._image_is_good = self.image is None
         cell = Cell.from_dict(entry["cell"])
         self.has_gate = plan["experiment"]["gate"] and has_gate(cell)
         self._plan, self._entry, self._project = plan, entry, project
@@ -103,6 +102,18 @@ class _Attempt:
         slurm = plan["site"]["scheduler"] == "slurm"
         self._allocation = read_allocation(shape) if slurm else None
         self._code = describe_code()
+
+    def check_image(self) -> None:
+        """Once, before the first launch: it is the one that was built, and starts here.
+
+        Raises:
+            ValueError: it is not, or does not.
+        """
+        if self._image_is_good or self.image is None:
+            return
+        check_file(self.image)
+        check_runs(Path(self.image["file"]))
+        self._image_is_good = True
 
     def verdict(self) -> Verdict:
         return judge_attempt(self.directory, self.request.launches)
@@ -185,6 +196,7 @@ def _launch_missing(series: _Series, stop: Stop, pace: Pace, out: Out) -> None:
         if series.verdict().complete:
             return
         _heed(stop)
+        series.attempt.check_image()
         number, directory = claim_next(series.directory)
         begun = time.monotonic()
         record = run_launch(series.task(number, directory), stop)
@@ -223,13 +235,6 @@ def _threads(shape: Shape, site: Entry) -> int:
     return int(shape.cores_per_rank or site["cpu_threads_per_gpu"] or share)
 
 
-def _open_image(planned: Entry) -> Entry:
-    """The image, which is the one that was verified, and starts on this host."""
-    image = verify_image(planned)
-    check_runs(Path(image["file"]))
-    return image
-
-
 def _find(plan: Entry, cell_id: str, layout: Layout) -> Entry:
     for entry in plan["cells"]:
         if entry["id"] == cell_id:
@@ -241,12 +246,12 @@ def _find(plan: Entry, cell_id: str, layout: Layout) -> Entry:
 
 def _why_stale(attempt: _Attempt, entry: Entry) -> str | None:
     """Why launches of today would not belong to the attempt; None if they would."""
-    if attempt.request.cell_hash != entry["hash"]:
-        return CHANGED_CELL
-    measured = read_attempt(attempt.directory)
-    if any(is_other_image(attempt.image, record["image"]) for record in measured):
-        return CHANGED_IMAGE
-    return None
+    return why_stale(
+        read_attempt(attempt.directory),
+        cell_hash=entry["hash"],
+        image=attempt.image,
+        asked_hash=attempt.request.cell_hash,
+    )
 
 
 def _summarise(

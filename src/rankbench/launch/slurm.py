@@ -152,15 +152,8 @@ _UNKNOWN = "Invalid job id"
 
 def has_ended(job: str) -> bool:
     """Whether Slurm knows that a job is over; False where it does not tell."""
-    try:
-        done = subprocess.run(
-            ["squeue", "--noheader", f"--jobs={job}", "--format=%T"],
-            capture_output=True,
-            text=True,
-            timeout=ASK_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
+    done = _run("squeue", "--noheader", f"--jobs={job}", "--format=%T")
+    if done is None:
         return False
     if done.returncode != 0:
         return _UNKNOWN in done.stderr
@@ -169,10 +162,15 @@ def has_ended(job: str) -> bool:
 
 def _ask(*command: str) -> str | None:
     """What a program of Slurm prints; None if it fails, is missing or hangs."""
+    done = _run(*command)
+    return None if done is None or done.returncode != 0 else done.stdout
+
+
+def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
+    """A program of Slurm, run to its end; None if it is missing or hangs."""
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=ASK_SECONDS, check=True
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=ASK_SECONDS, check=False
         )
-    except (OSError, subprocess.SubprocessError):
+    except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout

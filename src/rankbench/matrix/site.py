@@ -131,29 +131,15 @@ def make_site(
             cuda_devices = facts["devices_per_node"]
         else:
             cores = facts["devices_per_node"]
-    return Site(
-        nodes=facts["nodes"],
-        device=device,
-        cuda_devices=cuda_devices,
-        cores=cores,
-        scheduler=facts["scheduler"],
-        interface=facts["interface"],
-        software=facts["software"],
-        native=native,
-        images=dict(images or {}),
-        data_dir=facts["data_dir"],
-        results_dir=facts["results_dir"],
-        image_dir=facts["image_dir"],
-        debian_mirror=facts["debian_mirror"],
-        cpu_threads_per_gpu=facts["cpu_threads_per_gpu"],
-        scratch=facts["scratch"],
-        partition=facts["partition"],
-        account=facts["account"],
-        qos=facts["qos"],
-        gres=facts["gres"],
-        memory=facts["memory"],
-        exclusive=facts["exclusive"],
-    )
+    found = {
+        "device": device,
+        "cores": cores,
+        "cuda_devices": cuda_devices,
+        "native": native,
+        "images": dict(images or {}),
+    }
+    names = {field.name for field in dataclasses.fields(Site)} - found.keys()
+    return Site(**{name: facts[name] for name in names}, **found)
 
 
 def cuda_devices_of(facts: Mapping[str, Any], *, found: int) -> int:

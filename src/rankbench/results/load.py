@@ -8,17 +8,15 @@ from pathlib import Path
 
 from rankbench.cell import Cell, Topology
 from rankbench.record import (
-    CHANGED_CELL,
-    CHANGED_IMAGE,
     GATE,
     Layout,
     Record,
     counting,
-    is_other_image,
     judge_attempt,
     numbered,
     read_attempt,
     read_json,
+    why_stale,
 )
 from rankbench.results.launches import Launch, read_launch
 from rankbench.results.study import Study, read_study
@@ -142,7 +140,7 @@ def _load_row(layout: Layout, planned: _Planned) -> Row:
         wanted = records[-1]["wanted"] if records else planned.launches
         verdict = judge_attempt(layout.attempt(planned.id, attempt), wanted)
         status, reason, ok = verdict.status, verdict.reason, verdict.ok
-        stale = _why_stale(records, planned)
+        stale = why_stale(records, cell_hash=planned.hash, image=planned.image)
         if stale:
             status, reason = "stale", stale
         else:
@@ -176,14 +174,6 @@ def _latest(layout: Layout, cell_id: str) -> tuple[int | None, list[Launch]]:
         if found or read_attempt(layout.attempt(cell_id, attempt) / GATE):
             return attempt, found
     return None, []
-
-
-def _why_stale(records: Sequence[Record], planned: _Planned) -> str | None:
-    if any(record["cell_hash"] != planned.hash for record in records):
-        return CHANGED_CELL
-    if any(is_other_image(planned.image, record["image"]) for record in records):
-        return CHANGED_IMAGE
-    return None
 
 
 def _marks(records: Sequence[Record], planned: _Planned) -> set[str]:

@@ -27,45 +27,57 @@ def check_sif(image: Image) -> Sidecar:
         The sidecar.
 
     Raises:
-        ValueError: as `verify_image`.
+        ValueError: as `read_image` and `check_file`.
     """
-    verify_image(image.describe())
+    check_file(read_image(image.describe()))
     known: Sidecar = read_json(image.sidecar)
     return known
 
 
-def verify_image(planned: Mapping[str, Any]) -> dict[str, Any]:
-    """Read the whole file of an image and compare it with its sidecar.
+def read_image(planned: Mapping[str, Any]) -> dict[str, Any]:
+    """What the sidecar says that the file of an image is.
 
     Args:
         planned: what `Image.describe` says; a job has it from the plan.
 
     Returns:
-        name, file, recipe and sha256 of the image.
+        name, file, sidecar, recipe and sha256 of the image.
 
     Raises:
-        ValueError: the file or its sidecar is missing, or they do not belong together;
-            says what to do.
+        ValueError: the sidecar is missing, or of another definition; says what to do.
     """
-    name, file, sidecar = (planned[key] for key in ("name", "file", "sidecar"))
-    known = read_json(Path(sidecar)) if Path(sidecar).exists() else {}
+    name, sidecar = planned["name"], Path(planned["sidecar"])
+    known = read_json(sidecar) if sidecar.exists() else {}
     if known.get("recipe") != planned["recipe"]:
         raise ValueError(
             f"image {name}: {sidecar} is missing or of another definition, so nothing "
             "says what the file should be: `snakemake images` makes it"
         )
+    wanted = {key: planned[key] for key in ("name", "file", "sidecar", "recipe")}
+    return {**wanted, "sha256": known["sha256"]}
+
+
+def check_file(image: Mapping[str, Any]) -> None:
+    """Read the whole file of an image: some seconds for each GiB.
+
+    Args:
+        image: from `read_image`.
+
+    Raises:
+        ValueError: it is missing, or not what its sidecar says; says what to do.
+    """
+    name, file, sidecar = (image[key] for key in ("name", "file", "sidecar"))
     if not Path(file).exists():
         raise ValueError(
             f"image {name}: {file} is missing: `snakemake images` makes it"
         )
     found = hash_file(Path(file))
-    if found != known["sha256"]:
+    if found != image["sha256"]:
         raise ValueError(
             f"image {name}: {file} is not the file that was verified: its SHA-256 is "
-            f"{found[:12]}..., {sidecar} says {known['sha256'][:12]}...: put the right "
+            f"{found[:12]}..., {sidecar} says {image['sha256'][:12]}...: put the right "
             f"file back, or remove {sidecar} and `snakemake images` makes it anew"
         )
-    return {"name": name, "file": file, "recipe": known["recipe"], "sha256": found}
 
 
 def prove(image: Image, sif: Path, work: Work) -> dict[str, Any]:
