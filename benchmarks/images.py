@@ -195,6 +195,7 @@ def make_task(backend: str) -> Task:
         threads=1,
         backend_logs=False,
         save_model="none",
+        collectives=False,
         code=describe_code(),
     )
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from ranks import start_ranks
 from torch import distributed, nn
-from torch.multiprocessing import spawn
 
 from rankbench.environ import Place
 from rankbench.rank.models.transformer import Block
@@ -46,7 +46,7 @@ def run_on_ranks(
         folder, strategy, ranks, backend, phases, options, steps, devices,
         replica_ranks, plant, delay,
     )  # fmt: skip
-    spawn(_be_rank, arguments, nprocs=ranks)
+    start_ranks(_be_rank, arguments, ranks)
     return [
         torch.load(folder / f"rank{rank}.pt", weights_only=True)
         for rank in range(ranks)

@@ -62,6 +62,7 @@ def make_task(launcher: str, topology: str, backend: str = "gloo", **changes) ->
         "threads": 1,
         "backend_logs": False,
         "save_model": "none",
+        "collectives": False,
         "code": {},
         "allocation": Allocation("4711", ("node1", "node2")[:nodes]),
         "interface": "eth0",

@@ -351,7 +351,8 @@ def test_same_plan_and_records_give_the_same_bytes(tmp_path):
     shutil.copy(first.plan, second.plan)
     shutil.copytree(first.records, second.records)
     table.build(second)
-    beside = [f"{name}.{s}" for name in ("epochs", "loading") for s in ("csv", "md")]
+    names = ("bounds", "environment", "epochs", "loading", "reports")
+    beside = [f"{name}.{s}" for name in names for s in ("csv", "md")]
     files = [*beside, *(f"table.{s}" for s in SUFFIXES)]
     assert sorted(p.name for p in second.root.iterdir() if p.is_file()) == sorted(
         [*files, "plan.json"]

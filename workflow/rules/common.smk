@@ -46,7 +46,15 @@ if RUN.plan.is_study:
     RESULTS += [str(LAYOUT.table(suffix, "published")) for suffix in ("csv", "md")]
 RESULTS += [
     str(LAYOUT.plot(name, suffix))
-    for name in ("scaling", "phases", "curves")
+    for name in (
+        "scaling",
+        "efficiency",
+        "phases",
+        "steps",
+        "memory",
+        "curves",
+        "time",
+    )
     for suffix in ("svg", "png")
 ]
 

@@ -56,8 +56,23 @@ def merge_reports(
         "hosts": list(hosts.values()),
         "software": first["software"],
         "transport": first["transport"],
+        "collectives": _merge_collectives([r["collectives"] for r in reports]),
         "step_id": first["step_id"],
     }
+
+
+def _merge_collectives(
+    of_ranks: list[list[dict[str, Any]] | None],
+) -> list[dict[str, Any]] | None:
+    """A call is over when the slowest rank has come to its end."""
+    if of_ranks[0] is None:
+        return None
+    points = zip(*of_ranks, strict=True)
+    return [
+        {**point[0], "seconds": [max(of_one) for of_one in zip(*seconds, strict=True)]}
+        for point in points
+        if (seconds := [one["seconds"] for one in point])
+    ]
 
 
 def merge_steps(work: Path, ranks: int, target: Path) -> None:

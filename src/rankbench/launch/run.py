@@ -150,6 +150,7 @@ class _Attempt:
             threads=_threads(shape, site),
             backend_logs=self._plan["experiment"]["backend_logs"],
             save_model=self._plan["experiment"]["save_model"],
+            collectives=self._plan["experiment"]["collectives"],
             code=self._code,
             purpose=series.purpose,
             gate=self.gate(),

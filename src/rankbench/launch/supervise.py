@@ -220,6 +220,7 @@ def _spec(task: Task) -> dict[str, Any]:
     return {
         "purpose": task.purpose,
         "save_model": task.save_model,
+        "collectives": task.collectives,
         "cell": task.cell.to_dict(),
         "shape": task.shape.to_dict(),
         "directory": str(task.directory),

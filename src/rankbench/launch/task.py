@@ -39,6 +39,7 @@ class Task:
     threads: int
     backend_logs: bool
     save_model: str
+    collectives: bool
     code: Mapping[str, Any]
     purpose: str = "measure"
     gate: Mapping[str, Any] | None = None

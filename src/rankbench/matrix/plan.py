@@ -167,6 +167,7 @@ def make_plan(
         "profile": values["profile"],
         "save_model": values["save_model"],
         "backend_logs": values["backend_logs"],
+        "collectives": values["collectives"],
         "override": experiment.override,
         "study": experiment.study,
     }

@@ -70,6 +70,7 @@ def run_rank(
             process_age=process_age,
             progress=progress,
             save_model=spec.get("save_model", "none"),
+            collectives=spec.get("collectives", False),
             seeds=spec.get("seeds", ()),
         )
         purpose.run(duty)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.metadata
 import os
 import platform
@@ -12,6 +13,11 @@ from typing import Any
 import torch
 
 from rankbench.cores import physical_cores
+from rankbench.rank.hardware import describe_gpu, describe_nics, gpu_driver, gpu_links
+from rankbench.record import first_line
+
+# Beside torch: what can change a number, None where it is not installed.
+PACKAGES = ("torchvision", "horovod", "deepspeed", "numpy", "mpi4py", "oneccl")
 
 
 def describe_host() -> dict[str, Any]:
@@ -22,10 +28,14 @@ def describe_host() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "cores": len(physical_cores(set(range(os.cpu_count() or 1)))),
         "memory_gib": _memory_gib(),
+        "os": _os_name(),
         "kernel": platform.release(),
         "architecture": platform.machine(),
         "load_1min": os.getloadavg()[0],
-        "gpus": [_describe_gpu(i) for i in range(torch.cuda.device_count())],
+        "nics": describe_nics(),
+        "gpus": [describe_gpu(i) for i in range(torch.cuda.device_count())],
+        "gpu_links": gpu_links(),
+        "gpu_driver": gpu_driver(),
     }
 
 
@@ -42,7 +52,8 @@ def describe_software() -> dict[str, Any]:
         "libc": " ".join(platform.libc_ver()),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
         "backends": available_backends(),
-        **{name: package_version(name) for name in ("horovod", "deepspeed")},
+        "mpi": mpi_version(),
+        **{name: package_version(name) for name in PACKAGES},
     }
 
 
@@ -73,14 +84,34 @@ def available_backends() -> list[str]:
     return [name for name in built_backends() if name != "nccl" or usable]
 
 
-def _describe_gpu(index: int) -> dict[str, Any]:
-    properties = torch.cuda.get_device_properties(index)
-    return {
-        "name": properties.name,
-        "memory_gib": round(properties.total_memory / 1024**3, 1),
-        "capability": f"{properties.major}.{properties.minor}",
-        "multiprocessors": properties.multi_processor_count,
-    }
+def mpi_version() -> str | None:
+    """What the MPI library that this process has loaded calls itself; None without one.
+
+    It may be asked before MPI is initialised and after it is finalised.
+    """
+    path = _loaded("libmpi.so")
+    if path is None:
+        return None
+    said, length = ctypes.create_string_buffer(8192), ctypes.c_int()
+    ctypes.CDLL(path).MPI_Get_library_version(said, ctypes.byref(length))
+    return first_line(said.value.decode(errors="replace"), 80)
+
+
+def _loaded(name: str) -> str | None:
+    """The path of a shared library that this process has loaded."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        path = line.partition("/")[1] + line.partition("/")[2]
+        if Path(path).name.startswith(name):
+            return path
+    return None
+
+
+def _os_name() -> str:
+    """Of the image, if ranks run in one."""
+    try:
+        return platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        return platform.system()
 
 
 def _field(path: str, name: str) -> str | None:

@@ -33,6 +33,7 @@ def write_report(
     steps_per_epoch: int,
     cores: list[int],
     details: dict[str, Any],
+    collectives: list[dict[str, Any]] | None,
     model: dict[str, Any] | None,
 ) -> None:
     """Write `rankN.npz` and `rankN.json` into the launch's work folder.
@@ -43,6 +44,7 @@ def write_report(
         accuracy: of the whole model, on the rank that evaluated it.
         cores: the CPUs that this rank was pinned to.
         details: what the strategy tells.
+        collectives: see `collectives.sweep`; None if it was not asked for.
         model: its size, see `model_size.describe_model`; rank 0 tells it.
     """
     np.savez(
@@ -86,6 +88,7 @@ def write_report(
         "host": facts.describe_host(),
         "software": facts.describe_software(),
         "transport": describe_transport(world),
+        "collectives": collectives,
         "step_id": step_id(),
     }
     write_json(work / f"rank{place.rank}.json", report)

@@ -42,6 +42,7 @@ class Duty:
         affinity: CPUs that it was given; loader processes may use them all.
         process_age: seconds since this process was created.
         save_model: ``none``, ``per_rank`` or ``consolidated``.
+        collectives: whether to measure what the ranks exchange bytes by.
         seeds: of a gate: those to check; none means the cell's own.
     """
 
@@ -58,6 +59,7 @@ class Duty:
     process_age: Callable[[], float]
     progress: Progress
     save_model: str = "none"
+    collectives: bool = False
     seeds: Sequence[int] = ()
 
 

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from rankbench.cell import Cell
 from rankbench.rank import memory
+from rankbench.rank.collectives import sweep
 from rankbench.rank.evaluate import evaluate
 from rankbench.rank.model_size import describe_model
 from rankbench.rank.progress import EVALUATION, THE_END
@@ -54,6 +55,10 @@ def run(duty: Duty) -> None:
     peaks = memory.read_peaks(world.device)
     peaks["optimizer_mib"] = memory.optimizer_mib(strategy.optimizer_state())
     trained = clock()
+    swept = None
+    if duty.collectives and world.size > 1:
+        swept = sweep(strategy.operations, runtime, world.device)
+    swept_at = clock()
     weights = weights_of(duty, strategy)
     accuracy = None
     if weights and cell.evaluate and world.rank == 0:
@@ -73,7 +78,8 @@ def run(duty: Duty) -> None:
             "setup": ready - imported,
             "warmup": measured.warmup_s,
             "train": measured.window_s,
-            "evaluate": clock() - trained,
+            "collectives": swept_at - trained,
+            "evaluate": clock() - swept_at,
         },
         memory=peaks,
         accuracy=accuracy,
@@ -81,6 +87,7 @@ def run(duty: Duty) -> None:
         steps_per_epoch=batches.steps_per_epoch,
         cores=duty.cores,
         details=strategy.details(),
+        collectives=swept,
         model=(
             describe_model(cell.model, material.train.sample_shape, material.classes)
             if world.rank == 0

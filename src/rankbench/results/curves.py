@@ -38,15 +38,23 @@ POINTS = 200
 # Losses that span more than this are easier to tell apart on a logarithmic axis.
 _LINEAR_UP_TO = 30
 
+_LABELS = {
+    "samples": "samples seen (warm-up included)",
+    "seconds": "seconds of training (steps at their mean time, warm-up included)",
+}
+
 Values = NDArray[np.float64]
 
 
-def draw_curves(panels: Sequence[Panel], *, width: float) -> Figure:
-    """Loss over samples seen: the median of the launches, and their range as a band.
+def draw_curves(
+    panels: Sequence[Panel], *, width: float, over: str = "samples"
+) -> Figure:
+    """Loss over samples or time: the median of the launches, their range as a band.
 
     Args:
         panels: at least one.
         width: of the figure, in inches.
+        over: ``samples`` that were seen, or ``seconds`` of training.
 
     Raises:
         ValueError: the steps of a launch are damaged; the message names the file.
@@ -59,8 +67,8 @@ def draw_curves(panels: Sequence[Panel], *, width: float) -> Figure:
     topologies = list(dict.fromkeys(p.row.cell.topology for p in by_devices))
     styles = {t: _STYLES[i % len(_STYLES)] for i, t in enumerate(topologies)}
     for axes, panel in zip(grid, panels, strict=True):
-        _draw_panel(axes, panel, colors, styles)
-    grid[-1].set_xlabel("samples seen (warm-up included)")
+        _draw_panel(axes, panel, colors, styles, over)
+    grid[-1].set_xlabel(_LABELS[over])
     handles = [Line2D([], [], color=colors[n], lw=2, label=n) for n in colors]
     line = partial(Line2D, [], [], color="0.4", lw=1.4)
     if len(topologies) > 1:
@@ -74,30 +82,40 @@ def draw_curves(panels: Sequence[Panel], *, width: float) -> Figure:
     return figure
 
 
-def find_curve(point: Summary) -> tuple[Values, Values]:
+def find_curve(point: Summary, over: str = "samples") -> tuple[Values, Values]:
     """Of a cell that is ok, what its launches have seen and lost.
 
     Returns:
-        samples of all replicas at each point, [points]; loss, [launches, points], NaN
-        where it is no number. A point is a step, or the mean of a few.
+        samples of all replicas, or seconds, at each point, [points]; loss,
+        [launches, points], NaN where it is no number. A point is a step, or the mean of
+        a few.
     """
     record = point.row.launches[0].record
     steps = np.stack([launch.read_losses() for launch in point.row.launches])
     steps[~np.isfinite(steps)] = np.nan
-    seen = record["samples"] / record["steps"] * np.arange(1, steps.shape[1] + 1)
+    each = record["samples"] / record["steps"]
+    if over == "seconds":
+        # Warm-up steps last longer at first, which is not what a curve is for.
+        each = float(np.median([one.total_s for one in point.measures]))
+        each /= record["steps"]
+    seen = each * np.arange(1, steps.shape[1] + 1)
     parts = np.array_split(np.arange(len(seen)), min(len(seen), POINTS))
     means = [steps[:, part].mean(axis=1) for part in parts]
     return np.array([seen[part].mean() for part in parts]), np.stack(means, axis=1)
 
 
 def _draw_panel(
-    axes: Axes, panel: Panel, colors: dict[str, Any], styles: dict[str, Any]
+    axes: Axes,
+    panel: Panel,
+    colors: dict[str, Any],
+    styles: dict[str, Any],
+    over: str,
 ) -> None:
     cells = [(series.name, point) for series in panel.series for point in series.points]
     widths = np.linspace(_WIDEST, _NARROWEST, len(cells)) if len(cells) > 1 else [1.4]
     drawn = []
     for (name, point), width in zip(cells, widths, strict=True):
-        seen, losses = find_curve(point)
+        seen, losses = find_curve(point, over)
         center = np.median(losses, axis=0)
         style = styles[point.row.cell.topology]
         axes.plot(seen, center, color=colors[name], lw=width, ls=style)

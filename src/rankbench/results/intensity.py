@@ -25,6 +25,11 @@ ABOUT = (
     "per sample, of all devices together."
 )
 
+PLOTTED = (
+    "Efficiency against computation per byte: models further to the right can hide "
+    "more of their communication."
+)
+
 COLUMNS = (
     "cell",
     "model",
@@ -91,8 +96,11 @@ def make_frame(found: Sequence[Intensity]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(types)
 
 
-def show(found: Sequence[Intensity]) -> Section | None:
-    """Nothing where no record tells of the model."""
+def show(found: Sequence[Intensity], *, has_plot: bool = False) -> Section | None:
+    """Nothing where no record tells of the model.
+
+    has_plot: whether efficiency can be plotted against the ratio.
+    """
     if not found:
         return None
     columns = {
@@ -116,8 +124,13 @@ def show(found: Sequence[Intensity]) -> Section | None:
         ]
         for one in found
     ]
-    grids = [Grid(TITLE, columns, rows)]
-    return Section(title=TITLE, about=ABOUT, files=("models.csv",), grids=grids)
+    return Section(
+        title=TITLE,
+        about=ABOUT,
+        files=("models.csv",),
+        plots=[("models", PLOTTED)] if has_plot else [],
+        grids=[Grid(TITLE, columns, rows)],
+    )
 
 
 def _find(summary: Summary, record: Record) -> Intensity:

@@ -175,13 +175,25 @@ PLOTS = Section(
             "Throughput against devices. Large: medians; beside them every launch and "
             "the 95% interval; hollow: ranks share a core or a GPU; dashed: the ideal.",
         ),
+        (
+            "efficiency",
+            "Efficiency against devices: medians and 95% intervals. Points beside each "
+            "other have equally many devices.",
+        ),
         ("phases", "Mean time of a step by phase, over ranks, steps and launches."),
+        (
+            "steps",
+            "Every timed step of every launch, and the median of each launch: where "
+            "launches lie apart, no number of steps would have shown it.",
+        ),
+        ("memory", "Peak memory of every rank in every launch."),
         (
             "curves",
             "Loss while training, mean over the ranks that know it: the median of the "
             "launches, and their range as a band. Cells that train alike lie on each "
             "other; a gap is a loss that is no number.",
         ),
+        ("time", "The same over time: who gets there first."),
     ],
 )
 

@@ -25,6 +25,8 @@ PHASES = {
     "update": 2,
 }
 _OTHER_PHASES = (1, 4, 5, 6)
+# So that they can be told apart in grey as well.
+_HATCHES = {"load": "...", "transfer": "xx", "communication": "///", "update": "\\\\\\"}
 _BAR = 0.3
 
 
@@ -44,7 +46,7 @@ def draw_phases(panels: Sequence[Panel], *, width: float) -> Figure:
     for axes, panel in zip(grid, panels, strict=True):
         _draw_bars(axes, panel, colors)
     grid[-1].set_xlabel("ms per step (mean over ranks, steps and launches)")
-    handles = [Patch(color=color, label=phase) for phase, color in colors.items()]
+    handles = [Patch(label=phase, **_style(phase, colors)) for phase in colors]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
     return figure
 
@@ -65,7 +67,7 @@ def _draw_bars(axes: Axes, panel: Panel, colors: dict[str, Any]) -> None:
             left, place = 0.0, len(labels)
             for phase in colors:
                 width = _mean_ms(point, phase)
-                axes.barh(place, width, 0.7, left=left, color=colors[phase], lw=0)
+                axes.barh(place, width, 0.7, left=left, **_style(phase, colors))
                 left += width
             axes.annotate(
                 figures(left),
@@ -83,6 +85,11 @@ def _draw_bars(axes: Axes, panel: Panel, colors: dict[str, Any]) -> None:
     axes.margins(x=0.08)
     axes.grid(visible=False, axis="y")
     sns.despine(ax=axes, left=True)
+
+
+def _style(phase: str, colors: dict[str, Any]) -> dict[str, Any]:
+    hatch = _HATCHES.get(phase)
+    return {"facecolor": colors[phase], "edgecolor": "white", "hatch": hatch, "lw": 0}
 
 
 def _mean_ms(point: Summary, phase: str) -> float:

@@ -23,6 +23,7 @@ ABOUT = Note(
 )
 
 TITLE = "Pipelines"
+PLOTTED = "Speedup against microbatches: more of them shorten the bubble."
 
 _WORDS = ("cell", "schedule", "microbatches", "ranks")
 _NUMBERS = {"bubble": "bubble", "ideal_bubble": "ideal", "speedup": "speedup"}
@@ -33,8 +34,11 @@ def find_pipelines(summaries: Sequence[Summary]) -> list[Summary]:
     return [s for s in summaries if s.measures and "bubble" in _details(s)[0][0]]
 
 
-def show(pipelines: Sequence[Summary]) -> Section | None:
-    """A row for each of them; nothing where there are none."""
+def show(pipelines: Sequence[Summary], *, has_plot: bool = False) -> Section | None:
+    """A row for each of them; nothing where there are none.
+
+    has_plot: whether any of them differ in microbatches alone.
+    """
     if not pipelines:
         return None
     columns = dict.fromkeys(_WORDS, False) | dict.fromkeys(_NUMBERS.values(), True)
@@ -46,6 +50,7 @@ def show(pipelines: Sequence[Summary]) -> Section | None:
     return Section(
         title=TITLE,
         files=("pipeline.csv",),
+        plots=[("microbatches", PLOTTED)] if has_plot else [],
         grids=[Grid(TITLE, columns, rows)],
         notes=[ABOUT],
     )

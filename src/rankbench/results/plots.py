@@ -12,14 +12,28 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from rankbench.record import Layout, write_if_changed
+from rankbench.results.bandwidth import draw_bandwidth
+from rankbench.results.collectives import find_sweeps
 from rankbench.results.curves import draw_curves
+from rankbench.results.efficiency import draw_efficiency
+from rankbench.results.intensity import find_intensities
 from rankbench.results.load import load
+from rankbench.results.options import (
+    draw_microbatches,
+    draw_models,
+    find_microbatches,
+    find_models,
+)
 from rankbench.results.phases import draw_phases
 from rankbench.results.profiles import load_profiles
 from rankbench.results.scaling import draw_scaling
 from rankbench.results.series import make_panels
+from rankbench.results.spread import draw_memory, draw_steps
 from rankbench.results.summary import Summary, summarise
 from rankbench.results.timeline import draw_timeline
+
+ALWAYS = ("scaling", "efficiency", "phases", "steps", "memory", "curves", "time")
+SOMETIMES = ("bandwidth", "microbatches", "models")
 
 _WIDTH = 8.0
 _DPI = 150
@@ -45,8 +59,8 @@ _METADATA: dict[str, dict[str, Any]] = {
 def build(layout: Layout) -> None:
     """Write plots/*.svg and .png: functions of plan and records alone.
 
-    scaling, phases, curves; and profile-CELL for each cell that has a profile: those of
-    cells that have none any more are removed.
+    Those of `ALWAYS`; those of `SOMETIMES` for which there is something to show; and
+    profile-CELL for each cell that has a profile. What is there no more is removed.
 
     Raises:
         ValueError: the plan, a record or its steps are damaged; the message names it.
@@ -65,19 +79,40 @@ def build(layout: Layout) -> None:
                 "scaling": draw_scaling(panels, width=_WIDTH),
                 "phases": draw_phases(panels, width=_WIDTH),
                 "curves": draw_curves(panels, width=_WIDTH),
+                "time": draw_curves(panels, width=_WIDTH, over="seconds"),
+                "efficiency": draw_efficiency(panels, width=_WIDTH),
+                "steps": draw_steps(panels, width=_WIDTH),
+                "memory": draw_memory(panels, width=_WIDTH),
             }
         else:
             figure = draw_nothing(results.experiment, summaries)
-            plots = dict.fromkeys(("scaling", "phases", "curves"), figure)
+            plots = dict.fromkeys(ALWAYS, figure)
+        plots |= _draw_where_varied(summaries)
         plots |= {one.plot: draw_timeline(one, width=_WIDTH) for one in profiles}
         for name, figure in plots.items():
             for suffix in ("svg", "png"):
                 write_if_changed(layout.plot(name, suffix), _render(figure, suffix))
+                # Where everything goes takes longest to find out: once is enough.
+                figure.set_layout_engine("none")
     for suffix in ("svg", "png"):
+        for name in set(SOMETIMES) - plots.keys():
+            layout.plot(name, suffix).unlink(missing_ok=True)
         wanted = {layout.plot(one.plot, suffix) for one in profiles}
         pattern = layout.plot("profile-*", suffix)
         for path in set(pattern.parent.glob(pattern.name)) - wanted:
             path.unlink()
+
+
+def _draw_where_varied(summaries: Sequence[Summary]) -> dict[str, Figure]:
+    """Plots that only some experiments have anything for."""
+    found: dict[str, Figure] = {}
+    if sweeps := find_sweeps(summaries):
+        found["bandwidth"] = draw_bandwidth(sweeps, width=_WIDTH)
+    if groups := find_microbatches(summaries):
+        found["microbatches"] = draw_microbatches(groups, width=_WIDTH)
+    if points := find_models(find_intensities(summaries), summaries):
+        found["models"] = draw_models(points, width=_WIDTH)
+    return found
 
 
 def _render(figure: Figure, suffix: str) -> bytes:

@@ -70,6 +70,12 @@ def color_series(panels: Sequence[Panel]) -> dict[str, Any]:
     return dict(zip(names, sns.color_palette(kind, len(names)), strict=True))
 
 
+def marker_of_series(panels: Sequence[Panel]) -> dict[str, str]:
+    """A marker for each series, so that they differ in grey too."""
+    names = color_series(panels)
+    return {name: "osD^vPX*"[i % 8] for i, name in enumerate(names)}
+
+
 def _draw_panel(
     axes: Axes, panel: Panel, colors: dict[str, Any], markers: dict[int, str]
 ) -> None:

@@ -9,13 +9,17 @@ import pandas as pd
 
 from rankbench.record import Layout, write_if_changed
 from rankbench.results import (
+    bounds,
+    collectives,
     ddp_timers,
+    environment,
     epochs,
     intensity,
     loading,
     pipeline,
     profiles,
     published,
+    reports,
 )
 from rankbench.results.documents import (
     section_to_markdown,
@@ -25,6 +29,7 @@ from rankbench.results.documents import (
 )
 from rankbench.results.load import Results, load
 from rankbench.results.notes import collect_notes
+from rankbench.results.options import find_microbatches, find_models
 from rankbench.results.page import to_html
 from rankbench.results.section import Section
 from rankbench.results.summary import Summary, summarise
@@ -79,8 +84,9 @@ COLUMNS = tuple(
 def build(layout: Layout) -> None:
     """Write tables: functions of plan and records alone.
 
-    table.csv, .md, .html and .tex; where there is anything to tell also ddp-timers,
-    epochs, loading, models, pipeline, profiles and published, each .csv and .md.
+    table.csv, .md, .html and .tex; where there is anything to tell also bounds,
+    collectives, ddp-timers, environment, epochs, loading, models, pipeline, profiles,
+    published and reports, each .csv and .md.
 
     Raises:
         ValueError: the plan, a record or its steps are damaged; the message names it.
@@ -92,16 +98,25 @@ def build(layout: Layout) -> None:
     models = intensity.find_intensities(summaries)
     timers = ddp_timers.make_frame(summaries)
     pipelines = pipeline.find_pipelines(summaries)
+    sweeps = collectives.find_sweeps(summaries)
+    bound = bounds.find_bounds(summaries, sweeps)
+    setup = environment.find_environment(summaries)
     profiled = profiles.load_profiles(layout, results.rows)
     # Below the table of the page and of table.md, in this order.
     told = [
+        asked := reports.show(summaries),
+        why := bounds.show(bound),
+        swept := collectives.show(sweeps),
         training := epochs.show(summaries),
         waiting := loading.show(summaries),
-        ratios := intensity.show(models),
+        ratios := intensity.show(models, has_plot=bool(find_models(models, summaries))),
         show_usage(results.rows),
         timed := ddp_timers.show(timers),
-        bubbles := pipeline.show(pipelines),
+        bubbles := pipeline.show(
+            pipelines, has_plot=bool(find_microbatches(summaries))
+        ),
         profiles.show(profiled),
+        known_setup := environment.show(setup),
     ]
     sections = [section for section in told if section]
     # The page alone: table.md has nothing that was not measured here.
@@ -117,7 +132,10 @@ def build(layout: Layout) -> None:
         write_if_changed(layout.table(suffix), text.encode())
     # Files of their own, with all columns.
     beside = {
+        "bounds": (why, bounds.make_frame(bound)),
+        "collectives": (swept, collectives.make_frame(sweeps)),
         "ddp-timers": (timed, timers),
+        "environment": (known_setup, environment.make_frame(setup)),
         "epochs": (training, epochs.make_frame(summaries)),
         "loading": (waiting, loading.make_frame(summaries)),
         "models": (ratios, intensity.make_frame(models)),
@@ -126,6 +144,7 @@ def build(layout: Layout) -> None:
             profiles.show_operators(profiled),
             profiles.make_frame(profiled),
         ),
+        "reports": (asked, reports.make_frame(summaries)),
         "published": (
             known,
             published.make_frame(study, summaries) if study else pd.DataFrame(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from typing import Protocol, cast
 
 import torch
@@ -11,7 +12,7 @@ from rankbench.environ import Place
 
 
 class Runtime(Protocol):
-    """Each runtime is a module with these three functions."""
+    """Each runtime is a module with these functions."""
 
     def join(
         self, backend: str, place: Place, init_method: str, device: torch.device
@@ -20,6 +21,18 @@ class Runtime(Protocol):
 
     def barrier(self) -> None:
         """All ranks have come here; nothing if this process has joined nobody."""
+
+    def operation(
+        self, name: str, size: int, device: torch.device
+    ) -> Callable[[], None]:
+        """What exchanges `size` bytes, a little more where ranks cannot share them.
+
+        Every rank has to call it equally often. Raises KeyError for a name that this
+        runtime has no operation for.
+        """
+
+    def largest(self, value: float) -> float:
+        """The largest value of all ranks, which call it together."""
 
     def leave(self) -> None:
         """Part from the others, if this process has joined them.

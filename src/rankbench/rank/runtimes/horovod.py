@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,6 +38,24 @@ def barrier() -> None:
     horovod = _horovod()
     if horovod.is_initialized():
         horovod.barrier()
+
+
+def operation(name: str, size: int, device: torch.device) -> Callable[[], None]:
+    horovod = _horovod()
+    whole = torch.zeros(size // 4, device=device)
+    # A name each, since Horovod remembers the shapes of a name.
+    calls: dict[str, Callable[[], None]] = {
+        "all_reduce": lambda: horovod.allreduce_(
+            whole, op=horovod.Sum, name=f"rankbench.{size}"
+        ),
+    }
+    return calls[name]
+
+
+def largest(value: float) -> float:
+    horovod = _horovod()
+    every = horovod.allgather(torch.tensor([value]), name="rankbench.largest")
+    return float(every.max())
 
 
 def leave() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Callable
 
 import torch
 from torch import distributed
@@ -25,6 +27,40 @@ def join(backend: str, place: Place, init_method: str, device: torch.device) -> 
 def barrier() -> None:
     if distributed.is_initialized():
         distributed.barrier()
+
+
+def operation(name: str, size: int, device: torch.device) -> Callable[[], None]:
+    ranks, rank = distributed.get_world_size(), distributed.get_rank()
+    # Every rank's part has the same number of elements.
+    part = torch.zeros(math.ceil(size / 4 / ranks), device=device)
+    whole = torch.zeros(len(part) * ranks, device=device)
+
+    def pass_on() -> None:
+        """To the next rank, from the one before, as the stages of a pipeline do."""
+        received = torch.empty_like(whole)
+        both = [
+            distributed.P2POp(distributed.isend, whole, (rank + 1) % ranks),
+            distributed.P2POp(distributed.irecv, received, (rank - 1) % ranks),
+        ]
+        for work in distributed.batch_isend_irecv(both):
+            work.wait()
+
+    calls: dict[str, Callable[[], None]] = {
+        "all_reduce": lambda: distributed.all_reduce(whole),
+        "reduce_scatter": lambda: distributed.reduce_scatter_tensor(part, whole),
+        "all_gather": lambda: distributed.all_gather_into_tensor(whole, part),
+        "broadcast": lambda: distributed.broadcast(whole, src=0),
+        "send_recv": pass_on,
+    }
+    return calls[name]
+
+
+def largest(value: float) -> float:
+    # NCCL carries what lies on a GPU only; torch knows which device is a group's own.
+    device = "cuda" if distributed.get_backend() == "nccl" else "cpu"
+    found = torch.tensor([value], dtype=torch.float64, device=device)
+    distributed.all_reduce(found, op=distributed.ReduceOp.MAX)
+    return found.item()
 
 
 def leave() -> None:

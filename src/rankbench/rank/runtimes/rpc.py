@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
+from torch import Tensor
 from torch.distributed import rpc
 
 from rankbench.environ import Place
@@ -33,6 +36,28 @@ def barrier() -> None:
     if rpc.api._is_current_rpc_agent_set():
         # The public `shutdown` waits in the same way, but ends everything.
         rpc.api._all_gather(None)
+
+
+def operation(name: str, size: int, device: torch.device) -> Callable[[], None]:
+    me = rpc.get_worker_info().id
+    ranks = len(rpc.api._get_current_rpc_agent().get_worker_infos())
+    # TensorPipe carries tensors of the CPU unless told which devices are whose.
+    whole = torch.zeros(size // 4)
+
+    def pass_on() -> None:
+        """To the next rank, with its answer that it has come."""
+        rpc.rpc_sync(name_of((me + 1) % ranks), _take, (whole,))
+
+    calls: dict[str, Callable[[], None]] = {"send_recv": pass_on}
+    return calls[name]
+
+
+def largest(value: float) -> float:
+    return float(max(rpc.api._all_gather(value).values()))
+
+
+def _take(tensor: Tensor) -> None:
+    """What was sent has come."""
 
 
 def leave() -> None:

@@ -54,6 +54,9 @@ class Strategy(ABC):
         exact_dtype: in which the gate compares it with a single process.
         conditions: where fields and options of a cell are as ``if`` says, they must be
             as ``then`` says (JSON schemas by key); ``else`` is why the cell cannot run.
+        operations: what its ranks exchange bytes by, as its runtime names it -> how
+            often all bytes of the weights go that way in a step; None if it is other
+            bytes. Empty where they exchange none.
         phases: what `step` marks, in this order. The harness has measured ``load`` and
             ``transfer`` before. A phase that comes again within a step adds up.
     """
@@ -63,6 +66,7 @@ class Strategy(ABC):
     approximate: ClassVar[dict[str, list[Any]]] = {}
     conditions: ClassVar[list[dict[str, Any]]] = []
     phases: ClassVar[list[str]]
+    operations: ClassVar[dict[str, float | None]] = {}
     exact_dtype: ClassVar[str] = "float64"
 
     model: nn.Module

@@ -81,6 +81,7 @@ class Ddp(Strategy):
             "else": "torch's DDP cannot accumulate gradients of a static graph",
         },
     ]
+    operations = {"all_reduce": 1}
     phases = ["forward", "backward", "communication", "update"]
 
     model: DistributedDataParallel

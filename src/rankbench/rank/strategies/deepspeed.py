@@ -43,6 +43,7 @@ class DeepSpeed(Strategy):
             "else": "deepspeed has nothing to offload at stage 0",
         }
     ]
+    operations = {"reduce_scatter": 1, "all_gather": 1}
     phases = ["forward", "backward", "update"]
     # The stages keep a copy of the weights in float32, whatever the model has.
     exact_dtype = "float32"

@@ -48,6 +48,7 @@ class Fsdp(Single):
         # copies, which average their gradients.
         "shard_ranks": {"type": "integer", "minimum": 0, "default": 0},
     }
+    operations = {"all_gather": 2, "reduce_scatter": 1}
     phases = ["forward", "backward", "update"]
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:

@@ -65,6 +65,7 @@ class GPipe(Strategy):
             "else": "gloo cannot carry what gpipe sends from GPUs",
         }
     ]
+    operations = {"send_recv": None}
     phases = ["pipeline", "update"]
 
     model: nn.Sequential

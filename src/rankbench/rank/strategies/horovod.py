@@ -35,6 +35,7 @@ class Horovod(Strategy):
         }
     ]
     approximate = {"compression": ["fp16"]}
+    operations = {"all_reduce": 1}
     phases = ["forward", "backward", "communication", "update"]
 
     # Horovod derives its class from that of the cell's optimizer at run time.

@@ -42,6 +42,7 @@ class RpcPmp(Strategy):
             "default": "measured",
         },
     }
+    operations = {"send_recv": None}
     phases = ["pipeline", "update"]
 
     model: nn.Sequential

@@ -42,6 +42,7 @@ class TensorParallel(Single):
         # Ranks of a group; 0: all.
         "degree": {"type": "integer", "minimum": 0, "default": 0},
     }
+    operations = {"all_reduce": None}
     phases = ["forward", "backward", "communication", "update"]
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:

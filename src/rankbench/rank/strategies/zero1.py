@@ -23,6 +23,7 @@ class Zero1(Ddp):
         **Ddp.options,
         "parameters_as_bucket_view": {"type": "boolean", "default": False},
     }
+    operations = {"all_reduce": 1, "broadcast": 1}
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         def make_part(parts: Iterable[Any], **_defaults: Any) -> torch.optim.Optimizer:

@@ -1,0 +1,96 @@
+"""Bus bandwidth by rankbench's sweep, over a bare loop of all-reduces: gloo, 2 ranks.
+
+python benchmarks/collectives.py
+
+Both run in turn in the same processes over the same connections.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from unittest import mock
+
+import torch
+from pairs import report
+from torch import distributed
+from torch.multiprocessing import spawn
+
+from rankbench.environ import Place
+from rankbench.rank import collectives
+from rankbench.rank.runtimes import process_group
+
+RANKS, CALLS = 2, collectives.REPEATS
+SIZES = (2**16, 2**20, 2**24)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--pairs", type=int, default=40)
+    pairs = parser.parse_args().pairs
+    with tempfile.TemporaryDirectory() as folder:
+        spawn(be_rank, (Path(folder), pairs), nprocs=RANKS)
+        of_ranks = [
+            json.loads(Path(folder, f"{rank}.json").read_text())
+            for rank in range(RANKS)
+        ]
+    for size in map(str, SIZES):
+        ours, theirs = (
+            # A call lasts until its slowest rank is done; bandwidth is bytes over that.
+            [
+                int(size) / slowest / 1e9
+                for slowest in map(max, *(r[kind][size] for r in of_ranks))
+            ]
+            for kind in ("sweep", "loop")
+        )
+        report(f"all_reduce of {int(size) // 2**10} KiB", ours, theirs, unit="GB/s")
+
+
+def be_rank(rank: int, folder: Path, pairs: int) -> None:
+    torch.set_num_threads(1)
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[rank % len(cores)]})
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    place = Place(rank=rank, size=RANKS, local_rank=rank, local_size=RANKS, node=0)
+    cpu = torch.device("cpu")
+    process_group.join("gloo", place, f"file://{folder}/store", cpu)
+    found: dict[str, dict[int, list[float]]] = {
+        kind: {size: [] for size in SIZES} for kind in ("sweep", "loop")
+    }
+    for pair in range(pairs + 1):
+        with mock.patch.object(collectives, "SIZES", SIZES):
+            swept = collectives.sweep({"all_reduce": 1}, process_group, cpu)
+        for point in swept:
+            if pair:  # the first one warms up
+                found["sweep"][point["bytes"]].append(
+                    statistics.median(point["seconds"])
+                )
+        for size in SIZES:
+            seconds = loop(size)
+            if pair:
+                found["loop"][size].append(seconds)
+    (folder / f"{rank}.json").write_text(json.dumps(found))
+    process_group.leave()
+
+
+def loop(size: int) -> float:
+    """Median seconds of an all-reduce, as one would write it down."""
+    tensor = torch.zeros(size // 4)
+    for _ in range(2):
+        distributed.all_reduce(tensor)
+    distributed.barrier()
+    seconds = []
+    for _ in range(CALLS):
+        begun = time.perf_counter()
+        distributed.all_reduce(tensor)
+        seconds.append(time.perf_counter() - begun)
+    return statistics.median(seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,124 @@
+"""Network cards, GPUs and drivers of this host, as the kernel shows them."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+NET, INFINIBAND = Path("/sys/class/net"), Path("/sys/class/infiniband")
+GPU_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def describe_nics(
+    net: Path = NET, infiniband: Path = INFINIBAND
+) -> list[dict[str, Any]]:
+    """Network cards that are up, and adapters of InfiniBand or RoCE.
+
+    Interfaces without a card behind them count only where there are no others.
+
+    Returns:
+        For each: name, driver, model (PCI's numbers of vendor and device, or what the
+        adapter calls itself) and gbit_s, each None where the kernel does not tell.
+    """
+    up = [
+        link
+        for link in _entries(net)
+        if link.name != "lo" and _read(link / "operstate") == "up"
+    ]
+    found = [
+        {
+            "name": link.name,
+            "driver": _link_name(link / "device/driver"),
+            "model": _pci(link / "device"),
+            "gbit_s": _megabits(link / "speed"),
+        }
+        for link in [one for one in up if (one / "device").exists()] or up
+    ]
+    return found + [
+        {
+            "name": adapter.name,
+            "driver": _link_name(adapter / "device/driver"),
+            "model": _read(adapter / "hca_type") or _pci(adapter / "device"),
+            "gbit_s": _first_number(_read(adapter / "ports/1/rate")),
+        }
+        for adapter in _entries(infiniband)
+    ]
+
+
+def describe_gpu(index: int) -> dict[str, Any]:
+    """A CUDA device as torch sees it."""
+    properties = torch.cuda.get_device_properties(index)
+    return {
+        "name": properties.name,
+        "memory_gib": round(properties.total_memory / 1024**3, 1),
+        "capability": f"{properties.major}.{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+    }
+
+
+def gpu_driver(path: Path = GPU_DRIVER) -> str | None:
+    """Version of NVIDIA's kernel module; None without one."""
+    found = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", _read(path) or "")
+    return found.group(1) if found else None
+
+
+def gpu_links() -> list[str]:
+    """Kinds of links between this host's GPUs, in nvidia-smi's words: NV18, SYS."""
+    if torch.cuda.device_count() < 2:
+        return []
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", "topo", "-m"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return []
+    return parse_links(done.stdout)
+
+
+def parse_links(topology: str) -> list[str]:
+    """The links in the matrix that nvidia-smi prints, each once."""
+    rows = [line.split() for line in topology.splitlines() if line.startswith("GPU")]
+    gpus = len(rows)
+    return sorted({link for row in rows for link in row[1 : gpus + 1]} - {"X"})
+
+
+def _entries(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _pci(device: Path) -> str | None:
+    """``15b3:1017``: vendor and device."""
+    vendor, model = _read(device / "vendor"), _read(device / "device")
+    if not vendor or not model:
+        return None
+    return f"{vendor.removeprefix('0x')}:{model.removeprefix('0x')}"
+
+
+def _megabits(path: Path) -> float | None:
+    """In Gbit/s; drivers that do not know say -1, or fail."""
+    value = _first_number(_read(path))
+    return value / 1e3 if value and value > 0 else None
+
+
+def _first_number(text: str | None) -> float | None:
+    found = re.match(r"-?\d+(\.\d+)?", text or "")
+    return float(found.group()) if found else None
+
+
+def _link_name(path: Path) -> str | None:
+    return path.resolve().name if path.exists() else None
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return None

@@ -1,0 +1,90 @@
+"""The plot of parallel efficiency against devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from rankbench.results.scaling import LEGEND_WIDTH, color_series, marker_of_series
+from rankbench.results.series import Panel, is_shared
+from rankbench.results.summary import Summary
+
+_HEIGHT = 3.0
+_LINEAR_UP_TO = 8
+# Between the points of series that have equally many devices, of the axis' unit.
+_APART = 0.06
+
+
+def draw_efficiency(panels: Sequence[Panel], *, width: float) -> Figure:
+    """Efficiency against devices: medians with their intervals; 1 is the ideal.
+
+    Args:
+        panels: at least one.
+        width: of the figure, in inches.
+    """
+    figure = Figure(figsize=(width, _HEIGHT * len(panels) + 0.5), layout="constrained")
+    grid = figure.subplots(len(panels), squeeze=False)[:, 0]
+    colors, markers = color_series(panels), marker_of_series(panels)
+    for axes, panel in zip(grid, panels, strict=True):
+        _draw_panel(axes, panel, colors, markers)
+    grid[-1].set_xlabel("devices")
+    handles = [
+        Line2D([], [], color=colors[name], marker=markers[name], ms=5, label=name)
+        for name in colors
+    ]
+    handles.append(Line2D([], [], color="0.5", ls="--", lw=1, label="ideal"))
+    if any(is_shared(point) for panel in panels for point in panel.points):
+        shared = Line2D([], [], color="0.4", ls="", marker="o", mfc="white")
+        shared.set_label("oversubscribed")
+        handles.append(shared)
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    columns = max(1, min(4, LEGEND_WIDTH // (longest + 6)))
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+    return figure
+
+
+def _draw_panel(
+    axes: Axes, panel: Panel, colors: dict[str, Any], markers: dict[str, str]
+) -> None:
+    devices = sorted({point.row.devices for point in panel.points})
+    linear = devices[-1] <= _LINEAR_UP_TO
+    for place, series in enumerate(panel.series):
+        shift = _APART * (place - (len(panel.series) - 1) / 2)
+
+        def x_of(point: Summary, shift: float = shift) -> float:
+            count = point.row.devices
+            return count + shift if linear else count * 2.0**shift
+
+        color = colors[series.name]
+        for line in series.lines:
+            known = [point for point in line if "efficiency" in point.numbers]
+            y = [point.numbers["efficiency"].value for point in known]
+            axes.plot([x_of(point) for point in known], y, color=color, lw=1.1)
+        for point in series.points:
+            if number := point.numbers.get("efficiency"):
+                if number.low is not None and number.high is not None:
+                    axes.vlines(x_of(point), number.low, number.high, color=color)
+                fill = "white" if is_shared(point) else color
+                axes.plot(
+                    x_of(point),
+                    number.value,
+                    markers[series.name],
+                    ms=5,
+                    mfc=fill,
+                    mec=color,
+                )
+    axes.axhline(1, color="0.5", ls="--", lw=1, zorder=1)
+    axes.set_title(panel.title, parse_math=False)
+    axes.set_ylabel("efficiency")
+    axes.set_ylim(0, max(1.08, axes.get_ylim()[1]))
+    if not linear:
+        axes.set_xscale("log", base=2)
+    axes.set_xticks(devices, [str(count) for count in devices])
+    axes.minorticks_off()
+    axes.grid(visible=False, axis="x")
+    sns.despine(ax=axes)

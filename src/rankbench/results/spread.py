@@ -1,0 +1,105 @@
+"""Plots of what a median hides: the steps of each cell, and the memory of each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import seaborn as sns
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from rankbench.results.measures import peak_memory
+from rankbench.results.series import Panel, is_shared
+from rankbench.results.summary import Summary
+
+_ROW = 0.34
+WHISKERS = (5, 95)
+
+
+def draw_steps(panels: Sequence[Panel], *, width: float) -> Figure:
+    """Time of every step: quartiles, 5 % to 95 %, the rest as dots; launches' medians.
+
+    Args:
+        panels: at least one.
+        width: of the figure, in inches.
+
+    Raises:
+        ValueError: the steps of a launch are damaged; the message names the file.
+    """
+    figure = _draw(panels, width, _draw_boxes, "ms of a step (of its slowest rank)")
+    median = Line2D([], [], color="C3", marker="|", ls="", ms=9, mew=1.6)
+    median.set_label("median of a launch")
+    box = Line2D([], [], color="0.75", lw=7, label="middle half of all steps")
+    whisker = Line2D([], [], color="0.3", lw=1, label="5 % to 95 %")
+    figure.legend(handles=[box, whisker, median], loc="outside lower center", ncols=3)
+    return figure
+
+
+def draw_memory(panels: Sequence[Panel], *, width: float) -> Figure:
+    """Peak memory of every rank in every launch, by cell.
+
+    Args:
+        panels: at least one.
+        width: of the figure, in inches.
+    """
+    return _draw(panels, width, _draw_ranks, "MiB at most, of each rank and launch")
+
+
+def _draw(
+    panels: Sequence[Panel],
+    width: float,
+    draw_row: Callable[[Axes, Summary, int], None],
+    label: str,
+) -> Figure:
+    """A row for each cell, panels below each other."""
+    heights = [_ROW * len(panel.points) + 0.75 for panel in panels]
+    figure = Figure(figsize=(width, sum(heights) + 0.5), layout="constrained")
+    grid = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
+    for axes, panel in zip(grid, panels, strict=True):
+        names: list[str] = []
+        for series in panel.series:
+            for point in series.points:
+                draw_row(axes, point, len(names))
+                note = " (oversubscribed)" if is_shared(point) else ""
+                names.append(f"{series.name} {point.row.cell.topology}{note}")
+        axes.set_title(panel.title, parse_math=False)
+        axes.set_yticks(range(len(names)), names, parse_math=False)
+        axes.set_ylim(len(names) - 0.5, -0.5)
+        axes.margins(x=0.04)
+        axes.grid(visible=False, axis="y")
+        sns.despine(ax=axes, left=True)
+    grid[-1].set_xlabel(label)
+    return figure
+
+
+def _draw_boxes(axes: Axes, point: Summary, place: int) -> None:
+    launches = [
+        1e3 * launch.read_steps().sum(axis=2).max(axis=0)
+        for launch in point.row.launches
+    ]
+    axes.boxplot(
+        np.concatenate(launches),
+        orientation="horizontal",
+        positions=[place],
+        widths=0.6,
+        whis=WHISKERS,
+        patch_artist=True,
+        manage_ticks=False,
+        boxprops={"facecolor": "0.85", "edgecolor": "0.6"},
+        whiskerprops={"color": "0.3"},
+        capprops={"color": "0.3"},
+        medianprops={"color": "0.3"},
+        flierprops={"marker": ".", "ms": 2, "mec": "0.45"},
+    )
+    medians = [float(np.median(steps)) for steps in launches]
+    axes.plot(medians, [place] * len(medians), "|", color="C3", ms=9, mew=1.3)
+
+
+def _draw_ranks(axes: Axes, point: Summary, place: int) -> None:
+    for launch in point.row.launches:
+        ranks = launch.record["ranks"]
+        spread = np.linspace(-0.25, 0.25, len(ranks)) if len(ranks) > 1 else [0.0]
+        peaks = [peak_memory([rank]) for rank in ranks]
+        axes.plot(peaks, place + np.asarray(spread), "o", ms=3, mfc="none", mec="C0")
