@@ -74,6 +74,53 @@ def test_phases_are_means_over_ranks_and_steps(launch_dir):
     assert found["forward"] == 0
 
 
+def write_steps(directory, warmup, timed):
+    """One rank whose steps are all `forward`, of so many seconds each."""
+    shape = len(timed), len(PHASES)
+    steps, first = np.zeros(shape), np.zeros((len(warmup), len(PHASES)))
+    steps[:, 2], first[:, 2] = timed, warmup
+    np.savez(directory / "steps.npz", **{"rank0/seconds": steps, "rank0/warmup": first})
+    record = json.loads((directory / "record.json").read_text())
+    rank = record["ranks"][0] | {"window_s": sum(timed) + 0.25}
+    sizes = {"steps": len(timed), "warmup": len(warmup), "samples": 64 * len(timed)}
+    change_record(directory, ranks=[rank], **sizes)
+
+
+def test_a_warmup_that_lasts_longer_is_left_out(launch_dir):
+    write_steps(launch_dir, [0.5] * 10, [0.2] * 30 + [0.1] * 70)
+    found = measure(read_launch(launch_dir))
+    assert (found.warmup, found.steady) == (40, True)
+    assert found.step_ms == pytest.approx(100)
+    assert found.step_p95_ms == pytest.approx(100)
+    assert found.phase_ms["forward"] == pytest.approx(100)
+    # What the window holds beside its steps stays in it.
+    assert found.throughput == pytest.approx(64 * 70 / (7 + 0.25))
+    assert found.epoch_s == pytest.approx((7 + 0.25) * 4 / 70)
+    assert found.total_s == pytest.approx(6 + 7 + 0.25)
+
+
+def test_without_a_steady_state_the_whole_window_counts(launch_dir):
+    write_steps(launch_dir, [0.5] * 10, [0.2] * 70 + [0.1] * 30)
+    found = measure(read_launch(launch_dir))
+    assert (found.warmup, found.steady) == (10, False)
+    assert found.throughput == pytest.approx(64 * 100 / (14 + 3 + 0.25))
+    assert found.step_ms == pytest.approx(200)
+
+
+def test_spread_of_steps_is_relative(launch_dir):
+    write_steps(launch_dir, [], [0.098, 0.099, 0.1, 0.101, 0.102])
+    assert measure(read_launch(launch_dir)).step_spread == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("window", [float("nan"), float("inf"), 0.0, -1.0])
+def test_a_window_without_a_length_is_damage(launch_dir, window):
+    record = json.loads((launch_dir / "record.json").read_text())
+    change_record(launch_dir, ranks=[r | {"window_s": window} for r in record["ranks"]])
+    with pytest.raises(ValueError, match="is damaged") as caught:
+        measure(read_launch(launch_dir))
+    assert str(launch_dir) in str(caught.value)
+
+
 def test_not_evaluated_has_no_accuracy(launch_dir):
     change_record(launch_dir, accuracy=None)
     assert measure(read_launch(launch_dir)).accuracy is None

@@ -351,7 +351,7 @@ def test_same_plan_and_records_give_the_same_bytes(tmp_path):
     shutil.copy(first.plan, second.plan)
     shutil.copytree(first.records, second.records)
     table.build(second)
-    names = ("bounds", "environment", "epochs", "loading", "reports")
+    names = ("bounds", "environment", "epochs", "loading", "reports", "variance")
     beside = [f"{name}.{s}" for name in names for s in ("csv", "md")]
     files = [*beside, *(f"table.{s}" for s in SUFFIXES)]
     assert sorted(p.name for p in second.root.iterdir() if p.is_file()) == sorted(

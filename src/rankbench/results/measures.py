@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rankbench.record import Record
 from rankbench.results.launches import Launch
+from rankbench.results.statistics import spread
+from rankbench.results.steady import find_warmup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """One launch, over its timed window.
+    """One launch, over the steady part of its timed window.
+
+    That begins where the warm-up ends. Without a steady state it is the whole window.
 
     Attributes:
+        warmup: steps before it: those that the cell asks for, or more.
+        steady: whether there is a steady state.
         throughput: samples of all replicas per second of the slowest rank.
         step_ms: median over the steps of the slowest rank's step time.
         step_p95_ms: the time that 95 % of the steps stay below, of the slowest rank.
+        step_spread: interquartile range of the same times over their median.
         epoch_s: seconds of one epoch's worth of steps.
         epochs_s: seconds of each whole epoch of the window, of its slowest rank.
         total_s: seconds of the whole window, of the slowest rank.
@@ -30,9 +39,12 @@ class Measures:
         torch: version.
     """
 
+    warmup: int
+    steady: bool
     throughput: float
     step_ms: float
     step_p95_ms: float
+    step_spread: float
     epoch_s: float
     epochs_s: tuple[float, ...]
     total_s: float
@@ -77,20 +89,33 @@ def measure(launch: Launch) -> Measures:
     """
     record = launch.record
     try:
-        window = max(rank["window_s"] for rank in record["ranks"])
-        steps = launch.read_steps()
-        # A step lasts until its slowest rank is done: maximum over ranks first.
-        slowest = steps.sum(axis=2).max(axis=0)
+        ranks, count = record["ranks"], record["steps"]
+        fixed = record.get("warmup", 0)
+        timed = launch.read_steps()
+        found = find_warmup(_slowest(launch.read_steps(warmup=True), timed), fixed)
+        warmup = fixed if found is None else found
+        late, steps = np.split(timed, [warmup - fixed], axis=1)
+        # Of the window, which holds more than its steps, only late ones are taken away.
+        kept = steps.shape[1]
+        windows = np.array([rank["window_s"] for rank in ranks])
+        seconds = float((windows - late.sum(axis=(1, 2))).max())
+        throughput = record["samples"] * kept / count / seconds
+        if not 0 < throughput < math.inf:
+            raise ValueError(f"{launch.path} is damaged: {throughput} samples/s")
+        slowest = _slowest(steps)
         mean_ms = 1e3 * steps.mean(axis=(0, 1))
         accuracy = record["accuracy"]
         return Measures(
-            throughput=record["samples"] / window,
+            warmup=warmup,
+            steady=found is not None,
+            throughput=throughput,
             step_ms=1e3 * float(np.median(slowest)),
             step_p95_ms=1e3 * float(np.quantile(slowest, 0.95)),
-            epoch_s=window * record["steps_per_epoch"] / record["steps"],
-            epochs_s=_slowest_epochs(record["ranks"]),
-            total_s=window,
-            memory_mib=peak_memory(record["ranks"]),
+            step_spread=spread(slowest),
+            epoch_s=seconds * record["steps_per_epoch"] / kept,
+            epochs_s=_slowest_epochs(ranks),
+            total_s=float(windows.max()),
+            memory_mib=peak_memory(ranks),
             accuracy=None if accuracy is None else accuracy["overall"],
             class_accuracy=tuple((accuracy or {}).get("per_class") or ()),
             loss=_loss_ends(record.get("loss") or {}),
@@ -99,6 +124,11 @@ def measure(launch: Launch) -> Measures:
         )
     except (LookupError, TypeError, ZeroDivisionError) as error:
         raise ValueError(f"{launch.path} is damaged: {error!r}") from error
+
+
+def _slowest(*parts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Seconds of each step: it lasts until its slowest rank is done."""
+    return np.asarray(np.concatenate(parts, axis=1).sum(axis=2).max(axis=0))
 
 
 def _slowest_epochs(ranks: Sequence[Record]) -> tuple[float, ...]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from rankbench.record import Record
 from rankbench.results.load import REFERENCE
-from rankbench.results.statistics import CONFIDENCE, MIN_LAUNCHES, RESAMPLES
-from rankbench.results.summary import Base, Summary
-from rankbench.results.text import describe_base
+from rankbench.results.statistics import CONFIDENCE, MIN_LAUNCHES
+from rankbench.results.summary import NO_STEADY_STATE, Base, Summary
+from rankbench.results.text import ALIKE, describe_base
 
 MARKS = {
     "approximate": "a lossy option is on; the trained model differs from that of one "
@@ -19,6 +19,8 @@ MARKS = {
     "mixed-hosts": "the launches of this row did not run on the same hosts.",
     "mixed-torch": "the launches of this row, or those of its base, ran different "
     "versions of torch.",
+    NO_STEADY_STATE: "no steady state: in half of the launches or more, step times "
+    "changed their level until the end. The numbers are of the whole timed window.",
     "other-code": "the code that the ranks ran differs from the plan's.",
     "unchecked": "no gate has found that it trains what a single process trains.",
     "oversubscribed": "ranks share a physical core or a GPU: the row says nothing "
@@ -77,20 +79,22 @@ def _of_numbers(summaries: Sequence[Summary]) -> list[Note]:
             "values",
             "medians over the launches of a cell. Brackets are distribution-free "
             f"{percent} rank intervals of the median; for speedup and efficiency they "
-            f"are {percent} bootstrap intervals of the ratio of medians ({RESAMPLES} "
-            f"resamples). No brackets: fewer than {MIN_LAUNCHES} launches, or the base "
+            f"are {percent} intervals of the ratio of medians, from the intervals of "
+            f"both. No brackets: fewer than {MIN_LAUNCHES} launches, or the base "
             "itself. 4 significant digits.",
         ),
         Note(
             "throughput",
             "samples of all replicas per second of the slowest rank, over the timed "
-            "window after the warm-up.",
+            "window, from where step times have reached their last level.",
         ),
         Note("step", "median over the steps of the slowest rank's time for that step."),
         Note(
             "speedup",
             "throughput / throughput of single on one device, with all else equal: "
-            + _name_bases(s.speedup_base for s in summaries),
+            + _name_bases(s.speedup_base for s in summaries)
+            + f" {ALIKE}: the interval holds 1, the cell and its base cannot be told "
+            "apart.",
         ),
         Note(
             "efficiency",

@@ -27,6 +27,8 @@ FREE_OF_SINGLE = (
 )
 _FREE_OF_OWN = ("topology", "oversubscribe")
 
+NO_STEADY_STATE = "no-steady-state"
+
 
 @dataclass(frozen=True, slots=True)
 class Base:
@@ -43,7 +45,7 @@ class Summary:
     Attributes:
         row: the cell and its status.
         group: equal for cells that share everything that a ratio needs to agree on.
-        marks: the row's, and what the comparison with its bases adds.
+        marks: the row's, and what its launches and the comparison with its bases add.
         measures: by launch; empty unless the row is ok.
         numbers: by column; empty unless the row is ok.
         speedup_base: `single` on one device, or None.
@@ -101,6 +103,8 @@ def _summarise(
         compared = [row, *(base for base in (single, same) if base)]
         if len({one.torch for each in compared for one in measures[each.id]}) > 1:
             marks.add("mixed-torch")
+        if 2 * sum(not one.steady for one in own) >= len(own):
+            marks.add(NO_STEADY_STATE)
     return Summary(
         row=row,
         group=_key(row.cell, FREE_OF_SINGLE),

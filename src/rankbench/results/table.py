@@ -20,6 +20,7 @@ from rankbench.results import (
     profiles,
     published,
     reports,
+    variance,
 )
 from rankbench.results.documents import (
     section_to_markdown,
@@ -86,7 +87,7 @@ def build(layout: Layout) -> None:
 
     table.csv, .md, .html and .tex; where there is anything to tell also bounds,
     collectives, ddp-timers, environment, epochs, loading, models, pipeline, profiles,
-    published and reports, each .csv and .md.
+    published, reports and variance, each .csv and .md.
 
     Raises:
         ValueError: the plan, a record or its steps are damaged; the message names it.
@@ -102,11 +103,13 @@ def build(layout: Layout) -> None:
     bound = bounds.find_bounds(summaries, sweeps)
     setup = environment.find_environment(summaries)
     profiled = profiles.load_profiles(layout, results.rows)
+    scattered = variance.make_frame(summaries)
     # Below the table of the page and of table.md, in this order.
     told = [
         asked := reports.show(summaries),
         why := bounds.show(bound),
         swept := collectives.show(sweeps),
+        spread := variance.show(scattered),
         training := epochs.show(summaries),
         waiting := loading.show(summaries),
         ratios := intensity.show(models, has_plot=bool(find_models(models, summaries))),
@@ -149,6 +152,7 @@ def build(layout: Layout) -> None:
             known,
             published.make_frame(study, summaries) if study else pd.DataFrame(),
         ),
+        "variance": (spread, scattered),
     }
     for name, (section, frame) in beside.items():
         _write_beside(layout, title, name, section, frame)

@@ -27,6 +27,10 @@ SHOWN = {
 }
 
 
+# Beside a speedup: the cell and its base cannot be told apart.
+ALIKE = "="
+
+
 @dataclass(frozen=True, slots=True)
 class Grid:
     """A table for readers.
@@ -101,9 +105,14 @@ def _show(summary: Summary) -> dict[str, Text]:
         "marks": ", ".join(summary.marks),
         "reason": row.reason or "",
     }
-    return {
+    shown = {
         column: Text(texts[column])
         if name is None
         else show_estimate(summary.numbers.get(name))
         for column, name in SHOWN.items()
     }
+    speedup = summary.numbers.get("speedup")
+    if speedup and speedup.may_be(1.0):
+        value, interval, _ = shown["speedup"]
+        shown["speedup"] = Text(value, f"{interval} {ALIKE}")
+    return shown

@@ -1,0 +1,115 @@
+"""The section on spread, and what the table says of cells that are alike."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+
+from rankbench.results import table
+from unit.synthetic import (
+    PHASES,
+    make_cell,
+    plan_cell,
+    write_launch,
+    write_launches,
+    write_plan,
+)
+
+pytestmark = pytest.mark.unit
+
+SINGLE = plan_cell(make_cell("single"))
+DDP = plan_cell(make_cell("ddp"))
+RATES = (780.0, 790.0, 800.0, 800.0, 810.0, 820.0)
+
+
+def read_rows(layout):
+    table.build(layout)
+    with layout.table("csv", "variance").open(newline="") as file:
+        return {row["cell"]: row for row in csv.DictReader(file)}
+
+
+def write_rates(layout, planned, rates):
+    for launch, rate in enumerate(rates, start=1):
+        write_launch(layout, planned, launch, rate=rate)
+
+
+def test_between_and_within_launches_stand_apart(tmp_path):
+    layout = write_plan(tmp_path, [SINGLE])
+    write_rates(layout, SINGLE, RATES)
+    (row,) = read_rows(layout).values()
+    # Quartiles 792.5 and 807.5 around 800; the steps of a launch are all equal.
+    assert float(row["between_pct"]) == pytest.approx(1.875)
+    assert float(row["within_pct"]) == pytest.approx(0, abs=1e-9)
+    assert (row["launches"], row["steady_launches"]) == ("6", "6")
+    assert row["warmup_steps"] == "2"
+    assert row["base"] == row["superiority"] == ""
+
+
+def test_cells_are_told_how_often_they_beat_their_base(tmp_path):
+    layout = write_plan(tmp_path, [SINGLE, DDP])
+    write_rates(layout, SINGLE, RATES)
+    write_rates(layout, DDP, [700.0, 710.0, 720.0, 805.0, 805.0, 805.0])
+    row = read_rows(layout)[DDP["id"]]
+    assert row["base"] == SINGLE["id"]
+    assert float(row["superiority"]) == pytest.approx(3 * 4 / 36, rel=1e-3)
+
+
+def test_one_launch_has_no_spread_between(tmp_path):
+    layout = write_plan(tmp_path, [SINGLE], launches=1)
+    write_launch(layout, SINGLE, wanted=1)
+    (row,) = read_rows(layout).values()
+    assert row["between_pct"] == ""
+
+
+@pytest.mark.parametrize(
+    ("rate", "alike"), [(800.0, True), (805.0, True), (700.0, False), (900.0, False)]
+)
+def test_equal_sign_stands_where_the_base_cannot_be_told_apart(tmp_path, rate, alike):
+    layout = write_plan(tmp_path, [SINGLE, DDP])
+    write_launches(layout, SINGLE, rate=800)
+    write_launches(layout, DDP, rate=rate)
+    table.build(layout)
+    text = layout.table("md").read_text()
+    row = next(s for s in text.splitlines() if s.startswith(f"| {DDP['id']}"))
+    assert ("] =" in row) == alike
+    assert "cannot be told apart" in text
+
+
+def test_few_launches_and_the_base_have_no_equal_sign(tmp_path):
+    layout = write_plan(tmp_path, [SINGLE, DDP], launches=5)
+    for planned in (SINGLE, DDP):
+        write_launches(layout, planned, count=5, wanted=5)
+    table.build(layout)
+    assert "] =" not in layout.table("md").read_text()
+
+
+def write_unsteady(layout, planned, launch):
+    """Steps that take twice as long in the last quarter."""
+    steps = np.full((100, len(PHASES)), 0.01)
+    steps[75:] *= 2
+    window = float(steps.sum())
+    changes = {"steps": 100, "warmup": 0, "samples": 6400}
+    directory = write_launch(layout, planned, launch, **changes)
+    members = {"rank0/seconds": steps, "rank0/warmup": steps[:0]}
+    np.savez(directory / "steps.npz", **members, **{"rank0/loss": np.ones(100)})
+    path = directory / "record.json"
+    text = path.read_text()
+    assert '"window_s": 0.64' in text
+    path.write_text(text.replace('"window_s": 0.64', f'"window_s": {window}'))
+
+
+@pytest.mark.parametrize(("unsteady", "marked"), [(2, False), (3, True), (6, True)])
+def test_no_steady_state_is_said(tmp_path, unsteady, marked):
+    layout = write_plan(tmp_path, [SINGLE])
+    for launch in range(1, 7):
+        if launch <= unsteady:
+            write_unsteady(layout, SINGLE, launch)
+        else:
+            write_launch(layout, SINGLE, launch)
+    (row,) = read_rows(layout).values()
+    assert row["steady_launches"] == str(6 - unsteady)
+    assert ("no steady state" in layout.table("md").read_text()) == marked
+    marks = layout.table("csv").read_text().splitlines()[1]
+    assert ("no-steady-state" in marks) == marked
