@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rankbench import __version__
+from rankbench import __version__, comparing
 from rankbench.invocation import DEFAULT_PROFILE
 from rankbench.project import DEFAULT_EXPERIMENT, Run, open_run
 from rankbench.record import Layout, read_attempt
@@ -73,6 +73,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_experiment(table)
     table.add_argument("--results", type=Path, help="a result directory with plan.json")
     table.set_defaults(command=write_table)
+
+    comparing.add_command(commands)
 
     differ = commands.add_parser(
         "diff-models", help="which tensors of two trained models differ, and how much"

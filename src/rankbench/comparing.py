@@ -1,0 +1,87 @@
+"""The command `rankbench compare`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+ABOUT = """\
+Compare two runs, cell by cell: is NEW better than OLD, worse, or equal?
+
+OLD and NEW are result directories, or a baseline that --save-baseline wrote. What
+differs between the runs besides (machines, versions, images, code) is named first.
+docs/comparing.md says what a verdict means and how many launches it takes."""
+
+EXAMPLES = """\
+examples:
+  rankbench compare results/before results/after
+  rankbench compare results/before results/after --margin 0.03
+  rankbench compare results/quickstart --save-baseline baseline.json
+  rankbench compare baseline.json results/quickstart --json
+
+exit status: 0 no cell is worse, 1 a cell is worse or has lost its number,
+2 bad input, or no cell could be judged"""
+
+
+def add_command(commands: Any) -> None:
+    """Add it to the parser of `rankbench`."""
+    parser = commands.add_parser(
+        "compare",
+        help="is a run better than another, worse or equal?",
+        description=ABOUT,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("old", metavar="OLD", type=Path)
+    parser.add_argument("new", metavar="NEW", type=Path, nargs="?")
+    parser.add_argument(
+        "--confidence",
+        type=float,
+        default=0.95,
+        help="of the verdicts over all cells, and of each interval (%(default)s)",
+    )
+    parser.add_argument(
+        "--margin",
+        type=float,
+        default=0.0,
+        help="relative changes up to this one are no change: 0.03 for 3 %% (0)",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--save-baseline",
+        metavar="FILE",
+        type=Path,
+        help="store what NEW measured (or OLD, if it is alone) as a small JSON file",
+    )
+    parser.set_defaults(command=compare_runs)
+
+
+def compare_runs(arguments: argparse.Namespace) -> int:
+    """Print the comparison; 1 if a cell is worse, 2 if none could be judged."""
+    from rankbench.results.baseline import read_side, save_baseline
+    from rankbench.results.compare import compare
+    from rankbench.results.verdicts import to_json, to_text
+
+    if arguments.new is None and arguments.save_baseline is None:
+        raise ValueError("compare with what? Give OLD and NEW, or --save-baseline FILE")
+    sides = [read_side(path) for path in (arguments.old, arguments.new) if path]
+    if arguments.save_baseline:
+        save_baseline(sides[-1], arguments.save_baseline)
+    if len(sides) == 1:
+        return 0
+    found = compare(*sides, confidence=arguments.confidence, margin=arguments.margin)
+    if not found.cells:
+        raise ValueError(
+            f"{arguments.old} and {arguments.new} have no cell in common: are they of "
+            "the same experiment?"
+        )
+    print(json.dumps(to_json(found), indent=1) if arguments.json else to_text(found))
+    if found.is_worse:
+        return 1
+    if not found.judged:
+        print("rankbench: no cell could be judged", file=sys.stderr)
+        return 2
+    return 0

@@ -1,0 +1,251 @@
+"""`rankbench compare`: verdicts, what differs besides, exit status, bad input."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankbench import cli
+from unit.synthetic import (
+    make_cell,
+    plan_cell,
+    write_example,
+    write_launch,
+    write_launches,
+    write_plan,
+)
+
+pytestmark = pytest.mark.unit
+
+SINGLE = plan_cell(make_cell("single"))
+DDP = plan_cell(make_cell("ddp", "1x2"))
+
+
+def write_run(root: Path, rates: dict[str, float], *, count: int = 6, **changes: Any):
+    """Results of the cells whose rate is given, of `count` launches each."""
+    planned = [cell for cell in (SINGLE, DDP) if cell["id"] in rates]
+    layout = write_plan(root, planned, launches=count)
+    for cell in planned:
+        rate = rates[cell["id"]]
+        write_launches(layout, cell, rate=rate, count=count, wanted=count, **changes)
+    return layout
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """Two runs: of `ddp` the second is a tenth slower."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    write_run(old, {SINGLE["id"]: 800, DDP["id"]: 1500})
+    write_run(new, {SINGLE["id"]: 802, DDP["id"]: 1350})
+    return str(old), str(new)
+
+
+def compare(capsys, *arguments: str) -> tuple[int, str, str]:
+    status = cli.main(["compare", *arguments])
+    said = capsys.readouterr()
+    return status, said.out, said.err
+
+
+def compare_json(capsys, *arguments: str) -> tuple[int, dict[str, Any]]:
+    status, out, _ = compare(capsys, *arguments, "--json")
+    return status, json.loads(out)
+
+
+def verdicts(found: dict[str, Any]) -> dict[str, str]:
+    return {cell["cell"]: cell["verdict"] for cell in found["cells"]}
+
+
+def test_a_slower_cell_is_worse(pair, capsys):
+    status, found = compare_json(capsys, *pair)
+    assert status == 1
+    assert verdicts(found) == {SINGLE["id"]: "equal", DDP["id"]: "worse"}
+    _, worse = found["cells"]
+    assert worse["ratio_lo"] < 0.9 < worse["ratio_hi"] < 1
+    assert worse["superiority"] == 0.0
+    assert worse["p_value"] <= worse["p_adjusted"] <= 0.05
+    assert len(worse["new"]["throughput"]) == 6
+
+
+def test_the_other_way_round_it_is_better(pair, capsys):
+    status, found = compare_json(capsys, *pair[::-1])
+    assert status == 0
+    assert verdicts(found) == {SINGLE["id"]: "equal", DDP["id"]: "better"}
+
+
+def test_text_says_the_same(pair, capsys):
+    status, out, _ = compare(capsys, *pair)
+    assert status == 1
+    (line,) = (line for line in out.splitlines() if line.startswith(DDP["id"]))
+    assert line.split()[1] == "worse"
+    assert "1 worse; 1 equal, at 95 % confidence" in out
+
+
+def test_a_run_equals_itself(pair, capsys):
+    status, found = compare_json(capsys, pair[0], pair[0])
+    assert status == 0
+    assert set(verdicts(found).values()) == {"equal"}
+    assert found["differs"] == {}
+
+
+def test_a_margin_forgives(pair, capsys):
+    status, found = compare_json(capsys, *pair, "--margin", "0.2")
+    assert status == 0
+    assert set(verdicts(found).values()) == {"equal"}
+
+
+def test_few_launches_are_not_judged(tmp_path, capsys):
+    for name in ("old", "new"):
+        write_run(tmp_path / name, {SINGLE["id"]: 800}, count=5)
+    status, out, err = compare(capsys, str(tmp_path / "old"), str(tmp_path / "new"))
+    assert status == 2
+    assert "too few launches" in out
+    assert "no cell could be judged" in err
+
+
+def test_a_cell_that_no_longer_runs_is_a_finding(tmp_path, capsys):
+    write_run(tmp_path / "old", {SINGLE["id"]: 800, DDP["id"]: 1500})
+    layout = write_plan(tmp_path / "new", [SINGLE, DDP])
+    write_launches(layout, SINGLE)
+    write_launch(layout, DDP, status="crashed", reason="rank 1 ended by SIGSEGV")
+    arguments = str(tmp_path / "old"), str(tmp_path / "new")
+    status, out, _ = compare(capsys, *arguments)
+    assert status == 1
+    assert "lost" in out
+    assert "rank 1 ended by SIGSEGV" in out
+    status, found = compare_json(capsys, *arguments[::-1])
+    assert status == 0
+    assert verdicts(found)[DDP["id"]] == "gained"
+
+
+def test_cells_of_one_side_are_listed(tmp_path, capsys):
+    write_run(tmp_path / "old", {SINGLE["id"]: 800})
+    write_run(tmp_path / "new", {SINGLE["id"]: 800, DDP["id"]: 1500})
+    status, out, _ = compare(capsys, str(tmp_path / "old"), str(tmp_path / "new"))
+    assert status == 0
+    assert f"only in NEW: {DDP['id']}" in out
+
+
+def test_a_cell_that_is_defined_otherwise_is_not_compared(tmp_path, capsys):
+    write_run(tmp_path / "old", {SINGLE["id"]: 800})
+    layout = write_plan(tmp_path / "new", [plan_cell(make_cell("single", seed=1))])
+    write_launches(layout, plan_cell(make_cell("single", seed=1)), rate=400)
+    status, out, err = compare(capsys, str(tmp_path / "old"), str(tmp_path / "new"))
+    assert status == 2
+    assert "changed" in out
+    assert "no cell could be judged" in err
+
+
+def test_what_differs_is_named_first(tmp_path, capsys):
+    software = {"python": "3.11.7", "torch": "2.14.0", "cuda": None, "nccl": None}
+    image = {"name": "gloo-cpu", "recipe": "r", "sha256": "ab" * 32}
+    host = {"host": "node2", "cpu": "Another CPU", "cores": 2, "memory_gib": 23.4}
+    host |= {"kernel": "6.1", "gpus": [{"name": "GPU"}] * 2, "load_1min": 0.5}
+    write_run(tmp_path / "old", {SINGLE["id"]: 800})
+    inside = SINGLE | {"image": "gloo-cpu"}
+    layout = write_plan(tmp_path / "new", [inside], images={"gloo-cpu": image})
+    code = {"rank": "cd" * 32}
+    facts = {"software": software, "hosts": [host], "code": code, "image": image}
+    write_launches(layout, inside, **facts)
+    arguments = str(tmp_path / "old"), str(tmp_path / "new")
+    status, out, _ = compare(capsys, *arguments)
+    assert status == 0
+    assert out.index("2.14.0") < out.index(SINGLE["id"])
+    _, found = compare_json(capsys, *arguments)
+    assert found["differs"] == {
+        "host": {"old": ["node1"], "new": ["node2"]},
+        "cpu": {"old": ["Example CPU"], "new": ["Another CPU"]},
+        "GPUs": {"old": ["none"], "new": ["2 x GPU"]},
+        "torch": {"old": ["2.13.0"], "new": ["2.14.0"]},
+        "image": {"old": ["none"], "new": ["gloo-cpu"]},
+        "image sha256": {"old": ["none"], "new": ["ab" * 32]},
+        "code of ranks": {"old": ["c0de" * 16], "new": ["cd" * 32]},
+    }
+
+
+def test_a_baseline_is_as_good_as_its_results(pair, tmp_path, capsys):
+    baseline = str(tmp_path / "baseline.json")
+    assert compare(capsys, pair[0], "--save-baseline", baseline)[0] == 0
+    _, of_results = compare_json(capsys, *pair)
+    shutil.rmtree(pair[0])
+    status, of_baseline = compare_json(capsys, baseline, pair[1])
+    assert status == 1
+    assert of_baseline["cells"] == of_results["cells"]
+    assert Path(baseline).stat().st_size < 5000
+
+
+def test_the_new_side_can_become_the_baseline(pair, tmp_path, capsys):
+    baseline = str(tmp_path / "baseline.json")
+    assert compare(capsys, *pair, "--save-baseline", baseline)[0] == 1
+    assert compare(capsys, baseline, pair[1])[0] == 0
+
+
+def test_rows_of_every_status_are_compared(tmp_path, capsys):
+    write_example(tmp_path)
+    status, found = compare_json(capsys, str(tmp_path), str(tmp_path))
+    assert status == 0
+    assert found["counts"]["equal"] == 5
+    assert found["counts"]["too few launches"] == 1
+    assert found["counts"]["no number"] == 4
+
+
+def test_many_cells_want_more_launches(tmp_path, capsys):
+    cells = [plan_cell(make_cell("single", seed=n), suffix=f".{n}") for n in range(30)]
+    layout = write_plan(tmp_path, cells)
+    for cell in cells:
+        write_launches(layout, cell)
+    status, out, _ = compare(capsys, str(tmp_path), str(tmp_path))
+    assert status == 0
+    assert "30 cells have too few launches" in out
+
+
+def test_nothing_in_records_commands_the_terminal(tmp_path, capsys):
+    software = {"python": "3", "torch": "\x1b[2J\x1b]0;owned\x07", "cuda": None}
+    write_run(tmp_path / "old", {SINGLE["id"]: 800})
+    write_run(tmp_path / "new", {SINGLE["id"]: 800}, software=software)
+    _, out, _ = compare(capsys, str(tmp_path / "old"), str(tmp_path / "new"))
+    assert "owned" in out
+    assert "\x1b" not in out
+    assert "\x07" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["missing", "missing"], "missing does not exist"),
+        (["."], "compare with what"),
+        ([".", "."], "has no plan.json"),
+        (["file.txt", "file.txt"], "file.txt is no result directory"),
+        (["file.json", "file.json"], "file.json is no baseline of version 1"),
+        (["broken.json", "broken.json"], "broken.json is damaged"),
+        (["nan.json", "nan.json"], "nan.json is damaged"),
+        (["old", "old", "--confidence", "95"], "confidence 95"),
+        (["old", "old", "--margin", "3"], "margin 3"),
+        (["old", "other"], "no cell in common"),
+    ],
+)
+def test_bad_input_is_said_in_words(tmp_path, monkeypatch, capsys, arguments, says):
+    monkeypatch.chdir(tmp_path)
+    Path("file.txt").write_text("text")
+    Path("file.json").write_text('{"plan": 1}')
+    Path("broken.json").write_text('{"baseline": 1, "cells": {"a": {}}}')
+    cell = {"hash": "a", "status": "ok", "reason": None, "throughput": [float("nan")]}
+    stored = {"baseline": 1, "experiment": "e", "facts": {}, "cells": {"a": cell}}
+    Path("nan.json").write_text(json.dumps(stored))
+    write_run(Path("old"), {SINGLE["id"]: 800})
+    write_run(Path("other"), {DDP["id"]: 800})
+    status, _, err = compare(capsys, *arguments)
+    assert status == 2
+    assert says in err
+
+
+def test_help_has_examples_and_exit_status(capsys):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["compare", "--help"])
+    assert ended.value.code == 0
+    out = capsys.readouterr().out
+    assert "rankbench compare results/before results/after" in out
+    assert "exit status: 0" in out
