@@ -25,7 +25,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
-from simulation import coverages
+from simulation import coverages, draw_levels
 
 from rankbench.results.baseline import read_side
 from rankbench.results.difference import differ
@@ -48,7 +48,9 @@ gate: false
 """
 
 LEVEL, FIXED, SLOWDOWN = 0.05, 0.07, 0.03
-COUNTS = (6, 10, 15, 20, 30)
+POWER = 0.8
+COUNTS = (6, 10, 15, 20, 30, 40)
+SCATTER = (0.01, 0.02, 0.03, 0.05, 0.08)  # interquartile range over the median
 
 Values = NDArray[np.float64]
 Pair = tuple[Values, Values]
@@ -75,6 +77,7 @@ def main() -> None:
     tell_pools(pools)
     tell_false_alarms(list(pools.values()), arguments.pairs, rng)
     tell_power(pools, arguments.pairs, rng)
+    tell_budget(arguments.pairs // 4, rng)
     tell_coverage(arguments.runs, arguments.seed)
 
 
@@ -147,6 +150,28 @@ def tell_power(pools: dict[str, Values], pairs: int, rng: np.random.Generator) -
             found = [is_slower(old, (1 - SLOWDOWN) * new) for old, new in drawn]
             shares.append(f"{np.mean(found):.2f}" if found else "")
         print(f"| {name} | {' | '.join(shares)} |")
+
+
+def tell_budget(pairs: int, rng: np.random.Generator) -> None:
+    """The launches that a slowdown takes, by how much launches scatter; simulated."""
+    print(f"\n## Launches that find {SLOWDOWN:.0%} with power {POWER}, simulated\n")
+    print("| scatter of launches | normal | skewed |")
+    print("|---|---|---|")
+    for scatter in SCATTER:
+        needed = [fewest(kind, scatter, pairs, rng) for kind in ("normal", "skewed")]
+        print(f"| {scatter:.0%} | {' | '.join(needed)} |")
+
+
+def fewest(kind: str, scatter: float, pairs: int, rng: np.random.Generator) -> str:
+    for count in (6, 7, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100):
+        shape = pairs, count
+        old, new = (draw_levels(rng, kind, shape, scatter) for _ in range(2))
+        found = [
+            is_slower(*pair) for pair in zip(old, (1 - SLOWDOWN) * new, strict=True)
+        ]
+        if np.mean(found) >= POWER:
+            return str(count)
+    return "more than 100"
 
 
 def tell_coverage(runs: int, seed: int) -> None:

@@ -66,6 +66,14 @@ def simulate(
     return np.asarray(levels / seconds.mean(axis=2))
 
 
+def draw_levels(
+    rng: np.random.Generator, kind: str, shape: tuple[int, int], scatter: float
+) -> Values:
+    """Samples/s whose interquartile range is `scatter` of their median."""
+    low, high = np.quantile(LEVELS[kind](rng, (_MANY,)), (0.25, 0.75))
+    return np.exp(-scatter / (high - low) * LEVELS[kind](rng, shape))
+
+
 def coverages(runs: int, counts: tuple[int, ...], seed: int) -> Iterator[Coverage]:
     """Of the median, of a ratio of medians, and of the ratio that `compare` prints."""
     rng = np.random.default_rng(seed)

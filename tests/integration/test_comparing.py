@@ -1,0 +1,53 @@
+"""`rankbench compare` on real runs: the same again, and a slower one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+pytestmark = pytest.mark.integration
+
+EXPERIMENT = """
+name: small
+strategy: single
+model: lenet
+launcher: spawn
+launches: 6
+steps: 30
+warmup: 2
+gate: false
+"""
+
+
+def test_a_planted_slowdown_is_worse_and_the_same_again_is_not(project) -> None:
+    project.measure(EXPERIMENT)
+    saved = project.rankbench(
+        "compare", "results/small", "--save-baseline", "baseline.json"
+    )
+    assert saved.returncode == 0, saved.stdout
+    (cell,) = json.loads((project.root / "baseline.json").read_text())["cells"]
+
+    def measure_again_and_compare(*options: str) -> tuple[int, str]:
+        again = project.snakemake("experiment=experiment.yaml", f"rerun={cell}")
+        assert again.returncode == 0, again.stdout
+        arguments = "baseline.json", "results/small", *options
+        done = project.rankbench("compare", *arguments)
+        return done.returncode, done.stdout
+
+    # The margin is for machines that do other work meanwhile.
+    status, said = measure_again_and_compare("--margin", "0.3")
+    assert status == 0, said
+    assert "1 equal" in said
+    assert "differ in more than time" not in said
+
+    code = project.root / "src/rankbench/rank/strategies/single.py"
+    text = code.read_text()
+    marker = "    def step(self, batch: Batch, mark: Mark) -> Tensor:\n"
+    assert marker in text
+    slow = f'{marker}        __import__("time").sleep(0.05)\n'
+    code.write_text(text.replace(marker, slow))
+    status, said = measure_again_and_compare()
+    assert status == 1, said
+    assert "1 worse" in said
+    assert "code of ranks" in said
