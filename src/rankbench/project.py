@@ -90,8 +90,11 @@ class Run:
 
     def prepared_data(self) -> list[str]:
         """Data files that the chosen cells read."""
+        return self._data_of(self.feasible)
+
+    def _data_of(self, cells: Sequence[PlannedCell]) -> list[str]:
         catalog = load_catalog()
-        names = {cell.cell.data for cell in self.feasible}
+        names = {cell.cell.data for cell in cells}
         return [
             str(self.data_dir / f"{name}.npz")
             for name in sorted(names)
@@ -99,16 +102,19 @@ class Run:
         ]
 
     def inputs_of(self, cell_id: str) -> dict[str, Any]:
-        """What the job of a cell reads: its request, and its data."""
+        """What the job of a cell reads: its request, and its data and image.
+
+        Where launches take turns, the first job measures all cells.
+        """
         request = self.layout.request(cell_id)
-        facts = load_catalog().data[self.plan.cells[cell_id].cell.data]
-        name = self.plan.cells[cell_id].cell.data
-        image = self.plan.cells[cell_id].image
+        taking_turns = self.plan.experiment["interleave"]
+        cells = self.feasible if taking_turns else [self.plan.cells[cell_id]]
+        images = {cell.image for cell in cells if cell.image is not None}
         return {
             # Made by the main process before any job; a dry run makes none.
             "request": [str(request)] if request.exists() else [],
-            "data": [str(self.data_dir / f"{name}.npz")] if facts["prepared"] else [],
-            "image": [] if image is None else [self.plan.images[image]["sidecar"]],
+            "data": self._data_of(cells),
+            "image": [self.plan.images[name]["sidecar"] for name in sorted(images)],
         }
 
     def images(self) -> list[str]:

@@ -258,6 +258,26 @@ def test_a_changed_default_makes_rows_stale(again) -> None:
     assert (table[ONE]["status"], table[DDP]["status"]) == ("ok", "stale")
 
 
+def test_launches_of_cells_take_turns(project) -> None:
+    project.experiment(
+        "name: small\nstrategy: [single, ddp]\nmodel: lenet\ngate: false\n"
+        "launches: 2\nsteps: 2\nwarmup: 1\nlauncher: spawn\ninterleave: true\n"
+    )
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    assert {row["status"] for row in read_table(project.root).values()} == {"ok"}
+    records = [json.loads(text) for text in records_of(project.root).values()]
+    ordered = sorted(records, key=lambda record: record["ended"])
+    cells = [record["cell_id"] for record in ordered]
+    assert len(cells) == 4
+    assert len(set(cells[:2])) == len(set(cells[2:])) == 2
+    # One job measured both; that of the other had nothing left to do.
+    logs = (project.root / "results/small/logs").glob("*.1x1.*.log")
+    assert sorted(path.read_text().count(" ok  ") for path in logs) == [0, 4]
+    assert "3 launches left, about" in done.stdout
+    assert "1 launches left, about" in done.stdout
+
+
 def test_changed_rank_code_is_a_mark_not_a_rerun(again) -> None:
     before = records_of(again.root)
     code = again.root / "src/rankbench/rank/models/lenet.py"

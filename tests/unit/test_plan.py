@@ -59,6 +59,14 @@ def test_plan_holds_what_jobs_need(plan: Plan) -> None:
         assert cell["phases"][:2] == ["load", "transfer"]
 
 
+def test_launches_take_turns_on_one_machine_only(tmp_path: Path) -> None:
+    text = f"{TEXT}\ninterleave: true\n"
+    plan = read_plan_of(tmp_path, text)
+    assert plan.experiment["interleave"] is True
+    with pytest.raises(ValueError, match="interleave wants all cells on one machine"):
+        read_plan_of(tmp_path, text, make_site(scheduler="slurm"))
+
+
 def test_feasible_cells(plan: Plan) -> None:
     assert len(plan.feasible) == 3 * 3
     assert {c.cell.backend for c in plan.feasible} == {"none", "gloo"}

@@ -22,21 +22,31 @@ class Pace:
     """How fast this run proceeds, and how much of it is left."""
 
     def __init__(self, layout: Layout, cell_id: str) -> None:
-        self._cell_id = cell_id
         self._seconds: list[float] = []
         self._others = _launches_elsewhere(layout, cell_id)
 
-    def line(self, record: Record, verdict: Verdict, seconds: float) -> str:
-        """Progress after a launch that took so many seconds."""
+    def line(
+        self,
+        record: Record,
+        verdict: Verdict,
+        seconds: float,
+        *,
+        elsewhere: int | None = None,
+    ) -> str:
+        """Progress after a launch that took so many seconds.
+
+        Args:
+            elsewhere: launches of other cells to come, where this job has them too.
+        """
         self._seconds.append(seconds)
         here = 0 if verdict.complete else verdict.wanted - verdict.ok
-        left = self._others + here
+        left = (self._others if elsewhere is None else elsewhere) + here
         mean = sum(self._seconds) / len(self._seconds)
         name = f"launch {record['launch']}"
         if record["purpose"] != "measure":
             name = record["purpose"]
         parts = [
-            f"{self._cell_id}  {name}",
+            f"{record['cell_id']}  {name}",
             f"{verdict.ok}/{verdict.wanted} ok",
             self._result(record),
             f"{seconds:.1f} s",

@@ -1,8 +1,14 @@
-"""The launches that an attempt of a cell still lacks, one after the other."""
+"""The launches that an attempt of a cell still lacks, one after the other.
+
+Or by turns with those of the run's other cells: what the machine does meanwhile it then
+does to all of them alike.
+"""
 
 from __future__ import annotations
 
+import random
 import time
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -78,6 +84,9 @@ def run_cell(layout: Layout, cell_id: str, *, project: Path, out: Out) -> Verdic
             waiting = machine_to_itself(told_to_stop=lambda: _heed(stop), say=out.say)
             with waiting:
                 pace = Pace(layout, cell_id)
+                if plan["experiment"]["interleave"]:
+                    others = _find_others(layout, plan, cell_id, project, out)
+                    _take_turns([attempt, *others], stop, pace, out)
                 verdict = _launch_all(attempt, stop, pace, out)
     records = read_attempt(attempt.directory)
     write_json(layout.summary(cell_id), _summarise(cell_id, request, verdict, records))
@@ -190,20 +199,66 @@ def _launch_all(attempt: _Attempt, stop: Stop, pace: Pace, out: Out) -> Verdict:
     return verdict
 
 
+def _find_others(
+    layout: Layout, plan: Entry, cell_id: str, project: Path, out: Out
+) -> Iterator[_Attempt]:
+    """Attempts of this run's other cells that can be measured here and now.
+
+    The job of each still comes, finds nothing missing and writes its summary, or says
+    what is wrong with it.
+    """
+    for other in read_json(layout.agenda)["launches"]:
+        request = read_request(layout, other)
+        if other == cell_id or request is None:
+            continue
+        entry = _find(plan, other, layout)
+        try:
+            attempt = _Attempt(layout, plan, entry, request, project)
+            if _why_stale(attempt, entry) is None and not attempt.verdict().complete:
+                attempt.check_image()
+                yield attempt
+        except (ValueError, OSError) as error:
+            out.say(f"  {other} is left out here: {error}")
+
+
+def _take_turns(attempts: Sequence[_Attempt], stop: Stop, pace: Pace, out: Out) -> None:
+    """One launch of each cell, in an order by chance, then the next of each."""
+    for attempt in attempts:
+        if attempt.has_gate:
+            _launch_missing(attempt.series(GATE), stop, pace, out)
+    while waiting := [one for one in attempts if not one.verdict().complete]:
+        for attempt in random.sample(waiting, len(waiting)):
+            left = sum(
+                one.request.launches - one.verdict().ok
+                for one in waiting
+                if one is not attempt
+            )
+            _launch_next(attempt.series(MEASURE), stop, pace, out, elsewhere=left)
+
+
 def _launch_missing(series: _Series, stop: Stop, pace: Pace, out: Out) -> None:
     """Launch until the series is complete."""
-    while True:
-        _settle_claims(series, stop, out)
-        if series.verdict().complete:
-            return
-        _heed(stop)
-        series.attempt.check_image()
-        number, directory = claim_next(series.directory)
-        begun = time.monotonic()
-        record = run_launch(series.task(number, directory), stop)
-        out.say(pace.line(record, series.verdict(), time.monotonic() - begun))
-        if record["cause"] in CURED_BY_NEXT_RUN:
-            raise Interrupted(record["reason"])
+    while _launch_next(series, stop, pace, out):
+        pass
+
+
+def _launch_next(
+    series: _Series, stop: Stop, pace: Pace, out: Out, *, elsewhere: int | None = None
+) -> bool:
+    """The next launch of a series; False if it is complete."""
+    _settle_claims(series, stop, out)
+    if series.verdict().complete:
+        return False
+    _heed(stop)
+    series.attempt.check_image()
+    number, directory = claim_next(series.directory)
+    begun = time.monotonic()
+    record = run_launch(series.task(number, directory), stop)
+    seconds = time.monotonic() - begun
+    out.say(pace.line(record, series.verdict(), seconds, elsewhere=elsewhere))
+    if record["cause"] in CURED_BY_NEXT_RUN:
+        raise Interrupted(record["reason"])
+    return True
 
 
 def _settle_claims(series: _Series, stop: Stop, out: Out) -> None:

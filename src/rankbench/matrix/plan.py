@@ -15,7 +15,7 @@ from rankbench.matrix.feasible import find_obstacle, marks_of
 from rankbench.matrix.question import make_question
 from rankbench.matrix.schema import did_you_mean
 from rankbench.matrix.selection import Filter
-from rankbench.matrix.site import Site
+from rankbench.matrix.site import SLURM, Site
 from rankbench.record import read_json
 
 PLAN_VERSION = 2
@@ -141,6 +141,9 @@ def make_plan(
         code: SHA-256 of the rank-side code.
         source: the experiment file as the plan shall name it.
         images: what is known of each image, by its name with its flavour.
+
+    Raises:
+        ValueError: the experiment asks for something that the site cannot do at all.
     """
     planned = {}
     for cell_id, cell in experiment.cells.items():
@@ -156,6 +159,11 @@ def make_plan(
             image=question.image,
         )
     values = experiment.values
+    if values["interleave"] and site.scheduler == SLURM:
+        raise ValueError(
+            f"{source}: interleave wants all cells on one machine; with scheduler: "
+            "slurm each has hosts of its own"
+        )
     header = {
         "name": experiment.name,
         "description": values["description"],
@@ -163,6 +171,7 @@ def make_plan(
         "sha256": experiment.sha256,
         "launches": values["launches"],
         "time_limit": values["time_limit"],
+        "interleave": values["interleave"],
         "gate": values["gate"],
         "profile": values["profile"],
         "save_model": values["save_model"],
