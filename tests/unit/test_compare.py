@@ -202,6 +202,18 @@ def test_many_cells_want_more_launches(tmp_path, capsys):
     assert "30 cells have too few launches" in out
 
 
+def test_a_machine_that_changed_meanwhile_is_named(tmp_path, capsys):
+    write_run(tmp_path / "old", {SINGLE["id"]: 800})
+    layout = write_plan(tmp_path / "new", [SINGLE])
+    for launch in range(1, 7):
+        write_launch(layout, SINGLE, launch, rate=800 - 5 * launch)
+    arguments = str(tmp_path / "old"), str(tmp_path / "new")
+    _, out, _ = compare(capsys, *arguments)
+    assert f"so the machine changed: {SINGLE['id']}" in out
+    _, found = compare_json(capsys, arguments[0], arguments[0])
+    assert found["drifting"] == []
+
+
 def test_nothing_in_records_commands_the_terminal(tmp_path, capsys):
     software = {"python": "3", "torch": "\x1b[2J\x1b]0;owned\x07", "cuda": None}
     write_run(tmp_path / "old", {SINGLE["id"]: 800})

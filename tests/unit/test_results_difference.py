@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rankbench.results.difference import adjust, can_be_found, differ
+from rankbench.results.difference import adjust, can_be_found, differ, trend
 from rankbench.results.statistics import Estimate
 
 pytestmark = pytest.mark.unit
@@ -106,6 +106,15 @@ def test_constants_that_are_equal_do_not_differ(value):
     assert found.p_value == 1.0
     assert found.ratio == Estimate(1.0, 1.0, 1.0)
     assert found.superiority == 0.5
+
+
+def test_a_trend_is_told_from_chance():
+    rising = [1.0, 2, 3, 4, 5, 6]
+    # Of 720 orders two are that clear.
+    assert trend(rising) == pytest.approx(2 / 720)
+    assert trend([3.0, 1, 6, 2, 5, 4]) > 0.3
+    assert trend(rising[:5]) is None
+    assert trend([1.0] * 6) is None
 
 
 def test_adjusting_keeps_most_of_many_that_changed():

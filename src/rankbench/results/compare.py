@@ -6,7 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rankbench.results.baseline import Cell, Side
-from rankbench.results.difference import Difference, adjust, can_be_found, differ
+from rankbench.results.difference import (
+    Difference,
+    adjust,
+    can_be_found,
+    differ,
+    trend,
+)
 from rankbench.results.statistics import CONFIDENCE, MIN_LAUNCHES
 
 BETTER, WORSE, EQUAL = "better", "worse", "equal"
@@ -56,6 +62,8 @@ class Comparison:
         cells: those that both have, in NEW's order.
         only_old, only_new: ids of the others.
         blind: cells with too few launches to find a change that they alone have.
+        drifting: cells whose launches, in OLD or in NEW, grew faster or slower from one
+            to the next: the machine changed meanwhile, and may have done so in between.
     """
 
     old: Side
@@ -67,6 +75,7 @@ class Comparison:
     only_old: Sequence[str]
     only_new: Sequence[str]
     blind: Sequence[str]
+    drifting: Sequence[str]
 
     def having(self, verdict: str) -> list[Compared]:
         return [cell for cell in self.cells if cell.verdict == verdict]
@@ -135,7 +144,20 @@ def compare(
             for name, count in counts.items()
             if not can_be_found(*count, level=level, cells=len(tested))
         ],
+        drifting=_find_drifting(pairs, level),
     )
+
+
+def _find_drifting(pairs: Mapping[str, tuple[Cell, Cell]], level: float) -> list[str]:
+    chances = {
+        (name, place): chance
+        for name, sides in pairs.items()
+        for place, side in enumerate(sides)
+        if (chance := trend(side.throughput)) is not None
+    }
+    adjusted = zip(chances, adjust(list(chances.values())), strict=True)
+    found = {name for (name, _), chance in adjusted if chance <= level}
+    return [name for name in pairs if name in found]
 
 
 def _judge(

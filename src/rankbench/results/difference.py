@@ -70,6 +70,17 @@ def differ(
     return Difference(Estimate(center, *ends), float(wins), p_value)
 
 
+def trend(values: Sequence[float]) -> float | None:
+    """Chance of such a trend in the order of launches if there is none (Kendall).
+
+    Where there is one, something else than chance made launches differ. None below 6
+    launches.
+    """
+    if len(values) < MIN_LAUNCHES or min(values) == max(values):
+        return None
+    return float(stats.kendalltau(range(len(values)), values).pvalue)
+
+
 def adjust(p_values: Sequence[float]) -> list[float]:
     """P-values of many cells, such that few of the differences found are false.
 

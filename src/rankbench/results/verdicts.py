@@ -51,6 +51,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "only_old": list(comparison.only_old),
         "only_new": list(comparison.only_new),
         "too_few_for_one_alone": list(comparison.blind),
+        "drifting": list(comparison.drifting),
     }
 
 
@@ -140,6 +141,11 @@ def _summary(comparison: Comparison) -> Iterator[str]:
         yield (
             f"  {count} cells have too few launches to be told apart alone among "
             f"{comparison.judged}: measure more, or fewer cells"
+        )
+    if comparison.drifting:
+        yield (
+            "  launches grew faster or slower in the course of a run, so the machine "
+            f"changed: {', '.join(comparison.drifting)}"
         )
     for title, names in (("OLD", comparison.only_old), ("NEW", comparison.only_new)):
         if names:
