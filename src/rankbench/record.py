@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 RECORD_VERSION = 1
 
@@ -38,6 +38,9 @@ CHANGED_CELL = "measured before the cell's definition changed: rerun it"
 CHANGED_IMAGE = "measured in another image than the plan's: rerun it"
 
 Record = dict[str, Any]
+
+# JSON can spell half a character, which no file can hold: "\\ud800".
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -81,9 +84,17 @@ def read_json(path: Path) -> Any:
         ValueError: the file is not JSON; the message names it.
     """
     try:
-        return json.loads(path.read_bytes())
-    except ValueError as error:
+        data = path.read_bytes()
+        value = json.loads(data, parse_constant=_refuse_constant)
+        if _SURROGATE.search(data):
+            json.dumps(value, ensure_ascii=False).encode()
+        return value
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def _refuse_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number in JSON")
 
 
 def _sync_directory(path: Path) -> None:
@@ -103,6 +114,11 @@ class Layout:
     @property
     def plan(self) -> Path:
         return self.root / "plan.json"
+
+    @property
+    def experiment(self) -> Path:
+        """The experiment file that the plan was made of."""
+        return self.root / "experiment.yaml"
 
     @property
     def lock(self) -> Path:
@@ -234,10 +250,17 @@ def judge_attempt(directory: Path, wanted: int) -> Verdict:
     Raises:
         ValueError: a record is damaged or of another schema version.
     """
-    for record in read_attempt(directory / GATE):
+    return judge_gated(read_attempt(directory / GATE), read_attempt(directory), wanted)
+
+
+def judge_gated(
+    gate: Sequence[Record], records: Sequence[Record], wanted: int
+) -> Verdict:
+    """The same from the records of its gate and of its launches."""
+    for record in gate:
         if record["status"] == "mismatch":
             return Verdict("mismatch", record["reason"], 0, wanted, complete=True)
-    return judge(read_attempt(directory), wanted)
+    return judge(records, wanted)
 
 
 def why_stale(

@@ -87,7 +87,7 @@ def test_a_loss_that_is_no_number_on_one_rank_is_none(tmp_path):
 
 def test_losses_of_another_length_are_damage(tmp_path):
     (launch,) = point_of(tmp_path, (np.ones(ALL), np.ones(3))).row.launches
-    with pytest.raises(ValueError, match=r"steps\.npz is damaged: not the loss of 10"):
+    with pytest.raises(ValueError, match=r"steps\.npz is damaged: .* of shape \(10,\)"):
         launch.read_losses()
 
 

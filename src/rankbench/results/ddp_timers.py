@@ -150,7 +150,12 @@ def _read_ranks(launch: Launch) -> list[_Rank]:
     phases = record["phases"]
     ranks = []
     for timers, whole, timed in zip(found, steps, window, strict=True):
-        chosen = sampled_steps(int(timers["iteration"]))
+        last = int(timers["iteration"])
+        if last > len(whole):
+            raise ValueError(
+                f"{launch.path} is damaged: DDP timed step {last} of {len(whole)}"
+            )
+        chosen = sampled_steps(last)
         ranks.append(
             _Rank(
                 timers,

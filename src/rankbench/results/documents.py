@@ -14,14 +14,28 @@ from rankbench.results.notes import Note
 from rankbench.results.section import Section
 from rankbench.results.text import SHOWN, Grid, Text, figures
 
+# How a field begins that a spreadsheet computes.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
 # The notes have the whole reason.
 _REASON_WIDTH = 60
 
 
 def to_csv(table: pd.DataFrame) -> str:
-    """A table as text that two machines write alike."""
-    text: str = table.to_csv(index=False, float_format=_figures, lineterminator="\n")
+    """A table as text that two machines write alike, and no program runs."""
+    words = table.select_dtypes(exclude="number")
+    safe = {str(name): column.map(_defuse) for name, column in words.items()}
+    text: str = table.assign(**safe).to_csv(
+        index=False, float_format=_figures, lineterminator="\n"
+    )
     return text
+
+
+def _defuse(value: object) -> object:
+    """What a spreadsheet would take for a formula becomes a text."""
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return f"'{value}"
+    return value
 
 
 def _figures(value: object) -> str:
@@ -116,7 +130,7 @@ def to_latex(title: str, rows: Sequence[dict[str, Text]], notes: Sequence[Note])
         for note in notes
     )
     return (
-        f"% {' '.join(title.split())}: needs the packages booktabs and graphicx.\n"
+        f"% {_one_line(title)}: needs the packages booktabs and graphicx.\n"
         f"\\resizebox{{\\textwidth}}{{!}}{{%\n{table}}}\n"
         f"\\begin{{description}}\n{listed}\n\\end{{description}}\n"
     )
@@ -128,7 +142,7 @@ def _frame(rows: Sequence[dict[str, Text]], columns: list[str]) -> pd.DataFrame:
 
 
 def _escape_markdown(text: str) -> str:
-    plain = html.escape(" ".join(text.split()), quote=False)
+    plain = html.escape(_one_line(text), quote=False)
     # An interval keeps its brackets; only those of a link are broken.
     return re.sub(r"([\\`*|]|(?<=\])\()", r"\\\1", plain)
 
@@ -147,4 +161,9 @@ _LATEX = {
 
 
 def _escape_latex(text: str) -> str:
-    return "".join(_LATEX.get(char, char) for char in " ".join(text.split()))
+    return "".join(_LATEX.get(char, char) for char in _one_line(text))
+
+
+def _one_line(text: str) -> str:
+    """Without what a terminal would obey, or a reader would not see."""
+    return "".join(char for char in " ".join(text.split()) if char.isprintable())

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rankbench.record import FAILURES, Record, check_version, read_json
+from rankbench.record import RECORD_VERSION, Record, numbered
+from rankbench.results.schema import read_checked
 
-_ALWAYS = ("status", "reason", "wanted", "cell_hash")
-_IF_OK = (
-    "phases",
-    "steps",
-    "steps_per_epoch",
-    "samples",
-    "accuracy",
-    "ranks",
-    "hosts",
-    "software",
+# What a launch has that is measured, beside what the schema wants of every record.
+_MEASURED = ("wanted", "cell_hash")
+_IF_OK = "ranks"
+
+# Whatever is beyond these, no rank has written.
+_LONGEST_STEP = 1e9  # seconds
+_LARGEST_LOSS = 1e40  # of float32
+
+# What zipfile and numpy raise at files that are not what they should be.
+_DAMAGE = (
+    OSError,
+    EOFError,
+    ValueError,
+    LookupError,
+    NotImplementedError,  # an unknown kind of compression
+    RuntimeError,  # a member that is encrypted
+    zipfile.BadZipFile,
 )
 
 
@@ -36,6 +44,10 @@ class Launch:
     def path(self) -> Path:
         return self.directory / "record.json"
 
+    @property
+    def number(self) -> int:
+        return int(self.directory.name)
+
     def read_steps(self, *, warmup: bool = False) -> NDArray[np.float64]:
         """Seconds of the timed window, or of the warm-up: [ranks, steps, phases].
 
@@ -43,16 +55,12 @@ class Launch:
             ValueError: steps.npz is damaged or does not match the record.
         """
         steps, member = ("warmup", "warmup") if warmup else ("steps", "seconds")
-        shape = (self.record[steps], len(self.record["phases"]))
-        ranks = self._read(member)
-        for seconds in ranks:
-            if seconds.shape != shape or not np.isfinite(seconds).all():
-                raise ValueError(
-                    f"{self._steps} is damaged: not {shape[0]} steps of {shape[1]} "
-                    f"phases (found {seconds.shape}, "
-                    f"finite: {np.isfinite(seconds).all()})"
-                )
-        return np.stack(ranks)
+        shape = (self.record.get(steps, 0), len(self.record["phases"]))
+        seconds = self._read(member, shape)
+        # NaN is neither.
+        if not ((seconds >= 0) & (seconds <= _LONGEST_STEP)).all():
+            raise ValueError(f"{self._steps} is damaged: {member} that are no times")
+        return seconds
 
     def read_losses(self) -> NDArray[np.float64]:
         """Loss of every step, warm-up first: [warmup + steps].
@@ -64,13 +72,9 @@ class Launch:
             ValueError: steps.npz is damaged or does not match the record.
         """
         shape = (self.record.get("warmup", 0) + self.record["steps"],)
-        ranks = self._read("loss")
-        for losses in ranks:
-            if losses.shape != shape:
-                raise ValueError(
-                    f"{self._steps} is damaged: not the loss of {shape[0]} steps "
-                    f"(found {losses.shape})"
-                )
+        ranks = self._read("loss", shape)
+        if (np.isfinite(ranks) & (np.abs(ranks) > _LARGEST_LOSS)).any():
+            raise ValueError(f"{self._steps} is damaged: losses beyond all float32")
         known = [losses for losses in ranks if not np.isnan(losses).all()]
         mean = np.mean(known, axis=0) if known else np.full(shape, np.nan)
         return np.asarray(mean)
@@ -79,49 +83,71 @@ class Launch:
     def _steps(self) -> Path:
         return self.directory / "steps.npz"
 
-    def _read(self, member: str) -> list[NDArray[np.float64]]:
-        """A member of steps.npz by rank."""
-        names = [f"rank{rank['rank']}/{member}" for rank in self.record["ranks"]]
-        damage = (OSError, EOFError, ValueError, LookupError, TypeError)
+    def _read(self, member: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        """A member of steps.npz: [ranks, *shape]."""
+        names = [f"rank{rank['rank']}/{member}.npy" for rank in self.record["ranks"]]
         try:
-            with np.load(self._steps, allow_pickle=False) as members:
-                return [np.asarray(members[name], dtype=float) for name in names]
-        except (*damage, zipfile.BadZipFile, zlib.error) as error:
+            with zipfile.ZipFile(self._steps) as members:
+                return np.stack([_read_array(members, name, shape) for name in names])
+        except _DAMAGE as error:
             raise ValueError(f"{self._steps} is damaged: {error}") from error
 
 
-def read_launch(directory: Path) -> Launch:
+def _read_array(
+    members: zipfile.ZipFile, name: str, shape: tuple[int, ...]
+) -> NDArray[np.float64]:
+    """An array of floats of this shape; anything else is refused before it is read.
+
+    Raises:
+        ValueError: another shape or type, such as pickled objects.
+    """
+    info = members.getinfo(name)
+    # Ranks do not compress them: what is read is never more than what lies there.
+    if info.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{name} is compressed")
+    with members.open(info) as file:
+        version = np.lib.format.read_magic(file)
+        if version != (1, 0):
+            raise ValueError(f"{name} has the npy format {version}")
+        found, by_column, dtype = np.lib.format.read_array_header_1_0(file)
+        if found != shape or dtype not in (np.float32, np.float64):
+            raise ValueError(
+                f"{name} has {dtype} of shape {found}, not floats of shape {shape}"
+            )
+        size = dtype.itemsize * math.prod(shape)
+        array = np.frombuffer(file.read(size), dtype)
+    return array.reshape(shape, order="F" if by_column else "C").astype(float)
+
+
+def read_launches(attempt: Path, *, measured: bool = True) -> list[Launch]:
+    """The launches below a folder that ended, by number.
+
+    Args:
+        attempt: the folder.
+        measured: whether they are those of a cell, and not of its gate or profile.
+
+    Raises:
+        ValueError: a record is damaged or of another schema version.
+    """
+    places = [attempt / str(number) for number in numbered(attempt)]
+    return [
+        read_launch(place, measured=measured)
+        for place in places
+        if (place / "record.json").exists()
+    ]
+
+
+def read_launch(directory: Path, *, measured: bool = True) -> Launch:
     """Read a launch that ended.
 
     Raises:
         ValueError: its record is damaged or of another schema version.
     """
     path = directory / "record.json"
-    record = read_json(path)
-    if not isinstance(record, dict):
-        raise ValueError(f"{path} is damaged: not a JSON object")
-    check_version(record, path)
-    needed = (*_ALWAYS, *_IF_OK) if record.get("status") == "ok" else _ALWAYS
-    missing = [name for name in needed if name not in record]
-    if missing:
-        raise ValueError(f"{path} is damaged: it lacks {', '.join(missing)}")
-    if record["status"] not in ("ok", *FAILURES):
-        raise ValueError(f"{path} is damaged: unknown status {record['status']!r}")
-    if record["status"] == "ok" and not _is_whole(record):
-        raise ValueError(f"{path} is damaged: its ranks, hosts or software")
+    record = read_checked(path, "record", version=RECORD_VERSION)
+    if measured:
+        needed = (*_MEASURED, _IF_OK) if record["status"] == "ok" else _MEASURED
+        missing = [name for name in needed if name not in record]
+        if missing:
+            raise ValueError(f"{path} is damaged: it lacks {', '.join(missing)}")
     return Launch(directory, record)
-
-
-def _is_whole(record: Record) -> bool:
-    """Whether the nested members that the marks and the notes read are there."""
-    try:
-        return bool(
-            record["ranks"]
-            and record["software"]["torch"]
-            and all(
-                {"host", "cpu", "cores", "memory_gib", "gpus"} <= host.keys()
-                for host in record["hosts"]
-            )
-        )
-    except (LookupError, TypeError, AttributeError):
-        return False

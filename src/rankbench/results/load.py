@@ -12,13 +12,11 @@ from rankbench.record import (
     Layout,
     Record,
     counting,
-    judge_attempt,
-    numbered,
-    read_attempt,
-    read_json,
+    judge_gated,
     why_stale,
 )
-from rankbench.results.launches import Launch, read_launch
+from rankbench.results.launches import Launch, read_launches
+from rankbench.results.schema import read_checked
 from rankbench.results.study import Study, read_study
 
 PLAN_VERSION = 2
@@ -101,12 +99,7 @@ def load(layout: Layout) -> Results:
 def _read_plan(path: Path) -> tuple[str, list[_Planned], Study | None]:
     if not path.exists():
         raise ValueError(f"{path} does not exist: run snakemake to make the plan")
-    plan = read_json(path)
-    version = plan.get("schema") if isinstance(plan, dict) else None
-    if version != PLAN_VERSION:
-        raise ValueError(
-            f"{path} has plan schema {version}, this rankbench reads {PLAN_VERSION}"
-        )
+    plan = read_checked(path, "plan", version=PLAN_VERSION)
     try:
         cells = [
             _Planned(
@@ -121,7 +114,10 @@ def _read_plan(path: Path) -> tuple[str, list[_Planned], Study | None]:
             )
             for entry in plan["cells"]
         ]
-        study = read_study(plan["experiment"], {cell.id for cell in cells})
+        ids = {cell.id for cell in cells}
+        if len(ids) < len(cells):
+            raise ValueError("a cell stands in it twice")
+        study = read_study(plan["experiment"], ids)
         return plan["experiment"]["name"], cells, study
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
@@ -132,13 +128,13 @@ def _load_row(layout: Layout, planned: _Planned) -> Row:
     reason: str | None = "not measured yet: run snakemake"
     wanted, marks = planned.launches, set(planned.marks)
     published: list[Launch] = []
-    attempt, launches = _latest(layout, planned.id)
+    attempt, gate, launches = _latest(layout, planned.id)
     records = [launch.record for launch in launches]
     if planned.infeasible is not None:
         status, reason, wanted, attempt = "unsupported", planned.infeasible, 0, None
     elif attempt is not None:
         wanted = records[-1]["wanted"] if records else planned.launches
-        verdict = judge_attempt(layout.attempt(planned.id, attempt), wanted)
+        verdict = judge_gated([one.record for one in gate], records, wanted)
         status, reason, ok = verdict.status, verdict.reason, verdict.ok
         stale = why_stale(records, cell_hash=planned.hash, image=planned.image)
         if stale:
@@ -160,20 +156,19 @@ def _load_row(layout: Layout, planned: _Planned) -> Row:
     )
 
 
-def _latest(layout: Layout, cell_id: str) -> tuple[int | None, list[Launch]]:
-    """The latest attempt with a record, and its launches in order.
+def _latest(
+    layout: Layout, cell_id: str
+) -> tuple[int | None, list[Launch], list[Launch]]:
+    """The latest attempt with a record; the launches of its gate, and its own.
 
-    There are none where the gate refused the strategy.
+    There are none of its own where the gate refused the strategy.
     """
     for attempt in reversed(layout.attempts(cell_id)):
-        found = []
-        for number in numbered(layout.attempt(cell_id, attempt)):
-            launch = layout.launch(cell_id, attempt, number)
-            if (launch / "record.json").exists():
-                found.append(read_launch(launch))
-        if found or read_attempt(layout.attempt(cell_id, attempt) / GATE):
-            return attempt, found
-    return None, []
+        place = layout.attempt(cell_id, attempt)
+        gate, found = read_launches(place / GATE, measured=False), read_launches(place)
+        if gate or found:
+            return attempt, gate, found
+    return None, [], []
 
 
 def _marks(records: Sequence[Record], planned: _Planned) -> set[str]:

@@ -104,6 +104,8 @@ def measure(launch: Launch) -> Measures:
             raise ValueError(f"{launch.path} is damaged: {throughput} samples/s")
         slowest = _slowest(steps)
         mean_ms = 1e3 * steps.mean(axis=(0, 1))
+        if not mean_ms.any():
+            raise ValueError(f"{launch.path} is damaged: its steps took no time")
         accuracy = record["accuracy"]
         return Measures(
             warmup=warmup,

@@ -31,7 +31,13 @@ _NUMBERS = {"bubble": "bubble", "ideal_bubble": "ideal", "speedup": "speedup"}
 
 def find_pipelines(summaries: Sequence[Summary]) -> list[Summary]:
     """Rows whose ranks have told how long they wait."""
-    return [s for s in summaries if s.measures and "bubble" in _details(s)[0][0]]
+    return [s for s in summaries if s.measures and _tells(s)]
+
+
+def _tells(summary: Summary) -> bool:
+    return {"schedule", "microbatches"} <= summary.row.cell.options.keys() and all(
+        "bubble" in rank for ranks in _details(summary) for rank in ranks
+    )
 
 
 def show(pipelines: Sequence[Summary], *, has_plot: bool = False) -> Section | None:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from rankbench.record import PROFILE, Layout, Record, read_attempt
+from rankbench.record import PROFILE, Layout, Record
+from rankbench.results.launches import Launch, read_launches
 from rankbench.results.load import Row
 from rankbench.results.section import Section
 from rankbench.results.text import Grid, Text, figures, round_figures
@@ -87,10 +88,9 @@ def load_profiles(layout: Layout, rows: Sequence[Row]) -> list[Profile]:
         if row.status != "ok" or row.attempt is None:
             continue
         place = layout.attempt(row.id, row.attempt) / PROFILE
-        for record in read_attempt(place):
-            if record["status"] == "ok" and record.get("profile"):
-                path = place / str(record["launch"])
-                found.append(_read(row.id, record, path, layout.root))
+        for launch in read_launches(place, measured=False):
+            if launch.record["status"] == "ok" and launch.record.get("profile"):
+                found.append(_read(row.id, launch, layout.root))
                 break
     return found
 
@@ -167,23 +167,18 @@ def _show_rank(title: str, operators: Sequence[Operator]) -> Grid:
     return Grid(title, columns, rows)
 
 
-def _read(cell: str, record: Record, place: Path, root: Path) -> Profile:
-    path = place / "record.json"
-    try:
-        ranks = [
-            RankProfile(
-                rank=rank["rank"],
-                trace=f"{place.relative_to(root)}/trace{rank['rank']}.json.gz",
-                operators=_per_step(rank),
-                spans=rank["spans"],
-            )
-            for rank in record["profile"]
-        ]
-        for span in (span for rank in ranks for span in rank.spans):
-            _ = span["kind"], span["name"], span["start_ms"] + span["ms"]
-        return Profile(cell, ranks)
-    except (LookupError, TypeError, ZeroDivisionError) as error:
-        raise ValueError(f"{path} is damaged: {error!r}") from error
+def _read(cell: str, launch: Launch, root: Path) -> Profile:
+    place = launch.directory.relative_to(root)
+    ranks = [
+        RankProfile(
+            rank=rank["rank"],
+            trace=f"{place}/trace{rank['rank']}.json.gz",
+            operators=_per_step(rank),
+            spans=rank["spans"],
+        )
+        for rank in launch.record["profile"]
+    ]
+    return Profile(cell, ranks)
 
 
 def _per_step(rank: Record) -> list[Operator]:

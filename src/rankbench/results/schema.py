@@ -1,0 +1,64 @@
+"""What a plan and a record must be like before anything of them is used.
+
+They may come from elsewhere, in a bundle: nothing in them is trusted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import fastjsonschema
+import yaml
+
+from rankbench.record import Record, read_json
+
+SCHEMAS = Path(__file__).resolve().parents[3] / "workflow" / "schemas"
+
+_SHOWN = 60  # characters of a value that is refused
+
+
+def read_checked(path: Path, kind: str, *, version: int) -> Record:
+    """Read a JSON file and hold it against ``workflow/schemas/KIND.schema.yaml``.
+
+    Raises:
+        ValueError: it is damaged or of another version; names the file, and where it
+            is damaged the key and what was expected.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} is damaged: not a JSON object")
+    found = value.get("schema")
+    if found != version:
+        raise ValueError(
+            f"{path} has {kind} schema {_show(found)}, this rankbench reads {version}"
+        )
+    try:
+        _checker(kind)(value)
+    except fastjsonschema.JsonSchemaValueException as error:
+        raise ValueError(f"{path} is damaged: {_explain(error)}") from None
+    return value
+
+
+@cache
+def _checker(kind: str) -> Callable[[Any], Any]:
+    schema = yaml.safe_load((SCHEMAS / f"{kind}.schema.yaml").read_text())
+    check: Callable[[Any], Any] = fastjsonschema.compile(schema, use_default=False)
+    return check
+
+
+def _explain(error: fastjsonschema.JsonSchemaValueException) -> str:
+    """``ranks[0].window_s must be number (found 'fast')``."""
+    said = re.sub(r"^data\.?", "", error.message).strip()
+    if error.rule in ("required", "dependencies"):
+        return said
+    return f"{said} (found {_show(error.value)})"
+
+
+def _show(value: object) -> str:
+    """The beginning of a value, without what a terminal would obey."""
+    text = repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
