@@ -112,8 +112,8 @@ def finish(root: Path) -> None:
         write_json(run.layout.summary(cell.id), summary)
     for suffix in ("csv", "md", "html", "tex"):
         run.layout.table(suffix).touch()
-    for name in ("scaling", "phases"):
-        for suffix in ("svg", "png"):
+    for name in ("scaling", "phases", "curves"):
+        for suffix in ("svg", "png", "csv"):
             run.layout.plot(name, suffix).parent.mkdir(exist_ok=True)
             run.layout.plot(name, suffix).touch()
     assert run._lock is not None

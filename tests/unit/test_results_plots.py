@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 import matplotlib
+import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
@@ -14,7 +15,7 @@ from rankbench.results import plots
 from rankbench.results.load import load
 from rankbench.results.phases import draw_phases
 from rankbench.results.scaling import draw_scaling
-from rankbench.results.series import make_panels
+from rankbench.results.series import cut, make_panels
 from rankbench.results.summary import summarise
 from unit.synthetic import (
     make_cell,
@@ -27,8 +28,9 @@ from unit.synthetic import (
 
 pytestmark = pytest.mark.unit
 
-NAMES = ("scaling", "phases", "curves")
-FILES = [(name, suffix) for name in NAMES for suffix in ("svg", "png")]
+NAMES = plots.ALWAYS
+FILES = [(name, suffix) for name in NAMES for suffix in ("svg", "png", "csv")]
+STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "csv": b"panel,series,cell"}
 
 
 def make_layout(root, kind):
@@ -69,8 +71,7 @@ def test_plots_exist_for_every_outcome(tmp_path, kind):
     plots.build(layout)
     for name, suffix in FILES:
         data = layout.plot(name, suffix).read_bytes()
-        start = b"\x89PNG" if suffix == "png" else b"<?xml"
-        assert data.startswith(start)
+        assert data.startswith(STARTS[suffix])
     same = layout.plot("scaling", "svg").read_bytes() == (
         layout.plot("phases", "svg").read_bytes()
     )
@@ -98,6 +99,53 @@ def test_same_plan_and_records_give_the_same_bytes(tmp_path):
         data = second.plot(name, suffix).read_bytes()
         assert data == first.plot(name, suffix).read_bytes()
         assert str(tmp_path).encode() not in data
+
+
+def test_the_data_of_a_plot_is_what_it_shows(tmp_path):
+    layout = write_example(tmp_path)
+    plots.build(layout)
+    frames = {name: pd.read_csv(layout.plot(name, "csv")) for name in NAMES}
+    of_cell = {
+        name: frame[frame["cell"] == "ddp.gloo.1x2.convnet.digits"]
+        for name, frame in frames.items()
+    }
+    scaling = of_cell["scaling"]
+    assert len(scaling) == 1 + 6
+    (shown,) = scaling[scaling["launch"].isna()].to_dict("records")
+    median = scaling["throughput"].iloc[1:].median()
+    assert shown["throughput"] == pytest.approx(median, rel=1e-3)
+    assert shown["throughput_lo"] < shown["throughput"] < shown["throughput_hi"]
+    assert shown["ideal"] == pytest.approx(2 * 800, rel=0.02)
+    assert of_cell["phases"]["ms"].sum() == pytest.approx(1e3 * 128 / 1500, rel=0.02)
+    assert list(of_cell["curves"]["loss"])[::9] == [2.3, 0.4]
+
+
+def test_data_is_written_without_drawing(tmp_path):
+    drawn = write_example(tmp_path / "drawn")
+    plots.build(drawn)
+    layout = write_example(tmp_path / "data")
+    plots.write_data(layout)
+    there = {path.name for path in (layout.root / "plots").iterdir()}
+    assert there == {f"{name}.csv" for name in NAMES}
+    for name in NAMES:
+        path = layout.plot(name, "csv")
+        assert path.read_bytes() == drawn.plot(name, "csv").read_bytes()
+
+
+def test_of_many_cells_the_first_are_drawn_and_all_are_in_the_data(tmp_path):
+    cells = [
+        plan_cell(make_cell("ddp", batch_size=size), suffix=f".batch_size={size}")
+        for size in range(1, 31)
+    ]
+    panels = panels_of(tmp_path, *cells)
+    assert len(panels) == 30
+    left = cut(panels, panels_at_most=24, cells=20)
+    assert [panel.title for panel in left] == [panel.title for panel in panels[:20]]
+    assert len(cut(panels, panels_at_most=7, cells=100)) == 7
+    plots.build(Layout(tmp_path))
+    drawn = Layout(tmp_path).plot("scaling", "svg").read_text()
+    assert "the first 12 of 30 cells; scaling.csv has all" in drawn
+    assert pd.read_csv(Layout(tmp_path).plot("scaling", "csv"))["cell"].nunique() == 30
 
 
 def test_settings_of_matplotlib_are_left_alone(tmp_path):

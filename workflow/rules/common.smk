@@ -55,7 +55,7 @@ RESULTS += [
         "curves",
         "time",
     )
-    for suffix in ("svg", "png")
+    for suffix in ("svg", "png", "csv")
 ]
 
 

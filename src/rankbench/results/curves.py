@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 from rankbench.results.scaling import LEGEND_WIDTH, color_series
 from rankbench.results.series import Panel
 from rankbench.results.summary import Summary
+
+COLUMNS = ("panel", "series", "cell", "samples", "loss", "loss_lo", "loss_hi")
 
 _HEIGHT = 3.2
 _STYLES: Sequence[Any] = (
@@ -80,6 +83,34 @@ def draw_curves(
     columns = max(1, min(5, LEGEND_WIDTH // (longest + 6)))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)
     return figure
+
+
+def make_frame(panels: Sequence[Panel], over: str = "samples") -> pd.DataFrame:
+    """The data of the plot: a row for each point of each cell.
+
+    Raises:
+        ValueError: the steps of a launch are damaged; the message names the file.
+    """
+    frames = [
+        _frame(panel.title, series.name, point, over)
+        for panel in panels
+        for series in panel.series
+        for point in series.points
+    ]
+    columns = [over if name == "samples" else name for name in COLUMNS]
+    return pd.concat(frames) if frames else pd.DataFrame(columns=columns)
+
+
+def _frame(panel: str, series: str, point: Summary, over: str) -> pd.DataFrame:
+    seen, losses = find_curve(point, over)
+    center, low, high = (
+        np.median(losses, axis=0),
+        losses.min(axis=0),
+        losses.max(axis=0),
+    )
+    columns = (panel, series, point.row.id, seen, center, low, high)
+    frame = pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)))
+    return frame.rename(columns={"samples": over})
 
 
 def find_curve(point: Summary, over: str = "samples") -> tuple[Values, Values]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,6 +14,11 @@ from matplotlib.lines import Line2D
 from rankbench.results.scaling import LEGEND_WIDTH, color_series, marker_of_series
 from rankbench.results.series import Panel, is_shared
 from rankbench.results.summary import Summary
+
+COLUMNS = (
+    *("panel", "series", "cell", "devices"),
+    *("efficiency", "efficiency_lo", "efficiency_hi"),
+)
 
 _HEIGHT = 3.0
 _LINEAR_UP_TO = 8
@@ -46,6 +52,20 @@ def draw_efficiency(panels: Sequence[Panel], *, width: float) -> Figure:
     columns = max(1, min(4, LEGEND_WIDTH // (longest + 6)))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)
     return figure
+
+
+def make_frame(panels: Sequence[Panel]) -> pd.DataFrame:
+    """The data of the plot: a row for each cell that has an efficiency."""
+    rows = [
+        (panel.title, series.name, point.row.id, point.row.devices, *values)
+        for panel in panels
+        for series in panel.series
+        for point in series.points
+        if (number := point.numbers.get("efficiency"))
+        for values in [(number.value, number.low, number.high)]
+    ]
+    types = dict.fromkeys(COLUMNS[4:], "float64")
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(types)
 
 
 def _draw_panel(

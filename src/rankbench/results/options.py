@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 
+import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
 from rankbench.results.intensity import Intensity
 from rankbench.results.summary import Summary
+
+# A model's ratio, and the row that it is of.
+Point = tuple[Intensity, Summary]
 
 _HEIGHT = 3.4
 _MARKERS = "osD^vPX*"
@@ -32,6 +37,47 @@ def find_microbatches(summaries: Sequence[Summary]) -> dict[str, list[Summary]]:
         if len(group) > 1:
             found[f"{name} {cell.options.get('schedule', '')}".strip()] = group
     return found
+
+
+def make_microbatches_frame(groups: Mapping[str, Sequence[Summary]]) -> pd.DataFrame:
+    """The data of `draw_microbatches`."""
+    return pd.DataFrame(
+        [
+            {
+                "series": name,
+                "cell": summary.row.id,
+                "microbatches": summary.row.cell.options["microbatches"],
+                **_columns(summary, "speedup"),
+                **_columns(summary, "throughput"),
+            }
+            for name, group in groups.items()
+            for summary in group
+        ]
+    )
+
+
+def make_models_frame(points: Sequence[Point]) -> pd.DataFrame:
+    """The data of `draw_models`."""
+    return pd.DataFrame(
+        [
+            {
+                "cell": one.cell,
+                "model": one.model,
+                "flop_per_byte": one.flop_per_byte,
+                **_columns(summary, "efficiency"),
+            }
+            for one, summary in points
+        ]
+    )
+
+
+def _columns(summary: Summary, name: str) -> dict[str, float]:
+    number = summary.numbers.get(name)
+    values = (number.value, number.low, number.high) if number else (None,) * 3
+    return {
+        f"{name}{end}": math.nan if value is None else value
+        for end, value in zip(("", "_lo", "_hi"), values, strict=True)
+    }
 
 
 def draw_microbatches(groups: dict[str, list[Summary]], *, width: float) -> Figure:
@@ -72,7 +118,7 @@ def draw_microbatches(groups: dict[str, list[Summary]], *, width: float) -> Figu
 
 def find_models(
     found: Sequence[Intensity], summaries: Sequence[Summary]
-) -> list[tuple[Intensity, Summary]]:
+) -> list[Point]:
     """Rows with several replicas and an efficiency; [] where one model has them all."""
     by_cell = {summary.row.id: summary for summary in summaries}
     points = [
@@ -83,7 +129,7 @@ def find_models(
     return points if len({one.model for one, _ in points}) > 1 else []
 
 
-def draw_models(points: Sequence[tuple[Intensity, Summary]], *, width: float) -> Figure:
+def draw_models(points: Sequence[Point], *, width: float) -> Figure:
     """Efficiency against the FLOPs of a step over the bytes of the gradients.
 
     Points are not joined: between two models there is none.

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -24,6 +25,8 @@ PHASES = {
     "communication": 3,
     "update": 2,
 }
+COLUMNS = ("panel", "series", "cell", "phase", "ms")
+
 _OTHER_PHASES = (1, 4, 5, 6)
 # So that they can be told apart in grey as well.
 _HATCHES = {"load": "...", "transfer": "xx", "communication": "///", "update": "\\\\\\"}
@@ -49,6 +52,18 @@ def draw_phases(panels: Sequence[Panel], *, width: float) -> Figure:
     handles = [Patch(label=phase, **_style(phase, colors)) for phase in colors]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
     return figure
+
+
+def make_frame(panels: Sequence[Panel]) -> pd.DataFrame:
+    """The data of the plot: a row for each phase of each cell."""
+    rows = [
+        (panel.title, series.name, point.row.id, phase, _mean_ms(point, phase))
+        for panel in panels
+        for series in panel.series
+        for point in series.points
+        for phase in point.measures[0].phase_ms
+    ]
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype({"ms": "float64"})
 
 
 def color_phases(names: Iterable[str]) -> dict[str, Any]:

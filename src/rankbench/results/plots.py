@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
@@ -12,30 +14,31 @@ import seaborn as sns
 from matplotlib.figure import Figure
 
 from rankbench.record import Layout, write_if_changed
-from rankbench.results.bandwidth import draw_bandwidth
-from rankbench.results.collectives import find_sweeps
-from rankbench.results.curves import draw_curves
-from rankbench.results.efficiency import draw_efficiency
-from rankbench.results.intensity import find_intensities
-from rankbench.results.load import load
-from rankbench.results.options import (
-    draw_microbatches,
-    draw_models,
-    find_microbatches,
-    find_models,
+from rankbench.results import (
+    bandwidth,
+    collectives,
+    curves,
+    efficiency,
+    options,
+    phases,
+    scaling,
+    spread,
+    timeline,
 )
-from rankbench.results.phases import draw_phases
-from rankbench.results.profiles import load_profiles
-from rankbench.results.scaling import draw_scaling
-from rankbench.results.series import make_panels
-from rankbench.results.spread import draw_memory, draw_steps
-from rankbench.results.summary import Summary, summarise
-from rankbench.results.timeline import draw_timeline
+from rankbench.results.documents import to_csv
+from rankbench.results.intensity import find_intensities
+from rankbench.results.profiles import Profile, load_profiles
+from rankbench.results.series import Panel, cut, make_panels
+from rankbench.results.summary import Found, Summary, read
 
 ALWAYS = ("scaling", "efficiency", "phases", "steps", "memory", "curves", "time")
 SOMETIMES = ("bandwidth", "microbatches", "models")
 
 _WIDTH = 8.0
+
+# Of larger experiments nobody could read the whole plot, nor hold its bitmap.
+_MOST_PANELS, _MOST_CELLS = 12, 120
+
 _DPI = 150
 
 # What would differ from machine to machine: fonts, and the ids of SVG elements.
@@ -49,6 +52,8 @@ _RC: dict[str, Any] = {
     "axes.titlelocation": "left",
     "legend.frameon": False,
     "grid.color": "0.9",
+    # A name with a dollar sign is no formula.
+    "text.parse_math": False,
 }
 _METADATA: dict[str, dict[str, Any]] = {
     "svg": {"Date": None},
@@ -56,63 +61,126 @@ _METADATA: dict[str, dict[str, Any]] = {
 }
 
 
-def build(layout: Layout) -> None:
-    """Write plots/*.svg and .png: functions of plan and records alone.
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """What is drawn: panels of comparable cells, and the cells that have a profile."""
+
+    experiment: str
+    summaries: Sequence[Summary]
+    panels: Sequence[Panel]
+    profiles: Sequence[Profile]
+
+
+def build(layout: Layout, found: Found | None = None) -> None:
+    """Write plots/*.svg, .png and .csv: functions of plan and records alone.
 
     Those of `ALWAYS`; those of `SOMETIMES` for which there is something to show; and
     profile-CELL for each cell that has a profile. What is there no more is removed.
+
+    Args:
+        layout: the result directory.
+        found: what was read of it, if it was.
 
     Raises:
         ValueError: the plan, a record or its steps are damaged; the message names it.
     """
     matplotlib.use("Agg")
-    results = load(layout)
-    summaries = summarise(results)
-    profiles = load_profiles(layout, results.rows)
-    panels = make_panels(summaries)
+    drawn = _load(layout, found or read(layout))
+    _write_data(layout, drawn)
     with matplotlib.rc_context():
         # A user's own matplotlibrc must not change a published plot.
         matplotlib.rcdefaults()
         sns.set_theme("paper", "whitegrid", rc=_RC)
-        if panels:
-            plots = {
-                "scaling": draw_scaling(panels, width=_WIDTH),
-                "phases": draw_phases(panels, width=_WIDTH),
-                "curves": draw_curves(panels, width=_WIDTH),
-                "time": draw_curves(panels, width=_WIDTH, over="seconds"),
-                "efficiency": draw_efficiency(panels, width=_WIDTH),
-                "steps": draw_steps(panels, width=_WIDTH),
-                "memory": draw_memory(panels, width=_WIDTH),
-            }
-        else:
-            figure = draw_nothing(results.experiment, summaries)
-            plots = dict.fromkeys(ALWAYS, figure)
-        plots |= _draw_where_varied(summaries)
-        plots |= {one.plot: draw_timeline(one, width=_WIDTH) for one in profiles}
-        for name, figure in plots.items():
+        there = set()
+        for name, figure in _draw(drawn):
+            there.add(name)
             for suffix in ("svg", "png"):
                 write_if_changed(layout.plot(name, suffix), _render(figure, suffix))
                 # Where everything goes takes longest to find out: once is enough.
                 figure.set_layout_engine("none")
-    for suffix in ("svg", "png"):
-        for name in set(SOMETIMES) - plots.keys():
+    for suffix in ("svg", "png", "csv"):
+        for name in set(SOMETIMES) - there:
             layout.plot(name, suffix).unlink(missing_ok=True)
-        wanted = {layout.plot(one.plot, suffix) for one in profiles}
+        wanted = {layout.plot(one.plot, suffix) for one in drawn.profiles}
         pattern = layout.plot("profile-*", suffix)
         for path in set(pattern.parent.glob(pattern.name)) - wanted:
             path.unlink()
 
 
-def _draw_where_varied(summaries: Sequence[Summary]) -> dict[str, Figure]:
-    """Plots that only some experiments have anything for."""
-    found: dict[str, Figure] = {}
-    if sweeps := find_sweeps(summaries):
-        found["bandwidth"] = draw_bandwidth(sweeps, width=_WIDTH)
-    if groups := find_microbatches(summaries):
-        found["microbatches"] = draw_microbatches(groups, width=_WIDTH)
-    if points := find_models(find_intensities(summaries), summaries):
-        found["models"] = draw_models(points, width=_WIDTH)
-    return found
+def write_data(layout: Layout, found: Found | None = None) -> None:
+    """Write only plots/*.csv: what the plots of the same names are drawn from.
+
+    Args, Raises: as `build`.
+    """
+    _write_data(layout, _load(layout, found or read(layout)))
+
+
+def _load(layout: Layout, found: Found) -> _Drawn:
+    results, summaries = found.results, found.summaries
+    profiles = load_profiles(layout, results.rows)
+    return _Drawn(results.experiment, summaries, make_panels(summaries), profiles)
+
+
+def _write_data(layout: Layout, drawn: _Drawn) -> None:
+    panels = drawn.panels
+    frames = {
+        "scaling": scaling.make_frame(panels),
+        "efficiency": efficiency.make_frame(panels),
+        "phases": phases.make_frame(panels),
+        "steps": spread.make_steps_frame(panels),
+        "memory": spread.make_memory_frame(panels),
+        "curves": curves.make_frame(panels),
+        "time": curves.make_frame(panels, over="seconds"),
+        **{one.plot: timeline.make_frame(one) for one in drawn.profiles},
+    }
+    if sweeps := collectives.find_sweeps(drawn.summaries):
+        frames["bandwidth"] = collectives.make_frame(sweeps)
+    if groups := options.find_microbatches(drawn.summaries):
+        frames["microbatches"] = options.make_microbatches_frame(groups)
+    if points := _find_models(drawn):
+        frames["models"] = options.make_models_frame(points)
+    for name, frame in frames.items():
+        write_if_changed(layout.plot(name, "csv"), to_csv(frame).encode())
+
+
+def _draw(drawn: _Drawn) -> Iterator[tuple[str, Figure]]:
+    """Each plot by its name."""
+    if drawn.panels:
+        yield from _draw_panels(drawn)
+    else:
+        figure = draw_nothing(drawn.experiment, drawn.summaries)
+        yield from ((name, figure) for name in ALWAYS)
+    if sweeps := collectives.find_sweeps(drawn.summaries):
+        yield "bandwidth", bandwidth.draw_bandwidth(sweeps, width=_WIDTH)
+    if groups := options.find_microbatches(drawn.summaries):
+        yield "microbatches", options.draw_microbatches(groups, width=_WIDTH)
+    if points := _find_models(drawn):
+        yield "models", options.draw_models(points, width=_WIDTH)
+    for one in drawn.profiles:
+        yield one.plot, timeline.draw_timeline(one, width=_WIDTH)
+
+
+def _draw_panels(drawn: _Drawn) -> Iterator[tuple[str, Figure]]:
+    panels = cut(drawn.panels, panels_at_most=_MOST_PANELS, cells=_MOST_CELLS)
+    shown, there = (sum(len(p.points) for p in x) for x in (panels, drawn.panels))
+    for name, draw in (
+        ("scaling", scaling.draw_scaling),
+        ("efficiency", efficiency.draw_efficiency),
+        ("phases", phases.draw_phases),
+        ("steps", spread.draw_steps),
+        ("memory", spread.draw_memory),
+        ("curves", curves.draw_curves),
+        ("time", functools.partial(curves.draw_curves, over="seconds")),
+    ):
+        figure = draw(panels, width=_WIDTH)
+        if shown < there:
+            said = f"the first {shown} of {there} cells; {name}.csv has all"
+            figure.suptitle(said, size=9)
+        yield name, figure
+
+
+def _find_models(drawn: _Drawn) -> list[options.Point]:
+    return options.find_models(find_intensities(drawn.summaries), drawn.summaries)
 
 
 def _render(figure: Figure, suffix: str) -> bytes:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -16,6 +17,11 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from rankbench.results.series import Panel, count_hosts, is_shared
 from rankbench.results.summary import Summary
 from rankbench.results.text import describe_base
+
+COLUMNS = (
+    *("panel", "series", "cell", "hosts", "devices", "launch"),
+    *("throughput", "throughput_lo", "throughput_hi", "ideal"),
+)
 
 _HEIGHT = 3.6
 # Above so many devices both axes are logarithmic.
@@ -61,6 +67,35 @@ def draw_scaling(panels: Sequence[Panel], *, width: float) -> Figure:
     columns = max(1, min(4, LEGEND_WIDTH // (longest + 6)))
     figure.legend(handles=handles, loc="outside lower center", ncols=columns)
     return figure
+
+
+def make_frame(panels: Sequence[Panel]) -> pd.DataFrame:
+    """The data of the plot: for each cell its median, and a row for each launch."""
+    rows: list[dict[str, Any]] = []
+    for panel in panels:
+        for series in panel.series:
+            for point in series.points:
+                base, median = point.speedup_base, point.numbers["throughput"]
+                same = {
+                    "panel": panel.title,
+                    "series": series.name,
+                    "cell": point.row.id,
+                    "hosts": count_hosts(point.row.cell),
+                    "devices": point.row.devices,
+                }
+                ends = {"throughput_lo": median.low, "throughput_hi": median.high}
+                ideal = base and point.row.devices * base.throughput.value
+                rows.append(
+                    {**same, "throughput": median.value, **ends, "ideal": ideal}
+                )
+                rows += [
+                    {**same, "launch": launch.number, "throughput": one.throughput}
+                    for launch, one in zip(
+                        point.row.launches, point.measures, strict=True
+                    )
+                ]
+    types = {"launch": "Int64"} | dict.fromkeys(COLUMNS[6:], "float64")
+    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(types)
 
 
 def color_series(panels: Sequence[Panel]) -> dict[str, Any]:

@@ -50,6 +50,21 @@ class Panel:
         return [point for series in self.series for point in series.points]
 
 
+def cut(panels: Sequence[Panel], *, panels_at_most: int, cells: int) -> list[Panel]:
+    """As much of the panels as one can still look at, from the first on."""
+    kept = []
+    for panel in panels[:panels_at_most]:
+        series = []
+        for one in panel.series:
+            points = one.points[: max(0, cells)]
+            cells -= len(points)
+            if points:
+                series.append(Series(one.name, points))
+        if series:
+            kept.append(Panel(panel.title, tuple(series), panel.bases))
+    return kept
+
+
 def make_panels(summaries: Sequence[Summary]) -> list[Panel]:
     """Group the rows that are ok; [] if there are none."""
     ok = [s for s in summaries if s.row.status == "ok"]

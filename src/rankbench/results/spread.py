@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from numpy.typing import NDArray
 
+from rankbench.results.launches import Launch
 from rankbench.results.measures import peak_memory
 from rankbench.results.series import Panel, is_shared
 from rankbench.results.summary import Summary
 
 _ROW = 0.34
 WHISKERS = (5, 95)
+
+STEP_COLUMNS = ("cell", "launch", "p5_ms", "p25_ms", "median_ms", "p75_ms", "p95_ms")
+MEMORY_COLUMNS = ("cell", "launch", "rank", "mib")
 
 
 def draw_steps(panels: Sequence[Panel], *, width: float) -> Figure:
@@ -35,6 +41,35 @@ def draw_steps(panels: Sequence[Panel], *, width: float) -> Figure:
     whisker = Line2D([], [], color="0.3", lw=1, label="5 % to 95 %")
     figure.legend(handles=[box, whisker, median], loc="outside lower center", ncols=3)
     return figure
+
+
+def make_steps_frame(panels: Sequence[Panel]) -> pd.DataFrame:
+    """The data of `draw_steps`: quantiles of each launch.
+
+    Raises:
+        ValueError: the steps of a launch are damaged; the message names the file.
+    """
+    levels = (0.05, 0.25, 0.5, 0.75, 0.95)
+    rows = [
+        (point.row.id, launch.number, *np.quantile(_step_ms(launch), levels))
+        for panel in panels
+        for point in panel.points
+        for launch in point.row.launches
+    ]
+    types = dict.fromkeys(STEP_COLUMNS[2:], "float64")
+    return pd.DataFrame(rows, columns=list(STEP_COLUMNS)).astype(types)
+
+
+def make_memory_frame(panels: Sequence[Panel]) -> pd.DataFrame:
+    """The data of `draw_memory`: a row for each rank of each launch."""
+    rows = [
+        (point.row.id, launch.number, rank["rank"], peak_memory([rank]))
+        for panel in panels
+        for point in panel.points
+        for launch in point.row.launches
+        for rank in launch.record["ranks"]
+    ]
+    return pd.DataFrame(rows, columns=list(MEMORY_COLUMNS)).astype({"mib": "float64"})
 
 
 def draw_memory(panels: Sequence[Panel], *, width: float) -> Figure:
@@ -75,10 +110,7 @@ def _draw(
 
 
 def _draw_boxes(axes: Axes, point: Summary, place: int) -> None:
-    launches = [
-        1e3 * launch.read_steps().sum(axis=2).max(axis=0)
-        for launch in point.row.launches
-    ]
+    launches = [_step_ms(launch) for launch in point.row.launches]
     axes.boxplot(
         np.concatenate(launches),
         orientation="horizontal",
@@ -95,6 +127,11 @@ def _draw_boxes(axes: Axes, point: Summary, place: int) -> None:
     )
     medians = [float(np.median(steps)) for steps in launches]
     axes.plot(medians, [place] * len(medians), "|", color="C3", ms=9, mew=1.3)
+
+
+def _step_ms(launch: Launch) -> NDArray[np.float64]:
+    """Milliseconds of each timed step of the slowest rank, [steps]."""
+    return np.asarray(1e3 * launch.read_steps().sum(axis=2).max(axis=0))
 
 
 def _draw_ranks(axes: Axes, point: Summary, place: int) -> None:

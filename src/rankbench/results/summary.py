@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rankbench.cell import Cell
-from rankbench.results.load import Results, Row
+from rankbench.record import Layout
+from rankbench.results.load import Results, Row, load
 from rankbench.results.measures import Measures, measure
 from rankbench.results.statistics import Estimate, median, ratio_of_medians
 
@@ -67,6 +68,24 @@ class Summary:
         return list(found.values())
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was read of a result directory; tables and plots share it."""
+
+    results: Results
+    summaries: Sequence[Summary]
+
+
+def read(layout: Layout) -> Found:
+    """Read plan and records, measure the launches, and compare the rows.
+
+    Raises:
+        ValueError: the plan, a record or its steps are damaged; the message names it.
+    """
+    results = load(layout)
+    return Found(results, summarise(results))
+
+
 def summarise(results: Results) -> list[Summary]:
     """Measure the launches of every row that is ok and compare the rows.
 
@@ -77,12 +96,12 @@ def summarise(results: Results) -> list[Summary]:
         row.id: tuple(measure(launch) for launch in row.launches)
         for row in results.rows
     }
-    ok = [row for row in results.rows if row.status == "ok"]
-    return [_summarise(row, ok, measures) for row in results.rows]
+    bases = _Bases(row for row in results.rows if row.status == "ok")
+    return [_summarise(row, bases, measures) for row in results.rows]
 
 
 def _summarise(
-    row: Row, ok: Sequence[Row], measures: Mapping[str, tuple[Measures, ...]]
+    row: Row, bases: _Bases, measures: Mapping[str, tuple[Measures, ...]]
 ) -> Summary:
     own = measures[row.id]
     numbers: dict[str, Estimate] = {}
@@ -93,8 +112,8 @@ def _summarise(
             values = [getattr(one, name) for one in own]
             if None not in values:
                 numbers[name] = median(values)
-        single = _find_single(row, ok)
-        same = _find_own(row, ok) or single
+        single = bases.single(row)
+        same = bases.own(row) or single
         if single:
             numbers["speedup"] = _ratio(row, single, measures)
         if same:
@@ -116,36 +135,34 @@ def _summarise(
     )
 
 
-def _find_single(row: Row, ok: Sequence[Row]) -> Row | None:
-    """The one-device `single` row; of several, itself, else one of its launcher."""
-    key = _key(row.cell, FREE_OF_SINGLE)
-    found = [
-        other
-        for other in ok
-        if other.cell.strategy == "single"
-        and other.cell.topology == "1x1"
-        and _key(other.cell, FREE_OF_SINGLE) == key
-    ]
-    return min(
-        found,
-        key=lambda other: (
-            other.id != row.id,
-            other.cell.launcher != row.cell.launcher,
-            other.cell.init_method != row.cell.init_method,
-        ),
-        default=None,
-    )
+class _Bases:
+    """Rows on one device that others are compared with, by what both agree on."""
 
+    def __init__(self, ok: Iterable[Row]) -> None:
+        self._single: dict[str, list[Row]] = {}
+        self._own: dict[str, Row] = {}
+        for row in ok:
+            if row.cell.topology == "1x1":
+                self._own.setdefault(_key(row.cell, _FREE_OF_OWN), row)
+                if row.cell.strategy == "single":
+                    key = _key(row.cell, FREE_OF_SINGLE)
+                    self._single.setdefault(key, []).append(row)
 
-def _find_own(row: Row, ok: Sequence[Row]) -> Row | None:
-    """The one-device row of the same strategy."""
-    key = _key(row.cell, _FREE_OF_OWN)
-    found = (
-        other
-        for other in ok
-        if other.cell.topology == "1x1" and _key(other.cell, _FREE_OF_OWN) == key
-    )
-    return next(found, None)
+    def single(self, row: Row) -> Row | None:
+        """The one of `single`; of several, itself, else one of its launcher."""
+        return min(
+            self._single.get(_key(row.cell, FREE_OF_SINGLE), ()),
+            key=lambda other: (
+                other.id != row.id,
+                other.cell.launcher != row.cell.launcher,
+                other.cell.init_method != row.cell.init_method,
+            ),
+            default=None,
+        )
+
+    def own(self, row: Row) -> Row | None:
+        """The one of the same strategy."""
+        return self._own.get(_key(row.cell, _FREE_OF_OWN))
 
 
 def _ratio(

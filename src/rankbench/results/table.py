@@ -28,12 +28,12 @@ from rankbench.results.documents import (
     to_latex,
     to_markdown,
 )
-from rankbench.results.load import Results, load
+from rankbench.results.load import Results
 from rankbench.results.notes import collect_notes
 from rankbench.results.options import find_microbatches, find_models
 from rankbench.results.page import to_html
 from rankbench.results.section import Section
-from rankbench.results.summary import Summary, summarise
+from rankbench.results.summary import Found, Summary, read
 from rankbench.results.text import describe_base, round_figures, show_rows
 from rankbench.results.utilisation import show_usage
 
@@ -82,18 +82,22 @@ COLUMNS = tuple(
 )
 
 
-def build(layout: Layout) -> None:
+def build(layout: Layout, found: Found | None = None) -> None:
     """Write tables: functions of plan and records alone.
 
     table.csv, .md, .html and .tex; where there is anything to tell also bounds,
     collectives, ddp-timers, environment, epochs, loading, models, pipeline, profiles,
     published, reports and variance, each .csv and .md.
 
+    Args:
+        layout: the result directory.
+        found: what was read of it, if it was.
+
     Raises:
         ValueError: the plan, a record or its steps are damaged; the message names it.
     """
-    results = load(layout)
-    summaries = summarise(results)
+    found = found or read(layout)
+    results, summaries = found.results, found.summaries
     title, study, rows = results.experiment, results.study, show_rows(summaries)
     notes = collect_notes(summaries)
     models = intensity.find_intensities(summaries)

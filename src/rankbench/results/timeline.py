@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
+import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,6 +19,8 @@ from rankbench.results.profiles import Profile, RankProfile
 # Of more ranks the picture would be a carpet; the traces have them all.
 MOST_RANKS = 8
 
+COLUMNS = ("rank", "kind", "name", "start_ms", "ms")
+
 _PHASE, _COMMUNICATION = "phase", "communication"
 _HEIGHT = 0.62  # of a rank, in inches
 _COLUMNS = 8  # of the legend
@@ -27,6 +30,17 @@ _COLLECTIVE = "0.35"
 # Where the two rows of a rank begin, and how high they are, in heights of a rank.
 _PHASES = (-0.38, 0.48)
 _BENEATH = (0.13, 0.25)
+
+
+def make_frame(profile: Profile) -> pd.DataFrame:
+    """The data of the picture, of all ranks: a row for each span."""
+    rows = [
+        (rank.rank, span["kind"], span["name"], span["start_ms"], span["ms"])
+        for rank in profile.ranks
+        for span in rank.spans
+    ]
+    frame = pd.DataFrame(rows, columns=list(COLUMNS))
+    return frame.astype({"start_ms": "float64", "ms": "float64"})
 
 
 def draw_timeline(profile: Profile, *, width: float) -> Figure:
