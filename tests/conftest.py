@@ -162,7 +162,7 @@ def digits_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def copy_project(destination: Path) -> Project:
-    for name in ("Snakefile", "config.yaml"):
+    for name in ("Snakefile", "config.yaml", "CITATION.cff"):
         shutil.copy(ROOT / name, destination / name)
     profiles = [path.name for path in ROOT.glob("*_profile")]
     for name in ("src", "workflow", "containers", "studies", *profiles):

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rankbench import __version__, comparing
+from rankbench import __version__, comparing, verifying
 from rankbench.invocation import DEFAULT_PROFILE
 from rankbench.project import DEFAULT_EXPERIMENT, Run, open_run
 from rankbench.record import Layout, read_attempt
@@ -75,6 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
     table.set_defaults(command=write_table)
 
     comparing.add_command(commands)
+    verifying.add_command(commands)
 
     differ = commands.add_parser(
         "diff-models", help="which tensors of two trained models differ, and how much"
@@ -203,14 +204,15 @@ def show_cell(arguments: argparse.Namespace) -> int:
 
 def write_table(arguments: argparse.Namespace) -> int:
     """Write tables and plots; needs nothing but plan.json and the records."""
-    from rankbench.results import plots, table
+    from rankbench.results import plots, summary, table
 
     given = arguments.results
     layout = Layout(given) if given else _open(arguments).layout
     if not layout.plan.exists():
         raise ValueError(f"{layout.plan} is missing: no experiment was run here")
-    table.build(layout)
-    plots.build(layout)
+    found = summary.read(layout)
+    table.build(layout, found)
+    plots.build(layout, found)
     print(layout.table("md").read_text())
     return OK
 

@@ -191,6 +191,8 @@ class Run:
         self.lock()
         self._wait_for_lost_jobs()
         write_if_changed(self.layout.plan, self.plan.to_json())
+        source = Path(self.plan.experiment["file"])
+        write_if_changed(self.layout.experiment, source.read_bytes())
         pending = self.pending()
         again = {cell.id for cell in self.rerun}
         profile = self.plan.experiment["profile"]

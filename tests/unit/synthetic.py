@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -73,12 +74,13 @@ def write_plan(
     images: dict[str, Any] | None = None,
 ) -> Layout:
     layout = Layout(root)
+    source = f"name: {name}\n".encode()
     plan = {
         "schema": 2,
         "experiment": {
             "name": name,
             "file": "config.yaml",
-            "sha256": "0" * 64,
+            "sha256": hashlib.sha256(source).hexdigest(),
             "launches": launches,
             "time_limit": 60,
             "override": None,
@@ -91,6 +93,7 @@ def write_plan(
     }
     root.mkdir(parents=True, exist_ok=True)
     layout.plan.write_text(json.dumps(plan))
+    layout.experiment.write_bytes(source)
     return layout
 
 

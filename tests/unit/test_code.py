@@ -116,3 +116,7 @@ def test_frozen_code_does_not_change(checkout: Path, tmp_path: Path) -> None:
     assert changed != frozen
     assert describe_code(changed)["dirty"] is True
     assert not (frozen / "results").exists()
+
+
+def test_a_copy_tells_how_to_cite(tmp_path: Path) -> None:
+    assert (freeze_code(tmp_path) / "CITATION.cff").is_file()

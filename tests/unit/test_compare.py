@@ -230,7 +230,7 @@ def test_nothing_in_records_commands_the_terminal(tmp_path, capsys):
         (["missing", "missing"], "missing does not exist"),
         (["."], "compare with what"),
         ([".", "."], "has no plan.json"),
-        (["file.txt", "file.txt"], "file.txt is no result directory"),
+        (["file.txt", "file.txt"], "file.txt is no bundle"),
         (["file.json", "file.json"], "file.json is no baseline of version 1"),
         (["broken.json", "broken.json"], "broken.json is damaged"),
         (["nan.json", "nan.json"], "nan.json is damaged"),

@@ -17,7 +17,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 PROJECT = PACKAGE.parents[1]
 
 # What jobs read of the project. A frozen copy has these under the same names.
-PARTS = ("src/rankbench", "workflow/schemas", "containers")
+PARTS = ("src/rankbench", "workflow/schemas", "containers", "CITATION.cff")
 DESCRIPTION = "code.json"
 
 
@@ -71,7 +71,7 @@ def freeze_code(place: Path, project: Path = PROJECT) -> Path:
     files = [
         path
         for part in PARTS
-        for path in sorted((project / part).rglob("*"))
+        for path in sorted((project / part, *(project / part).rglob("*")))
         if path.is_file() and path.suffix != ".pyc"
     ]
     copy = place / hash_files(files, project)[:16]

@@ -1,0 +1,16 @@
+"""A bundle: everything that stands behind a table, so that a stranger can check it.
+
+    plan.json experiment.yaml requests/ cells/ records/ logs/   what was measured
+    code/HASH/ images/                  definitions of the images, and what they hold
+    about.json CITATION.cff             machines, versions, commit; how to cite
+    table.* ... plots/                  what follows from it
+    manifest.json                       SHA-256 of each other file
+
+It is a result directory: one archive, ``results.tar.zst``, or a folder.
+"""
+
+from rankbench.results.bundle.archive import unpack
+from rankbench.results.bundle.verify import verify_bundle
+from rankbench.results.bundle.write import write_bundle
+
+__all__ = ["unpack", "verify_bundle", "write_bundle"]

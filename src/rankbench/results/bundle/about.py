@@ -1,0 +1,48 @@
+"""Machines, software, code and images of a bundle at one glance: about.json."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rankbench import __version__
+from rankbench.record import Layout, read_json, write_json
+from rankbench.results.bundle.contents import read_records
+
+ABOUT = "about.json"
+MADE_WITH = "made_with"
+
+_LIBRARIES = ("numpy", "scipy", "pandas", "jinja2", "tabulate", "matplotlib", "seaborn")
+# It differs from launch to launch.
+_LOAD = "load_1min"
+
+
+def write_about(layout: Layout, cells: Sequence[str], *, anonymised: bool) -> None:
+    """Write about.json into a bundle; what made the tables, too."""
+    about = describe(layout, cells) | {"anonymised": anonymised}
+    versions = {name: importlib.metadata.version(name) for name in _LIBRARIES}
+    maker = {"rankbench": __version__, "python": platform.python_version(), **versions}
+    write_json(layout.root / ABOUT, about | {MADE_WITH: maker})
+
+
+def describe(layout: Layout, cells: Sequence[str]) -> dict[str, Any]:
+    """What plan and records tell, each fact once."""
+    plan, records = read_json(layout.plan), read_records(layout, cells)
+    hosts = [host for record in records for host in record.get("hosts") or ()]
+    return {
+        "experiment": plan["experiment"]["name"],
+        "site": plan.get("site"),
+        "hosts": _distinct({k: v for k, v in h.items() if k != _LOAD} for h in hosts),
+        "software": _distinct(record.get("software") for record in records),
+        "code": _distinct(record.get("code") for record in records),
+        "images": _distinct(record.get("image") for record in records),
+    }
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    """Each once, in order of appearance, without None."""
+    found = {json.dumps(v, sort_keys=True): v for v in values if v is not None}
+    return list(found.values())

@@ -1,0 +1,209 @@
+"""A folder as one file and back: the same files give the same bytes, and no surprises.
+
+What is unpacked may come from anywhere. Nothing is written outside of the folder that
+was named, only plain files are, and no more than so many bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tarfile
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+import zstandard
+
+SUFFIX = ".tar.zst"
+
+MAX_BYTES = 4 * 1024**3
+MAX_FILES = 500_000
+
+_LEVEL, _WINDOW_LOG = 12, 26
+_LONGEST_HEAD = 18  # bytes of a frame's header
+
+_CHUNK = 1024 * 1024
+_SIP = 1024  # compressed bytes, which become 32 MiB at most
+_LONGEST_NAME, _LONGEST_PART = 1000, 255  # bytes
+
+
+class Damaged(ValueError):
+    """A bundle that is not what rankbench wrote."""
+
+
+def pack(root: Path, names: Sequence[str], target: Path) -> None:
+    """Write these files of a folder as a tar archive, compressed by zstd."""
+    parameters = zstandard.ZstdCompressionParameters.from_level(
+        _LEVEL, window_log=_WINDOW_LOG, write_checksum=True
+    )
+    beside = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        with tempfile.TemporaryFile(dir=root.parent) as plain:
+            _write_tar(root, names, plain)
+            size = plain.tell()
+            plain.seek(0)
+            with beside.open("wb") as file:
+                compressor = zstandard.ZstdCompressor(compression_params=parameters)
+                compressor.copy_stream(plain, file, size=size)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _write_tar(root: Path, names: Sequence[str], target: IO[bytes]) -> None:
+    """Sorted names; times, owners and rights are those that TarInfo has by default."""
+    with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name in sorted(names):
+            member = tarfile.TarInfo(name)
+            member.size = (root / name).stat().st_size
+            with (root / name).open("rb") as file:
+                archive.addfile(member, file)
+
+
+def unpack(path: Path, into: Path) -> None:
+    """Unpack a bundle into an empty folder.
+
+    Raises:
+        ValueError: it is no archive of this kind.
+        Damaged: it is cut off or changed, or has what no bundle has: names that lead
+            elsewhere, links, devices, a name twice, too many bytes.
+        OSError: it cannot be read, or its files cannot be written.
+    """
+    with _plain_tar(path, into.parent) as plain:
+        seen: set[str] = set()
+        for member, content in _members(plain, path):
+            _check_member(member, seen, path)
+            seen.add(member.name)
+            place = into / member.name
+            try:
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with place.open("xb") as file:
+                    shutil.copyfileobj(content, file, _CHUNK // 4)
+            except (FileExistsError, NotADirectoryError) as error:
+                said = f"{member.name!r} is a file and a folder"
+                raise Damaged(f"{path}: {said}") from error
+
+
+def find_foreign(path: Path, root: Path, names: Sequence[str]) -> str | None:
+    """Where an archive differs from the one that these files would give.
+
+    Returns:
+        The member at or before which the first byte differs; None if none does.
+    """
+    with (
+        _plain_tar(path, root.parent) as plain,
+        tempfile.TemporaryFile(dir=root.parent) as ours,
+    ):
+        _write_tar(root, names, ours)
+        ours.seek(0)
+        place = _first_difference(plain, ours)
+        if place is None:
+            return None
+        ours.seek(0)
+        with tarfile.open(fileobj=ours, mode="r:") as archive:
+            before = [m.name for m in archive if m.offset <= place]
+        return before[-1] if before else "its beginning"
+
+
+def _first_difference(one: IO[bytes], other: IO[bytes]) -> int | None:
+    place = 0
+    while True:
+        left, right = one.read(_CHUNK), other.read(_CHUNK)
+        if left != right:
+            pairs = enumerate(zip(left, right, strict=False))
+            shorter = min(len(left), len(right))
+            return place + next((i for i, (a, b) in pairs if a != b), shorter)
+        if not left:
+            return None
+        place += len(left)
+
+
+@contextlib.contextmanager
+def _plain_tar(path: Path, folder: Path) -> Iterator[IO[bytes]]:
+    """The archive without its compression, as a file that goes away."""
+    with path.open("rb") as file, tempfile.TemporaryFile(dir=folder) as plain:
+        head = file.read(_LONGEST_HEAD)
+        if not head.startswith(zstandard.FRAME_HEADER):
+            raise ValueError(f"{path} is no bundle: it is not compressed by zstd")
+        file.seek(0)
+        window = 2**_WINDOW_LOG
+        decompressor = zstandard.ZstdDecompressor(max_window_size=window)
+        try:
+            size = zstandard.get_frame_parameters(head).content_size
+            if size == zstandard.CONTENTSIZE_UNKNOWN:
+                raise Damaged(f"{path} does not tell how much it unpacks to")
+            if size > MAX_BYTES:
+                gib = MAX_BYTES / 1024**3
+                raise Damaged(f"{path} unpacks to more than {gib:g} GiB")
+            frame = decompressor.decompressobj()
+            while not frame.eof and (chunk := file.read(_SIP)):
+                plain.write(frame.decompress(chunk))
+                if plain.tell() > size:
+                    break
+        except zstandard.ZstdError as error:
+            raise Damaged(f"{path} is damaged: {error}") from error
+        if plain.tell() != size or not frame.eof:
+            raise Damaged(f"{path} is damaged: it is cut off, or longer than it says")
+        if frame.unused_data or file.read(1):
+            raise Damaged(f"{path} is damaged: something follows after its end")
+        plain.seek(0)
+        yield plain
+
+
+class _Careful:
+    """A file of which nobody reads much at once: a header that claims gigabytes."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _CHUNK:
+            raise ValueError("a header that is larger than any")
+        return self._file.read(size)
+
+
+def _members(
+    plain: IO[bytes], path: Path
+) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
+    try:
+        careful = _Careful(plain)
+        with tarfile.open(fileobj=careful, mode="r:") as archive:  # type: ignore[call-overload]
+            for member in archive:
+                if member.isreg() and not member.issparse():
+                    content = archive.extractfile(member)
+                    assert content is not None
+                    yield member, content
+                else:
+                    said = "a link, a folder or a device"
+                    raise Damaged(f"{path}: {member.name!r} is {said}, not a file")
+    except Damaged:
+        raise
+    except (tarfile.TarError, ValueError, OverflowError, EOFError) as error:
+        raise Damaged(f"{path} is damaged: {error}") from error
+
+
+def _check_member(member: tarfile.TarInfo, seen: set[str], path: Path) -> None:
+    if not is_plain_name(member.name):
+        raise Damaged(f"{path}: {member.name[:200]!r} is no name of a file in a bundle")
+    if member.name in seen:
+        raise Damaged(f"{path}: {member.name!r} stands in it twice")
+    if len(seen) >= MAX_FILES:
+        raise Damaged(f"{path} has more than {MAX_FILES} files")
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether it is a relative path that leads down, of printable characters."""
+    parts = name.split("/")
+    return (
+        name.isprintable()
+        and "\\" not in name
+        and len(name.encode()) <= _LONGEST_NAME
+        and all(
+            part not in ("", ".", "..") and len(part.encode()) <= _LONGEST_PART
+            for part in parts
+        )
+    )

@@ -1,0 +1,100 @@
+"""What of a result directory is published: what was measured, and what explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from rankbench.record import (
+    GATE,
+    PROFILE,
+    RECORD_VERSION,
+    Layout,
+    Record,
+    numbered,
+    read_json,
+)
+from rankbench.results.bundle.manifest import hash_file
+from rankbench.results.schema import read_checked
+
+CITATION = "CITATION.cff"
+DEFINITIONS, IMAGES = "code/", "images/"
+
+_OF_LAUNCH = ("record.json", "steps.npz", "*.log", "trace*.json.gz")
+
+
+def read_records(layout: Layout, cells: Sequence[str]) -> list[Record]:
+    """Every record of these cells, whatever it is for.
+
+    Raises:
+        ValueError: one is damaged; the message names it.
+    """
+    return [
+        read_checked(place / "record.json", "record", version=RECORD_VERSION)
+        for cell in cells
+        for place in find_launches(layout, cell)
+    ]
+
+
+def find_measured(layout: Layout, cells: Sequence[str]) -> Iterator[Path]:
+    """What was measured of the cells of the plan, and what was said meanwhile."""
+    yield layout.plan
+    for cell in cells:
+        for path in (layout.request(cell), layout.summary(cell), layout.log(cell)):
+            if path.is_file():
+                yield path
+        for place in find_launches(layout, cell):
+            for pattern in _OF_LAUNCH:
+                yield from sorted(place.glob(pattern))
+
+
+def find_launches(layout: Layout, cell: str) -> Iterator[Path]:
+    """Folders of its launches that ended; gates and profiles as well."""
+    for attempt in layout.attempts(cell):
+        place = layout.attempt(cell, attempt)
+        for folder in (place, place / GATE, place / PROFILE):
+            for number in numbered(folder):
+                if (folder / str(number) / "record.json").is_file():
+                    yield folder / str(number)
+
+
+def find_definitions(layout: Layout, records: Sequence[Record]) -> Iterator[Path]:
+    """Of the copies of the code that measured: their images, and their commit."""
+    measured = {(record.get("code") or {}).get("rank") for record in records}
+    for description in sorted(layout.root.glob("code/*/code.json")):
+        told = read_json(description)
+        if isinstance(told, dict) and told.get("rank") in measured:
+            yield description
+            definitions = (description.parent / "containers").rglob("*")
+            yield from (path for path in sorted(definitions) if path.is_file())
+
+
+def find_sidecars(plan: Any) -> Iterator[tuple[str, Path]]:
+    """What is known of the images that the plan names, as they were built."""
+    for name, image in sorted(plan["images"].items()):
+        sidecar = Path((image or {}).get("sidecar") or "")
+        if sidecar.is_file() and read_json(sidecar).get("sha256") == image["sha256"]:
+            yield f"{IMAGES}{name}.json", sidecar
+
+
+def find_experiment(layout: Layout, plan: Any) -> Path:
+    """The experiment file as it was when the plan was made.
+
+    Raises:
+        ValueError: it is gone, or was changed since.
+    """
+    named = Path(str(plan["experiment"].get("file")))
+    wanted = plan["experiment"].get("sha256")
+    for path in (layout.experiment, named):
+        if path.is_file() and hash_file(path) == wanted:
+            return path
+    raise ValueError(
+        f"{named} is not the file that {layout.plan} was made of: it was changed or "
+        "moved; bring it back, or run snakemake to plan and measure anew"
+    )
+
+
+def find_citation() -> Path:
+    """How rankbench is to be cited; a frozen copy of the code has it, too."""
+    return Path(__file__).resolve().parents[4] / CITATION

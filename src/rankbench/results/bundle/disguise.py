@@ -1,0 +1,145 @@
+"""Names become placeholders, the same one for the same name; nothing else changes.
+
+Host names, user names, accounts, addresses, job ids and absolute paths: in records, in
+logs, in every text. Tables stay what they are.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import json
+import re
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rankbench.record import read_json
+from rankbench.results.bundle.names import ADDRESS, COMMON, KEPT, KEYS
+
+_PATH = re.compile(
+    # Not within a relative path, nor a URL.
+    r"(?:(?<=file://)|(?<=-[IL])|(?<![\w./~<$}\\-]))"
+    r"/[\w.+@~%=,-]+(?:/+[\w.+@~%=,-]*)*"
+)
+# The end of a path that says what was read or run, and nothing of the machine.
+_LIBRARY = re.compile(r"/(?:site-packages|lib/python3[\d.]*)/.*")
+_RECORD = re.compile(r"/records/([^/]+)(?:/.*)?")
+
+# A short number is a job only where something says so.
+_SAYS_JOB = r"(?i:(?:slurm|job|step)(?:[ _-]?id)?s?[ =:_-]{1,3})"
+_LONG_ID = 5  # digits
+_NO_FRACTION = r"(?<!\d\.)"
+
+
+class Disguise:
+    """The placeholders that names have so far: `host1` is the first host that is met.
+
+    Args:
+        names: by kind, see `collect_names`.
+        cells: ids of cells, which paths keep.
+    """
+
+    def __init__(
+        self, names: Mapping[str, Collection[str]], cells: Collection[str]
+    ) -> None:
+        self._cells = cells
+        self._given: dict[tuple[str, str], str] = {}
+        self._counts: dict[str, Iterator[int]] = {}
+        jobs = names["job"]
+        long = [job for job in jobs if len(job) >= _LONG_ID]
+        # `/root` tells nothing.
+        places = (path for path in names["path"] if path.count("/") > 1)
+        self._places = sorted(places, key=len, reverse=True)
+        self._patterns = [
+            ("host", _words(names["host"], behind=r"(?:\.[A-Za-z][\w-]*)*")),
+            ("user", _words(names["user"])),
+            ("account", _words(names["account"])),
+            ("job", _words(jobs, before=_SAYS_JOB)),
+            ("job", _words(long, before=_NO_FRACTION)),
+        ]
+
+    def in_text(self, text: str) -> str:
+        """The text without any of the names."""
+        text = _PATH.sub(lambda match: self._hide_path(match[0]), text)
+        # What does not look like one, as behind an escaped line break.
+        for place in self._places:
+            if place in text:
+                text = text.replace(place, f"/{self._hide('path', place)}")
+        text = ADDRESS.sub(lambda match: self._hide("address", match[0]), text)
+        for kind, pattern in self._patterns:
+            if pattern is not None:
+                text = pattern.sub(partial(self._hide_word, kind), text)
+        return text
+
+    def in_value(self, value: Any, key: str = "") -> Any:
+        """A value of JSON without any of the names."""
+        if key in KEPT:
+            return value
+        if isinstance(value, dict):
+            return {
+                self.in_text(name): self.in_value(one, name)
+                for name, one in value.items()
+            }
+        if isinstance(value, list):
+            return [self.in_value(one, key) for one in value]
+        if not isinstance(value, str) or value in self._cells:
+            return value
+        if key in KEYS and value not in COMMON and not value.startswith("127."):
+            if ADDRESS.fullmatch(value):
+                return self._hide("address", value)
+            kind = KEYS[key]
+            return self._hide(
+                kind, value.partition(".")[0] if kind == "host" else value
+            )
+        return self.in_text(value)
+
+    def in_file(self, source: Path, target: Path) -> None:
+        """Copy a file without the names; steps, which have none, as they are.
+
+        Raises:
+            ValueError: it is damaged; the message names it.
+        """
+        if source.suffix == ".npz":
+            target.write_bytes(source.read_bytes())
+        elif source.suffix == ".json":
+            value = self.in_value(read_json(source))
+            target.write_text(json.dumps(value, indent=1) + "\n")
+        elif source.suffix == ".gz":
+            try:
+                trace = json.loads(gzip.decompress(source.read_bytes()))
+            except (OSError, EOFError, ValueError) as error:
+                raise ValueError(f"{source} is damaged: {error}") from error
+            text = json.dumps(self.in_value(trace))
+            target.write_bytes(gzip.compress(text.encode(), mtime=0))
+        else:
+            text = source.read_bytes().decode(errors="replace")
+            target.write_bytes(self.in_text(text).encode())
+
+    def _hide(self, kind: str, name: str) -> str:
+        if (kind, name) not in self._given:
+            count = self._counts.setdefault(kind, itertools.count(1))
+            self._given[kind, name] = f"{kind}{next(count)}"
+        return self._given[kind, name]
+
+    def _hide_word(self, kind: str, match: re.Match[str]) -> str:
+        return match["before"] + self._hide(kind, match["name"])
+
+    def _hide_path(self, path: str) -> str:
+        kept = _RECORD.search(path)
+        if kept is None or kept[1] not in self._cells:
+            kept = _LIBRARY.search(path)
+        place = path[: kept.start()] if kept else path.rstrip("/.,")
+        return f"/{self._hide('path', place)}{path[len(place) :]}" if place else path
+
+
+def _words(
+    names: Collection[str], *, before: str = "", behind: str = ""
+) -> re.Pattern[str] | None:
+    """Each name as a word of its own."""
+    if not names:
+        return None
+    found = "|".join(map(re.escape, sorted(names, key=lambda n: (-len(n), n))))
+    start = rf"(?<![A-Za-z0-9_-])(?P<before>{before})"
+    return re.compile(rf"{start}(?P<name>{found}){behind}(?![A-Za-z0-9_-])")

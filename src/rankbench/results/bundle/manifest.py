@@ -1,0 +1,111 @@
+"""The manifest: SHA-256 and size of every other file of a bundle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rankbench.record import read_json
+from rankbench.results.bundle.archive import is_plain_name
+from rankbench.results.bundle.finding import Finding
+
+MANIFEST = "manifest.json"
+MANIFEST_VERSION = 1
+
+
+def list_files(root: Path) -> tuple[list[str], list[Finding]]:
+    """Names of the files below a folder, sorted; and what is no plain file there."""
+    names, odd = [], []
+    for folder, folders, files in os.walk(root):
+        for entry in [*folders, *files]:
+            path = Path(folder, entry)
+            name = path.relative_to(root).as_posix()
+            if path.is_symlink() or not (path.is_file() or path.is_dir()):
+                odd.append(Finding(name, "is a link or a device, not a file"))
+            elif not is_plain_name(name):
+                odd.append(Finding(name, "is no name of a file in a bundle"))
+            elif entry in files:
+                names.append(name)
+    return sorted(names), odd
+
+
+def write_manifest(root: Path) -> None:
+    """List the files of a folder."""
+    names, odd = list_files(root)
+    assert not odd
+    (root / MANIFEST).write_bytes(_encode(names, root))
+
+
+def check_manifest(root: Path) -> list[Finding]:
+    """Files that are missing, changed, or not listed; and a manifest that is no such.
+
+    Raises:
+        ValueError: there is no manifest: it is no bundle.
+    """
+    path = root / MANIFEST
+    if not path.is_file() or path.is_symlink():
+        raise ValueError(
+            f"{root} is no bundle: it has no {MANIFEST}; `rankbench publish` makes one"
+        )
+    names, findings = list_files(root)
+    try:
+        listed = _read(path)
+    except ValueError as error:
+        return [*findings, Finding(MANIFEST, str(error).removeprefix(f"{path} "))]
+    there = set(names) - {MANIFEST}
+    for name in sorted(listed.keys() - there):
+        findings.append(Finding(name, "is missing: the manifest lists it"))
+    for name in sorted(there - listed.keys()):
+        findings.append(Finding(name, "is not listed in the manifest"))
+    for name in sorted(there & listed.keys()):
+        if what := _compare(root / name, listed[name]):
+            findings.append(Finding(name, what))
+    if not findings and path.read_bytes() != _encode(there, root):
+        findings.append(Finding(MANIFEST, "is not written as rankbench writes it"))
+    return findings
+
+
+def _encode(names: Iterable[str], root: Path) -> bytes:
+    files = {name: _describe(root / name) for name in sorted(names)}
+    value = {"schema": MANIFEST_VERSION, "files": files}
+    return (json.dumps(value, indent=1) + "\n").encode()
+
+
+def _describe(path: Path) -> dict[str, Any]:
+    return {"sha256": hash_file(path), "bytes": path.stat().st_size}
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of what a file holds."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _compare(path: Path, listed: Any) -> str | None:
+    found = _describe(path)
+    if not isinstance(listed, dict) or listed.keys() != found.keys():
+        return "is not described by the manifest: expected sha256 and bytes"
+    if found["bytes"] != listed["bytes"]:
+        told = f"{listed['bytes']!r:.20}"
+        return f"has {found['bytes']} bytes, the manifest says {told}: it was changed"
+    if found["sha256"] != listed["sha256"]:
+        return "has another SHA-256 than the manifest says: it was changed"
+    return None
+
+
+def _read(path: Path) -> dict[str, Any]:
+    value = read_json(path)
+    version = value.get("schema") if isinstance(value, dict) else None
+    if version != MANIFEST_VERSION:
+        raise ValueError(
+            f"has manifest schema {version!r:.20}, this rankbench reads "
+            f"{MANIFEST_VERSION}"
+        )
+    files = value.get("files")
+    if not isinstance(files, dict) or value.keys() != {"schema", "files"}:
+        raise ValueError("is damaged: expected the keys schema and files")
+    return files

@@ -1,0 +1,104 @@
+"""Write a bundle: what was measured, with or without names, and what follows."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rankbench.record import Layout, Record
+from rankbench.results import plots, summary, table
+from rankbench.results.bundle import contents
+from rankbench.results.bundle.about import write_about
+from rankbench.results.bundle.archive import SUFFIX, pack
+from rankbench.results.bundle.disguise import Disguise
+from rankbench.results.bundle.manifest import MANIFEST, list_files, write_manifest
+from rankbench.results.bundle.names import collect_names
+from rankbench.results.load import PLAN_VERSION
+from rankbench.results.schema import read_checked
+
+
+def write_bundle(layout: Layout, out: Path, *, anonymise: bool) -> None:
+    """Write the bundle of a result directory; tables and plots are made anew in it.
+
+    Args:
+        layout: the result directory; nothing in it is changed.
+        out: an archive if its name ends in ``.tar.zst``, else a folder: a new or an
+            empty one, or the bundle that is replaced.
+        anonymise: whether names of hosts, users, accounts, jobs, and absolute paths
+            become placeholders.
+
+    Raises:
+        ValueError: the plan, a record or its steps are damaged, the experiment file is
+            not the one that was measured, or `out` is something else.
+    """
+    as_folder = not out.name.endswith(SUFFIX)
+    if as_folder:
+        _check_target(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".bundle-", dir=out.parent) as place:
+        root = Path(place) / "bundle"
+        root.mkdir()
+        _collect(layout, root, anonymise=anonymise)
+        found = summary.read(Layout(root))
+        table.build(Layout(root), found)
+        plots.build(Layout(root), found)
+        write_manifest(root)
+        names, _ = list_files(root)
+        if as_folder:
+            _replace(out, root, names)
+        else:
+            pack(root, names, out)
+
+
+def _collect(layout: Layout, root: Path, *, anonymise: bool) -> None:
+    """What is no function of anything else."""
+    if not layout.plan.exists():
+        raise ValueError(f"{layout.plan} is missing: no experiment was run here")
+    plan = read_checked(layout.plan, "plan", version=PLAN_VERSION)
+    cells = [cell["id"] for cell in plan["cells"]]
+    records = contents.read_records(layout, cells)
+    disguise = Disguise(collect_names(layout), set(cells)) if anonymise else None
+    for name, source in _find(layout, plan, cells, records):
+        target = root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # Definitions are what images are made of: not one byte of them may change.
+        if disguise and not name.startswith(contents.DEFINITIONS):
+            disguise.in_file(source, target)
+        else:
+            shutil.copyfile(source, target)
+    shutil.copyfile(contents.find_citation(), root / contents.CITATION)
+    write_about(Layout(root), cells, anonymised=anonymise)
+
+
+def _find(
+    layout: Layout, plan: Record, cells: Sequence[str], records: Sequence[Record]
+) -> Iterator[tuple[str, Path]]:
+    """Name in the bundle, and file; in an order that does not depend on the disk."""
+    yield layout.experiment.name, contents.find_experiment(layout, plan)
+    for path in contents.find_measured(layout, cells):
+        yield path.relative_to(layout.root).as_posix(), path
+    for path in contents.find_definitions(layout, records):
+        yield path.relative_to(layout.root).as_posix(), path
+    yield from contents.find_sidecars(plan)
+
+
+def _check_target(folder: Path) -> None:
+    """Refuse to replace what is no bundle."""
+    if not folder.exists() or (folder / MANIFEST).is_file():
+        return
+    if not folder.is_dir() or any(folder.iterdir()):
+        raise ValueError(
+            f"{folder} is no bundle, so it is not replaced: name a new folder, or a "
+            f"file that ends in {SUFFIX}"
+        )
+
+
+def _replace(folder: Path, root: Path, names: Sequence[str]) -> None:
+    """Put a bundle in the place of the one that was there."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in names:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(root / name, target)

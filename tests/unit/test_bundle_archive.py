@@ -1,0 +1,185 @@
+"""Archives that others made: nothing leaves the folder, and nothing grows."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from rankbench.cli import main
+from rankbench.results.bundle import archive
+
+pytestmark = pytest.mark.unit
+
+Member = tuple[tarfile.TarInfo, bytes]
+
+
+def make_member(name: str, data: bytes = b"{}", **changes: object) -> Member:
+    member = tarfile.TarInfo(name)
+    member.size = len(data)
+    for key, value in changes.items():
+        setattr(member, key, value)
+    return member, data
+
+
+def write_archive(path: Path, *members: Member, end: bytes = b"") -> Path:
+    plain = io.BytesIO()
+    with tarfile.open(fileobj=plain, mode="w", format=tarfile.PAX_FORMAT) as file:
+        for member, data in members:
+            file.addfile(member, io.BytesIO(data))
+    path.write_bytes(zstandard.compress(plain.getvalue() + end))
+    return path
+
+
+def link(name: str, kind: bytes, target: str) -> Member:
+    return make_member(name, b"", type=kind, linkname=target)
+
+
+HOSTILE = {
+    "absolute": [make_member("/evil.json")],
+    "upwards": [make_member("../evil")],
+    "within": [make_member("records/../../evil")],
+    "backslash": [make_member("records\\..\\evil")],
+    "dot": [make_member("./manifest.json")],
+    "empty part": [make_member("records//evil")],
+    "escape": [make_member("records/\x1b[2Jevil")],
+    "newline": [make_member("records/evil\nname")],
+    "long": [make_member("a/" * 600 + "evil")],
+    "symlink": [link("records", tarfile.SYMTYPE, "/etc")],
+    "hard link": [link("records", tarfile.LNKTYPE, "/etc/passwd")],
+    "device": [link("zero", tarfile.CHRTYPE, "")],
+    "pipe": [link("pipe", tarfile.FIFOTYPE, "")],
+    "folder": [link("records", tarfile.DIRTYPE, "")],
+    "twice": [make_member("manifest.json"), make_member("manifest.json", b"[]")],
+    "file and folder": [make_member("records"), make_member("records/evil")],
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_member_that_no_bundle_has_is_refused(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = make_member("a/first.json")
+    path = write_archive(tmp_path / "evil.tar.zst", good, *HOSTILE[kind])
+    before = sorted(tmp_path.iterdir())
+    assert main(["verify", str(path)]) == 1
+    out = capsys.readouterr().out
+    assert out.startswith("evil.tar.zst: ")
+    assert out.isprintable() or out.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == before
+    assert not Path("/evil.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "said"),
+    [
+        ("MAX_BYTES", 50_000, "more than"),
+        ("MAX_FILES", 3, "more than 3 files"),
+    ],
+)
+def test_a_bomb_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, said: str
+) -> None:
+    monkeypatch.setattr(archive, limit, value)
+    members = [make_member(f"{i}.json", bytes(20_000)) for i in range(5)]
+    path = write_archive(tmp_path / "bomb.tar.zst", *members)
+    (tmp_path / "into").mkdir()
+    with pytest.raises(archive.Damaged, match=said):
+        archive.unpack(path, tmp_path / "into")
+
+
+def test_a_size_that_is_not_told_is_refused(tmp_path: Path) -> None:
+    path = write_archive(tmp_path / "one.tar.zst", make_member("a.json", bytes(9999)))
+    plain = zstandard.decompress(path.read_bytes())
+    parameters = zstandard.ZstdCompressionParameters(write_content_size=False)
+    compressor = zstandard.ZstdCompressor(compression_params=parameters)
+    path.write_bytes(compressor.compress(plain))
+    with pytest.raises(archive.Damaged, match="does not tell"):
+        archive.unpack(path, tmp_path)
+
+
+def test_a_header_that_claims_much_is_not_read(tmp_path: Path) -> None:
+    """The extended header of a member is read into memory as a whole."""
+    plain = io.BytesIO()
+    huge = tarfile.TarInfo("huge")
+    huge.type, huge.size = tarfile.XHDTYPE, 2**32
+    plain.write(huge.tobuf(tarfile.PAX_FORMAT))
+    plain.write(bytes(10_240))
+    path = tmp_path / "huge.tar.zst"
+    path.write_bytes(zstandard.compress(plain.getvalue()))
+    with pytest.raises(archive.Damaged, match="larger than any"):
+        archive.unpack(path, tmp_path)
+
+
+@pytest.mark.parametrize("more", [b"more", b"\x50\x2a\x4d\x18\x04\0\0\0more"])
+def test_what_follows_the_archive_is_refused(tmp_path: Path, more: bytes) -> None:
+    path = write_archive(tmp_path / "one.tar.zst", make_member("a.json"))
+    path.write_bytes(path.read_bytes() + more)
+    with pytest.raises(archive.Damaged, match="something follows"):
+        archive.unpack(path, tmp_path)
+
+
+def test_a_sparse_file_is_refused(tmp_path: Path) -> None:
+    headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}
+    headers |= {"GNU.sparse.realsize": str(2**40), "GNU.sparse.name": "sparse"}
+    member = make_member("sparse", b"0\n".ljust(512, b"\0"), pax_headers=headers)
+    path = write_archive(tmp_path / "sparse.tar.zst", member)
+    (tmp_path / "into").mkdir()
+    with pytest.raises(archive.Damaged):
+        archive.unpack(path, tmp_path / "into")
+
+
+def test_what_is_no_archive_is_bad_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "thesis.pdf"
+    path.write_bytes(b"%PDF-1.7")
+    assert main(["verify", str(path)]) == 2
+    assert "is no bundle: it is not compressed by zstd" in capsys.readouterr().err
+
+
+def pack_two(folder: Path) -> tuple[Path, Path]:
+    root = folder / "root"
+    (root / "sub").mkdir(parents=True)
+    (root / "a.json").write_text("{}")
+    (root / "sub/b.json").write_text("[]" * 500)
+    path = folder / "two.tar.zst"
+    archive.pack(root, ["a.json", "sub/b.json"], path)
+    return root, path
+
+
+def change_mode(member: tarfile.TarInfo) -> None:
+    member.mode = 0o777
+
+
+def change_time(member: tarfile.TarInfo) -> None:
+    member.mtime = 1
+
+
+def change_owner(member: tarfile.TarInfo) -> None:
+    member.uname = "jdoe"
+
+
+@pytest.mark.parametrize("change", [change_mode, change_time, change_owner])
+def test_another_header_is_found_where_it_is(
+    tmp_path: Path, change: Callable[[tarfile.TarInfo], None]
+) -> None:
+    root, path = pack_two(tmp_path)
+    names = ["a.json", "sub/b.json"]
+    assert archive.find_foreign(path, root, names) is None
+    members = [make_member(name, (root / name).read_bytes()) for name in names]
+    change(members[1][0])
+    write_archive(path, *members)
+    assert archive.find_foreign(path, root, names) == "sub/b.json"
+
+
+def test_bytes_after_the_end_are_found(tmp_path: Path) -> None:
+    root, path = pack_two(tmp_path)
+    names = ["a.json", "sub/b.json"]
+    members = [make_member(name, (root / name).read_bytes()) for name in names]
+    write_archive(path, *members, end=b"hidden" * 100)
+    assert archive.find_foreign(path, root, names) == "sub/b.json"

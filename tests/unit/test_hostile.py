@@ -1,0 +1,374 @@
+"""Plans and records that somebody made to do harm, as a user would meet them."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import io
+import json
+import pickle
+import random
+import struct
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pages import Words
+from rankbench.cli import main
+from rankbench.record import Layout
+from rankbench.results import plots, table
+from rankbench.results.bundle import verify_bundle, write_bundle
+from unit.synthetic import (
+    make_cell,
+    plan_cell,
+    write_launches,
+    write_plan,
+    write_profile,
+)
+
+pytestmark = pytest.mark.unit
+
+FORMULA = '=HYPERLINK("https://evil.example","well")'
+SCRIPT = "<script>alert(1)</script><img src=x onerror=alert(1)>"
+TERMINAL = "\x1b]0;owned\x07\x1b[2J"
+PLANNED = plan_cell(make_cell("ddp", "1x2"))
+
+
+@pytest.fixture
+def layout(tmp_path: Path) -> Layout:
+    layout = write_plan(tmp_path / "results", [PLANNED], launches=1)
+    write_launches(layout, PLANNED, count=1, wanted=1)
+    return layout
+
+
+def record_of(layout: Layout) -> Path:
+    return layout.launch(PLANNED["id"], 1, 1) / "record.json"
+
+
+def edit_record(layout: Layout, **changes: Any) -> None:
+    path = record_of(layout)
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def edit_plan(layout: Layout, **changes: Any) -> None:
+    plan = json.loads(layout.plan.read_text())
+    plan["cells"][0] |= changes
+    layout.plan.write_text(json.dumps(plan))
+
+
+def refused(layout: Layout, capsys: pytest.CaptureFixture[str]) -> str:
+    """What `rankbench table` says when it refuses."""
+    assert main(["table", "--results", str(layout.root)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert line.isprintable()
+    assert line.startswith(f"rankbench: {layout.root}/")
+    return line
+
+
+# --- what is refused ----------------------------------------------------------------
+
+
+def test_damaged_and_foreign_records_are_refused(
+    layout: Layout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = record_of(layout)
+    good = path.read_bytes()
+    deep = b"[" * 100_000
+    contents = {
+        b"": "is damaged",
+        good[: len(good) // 2]: "is damaged",
+        b"\x89PNG\r\n\x1a\n": "is damaged",
+        b"[1, 2]": "not a JSON object",
+        b'{"name": "somebody else\'s"}': "record schema None",
+        good.replace(b'"schema": 1', b'"schema": 0'): "record schema 0",
+        good.replace(b'"schema": 1', b'"schema": "\\u001b[2J"'): "record schema '",
+        good.replace(b'"samples": 1024', b'"samples": NaN'): "NaN is no number in JSON",
+        good.replace(b'"samples": 1024', b'"samples": -Infinity'): "-Infinity is no",
+        good.replace(
+            b'"samples": 1024', b'"samples": 1e999'
+        ): "samples must be integer",
+        good.replace(b'"samples": 1024', b'"samples": 1' + b"0" * 300): "samples must",
+        good.replace(b'"samples": 1024', b'"samples": 1' + b"0" * 9000): "is damaged",
+        good.replace(b'"samples": 1024', b'"samples": true'): "samples must be integer",
+        good.replace(b'"spawn"', b'"\\ud800"'): "is damaged",
+        deep: "is damaged",
+    }
+    for content, expected in contents.items():
+        path.write_bytes(content)
+        said = refused(layout, capsys)
+        assert str(path) in said
+        assert expected in said, said
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../../etc",
+        "/etc/cron.d/x",
+        "..",
+        ".hidden",
+        "-rf",
+        "a\\b",
+        "a\nb",
+        "",
+        "x" * 300,
+    ],
+)
+def test_a_name_that_leads_elsewhere_is_refused(
+    layout: Layout, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit_plan(layout, id=name)
+    assert "plan.json is damaged: cells[0].id" in refused(layout, capsys)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("strategy", SCRIPT),
+        ("model", FORMULA),
+        ("topology", "1x" + "9" * 50),
+        ("batch_size", 10**400),
+        ("options", []),
+        ("num_workers", -1),
+    ],
+)
+def test_a_cell_that_no_experiment_has_is_refused(
+    layout: Layout, field: str, value: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit_plan(layout, cell=PLANNED["cell"] | {field: value})
+    assert f"cells[0].cell.{field} must" in refused(layout, capsys)
+
+
+def test_a_cell_that_stands_twice_is_refused(
+    layout: Layout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = json.loads(layout.plan.read_text())
+    plan["cells"] *= 2
+    layout.plan.write_text(json.dumps(plan))
+    assert "a cell stands in it twice" in refused(layout, capsys)
+
+
+# --- steps.npz ----------------------------------------------------------------------
+
+
+CODE = b"__import__('pathlib').Path('unpickled').touch()"
+
+
+class Bomb:
+    """What unpickling it does can be seen."""
+
+    def __reduce__(self) -> Any:
+        return (Path.touch, (Path("unpickled"),))
+
+
+def npy(array: Any, **options: Any) -> bytes:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, array, **options)
+    return file.getvalue()
+
+
+def npy_header(shape: tuple[int, ...], kind: str = "<f8") -> bytes:
+    """A header that claims more than follows."""
+    file = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": kind, "fortran_order": False, "shape": shape}
+    )
+    return file.getvalue()
+
+
+def write_steps(layout: Layout, member: bytes, kind: int = zipfile.ZIP_STORED) -> None:
+    path = record_of(layout).with_name("steps.npz")
+    with np.load(path) as members:
+        arrays = {name: members[name] for name in members}
+    with zipfile.ZipFile(path, "w", kind) as file:
+        for name, array in arrays.items():
+            hostile = name == "rank0/seconds"
+            file.writestr(f"{name}.npy", member if hostile else npy(array))
+
+
+@pytest.mark.parametrize(
+    ("member", "said"),
+    [
+        (
+            npy(np.array([Bomb()], dtype=object), allow_pickle=True),
+            "has object of shape",
+        ),
+        (pickle.dumps(Bomb()), "magic string is not correct"),
+        (npy(np.zeros((8, 5))), "not floats of shape (8, 6)"),
+        (npy(np.zeros((8, 6), dtype=int)), "not floats of shape (8, 6)"),
+        (npy(np.full((8, 6), np.nan)), "seconds that are no times"),
+        (npy(np.full((8, 6), -1.0)), "seconds that are no times"),
+        (npy(np.full((8, 6), 1e300)), "seconds that are no times"),
+        (npy_header((8, 6)), "is damaged"),
+        (npy_header((2**40, 6)), "not floats of shape (8, 6)"),
+        (
+            b"\x93NUMPY\x01\x00" + struct.pack("<H", 60) + b"x",
+            "is",
+        ),
+    ],
+)
+def test_steps_that_are_no_times_are_refused(
+    layout: Layout,
+    member: bytes,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_steps(layout, member)
+    assert said in refused(layout, capsys)
+    assert not Path("unpickled").exists()
+
+
+def test_steps_that_took_no_time_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned = plan_cell(make_cell("single"))
+    layout = write_plan(tmp_path / "results", [planned], launches=1)
+    write_launches(layout, planned, count=1, wanted=1)
+    path = layout.launch(planned["id"], 1, 1) / "steps.npz"
+    with np.load(path) as members:
+        arrays = {name: members[name] for name in members}
+    np.savez(path, **(arrays | {"rank0/seconds": 0 * arrays["rank0/seconds"]}))
+    assert "its steps took no time" in refused(layout, capsys)
+
+
+def test_a_zip_bomb_is_not_unpacked(
+    layout: Layout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_steps(layout, npy_header((8, 6)) + bytes(2**26), zipfile.ZIP_DEFLATED)
+    assert record_of(layout).with_name("steps.npz").stat().st_size < 2**18
+    assert "is compressed" in refused(layout, capsys)
+
+
+def test_steps_that_are_gone_are_named(
+    layout: Layout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = record_of(layout).with_name("steps.npz")
+    path.write_bytes(path.read_bytes()[:500])
+    assert "steps.npz is damaged" in refused(layout, capsys)
+    path.unlink()
+    assert "steps.npz is damaged" in refused(layout, capsys)
+
+
+# --- what is escaped ----------------------------------------------------------------
+
+
+def write_texts(root: Path, text: str) -> Layout:
+    """Results with a text wherever free text may stand."""
+    single = plan_cell(make_cell("single"))
+    failed = plan_cell(make_cell("ddp", "1x2"))
+    missing = plan_cell(make_cell("ddp", "1x4"), infeasible=text)
+    study = {
+        "source": {"title": text, "base": "row"},
+        "rows": [{"label": text, "cell": single["id"], "step_ms": 3, "note": text}],
+    }
+    layout = write_plan(root, [single, failed, missing], name=text, study=study)
+    host = {"host": text, "cpu": text, "cores": 2, "memory_gib": 1, "gpus": []}
+    software = {"torch": text, "python": text, "cuda": None, "nccl": None}
+    write_launches(layout, single, hosts=[host], software=software)
+    write_launches(layout, failed, count=2, status="crashed", reason=text)
+    label = text if text.isprintable() else "another"
+    span = {"kind": "phase", "name": label, "start_ms": 0.0, "ms": 1.0}
+    operator = {"name": label, "calls": 1, "cpu_ms": 1.0, "device_ms": 0.0}
+    profile = {"rank": 0, "steps": 1, "operators": [operator], "spans": [span]}
+    write_profile(layout, single, profile=[profile])
+    return layout
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        FORMULA,
+        "+1+1",
+        "-1+1",
+        "@SUM(A1)",
+        "\t=1+1",
+        SCRIPT,
+        TERMINAL,
+        "](javascript:alert(1))",
+        "$\\frac{1}{0}$ \\input{/etc/passwd}",
+        'a | b\nc, "d"',
+    ],
+)
+def test_a_text_is_shown_and_not_obeyed(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout = write_texts(tmp_path / "results", text)
+    assert main(["table", "--results", str(layout.root)]) == 0
+    assert all(c.isprintable() or c == "\n" for c in capsys.readouterr().out)
+    for path in layout.root.rglob("*.csv"):
+        with path.open(newline="") as file:
+            cells = [cell for row in csv.reader(file) for cell in row]
+        # Negative numbers aside, which no column has.
+        assert not [c for c in cells if c.startswith(("=", "+", "-", "@", "\t", "\r"))]
+    page = Words(layout.table("html").read_text())
+    assert "script" not in page.tags
+    for path in layout.root.glob("*.md"):
+        shown = path.read_text()
+        assert "<script" not in shown
+        assert "](javascript" not in shown
+    latex = layout.table("tex").read_text().splitlines()
+    assert not [line for line in latex if "\\input{" in line.partition("%")[0]]
+    for path in (layout.root / "plots").glob("*.svg"):
+        assert "<script" not in path.read_text()
+    write_bundle(layout, tmp_path / "results.tar.zst", anonymise=True)
+    assert verify_bundle(tmp_path / "results.tar.zst") == []
+
+
+# --- whatever else ------------------------------------------------------------------
+
+VALUES: list[Any] = [None, -1, 0, 10**30, 1e300, "x", "", [], {}, [None], True]
+
+
+def find_leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a value, branches as well."""
+    if path:
+        yield path
+    if isinstance(value, list):
+        value = dict(enumerate(value))
+    if isinstance(value, dict):
+        for key, one in value.items():
+            yield from find_leaves(one, (*path, key))
+
+
+def put(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    changed = copy.deepcopy(value)
+    place = changed
+    for key in path[:-1]:
+        place = place[key]
+    if new is KeyError:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = new
+    return changed
+
+
+@pytest.mark.parametrize("what", ["record", "plan", "profile"])
+def test_any_change_gives_a_table_or_a_clear_no(layout: Layout, what: str) -> None:
+    """One value at a time is replaced by what does not belong there, or left out."""
+    write_profile(layout, PLANNED)
+    files = {"record": record_of(layout), "plan": layout.plan}
+    files["profile"] = layout.attempt(PLANNED["id"], 1) / "profile/1/record.json"
+    path = files[what]
+    good = json.loads(path.read_text())
+    changes = [(p, v) for p in find_leaves(good) for v in (*VALUES, KeyError)]
+    refusals = 0
+    for place, new in random.Random(6).sample(changes, 150):
+        path.write_text(json.dumps(put(good, place, new)))
+        try:
+            table.build(layout)
+            plots.write_data(layout)
+        except Exception as error:
+            clear = isinstance(error, ValueError) and str(layout.root) in str(error)
+            if not clear:
+                raise AssertionError(f"{place} = {new!r}: {error!r}") from error
+            refusals += 1
+    assert 20 < refusals < 150
