@@ -123,7 +123,8 @@ def _nic(nic: Mapping[str, Any]) -> str:
 
 
 def _gpu(gpu: Mapping[str, Any]) -> str:
-    return f"{gpu['name']}, {gpu['memory_gib']:.0f} GiB"
+    memory = gpu.get("memory_gib")
+    return gpu["name"] if memory is None else f"{gpu['name']}, {memory:.0f} GiB"
 
 
 def _count(names: Iterable[str]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pandas as pd
@@ -20,8 +20,9 @@ from rankbench.results.summary import Summary
 _ROW = 0.34
 WHISKERS = (5, 95)
 
-STEP_COLUMNS = ("cell", "launch", "p5_ms", "p25_ms", "median_ms", "p75_ms", "p95_ms")
-MEMORY_COLUMNS = ("cell", "launch", "rank", "mib")
+_LAUNCH = ("panel", "series", "cell", "launch")
+STEP_COLUMNS = (*_LAUNCH, "p5_ms", "p25_ms", "median_ms", "p75_ms", "p95_ms")
+MEMORY_COLUMNS = (*_LAUNCH, "rank", "mib")
 
 
 def draw_steps(panels: Sequence[Panel], *, width: float) -> Figure:
@@ -51,25 +52,33 @@ def make_steps_frame(panels: Sequence[Panel]) -> pd.DataFrame:
     """
     levels = (0.05, 0.25, 0.5, 0.75, 0.95)
     rows = [
-        (point.row.id, launch.number, *np.quantile(_step_ms(launch), levels))
-        for panel in panels
-        for point in panel.points
-        for launch in point.row.launches
+        (*place, *np.quantile(_step_ms(launch), levels))
+        for place, launch in _launches(panels)
     ]
-    types = dict.fromkeys(STEP_COLUMNS[2:], "float64")
+    types = dict.fromkeys(STEP_COLUMNS[4:], "float64")
     return pd.DataFrame(rows, columns=list(STEP_COLUMNS)).astype(types)
 
 
 def make_memory_frame(panels: Sequence[Panel]) -> pd.DataFrame:
     """The data of `draw_memory`: a row for each rank of each launch."""
     rows = [
-        (point.row.id, launch.number, rank["rank"], peak_memory([rank]))
-        for panel in panels
-        for point in panel.points
-        for launch in point.row.launches
+        (*place, rank["rank"], peak_memory([rank]))
+        for place, launch in _launches(panels)
         for rank in launch.record["ranks"]
     ]
     return pd.DataFrame(rows, columns=list(MEMORY_COLUMNS)).astype({"mib": "float64"})
+
+
+def _launches(
+    panels: Sequence[Panel],
+) -> Iterator[tuple[tuple[str, str, str, int], Launch]]:
+    """Every launch, with what `_LAUNCH` says of it."""
+    for panel in panels:
+        for series in panel.series:
+            for point in series.points:
+                for launch in point.row.launches:
+                    place = (panel.title, series.name, point.row.id, launch.number)
+                    yield place, launch
 
 
 def draw_memory(panels: Sequence[Panel], *, width: float) -> Figure:
