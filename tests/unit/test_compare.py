@@ -143,7 +143,11 @@ def test_what_differs_is_named_first(tmp_path, capsys):
     software = {"python": "3.11.7", "torch": "2.14.0", "cuda": None, "nccl": None}
     image = {"name": "gloo-cpu", "recipe": "r", "sha256": "ab" * 32}
     host = {"host": "node2", "cpu": "Another CPU", "cores": 2, "memory_gib": 23.4}
-    host |= {"kernel": "6.1", "gpus": [{"name": "GPU"}] * 2, "load_1min": 0.5}
+    host |= {
+        "kernel": "6.1",
+        "gpus": [{"name": "GPU", "memory_gib": 80.0}] * 2,
+        "load_1min": 0.5,
+    }
     write_run(tmp_path / "old", {SINGLE["id"]: 800})
     inside = SINGLE | {"image": "gloo-cpu"}
     layout = write_plan(tmp_path / "new", [inside], images={"gloo-cpu": image})
@@ -158,7 +162,7 @@ def test_what_differs_is_named_first(tmp_path, capsys):
     assert found["differs"] == {
         "host": {"old": ["node1"], "new": ["node2"]},
         "cpu": {"old": ["Example CPU"], "new": ["Another CPU"]},
-        "GPUs": {"old": ["none"], "new": ["2 x GPU"]},
+        "GPUs": {"old": ["none"], "new": ["2 x GPU 80.0"]},
         "torch": {"old": ["2.13.0"], "new": ["2.14.0"]},
         "image": {"old": ["none"], "new": ["gloo-cpu"]},
         "image sha256": {"old": ["none"], "new": ["ab" * 32]},

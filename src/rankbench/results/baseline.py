@@ -6,7 +6,7 @@ It is read from results, or from a file that was stored once: small enough for g
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -108,13 +108,15 @@ def _collect_facts(records: Iterable[Record]) -> dict[str, tuple[str, ...]]:
     return {key: tuple(sorted(values)) for key, values in found.items()}
 
 
-_HOST = {"memory_gib": "memory (GiB)", "gpus": "GPUs"}
+_HOST = {"memory_gib": "memory (GiB)", "gpus": "GPUs", "nics": "network cards"}
 
 
 def _show(value: Any) -> str:
-    """``none``, ``4``, ``4 x NVIDIA H200``."""
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        names = [str(one["name"] if isinstance(one, dict) else one) for one in value]
+    """``none``, ``4``, ``4 x NVIDIA H200 139.8 9.0 132``."""
+    if isinstance(value, dict):
+        return " ".join(_show(one) for one in value.values() if one is not None)
+    if isinstance(value, list):
+        names = [_show(one) for one in value]
         counted = {name: names.count(name) for name in names}
         texts = [name if n == 1 else f"{n} x {name}" for name, n in counted.items()]
         return ", ".join(texts) or "none"
