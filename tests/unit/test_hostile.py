@@ -328,6 +328,37 @@ def test_a_text_is_shown_and_not_obeyed(
 VALUES: list[Any] = [None, -1, 0, 10**30, 1e300, "x", "", [], {}, [None], True]
 
 
+TIMERS = {"forward_ms": 1.0, "backward_ms": 2.0, "communication_ms": 1.0}
+TIMERS |= {"overlap_ms": 0.5, "iteration": 10}
+
+# What not every record tells.
+TOLD = {
+    "model": {"parameters": 5, "parameter_bytes": 20, "flops_per_sample": 7},
+    "shape": {"global_batch": 128, "replicas": 2},
+    "gate": {
+        **{"status": "ok", "dtype": "float64", "lossy": False, "tolerance": 1e-6},
+        **{"weights_error": 1e-9, "loss_error": 1e-9},
+    },
+    "transport": {"seen": [{"libraries": {"nccl": {"gpudirect_rdma": True}}}]},
+    "devices": [{"utilisation_mean": 0.5}],
+    "collectives": [
+        {
+            **{"operation": "all_reduce", "bytes": size, "times_weights": 1.0},
+            "seconds": [1e-3, 2e-3],
+        }
+        for size in (1024, 4096)
+    ],
+    "hosts": [
+        {
+            **{"host": "n1", "cpu": "a CPU", "cores": 2, "memory_gib": 8.0},
+            **{"os": "an OS", "kernel": "6.1", "gpu_driver": None, "gpu_links": []},
+            "gpus": [{"name": "a GPU", "memory_gib": 80.0}],
+            "nics": [{"name": "eth0", "model": None, "driver": "x", "gbit_s": 25}],
+        }
+    ],
+}
+
+
 def find_leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """Every place in a value, branches as well."""
     if path:
@@ -359,6 +390,10 @@ def test_any_change_gives_a_table_or_a_clear_no(layout: Layout, what: str) -> No
     files["profile"] = layout.attempt(PLANNED["id"], 1) / "profile/1/record.json"
     path = files[what]
     good = json.loads(path.read_text())
+    if what == "record":
+        good |= TOLD
+        for rank in good["ranks"]:
+            rank["details"] = {"ddp_timers": TIMERS}
     changes = [(p, v) for p in find_leaves(good) for v in (*VALUES, KeyError)]
     refusals = 0
     for place, new in random.Random(6).sample(changes, 150):

@@ -124,7 +124,7 @@ def _nic(nic: Mapping[str, Any]) -> str:
 
 def _gpu(gpu: Mapping[str, Any]) -> str:
     memory = gpu.get("memory_gib")
-    return gpu["name"] if memory is None else f"{gpu['name']}, {memory:.0f} GiB"
+    return str(gpu["name"]) if memory is None else f"{gpu['name']}, {memory:.0f} GiB"
 
 
 def _count(names: Iterable[str]) -> str:
