@@ -99,6 +99,7 @@ def finish(root: Path) -> None:
     os.chdir(root)
     from rankbench.project import open_run
     from rankbench.record import write_json
+    from rankbench.results.plots import ALWAYS
 
     run = open_run(
         {"experiment": "many.yaml"}, profile=Path("local_profile"), write=False
@@ -112,7 +113,7 @@ def finish(root: Path) -> None:
         write_json(run.layout.summary(cell.id), summary)
     for suffix in ("csv", "md", "html", "tex"):
         run.layout.table(suffix).touch()
-    for name in ("scaling", "phases", "curves"):
+    for name in ALWAYS:
         for suffix in ("svg", "png", "csv"):
             run.layout.plot(name, suffix).parent.mkdir(exist_ok=True)
             run.layout.plot(name, suffix).touch()
