@@ -5,15 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from rankbench import __version__, comparing, verifying
-from rankbench.invocation import DEFAULT_PROFILE
-from rankbench.project import DEFAULT_EXPERIMENT, Run, open_run
+from rankbench.invocation import DEFAULT_EXPERIMENT, DEFAULT_PROFILE, rerun_command
+from rankbench.project import Run, open_run
 from rankbench.record import Layout, read_attempt
 from rankbench.status import State, cells_to_rerun, find_jobs, find_state
 
@@ -206,10 +205,7 @@ def write_table(arguments: argparse.Namespace) -> int:
     """Write tables and plots; needs nothing but plan.json and the records."""
     from rankbench.results import plots, summary, table
 
-    given = arguments.results
-    layout = Layout(given) if given else _open(arguments).layout
-    if not layout.plan.exists():
-        raise ValueError(f"{layout.plan} is missing: no experiment was run here")
+    layout = _find_results(arguments)
     found = summary.read(layout)
     table.build(layout, found)
     plots.build(layout, found)
@@ -261,21 +257,27 @@ def _open(
     return open_run(given, profile=Path(arguments.profile), write=True)
 
 
+def _find_results(arguments: argparse.Namespace) -> Layout:
+    """The result directory that is given, or that of the experiment."""
+    given = arguments.results
+    layout = Layout(given) if given else _open(arguments).layout
+    if not layout.plan.exists():
+        raise ValueError(f"{layout.plan} is missing: no experiment was run here")
+    return layout
+
+
 def _state_of(run: Run, cell_id: str) -> State:
     job = find_jobs(run.plan, Path()).get(cell_id)
     return find_state(run.plan, run.layout, run.plan.cells[cell_id], job)
 
 
 def _rerun_command(arguments: argparse.Namespace, cell_id: str) -> str:
-    """What measures a cell again; only what is not make's default is said."""
-    given = {"CELL": cell_id}
-    if arguments.experiment != DEFAULT_EXPERIMENT:
-        given["EXPERIMENT"] = arguments.experiment
-    if arguments.override is not None:
-        given["OVERRIDE"] = arguments.override
-    if arguments.profile != DEFAULT_PROFILE:
-        given["PROFILE"] = arguments.profile
-    return shlex.join(["make", "rerun", *(f"{k}={v}" for k, v in given.items())])
+    return rerun_command(
+        cell_id,
+        experiment=arguments.experiment,
+        override=arguments.override,
+        profile=arguments.profile,
+    )
 
 
 if __name__ == "__main__":

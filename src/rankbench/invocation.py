@@ -1,7 +1,11 @@
-"""How Snakemake was called: its own parser reads its own arguments, once, here."""
+"""How Snakemake was called: its own parser reads its own arguments, once, here.
+
+And how it is called to measure a cell again.
+"""
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stderr
@@ -9,6 +13,7 @@ from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 
+DEFAULT_EXPERIMENT = "config.yaml"
 DEFAULT_PROFILE = "local_profile"
 
 # Flags with which Snakemake looks, explains or tidies up, but runs no job.
@@ -78,3 +83,17 @@ def read_invocation(argv: Sequence[str] | None = None) -> Invocation:
     # Of several profiles the last that has site facts counts, as for any other key.
     profile = (with_site or named or [Path(DEFAULT_PROFILE)])[-1]
     return Invocation(profile, bool(arguments.dryrun), passive)
+
+
+def rerun_command(
+    cell_id: str, *, experiment: str, override: str | None, profile: str
+) -> str:
+    """What measures a cell again; only what is not make's default is said."""
+    given = {"CELL": cell_id}
+    if experiment != DEFAULT_EXPERIMENT:
+        given["EXPERIMENT"] = experiment
+    if override is not None:
+        given["OVERRIDE"] = override
+    if profile != DEFAULT_PROFILE:
+        given["PROFILE"] = profile
+    return shlex.join(["make", "rerun", *(f"{k}={v}" for k, v in given.items())])

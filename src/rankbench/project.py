@@ -17,6 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from rankbench.environ import keep_job
+from rankbench.invocation import DEFAULT_EXPERIMENT
 from rankbench.launch.code import freeze_code, rank_code_hash
 from rankbench.launch.gate import has_gate
 from rankbench.launch.images.store import Image, reason_to_make, request_image
@@ -43,7 +44,6 @@ from rankbench.record import (
 from rankbench.status import RERUN_WORDS, cells_to_rerun, find_jobs
 from rankbench.survey import survey_site
 
-DEFAULT_EXPERIMENT = "config.yaml"
 PLAN_VARIABLE = "RANKBENCH_PLAN"
 CONFIG_KEYS = ("experiment", "override", "only", "rerun")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -82,6 +83,21 @@ COLUMNS = tuple(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What is told of the cells beside their rows.
+
+    Attributes:
+        page: of pages alone: table.md has nothing that was not measured.
+        sections: below the table, in this order.
+        beside: files of their own, by name: the document, and all columns.
+    """
+
+    page: Sequence[Section]
+    sections: Sequence[Section]
+    beside: Mapping[str, tuple[Section | None, pd.DataFrame]]
+
+
 def build(layout: Layout, found: Found | None = None) -> None:
     """Write tables: functions of plan and records alone.
 
@@ -98,17 +114,36 @@ def build(layout: Layout, found: Found | None = None) -> None:
     """
     found = found or read(layout)
     results, summaries = found.results, found.summaries
-    title, study, rows = results.experiment, results.study, show_rows(summaries)
+    told = tell(layout, found)
+    title, rows = results.experiment, show_rows(summaries)
     notes = collect_notes(summaries)
+    texts = {
+        "csv": to_csv(make_table(results, summaries)),
+        "md": to_markdown(title, rows, notes, told.sections),
+        "html": to_html(title, rows, notes, [*told.page, *told.sections]),
+        "tex": to_latex(title, rows, notes),
+    }
+    for suffix, text in texts.items():
+        write_if_changed(layout.table(suffix), text.encode())
+    for name, (section, frame) in told.beside.items():
+        _write_beside(layout, title, name, section, frame)
+
+
+def tell(layout: Layout, found: Found) -> Told:
+    """Everything but the rows of the table.
+
+    Raises:
+        ValueError: a record is damaged; the message names it.
+    """
+    study, summaries = found.results.study, found.summaries
     models = intensity.find_intensities(summaries)
     timers = ddp_timers.make_frame(summaries)
     pipelines = pipeline.find_pipelines(summaries)
     sweeps = collectives.find_sweeps(summaries)
     bound = bounds.find_bounds(summaries, sweeps)
     setup = environment.find_environment(summaries)
-    profiled = profiles.load_profiles(layout, results.rows)
+    profiled = profiles.load_profiles(layout, found.results.rows)
     scattered = variance.make_frame(summaries)
-    # Below the table of the page and of table.md, in this order.
     told = [
         asked := reports.show(summaries),
         why := bounds.show(bound),
@@ -117,7 +152,7 @@ def build(layout: Layout, found: Found | None = None) -> None:
         training := epochs.show(summaries),
         waiting := loading.show(summaries),
         ratios := intensity.show(models, has_plot=bool(find_models(models, summaries))),
-        show_usage(results.rows),
+        show_usage(found.results.rows),
         timed := ddp_timers.show(timers),
         bubbles := pipeline.show(
             pipelines, has_plot=bool(find_microbatches(summaries))
@@ -125,19 +160,7 @@ def build(layout: Layout, found: Found | None = None) -> None:
         profiles.show(profiled),
         known_setup := environment.show(setup),
     ]
-    sections = [section for section in told if section]
-    # The page alone: table.md has nothing that was not measured here.
     known = published.show(study, summaries) if study else None
-    page = [known, *sections] if known else sections
-    texts = {
-        "csv": to_csv(make_table(results, summaries)),
-        "md": to_markdown(title, rows, notes, sections),
-        "html": to_html(title, rows, notes, page),
-        "tex": to_latex(title, rows, notes),
-    }
-    for suffix, text in texts.items():
-        write_if_changed(layout.table(suffix), text.encode())
-    # Files of their own, with all columns.
     beside = {
         "bounds": (why, bounds.make_frame(bound)),
         "collectives": (swept, collectives.make_frame(sweeps)),
@@ -158,8 +181,8 @@ def build(layout: Layout, found: Found | None = None) -> None:
         ),
         "variance": (spread, scattered),
     }
-    for name, (section, frame) in beside.items():
-        _write_beside(layout, title, name, section, frame)
+    sections = [section for section in told if section]
+    return Told([known] if known else [], sections, beside)
 
 
 def _write_beside(
