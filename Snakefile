@@ -7,6 +7,7 @@
 #   snakemake --profile local_profile --config only='strategy=ddp'       part of the matrix
 #   snakemake --profile local_profile --config rerun=CELL                one cell again
 #   snakemake --profile local_profile images                             only its images
+#   snakemake --profile local_profile publish                            a site to put on the web
 #   snakemake --profile slurm_profile                                    a cluster: docs/slurm.md
 #   snakemake --profile slurm_profile site_check                         is it as site.yaml says?
 from snakemake.utils import min_version
@@ -19,6 +20,7 @@ include: "workflow/rules/prepare.smk"
 include: "workflow/rules/images.smk"
 include: "workflow/rules/measure.smk"
 include: "workflow/rules/results.smk"
+include: "workflow/rules/publish.smk"
 include: "workflow/rules/site_check.smk"
 
 

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rankbench import __version__, comparing, verifying
+from rankbench import __version__, comparing, publishing, verifying
 from rankbench.invocation import DEFAULT_EXPERIMENT, DEFAULT_PROFILE, rerun_command
 from rankbench.project import Run, open_run
 from rankbench.record import Layout, read_attempt
@@ -74,6 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     table.set_defaults(command=write_table)
 
     comparing.add_command(commands)
+    _add_experiment(publishing.add_command(commands, find_results=_find_results))
     verifying.add_command(commands)
 
     differ = commands.add_parser(

@@ -238,6 +238,19 @@ def test_plan_and_records_alone_give_the_table_byte_for_byte(
         assert (target / path).read_bytes() == (source / path).read_bytes(), path
 
 
+def test_publish_writes_bundle_and_site_once(project) -> None:
+    project.experiment("name: nothing\nstrategy: dp\ntopology: 1x2\n")
+    done = project.snakemake(flags=("publish",))
+    assert done.returncode == 0, done.stdout
+    results = project.root / "results/nothing"
+    page = (results / "site/index.html").read_text()
+    assert "<title>nothing - rankbench</title>" in page
+    bundle = (results / "results.tar.zst").read_bytes()
+    assert (results / "site/results.tar.zst").read_bytes() == bundle
+    again = project.snakemake(flags=("publish",))
+    assert "Nothing to be done" in again.stdout
+
+
 def test_a_changed_default_makes_rows_stale(again) -> None:
     schema = again.root / "workflow/schemas/experiment.schema.yaml"
     text = schema.read_text()

@@ -287,3 +287,27 @@ def write_example(root: Path) -> Layout:
     write_launch(layout, crashed, 3, status="crashed", reason="rank 1 ended by SIGSEGV")
     write_launches(layout, old, cell_hash="0" * 16)
     return layout
+
+
+def write_many(root: Path, cells: int) -> Layout:
+    """Cells with six launches each; of every ten one cannot run and one has crashed."""
+    strategies = ("ddp", "fsdp", "zero1", "mp")
+    topologies = ("1x1", "1x2", "1x4", "2x4", "4x4")
+    planned = []
+    for i in range(cells):
+        group, at = divmod(i, len(strategies) * len(topologies))
+        strategy, topology = strategies[at // 5], topologies[at % 5]
+        cell = make_cell(strategy, topology, learning_rate=round(1e-4 * (group + 1), 4))
+        infeasible = "needs 2 CUDA devices; this machine has 0" if i % 10 == 9 else None
+        suffix = f".learning_rate={cell.learning_rate:g}"
+        planned.append(plan_cell(cell, suffix=suffix, infeasible=infeasible))
+    layout = write_plan(root, planned)
+    for i, one in enumerate(planned):
+        if i % 10 == 4:
+            write_launch(
+                layout, one, status="crashed", reason="rank 1 ended by SIGSEGV"
+            )
+        elif not one["infeasible"]:
+            devices = Topology.parse(one["cell"]["topology"]).devices
+            write_launches(layout, one, rate=800.0 * devices**0.9)
+    return layout
