@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from allocations import Site
+from logins import SITE_FILE, Snakemake
 from pretend_cluster import Cluster
 from pretend_down import down
 from pretend_host import PretendError
 from pretend_up import check_machine, up
 
-from conftest import copy_project
+from conftest import copy_project, find_images
 
 USER = os.environ.get("PRETEND_USER", "rankbench")
+IMAGES = ("gloo-cpu", "mpi-cpu")
 
 
 @pytest.fixture(scope="session")
@@ -76,3 +79,62 @@ def site(
     for path in (root, *root.rglob("*")):
         shutil.chown(path, USER)
     return Site(cluster, project, python)
+
+
+@pytest.fixture(scope="session")
+def images(shared: Path) -> Path:
+    """Built images, in a folder that the hosts see."""
+    folder = find_images(*IMAGES)
+    # A host has a /tmp of its own, and the user keeps notes beside the images.
+    place = shared / "images"
+    place.mkdir(mode=0o777)
+    place.chmod(0o777)
+    for name in IMAGES:
+        for suffix in ("sif", "json"):
+            shutil.copy(folder / f"{name}.{suffix}", place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def profile(site: Site) -> Path:
+    """The Slurm profile of the project, with the facts of the pretend cluster."""
+    folder = site.project.root / "slurm_profile"
+    (folder / "site.yaml").write_text(SITE_FILE)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(site: Site, profile: Path) -> Callable[..., subprocess.Popen[str]]:
+    """Start a command of this Python's environment as the user, in the project."""
+    beside = Path(site.python).parent
+    variables = {
+        "PYTHONPATH": str(site.project.root / "src"),
+        "PATH": f"{beside}:{os.environ['PATH']}",
+        "SNAKEMAKE_PROFILE": profile.name,
+    }
+
+    def start(*argv: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            site.cluster.command((site.python, "-m", *argv), variables),
+            cwd=site.project.root,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    return start
+
+
+@pytest.fixture(scope="module")
+def snakemake(run: Callable[..., subprocess.Popen[str]]) -> Snakemake:
+    """Run Snakemake to its end; what it said."""
+
+    def go(*argv: str, status: int = 0) -> str:
+        process = run("snakemake", *argv)
+        said, _ = process.communicate(timeout=600)
+        assert process.returncode == status, said
+        return said
+
+    return go

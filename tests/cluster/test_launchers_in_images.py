@@ -9,11 +9,7 @@ from pathlib import Path
 import pytest
 from allocations import Site
 
-from conftest import find_images
-
 pytestmark = pytest.mark.cluster
-
-IMAGES = ("gloo-cpu", "mpi-cpu")
 
 EXPERIMENT = """
 name: inside
@@ -49,20 +45,6 @@ steps: 3
 gate: false
 time_limit: 300
 """
-
-
-@pytest.fixture(scope="module")
-def images(shared: Path) -> Path:
-    """Built images, in a folder that the hosts see."""
-    folder = find_images(*IMAGES)
-    # A host has a /tmp of its own, and the user keeps notes beside the images.
-    place = shared / "images"
-    place.mkdir(mode=0o777)
-    place.chmod(0o777)
-    for name in IMAGES:
-        for suffix in ("sif", "json"):
-            shutil.copy(folder / f"{name}.{suffix}", place)
-    return place
 
 
 def test_every_backend_across_hosts(site: Site, images: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import signal
 import subprocess
@@ -11,20 +10,11 @@ from pathlib import Path
 
 import pytest
 from allocations import Site
+from logins import SITE_FILE, Snakemake, queue, table_of
 from pretend_host import INTERFACE, wait_until
 
 pytestmark = pytest.mark.cluster
 
-SITE_FILE = f"""
-scheduler: slurm
-software: native
-nodes: 2
-device: cpu
-cores: 1
-memory: 2000
-partition: pretend
-interface: {INTERFACE}
-"""
 ONE, TWO = "ddp.gloo.1x1.lenet.digits", "ddp.gloo.2x1.lenet.digits"
 # Two cells of one launch each, which is short.
 SHORT = """
@@ -37,73 +27,40 @@ gate: false
 time_limit: 120
 """
 
-Snakemake = Callable[..., str]
-
 
 @pytest.fixture(scope="module")
-def profile(site: Site) -> Path:
-    """The profile of the project, with the facts of the pretend cluster."""
-    folder = site.project.root / "slurm_profile"
-    (folder / "site.yaml").write_text(SITE_FILE)
-    return folder
-
-
-@pytest.fixture
-def run(site: Site, profile: Path) -> Callable[..., subprocess.Popen[str]]:
-    """Start a command of this Python's environment as the user, in the project."""
-    beside = Path(site.python).parent
-    variables = {
-        "PYTHONPATH": str(site.project.root / "src"),
-        "PATH": f"{beside}:{os.environ['PATH']}",
-        "SNAKEMAKE_PROFILE": profile.name,
-    }
-
-    def start(*argv: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            site.cluster.command((site.python, "-m", *argv), variables),
-            cwd=site.project.root,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-
-    return start
-
-
-@pytest.fixture
-def snakemake(run: Callable[..., subprocess.Popen[str]]) -> Snakemake:
-    """Run Snakemake to its end; what it said."""
-
-    def go(*argv: str, status: int = 0) -> str:
-        process = run("snakemake", *argv)
-        said, _ = process.communicate(timeout=300)
-        assert process.returncode == status, said
-        return said
-
-    return go
-
-
-def table_of(site: Site, name: str) -> dict[str, dict[str, str]]:
-    with open(site.project.root / f"results/{name}/table.csv") as file:
-        return {row["cell"]: row for row in csv.DictReader(file)}
-
-
-def queue(site: Site, *options: str) -> list[str]:
-    """Jobs of the user as the documentation shows them."""
-    asked = ("squeue", "--me", "--noheader", "--format=%i %T %N %k", *options)
-    return site.cluster.run(*asked).splitlines()
-
-
-def test_experiment_to_a_table(site: Site, snakemake: Snakemake) -> None:
+def short(site: Site, snakemake: Snakemake) -> tuple[str, str]:
+    """An experiment that has been measured: how Snakemake is asked for it."""
     site.project.experiment("name: short" + SHORT, "short.yaml")
     given = ("--config", "experiment=short.yaml")
-    preview = snakemake("-n", *given)
-    assert "2 jobs; the longest may take 5 minutes: " in preview
-    assert not (site.project.root / "results/short").exists()
-
     snakemake(*given)
+    return given
+
+
+def jobs(site: Site) -> dict[str, str]:
+    """Every job that the controller has not forgotten yet: number -> state, comment."""
+    return dict(line.split(maxsplit=1) for line in queue(site, "--states=all"))
+
+
+def files_of(site: Site, cell: str) -> dict[Path, tuple[int, bytes]]:
+    """All that there is of a cell: when it was written, and what."""
+    found = (site.project.root / "results/short").glob(f"*/{cell}*")
+    files = [file for top in found for file in (top, *top.rglob("*")) if file.is_file()]
+    return {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in files}
+
+
+def test_preview_tells_jobs_and_writes_nothing(
+    site: Site, snakemake: Snakemake
+) -> None:
+    site.project.experiment("name: preview" + SHORT, "preview.yaml")
+    preview = snakemake("-n", "--config", "experiment=preview.yaml")
+    assert "2 jobs; the longest may take 5 minutes: " in preview
+    assert not (site.project.root / "results/preview").exists()
+
+
+def test_experiment_to_a_table(
+    site: Site, short: tuple[str, str], snakemake: Snakemake
+) -> None:
     table = table_of(site, "short")
     assert {row["status"] for row in table.values()} == {"ok"}, table
     records = site.records("short")
@@ -111,20 +68,36 @@ def test_experiment_to_a_table(site: Site, snakemake: Snakemake) -> None:
     assert [rank["host"] for rank in two["ranks"]] == two["launcher"]["hosts"]
     assert len(set(two["launcher"]["hosts"])) == 2
     comment = f"rule_cell_wildcards_short_{TWO}"
-    number, state, *_ = next(
-        line for line in queue(site, "--states=all") if line.endswith(comment)
-    ).split()
-    assert (number, state) == (two["job_id"], "COMPLETED")
-    known = site.cluster.run("scontrol", "show", "job", number)
+    assert jobs(site)[two["job_id"]].startswith("COMPLETED")
+    assert jobs(site)[two["job_id"]].endswith(comment)
+    known = site.cluster.run("scontrol", "show", "job", two["job_id"])
     for expected in ("NumNodes=2", "NumTasks=2", "TimeLimit=00:05:00", "Requeue=0"):
         assert expected in known
     assert "MinMemoryNode=2000M" in known
 
-    # What is there is not measured again, and needs no job.
-    jobs = queue(site, "--states=all")
-    assert "0 to measure, 2 measured" in snakemake(*given)
-    assert site.records("short") == records
-    assert queue(site, "--states=all") == jobs
+
+def test_rerun_of_a_cell_touches_that_cell_only(
+    site: Site, short: tuple[str, str], snakemake: Snakemake
+) -> None:
+    before, other = jobs(site), files_of(site, ONE)
+    assert other
+    snakemake(*short, f"rerun={TWO}")
+    (new,) = jobs(site).keys() - before.keys()
+    assert jobs(site)[new].endswith(f"rule_cell_wildcards_short_{TWO}")
+    assert files_of(site, ONE) == other
+    attempts = {cell: row["attempt"] for cell, row in table_of(site, "short").items()}
+    assert attempts == {ONE: "1", TWO: "2"}
+
+
+def test_what_is_measured_needs_no_job_though_scripts_of_the_results_change(
+    site: Site, short: tuple[str, str], snakemake: Snakemake
+) -> None:
+    before = jobs(site), files_of(site, ONE), files_of(site, TWO)
+    for name in ("plots.py", "table.py"):
+        with open(site.project.root / "src/rankbench/results" / name, "a") as script:
+            script.write("\n# changed\n")
+    assert "0 to measure, 2 measured" in snakemake(*short)
+    assert (jobs(site), files_of(site, ONE), files_of(site, TWO)) == before
 
 
 def test_lost_session_is_waited_for_and_nothing_is_measured_twice(
