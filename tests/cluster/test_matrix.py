@@ -1,0 +1,44 @@
+"""The matrix that a cluster has to carry, each cell in its image, by Snakemake."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from allocations import Site
+from logins import Snakemake, table_of, with_images
+
+pytestmark = pytest.mark.cluster
+
+MATRIX = Path(__file__).with_name("matrix.yaml")
+# Over hosts with several ranks each; the others are in test_launchers_in_images.py.
+CHOSEN = "strategy=zero1,gpipe,rpc_pmp,fsdp backend=gloo,tensorpipe topology=2x2"
+
+
+def test_part_of_the_matrix_in_its_images(
+    site: Site, images: Path, profile: Path, snakemake: Snakemake
+) -> None:
+    site.project.experiment(MATRIX.read_text(), MATRIX.name)
+    (profile / "site.yaml").write_text(with_images(images))
+    snakemake("--config", f"experiment={MATRIX.name}", f"only={CHOSEN}")
+    table = table_of(site, "matrix")
+    chosen = {
+        cell: row
+        for cell, row in table.items()
+        if row["strategy"] in ("zero1", "gpipe", "rpc_pmp", "fsdp")
+        and row["backend"] in ("gloo", "tensorpipe")
+        and row["topology"] == "2x2"
+    }
+    assert len(chosen) == 4
+    assert {row["status"] for row in chosen.values()} == {"ok"}, chosen
+    assert all("oversubscribed" in row["marks"] for row in chosen.values())
+    for row in (row for cell, row in table.items() if cell not in chosen):
+        assert row["status"] in ("not-run", "unsupported")
+        assert row["reason"]
+    records = site.records("matrix")
+    assert records.keys() == chosen.keys()
+    for (record,) in records.values():
+        assert record["image"]["name"] == "gloo-cpu"
+        assert record["gate"]["status"] == "ok"
+        hosts = [rank["host"] for rank in record["ranks"]]
+        assert hosts == [host for host in record["launcher"]["hosts"] for _ in range(2)]
