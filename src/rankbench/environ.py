@@ -102,8 +102,8 @@ def _place_of_task(environ: Mapping[str, str]) -> Place:
 
 
 def read_node(environ: Mapping[str, str] = os.environ) -> int:
-    """Number of this host among those of the Slurm step; 0 outside of one."""
-    return int(environ.get("SLURM_NODEID", 0))
+    """Number of this host in the Slurm step, or in the job array; 0 outside of both."""
+    return int(environ.get("SLURM_ARRAY_TASK_ID", environ.get("SLURM_NODEID", 0)))
 
 
 class Job(NamedTuple):

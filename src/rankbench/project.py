@@ -88,6 +88,15 @@ class Run:
         """The files that say that the chosen cells have been measured."""
         return [str(self.layout.summary(cell.id)) for cell in self.feasible]
 
+    def job_arrays(self) -> list[str]:
+        """Cells whose hosts are tasks of a job array: they have no job of their own."""
+        launchers = load_catalog().launchers
+        return [
+            cell.id
+            for cell in self.plan.feasible
+            if launchers[cell.cell.launcher]["per"] == "array"
+        ]
+
     def prepared_data(self) -> list[str]:
         """Data files that the chosen cells read."""
         return self._data_of(self.feasible)

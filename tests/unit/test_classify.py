@@ -382,6 +382,13 @@ def test_exception_is_named_from_the_real_log() -> None:
     )
 
 
+def test_a_job_array_that_does_not_start_in_time() -> None:
+    said = "not started within 60 s: of 3 tasks 1 (Resources), 2 (Priority)"
+    log = f"job array 12: 3 tasks\n{said}\n"
+    finding = classify(ending(launcher="job_array", returncode=1, log=log))
+    assert (finding.status, finding.reason) == ("timeout", f"job array {said}")
+
+
 @pytest.mark.parametrize(
     ("log", "line"),
     [

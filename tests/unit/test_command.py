@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # where it is run by hand
 from factories import make_cell
 from rankbench.launch.command import Command, build_command, make_start
 from rankbench.launch.environment import SOURCE
+from rankbench.launch.job_array import ArrayRequest
 from rankbench.launch.slurm import Allocation
 from rankbench.launch.task import Task
 from rankbench.matrix.catalog import load_catalog
@@ -38,10 +39,20 @@ BACKENDS = {
 }
 
 
-def make_task(launcher: str, topology: str, backend: str = "gloo", **changes) -> Task:
+def make_task(
+    launcher: str,
+    topology: str,
+    backend: str = "gloo",
+    init_method: str = "env",
+    **changes,
+) -> Task:
     strategy = "horovod" if launcher in ("horovodrun", "hydra") else "ddp"
     cell = make_cell(
-        strategy=strategy, launcher=launcher, topology=topology, backend=backend
+        strategy=strategy,
+        launcher=launcher,
+        topology=topology,
+        backend=backend,
+        init_method=init_method,
     )
     shape = shape_of(cell, load_catalog().strategies[strategy])
     nodes = shape.nodes
@@ -87,6 +98,7 @@ def render(title: str, task: Task) -> Iterator[str]:
     if told:
         yield " ".join(f"{name}={value}" for name, value in told.items()) + " \\"
     line = shlex.join(command.argv).replace(str(SOURCE), "/src")
+    line = line.replace(sys.executable, "/venv/python")
     # A line for each of the three that stand around each other.
     for word in ("apptainer ", "/images/gloo.sif "):
         line = line.replace(f" {word}", f" \\\n    {word}")
@@ -100,6 +112,9 @@ def render_all() -> str:
     for launcher, needs in load_catalog().launchers.items():
         for backend in BACKENDS.get(launcher, ("gloo",)):
             name = f"{launcher} {backend}"
+            if needs["per"] == "array":
+                lines += render_array(launcher)
+                continue
             if needs["scheduler"] is None:
                 for topology in TOPOLOGIES[:2]:
                     task = make_task(launcher, topology, backend, allocation=None)
@@ -111,6 +126,22 @@ def render_all() -> str:
                 task = make_task(launcher, topology, backend, image=IMAGE)
                 lines += render(f"{name} {topology}, image", task)
     return "\n".join(lines)
+
+
+def render_array(launcher: str) -> Iterator[str]:
+    """Nothing is known of its hosts, and there is no job yet."""
+    for topology in TOPOLOGIES[2:]:
+        request = ArrayRequest(2, 600, ("--nodes=1", "--exclusive"))
+        for where, image in (("", None), (", image", IMAGE)):
+            task = make_task(
+                launcher,
+                topology,
+                init_method="file",
+                allocation=None,
+                array=request,
+                image=image,
+            )
+            yield from render(f"{launcher} {topology}{where}", task)
 
 
 def test_commands_are_the_golden_ones() -> None:

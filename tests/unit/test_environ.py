@@ -123,6 +123,8 @@ def test_job() -> None:
     assert step_id(SRUN) == "3"
     assert read_node(SRUN) == 1
     assert read_node({}) == 0
+    # Each task of an array is a job of one host, the first of its own.
+    assert read_node({"SLURM_ARRAY_TASK_ID": "2", "SLURM_NODEID": "0"}) == 2
 
 
 def test_srun_finds_its_job_and_no_options() -> None:

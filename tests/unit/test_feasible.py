@@ -130,6 +130,11 @@ NCCL = {"backend": "nccl", **GPU}
             "srun is a part of slurm; this site has none (scheduler: slurm)",
         ),
         (
+            {"launcher": "job_array", "topology": "2x1"},
+            make_site(nodes=2),
+            "job_array does not know its hosts beforehand: init_method: file",
+        ),
+        (
             {"topology": "1x3"},
             make_site(),
             "1x3 needs 3 cores on each host; this site has 2 "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,13 @@ from typing import Any
 import pytest
 
 from factories import backends_of, make_site, read_plan_of
-from rankbench.launch.job import OVERHEAD, Resources, job_resources, job_seconds
+from rankbench.launch.job import (
+    OVERHEAD,
+    Resources,
+    array_request,
+    job_resources,
+    job_seconds,
+)
 from rankbench.matrix.site import Site
 
 pytestmark = pytest.mark.unit
@@ -160,6 +167,26 @@ def test_oversubscribed_cells_ask_for_what_there_is(
 def test_shared_hosts_only_if_the_site_says_so(tmp_path: Path) -> None:
     site = make_site(scheduler="slurm", cores=8, exclusive=False)
     assert "--exclusive" not in sbatch_line(resources_of(tmp_path, site, "1x2"))
+
+
+def test_each_host_of_a_job_array_is_a_job_of_its_own(tmp_path: Path) -> None:
+    text = "name: x\nstrategy: ddp\ntopology: 3x2"
+    site = dataclasses.replace(GPU_SITE, nodes=3)
+    (planned,) = read_plan_of(tmp_path, text, site).feasible
+    request = array_request(
+        planned.cell,
+        planned.shape,
+        site.to_dict(),
+        time_limit=600,
+        start_within=60,
+        comment="a cell",
+    )
+    assert (request.tasks, request.start_within) == (3, 60)
+    assert " ".join(request.options) == (
+        "--nodes=1 --ntasks=1 --cpus-per-task=32 --time=14 --mem=240000"
+        " --gres=gpu:a100:2 --partition=gpu --account=physics --qos=short"
+        " --job-name=rankbench --comment=a cell --no-requeue --exclusive"
+    )
 
 
 def test_nothing_is_asked_of_a_machine_without_slurm(tmp_path: Path) -> None:

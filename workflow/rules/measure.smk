@@ -6,6 +6,11 @@
 ANY_LAYOUT = Layout(LAYOUT.root.with_name("{experiment}"))
 
 
+def any_of(cells):
+    """What matches one of them; nothing if there is none."""
+    return "|".join(map(re.escape, cells)) or "(?!)"
+
+
 def get_inputs(wildcards):
     """Request, data and image of a cell."""
     return RUN.inputs_of(wildcards.cell)
@@ -65,3 +70,13 @@ rule cell:
     shell:
         "exec {params.python:q} -m rankbench.launch {params.results:q}"
         " {wildcards.cell:q} --log {log:q}"
+
+
+# Its hosts are jobs of their own, which its supervisor submits from here.
+use rule cell as cell_of_job_array with:
+    wildcard_constraints:
+        cell=any_of(RUN.job_arrays()),
+    localrule: True
+
+
+ruleorder: cell_of_job_array > cell

@@ -34,6 +34,8 @@ _OOM_OF_STEP = re.compile(
     r"(?:oom[-_]kill event|exceeded .*memory limit)",
     re.MULTILINE | re.IGNORECASE,
 )
+# What launch/job_array.py prints.
+_NOT_STARTED = re.compile(r"^not started within .*$", re.MULTILINE)
 # What Apptainer prints before anything runs, and what its exit code makes of srun.
 _NO_CONTAINER = re.compile(r"^FATAL: +(.+)$", re.MULTILINE)
 _WHERE = re.compile(
@@ -107,6 +109,8 @@ def classify(ending: Ending) -> Finding:
     if _OOM_OF_STEP.search(ending.log):
         limit = "at the memory limit of the job"
         return Finding("oom", f"Slurm ended {_who(ending)} {limit}")
+    if late := _NOT_STARTED.search(ending.log):
+        return Finding("timeout", f"job array {late[0]}")
     if ending.stopped == "timeout":
         limit = f"time limit of {ending.time_limit:g} s reached"
         return Finding("timeout", f"{limit}: {ending.progress}")

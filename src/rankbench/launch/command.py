@@ -51,7 +51,7 @@ def make_start(task: Task, *, python: str = sys.executable) -> Start:
         spec=task.work / "launch.json",
         backend=task.cell.backend,
         shares_cores=_shares_cores(task),
-        hosts=job.hosts if job else ("localhost",),
+        hosts=_hosts_of(task),
         address=job.hosts[0] if job and spread else LOOPBACK,
         port=job.port(task.number) if job else 0,
         interface=task.interface,
@@ -93,6 +93,9 @@ def build_command(
             shares_cores=_shares_cores(task),
         )
         argv, outer = [*step, *argv], {**outer, **for_srun(inherited)}
+    if task.array is not None:
+        argv = task.array.argv(argv, logs=task.work)
+        outer = {**outer, **for_srun(inherited)}
     return Command(argv, env, outer)
 
 
@@ -110,6 +113,13 @@ def _in_image(task: Task, image: Path, argv: list[str]) -> list[str]:
         home=home_of(task),
         gpus=task.cell.device == "cuda",
     )
+
+
+def _hosts_of(task: Task) -> tuple[str, ...]:
+    """Hosts, as far as they are known before the launch."""
+    if task.array is not None:
+        return ()
+    return task.allocation.hosts if task.allocation else ("localhost",)
 
 
 def _shares_cores(task: Task) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rankbench.cell import Cell, Shape, Topology
+from rankbench.launch.job_array import ArrayRequest
 
 # Beside its launches: two starts of Snakemake, a look at the image, the summary.
 OVERHEAD = 180.0  # seconds
@@ -73,6 +74,43 @@ def _ask(
         "slurm_extra": " ".join(extra),
     }
     return {name: value for name, value in asked.items() if value is not None}
+
+
+def array_request(
+    cell: Cell,
+    shape: Shape,
+    site: Mapping[str, Any],
+    *,
+    time_limit: float,
+    start_within: float,
+    comment: str,
+) -> ArrayRequest:
+    """What a launch asks for whose hosts are tasks of a job array.
+
+    Args:
+        time_limit: seconds of a launch.
+        start_within: seconds within which all tasks must have started.
+        comment: what the queue shows.
+    """
+    # The first may wait so long for the last.
+    seconds = job_seconds(1, time_limit=start_within + time_limit, mean=None)
+    asked = _ask(site, 1, 1, _gres(cell, site), seconds)
+    values = {
+        "--nodes": 1,
+        "--ntasks": 1,
+        "--cpus-per-task": asked["cpus_per_task"],
+        "--time": asked["runtime"],
+        "--mem": asked["mem_mb"] or None,
+        "--gres": asked.get("gres"),
+        "--partition": asked.get("slurm_partition"),
+        "--account": asked.get("slurm_account"),
+        "--qos": asked.get("qos"),
+        "--job-name": "rankbench",
+        "--comment": comment,
+    }
+    options = [f"{name}={value}" for name, value in values.items() if value is not None]
+    options += ["--no-requeue", *(["--exclusive"] if site["exclusive"] else [])]
+    return ArrayRequest(shape.nodes, start_within, tuple(options))
 
 
 def job_seconds(launches: int, *, time_limit: float, mean: float | None) -> float:

@@ -13,6 +13,12 @@ from pathlib import Path
 # workflow/rules/measure.smk.
 _COMMENT = "rule_cell_wildcards_{experiment}_{cell}"
 
+
+def comment_of(experiment: str, cell: str) -> str:
+    """What the queue shows of a job that measures a cell."""
+    return _COMMENT.format(experiment=experiment, cell=cell)
+
+
 _FORMAT = "%i|%T|%N|%r|%Z|%k"
 _ASK_SECONDS = 30.0
 _WAIT_SECONDS = 5.0
@@ -63,7 +69,7 @@ def parse_queue(
     said: str, experiment: str, folder: str, cells: Iterable[str]
 ) -> list[CellJob]:
     """The jobs among the lines of squeue that are those of `read_queue`."""
-    of = {_COMMENT.format(experiment=experiment, cell=cell): cell for cell in cells}
+    of = {comment_of(experiment, cell): cell for cell in cells}
     found = []
     for line in said.splitlines():
         job, state, hosts, why, where, comment = line.split("|", maxsplit=5)

@@ -20,8 +20,11 @@ from rankbench.launch.code import describe_code
 from rankbench.launch.gate import has_gate
 from rankbench.launch.images.checks import check_runs
 from rankbench.launch.images.verify import check_file, read_image
+from rankbench.launch.job import array_request
+from rankbench.launch.launchers import find_launcher, is_array
 from rankbench.launch.machine import machine_to_itself
 from rankbench.launch.pace import Out, Pace
+from rankbench.launch.queue import comment_of
 from rankbench.launch.requests import Request, read_request
 from rankbench.launch.signs import Stop
 from rankbench.launch.slurm import read_allocation
@@ -109,7 +112,21 @@ class _Attempt:
         self._plan, self._entry, self._project = plan, entry, project
         shape = Shape(**entry["shape"])
         slurm = plan["site"]["scheduler"] == "slurm"
-        self._allocation = read_allocation(shape) if slurm else None
+        self.time_limit: float = plan["experiment"]["time_limit"]
+        self._array = self._allocation = None
+        if is_array(find_launcher(cell.launcher)):
+            self._array = array_request(
+                cell,
+                shape,
+                plan["site"],
+                time_limit=self.time_limit,
+                start_within=plan["experiment"]["start_within"],
+                comment=comment_of(plan["experiment"]["name"], entry["id"]),
+            )
+            # Time in the queue counts.
+            self.time_limit += self._array.start_within
+        elif slurm:
+            self._allocation = read_allocation(shape)
         self._code = describe_code()
 
     def check_image(self) -> None:
@@ -155,7 +172,7 @@ class _Attempt:
             wanted=series.wanted,
             directory=directory.resolve(),
             data_dir=(self._project / site["data_dir"]).resolve(),
-            time_limit=self._plan["experiment"]["time_limit"],
+            time_limit=self.time_limit,
             threads=_threads(shape, site),
             backend_logs=self._plan["experiment"]["backend_logs"],
             save_model=self._plan["experiment"]["save_model"],
@@ -166,6 +183,7 @@ class _Attempt:
             image=self.image,
             allocation=self._allocation,
             interface=site["interface"],
+            array=self._array,
         )
 
 

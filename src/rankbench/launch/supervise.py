@@ -20,6 +20,7 @@ from rankbench.launch.command import build_command, home_of, make_start
 from rankbench.launch.devices import Devices, open_devices
 from rankbench.launch.gate import judge_gate
 from rankbench.launch.hostfiles import hostfile
+from rankbench.launch.job_array import read_job
 from rankbench.launch.launchers import Start, find_launcher
 from rankbench.launch.progress import ProgressFile
 from rankbench.launch.reports import merge_reports, merge_steps, read_reports
@@ -115,6 +116,8 @@ def run_launch(task: Task, stop: Stop) -> Record:
         "env": command.env,
         "hosts": list(start.hosts),
     }
+    if task.array:
+        record["job_id"] = read_job(text)
     record |= results
     if finding.status == "ok":
         record.setdefault("seconds", {})["launch"] = time.monotonic() - clock
@@ -136,7 +139,8 @@ def _write_inputs(task: Task, start: Start) -> None:
 
 def _beating(task: Task) -> Heartbeat:
     """The heartbeat of a launch, such that its hosts see it."""
-    return Heartbeat(task.work / "heartbeat", shared=task.allocation is not None)
+    shared = task.allocation is not None or task.array is not None
+    return Heartbeat(task.work / "heartbeat", shared=shared)
 
 
 def _describe(image: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Cell, Shape
+from rankbench.launch.job_array import ArrayRequest
 from rankbench.launch.slurm import Allocation
 
 
@@ -21,6 +22,7 @@ class Task:
         image: what the ranks run in: name, file, recipe, sha256; None for no image.
         allocation: the hosts of the Slurm job; None for this host, without Slurm.
         interface: the network interface between hosts; None leaves it to libraries.
+        array: where each host is a task of a job array that is still to be submitted.
     """
 
     experiment: str
@@ -46,6 +48,7 @@ class Task:
     image: Mapping[str, Any] | None = None
     allocation: Allocation | None = None
     interface: str | None = None
+    array: ArrayRequest | None = None
 
     @property
     def work(self) -> Path:

@@ -55,7 +55,8 @@ MODEL_DEFAULTS: dict[str, Any] = {
 
 # What a launcher has unless its `NEEDS` says otherwise.
 LAUNCHER_DEFAULTS: dict[str, Any] = {
-    "per": "host",  # what its command is run for: each host, or each rank
+    # What its command is run for: each host, each rank, or each task of a job array.
+    "per": "host",
     "scheduler": None,  # what it is a part of
     "program": None,  # what must be installed beside torch
     "runtimes": ["process_group", "rpc"],

@@ -172,6 +172,7 @@ def make_plan(
         "launches": values["launches"],
         "time_limit": values["time_limit"],
         "interleave": values["interleave"],
+        "start_within": values["start_within"],
         "gate": values["gate"],
         "profile": values["profile"],
         "save_model": values["save_model"],

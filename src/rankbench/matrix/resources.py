@@ -41,6 +41,8 @@ def _launcher(q: Question) -> str | None:
     if q.cell.backend not in needs["backends"]:
         return f"{name} cannot start ranks that meet over {q.cell.backend}"
     method = q.cell.init_method
+    if "env" not in needs["init_methods"] and method == "env":
+        return f"{name} does not know its hosts beforehand: init_method: file"
     if method not in needs["init_methods"]:
         return f"init_method {method} needs the manual launcher; {name} has its own"
     if needs["program"]:

@@ -87,7 +87,8 @@ class Launcher(Protocol):
     environment that the launcher wants.
 
     In a Slurm job the command runs once on each host, at the same time; with
-    ``NEEDS["per"] == "rank"`` once for each rank.
+    ``NEEDS["per"] == "rank"`` once for each rank. With ``"array"`` it runs once on each
+    host too, which is then a task of a job array.
     """
 
     def build_argv(self, start: Start) -> list[str]:
@@ -106,6 +107,11 @@ def variables_of(launcher: Launcher, start: Start) -> dict[str, str]:
 def is_per_rank(launcher: Launcher) -> bool:
     """Whether its command is that of a single rank."""
     return getattr(launcher, "NEEDS", {}).get("per") == "rank"
+
+
+def is_array(launcher: Launcher) -> bool:
+    """Whether each host is a task of a job array, which is yet to be submitted."""
+    return getattr(launcher, "NEEDS", {}).get("per") == "array"
 
 
 def find_launcher(name: str) -> Launcher:
