@@ -1,0 +1,83 @@
+"""Rows of studies that want more than two hosts, or hosts one by one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from allocations import Site
+from logins import SITE_FILE, Snakemake, queue, table_of
+from pretend_host import wait_until
+
+pytestmark = pytest.mark.cluster
+
+FOUR_HOSTS = SITE_FILE.replace("nodes: 2", "nodes: 4")
+# As studies have them, with a smaller model: DDP over four hosts, and demo 3 of study
+# 002, whose processes drive two devices each, by hand and by its job script.
+ROWS = """
+name: rows
+model: lenet
+oversubscribe: true
+launches: 1
+steps: 3
+gate: false
+time_limit: 300
+blocks:
+  - {strategy: ddp, topology: 4x1}
+  - {strategy: ddp_dp, topology: 3x2, launcher: manual, init_method: file}
+  - {strategy: ddp_dp, topology: 2x2, launcher: job_array, init_method: file}
+"""
+# An array of two where all hosts but one are taken.
+LATE = """
+name: late
+strategy: ddp
+model: lenet
+topology: 2x1
+launcher: job_array
+init_method: file
+launches: 1
+steps: 3
+gate: false
+time_limit: 60
+start_within: 4
+"""
+
+
+@pytest.fixture(autouse=True)
+def four_hosts(profile: Path) -> None:
+    (profile / "site.yaml").write_text(FOUR_HOSTS)
+
+
+def test_rows_over_more_hosts_and_as_a_job_array(
+    site: Site, snakemake: Snakemake
+) -> None:
+    site.project.experiment(ROWS, "rows.yaml")
+    snakemake("--config", "experiment=rows.yaml")
+    table = table_of(site, "rows")
+    topologies = [row["topology"] for row in table.values()]
+    assert topologies == ["4x1", "3x2", "2x2"]
+    reasons = {row["reason"] for row in table.values() if row["status"] != "ok"}
+    assert not reasons
+    for cell, (record,) in site.records("rows").items():
+        hosts = [rank["host"] for rank in record["ranks"]]
+        assert len(set(hosts)) == len(hosts) == int(table[cell]["topology"][0])
+        assert record["job_id"]
+
+
+def test_a_job_array_that_does_not_start_in_time_says_which_tasks(
+    site: Site, snakemake: Snakemake
+) -> None:
+    site.project.experiment(LATE, "late.yaml")
+    hold = ("sbatch", "--parsable", "--nodes=3", "--exclusive", "--output=/dev/null")
+    taken = site.cluster.run(*hold, "--wrap=sleep 600").strip()
+    try:
+        snakemake("--config", "experiment=late.yaml")
+    finally:
+        site.cluster.run("scancel", taken)
+    (row,) = table_of(site, "late").values()
+    assert row["status"] == "timeout"
+    assert row["reason"] == (
+        "job array not started within 4 s: of 2 tasks 1 (Resources)"
+    )
+    assert not [job for job in queue(site) if "_late_" in job]
+    wait_until(lambda: not site.processes(), 20, "nothing left")
