@@ -1,4 +1,4 @@
-"""Ratios of paired measurements, with a distribution-free interval."""
+"""Paired measurements: medians with a distribution-free interval."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from scipy import stats
 
 
-def median_of_ratios(ratios: Sequence[float]) -> tuple[float, float, float]:
-    """Median of paired ratios, and its 95 % rank interval."""
-    test = stats.quantile_test(ratios, p=0.5)
+def median_of(values: Sequence[float]) -> tuple[float, float, float]:
+    """Median of ratios or differences of pairs, and its 95 % rank interval."""
+    test = stats.quantile_test(values, p=0.5)
     interval = test.confidence_interval(confidence_level=0.95)
-    return statistics.median(ratios), float(interval.low), float(interval.high)
+    return statistics.median(values), float(interval.low), float(interval.high)
 
 
 def report(
@@ -25,7 +25,7 @@ def report(
 ) -> None:
     """Print both medians and their ratio; each pair has one ratio unless given."""
     paired = ratios or [a / b for a, b in zip(ours, theirs, strict=True)]
-    ratio, low, high = median_of_ratios(paired)
+    ratio, low, high = median_of(paired)
     print(
         f"{title}: {statistics.median(ours):.4g} over {statistics.median(theirs):.4g} "
         f"{unit} = {ratio:.4f} [{low:.4f}, {high:.4f}], n = {len(paired)}"
