@@ -57,7 +57,7 @@ cluster-demo: $(INSTALLED) ## as root: an experiment by Slurm, on a pretend clus
 bench: $(INSTALLED) ## rankbench itself against bare loops
 	@[ -e data/digits.npz ] || \
 	    $(BIN)/python -m rankbench.rank.data.prepare digits --root data
-	@set -e; for name in harness pipeline planning startup tables; do \
+	@set -e; for name in collectives harness pipeline planning startup tables; do \
 	    echo "benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py; done
 
 venv: $(INSTALLED) ## the environment alone, in .venv
