@@ -21,10 +21,11 @@ FAILURES = ("mismatch", "crashed", "oom", "timeout", "cancelled")
 STATUSES = ("ok", "unsupported", *FAILURES, "stale", "not-run")
 
 # A failure with one of these causes says nothing about the cell: another launch takes
-# its place. `port` and `host` are cured by a bounded retry within the same run,
-# `owner` (its supervisor died) and `user` (interrupted) by the next run.
+# its place. `port` and `host` are cured by a bounded retry within the same run, `owner`
+# (its supervisor died), `user` (interrupted) and `site` (a host of the job died, or has
+# no room) by the next run.
 CURED_BY_RETRY = ("port", "host")
-CURED_BY_NEXT_RUN = ("owner", "user")
+CURED_BY_NEXT_RUN = ("owner", "user", "site")
 MAX_RETRIES = 2
 
 # Launches of an attempt that are not measured have a folder of their own in it.

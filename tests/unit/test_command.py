@@ -155,6 +155,17 @@ def test_srun_gets_its_job_and_nothing_that_would_be_an_option() -> None:
     assert not [name for name in command.env if name.startswith("SLURM_")]
 
 
+def test_the_scratch_of_a_launch_is_there_in_its_image() -> None:
+    scratch = Path("/scratch/rankbench.1000.4711.abc")
+    bind = f"--bind={scratch}:{scratch}"
+    native = command_of(make_task("srun", "2x1", scratch=scratch))
+    assert native.outer["TMPDIR"] == str(scratch)
+    assert bind not in native.argv
+    inside = command_of(make_task("srun", "2x1", scratch=scratch, image=IMAGE))
+    assert inside.outer["TMPDIR"] == str(scratch)
+    assert bind in inside.argv
+
+
 def test_more_tasks_than_cores_are_asked_for() -> None:
     usual = command_of(make_task("srun", "2x2"))
     shared = command_of(make_task("srun", "2x2", marks=["oversubscribed"]))

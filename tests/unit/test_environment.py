@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -72,6 +73,17 @@ def test_is_kept_out(name: str) -> None:
 )
 def test_is_passed_on(name: str) -> None:
     assert build({name: "value"})[name] == "value"
+
+
+def test_scratch_is_where_ranks_put_what_they_need_for_a_while() -> None:
+    given = {"inherited": {"TMPDIR": "/somewhere/tmp"}, "threads": 1}
+    shape = make_shape(2)
+    assert build_environment(shape, **given)["TMPDIR"] == "/somewhere/tmp"
+    for in_image in (False, True):
+        found = build_environment(
+            shape, scratch=Path("/scratch/x"), in_image=in_image, **given
+        )
+        assert found["TMPDIR"] == "/scratch/x"
 
 
 def test_python_path_is_ours_alone() -> None:

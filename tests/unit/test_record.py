@@ -34,6 +34,7 @@ PORT = make_record("crashed", "port", reason="the port was taken")
 HOST = make_record("crashed", "host")
 OWNER = make_record("cancelled", "owner")
 USER = make_record("cancelled", "user", reason="interrupted by SIGINT")
+SITE = make_record("crashed", "site")
 
 
 # --- files --------------------------------------------------------------------------
@@ -209,6 +210,7 @@ def test_counting(records: list, left: list) -> None:
         ([OK, USER], 2, "cancelled", 1, False),
         ([OK, USER, OK], 2, "ok", 2, True),
         ([USER, OK], 2, "not-run", 1, False),
+        ([SITE, SITE, SITE], 1, "crashed", 0, False),
     ],
 )
 def test_judge(

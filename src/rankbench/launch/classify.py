@@ -122,7 +122,8 @@ def _ended_by_slurm(ending: Ending) -> Finding | None:
     lost = _LOST_HOST.search(ending.log)
     if lost or ending.job_ended == "host":
         host = f"the host {lost[1]}" if lost else "a host of the job"
-        return Finding("crashed", f"{host} failed; {ending.progress}", "host")
+        # The job ends with it: there is nothing to try again in.
+        return Finding("crashed", f"{host} failed; {ending.progress}", "site")
     if ending.job_ended == "timeout" or _TIME_LIMIT.search(ending.log):
         limit = "time limit of the Slurm job reached"
         return Finding("timeout", f"{limit}: {ending.progress}")

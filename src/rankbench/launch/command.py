@@ -77,6 +77,7 @@ def build_command(
         backend_logs=task.backend_logs,
         in_image=task.image is not None,
         interface=task.interface,
+        scratch=task.scratch,
         inherited=inherited,
     )
     env |= library_variables(task.cell) | variables_of(launcher, start)
@@ -109,7 +110,7 @@ def _in_image(task: Task, image: Path, argv: list[str]) -> list[str]:
         image,
         argv,
         readable=[SOURCE, *([task.data_dir] if task.data_dir.exists() else [])],
-        writable=[task.directory],
+        writable=[task.directory, *([task.scratch] if task.scratch else [])],
         home=home_of(task),
         gpus=task.cell.device == "cuda",
     )

@@ -83,6 +83,7 @@ def build_environment(
     backend_logs: bool = False,
     in_image: bool = False,
     interface: str | None = None,
+    scratch: Path | None = None,
     inherited: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     """Variables for the launcher and its ranks.
@@ -96,6 +97,7 @@ def build_environment(
         backend_logs: let the communication libraries tell which way they send.
         in_image: the ranks run in an image, which has its own paths.
         interface: the network interface between hosts; None leaves it to libraries.
+        scratch: the ranks' TMPDIR; None passes on the one that there is.
         inherited: the environment to pass the known variables on from.
     """
     names = _PASSED if in_image else (*_PASSED, *_PASSED_NATIVE)
@@ -110,6 +112,8 @@ def build_environment(
         "PYTHONPATH": str(SOURCE),
         "PYTHONUNBUFFERED": "1",
     }
+    if scratch is not None:
+        passed["TMPDIR"] = str(scratch)
     # GPUs have the numbers that nvidia-smi and NVML give them, not those by speed.
     passed["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     # torchrun would set it to 1 where it is not set, and other launchers would not.

@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Cell, Shape
+from rankbench.environ import job_id
 from rankbench.launch.claim import claim_next, open_claims, read_owner
+from rankbench.launch.closing import close_dead_claim
 from rankbench.launch.code import describe_code
 from rankbench.launch.gate import has_gate
 from rankbench.launch.images.checks import check_runs
@@ -26,9 +28,10 @@ from rankbench.launch.machine import machine_to_itself
 from rankbench.launch.pace import Out, Pace
 from rankbench.launch.queue import comment_of
 from rankbench.launch.requests import Request, read_request
+from rankbench.launch.scratch import scratch_of
 from rankbench.launch.signs import Stop
 from rankbench.launch.slurm import read_allocation
-from rankbench.launch.supervise import close_dead_claim, run_launch
+from rankbench.launch.supervise import run_launch
 from rankbench.launch.task import Task
 from rankbench.record import (
     CURED_BY_NEXT_RUN,
@@ -184,7 +187,14 @@ class _Attempt:
             allocation=self._allocation,
             interface=site["interface"],
             array=self._array,
+            scratch=self._scratch_of(directory),
         )
+
+    def _scratch_of(self, directory: Path) -> Path | None:
+        """The folder of a launch; hosts of a job array are not known beforehand."""
+        if self._array is not None:
+            return None
+        return scratch_of(self._plan["site"]["scratch"], job_id(), directory)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import secrets
-import shutil
 import subprocess
 import time
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rankbench.environ import job_id
 from rankbench.launch import processes
 from rankbench.launch.classify import Ending, Finding, classify
+from rankbench.launch.closing import begin_record, finish, refuse_full_disk
 from rankbench.launch.command import build_command, home_of, make_start
 from rankbench.launch.devices import Devices, open_devices
 from rankbench.launch.gate import judge_gate
@@ -24,15 +20,12 @@ from rankbench.launch.job_array import read_job
 from rankbench.launch.launchers import Start, find_launcher
 from rankbench.launch.progress import ProgressFile
 from rankbench.launch.reports import merge_reports, merge_steps, read_reports
+from rankbench.launch.scratch import NoScratch, private_scratch
 from rankbench.launch.signs import Heartbeat, Stop
 from rankbench.launch.slurm import end_steps, list_steps, why_ended
 from rankbench.launch.task import Task
 from rankbench.launch.transport import join, read_logs
-from rankbench.record import (
-    RECORD_VERSION,
-    Record,
-    write_json,
-)
+from rankbench.record import Record, write_json
 
 # Ranks end themselves when the heartbeat has stopped for so long (see rank/watch.py).
 HEARTBEAT_SECONDS = 1.0
@@ -42,8 +35,6 @@ HEARTBEAT_GRACE = 15.0
 # not where they still wait for that rank to join.
 FAILURE_GRACE = 10.0
 
-ROOM_FOR_A_RECORD = 64 * 1024  # bytes
-
 
 def run_launch(task: Task, stop: Stop) -> Record:
     """Start the ranks, wait for them, end what is left, write the record.
@@ -52,7 +43,18 @@ def run_launch(task: Task, stop: Stop) -> Record:
         OSError: the record cannot be written (a full disk); the claim stays, and a
             later run replaces the launch.
     """
-    started, clock = datetime.now(UTC), time.monotonic()
+    started = datetime.now(UTC)
+    try:
+        with private_scratch(task):
+            return _run_ranks(task, stop, started)
+    except NoScratch as error:
+        record = begin_record(task, Finding("crashed", str(error), "site"), started)
+        finish(task.directory, record)
+        return record
+
+
+def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
+    clock = time.monotonic()
     work, job = task.work, task.allocation
     start = make_start(task)
     command = build_command(task, start)
@@ -84,7 +86,9 @@ def run_launch(task: Task, stop: Stop) -> Record:
         finally:
             processes.end_descendants()
             returncode = child.wait()
-            if job:
+            job_ended = why_ended(job.job) if job and returncode != 0 else None
+            # A job that ends takes its steps along, and leaves no time to wait.
+            if job and job_ended is None:
                 # What srun cannot tell any more to a host that it has lost.
                 end_steps(job.job, steps)
 
@@ -101,15 +105,15 @@ def run_launch(task: Task, stop: Stop) -> Record:
         oom_kills=_oom_kills() - oom_before,
         progress=where,
         log=text,
-        job_ended=why_ended(job.job) if job and returncode != 0 else None,
+        job_ended=job_ended,
     )
     finding = classify(ending)
     results: dict[str, Any] = {}
     if finding.status == "ok":
         finding, results = _collect(task, [reports[rank] for rank in sorted(reports)])
     if finding.status != "ok":
-        _refuse_full_disk(task.directory)
-    record = _begin_record(task, finding, started)
+        refuse_full_disk(task.directory)
+    record = begin_record(task, finding, started)
     record["launcher"] = {
         "name": task.cell.launcher,
         "argv": command.argv,
@@ -143,11 +147,6 @@ def _beating(task: Task) -> Heartbeat:
     return Heartbeat(task.work / "heartbeat", shared=shared)
 
 
-def _describe(image: Mapping[str, Any]) -> dict[str, Any]:
-    """Where the file lies says nothing about what was measured in it."""
-    return {key: image[key] for key in ("name", "recipe", "sha256")}
-
-
 def _collect(
     task: Task, reports: list[dict[str, Any]]
 ) -> tuple[Finding, dict[str, Any]]:
@@ -165,25 +164,6 @@ def _collect(
     merged["transport"] = join(merged["transport"], seen)
     merge_steps(task.directory / "work", task.shape.ranks, task.directory / "steps.npz")
     return Finding("ok"), merged
-
-
-def close_dead_claim(task: Task, *, started: datetime) -> Record:
-    """The record of a launch whose supervisor died without writing one."""
-    finding = Finding(
-        "cancelled", "its supervisor died before the launch ended", "owner"
-    )
-    record = _begin_record(task, finding, started)
-    finish(task.directory, record)
-    return record
-
-
-def finish(directory: Path, record: Record) -> None:
-    """Write the record: from here on what was measured never changes again.
-
-    The heartbeat goes last: without it another host could take the launch for dead.
-    """
-    write_json(directory / "record.json", record)
-    shutil.rmtree(directory / "work", ignore_errors=True)
 
 
 def _wait(
@@ -233,37 +213,6 @@ def _spec(task: Task) -> dict[str, Any]:
         "threads": task.threads,
         "heartbeat_grace": HEARTBEAT_GRACE,
     }
-
-
-def _begin_record(task: Task, finding: Finding, started: datetime) -> Record:
-    return {
-        "schema": RECORD_VERSION,
-        "experiment": task.experiment,
-        "cell_id": task.cell_id,
-        "cell_hash": task.cell_hash,
-        "cell": task.cell.to_dict(),
-        "shape": task.shape.to_dict(),
-        "attempt": task.attempt,
-        "launch": task.number,
-        "wanted": task.wanted,
-        "status": finding.status,
-        "reason": finding.reason,
-        "cause": finding.cause,
-        "started": started.isoformat(timespec="seconds"),
-        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-        "marks": task.marks,
-        "code": dict(task.code),
-        "image": _describe(task.image) if task.image else None,
-        "job_id": job_id(),
-        "purpose": task.purpose,
-        "gate": None if task.gate is None else dict(task.gate),
-    }
-
-
-def _refuse_full_disk(directory: Path) -> None:
-    """A failure on a full disk says nothing about the cell: leave no record of it."""
-    if shutil.disk_usage(directory).free < ROOM_FOR_A_RECORD:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
 
 
 def _oom_kills() -> int:

@@ -23,6 +23,8 @@ class Task:
         allocation: the hosts of the Slurm job; None for this host, without Slurm.
         interface: the network interface between hosts; None leaves it to libraries.
         array: where each host is a task of a job array that is still to be submitted.
+        scratch: a folder of this launch's own on each host, TMPDIR of the ranks; None
+            leaves them what they find.
     """
 
     experiment: str
@@ -49,6 +51,7 @@ class Task:
     allocation: Allocation | None = None
     interface: str | None = None
     array: ArrayRequest | None = None
+    scratch: Path | None = None
 
     @property
     def work(self) -> Path:

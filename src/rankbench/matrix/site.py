@@ -39,7 +39,8 @@ class Site:
         debian_mirror: where images are built from.
         cpu_threads_per_gpu: CPU threads of a rank that drives a GPU; 0 is its share
             of the cores.
-        scratch: folder of each host for what ranks write meanwhile; None is TMPDIR.
+        scratch: folder of each host in which every launch has one of its own for what
+            ranks write meanwhile; None is TMPDIR.
         partition: where jobs are submitted to; None is the cluster's default.
         account: who pays for them; None where there are no accounts.
         qos: their quality of service; None is that of the account.

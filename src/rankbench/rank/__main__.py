@@ -8,6 +8,7 @@ made for the cores that they find.
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import json
 import os
@@ -111,10 +112,15 @@ def _report_failure(work: Path, rank: int, error: BaseException) -> None:
 
     traceback.print_exception(error)
     sys.stderr.flush()
+    message = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        # Which disk it was Python does not say where a file was open already.
+        place = os.environ.get("TMPDIR", "/tmp")  # noqa: S108
+        message += f" (on the host {os.uname().nodename}; TMPDIR is {place})"
     report: dict[str, Any] = {
         "error": {
             "type": type(error).__name__,
-            "message": str(error) or type(error).__name__,
+            "message": message,
             "oom": is_out_of_memory(error),
         }
     }

@@ -1,0 +1,86 @@
+"""The folder of a launch for what its ranks write meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rankbench.launch import scratch
+from rankbench.launch.scratch import NoScratch, main, private_scratch, scratch_of
+
+pytestmark = pytest.mark.unit
+
+
+def folder_of(site: Path, job: str | None = None, launch: str = "1") -> Path:
+    folder = scratch_of(str(site), job, site / launch)
+    assert folder is not None
+    return folder
+
+
+def task_with(folder: Path | None) -> Any:
+    return SimpleNamespace(allocation=None, scratch=folder)
+
+
+def test_no_two_launches_have_the_same(tmp_path: Path) -> None:
+    folders = {folder_of(tmp_path, j, n) for j in (None, "7", "8") for n in ("1", "2")}
+    assert len(folders) == 6
+    assert scratch_of(None, "7", tmp_path) is None
+
+
+def test_it_is_private_and_goes_with_the_launch(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path)
+    with private_scratch(task_with(folder)):
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert not list(folder.iterdir())
+        (folder / "left").mkdir()
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_one_nothing_happens(tmp_path: Path) -> None:
+    with private_scratch(task_with(None)):
+        assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    site = tmp_path / "nowhere"
+    said = (
+        f"scratch of the host {socket.gethostname()}: {site}: No such file or directory"
+    )
+    with (
+        pytest.raises(NoScratch, match=f"{said}: make room there, or correct scratch"),
+        private_scratch(task_with(folder_of(site))),
+    ):
+        pytest.fail("it is not there")
+
+
+def test_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    assert main(["make", str(folder_of(tmp_path))]) == 1
+    assert "No space left on device: make room there" in capsys.readouterr().out
+
+
+def test_what_the_dead_have_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scratch, "has_ended", lambda job: job == "7")
+    dead, living = folder_of(tmp_path, "7"), folder_of(tmp_path, "8")
+    by_hand, foreign = folder_of(tmp_path), tmp_path / "rankbench.other.7.1"
+    for folder in (dead, living, by_hand, foreign):
+        folder.mkdir()
+    mine = folder_of(tmp_path, "9")
+    assert main(["make", str(mine)]) == 0
+    # What has no job may be at work beside this one.
+    assert set(tmp_path.iterdir()) == {living, by_hand, foreign, mine}
+    assert main(["make", str(folder_of(tmp_path, None, "2"))]) == 0
+    assert not by_hand.exists()
