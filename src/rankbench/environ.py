@@ -106,6 +106,11 @@ def read_node(environ: Mapping[str, str] = os.environ) -> int:
     return int(environ.get("SLURM_ARRAY_TASK_ID", environ.get("SLURM_NODEID", 0)))
 
 
+def meeting_host(environ: Mapping[str, str] = os.environ) -> str | None:
+    """The host at which ranks meet; None where they were not told by a variable."""
+    return environ.get("MASTER_ADDR")
+
+
 class Job(NamedTuple):
     """A Slurm job as its own processes see it.
 
@@ -136,6 +141,14 @@ def job_id(environ: Mapping[str, str] = os.environ) -> str | None:
 def step_id(environ: Mapping[str, str] = os.environ) -> str | None:
     """Number of the step of the Slurm job, or None outside one."""
     return environ.get("SLURM_STEP_ID")
+
+
+def launch_id(environ: Mapping[str, str] = os.environ) -> str | None:
+    """What the processes of a launch have in common in Slurm, over all hosts, and those
+    of no other launch: their step, or job array; None outside of both.
+    """
+    job = environ.get("SLURM_ARRAY_JOB_ID", job_id(environ))
+    return ".".join(word for word in (job, step_id(environ)) if word) or None
 
 
 def for_srun(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

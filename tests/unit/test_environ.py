@@ -10,6 +10,7 @@ from rankbench.environ import (
     for_srun,
     job_id,
     keep_job,
+    launch_id,
     read_job,
     read_node,
     read_place,
@@ -161,3 +162,19 @@ def test_outside_of_a_job_nothing_is_kept() -> None:
     keep_job(environ)
     restore_job(environ)
     assert environ == {"HOME": "/h"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "launch"),
+    [
+        ({}, None),
+        ({"SLURM_JOB_ID": "7"}, "7"),
+        ({"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "3"}, "7.3"),
+        # Each task of an array is a job of its own.
+        ({"SLURM_JOB_ID": "8", "SLURM_ARRAY_JOB_ID": "7"}, "7"),
+    ],
+)
+def test_what_the_hosts_of_a_launch_have_in_common(
+    environ: dict[str, str], launch: str | None
+) -> None:
+    assert launch_id(environ) == launch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -84,15 +85,25 @@ def test_rendezvous(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-def test_rendezvous_of_several_hosts(tmp_path: Path) -> None:
-    first = ("node1", 20017)
+def test_rendezvous_of_several_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = ("localhost", 20017)
     _, variables = choose_rendezvous("env", tmp_path, *first)
-    assert variables == {"MASTER_ADDR": "node1", "MASTER_PORT": "20017"}
-    assert choose_rendezvous("tcp", tmp_path, *first) == ("tcp://node1:20017", {})
-    (tmp_path / "rendezvous").touch()
+    assert variables == {"MASTER_ADDR": "localhost", "MASTER_PORT": "20017"}
+    assert choose_rendezvous("tcp", tmp_path, *first) == ("tcp://localhost:20017", {})
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    monkeypatch.setenv("SLURM_STEP_ID", "3")
+    file = tmp_path / "rendezvous.4711.3"
+    file.touch()
     # A rank of another host has come first.
-    url, _ = choose_rendezvous("file", tmp_path, *first)
-    assert url == f"file://{tmp_path}/rendezvous"
+    assert choose_rendezvous("file", tmp_path, *first) == (f"file://{file}", {})
+
+
+def test_rendezvous_at_a_host_that_is_unknown_here(tmp_path: Path) -> None:
+    said = rf"the host {socket.gethostname()} cannot resolve no-host.invalid: "
+    with pytest.raises(OSError, match=said):
+        choose_rendezvous("env", tmp_path, "no-host.invalid", 20017)
 
 
 def test_stale_rendezvous_is_refused(tmp_path: Path) -> None:
@@ -150,7 +161,7 @@ def test_a_command_gets_a_place_to_meet() -> None:
 
 def test_a_command_on_one_of_several_hosts_learns_its_number() -> None:
     show = "import os, sys; print(sys.argv[1], os.environ['MASTER_ADDR'])"
-    place = ["--address=node1", "--port=20017"]
+    place = ["--address=localhost", "--port=20017"]
     command = [sys.executable, "-c", show, "{node} {port}"]
     done = subprocess.run(
         [sys.executable, "-m", "rankbench.rank.meeting", *place, *command],
@@ -159,4 +170,4 @@ def test_a_command_on_one_of_several_hosts_learns_its_number() -> None:
         capture_output=True,
         text=True,
     )
-    assert done.stdout.splitlines()[1] == "3 20017 node1"
+    assert done.stdout.splitlines()[1] == "3 20017 localhost"

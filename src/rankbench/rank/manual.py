@@ -15,7 +15,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from rankbench.environ import Place, read_node
+from rankbench.environ import Place, launch_id, read_node
+from rankbench.rank.names import check_name
 
 LOOPBACK = "127.0.0.1"
 GRACE = 5.0  # seconds between SIGTERM and SIGKILL
@@ -92,13 +93,16 @@ def choose_rendezvous(
 
     Raises:
         ValueError: the file is there already; ranks would meet what is left of others.
+        OSError: this host does not know the first one.
     """
     if method == "file":
-        file = folder.absolute() / "rendezvous"
+        launch = launch_id()
+        file = folder.absolute() / f"rendezvous{'.' + launch if launch else ''}"
         # A rank of another host may have made it a moment ago.
         if port is None and file.exists():
             raise ValueError(f"{file} is left from an earlier launch: remove it")
         return f"file://{file}", {}
+    check_name(address)
     port = port or find_free_port()
     if method == "tcp":
         return f"tcp://{address}:{port}", {}

@@ -12,6 +12,7 @@ import os
 
 from rankbench.environ import read_node, without_job
 from rankbench.rank.manual import LOOPBACK, find_free_port
+from rankbench.rank.names import check_name
 
 
 def main() -> None:
@@ -20,6 +21,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, help="default: one that is free here")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
+    check_name(arguments.address)
     port = str(arguments.port or find_free_port())
     known = {"{port}": port, "{node}": str(read_node())}
     argv = arguments.command

@@ -22,6 +22,8 @@ from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import NoReturn
 
+from rankbench.rank.names import check_name
+
 # Tells `ssh` of the port, and of the file with the secret.
 PORT, SECRET = "RANKBENCH_REMOTE_PORT", "RANKBENCH_REMOTE_SECRET"
 
@@ -102,8 +104,9 @@ def order(host: str, command: str) -> int:
         Its exit code.
 
     Raises:
-        OSError: the host cannot be reached.
+        OSError: the host is unknown here, or cannot be reached.
     """
+    check_name(host)
     address = (host, int(os.environ[PORT]))
     deadline = time.monotonic() + UP_AFTER
     while True:

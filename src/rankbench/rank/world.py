@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from rankbench.cell import Cell, Shape
-from rankbench.environ import Place
+from rankbench.environ import Place, meeting_host
+from rankbench.rank.names import check_name
 from rankbench.rank.runtimes import Runtime
 from rankbench.rank.strategies.base import World
 
@@ -22,6 +23,8 @@ def join_world(
     if cell.device == "cuda":
         torch.cuda.set_device(devices[0])
     if cell.backend != "none":
+        if host := meeting_host():
+            check_name(host)
         runtime.join(cell.backend, place, init_method, devices[0])
     return World(
         rank=place.rank,
