@@ -163,7 +163,7 @@ def test_file_that_was_tampered_with(containers: Path, image_dir: Path) -> None:
     with pytest.raises(ValueError, match=r"gloo-cpu.sif is not the file that was .*re"):
         check_sif(image)
     image.file.unlink()
-    with pytest.raises(ValueError, match=r"gloo-cpu.sif is missing: `snakemake images"):
+    with pytest.raises(ValueError, match=r"on the host .*/gloo-cpu.sif is missing: "):
         check_sif(image)
 
 

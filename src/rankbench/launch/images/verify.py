@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 from rankbench.launch.environment import SOURCE
@@ -50,8 +51,10 @@ def read_image(planned: Mapping[str, Any]) -> dict[str, Any]:
     known = read_json(sidecar) if sidecar.exists() else {}
     if known.get("recipe") != planned["recipe"]:
         raise ValueError(
-            f"image {name}: {sidecar} is missing or of another definition, so nothing "
-            "says what the file should be: `snakemake images` makes it"
+            f"image {name}: on the host {gethostname()} {sidecar} is missing or of "
+            "another definition, so nothing says what the file should be: "
+            "`snakemake images` makes it, in a folder that all hosts must see "
+            "(image_dir in site.yaml)"
         )
     wanted = {key: planned[key] for key in ("name", "file", "sidecar", "recipe")}
     return {**wanted, "sha256": known["sha256"]}
@@ -69,7 +72,9 @@ def check_file(image: Mapping[str, Any]) -> None:
     name, file, sidecar = (image[key] for key in ("name", "file", "sidecar"))
     if not Path(file).exists():
         raise ValueError(
-            f"image {name}: {file} is missing: `snakemake images` makes it"
+            f"image {name}: on the host {gethostname()} {file} is missing: "
+            "`snakemake images` makes it, in a folder that all hosts must see "
+            "(image_dir in site.yaml)"
         )
     found = hash_file(Path(file))
     if found != image["sha256"]:
