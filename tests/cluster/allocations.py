@@ -45,11 +45,14 @@ class Site:
         """From now on cells run in the images of a folder that the hosts see."""
         self._facts = f"{SITE}software: container\nimage_dir: {folder}\n"
 
-    def plan(self, text: str, name: str) -> list[str]:
-        """Plan an experiment and ask for its cells; the ids of the feasible ones."""
+    def plan(self, text: str, name: str, *, facts: str = "") -> list[str]:
+        """Plan an experiment and ask for its cells; the ids of the feasible ones.
+
+        facts: further lines of the site file.
+        """
         self.project.experiment(text, f"{name}.yaml")
         (self.project.root / "site").mkdir(exist_ok=True)
-        (self.project.root / "site/site.yaml").write_text(self._facts)
+        (self.project.root / "site/site.yaml").write_text(self._facts + facts)
         return self._run(self.python, "-c", _BEGIN, f"{name}.yaml").split()
 
     def measure(
@@ -93,12 +96,21 @@ class Site:
             found.setdefault(path.parts[-4], []).append(json.loads(path.read_text()))
         return found
 
+    def trains(self, name: str, cell: str) -> bool:
+        """Whether both ranks of the first launch of a cell have entered its steps."""
+        launch = self.project.root / f"results/{name}/records/{cell}/1/1"
+        try:
+            data = (launch / "work/progress").read_bytes()
+        except FileNotFoundError:
+            return False
+        return data[0] == data[8] == 3
+
     def processes(self) -> str:
         """What the hosts still run for the user, beside what belongs to the cluster."""
         sought = ("pgrep", "--list-full", "--euid", self.cluster.user)
         said = ""
-        for host in ("node1", "node2"):
-            command = self.cluster.hosts[host].command(sought)
+        for host in self.cluster.hosts.values():
+            command = host.command(sought)
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             said += done.stdout
         return said

@@ -33,11 +33,11 @@ SlurmdParameters=config_overrides
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 
-# Soon: a batch job starts, a silent host is down, a job that must end is killed, a host
-# that is back works.
+# Soon: a batch job starts, a silent host is down, a job that must end is killed (it has
+# less time to write its record than Slurm's own 30 s), a host that is back works.
 SchedulerParameters=batch_sched_delay=0
 SlurmdTimeout=20
-KillWait=5
+KillWait=15
 InactiveLimit=30
 MinJobAge=300
 ReturnToService=2

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 import faulty_strategies
+import pretend_host
+import pretend_up
 import pytest
 from allocations import Site
-from pretend_host import PretendError, wait_until
+from pretend_cluster import Cluster
+from pretend_down import down
+from pretend_host import INTERFACE, PretendError, wait_until
+from pretend_up import up
 
 pytestmark = pytest.mark.cluster
 
@@ -24,25 +34,24 @@ time_limit: {limit}
 """
 
 
-def plan(site: Site, strategy: str, launcher: str = "srun", limit: int = 300) -> str:
-    """An experiment with a strategy that goes wrong; its cell."""
-    name = f"{strategy}-{launcher}"
-    source = getattr(faulty_strategies, strategy.upper())
-    site.project.add_strategy(strategy, source)
+def plan(
+    site: Site,
+    strategy: str,
+    launcher: str = "srun",
+    limit: int = 300,
+    *,
+    name: str = "",
+    facts: str = "",
+) -> str:
+    """An experiment with one strategy, which may be one that goes wrong; its cell."""
+    name = name or f"{strategy}-{launcher}"
+    if source := getattr(faulty_strategies, strategy.upper(), None):
+        site.project.add_strategy(strategy, source)
     text = EXPERIMENT.format(
         name=name, strategy=strategy, launcher=launcher, limit=limit
     )
-    (cell,) = site.plan(text, name)
+    (cell,) = site.plan(text, name, facts=facts)
     return cell
-
-
-def in_training(site: Site, name: str, cell: str) -> bool:
-    work = site.project.root / f"results/{name}/records/{cell}/1/1/work"
-    try:
-        data = (work / "progress").read_bytes()
-    except FileNotFoundError:
-        return False
-    return data[0] == data[8] == 3
 
 
 @pytest.mark.parametrize(
@@ -78,8 +87,7 @@ with socket.create_server(("", port)):
 
 
 def test_a_port_that_is_taken(site: Site) -> None:
-    text = EXPERIMENT.format(name="port", strategy="ddp", launcher="srun", limit=300)
-    (cell,) = site.plan(text, "port")
+    cell = plan(site, "ddp", name="port")
     hold = ("srun", "--overlap", "--nodes=1", "--nodelist=node1", site.python, "-c")
     wait = "until [ -e held ]; do sleep 0.1; done"
     site.measure("port", [cell], before=f"{shlex.join([*hold, HOLD])} & {wait}")
@@ -89,8 +97,7 @@ def test_a_port_that_is_taken(site: Site) -> None:
 
 
 def test_hosts_with_different_numbers_of_tasks_are_refused(site: Site) -> None:
-    text = EXPERIMENT.format(name="uneven", strategy="ddp", launcher="srun", limit=300)
-    (cell,) = site.plan(text, "uneven")
+    cell = plan(site, "ddp", name="uneven")
     with pytest.raises(PretendError, match="every host must have equally many"):
         site.measure("uneven", [cell], "--ntasks=3")
     assert not site.records("uneven")
@@ -98,18 +105,18 @@ def test_hosts_with_different_numbers_of_tasks_are_refused(site: Site) -> None:
 
 @pytest.mark.parametrize("launcher", ["srun", "spawn", "mpirun"])
 def test_a_time_limit_ends_the_ranks_of_all_hosts(site: Site, launcher: str) -> None:
-    cell = plan(site, "hang", launcher, limit=30)
+    cell = plan(site, "hang", launcher, limit=15)
     site.measure(f"hang-{launcher}", [cell])
     (record,) = site.records(f"hang-{launcher}")[cell]
     assert record["status"] == "timeout"
-    assert "time limit of 30 s reached: rank 0 in" in record["reason"]
+    assert "time limit of 15 s reached: rank 0 in" in record["reason"]
     assert not site.processes()
 
 
 def test_a_cancelled_job(site: Site) -> None:
     cell = plan(site, "slow", "torchrun")
     run = site.start("slow-torchrun", cell, "--job-name=to-be-cancelled")
-    wait_until(lambda: in_training(site, "slow-torchrun", cell), 240, "training")
+    wait_until(lambda: site.trains("slow-torchrun", cell), 240, "training")
     site.cluster.run("scancel", "--name=to-be-cancelled")
     run.communicate(timeout=120)
     (record,) = site.records("slow-torchrun")[cell]
@@ -121,7 +128,7 @@ def test_a_cancelled_job(site: Site) -> None:
 def test_ranks_end_themselves_when_their_supervisor_is_killed(site: Site) -> None:
     cell = plan(site, "slow", "srun")
     run = site.start("slow-srun", cell)
-    wait_until(lambda: in_training(site, "slow-srun", cell), 240, "training")
+    wait_until(lambda: site.trains("slow-srun", cell), 240, "training")
     site.cluster.run("pkill", "--signal=KILL", "--full", f"rankbench.launch.*{cell}")
     run.communicate(timeout=120)
     wait_until(lambda: not site.processes(), 40, "nothing left")
@@ -129,3 +136,125 @@ def test_ranks_end_themselves_when_their_supervisor_is_killed(site: Site) -> Non
     lost, again = site.records("slow-srun")[cell]
     assert (lost["status"], lost["cause"]) == ("cancelled", "owner")
     assert again["status"] == "ok"
+
+
+@pytest.fixture
+def without_groups(
+    shared: Path, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Site]:
+    """A cluster on which no control groups limit the memory of jobs."""
+    for module in (pretend_host, pretend_up):
+        monkeypatch.setattr(module, "has_memory_groups", lambda: False)
+    state, user = shared / "without-groups", site.cluster.user
+    cluster = up(state, hosts=2, user=user, shared=[shared, Path(sys.prefix)])
+    yield dataclasses.replace(site, cluster=cluster)
+    down(cluster.state)
+
+
+def check_memory_limit(site: Site, name: str) -> None:
+    cell = plan(site, "greedy", name=name)
+    site.measure(name, [cell], "--mem=1500")
+    (record,) = site.records(name)[cell]
+    assert record["status"] == "oom", record["reason"]
+    assert "at the memory limit of the job" in record["reason"]
+    wait_until(lambda: not site.processes(), 20, "nothing left")
+
+
+def test_a_memory_limit(site: Site) -> None:
+    check_memory_limit(site, "greedy")
+
+
+def test_a_memory_limit_that_slurm_looks_after_itself(without_groups: Site) -> None:
+    check_memory_limit(without_groups, "greedy-without-groups")
+
+
+@pytest.mark.parametrize("launcher", ["srun", "torchrun"])
+def test_a_host_that_cannot_resolve_another(site: Site, launcher: str) -> None:
+    name = f"unknown-{launcher}"
+    cell = plan(site, "ddp", launcher, name=name)
+    host = site.cluster.hosts["node2"]
+    known = (site.cluster.state / "etc/hosts").read_text().splitlines(keepends=True)
+    fewer = site.cluster.state / "fewer-hosts"
+    fewer.write_text("".join(line for line in known if not line.endswith(" node1\n")))
+    host.do("mount", "--bind", fewer, "/etc/hosts")
+    try:
+        site.measure(name, [cell])
+    finally:
+        host.do("umount", "/etc/hosts")
+    records = site.records(name)[cell]
+    assert len(records) == 3  # it was tried again, but only so often
+    for record in records:
+        assert (record["status"], record["cause"]) == ("crashed", "host")
+        assert "the host node2 cannot resolve node1: " in record["reason"]
+    assert not site.processes()
+
+
+MEET = """
+import datetime, os, pathlib, sys
+from torch import distributed
+from rankbench.rank.manual import choose_rendezvous, places_here
+(place,) = places_here(2, 1)
+url, _ = choose_rendezvous("file", pathlib.Path(sys.argv[1]), "node1", 20001)
+patience = datetime.timedelta(seconds=30)
+distributed.init_process_group(
+    "gloo", init_method=url, rank=place.rank, world_size=2, timeout=patience
+)
+distributed.barrier()
+os._exit(0)  # takes nothing away, as one that is killed
+"""
+
+
+def test_a_stale_rendezvous_file(site: Site, shared: Path) -> None:
+    folder = shared / "meetings"
+    folder.mkdir()
+    shutil.chown(folder, site.cluster.user)
+    hosts = ("srun", "--nodes=2", "--nodelist=node1,node2", "--exclusive")
+    variables = {
+        "PYTHONPATH": str(site.project.root / "src"),
+        "GLOO_SOCKET_IFNAME": INTERFACE,
+    }
+    for times in (1, 2):
+        command = (*hosts, site.python, "-c", MEET, folder)
+        site.cluster.run(*command, environment=variables)
+        assert len(list(folder.glob("rendezvous*"))) == times
+
+
+SCRATCH = "/tmp/scratch"  # noqa: S108 (a host of the cluster has a /tmp of its own)
+
+
+@pytest.fixture
+def scratch(cluster: Cluster) -> Iterator[str]:
+    """Line of the site file for a folder that is small on node2."""
+    for name in ("node1", "node2"):
+        cluster.hosts[name].do("mkdir", "-p", "--mode=1777", SCRATCH)
+    host = cluster.hosts["node2"]
+    host.do("mount", "-t", "tmpfs", "-o", "size=4m,mode=1777", "tmpfs", SCRATCH)
+    yield f"scratch: {SCRATCH}\n"
+    host.do("umount", SCRATCH)
+
+
+def test_a_full_scratch(site: Site, scratch: str) -> None:
+    host = site.cluster.hosts["node2"]
+    cell = plan(site, "ddp", name="full", facts=scratch)
+    host.do("sh", "-c", f"head -c 8M /dev/zero >{SCRATCH}/filler || true")
+    with pytest.raises(PretendError, match="run again to continue"):
+        site.measure("full", [cell])
+    host.do("rm", f"{SCRATCH}/filler")
+    site.measure("full", [cell])
+    full, again = site.records("full")[cell]
+    assert (full["status"], full["cause"]) == ("crashed", "site")
+    why = f"scratch of the host node2: {SCRATCH}: No space left on device"
+    assert full["reason"].startswith(why)
+    assert again["status"] == "ok"
+    assert again["launcher"]["env"]["TMPDIR"].startswith(f"{SCRATCH}/rankbench.")
+    for name in ("node1", "node2"):
+        assert not site.cluster.hosts[name].do("ls", SCRATCH)
+
+
+def test_a_scratch_that_a_rank_fills(site: Site, scratch: str) -> None:
+    cell = plan(site, "spills", facts=scratch)
+    site.measure("spills-srun", [cell])
+    (record,) = site.records("spills-srun")[cell]
+    assert record["status"] == "crashed"
+    assert "No space left on device (on the host node2; TMPDIR" in record["reason"]
+    assert not site.cluster.hosts["node2"].do("ls", SCRATCH)

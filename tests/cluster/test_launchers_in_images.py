@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 import pytest
 from allocations import Site
 
 pytestmark = pytest.mark.cluster
+
+SCRATCH = "/tmp/scratch"  # noqa: S108 (a host of the cluster has a /tmp of its own)
 
 EXPERIMENT = """
 name: inside
@@ -49,7 +49,10 @@ time_limit: 300
 
 def test_every_backend_across_hosts(site: Site, images: Path) -> None:
     site.use_images(images)
-    cells = site.plan(EXPERIMENT, "inside")
+    # What ranks write meanwhile they write to a folder that is brought in.
+    for name in ("node1", "node2"):
+        site.cluster.hosts[name].do("mkdir", "-p", "--mode=1777", SCRATCH)
+    cells = site.plan(EXPERIMENT, "inside", facts=f"scratch: {SCRATCH}\n")
     assert len(cells) == 11
     said = site.measure("inside", cells)
     records = {cell: found for cell, (found,) in site.records("inside").items()}
@@ -60,20 +63,25 @@ def test_every_backend_across_hosts(site: Site, images: Path) -> None:
         assert [rank["host"] for rank in record["ranks"]] == ["node1", "node2"]
         mpi = ".mpi." in cell or "image=mpi" in cell
         assert record["image"]["name"] == ("mpi-cpu" if mpi else "gloo-cpu")
+        assert record["launcher"]["env"]["TMPDIR"].startswith(SCRATCH)
+    for name in ("node1", "node2"):
+        assert not site.cluster.hosts[name].do("ls", SCRATCH)
     assert not site.processes()
 
 
-def test_an_image_that_the_hosts_do_not_see(
-    site: Site, images: Path, open_tmp: Path
-) -> None:
-    """The supervisor sees it: under salloc that is on the login side."""
-    elsewhere = open_tmp / "images"
-    shutil.copytree(images, elsewhere, copy_function=os.link)
-    elsewhere.chmod(0o777)
-    site.use_images(elsewhere)
+def test_an_image_that_one_host_lacks(site: Site, images: Path, shared: Path) -> None:
+    site.use_images(images)
     (cell,) = site.plan(ONE, "elsewhere")
-    site.measure("elsewhere", [cell])
-    for record in site.records("elsewhere")[cell]:
-        assert record["status"] == "crashed"
-        assert "the image does not start on the host node" in record["reason"]
-        assert str(elsewhere) in record["reason"]
+    nothing = shared / "no-images"
+    nothing.mkdir()
+    host = site.cluster.hosts["node2"]
+    host.do("mount", "--bind", nothing, images)
+    try:
+        site.measure("elsewhere", [cell])
+    finally:
+        host.do("umount", images)
+    (record,) = site.records("elsewhere")[cell]
+    assert record["status"] == "crashed"
+    why = f"the image does not start on the host node2: could not open image {images}/"
+    assert record["reason"].startswith(why)
+    assert not site.processes()

@@ -54,6 +54,20 @@ HUNGRY = (
     + "        if self.world.rank == 1:\n"
     + "            self.kept = torch.ones(2**40, dtype=torch.uint8)\n"
 )
+# More than the memory limit of a job: of that kind Slurm kills, sooner or later.
+GREEDY = (
+    _HEADER
+    + "        if self.world.rank == 1:\n"
+    + "            self.kept = torch.ones(3 * 2**30, dtype=torch.uint8)\n"
+    + "            time.sleep(600)\n"
+)
+# More than the scratch of a test.
+SPILLS = (
+    _HEADER
+    + "        if self.world.rank == 1:\n"
+    + "            with open(os.path.join(os.environ['TMPDIR'], 'spilt'), 'wb') as f:\n"
+    + "                f.write(bytes(8 * 2**20))\n"
+)
 # A peer that closes its connections first: the ranks have reported by then.
 PARTS_BADLY = (
     _HEADER
