@@ -130,6 +130,8 @@ def test_lost_session_is_waited_for_and_nothing_is_measured_twice(
     said, _ = run(*status).communicate(timeout=60)
     assert f"ok             1/1  {TWO}\n" in said
     assert " on node" in said
+    wait_until(lambda: not queue(site), 30, "no job is left")
+    assert not site.processes()
 
 
 def test_job_that_slurm_refuses_says_why_and_the_table_shows_it(
