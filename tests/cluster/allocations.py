@@ -80,7 +80,7 @@ class Site:
         )
 
     def salloc(self, *options: str) -> list[str]:
-        where = ("--nodes=2", "--nodelist=node1,node2", "--exclusive", "--time=10")
+        where = ("--nodes=2", "--nodelist=node1,node2", "--exclusive", "--time=30")
         return ["salloc", "--quiet", *where, *options]
 
     def supervisor(self, name: str, cell: str) -> list[str]:
