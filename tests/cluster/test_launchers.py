@@ -82,26 +82,3 @@ def program() -> Callable[[str], bool]:
     """Whether a program is installed; without it the test says less."""
     beside = Path(sys.executable).parent
     return lambda name: (beside / name).exists() or shutil.which(name) is not None
-
-
-def test_strategies_with_runtimes_of_their_own(site: Site) -> None:
-    text = """
-name: strategies
-strategy: [rpc_pmp, gpipe, fsdp, zero1]
-model: lenet
-topology: 2x2
-oversubscribe: true
-launches: 1
-steps: 3
-gate: true
-time_limit: 300
-"""
-    cells = site.plan(text, "strategies")
-    said = site.measure("strategies", cells, "--ntasks-per-node=2", "--overcommit")
-    records = site.records("strategies")
-    assert len(records) == 4, said
-    for cell, found in records.items():
-        assert [(r["status"], r["reason"]) for r in found] == [("ok", None)], cell
-        hosts = [rank["host"] for rank in found[0]["ranks"]]
-        assert hosts == ["node1", "node1", "node2", "node2"]
-        assert found[0]["gate"]["status"] == "ok"
