@@ -8,18 +8,17 @@ made for the cores that they find.
 from __future__ import annotations
 
 import argparse
-import errno
 import importlib
 import json
 import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 from rankbench.cell import Cell, Shape
 from rankbench.cores import physical_cores
 from rankbench.environ import Place, read_place
+from rankbench.rank.failure import report_failure
 from rankbench.rank.placement import choose_cores, pin
 from rankbench.rank.progress import Progress
 from rankbench.rank.watch import watch_heartbeat
@@ -76,7 +75,7 @@ def run_rank(
         )
         purpose.run(duty)
     except BaseException as error:
-        _report_failure(work, place.rank, error)
+        report_failure(work, place.rank, error)
         # Other threads may hang in a collective that will never end.
         os._exit(1)
 
@@ -105,38 +104,6 @@ def _log_to(path: Path) -> None:
     os.dup2(handle, 1)
     os.dup2(handle, 2)
     os.close(handle)
-
-
-def _report_failure(work: Path, rank: int, error: BaseException) -> None:
-    import traceback
-
-    traceback.print_exception(error)
-    sys.stderr.flush()
-    message = str(error) or type(error).__name__
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        # Which disk it was Python does not say where a file was open already.
-        place = os.environ.get("TMPDIR", "/tmp")  # noqa: S108
-        message += f" (on the host {os.uname().nodename}; TMPDIR is {place})"
-    report: dict[str, Any] = {
-        "error": {
-            "type": type(error).__name__,
-            "message": message,
-            "oom": is_out_of_memory(error),
-        }
-    }
-    path = work / f"rank{rank}.json"
-    path.write_text(json.dumps(report))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device's or the host's memory did not suffice.
-
-    The host's allocator raises a plain RuntimeError, so its words must be looked at.
-    """
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    words = ("can't allocate memory", "cannot allocate memory", "out of memory")
-    return any(word in str(error).lower() for word in (*words, "bad_alloc"))
 
 
 def main() -> None:

@@ -8,9 +8,13 @@ more than this one task, and ranks of others would take its task for their place
 from __future__ import annotations
 
 import argparse
+import json
 import os
+from pathlib import Path
 
+from rankbench.cell import Shape
 from rankbench.environ import read_node, without_job
+from rankbench.rank.failure import report_failure
 from rankbench.rank.manual import LOOPBACK, find_free_port
 from rankbench.rank.names import check_name
 
@@ -21,7 +25,12 @@ def main() -> None:
     parser.add_argument("--port", type=int, help="default: one that is free here")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
-    check_name(arguments.address)
+    spec = Path(arguments.command[-1])
+    try:
+        check_name(arguments.address)
+    except OSError as error:
+        report_failure(spec.parent, _first_rank(spec), error)
+        raise
     port = str(arguments.port or find_free_port())
     known = {"{port}": port, "{node}": str(read_node())}
     argv = arguments.command
@@ -30,6 +39,12 @@ def main() -> None:
     meeting = {"MASTER_ADDR": arguments.address, "MASTER_PORT": port}
     print("rendezvous:", *(f"{k}={v}" for k, v in meeting.items()), flush=True)
     os.execvpe(argv[0], argv, {**without_job(), **meeting})  # noqa: S606
+
+
+def _first_rank(spec: Path) -> int:
+    """The first one of this host, for which its launcher speaks."""
+    shape = Shape(**json.loads(spec.read_text())["shape"])
+    return read_node() * shape.ranks_per_node
 
 
 if __name__ == "__main__":
