@@ -129,7 +129,9 @@ def test_ranks_end_themselves_when_their_supervisor_is_killed(site: Site) -> Non
     cell = plan(site, "slow", "srun")
     run = site.start("slow-srun", cell)
     wait_until(lambda: site.trains("slow-srun", cell), 240, "training")
-    site.cluster.run("pkill", "--signal=KILL", "--full", f"rankbench.launch.*{cell}")
+    # Not salloc, which has it on its command line: Slurm would miss that for a minute.
+    supervisor = f"^{site.python} -m rankbench.launch.*{cell}"
+    site.cluster.run("pkill", "--signal=KILL", "--full", supervisor)
     run.communicate(timeout=120)
     wait_until(lambda: not site.processes(), 40, "nothing left")
     site.measure("slow-srun", [cell])
