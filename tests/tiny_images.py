@@ -10,20 +10,12 @@ from pathlib import Path
 
 import yaml
 
-FROM_MIRROR = """
+DEFINITION = """
 Bootstrap: debootstrap
 MirrorURL: {{ mirror }}
 OSVersion: bookworm
 Include: python3
-"""
 
-# What has been bootstrapped before need not be again.
-FROM_IMAGE = """
-Bootstrap: localimage
-From: IMAGE
-"""
-
-DEFINITION = """
 %arguments
     flavour=cpu
     wheels=wheels
@@ -76,13 +68,7 @@ PROMISE = {
 }
 
 
-def define(name: str, base: Path | None = None) -> str:
-    """The definition of that name: from a Debian mirror, or from an image."""
-    head = FROM_MIRROR if base is None else FROM_IMAGE.replace("IMAGE", str(base))
-    return head + DEFINITION.replace("INPUT", f"{name}.sh")
-
-
-def write_containers(folder: Path, *names: str, base: Path | None = None) -> Path:
+def write_containers(folder: Path, *names: str) -> Path:
     """A folder of definitions, one for each name; each reads an input of its own.
 
     Nothing is fetched for them, so that only a Debian mirror is needed.
@@ -97,7 +83,7 @@ def write_containers(folder: Path, *names: str, base: Path | None = None) -> Pat
     entries = {}
     for name in names:
         (folder / f"{name}.sh").write_text("true\n")
-        (folder / f"{name}.def").write_text(define(name, base))
+        (folder / f"{name}.def").write_text(DEFINITION.replace("INPUT", f"{name}.sh"))
         inputs = [f"{name}.sh", "torch.py", "program", "check_image.py"]
         entries[name] = {
             **PROMISE,

@@ -16,7 +16,7 @@ import pytest
 
 from conftest import ROOT, Project, copy_project
 from rankbench.launch.images.checks import find_mirror
-from tiny_images import define, write_containers
+from tiny_images import write_containers
 
 pytestmark = pytest.mark.integration
 
@@ -155,8 +155,6 @@ def workflow(built: Images) -> Project:
     project = copy_project(root)
     shutil.rmtree(root / "containers")
     shutil.copytree(built.root / "containers", root / "containers")
-    quick = define("mpi", built.dir / "gloo-cpu.sif")
-    (root / "containers/mpi.def").write_text(quick)
     site = SITE.format(images=built.dir, mirror=built.mirror)
     (root / "local_profile/site.yaml").write_text(site)
     project.experiment(EXPERIMENT)
@@ -357,8 +355,7 @@ def test_root_of_a_machine_that_is_a_container(built: Images, privileged: None) 
         pytest.skip("root has every capability here")
     images = Images(built.root / "root", [], built.mirror)
     images.root.mkdir()
-    base = built.dir / "gloo-cpu.sif"
-    write_containers(images.root / "containers", "gloo", base=base)
+    write_containers(images.root / "containers", "gloo")
     said = images.fails("build", "gloo-cpu")
     assert "%post failed" in said
     assert "as an ordinary user" in said
