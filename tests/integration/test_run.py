@@ -120,9 +120,13 @@ def test_a_record_explains_itself(measured: Path) -> None:
         "setup",
         "warmup",
         "train",
+        "collectives",
         "evaluate",
         "launch",
     }
+    swept = [(p["operation"], p["bytes"]) for p in record["collectives"]]
+    assert swept == [("all_reduce", 4**k) for k in range(5, 5 + len(swept))]
+    assert record["hosts"][0]["os"]
 
 
 def test_again_does_nothing(again) -> None:
