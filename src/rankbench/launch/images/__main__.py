@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 
 from rankbench.launch.images.build import make_image
-from rankbench.launch.images.checks import build_dir
 from rankbench.launch.images.store import (
     Image,
     load_images,
@@ -29,9 +28,6 @@ def main() -> int:
     arguments = _parse()
     # What was begun is ended and tidied up, as with Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    # Apptainer hands TMPDIR on to %test, in an image that has no such folder.
-    os.environ["APPTAINER_TMPDIR"] = str(build_dir())
-    os.environ.pop("TMPDIR", None)
     try:
         images = _choose(arguments)
     except (ValueError, OSError) as error:
