@@ -256,12 +256,3 @@ def test_bad_input_is_said_in_words(tmp_path, monkeypatch, capsys, arguments, sa
     status, _, err = compare(capsys, *arguments)
     assert status == 2
     assert says in err
-
-
-def test_help_has_examples_and_exit_status(capsys):
-    with pytest.raises(SystemExit) as ended:
-        cli.main(["compare", "--help"])
-    assert ended.value.code == 0
-    out = capsys.readouterr().out
-    assert "rankbench compare results/before results/after" in out
-    assert "exit status: 0" in out

@@ -352,7 +352,7 @@ def test_same_plan_and_records_give_the_same_bytes(tmp_path):
     shutil.copytree(first.records, second.records)
     table.build(second)
     names = ("bounds", "environment", "epochs", "loading", "reports", "variance")
-    beside = [f"{name}.{s}" for name in names for s in ("csv", "md")]
+    beside = [f"{name}.{s}" for name in names for s in ("csv", "md", "tex")]
     files = [*beside, *(f"table.{s}" for s in SUFFIXES)]
     assert sorted(p.name for p in second.root.iterdir() if p.is_file()) == sorted(
         [*files, "plan.json"]
@@ -431,6 +431,25 @@ def test_latex_escapes_reasons(hostile):
     assert text.count(r"\end{tabular}") == 1
     assert r"50\%" in text
     assert r"\textbackslash{}end\{tabular\}" in text
+
+
+def test_other_tables_are_fragments_of_latex_too(tmp_path):
+    layout = write_example(tmp_path)
+    table.build(layout)
+    for name in ("bounds", "environment", "epochs", "loading", "reports", "variance"):
+        text = layout.table("tex", name).read_text()
+        for what in ("tabular", "description"):
+            begun = text.count(rf"\begin{{{what}}}")
+            assert begun == text.count(rf"\end{{{what}}}")
+        # The same rows as in Markdown, which has a line of dashes more in each table.
+        lines = layout.table("md", name).read_text().splitlines()
+        tables = text.count(r"\begin{tabular}")
+        assert tables >= 1
+        rows = [line for line in lines if line.startswith("|")]
+        assert text.count(" \\\\\n") == len(rows) - tables
+    reports = layout.table("tex", "reports").read_text()
+    assert r"\paragraph{Within one server}" in reports
+    assert r"throughput (samples/s) & speedup & marks \\" in reports
 
 
 def test_csv_keeps_reasons_as_they_are(hostile):

@@ -9,30 +9,19 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rankbench.cell import Cell, Shape
-from rankbench.environ import job_id
+from rankbench.launch.attempt import MEASURE, Attempt, Entry, Series
 from rankbench.launch.claim import claim_next, open_claims, read_owner
 from rankbench.launch.closing import close_dead_claim
-from rankbench.launch.code import describe_code
-from rankbench.launch.gate import has_gate
-from rankbench.launch.images.checks import check_runs
-from rankbench.launch.images.verify import check_file, read_image
-from rankbench.launch.job import array_request
-from rankbench.launch.launchers import find_launcher, is_array
 from rankbench.launch.machine import machine_to_itself
 from rankbench.launch.pace import Out, Pace
-from rankbench.launch.queue import comment_of
 from rankbench.launch.requests import Request, read_request
-from rankbench.launch.scratch import scratch_of
 from rankbench.launch.signs import Stop
-from rankbench.launch.slurm import read_allocation
 from rankbench.launch.supervise import run_launch
-from rankbench.launch.task import Task
 from rankbench.record import (
     CURED_BY_NEXT_RUN,
     GATE,
@@ -40,17 +29,10 @@ from rankbench.record import (
     Layout,
     Record,
     Verdict,
-    judge,
-    judge_attempt,
     read_attempt,
     read_json,
-    why_stale,
     write_json,
 )
-
-Entry = dict[str, Any]
-
-MEASURE = "measure"
 
 
 class Interrupted(Exception):
@@ -80,8 +62,8 @@ def run_cell(layout: Layout, cell_id: str, *, project: Path, out: Out) -> Verdic
     request = read_request(layout, cell_id)
     if request is None:
         raise ValueError(f"{layout.request(cell_id)} is missing: run snakemake")
-    attempt = _Attempt(layout, plan, entry, request, project)
-    if reason := _why_stale(attempt, entry):
+    attempt = Attempt(layout, plan, entry, request, project)
+    if reason := attempt.why_stale():
         verdict = replace(
             attempt.verdict(), status="stale", reason=reason, complete=True
         )
@@ -99,121 +81,7 @@ def run_cell(layout: Layout, cell_id: str, *, project: Path, out: Out) -> Verdic
     return verdict
 
 
-class _Attempt:
-    """The wanted attempt of a cell: what its launches have in common."""
-
-    def __init__(
-        self, layout: Layout, plan: Entry, entry: Entry, request: Request, project: Path
-    ) -> None:
-        self.directory = layout.attempt(entry["id"], request.attempt)
-        self.request = request
-        name = entry["image"]
-        self.image = None if name is None else read_image(plan["images"][name])
-        self._image_is_good = self.image is None
-        cell = Cell.from_dict(entry["cell"])
-        self.has_gate = plan["experiment"]["gate"] and has_gate(cell)
-        self._plan, self._entry, self._project = plan, entry, project
-        shape = Shape(**entry["shape"])
-        slurm = plan["site"]["scheduler"] == "slurm"
-        self.time_limit: float = plan["experiment"]["time_limit"]
-        self._array = self._allocation = None
-        if is_array(find_launcher(cell.launcher)):
-            self._array = array_request(
-                cell,
-                shape,
-                plan["site"],
-                time_limit=self.time_limit,
-                start_within=plan["experiment"]["start_within"],
-                comment=comment_of(plan["experiment"]["name"], entry["id"]),
-            )
-            # Time in the queue counts.
-            self.time_limit += self._array.start_within
-        elif slurm:
-            self._allocation = read_allocation(shape)
-        self._code = describe_code()
-
-    def check_image(self) -> None:
-        """Once, before the first launch: it is the one that was built, and starts here.
-
-        Raises:
-            ValueError: it is not, or does not.
-        """
-        if self._image_is_good or self.image is None:
-            return
-        check_file(self.image)
-        check_runs(Path(self.image["file"]))
-        self._image_is_good = True
-
-    def verdict(self) -> Verdict:
-        return judge_attempt(self.directory, self.request.launches)
-
-    def series(self, purpose: str) -> _Series:
-        if purpose == MEASURE:
-            return _Series(self, purpose, self.directory, self.request.launches)
-        return _Series(self, purpose, self.directory / purpose, 1)
-
-    def gate(self) -> dict[str, Any] | None:
-        """What the gate found; None if there was none or it came to no end."""
-        found: dict[str, Any] | None = None
-        for record in read_attempt(self.directory / GATE):
-            found = record.get("gate") or found
-        return found
-
-    def task(self, series: _Series, number: int, directory: Path) -> Task:
-        entry, site = self._entry, self._plan["site"]
-        shape = Shape(**entry["shape"])
-        return Task(
-            experiment=self._plan["experiment"]["name"],
-            cell_id=entry["id"],
-            cell_hash=entry["hash"],
-            cell=Cell.from_dict(entry["cell"]),
-            shape=shape,
-            phases=entry["phases"],
-            marks=entry["marks"],
-            attempt=self.request.attempt,
-            number=number,
-            wanted=series.wanted,
-            directory=directory.resolve(),
-            data_dir=(self._project / site["data_dir"]).resolve(),
-            time_limit=self.time_limit,
-            threads=_threads(shape, site),
-            backend_logs=self._plan["experiment"]["backend_logs"],
-            save_model=self._plan["experiment"]["save_model"],
-            collectives=self._plan["experiment"]["collectives"],
-            code=self._code,
-            purpose=series.purpose,
-            gate=self.gate(),
-            image=self.image,
-            allocation=self._allocation,
-            interface=site["interface"],
-            array=self._array,
-            scratch=self._scratch_of(directory),
-        )
-
-    def _scratch_of(self, directory: Path) -> Path | None:
-        """The folder of a launch; hosts of a job array are not known beforehand."""
-        if self._array is not None:
-            return None
-        return scratch_of(self._plan["site"]["scratch"], job_id(), directory)
-
-
-@dataclass(frozen=True, slots=True)
-class _Series:
-    """The launches of an attempt that serve one purpose."""
-
-    attempt: _Attempt
-    purpose: str
-    directory: Path
-    wanted: int
-
-    def verdict(self) -> Verdict:
-        return judge(read_attempt(self.directory), self.wanted)
-
-    def task(self, number: int, directory: Path) -> Task:
-        return self.attempt.task(self, number, directory)
-
-
-def _launch_all(attempt: _Attempt, stop: Stop, pace: Pace, out: Out) -> Verdict:
+def _launch_all(attempt: Attempt, stop: Stop, pace: Pace, out: Out) -> Verdict:
     """All that is missing of the attempt, in its order."""
     if attempt.has_gate:
         _launch_missing(attempt.series(GATE), stop, pace, out)
@@ -229,7 +97,7 @@ def _launch_all(attempt: _Attempt, stop: Stop, pace: Pace, out: Out) -> Verdict:
 
 def _find_others(
     layout: Layout, plan: Entry, cell_id: str, project: Path, out: Out
-) -> Iterator[_Attempt]:
+) -> Iterator[Attempt]:
     """Attempts of this run's other cells that can be measured here and now.
 
     The job of each still comes, finds nothing missing and writes its summary, or says
@@ -241,15 +109,15 @@ def _find_others(
             continue
         entry = _find(plan, other, layout)
         try:
-            attempt = _Attempt(layout, plan, entry, request, project)
-            if _why_stale(attempt, entry) is None and not attempt.verdict().complete:
+            attempt = Attempt(layout, plan, entry, request, project)
+            if attempt.why_stale() is None and not attempt.verdict().complete:
                 attempt.check_image()
                 yield attempt
         except (ValueError, OSError) as error:
             out.say(f"  {other} is left out here: {error}")
 
 
-def _take_turns(attempts: Sequence[_Attempt], stop: Stop, pace: Pace, out: Out) -> None:
+def _take_turns(attempts: Sequence[Attempt], stop: Stop, pace: Pace, out: Out) -> None:
     """One launch of each cell, in an order by chance, then the next of each."""
     for attempt in attempts:
         if attempt.has_gate:
@@ -264,14 +132,14 @@ def _take_turns(attempts: Sequence[_Attempt], stop: Stop, pace: Pace, out: Out) 
             _launch_next(attempt.series(MEASURE), stop, pace, out, elsewhere=left)
 
 
-def _launch_missing(series: _Series, stop: Stop, pace: Pace, out: Out) -> None:
+def _launch_missing(series: Series, stop: Stop, pace: Pace, out: Out) -> None:
     """Launch until the series is complete."""
     while _launch_next(series, stop, pace, out):
         pass
 
 
 def _launch_next(
-    series: _Series, stop: Stop, pace: Pace, out: Out, *, elsewhere: int | None = None
+    series: Series, stop: Stop, pace: Pace, out: Out, *, elsewhere: int | None = None
 ) -> bool:
     """The next launch of a series; False if it is complete."""
     _settle_claims(series, stop, out)
@@ -289,7 +157,7 @@ def _launch_next(
     return True
 
 
-def _settle_claims(series: _Series, stop: Stop, out: Out) -> None:
+def _settle_claims(series: Series, stop: Stop, out: Out) -> None:
     """Wait for launches that others are measuring; close those whose owner is dead."""
     told = False
     while claims := open_claims(series.directory):
@@ -313,12 +181,6 @@ def _heed(stop: Stop) -> None:
         raise Interrupted(reason)
 
 
-def _threads(shape: Shape, site: Entry) -> int:
-    """CPU threads of a rank: one per core of its device, or its share of the host."""
-    share = max(1, site["cores"] // shape.ranks_per_node)
-    return int(shape.cores_per_rank or site["cpu_threads_per_gpu"] or share)
-
-
 def _find(plan: Entry, cell_id: str, layout: Layout) -> Entry:
     for entry in plan["cells"]:
         if entry["id"] == cell_id:
@@ -326,16 +188,6 @@ def _find(plan: Entry, cell_id: str, layout: Layout) -> Entry:
                 raise ValueError(f"{cell_id} cannot run here: {entry['infeasible']}")
             return dict(entry)
     raise ValueError(f"{layout.plan} has no cell {cell_id}")
-
-
-def _why_stale(attempt: _Attempt, entry: Entry) -> str | None:
-    """Why launches of today would not belong to the attempt; None if they would."""
-    return why_stale(
-        read_attempt(attempt.directory),
-        cell_hash=entry["hash"],
-        image=attempt.image,
-        asked_hash=attempt.request.cell_hash,
-    )
 
 
 def _summarise(

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, NullFormatter
 from numpy.typing import NDArray
 
-from rankbench.results.scaling import LEGEND_WIDTH, color_series
+from rankbench.results.panels import add_legend, color_series, make_figure
 from rankbench.results.series import Panel
 from rankbench.results.summary import Summary
 
@@ -62,8 +62,7 @@ def draw_curves(
     Raises:
         ValueError: the steps of a launch are damaged; the message names the file.
     """
-    figure = Figure(figsize=(width, _HEIGHT * len(panels) + 0.6), layout="constrained")
-    grid = figure.subplots(len(panels), squeeze=False)[:, 0]
+    figure, grid = make_figure([_HEIGHT] * len(panels), width=width)
     colors = color_series(panels)
     points = [point for panel in panels for point in panel.points]
     by_devices = sorted(points, key=lambda point: point.row.devices)
@@ -79,9 +78,7 @@ def draw_curves(
     if any(len(point.row.launches) > 1 for point in points):
         band = Line2D([], [], color="0.4", lw=6, alpha=0.2, label="range of launches")
         handles.append(band)
-    longest = max(len(str(handle.get_label())) for handle in handles)
-    columns = max(1, min(5, LEGEND_WIDTH // (longest + 6)))
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+    add_legend(figure, handles, columns=5)
     return figure
 
 

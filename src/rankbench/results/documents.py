@@ -1,4 +1,4 @@
-"""Tables as CSV, as Markdown and as LaTeX."""
+"""Tables as CSV and as Markdown."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pandas as pd
 from rankbench.record import first_line
 from rankbench.results.notes import Note
 from rankbench.results.section import Section
-from rankbench.results.text import SHOWN, Grid, Text, figures
+from rankbench.results.text import SHOWN, Grid, Text, figures, one_line
 
 # How a field begins that a spreadsheet computes.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -118,52 +118,12 @@ def _quote(path: str) -> str:
     return urllib.parse.quote(path)
 
 
-def to_latex(title: str, rows: Sequence[dict[str, Text]], notes: Sequence[Note]) -> str:
-    r"""A fragment for ``\input``; the table is wide, so reasons stand below it."""
-    shown = {column: name for column, name in SHOWN.items() if column != "reason"}
-    frame = _frame(rows, list(shown)).map(_escape_latex)
-    frame.columns = frame.columns.map(_escape_latex)
-    align = "".join("l" if name is None else "r" for name in shown.values())
-    table = frame.style.hide(axis="index").to_latex(column_format=align, hrules=True)
-    listed = "\n".join(
-        rf"\item[{_escape_latex(note.term)}] {_escape_latex(note.text)}"
-        for note in notes
-    )
-    return (
-        f"% {_one_line(title)}: needs the packages booktabs and graphicx.\n"
-        f"\\resizebox{{\\textwidth}}{{!}}{{%\n{table}}}\n"
-        f"\\begin{{description}}\n{listed}\n\\end{{description}}\n"
-    )
-
-
 def _frame(rows: Sequence[dict[str, Text]], columns: list[str]) -> pd.DataFrame:
     texts = [{column: str(row[column]) for column in columns} for row in rows]
     return pd.DataFrame(texts, columns=columns, dtype=object)
 
 
 def _escape_markdown(text: str) -> str:
-    plain = html.escape(_one_line(text), quote=False)
+    plain = html.escape(one_line(text), quote=False)
     # An interval keeps its brackets; only those of a link are broken.
     return re.sub(r"([\\`*|]|(?<=\])\()", r"\\\1", plain)
-
-
-_LATEX = {
-    **{char: rf"\{char}" for char in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    # A bare bracket ends the argument of \item, or becomes one of \\.
-    "[": "{[}",
-    "]": "{]}",
-}
-
-
-def _escape_latex(text: str) -> str:
-    return "".join(_LATEX.get(char, char) for char in _one_line(text))
-
-
-def _one_line(text: str) -> str:
-    """Without what a terminal would obey, or a reader would not see."""
-    return "".join(char for char in " ".join(text.split()) if char.isprintable())

@@ -6,12 +6,19 @@ from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from rankbench.results.scaling import LEGEND_WIDTH, color_series, marker_of_series
+from rankbench.results.panels import (
+    add_legend,
+    choose_markers,
+    color_series,
+    fill_of,
+    finish_devices,
+    make_figure,
+    scale_devices,
+)
 from rankbench.results.series import Panel, is_shared
 from rankbench.results.summary import Summary
 
@@ -21,7 +28,6 @@ COLUMNS = (
 )
 
 _HEIGHT = 3.0
-_LINEAR_UP_TO = 8
 # Between the points of series that have equally many devices, of the axis' unit.
 _APART = 0.06
 
@@ -33,9 +39,9 @@ def draw_efficiency(panels: Sequence[Panel], *, width: float) -> Figure:
         panels: at least one.
         width: of the figure, in inches.
     """
-    figure = Figure(figsize=(width, _HEIGHT * len(panels) + 0.5), layout="constrained")
-    grid = figure.subplots(len(panels), squeeze=False)[:, 0]
-    colors, markers = color_series(panels), marker_of_series(panels)
+    figure, grid = make_figure([_HEIGHT] * len(panels), width=width)
+    colors = color_series(panels)
+    markers = choose_markers(list(colors))
     for axes, panel in zip(grid, panels, strict=True):
         _draw_panel(axes, panel, colors, markers)
     grid[-1].set_xlabel("devices")
@@ -48,9 +54,7 @@ def draw_efficiency(panels: Sequence[Panel], *, width: float) -> Figure:
         shared = Line2D([], [], color="0.4", ls="", marker="o", mfc="white")
         shared.set_label("oversubscribed")
         handles.append(shared)
-    longest = max(len(str(handle.get_label())) for handle in handles)
-    columns = max(1, min(4, LEGEND_WIDTH // (longest + 6)))
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+    add_legend(figure, handles)
     return figure
 
 
@@ -71,8 +75,7 @@ def make_frame(panels: Sequence[Panel]) -> pd.DataFrame:
 def _draw_panel(
     axes: Axes, panel: Panel, colors: dict[str, Any], markers: dict[str, str]
 ) -> None:
-    devices = sorted({point.row.devices for point in panel.points})
-    linear = devices[-1] <= _LINEAR_UP_TO
+    _, linear = scale_devices(panel)
     for place, series in enumerate(panel.series):
         shift = _APART * (place - (len(panel.series) - 1) / 2)
 
@@ -89,22 +92,10 @@ def _draw_panel(
             if number := point.numbers.get("efficiency"):
                 if number.low is not None and number.high is not None:
                     axes.vlines(x_of(point), number.low, number.high, color=color)
-                fill = "white" if is_shared(point) else color
-                axes.plot(
-                    x_of(point),
-                    number.value,
-                    markers[series.name],
-                    ms=5,
-                    mfc=fill,
-                    mec=color,
-                )
+                style = {"mfc": fill_of(point, color), "mec": color, "ms": 5}
+                axes.plot(x_of(point), number.value, markers[series.name], **style)
     axes.axhline(1, color="0.5", ls="--", lw=1, zorder=1)
-    axes.set_title(panel.title, parse_math=False)
     axes.set_ylabel("efficiency")
     axes.set_ylim(0, max(1.08, axes.get_ylim()[1]))
-    if not linear:
-        axes.set_xscale("log", base=2)
-    axes.set_xticks(devices, [str(count) for count in devices])
+    finish_devices(axes, panel)
     axes.minorticks_off()
-    axes.grid(visible=False, axis="x")
-    sns.despine(ax=axes)

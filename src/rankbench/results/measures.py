@@ -92,7 +92,7 @@ def measure(launch: Launch) -> Measures:
         ranks, count = record["ranks"], record["steps"]
         fixed = record.get("warmup", 0)
         timed = launch.read_steps()
-        found = find_warmup(_slowest(launch.read_steps(warmup=True), timed), fixed)
+        found = find_warmup(slowest_rank(launch.read_steps(warmup=True), timed), fixed)
         warmup = fixed if found is None else found
         late, steps = np.split(timed, [warmup - fixed], axis=1)
         # Of the window, which holds more than its steps, only late ones are taken away.
@@ -102,7 +102,7 @@ def measure(launch: Launch) -> Measures:
         throughput = record["samples"] * kept / count / seconds
         if not 0 < throughput < math.inf:
             raise ValueError(f"{launch.path} is damaged: {throughput} samples/s")
-        slowest = _slowest(steps)
+        slowest = slowest_rank(steps)
         mean_ms = 1e3 * steps.mean(axis=(0, 1))
         if not mean_ms.any():
             raise ValueError(f"{launch.path} is damaged: its steps took no time")
@@ -128,8 +128,12 @@ def measure(launch: Launch) -> Measures:
         raise ValueError(f"{launch.path} is damaged: {error!r}") from error
 
 
-def _slowest(*parts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Seconds of each step: it lasts until its slowest rank is done."""
+def slowest_rank(*parts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Seconds of each step, [steps]: it lasts until its slowest rank is done.
+
+    Args:
+        parts: seconds of [ranks, steps, phases], one after the other.
+    """
     return np.asarray(np.concatenate(parts, axis=1).sum(axis=2).max(axis=0))
 
 

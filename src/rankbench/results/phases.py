@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -12,7 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from rankbench.results.series import Panel, is_shared
+from rankbench.results.panels import draw_rows
+from rankbench.results.series import Panel
 from rankbench.results.summary import Summary
 from rankbench.results.text import figures
 
@@ -40,15 +42,13 @@ def draw_phases(panels: Sequence[Panel], *, width: float) -> Figure:
         panels: at least one.
         width: of the figure, in inches.
     """
-    bars = [len(panel.points) for panel in panels]
-    heights = [_BAR * count + 0.75 for count in bars]
-    figure = Figure(figsize=(width, sum(heights) + 0.4), layout="constrained")
-    grid = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
     measures = [m for panel in panels for point in panel.points for m in point.measures]
     colors = color_phases([name for one in measures for name in one.phase_ms])
-    for axes, panel in zip(grid, panels, strict=True):
-        _draw_bars(axes, panel, colors)
-    grid[-1].set_xlabel("ms per step (mean over ranks, steps and launches)")
+    draw_row = partial(_draw_bar, colors=colors)
+    label = "ms per step (mean over ranks, steps and launches)"
+    figure = draw_rows(
+        panels, draw_row, width=width, row=_BAR, label=label, margin=0.08
+    )
     handles = [Patch(label=phase, **_style(phase, colors)) for phase in colors]
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
     return figure
@@ -75,31 +75,18 @@ def color_phases(names: Iterable[str]) -> dict[str, Any]:
     return {p: palette[PHASES[p] if p in PHASES else next(others)] for p in ordered}
 
 
-def _draw_bars(axes: Axes, panel: Panel, colors: dict[str, Any]) -> None:
-    labels: list[str] = []
-    for series in panel.series:
-        for point in series.points:
-            left, place = 0.0, len(labels)
-            for phase in colors:
-                width = _mean_ms(point, phase)
-                axes.barh(place, width, 0.7, left=left, **_style(phase, colors))
-                left += width
-            axes.annotate(
-                figures(left),
-                (left, place),
-                (4, 0),
-                textcoords="offset points",
-                va="center",
-                size=8,
-            )
-            note = " (oversubscribed)" if is_shared(point) else ""
-            labels.append(f"{series.name} {point.row.cell.topology}{note}")
-    axes.set_title(panel.title, parse_math=False)
-    axes.set_yticks(range(len(labels)), labels, parse_math=False)
-    axes.set_ylim(len(labels) - 0.5, -0.5)
-    axes.margins(x=0.08)
-    axes.grid(visible=False, axis="y")
-    sns.despine(ax=axes, left=True)
+def _draw_bar(
+    axes: Axes, point: Summary, place: int, *, colors: dict[str, Any]
+) -> None:
+    left = 0.0
+    for phase in colors:
+        width = _mean_ms(point, phase)
+        axes.barh(place, width, 0.7, left=left, **_style(phase, colors))
+        left += width
+    end, right_of_it = (left, place), (4, 0)
+    axes.annotate(
+        figures(left), end, right_of_it, textcoords="offset points", va="center", size=8
+    )
 
 
 def _style(phase: str, colors: dict[str, Any]) -> dict[str, Any]:

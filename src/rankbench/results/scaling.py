@@ -8,12 +8,20 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from rankbench.results.panels import (
+    add_legend,
+    choose_markers,
+    color_series,
+    fill_of,
+    finish_devices,
+    make_figure,
+    scale_devices,
+)
 from rankbench.results.series import Panel, count_hosts, is_shared
 from rankbench.results.summary import Summary
 from rankbench.results.text import describe_base
@@ -24,9 +32,6 @@ COLUMNS = (
 )
 
 _HEIGHT = 3.6
-# Above so many devices both axes are logarithmic.
-_LINEAR_UP_TO = 8
-LEGEND_WIDTH = 100  # characters
 
 # Shares of an axis: between two columns of launches, and between points that touch.
 _COLUMN = 0.011
@@ -40,12 +45,11 @@ def draw_scaling(panels: Sequence[Panel], *, width: float) -> Figure:
         panels: at least one.
         width: of the figure, in inches.
     """
-    figure = Figure(figsize=(width, _HEIGHT * len(panels) + 0.5), layout="constrained")
-    grid = figure.subplots(len(panels), squeeze=False)[:, 0]
+    figure, grid = make_figure([_HEIGHT] * len(panels), width=width)
     points = [point for panel in panels for point in panel.points]
     colors = color_series(panels)
     hosts = sorted({count_hosts(point.row.cell) for point in points})
-    markers = {count: "osD^vPX*"[i % 8] for i, count in enumerate(hosts)}
+    markers = choose_markers(hosts)
     for axes, panel in zip(grid, panels, strict=True):
         _draw_panel(axes, panel, colors, markers)
     grid[-1].set_xlabel("devices")
@@ -63,9 +67,7 @@ def draw_scaling(panels: Sequence[Panel], *, width: float) -> Figure:
     handles.append(shape(marker="o", ms=2.2, label="each launch"))
     band = partial(Line2D, [], [], color="0.4", linewidth=4, solid_capstyle="butt")
     handles.append(band(alpha=0.3, label="95% interval"))
-    longest = max(len(str(handle.get_label())) for handle in handles)
-    columns = max(1, min(4, LEGEND_WIDTH // (longest + 6)))
-    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
+    add_legend(figure, handles)
     return figure
 
 
@@ -98,24 +100,10 @@ def make_frame(panels: Sequence[Panel]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=list(COLUMNS)).astype(types)
 
 
-def color_series(panels: Sequence[Panel]) -> dict[str, Any]:
-    """A color for the name of each series, the same in all panels and plots."""
-    names = list(dict.fromkeys(s.name for panel in panels for s in panel.series))
-    kind = "colorblind" if len(names) <= 10 else "husl"
-    return dict(zip(names, sns.color_palette(kind, len(names)), strict=True))
-
-
-def marker_of_series(panels: Sequence[Panel]) -> dict[str, str]:
-    """A marker for each series, so that they differ in grey too."""
-    names = color_series(panels)
-    return {name: "osD^vPX*"[i % 8] for i, name in enumerate(names)}
-
-
 def _draw_panel(
     axes: Axes, panel: Panel, colors: dict[str, Any], markers: dict[int, str]
 ) -> None:
-    devices = sorted({point.row.devices for point in panel.points})
-    linear = devices[-1] <= _LINEAR_UP_TO
+    devices, linear = scale_devices(panel)
     width = _COLUMN * (devices[-1] if linear else np.log2(devices[-1]) + 1)
     for series in panel.series:
         for line in series.lines:
@@ -139,20 +127,16 @@ def _draw_panel(
         axes.plot(devices, ideal, "--", color="0.5", lw=1, zorder=1, label=label)
     if panel.bases:
         axes.legend(loc="upper left")
-    axes.set_title(panel.title, parse_math=False)
+    finish_devices(axes, panel)
     axes.set_ylabel("samples/s")
     if linear:
         axes.set_xlim(0.5, devices[-1] + 0.5)
         axes.set_ylim(bottom=0)
     else:
-        axes.set_xscale("log", base=2)
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_xticks(devices, [str(count) for count in devices])
-    axes.grid(visible=False, axis="x")
-    sns.despine(ax=axes)
 
 
 def _find_columns(points: Sequence[Summary], *, linear: bool) -> dict[str, int]:
@@ -185,7 +169,7 @@ def _draw_median(
 ) -> None:
     """The median, at the true number of devices."""
     value = point.numbers["throughput"].value
-    fill = "white" if is_shared(point) else color
+    fill = fill_of(point, color)
     axes.plot(point.row.devices, value, marker, ms=size, mfc=fill, mec=color, zorder=3)
 
 
@@ -195,5 +179,5 @@ def _draw_launches(axes: Axes, point: Summary, x: float, *, color: Any) -> None:
     number = point.numbers["throughput"]
     if number.low is not None and number.high is not None:
         axes.vlines(x, number.low, number.high, color=color, lw=4, alpha=0.3)
-    fill = "white" if is_shared(point) else color
+    fill = fill_of(point, color)
     axes.plot([x] * len(values), values, "o", ms=2.2, mew=0.4, mfc=fill, mec=color)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from rankbench.results.launches import Launch
-from rankbench.results.measures import peak_memory
-from rankbench.results.series import Panel, is_shared
+from rankbench.results.measures import peak_memory, slowest_rank
+from rankbench.results.panels import draw_rows
+from rankbench.results.series import Panel
 from rankbench.results.summary import Summary
 
 _ROW = 0.34
@@ -35,7 +35,8 @@ def draw_steps(panels: Sequence[Panel], *, width: float) -> Figure:
     Raises:
         ValueError: the steps of a launch are damaged; the message names the file.
     """
-    figure = _draw(panels, width, _draw_boxes, "ms of a step (of its slowest rank)")
+    label = "ms of a step (of its slowest rank)"
+    figure = draw_rows(panels, _draw_boxes, width=width, row=_ROW, label=label)
     median = Line2D([], [], color="C3", marker="|", ls="", ms=9, mew=1.6)
     median.set_label("median of a launch")
     box = Line2D([], [], color="0.75", lw=7, label="middle half of all steps")
@@ -88,34 +89,8 @@ def draw_memory(panels: Sequence[Panel], *, width: float) -> Figure:
         panels: at least one.
         width: of the figure, in inches.
     """
-    return _draw(panels, width, _draw_ranks, "MiB at most, of each rank and launch")
-
-
-def _draw(
-    panels: Sequence[Panel],
-    width: float,
-    draw_row: Callable[[Axes, Summary, int], None],
-    label: str,
-) -> Figure:
-    """A row for each cell, panels below each other."""
-    heights = [_ROW * len(panel.points) + 0.75 for panel in panels]
-    figure = Figure(figsize=(width, sum(heights) + 0.5), layout="constrained")
-    grid = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
-    for axes, panel in zip(grid, panels, strict=True):
-        names: list[str] = []
-        for series in panel.series:
-            for point in series.points:
-                draw_row(axes, point, len(names))
-                note = " (oversubscribed)" if is_shared(point) else ""
-                names.append(f"{series.name} {point.row.cell.topology}{note}")
-        axes.set_title(panel.title, parse_math=False)
-        axes.set_yticks(range(len(names)), names, parse_math=False)
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.margins(x=0.04)
-        axes.grid(visible=False, axis="y")
-        sns.despine(ax=axes, left=True)
-    grid[-1].set_xlabel(label)
-    return figure
+    label = "MiB at most, of each rank and launch"
+    return draw_rows(panels, _draw_ranks, width=width, row=_ROW, label=label)
 
 
 def _draw_boxes(axes: Axes, point: Summary, place: int) -> None:
@@ -140,7 +115,7 @@ def _draw_boxes(axes: Axes, point: Summary, place: int) -> None:
 
 def _step_ms(launch: Launch) -> NDArray[np.float64]:
     """Milliseconds of each timed step of the slowest rank, [steps]."""
-    return np.asarray(1e3 * launch.read_steps().sum(axis=2).max(axis=0))
+    return 1e3 * slowest_rank(launch.read_steps())
 
 
 def _draw_ranks(axes: Axes, point: Summary, place: int) -> None:

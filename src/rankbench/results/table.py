@@ -23,12 +23,8 @@ from rankbench.results import (
     reports,
     variance,
 )
-from rankbench.results.documents import (
-    section_to_markdown,
-    to_csv,
-    to_latex,
-    to_markdown,
-)
+from rankbench.results.documents import section_to_markdown, to_csv, to_markdown
+from rankbench.results.latex import section_to_latex, to_latex
 from rankbench.results.load import Results
 from rankbench.results.notes import collect_notes
 from rankbench.results.options import find_microbatches, find_models
@@ -103,7 +99,7 @@ def build(layout: Layout, found: Found | None = None) -> None:
 
     table.csv, .md, .html and .tex; where there is anything to tell also bounds,
     collectives, ddp-timers, environment, epochs, loading, models, pipeline, profiles,
-    published, reports and variance, each .csv and .md.
+    published, reports and variance, each .csv, .md and .tex; the page has them all.
 
     Args:
         layout: the result directory.
@@ -188,14 +184,18 @@ def tell(layout: Layout, found: Found) -> Told:
 def _write_beside(
     layout: Layout, title: str, name: str, section: Section | None, frame: pd.DataFrame
 ) -> None:
-    """NAME.csv and NAME.md; where there is nothing to tell, none is left either."""
+    """NAME.csv, .md and .tex; where there is nothing to tell, none is left either."""
     if section is None:
-        for suffix in ("csv", "md"):
+        for suffix in ("csv", "md", "tex"):
             layout.table(suffix, name).unlink(missing_ok=True)
         return
-    write_if_changed(layout.table("csv", name), to_csv(frame).encode())
-    text = section_to_markdown(title, section)
-    write_if_changed(layout.table("md", name), text.encode())
+    texts = {
+        "csv": to_csv(frame),
+        "md": section_to_markdown(title, section),
+        "tex": section_to_latex(title, section),
+    }
+    for suffix, text in texts.items():
+        write_if_changed(layout.table(suffix, name), text.encode())
 
 
 def make_table(results: Results, summaries: Sequence[Summary]) -> pd.DataFrame:

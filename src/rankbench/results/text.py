@@ -116,3 +116,8 @@ def _show(summary: Summary) -> dict[str, Text]:
         value, interval, _ = shown["speedup"]
         shown["speedup"] = Text(value, f"{interval} {ALIKE}")
     return shown
+
+
+def one_line(text: str) -> str:
+    """Without what a terminal would obey, or a reader would not see."""
+    return "".join(char for char in " ".join(text.split()) if char.isprintable())

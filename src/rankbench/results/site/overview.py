@@ -10,9 +10,9 @@ from matplotlib.colors import to_hex
 from rankbench import __version__
 from rankbench.record import Layout, read_json
 from rankbench.results.notes import Note, collect_notes
+from rankbench.results.panels import color_series
 from rankbench.results.phases import color_phases
 from rankbench.results.profiles import load_profiles
-from rankbench.results.scaling import color_series
 from rankbench.results.section import Section
 from rankbench.results.series import Panel, make_panels
 from rankbench.results.site.cells import describe_cell, find_common

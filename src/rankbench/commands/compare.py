@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Any
+
+from rankbench.commands.base import BAD_INPUT, FINDING, OK, add_parser, print_json
 
 ABOUT = """\
 Compare two runs, cell by cell: is NEW better than OLD, worse, or equal?
@@ -26,14 +27,16 @@ exit status: 0 no cell is worse, 1 a cell is worse or has lost its number,
 2 bad input, or no cell could be judged"""
 
 
-def add_command(commands: Any) -> None:
+def add(commands: Any) -> None:
     """Add it to the parser of `rankbench`."""
-    parser = commands.add_parser(
+    parser = add_parser(
+        commands,
         "compare",
-        help="is a run better than another, worse or equal?",
-        description=ABOUT,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        compare_runs,
+        summary="is a run better than another, worse or equal?",
+        about=ABOUT,
+        examples=EXAMPLES,
+        json_holds="the verdicts and all that they rest on",
     )
     parser.add_argument("old", metavar="OLD", type=Path)
     parser.add_argument("new", metavar="NEW", type=Path, nargs="?")
@@ -49,14 +52,12 @@ def add_command(commands: Any) -> None:
         default=0.0,
         help="relative changes up to this one are no change: 0.03 for 3 %% (0)",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--save-baseline",
         metavar="FILE",
         type=Path,
         help="store what NEW measured (or OLD, if it is alone) as a small JSON file",
     )
-    parser.set_defaults(command=compare_runs)
 
 
 def compare_runs(arguments: argparse.Namespace) -> int:
@@ -71,17 +72,20 @@ def compare_runs(arguments: argparse.Namespace) -> int:
     if arguments.save_baseline:
         save_baseline(sides[-1], arguments.save_baseline)
     if len(sides) == 1:
-        return 0
+        return OK
     found = compare(*sides, confidence=arguments.confidence, margin=arguments.margin)
     if not found.cells:
         raise ValueError(
             f"{arguments.old} and {arguments.new} have no cell in common: are they of "
             "the same experiment?"
         )
-    print(json.dumps(to_json(found), indent=1) if arguments.json else to_text(found))
+    if arguments.json:
+        print_json(to_json(found))
+    else:
+        print(to_text(found))
     if found.is_worse:
-        return 1
+        return FINDING
     if not found.judged:
         print("rankbench: no cell could be judged", file=sys.stderr)
-        return 2
-    return 0
+        return BAD_INPUT
+    return OK

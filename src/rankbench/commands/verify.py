@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
+
+from rankbench.commands.base import FINDING, OK, add_parser, print_json
 
 ABOUT = """\
 Check a bundle that `rankbench publish` wrote: its files against its manifest, and its
@@ -21,18 +22,18 @@ examples:
 exit status: 0 all is well, 1 something is not, 2 it is no bundle"""
 
 
-def add_command(commands: Any) -> None:
+def add(commands: Any) -> None:
     """Add it to the parser of `rankbench`."""
-    parser = commands.add_parser(
+    parser = add_parser(
+        commands,
         "verify",
-        help="is a bundle whole, and do its tables follow from its records?",
-        description=ABOUT,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        verify,
+        summary="is a bundle whole, and do its tables follow from its records?",
+        about=ABOUT,
+        examples=EXAMPLES,
+        json_holds="whether it is verified, and each finding",
     )
     parser.add_argument("bundle", type=Path, help="results.tar.zst, or such a folder")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(command=verify)
 
 
 def verify(arguments: argparse.Namespace) -> int:
@@ -42,9 +43,9 @@ def verify(arguments: argparse.Namespace) -> int:
     findings = verify_bundle(arguments.bundle)
     if arguments.json:
         found = [dataclasses.asdict(finding) for finding in findings]
-        print(json.dumps({"verified": not findings, "findings": found}, indent=1))
+        print_json({"verified": not findings, "findings": found})
     elif findings:
         print(*findings, sep="\n")
     else:
         print(f"{arguments.bundle}: verified")
-    return 1 if findings else 0
+    return FINDING if findings else OK

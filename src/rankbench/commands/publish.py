@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from rankbench.record import Layout
+from rankbench.commands.base import (
+    OK,
+    add_parser,
+    add_results,
+    find_results,
+    print_json,
+)
 
 ABOUT = """\
 Write what can be published of an experiment: R/results.tar.zst, a bundle with all
@@ -20,47 +23,38 @@ EXAMPLES = """\
 examples:
   rankbench publish
   rankbench publish --experiment studies/lenet-mnist-workers.yaml --anonymise
-  rankbench publish --results results/quickstart --json"""
+  rankbench publish --results results/quickstart --json
+
+exit status: 0, or 2 on bad input"""
 
 
-def add_command(
-    commands: Any, *, find_results: Callable[[argparse.Namespace], Layout]
-) -> argparse.ArgumentParser:
-    """Add it to the parser of `rankbench`; returns its own.
-
-    Args:
-        find_results: from the arguments, among them `results`, to the result directory.
-    """
-    parser: argparse.ArgumentParser = commands.add_parser(
+def add(commands: Any) -> None:
+    """Add it to the parser of `rankbench`."""
+    parser = add_parser(
+        commands,
         "publish",
-        help="a bundle, and a site that needs no server",
-        description=ABOUT,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        publish,
+        summary="a bundle, and a site that needs no server",
+        about=ABOUT,
+        examples=EXAMPLES,
+        json_holds="the files, their bytes, the number of cells",
     )
-    parser.add_argument(
-        "--results", type=Path, help="a result directory with plan.json"
-    )
+    add_results(parser)
     parser.add_argument(
         "--anonymise",
         action="store_true",
         help="placeholders for names of hosts, users, accounts, jobs, and for paths",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(command=lambda arguments: publish(find_results, arguments))
-    return parser
 
 
-def publish(
-    find_results: Callable[[argparse.Namespace], Layout], arguments: argparse.Namespace
-) -> int:
+def publish(arguments: argparse.Namespace) -> int:
     """Write bundle and site; needs nothing but a result directory."""
     from rankbench.results.site import publish as publishing
 
     layout = find_results(arguments)
     site = publishing.publish(layout, anonymise=arguments.anonymise)
     if arguments.json:
-        print(json.dumps(dataclasses.asdict(site), indent=1, default=str))
+        print_json(dataclasses.asdict(site))
     else:
         mib = 1024**2
         print(f"{site.bundle}: {site.bundle_bytes / mib:.1f} MiB")
@@ -68,4 +62,4 @@ def publish(
             f"{site.page}: {site.cells} cells; {site.bytes / mib:.1f} MiB without "
             "bundle and logs"
         )
-    return 0
+    return OK

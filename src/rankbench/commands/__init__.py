@@ -1,0 +1,1 @@
+"""The commands of `rankbench`, a file each: what it does, its examples, `add`."""

@@ -1,0 +1,71 @@
+"""The command `rankbench cells`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import Any
+
+from rankbench.commands.base import (
+    OK,
+    add_experiment,
+    add_parser,
+    plan_run,
+    print_json,
+)
+
+ABOUT = """\
+List the cells of the matrix: those that can run on this site, and why the others
+cannot. Nothing is run."""
+
+EXAMPLES = """\
+examples:
+  rankbench cells
+  rankbench cells --only backend=gloo,mpi topology=1x2
+  rankbench cells --experiment studies/lenet-mnist-workers.yaml --override laptop
+  rankbench cells --profile slurm_profile --json
+
+exit status: 0, or 2 on bad input"""
+
+
+def add(commands: Any) -> None:
+    """Add it to the parser of `rankbench`."""
+    parser = add_parser(
+        commands,
+        "cells",
+        list_cells,
+        summary="the matrix: what runs here, and why not",
+        about=ABOUT,
+        examples=EXAMPLES,
+        json_holds="each cell with its fields, and the launches to come",
+    )
+    add_experiment(parser)
+    parser.add_argument(
+        "--only", nargs="+", metavar="KEY=VALUE,...", help="part of the matrix"
+    )
+
+
+def list_cells(arguments: argparse.Namespace) -> int:
+    """Print the cells, and what a run would do."""
+    only = arguments.only and " ".join(arguments.only)
+    run = plan_run(arguments, only=only)
+    if arguments.json:
+        pending = run.pending()
+        cells = [
+            {
+                "cell": cell.id,
+                "fields": cell.cell.to_dict(),
+                "unsupported": cell.infeasible,
+                "marks": cell.marks,
+                "image": cell.image,
+                "launches_to_come": pending.get(cell.id, 0),
+            }
+            for cell in run.chosen
+        ]
+        print_json({"experiment": run.plan.name, "cells": cells})
+        return OK
+    for cell in run.chosen:
+        note = f"  unsupported: {cell.infeasible}" if cell.infeasible else ""
+        print(f"{cell.id}{note}")
+    print(run.preview().lines()[0], file=sys.stderr)
+    return OK

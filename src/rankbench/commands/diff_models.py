@@ -1,0 +1,102 @@
+"""The command `rankbench diff-models`."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+from rankbench.commands.base import FINDING, OK, add_parser, print_json
+
+ABOUT = """\
+Tell which tensors of trained models differ, and how much: the first model against each
+of the others. Models are kept by launches with `save_model`; reading one executes
+nothing."""
+
+EXAMPLES = """\
+examples:
+  rankbench diff-models records/CELL/1/1
+  rankbench diff-models records/CELL/1/1 records/OTHER/1/1 --tolerance 1e-6 --json
+
+exit status: 0 all are equal, 1 one differs, 2 bad input"""
+
+
+def add(commands: Any) -> None:
+    """Add it to the parser of `rankbench`."""
+    parser = add_parser(
+        commands,
+        "diff-models",
+        diff_models,
+        summary="which tensors of two trained models differ, and how much",
+        about=ABOUT,
+        examples=EXAMPLES,
+        json_holds="the tensors that differ, for each pair",
+    )
+    parser.add_argument(
+        "model",
+        nargs="+",
+        type=Path,
+        help="a model file, or the folder of a launch; one folder compares its ranks",
+    )
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        default=0.0,
+        help="largest difference of an element that does not count (%(default)s)",
+    )
+
+
+def diff_models(arguments: argparse.Namespace) -> int:
+    """Compare the first model with each of the others; 1 if one differs."""
+    from rankbench.rank import saving
+
+    paths = [path for given in arguments.model for path in saving.find_models(given)]
+    if len(paths) < 2:
+        raise ValueError(
+            f"{paths[0]} is one model: give another one, or the folder of a launch "
+            "that was measured with `save_model: per_rank`"
+        )
+    first = saving.load_model(paths[0])
+    pairs = {
+        path: saving.compare_models(
+            first, saving.load_model(path), tolerance=arguments.tolerance
+        )
+        for path in paths[1:]
+    }
+    if arguments.json:
+        print_json(
+            [
+                {
+                    "first": paths[0],
+                    "second": path,
+                    "tensors": len(first),
+                    "differences": [_to_json(one) for one in found],
+                }
+                for path, found in pairs.items()
+            ]
+        )
+    else:
+        for path, found in pairs.items():
+            print(f"{paths[0]}\n{path}", *map(_to_text, found), sep="\n")
+            count = f"{len(found)} differ" if found else "all are equal"
+            print(f"  {len(first)} tensors, {count}")
+    return FINDING if any(pairs.values()) else OK
+
+
+def _to_text(one: Any) -> str:
+    if one.largest is None:
+        missing = one.what in ("first", "second")
+        where = f"missing in the {one.what}" if missing else f"other {one.what}"
+        return f"  {one.name}: {where}"
+    return f"  {one.name}: up to {one.largest:.3g}, relative {one.relative:.3g}"
+
+
+def _to_json(one: Any) -> dict[str, Any]:
+    """What is not finite is told in words: JSON has no number for it."""
+    found = {"name": one.name, "what": one.what}
+    for key in ("largest", "relative"):
+        value = getattr(one, key)
+        finite = value is None or math.isfinite(value)
+        found[key] = value if finite else str(value)
+    return found

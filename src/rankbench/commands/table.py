@@ -1,0 +1,59 @@
+"""The command `rankbench table`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+from rankbench.commands.base import (
+    OK,
+    add_parser,
+    add_results,
+    find_results,
+    print_json,
+)
+
+ABOUT = """\
+Write tables and plots from the plan and the records of a result directory, and print
+the table. Nothing is measured, and the experiment file is not needed."""
+
+EXAMPLES = """\
+examples:
+  rankbench table
+  rankbench table --experiment studies/lenet-mnist-workers.yaml
+  rankbench table --results results/quickstart --json
+
+exit status: 0, or 2 on bad input"""
+
+
+def add(commands: Any) -> None:
+    """Add it to the parser of `rankbench`."""
+    parser = add_parser(
+        commands,
+        "table",
+        write_table,
+        summary="tables and plots from plan and records",
+        about=ABOUT,
+        examples=EXAMPLES,
+        json_holds="the rows of table.csv",
+    )
+    add_results(parser)
+
+
+def write_table(arguments: argparse.Namespace) -> int:
+    """Write tables and plots; needs nothing but plan.json and the records."""
+    import pandas as pd
+
+    from rankbench.results import plots, summary, table
+
+    layout = find_results(arguments)
+    found = summary.read(layout)
+    table.build(layout, found)
+    plots.build(layout, found)
+    if arguments.json:
+        rows = pd.read_csv(layout.table("csv")).to_json(orient="records")
+        print_json(json.loads(rows))
+    else:
+        print(layout.table("md").read_text())
+    return OK
