@@ -61,7 +61,7 @@ SCRIPT = """\
 #!/bin/bash
 #SBATCH --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 --exclusive
 #SBATCH --output={log}
-{command}
+{command} && touch {ended}
 """
 
 
@@ -91,7 +91,7 @@ class Login:
         return record, summary.stat().st_mtime - begun, ended - begun
 
     def by_hand(self, like: dict[str, Any], number: int) -> tuple[float, float]:
-        """The same launch from a batch script: seconds of a step, and to the end."""
+        """The same launch from a batch script: seconds of a step, and to its end."""
         folder = self.home / f"bare-{number}"
         work = folder / "work"
         (work / "home").mkdir(parents=True)
@@ -105,12 +105,16 @@ class Login:
         ]
         command = ["env", *variables, *argv]
         script = folder / "job.sh"
-        text = SCRIPT.format(log=folder / "log", command=shlex.join(command))
+        # Not the end of `sbatch --wait`, which looks ever more rarely.
+        ended = folder / "ended"
+        text = SCRIPT.format(
+            log=folder / "log", command=shlex.join(command), ended=ended
+        )
         script.write_text(text)
         give(folder)
         begun = time.time()
         self.run("sbatch", "--wait", script)
-        seconds = time.time() - begun
+        seconds = ended.stat().st_mtime - begun
         ranks = [json.loads(path.read_text()) for path in work.glob("rank*.json")]
         window = max(rank["rank"]["window_s"] for rank in ranks)
         return window / like["steps"], seconds

@@ -169,7 +169,8 @@ def copy_project(destination: Path) -> Project:
         shutil.copytree(
             ROOT / name,
             destination / name,
-            ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"),
+            # Compiled files come along: thousands of processes need not compile again.
+            ignore=shutil.ignore_patterns("*.egg-info"),
         )
     return Project(destination.resolve())
 

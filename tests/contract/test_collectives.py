@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import statistics
 from pathlib import Path
 
 import pytest
@@ -58,6 +57,6 @@ def test_operations(tmp_path: Path, runtime: str, ranks: int) -> None:
     for operation in operations:
         points = [p for p in first if p["operation"] == operation]
         assert [p["bytes"] for p in points] == list(SIZES[: len(points)])
-        # 16000 times the bytes take longer, on whatever machine.
-        ends = [statistics.median(points[i]["seconds"]) for i in (0, -1)]
-        assert ends[0] < ends[1]
+        # 16000 times the bytes take longer. Other work on the machine only adds to a
+        # call: the best ones compare on whatever machine.
+        assert min(points[0]["seconds"]) < min(points[-1]["seconds"])

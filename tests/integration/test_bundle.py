@@ -87,11 +87,6 @@ def is_definition(name: str) -> bool:
     return name.startswith("code/")
 
 
-@pytest.mark.xfail(
-    not (EXAMPLE / "manifest.json").exists(),
-    reason="it has no records yet: the next one that is published is a bundle",
-    strict=True,
-)
 def test_the_published_example_verifies() -> None:
     assert verify_bundle(EXAMPLE) == []
     files = read_all(EXAMPLE)

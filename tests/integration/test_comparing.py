@@ -49,7 +49,7 @@ def test_a_planted_slowdown_is_worse_and_the_same_again_is_not(project) -> None:
     text = code.read_text()
     marker = "    def step(self, batch: Batch, mark: Mark) -> Tensor:\n"
     assert marker in text
-    slow = f'{marker}        __import__("time").sleep(0.5)\n'
+    slow = f'{marker}        __import__("time").sleep(0.2)\n'
     code.write_text(text.replace(marker, slow))
     status, said = measure_again_and_compare()
     assert status == 1, said

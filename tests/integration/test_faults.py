@@ -142,7 +142,7 @@ def test_a_rank_out_of_memory(project) -> None:
 
 
 def test_an_attempt_that_only_fails_is_given_up(project) -> None:
-    cell = prepare(project, "raises", launches=6)
+    cell = prepare(project, "raises", launches=6, launcher="spawn")
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
     assert sorted(launches_of(project, cell)) == [1, 2]
@@ -279,7 +279,7 @@ def test_control_c_and_the_next_run_continues(project) -> None:
 
 
 def test_a_live_run_refuses_a_second_one(project) -> None:
-    cell = prepare(project, "slow", steps=60)
+    cell = prepare(project, "slow", steps=60, launcher="spawn")
     with project.start() as run:
         project.wait_for(lambda: in_training(project, cell), 60, "training")
         second = project.snakemake()
@@ -294,7 +294,7 @@ def test_a_live_run_refuses_a_second_one(project) -> None:
 
 def test_two_measurements_never_overlap(project) -> None:
     """Also two experiments in two directories take turns on the machine."""
-    cell = prepare(project, "slow", steps=20)
+    cell = prepare(project, "slow", steps=20, launcher="spawn")
     text = (project.root / "experiment.yaml").read_text()
     project.experiment(text.replace("name: faults", "name: second"), "second.yaml")
     with project.start() as first, project.start("experiment=second.yaml") as second:
@@ -327,7 +327,7 @@ def small_disk(project):
 
 
 def test_the_disk_is_full_when_a_record_is_written(project, small_disk: Path) -> None:
-    cell = prepare(project, "slow", launches=2, steps=12)
+    cell = prepare(project, "slow", launches=2, steps=12, launcher="spawn")
     filler = small_disk / "filler"
     with project.start() as run:
         project.wait_for(lambda: in_training(project, cell, 2), 90, "second launch")

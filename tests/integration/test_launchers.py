@@ -96,7 +96,7 @@ def test_a_rank_that_is_killed(project, launcher: str, words: str) -> None:
 def test_nothing_is_left_of_a_launch_that_is_ended(project, launcher: str) -> None:
     """horovodrun puts its ranks into sessions of their own."""
     require(launcher)
-    cell = prepare(project, "hang", launcher=launcher, limit=20)
+    cell = prepare(project, "hang", launcher=launcher, limit=30)
     run = project.start()
     project.wait_for(lambda: in_training(project, cell), what="training")
     # Before the run knows of it, everything is there: launcher, helpers, ranks.
@@ -105,5 +105,5 @@ def test_nothing_is_left_of_a_launch_that_is_ended(project, launcher: str) -> No
     assert run.wait(120) == 0
     row = row_of(project, cell)
     assert row["status"] == "timeout"
-    assert "time limit of 20 s reached" in row["reason"]
+    assert "time limit of 30 s reached" in row["reason"]
     assert not project.processes()
