@@ -277,7 +277,8 @@ def why_stale(
         records: of the attempt.
         cell_hash: of the cell, as it is planned.
         image: `recipe` and `sha256` of the planned image, None for no image; its
-            sha256 is None while it is not built.
+            sha256 is None while it is not built. So is that of a record whose host
+            had no such image.
         asked_hash: of the cell when the attempt was asked for.
     """
     hashes = {record["cell_hash"] for record in records} | {asked_hash or cell_hash}
@@ -293,7 +294,8 @@ def _is_other_image(planned: Record | None, measured: Record | None) -> bool:
         return planned is not measured
     if planned["recipe"] != measured["recipe"]:
         return True
-    return planned["sha256"] not in (None, measured["sha256"])
+    known = {planned["sha256"], measured["sha256"]} - {None}
+    return len(known) > 1
 
 
 def first_line(text: str, limit: int = 300) -> str:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from allocations import Site
+from pretend_host import PretendError
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.images]
 
 SCRATCH = "/tmp/scratch"  # noqa: S108 (a host of the cluster has a /tmp of its own)
 
@@ -69,19 +71,50 @@ def test_every_backend_across_hosts(site: Site, images: Path) -> None:
     assert not site.processes()
 
 
-def test_an_image_that_one_host_lacks(site: Site, images: Path, shared: Path) -> None:
-    site.use_images(images)
-    (cell,) = site.plan(ONE, "elsewhere")
+@pytest.fixture
+def lacking(shared: Path, images: Path, site: Site) -> Iterator[Callable[[str], None]]:
+    """Takes the folder of images away from a host."""
     nothing = shared / "no-images"
     nothing.mkdir()
-    host = site.cluster.hosts["node2"]
-    host.do("mount", "--bind", nothing, images)
-    try:
-        site.measure("elsewhere", [cell])
-    finally:
+    hosts = []
+
+    def lack(name: str) -> None:
+        hosts.append(site.cluster.hosts[name])
+        hosts[-1].do("mount", "--bind", nothing, images)
+
+    yield lack
+    for host in hosts:
         host.do("umount", images)
+    nothing.rmdir()
+
+
+def test_an_image_that_one_host_lacks(
+    site: Site, images: Path, lacking: Callable[[str], None]
+) -> None:
+    site.use_images(images)
+    (cell,) = site.plan(ONE, "elsewhere")
+    lacking("node2")
+    site.measure("elsewhere", [cell])
     (record,) = site.records("elsewhere")[cell]
     assert record["status"] == "crashed"
-    assert record["reason"].startswith("the image does not start on the host node2: ")
+    launch = site.project.root / f"results/elsewhere/records/{cell}/1/1"
+    log = (launch / "launcher.log").read_text()
+    where = "the image does not start on the host node2: "
+    assert record["reason"].startswith(where), log
     assert f"could not open image {images}/gloo-cpu.sif" in record["reason"]
     assert not site.processes()
+
+
+def test_an_image_that_the_first_host_lacks(
+    site: Site, images: Path, lacking: Callable[[str], None]
+) -> None:
+    """It is where the supervisor runs, which starts no ranks then."""
+    site.use_images(images)
+    (cell,) = site.plan(ONE.replace("elsewhere", "nowhere"), "nowhere")
+    lacking("node1")
+    with pytest.raises(PretendError, match="run again to continue"):
+        site.measure("nowhere", [cell])
+    (record,) = site.records("nowhere")[cell]
+    assert (record["status"], record["cause"]) == ("crashed", "site")
+    assert "image gloo-cpu: on the host node1 " in record["reason"]
+    assert "`snakemake images` makes it" in record["reason"]

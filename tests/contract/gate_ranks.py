@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from ranks import start_commands
+from torch.multiprocessing.spawn import ProcessExitedException
 
 from factories import make_cell
 from rankbench.launch.gate import judge_gate
@@ -62,31 +62,25 @@ def run_gate(
     }
     (work / "launch.json").write_text(json.dumps(spec))
     each = shape.ranks // hosts
-    ranks = [
-        subprocess.Popen(
-            [
-                *(sys.executable, "-m", "rankbench.rank"),
-                f"--rank={rank}",
-                f"--world-size={shape.ranks}",
-                f"--local-rank={rank % each}",
-                f"--local-world-size={each}",
-                f"--init-method=file://{work}/store",
-                str(work / "launch.json"),
-            ],
-            env={
-                **os.environ,
-                "PYTHONPATH": str(code),
-                "GLOO_SOCKET_IFNAME": "lo",
-                "TP_SOCKET_IFNAME": "lo",
-            },
-        )
+    arguments = [
+        [
+            f"--rank={rank}",
+            f"--world-size={shape.ranks}",
+            f"--local-rank={rank % each}",
+            f"--local-world-size={each}",
+            f"--init-method=file://{work}/store",
+            str(work / "launch.json"),
+        ]
         for rank in range(shape.ranks)
     ]
-    codes = [rank.wait(timeout=300) for rank in ranks]
-    logs = [(folder / f"rank{rank}.log").read_text() for rank in range(shape.ranks)]
-    assert not any(codes), "\n".join(logs)
+    inside = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
+    try:
+        start_commands(code, inside, arguments)
+    except ProcessExitedException as error:
+        logs = [path.read_text() for path in sorted(folder.glob("rank*.log"))]
+        raise AssertionError("\n".join(logs)) from error
     reports = [
-        json.loads((work / f"rank{r}.json").read_text()) for r in range(len(ranks))
+        json.loads((work / f"rank{r}.json").read_text()) for r in range(shape.ranks)
     ]
     finding, numbers = judge_gate(reports)
     return finding.status, finding.reason, numbers

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from torch.multiprocessing import start_processes
 
 # Ranks are forked from a server that has imported these, and has done nothing else.
+# Nothing of rankbench: each comes with the code that it is to run.
 PRELOADED = [
     "torch",
+    "torch._dynamo",  # an optimizer imports it
     "torch.distributed.fsdp",
     "torch.distributed.optim",
     "torch.distributed.pipelining",
     "torch.distributed.rpc",
-    "rankbench.rank.train",
 ]
 
 
@@ -25,3 +29,30 @@ def start_ranks(
     """Call rank(number, *arguments) in so many processes; raises what one raises."""
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
     start_processes(rank, arguments, nprocs=ranks, start_method="forkserver")
+
+
+def start_commands(
+    code: Path, variables: Mapping[str, str], arguments: list[list[str]]
+) -> None:
+    """Run `python -m rankbench.rank` of a copy of the code, once for each rank.
+
+    Args:
+        code: the folder of its package.
+        variables: what ranks find in their environment.
+        arguments: of each rank.
+
+    Raises:
+        ProcessExitedException: one has failed.
+    """
+    start_ranks(_be_command, (code, variables, arguments), len(arguments))
+
+
+def _be_command(
+    rank: int, code: Path, variables: Mapping[str, str], arguments: list[list[str]]
+) -> None:
+    os.environ.update(variables)
+    sys.path.insert(0, str(code))
+    sys.argv = ["rankbench.rank", *arguments[rank]]
+    from rankbench.rank.__main__ import main
+
+    main()

@@ -156,7 +156,7 @@ def test_no_correct_strategy_is_refused_over_20_seeds(
 def test_it_judges_every_model(model: str, tmp_path: Path) -> None:
     """Also those that normalise over the batch, which a split would change."""
     status, reason, numbers = run_gate(
-        tmp_path / "gate", topology="1x2", model=model, batch_size=4
+        tmp_path / "gate", topology="1x2", model=model, batch_size=2
     )
     assert (status, reason) == ("ok", None)
     assert numbers["dtype"] == "float64"

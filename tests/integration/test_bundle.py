@@ -23,6 +23,7 @@ EXPERIMENT = """\
 name: small
 strategy: [single, ddp]
 topology: 1x2
+launcher: manual
 model: convnet
 data: digits
 steps: 12
@@ -30,6 +31,7 @@ warmup: 2
 launches: 1
 profile: true
 """
+DDP = "ddp.gloo.1x2.convnet.digits.launcher=manual"
 
 
 def read_all(bundle: Path) -> dict[str, bytes]:
@@ -74,13 +76,13 @@ def test_a_run_is_published_and_verified(project, tmp_path: Path) -> None:
         assert told <= {"host1"}, name
 
     # Somebody makes one cell slower, in its record.
-    path = tmp_path / "bundle/records/ddp.gloo.1x2.convnet.digits/1/1/record.json"
+    path = tmp_path / f"bundle/records/{DDP}/1/1/record.json"
     text = path.read_text()
     path.write_text(text.replace('"window_s": ', '"window_s": 9', 1))
     done = project.rankbench("verify", str(tmp_path / "bundle"))
     assert done.returncode == 1
     assert "1/1/record.json: has " in done.stdout
-    assert "of ddp.gloo.1x2.convnet.digits, column throughput: publ" in done.stdout
+    assert f"of {DDP}, column throughput: publ" in done.stdout
 
 
 def is_definition(name: str) -> bool:

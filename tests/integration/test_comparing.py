@@ -12,7 +12,7 @@ EXPERIMENT = """
 name: small
 strategy: single
 model: lenet
-launcher: spawn
+launcher: manual
 launches: 6
 steps: 10
 warmup: 2

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Project, copy_project, find_images
+from built_images import NAMES, find_images
+from conftest import Project, copy_project
 from rankbench.launch.images.store import hash_file
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.images]
 
 # Each backend in its image, and gloo in the image of mpi, like with like.
 EXPERIMENT = """
@@ -44,6 +45,7 @@ image_dir: {images}
 ONE = """
 name: one
 strategy: ddp
+gate: false
 model: lenet
 data: synthetic
 batch_size: 16
@@ -82,7 +84,7 @@ def read_records(root: Path, name: str) -> dict[str, dict]:
 @pytest.fixture(scope="module")
 def images() -> Path:
     """Folder of the built images."""
-    return find_images("gloo-cpu", "mpi-cpu")
+    return find_images(*NAMES)
 
 
 @pytest.fixture(scope="module")

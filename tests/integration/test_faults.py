@@ -16,6 +16,7 @@ import faulty_strategies
 import psutil
 import pytest
 
+from conftest import Project
 from rankbench.launch.classify import last_error_line
 
 pytestmark = pytest.mark.integration
@@ -34,8 +35,29 @@ gate: false
 """
 
 
+# Starts soonest; the others are tried where it matters who starts the ranks.
+USUAL = "manual"
+
+# What a launch makes of itself without help, all in one run.
+ALONE = """
+name: faults
+topology: 1x2
+model: lenet
+launches: 1
+steps: 6
+warmup: 0
+time_limit: 60
+gate: false
+blocks:
+  - strategy: [killed, raises]
+    launcher: [torchrun, spawn, manual]
+  - strategy: [parts_badly, port_taken_once]
+    launcher: manual
+"""
+
+
 def prepare(
-    project, strategy: str, *, launches=1, steps=6, limit=60, launcher="torchrun"
+    project, strategy: str, *, launches=1, steps=6, limit=60, launcher=USUAL
 ) -> str:
     """Add a faulty strategy and an experiment with it; returns the id of its cell."""
     project.add_strategy(strategy, getattr(faulty_strategies, strategy.upper()))
@@ -48,6 +70,10 @@ def prepare(
             launcher=launcher,
         )
     )
+    return cell_of(strategy, launcher)
+
+
+def cell_of(strategy: str, launcher: str = USUAL) -> str:
     suffix = "" if launcher == "torchrun" else f".launcher={launcher}"
     return f"{strategy}.gloo.1x2.lenet.digits{suffix}"
 
@@ -87,36 +113,56 @@ def find(project, *words: str) -> list[psutil.Process]:
     ]
 
 
+@pytest.fixture(scope="module")
+def alone(shared_project: Project) -> tuple[Project, str]:
+    """A project in which `ALONE` was run, and what was said."""
+    for name in ("killed", "raises", "parts_badly", "port_taken_once"):
+        shared_project.add_strategy(name, getattr(faulty_strategies, name.upper()))
+    shared_project.experiment(ALONE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(shared_project.root))
+        done = shared_project.snakemake()
+    assert done.returncode == 0, done.stdout
+    assert not shared_project.processes()
+    return shared_project, done.stdout
+
+
 @pytest.mark.parametrize("launcher", ["torchrun", "spawn", "manual"])
 @pytest.mark.parametrize(
-    ("strategy", "status", "words"),
+    ("strategy", "words"),
     [
-        ("killed", "crashed", "rank 1 was ended by SIGKILL"),
-        ("raises", "crashed", "rank 1: RuntimeError: the disk of the moon is full"),
+        ("killed", "rank 1 was ended by SIGKILL"),
+        ("raises", "rank 1: RuntimeError: the disk of the moon is full"),
     ],
 )
-def test_a_rank_that_dies(project, launcher, strategy, status, words) -> None:
-    cell = prepare(project, strategy, launcher=launcher)
-    done = project.snakemake()
-    assert done.returncode == 0, done.stdout
+def test_a_rank_that_dies(alone, launcher: str, strategy: str, words: str) -> None:
+    project, said = alone
+    cell = cell_of(strategy, launcher)
     row = row_of(project, cell)
-    assert row["status"] == status
+    assert row["status"] == "crashed"
     assert words in row["reason"]
     assert row["throughput"] == ""
-    assert f"{cell}  {status}" in done.stdout
-    assert not project.processes()
+    assert f"{cell}  crashed" in said
     log = project.root / f"results/faults/records/{cell}/1/1/rank1.log"
     assert log.exists()
 
 
-def test_ranks_that_part_badly_have_measured_all_the_same(project) -> None:
-    cell = prepare(project, "parts_badly")
-    done = project.snakemake()
-    assert done.returncode == 0, done.stdout
+def test_ranks_that_part_badly_have_measured_all_the_same(alone) -> None:
+    project, _ = alone
+    cell = cell_of("parts_badly")
     row = row_of(project, cell)
     assert row["status"] == "ok", row["reason"]
     log = project.root / f"results/faults/records/{cell}/1/1/rank0.log"
     assert "while leaving the other ranks: Connection closed" in log.read_text()
+
+
+def test_a_taken_port_is_tried_again(alone) -> None:
+    project, _ = alone
+    cell = cell_of("port_taken_once")
+    found = launches_of(project, cell)
+    assert [r["status"] for r in found.values()] == ["crashed", "ok"]
+    assert found[1]["cause"] == "port"
+    assert row_of(project, cell)["status"] == "ok"
 
 
 def test_a_rank_that_hangs(project) -> None:
@@ -142,7 +188,7 @@ def test_a_rank_out_of_memory(project) -> None:
 
 
 def test_an_attempt_that_only_fails_is_given_up(project) -> None:
-    cell = prepare(project, "raises", launches=6, launcher="spawn")
+    cell = prepare(project, "raises", launches=6)
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
     assert sorted(launches_of(project, cell)) == [1, 2]
@@ -152,22 +198,8 @@ def test_an_attempt_that_only_fails_is_given_up(project) -> None:
     assert "Nothing to be done" in again.stdout
 
 
-def test_a_taken_port_is_tried_again(project) -> None:
-    cell = prepare(project, "port_taken_once")
-    os.environ["TMPDIR"] = str(project.root)
-    try:
-        done = project.snakemake()
-    finally:
-        del os.environ["TMPDIR"]
-    assert done.returncode == 0, done.stdout
-    found = launches_of(project, cell)
-    assert [r["status"] for r in found.values()] == ["crashed", "ok"]
-    assert found[1]["cause"] == "port"
-    assert row_of(project, cell)["status"] == "ok"
-
-
 def test_a_port_taken_by_another_process_before_rank_0(project) -> None:
-    cell = prepare(project, "slow", launcher="manual")
+    cell = prepare(project, "slow")
     parent = project.root / "src/rankbench/rank/manual.py"
     chosen = project.root / "chosen-port"
     head = "def find_free_port() -> int:\n"
@@ -206,7 +238,7 @@ def test_what_is_left_of_an_earlier_rendezvous(project) -> None:
 
 
 def test_the_launcher_is_killed(project) -> None:
-    cell = prepare(project, "slow", steps=200)
+    cell = prepare(project, "slow", steps=200, launcher="torchrun")
     with project.start() as run:
         project.wait_for(lambda: in_training(project, cell), 60, "training")
         (launcher,) = find(project, "torch.distributed.run")
@@ -279,7 +311,7 @@ def test_control_c_and_the_next_run_continues(project) -> None:
 
 
 def test_a_live_run_refuses_a_second_one(project) -> None:
-    cell = prepare(project, "slow", steps=60, launcher="spawn")
+    cell = prepare(project, "slow", steps=60)
     with project.start() as run:
         project.wait_for(lambda: in_training(project, cell), 60, "training")
         second = project.snakemake()
@@ -294,7 +326,7 @@ def test_a_live_run_refuses_a_second_one(project) -> None:
 
 def test_two_measurements_never_overlap(project) -> None:
     """Also two experiments in two directories take turns on the machine."""
-    cell = prepare(project, "slow", steps=20, launcher="spawn")
+    cell = prepare(project, "slow", steps=10)
     text = (project.root / "experiment.yaml").read_text()
     project.experiment(text.replace("name: faults", "name: second"), "second.yaml")
     with project.start() as first, project.start("experiment=second.yaml") as second:
@@ -327,7 +359,7 @@ def small_disk(project):
 
 
 def test_the_disk_is_full_when_a_record_is_written(project, small_disk: Path) -> None:
-    cell = prepare(project, "slow", launches=2, steps=12, launcher="spawn")
+    cell = prepare(project, "slow", launches=2, steps=12)
     filler = small_disk / "filler"
     with project.start() as run:
         project.wait_for(lambda: in_training(project, cell, 2), 90, "second launch")

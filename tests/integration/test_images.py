@@ -205,7 +205,7 @@ def test_workflow_makes_what_is_needed_and_nothing_else(
 def test_workflow_rebuilds_one_whose_input_has_changed(
     built: Images, workflow: Project
 ) -> None:
-    """It fails, too: what was there before is there still."""
+    """It fails: what was there before is there still."""
     make(workflow)
     before = files(built.dir, "gloo-cpu"), files(built.dir, "mpi-cpu")
     mpi = workflow.root / "containers/mpi.sh"
@@ -214,14 +214,10 @@ def test_workflow_rebuilds_one_whose_input_has_changed(
     assert "images to make" not in make(workflow, "-n")
     assert "making the image" not in make(workflow)
 
-    mpi.write_text("make-it-fail\n")
+    mpi.write_text("false\n")
     site = workflow.root / "local_profile/site.yaml"
     reachable = site.read_text()
     assert "images to make:\n  mpi-cpu  changed: mpi.sh\n" in make(workflow, "-n")
-    said = make(workflow, status=1)
-    assert "image mpi-cpu: %post failed after" in said
-    assert "making the image gloo-cpu" not in said
-    # What has failed is tried again; here it fails before anything is built.
     site.write_text(reachable.replace(built.mirror, "http://localhost:1/mirror"))
     said = make(workflow, status=1)
     assert "the Debian mirror cannot be reached" in said

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
+import faulty_strategies
 import pytest
-from test_faults import in_training, prepare, row_of
+from test_faults import cell_of, in_training, prepare, row_of
 from test_run import read_table, records_of
+
+from conftest import Project
 
 pytestmark = pytest.mark.integration
 
 EXPERIMENT = """
-name: small
-strategy: [ddp, horovod, deepspeed]
-backend: [gloo, mpi]
+name: faults
 topology: 1x2
 model: lenet
 launcher: [mpirun, horovodrun, deepspeed]
@@ -25,6 +27,10 @@ launches: 1
 steps: 3
 gate: false
 time_limit: 90
+blocks:
+  - strategy: [ddp, horovod, deepspeed]
+    backend: [gloo, mpi]
+  - strategy: killed
 """
 
 RUNS_HERE = {
@@ -51,19 +57,33 @@ def require(*programs: str) -> None:
             pytest.skip(f"{name} is not installed: {remedy}")
 
 
-def test_they_measure_the_same_training(project) -> None:
+@pytest.fixture(scope="module")
+def launched(shared_project: Project) -> Project:
+    """A project with the experiment run once."""
     require("mpirun", "horovodrun", "deepspeed")
-    project.experiment(EXPERIMENT)
-    done = project.snakemake(timeout=600)
+    shared_project.add_strategy("killed", faulty_strategies.KILLED)
+    shared_project.experiment(EXPERIMENT)
+    done = shared_project.snakemake(timeout=600)
     assert done.returncode == 0, done.stdout
-    rows = read_table(project.root).values()
+    assert not shared_project.processes()
+    return shared_project
+
+
+def test_they_measure_the_same_training(launched: Project) -> None:
+    rows = read_table(launched.root, "faults").values()
     states = {
         (row["strategy"], row["backend"], row["launcher"]): row["status"]
         for row in rows
+        if row["strategy"] != "killed"
     }
     assert {cell for cell, status in states.items() if status == "ok"} == RUNS_HERE
     assert all(states[c] == "unsupported" for c in states.keys() - RUNS_HERE)
-    records = [json.loads(text) for text in records_of(project.root).values()]
+    found = records_of(launched.root, name="faults")
+    records = [
+        json.loads(text)
+        for path, text in found.items()
+        if not path.startswith("killed.")
+    ]
     first = records[0]["loss"]
     for record in records:
         assert record["loss"] == pytest.approx(first, rel=1e-5)
@@ -81,29 +101,24 @@ def test_they_measure_the_same_training(project) -> None:
         ("deepspeed", "rank 1 ended without a word"),
     ],
 )
-def test_a_rank_that_is_killed(project, launcher: str, words: str) -> None:
-    require(launcher)
-    cell = prepare(project, "killed", launcher=launcher)
-    done = project.snakemake()
-    assert done.returncode == 0, done.stdout
-    row = row_of(project, cell)
+def test_a_rank_that_is_killed(launched: Project, launcher: str, words: str) -> None:
+    row = row_of(launched, cell_of("killed", launcher))
     assert row["status"] == "crashed"
     assert words in row["reason"]
-    assert not project.processes()
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "horovodrun", "deepspeed"])
 def test_nothing_is_left_of_a_launch_that_is_ended(project, launcher: str) -> None:
     """horovodrun puts its ranks into sessions of their own."""
     require(launcher)
-    cell = prepare(project, "hang", launcher=launcher, limit=30)
-    run = project.start()
-    project.wait_for(lambda: in_training(project, cell), what="training")
-    # Before the run knows of it, everything is there: launcher, helpers, ranks.
-    begun = project.processes()
-    assert len([p for p in begun if "rankbench.rank" in " ".join(p.cmdline())]) >= 2
-    assert run.wait(120) == 0
-    row = row_of(project, cell)
-    assert row["status"] == "timeout"
-    assert "time limit of 30 s reached" in row["reason"]
-    assert not project.processes()
+    cell = prepare(project, "hang", launcher=launcher)
+    with project.start() as run:
+        project.wait_for(lambda: in_training(project, cell), what="training")
+        # Before the run knows of it, everything is there: launcher, helpers, ranks.
+        begun = [" ".join(p.cmdline()) for p in project.processes()]
+        assert len([line for line in begun if "rankbench.rank" in line]) >= 2
+        os.killpg(run.pid, signal.SIGINT)
+        output, _ = run.communicate(timeout=120)
+    assert f"{cell}  stopped: interrupted by SIGINT" in output
+    assert row_of(project, cell)["status"] == "cancelled"
+    project.wait_until_gone(10)

@@ -22,6 +22,8 @@ model: lenet
 precision: bf16
 batch_size: 32
 launches: 1
+launcher: manual
+gate: false
 epochs: 1
 warmup: 1
 time_limit: 100

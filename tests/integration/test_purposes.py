@@ -15,6 +15,7 @@ EXPERIMENT = """
 name: small
 strategy: [single, ddp, summed]
 topology: 1x2
+launcher: manual
 model: lenet
 data: synthetic
 batch_size: 16
@@ -102,17 +103,9 @@ def test_what_trains_something_else_gets_no_speed_and_the_rest_a_profile(
     assert len(read_records(project.root, "ddp", "profile/*")) == 1
 
 
-def test_without_a_gate_a_row_is_marked(project) -> None:
-    project.measure(
-        EXPERIMENT.replace("[single, ddp, summed]", "ddp") + "gate: false\n"
-    )
-    assert read_rows(project.root)["ddp"]["marks"] == "unchecked"
-    assert not read_records(project.root, "ddp", "gate/*")
-
-
 def test_replicas_differ_in_their_batch_statistics_only(project) -> None:
     project.measure(
-        "name: small\nstrategy: ddp\ntopology: 1x2\nmodel: resnet18\n"
+        "name: small\nstrategy: ddp\ntopology: 1x2\nlauncher: manual\nmodel: resnet18\n"
         "data: synthetic\nimage_size: 32\nbatch_size: 4\nlaunches: 1\nsteps: 2\n"
         "warmup: 0\ngate: false\nsave_model: per_rank\n"
     )

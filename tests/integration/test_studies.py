@@ -14,7 +14,8 @@ pytestmark = pytest.mark.integration
 # Of the large ones a part: all of their strategies have tests of their own.
 ONLY = {
     "resnet50-mnist-v100": "strategy=single,rpc_pmp,zero1",
-    "lenet-mnist-workers": "strategy=ddp,dp",
+    "lenet-mnist-workers": "num_workers=0",
+    "horovod-backends": "topology=1x2",
 }
 
 STUDIES = sorted((Path(__file__).resolve().parents[2] / "studies").glob("*.yaml"))

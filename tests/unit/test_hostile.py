@@ -10,7 +10,7 @@ import pickle
 import random
 import struct
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -261,47 +261,56 @@ def test_steps_that_are_gone_are_named(
 # --- what is escaped ----------------------------------------------------------------
 
 
-def write_texts(root: Path, text: str) -> Layout:
-    """Results with a text wherever free text may stand."""
-    single = plan_cell(make_cell("single"))
-    failed = plan_cell(make_cell("ddp", "1x2"))
-    missing = plan_cell(make_cell("ddp", "1x4"), infeasible=text)
-    study = {
-        "source": {"title": text, "base": "row"},
-        "rows": [{"label": text, "cell": single["id"], "step_ms": 3, "note": text}],
-    }
-    layout = write_plan(root, [single, failed, missing], name=text, study=study)
-    host = {"host": text, "cpu": text, "cores": 2, "memory_gib": 1, "gpus": []}
-    software = {"torch": text, "python": text, "cuda": None, "nccl": None}
-    write_launches(layout, single, hosts=[host], software=software)
-    write_launches(layout, failed, count=2, status="crashed", reason=text)
-    label = text if text.isprintable() else "another"
-    span = {"kind": "phase", "name": label, "start_ms": 0.0, "ms": 1.0}
-    operator = {"name": label, "calls": 1, "cpu_ms": 1.0, "device_ms": 0.0}
-    profile = {"rank": 0, "steps": 1, "operators": [operator], "spans": [span]}
-    write_profile(layout, single, profile=[profile])
+TEXTS = (
+    FORMULA,
+    "+1+1",
+    "-1+1",
+    "@SUM(A1)",
+    "\t=1+1",
+    SCRIPT,
+    TERMINAL,
+    "](javascript:alert(1))",
+    "$\\frac{1}{0}$ \\input{/etc/passwd}",
+    'a | b\nc, "d"',
+)
+
+
+def write_texts(root: Path, texts: Sequence[str]) -> Layout:
+    """Results with each text wherever free text may stand."""
+    planned, rows = [], []
+    for size, text in enumerate(texts, 1):
+        for name, topology in (("single", "1x1"), ("ddp", "1x2"), ("ddp", "1x4")):
+            cell = plan_cell(
+                make_cell(name, topology, batch_size=size), suffix=f".batch_size={size}"
+            )
+            planned.append(cell)
+        planned[-1]["infeasible"] = text
+        row = {"label": text, "cell": planned[-3]["id"], "step_ms": 3, "note": text}
+        rows.append(row)
+    name = "".join(texts)
+    study = {"source": {"title": name, "base": "row"}, "rows": rows}
+    layout = write_plan(root, planned, name=name, study=study)
+    for text, single, failed in zip(texts, planned[::3], planned[1::3], strict=True):
+        host = {"host": text, "cpu": text, "cores": 2, "memory_gib": 1, "gpus": []}
+        software = {"torch": text, "python": text, "cuda": None, "nccl": None}
+        write_launches(layout, single, hosts=[host], software=software)
+        write_launches(layout, failed, count=2, status="crashed", reason=text)
+        label = text if text.isprintable() else "another"
+        span = {"kind": "phase", "name": label, "start_ms": 0.0, "ms": 1.0}
+        operator = {"name": label, "calls": 1, "cpu_ms": 1.0, "device_ms": 0.0}
+        profile = {"rank": 0, "steps": 1, "operators": [operator], "spans": [span]}
+        write_profile(layout, single, profile=[profile])
     return layout
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        FORMULA,
-        "+1+1",
-        "-1+1",
-        "@SUM(A1)",
-        "\t=1+1",
-        SCRIPT,
-        TERMINAL,
-        "](javascript:alert(1))",
-        "$\\frac{1}{0}$ \\input{/etc/passwd}",
-        'a | b\nc, "d"',
-    ],
-)
-def test_a_text_is_shown_and_not_obeyed(
-    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+def test_texts_are_shown_and_not_obeyed(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    layout = write_texts(tmp_path / "results", text)
+    # The others look alike.
+    monkeypatch.setattr(plots, "_MOST_PANELS", 1)
+    layout = write_texts(tmp_path / "results", TEXTS)
     assert main(["table", "--results", str(layout.root)]) == 0
     assert all(c.isprintable() or c == "\n" for c in capsys.readouterr().out)
     for path in layout.root.rglob("*.csv"):
@@ -315,8 +324,9 @@ def test_a_text_is_shown_and_not_obeyed(
         shown = path.read_text()
         assert "<script" not in shown
         assert "](javascript" not in shown
-    latex = layout.table("tex").read_text().splitlines()
-    assert not [line for line in latex if "\\input{" in line.partition("%")[0]]
+    for path in layout.root.glob("*.tex"):
+        lines = path.read_text().splitlines()
+        assert not [line for line in lines if "\\input{" in line.partition("%")[0]]
     for path in (layout.root / "plots").glob("*.svg"):
         assert "<script" not in path.read_text()
     write_bundle(layout, tmp_path / "results.tar.zst", anonymise=True)

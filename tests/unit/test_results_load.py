@@ -109,6 +109,8 @@ GLOO = {"name": "gloo-cpu", "recipe": "r1", "sha256": "s1"}
         (GLOO | {"sha256": None, "recipe": "r2"}, GLOO, True),
         # Built again from the same recipe: the packages may be newer.
         (GLOO | {"sha256": "s2"}, GLOO, True),
+        # A host had no such image, so nothing ran in it.
+        (GLOO, GLOO | {"sha256": None}, False),
         (GLOO, None, True),
         (None, GLOO, True),
     ],

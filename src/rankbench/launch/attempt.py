@@ -43,7 +43,14 @@ class Attempt:
         self.directory = layout.attempt(entry["id"], request.attempt)
         self.request = request
         name = entry["image"]
-        self.image = None if name is None else read_image(plan["images"][name])
+        self.image = None if name is None else dict(plan["images"][name])
+        self._no_image: str | None = None
+        if self.image is not None:
+            try:
+                self.image = read_image(self.image)
+            except ValueError as error:
+                # Of this host: a record will tell of it.
+                self.image["sha256"], self._no_image = None, str(error)
         self._image_is_good = self.image is None
         cell = Cell.from_dict(entry["cell"])
         self.has_gate = plan["experiment"]["gate"] and has_gate(cell)
@@ -75,6 +82,8 @@ class Attempt:
         """
         if self._image_is_good or self.image is None:
             return
+        if self._no_image:
+            raise ValueError(self._no_image)
         check_file(self.image)
         check_runs(Path(self.image["file"]))
         self._image_is_good = True

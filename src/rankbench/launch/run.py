@@ -21,7 +21,8 @@ from rankbench.launch.machine import machine_to_itself
 from rankbench.launch.pace import Out, Pace
 from rankbench.launch.requests import Request, read_request
 from rankbench.launch.signs import Stop
-from rankbench.launch.supervise import run_launch
+from rankbench.launch.supervise import refuse_launch, run_launch
+from rankbench.launch.task import Task
 from rankbench.record import (
     CURED_BY_NEXT_RUN,
     GATE,
@@ -146,15 +147,24 @@ def _launch_next(
     if series.verdict().complete:
         return False
     _heed(stop)
-    series.attempt.check_image()
     number, directory = claim_next(series.directory)
     begun = time.monotonic()
-    record = run_launch(series.task(number, directory), stop)
+    record = _launch(series.attempt, series.task(number, directory), stop)
     seconds = time.monotonic() - begun
     out.say(pace.line(record, series.verdict(), seconds, elsewhere=elsewhere))
     if record["cause"] in CURED_BY_NEXT_RUN:
         raise Interrupted(record["reason"])
     return True
+
+
+def _launch(attempt: Attempt, task: Task, stop: Stop) -> Record:
+    started = datetime.now(UTC)
+    try:
+        attempt.check_image()
+    except ValueError as error:
+        # Of this host: others of the site may well have it.
+        return refuse_launch(task, str(error), started)
+    return run_launch(task, stop)
 
 
 def _settle_claims(series: Series, stop: Stop, out: Out) -> None:

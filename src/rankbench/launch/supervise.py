@@ -48,9 +48,18 @@ def run_launch(task: Task, stop: Stop) -> Record:
         with private_scratch(task):
             return _run_ranks(task, stop, started)
     except NoScratch as error:
-        record = begin_record(task, Finding("crashed", str(error), "site"), started)
-        finish(task.directory, record)
-        return record
+        return refuse_launch(task, str(error), started)
+
+
+def refuse_launch(task: Task, reason: str, started: datetime) -> Record:
+    """The record of a launch that this site cannot start; a later run replaces it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    record = begin_record(task, Finding("crashed", reason, "site"), started)
+    finish(task.directory, record)
+    return record
 
 
 def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
