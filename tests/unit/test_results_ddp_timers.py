@@ -59,6 +59,7 @@ def write_timed(root: Path, timers: list[dict[str, float]]) -> Layout:
         for member, part in (
             ("warmup", lasting[:warmup]),
             ("seconds", lasting[warmup:]),
+            ("loss", np.ones(len(lasting))),
         )
     }
     np.savez(directory / "steps.npz", **members)

@@ -79,7 +79,9 @@ def write_steps(directory, warmup, timed):
     shape = len(timed), len(PHASES)
     steps, first = np.zeros(shape), np.zeros((len(warmup), len(PHASES)))
     steps[:, 2], first[:, 2] = timed, warmup
-    np.savez(directory / "steps.npz", **{"rank0/seconds": steps, "rank0/warmup": first})
+    losses = np.zeros(len(warmup) + len(timed))
+    members = {"seconds": steps, "warmup": first, "loss": losses}
+    np.savez(directory / "steps.npz", **{f"rank0/{k}": v for k, v in members.items()})
     record = json.loads((directory / "record.json").read_text())
     rank = record["ranks"][0] | {"window_s": sum(timed) + 0.25}
     sizes = {"steps": len(timed), "warmup": len(warmup), "samples": 64 * len(timed)}

@@ -72,23 +72,22 @@ def rows_of(layout: Layout, cell: str) -> dict[tuple[str, str], list[str]]:
 def test_a_loss_is_the_mean_over_the_ranks_that_know_it(tmp_path):
     falling, nan = np.linspace(2, 1, ALL), np.full(ALL, np.nan)
     place = tmp_path / "both"
-    (launch,) = point_of(place, (falling, falling + 1)).row.launches
-    assert launch.read_losses() == pytest.approx(falling + 0.5)
-    (launch,) = point_of(tmp_path / "last", (nan, falling)).row.launches
-    assert launch.read_losses() == pytest.approx(falling)
+    (measured,) = point_of(place, (falling, falling + 1)).measures
+    assert measured.losses == pytest.approx(falling + 0.5)
+    (measured,) = point_of(tmp_path / "last", (nan, falling)).measures
+    assert measured.losses == pytest.approx(falling)
 
 
 def test_a_loss_that_is_no_number_on_one_rank_is_none(tmp_path):
     losses = np.ones(ALL)
     diverged = np.where(np.arange(ALL) < 4, 1, np.nan)
-    (launch,) = point_of(tmp_path, (losses, diverged)).row.launches
-    assert np.isnan(launch.read_losses()).tolist() == [False] * 4 + [True] * (ALL - 4)
+    (measured,) = point_of(tmp_path, (losses, diverged)).measures
+    assert np.isnan(measured.losses).tolist() == [False] * 4 + [True] * (ALL - 4)
 
 
 def test_losses_of_another_length_are_damage(tmp_path):
-    (launch,) = point_of(tmp_path, (np.ones(ALL), np.ones(3))).row.launches
     with pytest.raises(ValueError, match=r"steps\.npz is damaged: .* of shape \(10,\)"):
-        launch.read_losses()
+        point_of(tmp_path, (np.ones(ALL), np.ones(3)))
 
 
 def test_a_curve_is_over_the_samples_of_all_replicas(tmp_path):

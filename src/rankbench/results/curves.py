@@ -119,7 +119,7 @@ def find_curve(point: Summary, over: str = "samples") -> tuple[Values, Values]:
         a few.
     """
     record = point.row.launches[0].record
-    steps = np.stack([launch.read_losses() for launch in point.row.launches])
+    steps = np.stack([one.losses for one in point.measures])
     steps[~np.isfinite(steps)] = np.nan
     each = record["samples"] / record["steps"]
     if over == "seconds":

@@ -145,8 +145,9 @@ def _read_ranks(launch: Launch) -> list[_Rank]:
     found = [rank.get("details", {}).get("ddp_timers") for rank in record["ranks"]]
     if not all(found):
         return []
-    window = launch.read_steps()
-    steps = np.concatenate([launch.read_steps(warmup=True), window], axis=1)
+    read = launch.read_steps()
+    window = read.timed
+    steps = np.concatenate([read.warmup, window], axis=1)
     phases = record["phases"]
     ranks = []
     for timers, whole, timed in zip(found, steps, window, strict=True):

@@ -6,6 +6,7 @@ import math
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +34,20 @@ _DAMAGE = (
 )
 
 
+class Steps(NamedTuple):
+    """What steps.npz holds of a launch.
+
+    Attributes:
+        warmup: seconds, [ranks, steps, phases].
+        timed: seconds of the timed window, [ranks, steps, phases].
+        losses: of every step, warm-up first: [warmup + steps].
+    """
+
+    warmup: NDArray[np.float64]
+    timed: NDArray[np.float64]
+    losses: NDArray[np.float64]
+
+
 @dataclass(frozen=True, slots=True)
 class Launch:
     """A launch that ended: its record and the directory that holds it."""
@@ -48,49 +63,57 @@ class Launch:
     def number(self) -> int:
         return int(self.directory.name)
 
-    def read_steps(self, *, warmup: bool = False) -> NDArray[np.float64]:
-        """Seconds of the timed window, or of the warm-up: [ranks, steps, phases].
+    def read_steps(self) -> Steps:
+        """What its ranks timed, and the losses.
 
         Raises:
             ValueError: steps.npz is damaged or does not match the record.
         """
-        steps, member = ("warmup", "warmup") if warmup else ("steps", "seconds")
-        shape = (self.record.get(steps, 0), len(self.record["phases"]))
-        seconds = self._read(member, shape)
-        # NaN is neither.
-        if not ((seconds >= 0) & (seconds <= _LONGEST_STEP)).all():
-            raise ValueError(f"{self._steps} is damaged: {member} that are no times")
-        return seconds
-
-    def read_losses(self) -> NDArray[np.float64]:
-        """Loss of every step, warm-up first: [warmup + steps].
-
-        The mean over the ranks that know it, as on a pipeline the last stage alone
-        does. NaN where one of those has none: training that has diverged.
-
-        Raises:
-            ValueError: steps.npz is damaged or does not match the record.
-        """
-        shape = (self.record.get("warmup", 0) + self.record["steps"],)
-        ranks = self._read("loss", shape)
-        if (np.isfinite(ranks) & (np.abs(ranks) > _LARGEST_LOSS)).any():
-            raise ValueError(f"{self._steps} is damaged: losses beyond all float32")
-        known = [losses for losses in ranks if not np.isnan(losses).all()]
-        mean = np.mean(known, axis=0) if known else np.full(shape, np.nan)
-        return np.asarray(mean)
+        warmup, count = self.record.get("warmup", 0), self.record["steps"]
+        phases = len(self.record["phases"])
+        shapes: dict[str, tuple[int, ...]] = {
+            "warmup": (warmup, phases),
+            "seconds": (count, phases),
+            "loss": (warmup + count,),
+        }
+        try:
+            # Opened once: a thousand launches are read in a few seconds.
+            with zipfile.ZipFile(self._steps) as members:
+                found = {
+                    name: self._read(members, name, shape)
+                    for name, shape in shapes.items()
+                }
+        except _DAMAGE as error:
+            raise ValueError(f"{self._steps} is damaged: {error}") from error
+        return Steps(found["warmup"], found["seconds"], _mean_of_known(found["loss"]))
 
     @property
     def _steps(self) -> Path:
         return self.directory / "steps.npz"
 
-    def _read(self, member: str, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """A member of steps.npz: [ranks, *shape]."""
-        names = [f"rank{rank['rank']}/{member}.npy" for rank in self.record["ranks"]]
-        try:
-            with zipfile.ZipFile(self._steps) as members:
-                return np.stack([_read_array(members, name, shape) for name in names])
-        except _DAMAGE as error:
-            raise ValueError(f"{self._steps} is damaged: {error}") from error
+    def _read(
+        self, members: zipfile.ZipFile, name: str, shape: tuple[int, ...]
+    ) -> NDArray[np.float64]:
+        """An array of each rank: [ranks, *shape]."""
+        ranks = [f"rank{rank['rank']}/{name}.npy" for rank in self.record["ranks"]]
+        array = np.stack([_read_array(members, rank, shape) for rank in ranks])
+        if name == "loss":
+            if (np.isfinite(array) & (np.abs(array) > _LARGEST_LOSS)).any():
+                raise ValueError("losses beyond all float32")
+        # NaN is neither.
+        elif not ((array >= 0) & (array <= _LONGEST_STEP)).all():
+            raise ValueError(f"{name} that are no times")
+        return array
+
+
+def _mean_of_known(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of the ranks that know a loss, as on a pipeline the last stage alone does.
+
+    NaN where one of those has none: training that has diverged.
+    """
+    known = [losses for losses in ranks if not np.isnan(losses).all()]
+    mean = np.mean(known, axis=0) if known else np.full(ranks.shape[1], np.nan)
+    return np.asarray(mean)
 
 
 def _read_array(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,8 @@ class Measures:
         loss: of the first and the last step of the window; None if it is no number.
         phase_ms: mean per step by phase, over ranks and steps.
         torch: version.
+        steps_s: seconds of each step of the whole window, of its slowest rank, [steps].
+        losses: of every step, warm-up first, [warmup + steps].
     """
 
     warmup: int
@@ -54,6 +56,8 @@ class Measures:
     loss: tuple[float | None, float | None]
     phase_ms: dict[str, float]
     torch: str
+    steps_s: NDArray[np.float64] = field(repr=False, compare=False)
+    losses: NDArray[np.float64] = field(repr=False, compare=False)
 
     @property
     def load_ms(self) -> float:
@@ -91,8 +95,9 @@ def measure(launch: Launch) -> Measures:
     try:
         ranks, count = record["ranks"], record["steps"]
         fixed = record.get("warmup", 0)
-        timed = launch.read_steps()
-        found = find_warmup(slowest_rank(launch.read_steps(warmup=True), timed), fixed)
+        read = launch.read_steps()
+        timed = read.timed
+        found = find_warmup(slowest_rank(read.warmup, timed), fixed)
         warmup = fixed if found is None else found
         late, steps = np.split(timed, [warmup - fixed], axis=1)
         # Of the window, which holds more than its steps, only late ones are taken away.
@@ -123,6 +128,8 @@ def measure(launch: Launch) -> Measures:
             loss=_loss_ends(record.get("loss") or {}),
             phase_ms=dict(zip(record["phases"], mean_ms.tolist(), strict=True)),
             torch=record["software"]["torch"],
+            steps_s=slowest_rank(timed),
+            losses=read.losses,
         )
     except (LookupError, TypeError, ZeroDivisionError) as error:
         raise ValueError(f"{launch.path} is damaged: {error!r}") from error

@@ -6,7 +6,7 @@ They may come from elsewhere, in a bundle: nothing in them is trusted.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -46,8 +46,24 @@ def read_checked(path: Path, kind: str, *, version: int) -> Record:
 @cache
 def _checker(kind: str) -> Callable[[Any], Any]:
     schema = yaml.safe_load((SCHEMAS / f"{kind}.schema.yaml").read_text())
-    check: Callable[[Any], Any] = fastjsonschema.compile(schema, use_default=False)
+    inlined = _inline(schema, schema.get("definitions", {}))
+    check: Callable[[Any], Any] = fastjsonschema.compile(inlined, use_default=False)
     return check
+
+
+def _inline(schema: Any, definitions: Mapping[str, Any]) -> Any:
+    """The schema with each definition where it is referred to.
+
+    The checks that are made of it words where they are at each reference, which takes
+    them longer than the check itself.
+    """
+    if isinstance(schema, list):
+        return [_inline(one, definitions) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "$ref" in schema:
+        return _inline(definitions[schema["$ref"].rpartition("/")[2]], definitions)
+    return {key: _inline(value, definitions) for key, value in schema.items()}
 
 
 def _explain(error: fastjsonschema.JsonSchemaValueException) -> str:

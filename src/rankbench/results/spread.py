@@ -9,10 +9,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from numpy.typing import NDArray
 
 from rankbench.results.launches import Launch
-from rankbench.results.measures import peak_memory, slowest_rank
+from rankbench.results.measures import Measures, peak_memory
 from rankbench.results.panels import draw_rows
 from rankbench.results.series import Panel
 from rankbench.results.summary import Summary
@@ -53,8 +52,8 @@ def make_steps_frame(panels: Sequence[Panel]) -> pd.DataFrame:
     """
     levels = (0.05, 0.25, 0.5, 0.75, 0.95)
     rows = [
-        (*place, *np.quantile(_step_ms(launch), levels))
-        for place, launch in _launches(panels)
+        (*place, *np.quantile(1e3 * measured.steps_s, levels))
+        for place, _, measured in _launches(panels)
     ]
     types = dict.fromkeys(STEP_COLUMNS[4:], "float64")
     return pd.DataFrame(rows, columns=list(STEP_COLUMNS)).astype(types)
@@ -64,7 +63,7 @@ def make_memory_frame(panels: Sequence[Panel]) -> pd.DataFrame:
     """The data of `draw_memory`: a row for each rank of each launch."""
     rows = [
         (*place, rank["rank"], peak_memory([rank]))
-        for place, launch in _launches(panels)
+        for place, launch, _ in _launches(panels)
         for rank in launch.record["ranks"]
     ]
     return pd.DataFrame(rows, columns=list(MEMORY_COLUMNS)).astype({"mib": "float64"})
@@ -72,14 +71,15 @@ def make_memory_frame(panels: Sequence[Panel]) -> pd.DataFrame:
 
 def _launches(
     panels: Sequence[Panel],
-) -> Iterator[tuple[tuple[str, str, str, int], Launch]]:
-    """Every launch, with what `_LAUNCH` says of it."""
+) -> Iterator[tuple[tuple[str, str, str, int], Launch, Measures]]:
+    """Every launch, after what `_LAUNCH` says of it."""
     for panel in panels:
         for series in panel.series:
             for point in series.points:
-                for launch in point.row.launches:
+                pairs = zip(point.row.launches, point.measures, strict=True)
+                for launch, measured in pairs:
                     place = (panel.title, series.name, point.row.id, launch.number)
-                    yield place, launch
+                    yield place, launch, measured
 
 
 def draw_memory(panels: Sequence[Panel], *, width: float) -> Figure:
@@ -94,7 +94,7 @@ def draw_memory(panels: Sequence[Panel], *, width: float) -> Figure:
 
 
 def _draw_boxes(axes: Axes, point: Summary, place: int) -> None:
-    launches = [_step_ms(launch) for launch in point.row.launches]
+    launches = [1e3 * one.steps_s for one in point.measures]
     axes.boxplot(
         np.concatenate(launches),
         orientation="horizontal",
@@ -111,11 +111,6 @@ def _draw_boxes(axes: Axes, point: Summary, place: int) -> None:
     )
     medians = [float(np.median(steps)) for steps in launches]
     axes.plot(medians, [place] * len(medians), "|", color="C3", ms=9, mew=1.3)
-
-
-def _step_ms(launch: Launch) -> NDArray[np.float64]:
-    """Milliseconds of each timed step of the slowest rank, [steps]."""
-    return 1e3 * slowest_rank(launch.read_steps())
 
 
 def _draw_ranks(axes: Axes, point: Summary, place: int) -> None:
