@@ -322,12 +322,35 @@ def test_classify(
             id="a host does not answer",
         ),
         pytest.param(
-            {"log": SRUN_NO_IMAGE, "reports": {0: PEER}},
+            {"log": SRUN_NO_IMAGE, "reports": {0: PEER}, "in_image": True},
             "crashed",
             "the image does not start on the host node2: could not open image "
             "/tmp/mpi.sif: stat /tmp/mpi.sif: no such file or directory",
             None,
             id="no image on a host",
+        ),
+        pytest.param(
+            {"log": "loading... " + SRUN_NO_IMAGE, "in_image": True},
+            "crashed",
+            "the image does not start on the host node2: could not open image "
+            "/tmp/mpi.sif: stat /tmp/mpi.sif: no such file or directory",
+            None,
+            id="no image on a host, told after a word of another",
+        ),
+        pytest.param(
+            {"log": SRUN_NO_IMAGE.partition("\n")[2], "in_image": True},
+            "crashed",
+            "the image does not start on the host node2: Apptainer failed there, and "
+            "what it said did not arrive",
+            None,
+            id="no image on a host, and nothing was told",
+        ),
+        pytest.param(
+            {"log": SRUN_NO_IMAGE.partition("\n")[2]},
+            "crashed",
+            "rank 0 was ended by SIGKILL; rank 0 in training, step 3",
+            None,
+            id="the same words without an image",
         ),
         pytest.param(
             {"stopped": "SIGTERM", "job_ended": "cancelled"},

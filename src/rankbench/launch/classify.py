@@ -37,7 +37,9 @@ _OOM_OF_STEP = re.compile(
 # What launch/job_array.py prints.
 _NOT_STARTED = re.compile(r"^not started within .*$", re.MULTILINE)
 # What Apptainer prints before anything runs, and what its exit code makes of srun.
-_NO_CONTAINER = re.compile(r"^FATAL: +(.+)$", re.MULTILINE)
+# Words of another task may stand before it in its line.
+_NO_CONTAINER = re.compile(r"FATAL: +(.+)$", re.MULTILINE)
+_APPTAINER_FAILED = 255
 _WHERE = re.compile(
     r"^srun: error: (\S+): tasks? \S+ Exited with exit code 255$", re.MULTILINE
 )
@@ -60,6 +62,7 @@ class Ending:
         progress: where each rank was, in words.
         log: what the launcher printed.
         job_ended: why Slurm ended the whole job, if it did: see slurm.why_ended.
+        in_image: whether ranks were to run in an image.
     """
 
     launcher: str
@@ -73,6 +76,7 @@ class Ending:
     progress: str = ""
     log: str = ""
     job_ended: str | None = None
+    in_image: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +137,10 @@ def _ended_by_slurm(ending: Ending) -> Finding | None:
 
 
 def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Finding:
-    if fatal := _NO_CONTAINER.search(ending.log):
+    if ending.in_image and (why := _why_no_container(ending)):
         where = _WHERE.search(ending.log)
         host = f"the host {where[1]}" if where else "a host"
-        return Finding("crashed", f"the image does not start on {host}: {fatal[1]}")
+        return Finding("crashed", f"the image does not start on {host}: {why}")
     killed = {
         rank: code
         for rank, code in sorted(ending.exits.items())
@@ -166,6 +170,17 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Finding:
     said = last_error_line(ending.log)
     reason = f"{ending.launcher} ended with exit code {ending.returncode}{who}: {said}"
     return Finding("crashed", reason, _cause(ending.log))
+
+
+def _why_no_container(ending: Ending) -> str | None:
+    """What Apptainer said; None if it has started a container for every rank."""
+    if fatal := _NO_CONTAINER.search(ending.log):
+        return fatal[1]
+    silent = ending.exits.keys() - ending.reports.keys()
+    if any(ending.exits[rank] == _APPTAINER_FAILED for rank in silent):
+        # srun may end before all that a task has printed is there.
+        return "Apptainer failed there, and what it said did not arrive"
+    return None
 
 
 def signal_name(number: int) -> str:

@@ -115,6 +115,7 @@ def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
         progress=where,
         log=text,
         job_ended=job_ended,
+        in_image=task.image is not None,
     )
     finding = classify(ending)
     results: dict[str, Any] = {}
