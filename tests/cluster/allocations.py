@@ -22,6 +22,8 @@ scheduler: slurm
 interface: {INTERFACE}
 """
 
+ALLOCATION = ("--nodes=2", "--nodelist=node1,node2", "--exclusive", "--time=30")
+
 _BEGIN = """
 import sys
 from pathlib import Path
@@ -67,6 +69,12 @@ class Site:
         script = f"{before}\n" + "\n".join(commands)
         return self._run(*self.salloc(*options), "sh", "-c", script)
 
+    def submit(self, name: str, cell: str) -> str:
+        """The same for one cell by a batch script, which runs on the first host."""
+        script = shlex.join(self.supervisor(name, cell))
+        where = (*ALLOCATION, "--output=/dev/null", "--wait", "--wrap")
+        return self._run("sbatch", *where, script)
+
     def start(self, name: str, cell: str, *options: str) -> subprocess.Popen[str]:
         """The same for one cell, in the background."""
         argv = [*self.salloc(*options), *self.supervisor(name, cell)]
@@ -80,8 +88,7 @@ class Site:
         )
 
     def salloc(self, *options: str) -> list[str]:
-        where = ("--nodes=2", "--nodelist=node1,node2", "--exclusive", "--time=30")
-        return ["salloc", "--quiet", *where, *options]
+        return ["salloc", "--quiet", *ALLOCATION, *options]
 
     def supervisor(self, name: str, cell: str) -> list[str]:
         log = f"--log=results/{name}/logs/{cell}.log"
