@@ -6,6 +6,7 @@
 #   snakemake --profile local_profile --config experiment=studies/x.yaml override=laptop   and scaled down
 #   snakemake --profile local_profile --config only='strategy=ddp'       part of the matrix
 #   snakemake --profile local_profile --config rerun=CELL                one cell again
+#   snakemake --profile local_profile --config plots=false               tables only: sooner
 #   snakemake --profile local_profile images                             only its images
 #   snakemake --profile local_profile publish                            a site to put on the web
 #   snakemake --profile slurm_profile                                    a cluster: docs/slurm.md

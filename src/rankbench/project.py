@@ -45,7 +45,7 @@ from rankbench.status import RERUN_WORDS, cells_to_rerun, find_jobs
 from rankbench.survey import survey_site
 
 PLAN_VARIABLE = "RANKBENCH_PLAN"
-CONFIG_KEYS = ("experiment", "override", "only", "rerun")
+CONFIG_KEYS = ("experiment", "override", "only", "rerun", "plots")
 
 
 class InUse(ValueError):
@@ -62,6 +62,7 @@ class Run:
         chosen: the cells that this run is about.
         rerun: those among them of which a new attempt is wanted.
         known_images: images of this site; a job knows those of its plan only.
+        plots: whether there are to be any beside the tables.
     """
 
     plan: Plan
@@ -69,6 +70,7 @@ class Run:
     chosen: list[PlannedCell]
     rerun: list[PlannedCell] = field(default_factory=list)
     known_images: Mapping[str, Image] = field(default_factory=dict)
+    plots: bool = True
     _lock: FileLock | None = None
     _resources: dict[str, Resources] = field(default_factory=dict)
 
@@ -297,7 +299,8 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
 
     Args:
         config: `experiment` (a file), `override` (one of those that it names), `only`
-            (a filter), `rerun` (cell ids, `failed`, `stale`).
+            (a filter), `rerun` (cell ids, `failed`, `stale`); `plots` is whether there
+            are to be any.
         profile: folder with `site.yaml`.
         write: whether what a look at the machine found may be kept.
 
@@ -305,6 +308,7 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
         ValueError: everything that is wrong with the input, in words.
     """
     _check_config(config)
+    plots = _read_switch(config, "plots")
     source = Path(str(config.get("experiment", DEFAULT_EXPERIMENT)))
     catalog = load_catalog()
     site, images = survey_site(profile / "site.yaml", write=write)
@@ -329,10 +333,10 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
         if config.get("only"):
             raise ValueError("only and rerun: give one of them, not both")
         rerun = _cells_to_rerun(plan, layout, config["rerun"])
-        return Run(plan, layout, rerun, rerun, images)
+        return Run(plan, layout, rerun, rerun, images, plots)
     only = config.get("only")
     chosen = plan.select(None if only is None else str(only))
-    return Run(plan, layout, chosen, [], images)
+    return Run(plan, layout, chosen, [], images, plots)
 
 
 def reopen_run(environ: Mapping[str, str] = os.environ) -> Run:
@@ -351,6 +355,14 @@ def _check_config(config: Mapping[str, Any]) -> None:
                 f"(known: {', '.join(CONFIG_KEYS)}; an experiment file is given as "
                 "experiment=FILE, not by --configfile)"
             )
+
+
+def _read_switch(config: Mapping[str, Any], key: str) -> bool:
+    """A key that is on unless it is said otherwise; Snakemake leaves `false` a word."""
+    given = str(config.get(key, "true"))
+    if given.lower() not in ("true", "false"):
+        raise ValueError(f"--config {key}: expected true or false, not {given!r}")
+    return given.lower() == "true"
 
 
 def _words(value: Any) -> Sequence[str]:

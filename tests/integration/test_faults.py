@@ -448,6 +448,7 @@ def test_bad_input_is_refused_before_anything_starts(project, text, words) -> No
         ("rerun=ddp.gloo.1x2.convnet.digit", "did you mean 'ddp.gloo.1x2.convnet."),
         ("rerun=ddp.nccl.1x2.convnet.digits", "cannot run here: nccl needs a CUDA"),
         ("experiment=nowhere.yaml", "nowhere.yaml: cannot be read"),
+        ("plots=maybe", "plots: expected true or false, not 'maybe'"),
     ],
 )
 def test_bad_configuration_is_refused(project, config, words) -> None:

@@ -80,7 +80,7 @@ def test_what_trains_something_else_gets_no_speed_and_the_rest_a_profile(
     assert "mismatch" in shown.stdout
 
     # A profile that is asked for later is added; nothing is measured again.
-    project.measure(EXPERIMENT + "profile: true\n")
+    project.measure(EXPERIMENT + "profile: true\n", plots=True)
     assert read_records(project.root, "ddp", "[1-9]") == [ddp]
     (profiled,) = read_records(project.root, "ddp", "profile/*")
     assert profiled["status"] == "ok"
@@ -99,7 +99,7 @@ def test_what_trains_something_else_gets_no_speed_and_the_rest_a_profile(
     assert sorted(cell.split(".")[0] for cell, _ in told) == ["ddp", "ddp", "single"]
     assert len(list(results.glob("plots/profile-*.svg"))) == 2
     again = project.snakemake()
-    assert again.returncode == 0
+    assert again.returncode == 0, again.stdout
     assert len(read_records(project.root, "ddp", "profile/*")) == 1
 
 

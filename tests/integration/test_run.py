@@ -47,7 +47,7 @@ def records_of(root: Path, cell: str = "*", name: str = "small") -> dict[str, by
 def measured(shared_project) -> Path:
     """A project with the small experiment measured once."""
     shared_project.experiment(SMALL)
-    done = shared_project.snakemake()
+    done = shared_project.snakemake("experiment=experiment.yaml", "plots=true")
     assert done.returncode == 0, done.stdout
     (shared_project.root / "output.txt").write_text(done.stdout)
     return shared_project.root

@@ -30,8 +30,8 @@ def get_run():
 
 def write_table():
     """The table of what there is: after a failure its rule does not run."""
-    command = [sys.executable, "-m", "rankbench.cli", "table", "--results"]
-    subprocess.run([*command, str(LAYOUT.root)], stdout=subprocess.DEVNULL)
+    command = [sys.executable, "-m", "rankbench.cli", "table", *TABLE_OPTIONS]
+    subprocess.run([*command, "--results", str(LAYOUT.root)], stdout=subprocess.DEVNULL)
 
 
 try:
@@ -44,7 +44,7 @@ LAYOUT = RUN.layout
 RESULTS = [str(LAYOUT.table(suffix)) for suffix in ("csv", "md", "html", "tex")]
 if RUN.plan.is_study:
     RESULTS += [str(LAYOUT.table(suffix, "published")) for suffix in ("csv", "md")]
-RESULTS += [
+PLOTS = [
     str(LAYOUT.plot(name, suffix))
     for name in (
         "scaling",
@@ -57,6 +57,11 @@ RESULTS += [
     )
     for suffix in ("svg", "png", "csv")
 ]
+TABLE_OPTIONS = []
+if RUN.plots:
+    RESULTS += PLOTS
+else:
+    TABLE_OPTIONS += ["--no-plots"]
 
 
 wildcard_constraints:

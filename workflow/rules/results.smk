@@ -19,8 +19,10 @@ rule table:
     params:
         python=sys.executable,
         results=str(LAYOUT.root),
+        options=TABLE_OPTIONS,
     message:
         "writing {params.results}/table.md"
     shell:
-        "{params.python:q} -m rankbench.cli table --results {params.results:q}"
+        "{params.python:q} -m rankbench.cli table {params.options}"
+        " --results {params.results:q}"
         " > {log:q} 2>&1"

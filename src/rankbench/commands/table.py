@@ -39,18 +39,24 @@ def add(commands: Any) -> None:
         json_holds="the rows of table.csv",
     )
     add_results(parser)
+    parser.add_argument(
+        "--no-plots", action="store_true", help="only the tables: in half of the time"
+    )
 
 
 def write_table(arguments: argparse.Namespace) -> int:
     """Write tables and plots; needs nothing but plan.json and the records."""
     import pandas as pd
 
-    from rankbench.results import plots, summary, table
+    from rankbench.results import summary, table
 
     layout = find_results(arguments)
     found = summary.read(layout)
     table.build(layout, found)
-    plots.build(layout, found)
+    if not arguments.no_plots:
+        from rankbench.results import plots
+
+        plots.build(layout, found)
     if arguments.json:
         rows = pd.read_csv(layout.table("csv")).to_json(orient="records")
         print_json(json.loads(rows))
