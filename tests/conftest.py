@@ -16,43 +16,16 @@ from pathlib import Path
 import psutil
 import pytest
 
-from built_images import as_ordinary_user, end_builds, start_builds
-
 ROOT = Path(__file__).resolve().parents[1]
+USER = "rankbench"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require",
         choices=["all"],
-        help="all: a test that would be skipped fails instead; images that are not "
-        "there are built meanwhile",
+        help="all: a test that would be skipped fails instead",
     )
-
-
-# Images that have to be built are built beside those that leave cores idle at times; the
-# cluster is up once.
-ORDER = ("integration", "unit", "contract", "cluster", "images")
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    def place(item: pytest.Item) -> int:
-        marks = {mark.name for mark in item.iter_markers()}
-        return max((ORDER.index(name) for name in marks & set(ORDER)), default=-1)
-
-    items.sort(key=place)
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
-    config = session.config
-    wanted = any(item.get_closest_marker("images") for item in session.items)
-    if wanted and config.getoption("require") and not config.option.collectonly:
-        start_builds()
-
-
-def pytest_unconfigure() -> None:
-    end_builds()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -227,10 +200,30 @@ def shared_project(
     copy.kill_everything()
 
 
+def find_images(*names: str) -> Path:
+    """Folder of images that are built; skips the test where one of them is not."""
+    if not shutil.which("apptainer"):
+        pytest.skip("no apptainer: bash tests/machine/install_apptainer.sh")
+    folder = Path(os.environ.get("RANKBENCH_IMAGES", ROOT / "images")).resolve()
+    for name in names:
+        if not (folder / f"{name}.json").exists():
+            pytest.skip(
+                f"no {name} in {folder} (RANKBENCH_IMAGES names another): "
+                f"python -m rankbench.launch.images build {name}"
+            )
+    return folder
+
+
 @pytest.fixture(scope="session")
 def ordinary_user() -> list[str]:
-    """What stands before a command that an ordinary user is to run."""
-    prefix = as_ordinary_user()
+    """What stands before a command that an ordinary user is to run.
+
+    Root stands aside for the user of tests/machine/add_user.sh: users of clusters are
+    not root, and Apptainer builds for them.
+    """
+    if os.getuid() != 0:
+        return []
+    prefix = ["runuser", "-u", USER, "--"]
     for command in (["true"], [sys.executable, "-c", "import rankbench"]):
         done = subprocess.run([*prefix, *command], capture_output=True, text=True)
         if done.returncode:

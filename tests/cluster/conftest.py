@@ -18,10 +18,10 @@ from pretend_down import down
 from pretend_host import PretendError
 from pretend_up import check_machine, up
 
-from built_images import NAMES, find_images
-from conftest import copy_project
+from conftest import copy_project, find_images
 
 USER = os.environ.get("PRETEND_USER", "rankbench")
+IMAGES = ("gloo-cpu", "mpi-cpu")
 
 
 @pytest.fixture(scope="session")
@@ -84,12 +84,12 @@ def site(
 @pytest.fixture(scope="session")
 def images(shared: Path) -> Path:
     """Built images, in a folder that the hosts see."""
-    folder = find_images(*NAMES)
+    folder = find_images(*IMAGES)
     # A host has a /tmp of its own, and the user keeps notes beside the images.
     place = shared / "images"
     place.mkdir(mode=0o777)
     place.chmod(0o777)
-    for name in NAMES:
+    for name in IMAGES:
         for suffix in ("sif", "json"):
             shutil.copy(folder / f"{name}.{suffix}", place)
     return place

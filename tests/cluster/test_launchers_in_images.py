@@ -9,7 +9,7 @@ import pytest
 from allocations import Site
 from pretend_host import PretendError
 
-pytestmark = [pytest.mark.cluster, pytest.mark.images]
+pytestmark = pytest.mark.cluster
 
 SCRATCH = "/tmp/scratch"  # noqa: S108 (a host of the cluster has a /tmp of its own)
 

@@ -8,7 +8,7 @@ import pytest
 from allocations import Site
 from logins import Snakemake, table_of, with_images
 
-pytestmark = [pytest.mark.cluster, pytest.mark.images]
+pytestmark = pytest.mark.cluster
 
 MATRIX = Path(__file__).with_name("matrix.yaml")
 # Over hosts with several ranks each; the others are in test_launchers_in_images.py.

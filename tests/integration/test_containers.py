@@ -10,11 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from built_images import NAMES, find_images
-from conftest import Project, copy_project
+from conftest import Project, copy_project, find_images
 from rankbench.launch.images.store import hash_file
 
-pytestmark = [pytest.mark.integration, pytest.mark.images]
+pytestmark = pytest.mark.integration
 
 # Each backend in its image, and gloo in the image of mpi, like with like.
 EXPERIMENT = """
@@ -84,7 +83,7 @@ def read_records(root: Path, name: str) -> dict[str, dict]:
 @pytest.fixture(scope="module")
 def images() -> Path:
     """Folder of the built images."""
-    return find_images(*NAMES)
+    return find_images("gloo-cpu", "mpi-cpu")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from test_containers import make_project, read_records, read_rows
 
-from built_images import find_images
+from conftest import find_images
 
 pytestmark = pytest.mark.oneccl
 
