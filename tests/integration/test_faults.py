@@ -291,7 +291,7 @@ def test_snakemake_is_killed_and_the_next_run_continues(project) -> None:
 
 
 def test_control_c_and_the_next_run_continues(project) -> None:
-    cell = prepare(project, "slow", launches=2, steps=12)
+    cell = prepare(project, "slow", launches=2, steps=12, launcher="torchrun")
     with project.start() as run:
         project.wait_for(lambda: in_training(project, cell, 2), 90, "second launch")
         os.killpg(run.pid, signal.SIGINT)  # as a terminal does
