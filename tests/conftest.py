@@ -180,11 +180,7 @@ def copy_project(destination: Path) -> Project:
 
 @pytest.fixture
 def project(tmp_path: Path, digits_file: Path) -> Iterator[Project]:
-    copy = copy_project(tmp_path)
-    (tmp_path / "data").mkdir()
-    shutil.copy(digits_file, tmp_path / "data/digits.npz")
-    yield copy
-    copy.kill_everything()
+    yield from _with_data(tmp_path, digits_file)
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +188,10 @@ def shared_project(
     tmp_path_factory: pytest.TempPathFactory, digits_file: Path
 ) -> Iterator[Project]:
     """One in which something is run once, for the tests of a module to look at."""
-    root = tmp_path_factory.mktemp("shared")
+    yield from _with_data(tmp_path_factory.mktemp("shared"), digits_file)
+
+
+def _with_data(root: Path, digits_file: Path) -> Iterator[Project]:
     copy = copy_project(root)
     (root / "data").mkdir()
     shutil.copy(digits_file, root / "data/digits.npz")

@@ -5,11 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch.multiprocessing import start_processes
+
+PATIENCE = 300.0  # seconds
 
 # Ranks are forked from a server that has imported these, and has done nothing else.
 # Nothing of rankbench: each comes with the code that it is to run.
@@ -26,9 +29,21 @@ PRELOADED = [
 def start_ranks(
     rank: Callable[..., None], arguments: tuple[Any, ...], ranks: int
 ) -> None:
-    """Call rank(number, *arguments) in so many processes; raises what one raises."""
+    """Call rank(number, *arguments) in so many processes; raises what one raises.
+
+    Raises:
+        TimeoutError: they do not end; they are killed.
+    """
     multiprocessing.get_context("forkserver").set_forkserver_preload(PRELOADED)
-    start_processes(rank, arguments, nprocs=ranks, start_method="forkserver")
+    context = start_processes(
+        rank, arguments, nprocs=ranks, join=False, start_method="forkserver"
+    )
+    deadline = time.monotonic() + PATIENCE
+    while not context.join(timeout=max(0, deadline - time.monotonic())):
+        if time.monotonic() > deadline:
+            for process in context.processes:
+                process.kill()
+            raise TimeoutError(f"ranks have not ended within {PATIENCE:g} s")
 
 
 def start_commands(

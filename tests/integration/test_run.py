@@ -279,6 +279,7 @@ def test_launches_of_cells_take_turns(project) -> None:
     # Without a gate a row says so, unless it is what gates compare with.
     states = {(row["strategy"], row["status"], row["marks"]) for row in rows}
     assert states == {("single", "ok", ""), ("ddp", "ok", "unchecked")}
+    assert not list(project.root.glob("results/small/records/*/*/gate"))
     records = [json.loads(text) for text in records_of(project.root).values()]
     ordered = sorted(records, key=lambda record: record["ended"])
     cells = [record["cell_id"] for record in ordered]

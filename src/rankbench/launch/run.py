@@ -161,7 +161,7 @@ def _launch(attempt: Attempt, task: Task, stop: Stop) -> Record:
     started = datetime.now(UTC)
     try:
         attempt.check_image()
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         # Of this host: others of the site may well have it.
         return refuse_launch(task, str(error), started)
     return run_launch(task, stop)
