@@ -166,7 +166,9 @@ def main() -> None:
             shutil.copy(arguments.images / f"gloo-cpu.{suffix}", images)
         (home / "slurm_profile/site.yaml").write_text(SITE)
         give(home)
-        cluster = up(work / "cluster", hosts=2, user=USER, shared=[work])
+        cluster = up(
+            work / "cluster", hosts=2, user=USER, shared=[work, Path(sys.prefix)]
+        )
         try:
             compare(Login(cluster, home), arguments.pairs)
         finally:

@@ -56,7 +56,7 @@ def main() -> int:
         copy_project(home).experiment(EXPERIMENT, f"{NAME}.yaml")
         (home / "slurm_profile/site.yaml").write_text(SITE)
         shutil.chown(home, USER)
-        cluster = up(work / "cluster", user=USER, shared=[work])
+        cluster = up(work / "cluster", user=USER, shared=[work, Path(sys.prefix)])
         print(f"a cluster of {len(cluster.hosts)} hosts is up", flush=True)
         try:
             asked = ("--profile", "slurm_profile", "--config")

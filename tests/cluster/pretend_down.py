@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from pretend_cluster import DESCRIPTION, MEMBER
+from pretend_cluster import DESCRIPTION, slurm_environment
 from pretend_host import MEMORY_GROUPS, PretendError, wait_until
 
 INTERFACES = Path("/sys/class/net")
@@ -51,15 +51,19 @@ def remove_groups(bridge: str) -> list[Path]:
 
 
 def members(state: Path) -> list[int]:
-    """The cluster's living processes, known by their environment, on hosts too."""
-    mark = f"{MEMBER}={state}".encode()
+    """The cluster's living processes, known by their environment, on hosts too.
+
+    Of its variables one is enough: what measures starts programs with a few only.
+    """
+    known = slurm_environment(state).items()
+    marks = {f"{name}={value}".encode() for name, value in known}
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             variables = (process / "environ").read_bytes().split(b"\0")
         except OSError:
             continue  # ended, or the kernel's own
-        if mark in variables and int(process.name) != os.getpid():
+        if not marks.isdisjoint(variables) and int(process.name) != os.getpid():
             found.append(int(process.name))
     return found
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pretend_up
 import pytest
-from pretend_cluster import Cluster
+from pretend_cluster import MEMBER, Cluster
 from pretend_down import INTERFACES, bridge_of, down, members
 from pretend_host import MEMORY_GROUPS, PretendError, check, wait_until
 from pretend_up import up
@@ -70,7 +70,9 @@ def test_down_ends_what_runs_and_leaves_nothing(state: Path) -> None:
     cluster = Cluster.load(state)
     job = f"/bin/sleep {9000 + os.getpid() / 1e7}"
     cluster.run("sbatch", "--output=/dev/null", f"--wrap=setsid {job}")
-    waiting = subprocess.Popen(cluster.command(["srun", *job.split()]))
+    # As a launch has it: of the cluster's variables only the one that Slurm reads.
+    alone = ("env", f"--unset={MEMBER}", "srun", *job.split())
+    waiting = subprocess.Popen(cluster.command(alone))
 
     def count() -> int:
         return check(["ps", "-eo", "args"]).splitlines().count(job)
