@@ -106,12 +106,15 @@ if ! compgen -G "$kept/*.whl" >/dev/null; then
     tree="$work/horovod-$RELEASE"
     sed -i "s/set(CMAKE_CXX_STANDARD 14)/set(CMAKE_CXX_STANDARD $std)/" \
         "$tree/CMakeLists.txt" "$tree/horovod/torch/CMakeLists.txt"
+    # Its many small files include the same large headers: eight at a time take two
+    # thirds of the time. Gloo, which is built beside it, cannot be built so.
+    sed -i '1i set(CMAKE_UNITY_BUILD ON)' "$tree/horovod/torch/CMakeLists.txt"
     # The same code without what only a debugger reads.
     sed -i 's/RelWithDebInfo/Release/' "$tree/setup.py"
     sed -i 's/  const size_type count_;/  size_type count_;/' \
         "$tree/third_party/flatbuffers/include/flatbuffers/stl_emulation.h"
 
-    echo "building Horovod $RELEASE ($operations) for torch $torch: about 3 minutes"
+    echo "building Horovod $RELEASE ($operations) for torch $torch: about 2 minutes"
     env "${options[@]}" \
         CMAKE_POLICY_VERSION_MINIMUM=3.5 MAKEFLAGS="${MAKEFLAGS:--j$(nproc)}" \
         CXXFLAGS="-include stdexcept -include cstdint ${CXXFLAGS:-}" \
