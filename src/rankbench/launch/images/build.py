@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -29,8 +31,10 @@ from rankbench.record import write_json
 # take, which stay.
 SPACE = {"cpu": (5.0, 1.5), "cuda": (30.0, 10.0)}
 
-# Of gzip, mksquashfs takes the highest level by itself: minutes, for some MiB less.
-_SQUASH = ("--mksquashfs-args", "-Xcompression-level 4")
+# Levels of compression. By zstd an image is no larger than by gzip, made in a third of
+# the time, and read sooner by every launch; of gzip, mksquashfs would take the highest
+# level by itself: minutes, for some MiB less.
+_LEVELS = {"zstd": 3, "gzip": 4}
 
 
 def make_image(
@@ -134,7 +138,7 @@ def _obtain(work: Work, mirror: str, beside: Path) -> Path:
     checks.check_mirror(address, image.promise["suite"])
     work.begin("fetch")
     with fetched(image, log=work.log.write) as wheels:
-        options = ["--force", "--warn-unused-build-args", *_SQUASH]
+        options = ["--force", "--warn-unused-build-args", *_squash_options()]
         values = {"mirror": address, "flavour": image.flavour, "wheels": str(wheels)}
         for name, value in values.items():
             options += ["--build-arg", f"{name}={value}"]
@@ -147,6 +151,19 @@ def _obtain(work: Work, mirror: str, beside: Path) -> Path:
         if hash_file(image.containers / name) != sha256:
             raise ValueError(f"{name} was changed meanwhile: run it again")
     return beside
+
+
+def _squash_options() -> tuple[str, str]:
+    """How the image is packed: by zstd, if this mksquashfs has it (4.3 may not)."""
+    # An ordinary user's PATH may lack the place where it is.
+    folders = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    program = shutil.which("mksquashfs", path=folders)
+    asked = program and subprocess.run(
+        [program, "-help"], capture_output=True, text=True, check=False
+    )
+    has_zstd = asked and "zstd" in asked.stdout + asked.stderr
+    name = "zstd" if has_zstd else "gzip"
+    return "--mksquashfs-args", f"-comp {name} -Xcompression-level {_LEVELS[name]}"
 
 
 def _check_given(image: Image, sif: Path) -> str:
