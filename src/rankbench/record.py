@@ -106,6 +106,10 @@ def _sync_directory(path: Path) -> None:
         os.close(handle)
 
 
+# Plots that every experiment has, whatever was measured.
+PLOTS = ("scaling", "efficiency", "phases", "steps", "memory", "curves", "time")
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Paths below the result directory of one experiment (`R` in the documentation)."""

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
 
-from rankbench.record import Layout
+from rankbench.record import PLOTS, Layout
 from rankbench.results import plots
 from rankbench.results.load import load
 from rankbench.results.phases import draw_phases
@@ -28,8 +28,7 @@ from unit.synthetic import (
 
 pytestmark = pytest.mark.unit
 
-NAMES = plots.ALWAYS
-FILES = [(name, suffix) for name in NAMES for suffix in ("svg", "png", "csv")]
+FILES = [(name, suffix) for name in PLOTS for suffix in ("svg", "png", "csv")]
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "csv": b"panel,series,cell"}
 
 
@@ -104,7 +103,7 @@ def test_same_plan_and_records_give_the_same_bytes(tmp_path):
 def test_the_data_of_a_plot_is_what_it_shows(tmp_path):
     layout = write_example(tmp_path)
     plots.build(layout)
-    frames = {name: pd.read_csv(layout.plot(name, "csv")) for name in NAMES}
+    frames = {name: pd.read_csv(layout.plot(name, "csv")) for name in PLOTS}
     of_cell = {
         name: frame[frame["cell"] == "ddp.gloo.1x2.convnet.digits"]
         for name, frame in frames.items()
@@ -126,8 +125,8 @@ def test_data_is_written_without_drawing(tmp_path):
     layout = write_example(tmp_path / "data")
     plots.write_data(layout)
     there = {path.name for path in (layout.root / "plots").iterdir()}
-    assert there == {f"{name}.csv" for name in NAMES}
-    for name in NAMES:
+    assert there == {f"{name}.csv" for name in PLOTS}
+    for name in PLOTS:
         path = layout.plot(name, "csv")
         assert path.read_bytes() == drawn.plot(name, "csv").read_bytes()
 

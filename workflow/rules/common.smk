@@ -10,7 +10,7 @@ from rankbench.invocation import read_invocation
 from rankbench.matrix.site import SLURM
 from rankbench.polling import look_steadily
 from rankbench.project import open_run, reopen_run
-from rankbench.record import Layout
+from rankbench.record import PLOTS, Layout
 
 
 def get_run():
@@ -44,22 +44,12 @@ LAYOUT = RUN.layout
 RESULTS = [str(LAYOUT.table(suffix)) for suffix in ("csv", "md", "html", "tex")]
 if RUN.plan.is_study:
     RESULTS += [str(LAYOUT.table(suffix, "published")) for suffix in ("csv", "md")]
-PLOTS = [
-    str(LAYOUT.plot(name, suffix))
-    for name in (
-        "scaling",
-        "efficiency",
-        "phases",
-        "steps",
-        "memory",
-        "curves",
-        "time",
-    )
-    for suffix in ("svg", "png", "csv")
+PLOT_FILES = [
+    str(LAYOUT.plot(name, suffix)) for name in PLOTS for suffix in ("svg", "png", "csv")
 ]
 TABLE_OPTIONS = []
 if RUN.plots:
-    RESULTS += PLOTS
+    RESULTS += PLOT_FILES
 else:
     TABLE_OPTIONS += ["--no-plots"]
 

@@ -13,7 +13,7 @@ import matplotlib
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from rankbench.record import Layout, write_if_changed
+from rankbench.record import PLOTS, Layout, write_if_changed
 from rankbench.results import (
     bandwidth,
     collectives,
@@ -31,7 +31,7 @@ from rankbench.results.profiles import Profile, load_profiles
 from rankbench.results.series import Panel, cut, make_panels
 from rankbench.results.summary import Found, Summary, read
 
-ALWAYS = ("scaling", "efficiency", "phases", "steps", "memory", "curves", "time")
+# Beside `PLOTS`, where there is something to show.
 SOMETIMES = ("bandwidth", "microbatches", "models")
 
 _WIDTH = 8.0
@@ -74,7 +74,7 @@ class _Drawn:
 def build(layout: Layout, found: Found | None = None) -> None:
     """Write plots/*.svg, .png and .csv: functions of plan and records alone.
 
-    Those of `ALWAYS`; those of `SOMETIMES` for which there is something to show; and
+    Those of `PLOTS`; those of `SOMETIMES` for which there is something to show; and
     profile-CELL for each cell that has a profile. What is there no more is removed.
 
     Args:
@@ -149,7 +149,7 @@ def _draw(drawn: _Drawn) -> Iterator[tuple[str, Figure]]:
         yield from _draw_panels(drawn)
     else:
         figure = draw_nothing(drawn.experiment, drawn.summaries)
-        yield from ((name, figure) for name in ALWAYS)
+        yield from ((name, figure) for name in PLOTS)
     if sweeps := collectives.find_sweeps(drawn.summaries):
         yield "bandwidth", bandwidth.draw_bandwidth(sweeps, width=_WIDTH)
     if groups := options.find_microbatches(drawn.summaries):
