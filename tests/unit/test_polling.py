@@ -1,8 +1,10 @@
-"""The Slurm plugin looks at its jobs as often as the profile says."""
+"""The Slurm plugin looks at its jobs as often as the profile says, and loses none."""
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,12 +13,23 @@ from rankbench.polling import look_steadily
 pytestmark = pytest.mark.unit
 
 
-def test_looks_become_no_rarer_than_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+CHANGED = (
+    *("next_seconds_between_status_checks", "check_active_jobs"),
+    *("report_job_success", "report_job_error"),
+)
+
+
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """One of the plugin's, as mended, with nothing in it."""
     plugin = pytest.importorskip("snakemake_executor_plugin_slurm", reason="make venv")
-    name = "next_seconds_between_status_checks"
-    monkeypatch.setattr(plugin.Executor, name, getattr(plugin.Executor, name))
+    for name in CHANGED:
+        monkeypatch.setattr(plugin.Executor, name, getattr(plugin.Executor, name))
     look_steadily()
-    executor = object.__new__(plugin.Executor)
+    return object.__new__(plugin.Executor)
+
+
+def test_looks_become_no_rarer_than_asked(executor: Any) -> None:
     settings = SimpleNamespace(seconds_between_status_checks=15)
     executor.workflow = SimpleNamespace(remote_execution_settings=settings)
     # As its own code does: from few seconds on, ten more each time.
@@ -24,3 +37,59 @@ def test_looks_become_no_rarer_than_asked(monkeypatch: pytest.MonkeyPatch) -> No
     assert executor.next_seconds_between_status_checks == 5
     executor.next_seconds_between_status_checks += 30
     assert executor.next_seconds_between_status_checks == 15
+
+
+def test_a_look_that_fails_loses_no_job(
+    executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the plugin asks is planted; what it makes of the answer is its own."""
+    import snakemake_executor_plugin_slurm as plugin
+
+    answers = [None, {"1": "RUNNING", "2": "COMPLETED"}, None, {"1": "COMPLETED"}]
+
+    async def answer(*_: object) -> tuple[dict[str, str] | None, float | None]:
+        found = answers.pop(0)
+        return found, None if found is None else 0.1
+
+    monkeypatch.setattr(plugin, "query_job_status", answer)
+    monkeypatch.setattr(plugin, "get_min_job_age", lambda: 300)
+    settings = SimpleNamespace(
+        status_attempts=1, status_command="squeue", keep_successful_logs=True
+    )
+    checks = SimpleNamespace(seconds_between_status_checks=10)
+    ended = []
+    scheduler = SimpleNamespace(finish_callback=ended.append)
+    executor.workflow = SimpleNamespace(
+        executor_settings=settings,
+        remote_execution_settings=checks,
+        scheduler=scheduler,
+    )
+    warnings = []
+    quiet = {name: lambda *_: None for name in ("debug", "info")}
+    executor.logger = SimpleNamespace(
+        **quiet, warning=lambda text, *values: warnings.append(text % values)
+    )
+    executor.status_rate_limiter = asyncio.Lock()
+    executor.run_uuid = "run"
+    executor._status_query_calls = executor._status_query_failures = 0
+    executor._status_query_total_seconds = executor._status_query_max_seconds = 0
+    executor._status_query_min_seconds = None
+    executor._status_query_cycle_rows = []
+    jobs = [
+        SimpleNamespace(external_jobid=number, job=f"job {number}", aux={})
+        for number in ("1", "2")
+    ]
+
+    async def look() -> list[Any]:
+        return [job async for job in executor.check_active_jobs(jobs)]
+
+    left = []
+    while jobs:
+        jobs = asyncio.run(look())
+        left.append([job.external_jobid for job in jobs])
+    assert left == [["1", "2"], ["1"], ["1"], []]
+    assert ended == ["job 2", "job 1"]
+    assert warnings == [
+        "Slurm told nothing of 2 jobs: they are looked at again",
+        "Slurm told nothing of 1 jobs: they are looked at again",
+    ]
