@@ -16,6 +16,8 @@ _HOST = re.compile(
     r"|name or service not known|temporary failure in name resolution",
     re.IGNORECASE,
 )
+# What a rank says that ended itself, to a supervisor that was late (rank/watch.py).
+_UNHEARD = re.compile(r"no heartbeat of the supervisor for")
 # What the others say when one rank is gone: a consequence, not the reason.
 _PEER = re.compile(
     r"connection closed by peer|connection reset by peer|broken pipe|socket closed"
@@ -213,4 +215,6 @@ def _cause(message: str) -> str | None:
         return "port"
     if _HOST.search(message):
         return "host"
+    if _UNHEARD.search(message):
+        return "site"
     return None

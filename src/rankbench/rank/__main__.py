@@ -8,6 +8,7 @@ made for the cores that they find.
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import json
 import os
@@ -46,7 +47,8 @@ def run_rank(
     directory = Path(spec["directory"])
     work = directory / "work"
     _log_to(directory / f"rank{place.rank}.log")
-    watch_heartbeat(work / "heartbeat", spec["heartbeat_grace"])
+    report = functools.partial(report_failure, work, place.rank)
+    watch_heartbeat(work / "heartbeat", spec["heartbeat_grace"], report)
     progress = Progress(work / "progress", place.rank)
     cell, shape = Cell.from_dict(spec["cell"]), Shape(**spec["shape"])
     affinity = os.sched_getaffinity(0)
@@ -75,7 +77,7 @@ def run_rank(
         )
         purpose.run(duty)
     except BaseException as error:
-        report_failure(work, place.rank, error)
+        report(error)
         # Other threads may hang in a collective that will never end.
         os._exit(1)
 

@@ -3,24 +3,37 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 ORPHANED = 97  # exit code of a rank that ended itself
 LOOKS = 5  # within the time of grace
+_WHY = (
+    "no heartbeat of the supervisor for {:g} s "
+    "(its host is overloaded, or a shared file system stands still)"
+)
+LAST_WORDS = 5.0  # seconds for them: where they are written may have failed as well
 
 
-def watch_heartbeat(path: Path, grace: float) -> None:
-    """Start a thread that ends this process after `grace` seconds without a beat."""
+def watch_heartbeat(
+    path: Path, grace: float, report: Callable[[BaseException], None]
+) -> None:
+    """Start a thread that ends this process after `grace` seconds without a beat.
+
+    Args:
+        path: of the heartbeat.
+        grace: seconds.
+        report: tells why, to a supervisor that lives after all.
+    """
     thread = threading.Thread(
-        target=_watch, args=(path, grace), daemon=True, name="heartbeat"
+        target=_watch, args=(path, grace, report), daemon=True, name="heartbeat"
     )
     thread.start()
 
 
-def _watch(path: Path, grace: float) -> None:
+def _watch(path: Path, grace: float, report: Callable[[BaseException], None]) -> None:
     last, unchanged = "", 0
     while True:
         time.sleep(grace / LOOKS)
@@ -34,5 +47,8 @@ def _watch(path: Path, grace: float) -> None:
         unchanged = unchanged + 1 if beat == last else 0
         last = beat
         if unchanged >= LOOKS:
-            print("the supervisor is gone: this rank ends", file=sys.stderr, flush=True)
-            os._exit(ORPHANED)
+            threading.Timer(LAST_WORDS, os._exit, (ORPHANED,)).start()
+            try:
+                report(TimeoutError(_WHY.format(grace)))
+            finally:
+                os._exit(ORPHANED)

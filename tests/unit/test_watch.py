@@ -1,0 +1,55 @@
+"""A rank that hears nothing of its supervisor ends itself, and tells why."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rankbench.launch.classify import Ending, classify
+from rankbench.launch.signs import Heartbeat
+from rankbench.rank.watch import ORPHANED
+
+pytestmark = pytest.mark.unit
+
+# A rank that would never end.
+RANK = """
+import functools, pathlib, sys, time
+from rankbench.rank.failure import report_failure
+from rankbench.rank.watch import watch_heartbeat
+work = pathlib.Path(sys.argv[1])
+watch_heartbeat(work / "heartbeat", 2, functools.partial(report_failure, work, 3))
+time.sleep(600)
+"""
+
+
+def test_without_a_heartbeat_a_rank_ends_and_says_why(tmp_path: Path) -> None:
+    with Heartbeat(tmp_path / "heartbeat") as heartbeat:
+        rank = subprocess.Popen([sys.executable, "-c", RANK, str(tmp_path)])
+        for _ in range(30):
+            heartbeat.beat()
+            time.sleep(0.1)
+        assert rank.poll() is None
+        assert rank.wait(timeout=60) == ORPHANED
+    report = json.loads((tmp_path / "rank3.json").read_text())
+    why = "no heartbeat of the supervisor for 2 s"
+    assert report["error"]["message"].startswith(why)
+
+    # The supervisor was late, and lives: the launch says nothing about the cell.
+    ending = Ending(
+        launcher="mpirun",
+        returncode=ORPHANED,
+        stopped=None,
+        time_limit=60,
+        ranks=4,
+        reports={3: report},
+        exits={3: ORPHANED},
+    )
+    finding = classify(ending)
+    assert (finding.status, finding.cause) == ("crashed", "site")
+    assert finding.reason is not None
+    assert finding.reason.startswith("rank 3")
