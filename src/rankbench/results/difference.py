@@ -14,10 +14,10 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from rankbench.results.statistics import CONFIDENCE, MIN_LAUNCHES, Estimate
 
@@ -78,7 +78,7 @@ def trend(values: Sequence[float]) -> float | None:
     """
     if len(values) < MIN_LAUNCHES or min(values) == max(values):
         return None
-    return float(stats.kendalltau(range(len(values)), values).pvalue)
+    return float(_stats().kendalltau(range(len(values)), values).pvalue)
 
 
 def adjust(p_values: Sequence[float]) -> list[float]:
@@ -92,7 +92,7 @@ def adjust(p_values: Sequence[float]) -> list[float]:
     """
     if not p_values:
         return []
-    found: list[float] = stats.false_discovery_control(p_values).tolist()
+    found: list[float] = _stats().false_discovery_control(p_values).tolist()
     return found
 
 
@@ -103,6 +103,14 @@ def can_be_found(count: int, other: int, *, level: float, cells: int) -> bool:
     have parted them so.
     """
     return 2 / math.comb(count + other, count) <= level / cells
+
+
+def _stats() -> ModuleType:
+    """scipy.stats, where launches are many enough: half a second to import."""
+    from scipy import stats
+
+    module: ModuleType = stats
+    return module
 
 
 def _p_value(above: Values, below: Values, margin: float) -> float:
@@ -117,7 +125,7 @@ def _one_sided(above: Values, below: Values, alternative: str) -> float:
     if tied and above.min() == above.max() == below.min() == below.max():
         return 1.0
     method = "asymptotic" if tied else _method(len(above), len(below))
-    test = stats.mannwhitneyu(above, below, alternative=alternative, method=method)
+    test = _stats().mannwhitneyu(above, below, alternative=alternative, method=method)
     return float(test.pvalue)
 
 
@@ -133,7 +141,7 @@ def _fewest_wins(count: int, other: int, level: float) -> int:
         # Any two samples with so many wins have the same p-value.
         whole, rest = divmod(wins, other)
         above = [other] * whole + [rest - 0.5] + [-1] * (count - whole - 1)
-        test = stats.mannwhitneyu(
+        test = _stats().mannwhitneyu(
             above[:count], range(other), method=_method(count, other)
         )
         return bool(test.pvalue > level)

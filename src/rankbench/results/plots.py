@@ -24,6 +24,7 @@ from rankbench.results import (
     scaling,
     spread,
     timeline,
+    varied,
 )
 from rankbench.results.documents import to_csv
 from rankbench.results.intensity import find_intensities
@@ -135,10 +136,10 @@ def _write_data(layout: Layout, drawn: _Drawn) -> None:
     }
     if sweeps := collectives.find_sweeps(drawn.summaries):
         frames["bandwidth"] = collectives.make_frame(sweeps)
-    if groups := options.find_microbatches(drawn.summaries):
-        frames["microbatches"] = options.make_microbatches_frame(groups)
+    if groups := varied.find_microbatches(drawn.summaries):
+        frames["microbatches"] = varied.make_microbatches_frame(groups)
     if points := _find_models(drawn):
-        frames["models"] = options.make_models_frame(points)
+        frames["models"] = varied.make_models_frame(points)
     for name, frame in frames.items():
         write_if_changed(layout.plot(name, "csv"), to_csv(frame).encode())
 
@@ -152,7 +153,7 @@ def _draw(drawn: _Drawn) -> Iterator[tuple[str, Figure]]:
         yield from ((name, figure) for name in PLOTS)
     if sweeps := collectives.find_sweeps(drawn.summaries):
         yield "bandwidth", bandwidth.draw_bandwidth(sweeps, width=_WIDTH)
-    if groups := options.find_microbatches(drawn.summaries):
+    if groups := varied.find_microbatches(drawn.summaries):
         yield "microbatches", options.draw_microbatches(groups, width=_WIDTH)
     if points := _find_models(drawn):
         yield "models", options.draw_models(points, width=_WIDTH)
@@ -179,8 +180,8 @@ def _draw_panels(drawn: _Drawn) -> Iterator[tuple[str, Figure]]:
         yield name, figure
 
 
-def _find_models(drawn: _Drawn) -> list[options.Point]:
-    return options.find_models(find_intensities(drawn.summaries), drawn.summaries)
+def _find_models(drawn: _Drawn) -> list[varied.Point]:
+    return varied.find_models(find_intensities(drawn.summaries), drawn.summaries)
 
 
 def _render(figure: Figure, suffix: str) -> bytes:

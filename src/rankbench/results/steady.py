@@ -12,8 +12,9 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
-from scipy import special, stats
+from scipy import special
 
 # Steps below which no level can be told from noise: the cell's own warm-up holds.
 FEWEST_STEPS = 40
@@ -77,7 +78,7 @@ def _split(values: Values) -> int | None:
     places = np.arange(_SHORTEST, count - _SHORTEST + 1)
     if not len(places):
         return None
-    ranks = stats.rankdata(values)
+    ranks = _ranks(values)
     centered = np.cumsum(ranks - ranks.mean())[places - 1]
     scale = ranks.std() * np.sqrt(places * (count - places) / count)
     if not scale.all():
@@ -100,11 +101,16 @@ def _is_alike(one: float, other: float) -> bool:
 
 def _autocorrelation(values: Values) -> float:
     """Of neighbors, by their ranks: 0 to 1."""
-    ranks = stats.rankdata(values)
-    ranks -= ranks.mean()
+    ranks = _ranks(values)
+    ranks = ranks - ranks.mean()
     square = float(ranks @ ranks)
     lag = float(ranks[1:] @ ranks[:-1]) / square if square else 0.0
     return min(max(lag, 0.0), _MOST_CORRELATED)
+
+
+def _ranks(values: Values) -> Values:
+    """From 1; equal values share the mean of theirs."""
+    return np.asarray(pd.Series(values).rank())
 
 
 def _block_medians(values: Values, size: int) -> Values:

@@ -27,12 +27,12 @@ from rankbench.results.documents import section_to_markdown, to_csv, to_markdown
 from rankbench.results.latex import section_to_latex, to_latex
 from rankbench.results.load import Results
 from rankbench.results.notes import collect_notes
-from rankbench.results.options import find_microbatches, find_models
 from rankbench.results.page import to_html
 from rankbench.results.section import Section
 from rankbench.results.summary import Found, Summary, read
 from rankbench.results.text import describe_base, round_figures, show_rows
 from rankbench.results.utilisation import show_usage
+from rankbench.results.varied import find_microbatches, find_models
 
 ESTIMATES = (
     "throughput",
