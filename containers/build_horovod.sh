@@ -106,20 +106,29 @@ if ! compgen -G "$kept/*.whl" >/dev/null; then
     tree="$work/horovod-$RELEASE"
     sed -i "s/set(CMAKE_CXX_STANDARD 14)/set(CMAKE_CXX_STANDARD $std)/" \
         "$tree/CMakeLists.txt" "$tree/horovod/torch/CMakeLists.txt"
-    # Its many small files include the same large headers: eight at a time take two
-    # thirds of the time. Gloo, which is built beside it, cannot be built so.
-    sed -i '1i set(CMAKE_UNITY_BUILD ON)' "$tree/horovod/torch/CMakeLists.txt"
     # The same code without what only a debugger reads.
     sed -i 's/RelWithDebInfo/Release/' "$tree/setup.py"
     sed -i 's/  const size_type count_;/  size_type count_;/' \
         "$tree/third_party/flatbuffers/include/flatbuffers/stl_emulation.h"
 
     echo "building Horovod $RELEASE ($operations) for torch $torch: about 2 minutes"
-    env "${options[@]}" \
-        CMAKE_POLICY_VERSION_MINIMUM=3.5 MAKEFLAGS="${MAKEFLAGS:--j$(nproc)}" \
-        CXXFLAGS="-include stdexcept -include cstdint ${CXXFLAGS:-}" \
-        "$python" -m pip wheel -q --no-deps --no-index --no-build-isolation \
-        --no-cache-dir --wheel-dir "$work/wheel" "$tree" >"$work/log" 2>&1 || {
+    compile() {
+        rm -rf "$tree/build"
+        env "${options[@]}" \
+            CMAKE_POLICY_VERSION_MINIMUM=3.5 MAKEFLAGS="${MAKEFLAGS:--j$(nproc)}" \
+            CXXFLAGS="-include stdexcept -include cstdint ${CXXFLAGS:-}" \
+            "$python" -m pip wheel -q --no-deps --no-index --no-build-isolation \
+            --no-cache-dir --wheel-dir "$work/wheel" "$tree" >"$work/log" 2>&1
+    }
+    # Its many small files include the same large headers: eight at a time take two
+    # thirds of the time. MPI's and Gloo's go together; should others not, each is
+    # compiled alone.
+    sed -i '1i set(CMAKE_UNITY_BUILD ON)' "$tree/horovod/torch/CMakeLists.txt"
+    compile || {
+        echo "its files cannot be compiled together: again, one by one" >&2
+        sed -i 1d "$tree/horovod/torch/CMakeLists.txt"
+        compile
+    } || {
         tail -n 60 "$work/log" >&2
         fail "the build failed; its last lines are above"
     }
