@@ -9,7 +9,10 @@ from scipy import stats
 
 
 def median_of(values: Sequence[float]) -> tuple[float, float, float]:
-    """Median of ratios or differences of pairs, and its 95 % rank interval."""
+    """Median of ratios or differences of pairs, and its 95 % rank interval.
+
+    Below 6 pairs there is none: its ends are nan.
+    """
     test = stats.quantile_test(values, p=0.5)
     interval = test.confidence_interval(confidence_level=0.95)
     return statistics.median(values), float(interval.low), float(interval.high)
