@@ -157,12 +157,12 @@ def _squash_options() -> tuple[str, str]:
     """How the image is packed: by zstd, if this mksquashfs has it (4.3 may not)."""
     # An ordinary user's PATH may lack the place where it is.
     folders = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
-    program = shutil.which("mksquashfs", path=folders)
-    asked = program and subprocess.run(
-        [program, "-help"], capture_output=True, text=True, check=False
-    )
-    has_zstd = asked and "zstd" in asked.stdout + asked.stderr
-    name = "zstd" if has_zstd else "gzip"
+    name = "gzip"
+    if program := shutil.which("mksquashfs", path=folders):
+        command = [program, "-help"]  # whose exit status differs between versions
+        said = subprocess.run(command, capture_output=True, text=True, check=False)
+        if "zstd" in said.stdout + said.stderr:
+            name = "zstd"
     return "--mksquashfs-args", f"-comp {name} -Xcompression-level {_LEVELS[name]}"
 
 
