@@ -16,8 +16,6 @@ _HOST = re.compile(
     r"|name or service not known|temporary failure in name resolution",
     re.IGNORECASE,
 )
-# What a rank says that ended itself, to a supervisor that was late (rank/watch.py).
-_UNHEARD = re.compile(r"no heartbeat of the supervisor for")
 # What the others say when one rank is gone: a consequence, not the reason.
 _PEER = re.compile(
     r"connection closed by peer|connection reset by peer|broken pipe|socket closed"
@@ -159,7 +157,8 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Finding:
         lost = f"rank {rank} then lost it: {first_line(error['message'])}"
         return Finding("crashed", f"rank {gone[0]} ended without a word; {lost}")
     for rank, error in (own or errors).items():
-        return Finding("crashed", _of_rank(rank, error), _cause(error["message"]))
+        cause = error.get("cause") or _cause(error["message"])
+        return Finding("crashed", _of_rank(rank, error), cause)
     if ending.returncode is not None and ending.returncode < 0:
         name = signal_name(-ending.returncode)
         return Finding("crashed", f"{ending.launcher} was ended by {name}")
@@ -215,6 +214,4 @@ def _cause(message: str) -> str | None:
         return "port"
     if _HOST.search(message):
         return "host"
-    if _UNHEARD.search(message):
-        return "site"
     return None

@@ -10,6 +10,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from rankbench.rank.watch import HeartbeatLost
+
 
 def report_failure(work: Path, rank: int, error: BaseException) -> None:
     """Say it in the log, and in a file: what a rank printed last may not arrive."""
@@ -25,6 +27,7 @@ def report_failure(work: Path, rank: int, error: BaseException) -> None:
             "type": type(error).__name__,
             "message": message,
             "oom": is_out_of_memory(error),
+            "cause": error.cause if isinstance(error, HeartbeatLost) else None,
         }
     }
     path = work / f"rank{rank}.json"

@@ -10,11 +10,19 @@ from pathlib import Path
 
 ORPHANED = 97  # exit code of a rank that ended itself
 LOOKS = 5  # within the time of grace
-_WHY = (
-    "no heartbeat of the supervisor for {:g} s "
-    "(its host is overloaded, or a shared file system stands still)"
-)
 LAST_WORDS = 5.0  # seconds for them: where they are written may have failed as well
+
+
+class HeartbeatLost(TimeoutError):
+    """The supervisor is not heard, dead or late. `cause`: see record.py."""
+
+    cause = "site"
+
+    def __init__(self, grace: float) -> None:
+        super().__init__(
+            f"no heartbeat of the supervisor for {grace:g} s "
+            "(its host is overloaded, or a shared file system stands still)"
+        )
 
 
 def watch_heartbeat(
@@ -49,6 +57,6 @@ def _watch(path: Path, grace: float, report: Callable[[BaseException], None]) ->
         if unchanged >= LOOKS:
             threading.Timer(LAST_WORDS, os._exit, (ORPHANED,)).start()
             try:
-                report(TimeoutError(_WHY.format(grace)))
+                report(HeartbeatLost(grace))
             finally:
                 os._exit(ORPHANED)
