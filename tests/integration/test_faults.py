@@ -261,6 +261,7 @@ def test_the_supervisor_is_killed(project) -> None:
         output, _ = run.communicate(timeout=60)
     assert run.returncode == 1, output
     project.wait_until_gone(40)
+    project.add_strategy("slow", faulty_strategies.SLOW.replace("0.25", "0"))
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
     assert "launch 1 was left unfinished" in done.stdout

@@ -72,7 +72,8 @@ def make_images(root: Path, user: list[str]) -> Images:
         mirror = find_mirror("auto")
     except ValueError as error:
         pytest.skip(str(error))
-    write_containers(root / "containers", "gloo", "mpi")
+    based_on = {"mpi": root / "images/gloo-cpu.sif"}
+    write_containers(root / "containers", "gloo", "mpi", based_on=based_on)
     for path in (root, root / "containers", root / "images"):
         path.mkdir(exist_ok=True)
         path.chmod(0o777)
