@@ -29,22 +29,13 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/cluster")]
 
 from pretend_cluster import Cluster  # noqa: E402
 from pretend_down import down  # noqa: E402
-from pretend_host import INTERFACE  # noqa: E402
 from pretend_up import up  # noqa: E402
+from site_files import with_images  # noqa: E402
 
 from conftest import copy_project  # noqa: E402
 
 USER = "rankbench"
 NAME = "cost"
-SITE = f"""
-scheduler: slurm
-software: container
-nodes: 2
-device: cpu
-cores: 1
-partition: pretend
-interface: {INTERFACE}
-"""
 EXPERIMENT = f"""
 name: {NAME}
 strategy: ddp
@@ -164,7 +155,7 @@ def main() -> None:
         images.mkdir()
         for suffix in ("sif", "json"):
             shutil.copy(arguments.images / f"gloo-cpu.{suffix}", images)
-        (home / "slurm_profile/site.yaml").write_text(SITE)
+        (home / "slurm_profile/site.yaml").write_text(with_images(images))
         give(home)
         cluster = up(
             work / "cluster", hosts=2, user=USER, shared=[work, Path(sys.prefix)]

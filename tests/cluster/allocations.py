@@ -10,17 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from pretend_cluster import Cluster
-from pretend_host import INTERFACE
+from site_files import SITE_FILE, with_images
 
 from conftest import Project
-
-SITE = f"""
-nodes: 2
-device: cpu
-cores: 1
-scheduler: slurm
-interface: {INTERFACE}
-"""
 
 ALLOCATION = ("--nodes=2", "--nodelist=node1,node2", "--exclusive", "--time=30")
 
@@ -41,11 +33,11 @@ class Site:
     cluster: Cluster
     project: Project
     python: str
-    _facts: str = SITE
+    _facts: str = SITE_FILE
 
     def use_images(self, folder: Path) -> None:
         """From now on cells run in the images of a folder that the hosts see."""
-        self._facts = f"{SITE}software: container\nimage_dir: {folder}\n"
+        self._facts = with_images(folder)
 
     def plan(self, text: str, name: str, *, facts: str = "") -> list[str]:
         """Plan an experiment and ask for its cells; the ids of the feasible ones.

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from allocations import Site
-from logins import SITE_FILE, Snakemake
+from logins import Snakemake
 from pretend_cluster import Cluster
 from pretend_down import down
 from pretend_host import PretendError
 from pretend_up import check_machine, up
+from site_files import SITE_FILE
 
 from conftest import copy_project, find_images
 

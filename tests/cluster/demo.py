@@ -17,22 +17,14 @@ TESTS = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(TESTS))  # started as a program, it sees its own folder only
 
 from pretend_down import down  # noqa: E402
-from pretend_host import INTERFACE, PretendError  # noqa: E402
+from pretend_host import PretendError  # noqa: E402
 from pretend_up import up  # noqa: E402
+from site_files import SITE_FILE  # noqa: E402
 
 from conftest import ROOT, copy_project  # noqa: E402
 
 USER = "rankbench"
 NAME = "cluster-demo"
-SITE = f"""
-scheduler: slurm
-software: native
-nodes: 2
-device: cpu
-cores: 1
-partition: pretend
-interface: {INTERFACE}
-"""
 EXPERIMENT = f"""
 name: {NAME}
 description: what does a second host bring?
@@ -54,7 +46,7 @@ def main() -> int:
         home = work / "project"
         home.mkdir()
         copy_project(home).experiment(EXPERIMENT, f"{NAME}.yaml")
-        (home / "slurm_profile/site.yaml").write_text(SITE)
+        (home / "slurm_profile/site.yaml").write_text(SITE_FILE)
         shutil.chown(home, USER)
         cluster = up(work / "cluster", user=USER, shared=[work, Path(sys.prefix)])
         print(f"a cluster of {len(cluster.hosts)} hosts is up", flush=True)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from allocations import Site
-from logins import Snakemake, table_of, with_images
+from logins import Snakemake, table_of
+from site_files import with_images
 
 pytestmark = pytest.mark.cluster
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 from allocations import Site
-from logins import SITE_FILE, Snakemake, queue, table_of
+from logins import Snakemake, queue, table_of
 from pretend_host import wait_until
+from site_files import SITE_FILE
 
 pytestmark = pytest.mark.cluster
 
