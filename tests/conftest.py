@@ -1,4 +1,4 @@
-"""What all tests share: `--require`, and copies of the project to run in."""
+"""What all tests share: their order, `--require`, copies of the project to run in."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parents[1]
 USER = "rankbench"
+KINDS = ("unit", "contract", "integration", "cluster")  # from quick to slow
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -26,6 +28,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=["all"],
         help="all: a test that would be skipped fails instead",
     )
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What is quick comes first, so that what is simple fails soon."""
+
+    def place(item: pytest.Item) -> int:
+        found = [item.get_closest_marker(kind) is not None for kind in KINDS]
+        return [*found, True].index(True)
+
+    items.sort(key=place)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -200,11 +212,18 @@ def _with_data(root: Path, digits_file: Path) -> Iterator[Project]:
 
 
 def find_images(*names: str) -> Path:
-    """Folder of images that are built; skips the test where one of them is not."""
+    """Folder of images that are built; skips the test where one of them is not.
+
+    One that is being built meanwhile is waited for.
+    """
     if not shutil.which("apptainer"):
         pytest.skip("no apptainer: bash tests/machine/install_apptainer.sh")
     folder = Path(os.environ.get("RANKBENCH_IMAGES", ROOT / "images")).resolve()
     for name in names:
+        building = folder / f".recipes/{name}.lock"
+        if os.access(building, os.W_OK):
+            with FileLock(building):
+                pass
         if not (folder / f"{name}.json").exists():
             pytest.skip(
                 f"no {name} in {folder} (RANKBENCH_IMAGES names another): "

@@ -361,7 +361,8 @@ def test_root_of_a_machine_that_is_a_container(built: Images, privileged: None) 
         pytest.skip("root has every capability here")
     images = Images(built.root / "root", [], built.mirror)
     images.root.mkdir()
-    write_containers(images.root / "containers", "gloo")
+    based_on = {"gloo": built.dir / "gloo-cpu.sif"}
+    write_containers(images.root / "containers", "gloo", based_on=based_on)
     said = images.fails("build", "gloo-cpu")
     assert "%post failed" in said
     assert "as an ordinary user" in said
