@@ -32,8 +32,10 @@ def barrier() -> None:
 def operation(name: str, size: int, device: torch.device) -> Callable[[], None]:
     ranks, rank = distributed.get_world_size(), distributed.get_rank()
     # Every rank's part has the same number of elements.
-    part = torch.zeros(math.ceil(size / 4 / ranks), device=device)
-    whole = torch.zeros(len(part) * ranks, device=device)
+    elements = math.ceil(size / 4 / ranks)
+    whole = torch.zeros(elements * ranks, device=device)
+    in_parts = name in ("reduce_scatter", "all_gather")
+    part = torch.zeros(elements if in_parts else 0, device=device)
 
     def pass_on() -> None:
         """To the next rank, from the one before, as the stages of a pipeline do."""
