@@ -12,6 +12,7 @@ from pathlib import Path
 
 from pretend_cluster import DESCRIPTION, slurm_environment
 from pretend_host import MEMORY_GROUPS, PretendError, wait_until
+from pretend_kernel import put_autogroups_back
 
 INTERFACES = Path("/sys/class/net")
 
@@ -36,6 +37,7 @@ def down(state: Path) -> None:
     wait_until(lambda: not list(INTERFACES.glob(f"{bridge}*")), 10, f"{bridge} is gone")
     wait_until(lambda: not remove_groups(bridge), 10, f"groups of {bridge} are gone")
     if ours:
+        put_autogroups_back(state)
         shutil.rmtree(state)
 
 

@@ -22,6 +22,7 @@ from pretend_host import (
     start_holder,
     wait_until,
 )
+from pretend_kernel import set_autogroups_aside
 from slurm_conf import CGROUP_CONF, slurm_conf
 
 # Each program, and Debian's package with it.
@@ -69,6 +70,7 @@ def up(
         raise PretendError(f"{state}: not empty; take another, or `down` first")
     try:
         (state / DESCRIPTION).write_text("{}")
+        set_autogroups_aside(state)
         cluster = make_hosts(state, user, hosts, cpus, shared)
         start_services(cluster)
         cluster.save()

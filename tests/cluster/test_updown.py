@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pretend_kernel
 import pretend_up
 import pytest
 from pretend_cluster import MEMBER, Cluster
@@ -112,6 +113,25 @@ def test_two_clusters_do_not_meet(cluster: Cluster, state: Path) -> None:
     finally:
         down(state)
     assert cluster.run("srun", "--nodelist=node1", "hostname") == "node1\n"
+
+
+def test_hosts_share_cores_without_autogroups(cluster: Cluster) -> None:
+    if not os.access(pretend_kernel.AUTOGROUPS, os.W_OK):
+        pytest.skip("a kernel without autogroups, or a container that may not set them")
+    assert pretend_kernel.AUTOGROUPS.read_text().strip() == "0"
+
+
+@pytest.mark.parametrize("before", ["0", "1"])
+def test_autogroups_are_put_back(
+    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = tmp_path / "setting"
+    setting.write_text(f"{before}\n")
+    monkeypatch.setattr(pretend_kernel, "AUTOGROUPS", setting)
+    pretend_kernel.set_autogroups_aside(tmp_path)
+    assert setting.read_text().strip() == "0"
+    pretend_kernel.put_autogroups_back(tmp_path)
+    assert setting.read_text().strip() == before
 
 
 @pytest.mark.parametrize(

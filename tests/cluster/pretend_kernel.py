@@ -1,0 +1,29 @@
+"""A setting of the kernel that is another while a pretend cluster is up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+AUTOGROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
+NOTE = "autogroups"  # in the cluster's folder: they are to be put back
+
+
+def set_autogroups_aside(state: Path) -> None:
+    """Let the scheduler look at processes, not at one group for each session.
+
+    Ranks over MPI that share cores yield while they wait. In groups of their own they
+    kept a slurmd from its core for 13 s, and a supervisor for 16 s (Linux 6.18): hosts
+    were lost, ranks ended themselves. Here all hosts share the cores of one machine.
+    """
+    try:
+        if AUTOGROUPS.read_text().strip() == "1":
+            AUTOGROUPS.write_text("0")
+            (state / NOTE).touch()
+    except OSError:
+        pass  # a kernel without them, or a container that may not: as it is, then
+
+
+def put_autogroups_back(state: Path) -> None:
+    """As they were before the cluster of this folder came up."""
+    if (state / NOTE).exists():
+        AUTOGROUPS.write_text("1")
