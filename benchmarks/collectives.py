@@ -13,6 +13,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from unittest import mock
 
@@ -28,18 +29,31 @@ from rankbench.rank.runtimes import process_group
 RANKS, CALLS = 2, collectives.REPEATS
 SIZES = (2**16, 2**20, 2**24)
 
+# Gloo allocates a buffer in each call. Whether its pages must be asked for anew depends
+# on what was freed before, by either: the two then differ by some per cent, at random.
+# Here glibc keeps what it has.
+KEEP_PAGES = {
+    "MALLOC_TRIM_THRESHOLD_": str(2**30),
+    "MALLOC_MMAP_THRESHOLD_": str(2**25),  # the largest that it takes
+}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=200)
-    pairs = parser.parse_args().pairs
+    parser.add_argument(
+        "--sizes", type=int, nargs="+", default=SIZES, metavar="BYTES", help="of a call"
+    )
+    arguments = parser.parse_args()
+    pairs, sizes = arguments.pairs, arguments.sizes
+    os.environ.update(KEEP_PAGES)  # read by the processes that are started next
     with tempfile.TemporaryDirectory() as folder:
-        spawn(be_rank, (Path(folder), pairs), nprocs=RANKS)
+        spawn(be_rank, (Path(folder), pairs, sizes), nprocs=RANKS)
         of_ranks = [
             json.loads(Path(folder, f"{rank}.json").read_text())
             for rank in range(RANKS)
         ]
-    for size in map(str, SIZES):
+    for size in map(str, sizes):
         ours, theirs = (
             # A call lasts until its slowest rank is done; bandwidth is bytes over that.
             [
@@ -51,7 +65,7 @@ def main() -> None:
         report(f"all_reduce of {int(size) // 2**10} KiB", ours, theirs, unit="GB/s")
 
 
-def be_rank(rank: int, folder: Path, pairs: int) -> None:
+def be_rank(rank: int, folder: Path, pairs: int, sizes: Sequence[int]) -> None:
     torch.set_num_threads(1)
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
@@ -60,11 +74,11 @@ def be_rank(rank: int, folder: Path, pairs: int) -> None:
     cpu = torch.device("cpu")
     process_group.join("gloo", place, f"file://{folder}/store", cpu)
     found: dict[str, dict[int, list[float]]] = {
-        kind: {size: [] for size in SIZES} for kind in ("sweep", "loop")
+        kind: {size: [] for size in sizes} for kind in ("sweep", "loop")
     }
     kinds = {"sweep": sweep, "loop": loop}
     for pair in range(pairs + 1):
-        for size in SIZES:
+        for size in sizes:
             # Side by side in time, and neither always first.
             for kind in sorted(kinds, reverse=bool(pair % 2)):
                 seconds = kinds[kind](size)
