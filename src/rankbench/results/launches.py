@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+import io
 import math
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,8 @@ _IF_OK = "ranks"
 # Whatever is beyond these, no rank has written.
 _LONGEST_STEP = 1e9  # seconds
 _LARGEST_LOSS = 1e40  # of float32
+
+_LENGTH_GIVEN = 10  # bytes of an array, the last two the length of its header
 
 # What zipfile and numpy raise at files that are not what they should be.
 _DAMAGE = (
@@ -129,10 +133,9 @@ def _read_array(
     if info.compress_type != zipfile.ZIP_STORED:
         raise ValueError(f"{name} is compressed")
     with members.open(info) as file:
-        version = np.lib.format.read_magic(file)
-        if version != (1, 0):
-            raise ValueError(f"{name} has the npy format {version}")
-        found, by_column, dtype = np.lib.format.read_array_header_1_0(file)
+        start = file.read(_LENGTH_GIVEN)
+        header = start + file.read(int.from_bytes(start[-2:], "little"))
+        found, by_column, dtype = _parse_header(header)
         if found != shape or dtype not in (np.float32, np.float64):
             raise ValueError(
                 f"{name} has {dtype} of shape {found}, not floats of shape {shape}"
@@ -140,6 +143,20 @@ def _read_array(
         size = dtype.itemsize * math.prod(shape)
         array = np.frombuffer(file.read(size), dtype)
     return array.reshape(shape, order="F" if by_column else "C").astype(float)
+
+
+@functools.lru_cache(maxsize=1000)
+def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and type of an array by the head of its file: few differ.
+
+    Raises:
+        ValueError: it is none of the format that ranks write.
+    """
+    file = io.BytesIO(header)
+    version = np.lib.format.read_magic(file)
+    if version != (1, 0):
+        raise ValueError(f"an array has the npy format {version}")
+    return np.lib.format.read_array_header_1_0(file)
 
 
 def read_launches(attempt: Path, *, measured: bool = True) -> list[Launch]:

@@ -11,6 +11,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median as middle_of
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,7 +60,7 @@ def median(values: Sequence[float]) -> Estimate:
     """
     ordered = sorted(values)
     count = len(ordered)
-    center = float(np.median(ordered))
+    center = float(middle_of(ordered))
     rank = _lower_rank(count)
     if rank == 0:
         return Estimate(center)
