@@ -12,15 +12,17 @@ def set_autogroups_aside(state: Path) -> None:
     """Let the scheduler look at processes, not at one group for each session.
 
     Ranks over MPI that share cores yield while they wait. In groups of their own they
-    kept a slurmd from its core for 13 s, and a supervisor for 16 s (Linux 6.18): hosts
-    were lost, ranks ended themselves. Here all hosts share the cores of one machine.
+    kept a slurmd from its core for 13 s, and a process of the launch for 16 s (Linux
+    6.18): hosts were lost, ranks ended themselves. Here hosts share a machine's cores.
     """
+    note = state / NOTE
     try:
         if AUTOGROUPS.read_text().strip() == "1":
+            note.touch()  # first: `down` puts right what was begun
             AUTOGROUPS.write_text("0")
-            (state / NOTE).touch()
     except OSError:
-        pass  # a kernel without them, or a container that may not: as it is, then
+        # A kernel without them, or a container that may not: as it is, then.
+        note.unlink(missing_ok=True)
 
 
 def put_autogroups_back(state: Path) -> None:
