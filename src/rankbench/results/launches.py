@@ -134,6 +134,8 @@ def _read_array(
         raise ValueError(f"{name} is compressed")
     with members.open(info) as file:
         start = file.read(_LENGTH_GIVEN)
+        if np.lib.format.read_magic(io.BytesIO(start)) != (1, 0):
+            raise ValueError(f"{name} has the npy format {tuple(start[6:8])}")
         header = start + file.read(int.from_bytes(start[-2:], "little"))
         found, by_column, dtype = _parse_header(header)
         if found != shape or dtype not in (np.float32, np.float64):
@@ -150,12 +152,10 @@ def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Shape, order and type of an array by the head of its file: few differ.
 
     Raises:
-        ValueError: it is none of the format that ranks write.
+        ValueError: it is damaged.
     """
     file = io.BytesIO(header)
-    version = np.lib.format.read_magic(file)
-    if version != (1, 0):
-        raise ValueError(f"an array has the npy format {version}")
+    np.lib.format.read_magic(file)
     return np.lib.format.read_array_header_1_0(file)
 
 
