@@ -11,6 +11,10 @@ from rankbench.matrix.site import SLURM
 from rankbench.polling import look_steadily
 from rankbench.project import open_run, reopen_run
 from rankbench.record import PLOTS, Layout
+from rankbench.sigterm import take_sigterm_in_a_thread
+
+# Also in a job, which Slurm ends by it.
+take_sigterm_in_a_thread()
 
 
 def get_run():
