@@ -70,6 +70,10 @@ class Cluster:
         """Run argv so, to the end; its standard output. PretendError: it failed."""
         return check(self.command(argv, environment), cwd=cwd)
 
+    def administer(self, *argv: str) -> str:
+        """Run argv as who may change the cluster's own settings."""
+        return check(argv, daemon_environment(self.state))
+
     def host(self, name: str) -> Host:
         if name not in self.hosts:
             raise PretendError(f"no host {name!r}; there are {', '.join(self.hosts)}")

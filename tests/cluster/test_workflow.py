@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -160,3 +161,22 @@ def test_site_check_names_what_is_wrong(profile: Path, snakemake: Snakemake) -> 
     faults = [line for line in said.splitlines() if line.startswith("FAULT")]
     assert [fault.split()[1] for fault in faults] == ["node1:", "node2:"]
     assert all("no interface ib0 that is up" in fault for fault in faults)
+
+
+def test_no_more_jobs_are_queued_than_the_cap(
+    site: Site, run: Callable[..., subprocess.Popen[str]]
+) -> None:
+    text = "name: capped\nlearning_rate: [0.1, 0.2]" + SHORT
+    site.project.experiment(text, "capped.yaml")
+    partition = ("scontrol", "update", "PartitionName=pretend")
+    site.cluster.administer(*partition, "State=DOWN")  # takes jobs, and starts none
+    session = run("snakemake", "--jobs=3", "--config", "experiment=capped.yaml")
+    try:
+        wait_until(lambda: len(queue(site)) == 3, 90, "jobs are queued up to the cap")
+        time.sleep(3)  # the fourth would be there at once
+        assert len(queue(site)) == 3
+    finally:
+        os.killpg(session.pid, signal.SIGKILL)
+        session.communicate()
+        site.cluster.run("scancel", "--user", site.cluster.user)
+        site.cluster.administer(*partition, "State=UP")

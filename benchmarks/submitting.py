@@ -1,0 +1,96 @@
+"""What 1,000 cells cost the login side of a cluster while they wait in its queue.
+
+    sudo .venv/bin/python benchmarks/submitting.py
+
+`snakemake --profile slurm_profile` on a pretend cluster (docs/pretend-cluster.md) whose
+partition takes jobs and starts none, so that the queue grows until the cap on queued
+jobs, `jobs` of the profile. Told are the time until the first and the last is queued,
+the most that were there, and the peak memory of Snakemake, also while it looks at them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+from pretend_login import SNAKEMAKE, Login, pretend_login
+
+NAME = "many"
+EXPERIMENT = f"""
+name: {NAME}
+strategy: single
+model: convnet
+data: synthetic
+learning_rate: {{rates}}
+gate: false
+"""
+LOOKS = 3  # of Snakemake at its queue, once it is full
+SECONDS_BETWEEN_LOOKS = 10  # of the profile
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--cells", type=int, default=1_000)
+    parser.add_argument("--jobs", type=int, nargs="+", default=[50, 1_000], help="caps")
+    arguments = parser.parse_args()
+    rates = [round(0.0001 * (cell + 1), 4) for cell in range(arguments.cells)]
+    text = EXPERIMENT.format(rates=rates)
+    with pretend_login(text, NAME) as login:
+        closed = ("PartitionName=pretend", "State=DOWN")
+        login.cluster.administer("scontrol", "update", *closed)
+        for cap in arguments.jobs:
+            submit(login, arguments.cells, cap)
+
+
+def submit(login: Login, cells: int, cap: int) -> None:
+    """Let Snakemake fill the queue, look at it, and end; say what that took."""
+    command = (*SNAKEMAKE, f"--jobs={cap}", "--config", f"experiment={NAME}.yaml")
+    log = login.home / f"{cap}.log"
+    begun = time.monotonic()
+    with open(log, "w") as said:
+        session = subprocess.Popen(
+            login.cluster.command(command, login.variables),
+            cwd=login.home,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    first = full = 0.0
+    most, ends = 0, float("inf")
+    while time.monotonic() < ends:
+        if session.poll() is not None:
+            raise SystemExit(f"Snakemake has ended:\n{log.read_text()}")
+        queued = len(login.run("squeue", "--me", "--noheader").splitlines())
+        now = time.monotonic()
+        most = max(most, queued)
+        if queued and not first:
+            first = now - begun
+        if queued >= min(cells, cap) and not full:
+            full = now - begun
+            ends = now + LOOKS * SECONDS_BETWEEN_LOOKS + 5
+        time.sleep(1)
+    peak = peak_mib(session.pid)
+    os.killpg(session.pid, signal.SIGKILL)
+    session.wait()
+    login.run("scancel", "--user", login.cluster.user)
+    print(
+        f"{cells} cells, at most {cap} jobs: first queued after {first:.0f} s, "
+        f"{most} at most, there after {full:.0f} s; peak {peak:.0f} MiB"
+    )
+
+
+def peak_mib(pid: int) -> float:
+    """Peak resident memory of a process that runs."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    (kib,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
+    return int(kib) / 1024
+
+
+if __name__ == "__main__":
+    main()
