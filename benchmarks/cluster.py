@@ -128,6 +128,8 @@ def compare(login: Login, pairs: int) -> None:
             step, alone = by_hand(login, like, pair)
         steps["workflow"].append(step_seconds(record) * 1e3)
         steps["hand"].append(step * 1e3)
+        ours, theirs = (values[-1] for values in steps.values())
+        print(f"pair {pair}: {ours:.1f} over {theirs:.1f} ms", flush=True)
         beyond["summary"].append(summary - alone)
         beyond["end"].append(end - alone)
     report("step, workflow over script", steps["workflow"], steps["hand"], unit="ms")
