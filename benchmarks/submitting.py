@@ -11,9 +11,7 @@ the most that were there, and the peak memory of Snakemake, also while it looks 
 from __future__ import annotations
 
 import argparse
-import os
 import re
-import signal
 import subprocess
 import time
 from pathlib import Path
@@ -59,13 +57,25 @@ def submit(login: Login, cells: int, cap: int) -> None:
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
         )
+    try:
+        watch(login, session, begun, cells, cap)
+    finally:
+        session.kill()
+        session.wait()
+        login.run("scancel", "--user", login.cluster.user)
+
+
+def watch(
+    login: Login, session: subprocess.Popen[bytes], begun: float, cells: int, cap: int
+) -> None:
+    """Look at the queue every second, until it is full and Snakemake has looked."""
     first = full = 0.0
     most, ends = 0, float("inf")
     while time.monotonic() < ends:
         if session.poll() is not None:
-            raise SystemExit(f"Snakemake has ended:\n{log.read_text()}")
+            said = (login.home / f"{cap}.log").read_text()
+            raise SystemExit(f"Snakemake has ended:\n{said}")
         queued = len(login.run("squeue", "--me", "--noheader").splitlines())
         now = time.monotonic()
         most = max(most, queued)
@@ -75,13 +85,10 @@ def submit(login: Login, cells: int, cap: int) -> None:
             full = now - begun
             ends = now + LOOKS * SECONDS_BETWEEN_LOOKS + 5
         time.sleep(1)
-    peak = peak_mib(session.pid)
-    os.killpg(session.pid, signal.SIGKILL)
-    session.wait()
-    login.run("scancel", "--user", login.cluster.user)
     print(
         f"{cells} cells, at most {cap} jobs: first queued after {first:.0f} s, "
-        f"{most} at most, there after {full:.0f} s; peak {peak:.0f} MiB"
+        f"{most} at most, there after {full:.0f} s; "
+        f"peak {peak_mib(session.pid):.0f} MiB"
     )
 
 

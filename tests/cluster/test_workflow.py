@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -163,13 +163,22 @@ def test_site_check_names_what_is_wrong(profile: Path, snakemake: Snakemake) -> 
     assert all("no interface ib0 that is up" in fault for fault in faults)
 
 
+@pytest.fixture
+def closed(site: Site) -> Iterator[None]:
+    """The partition takes jobs and starts none; what was queued goes at the end."""
+    partition = ("scontrol", "update", "PartitionName=pretend")
+    site.cluster.administer(*partition, "State=DOWN")
+    yield
+    site.cluster.run("scancel", "--user", site.cluster.user)
+    site.cluster.administer(*partition, "State=UP")
+
+
+@pytest.mark.usefixtures("closed")
 def test_no_more_jobs_are_queued_than_the_cap(
     site: Site, run: Callable[..., subprocess.Popen[str]]
 ) -> None:
     text = "name: capped\nlearning_rate: [0.1, 0.2]" + SHORT
     site.project.experiment(text, "capped.yaml")
-    partition = ("scontrol", "update", "PartitionName=pretend")
-    site.cluster.administer(*partition, "State=DOWN")  # takes jobs, and starts none
     session = run("snakemake", "--jobs=3", "--config", "experiment=capped.yaml")
     try:
         wait_until(lambda: len(queue(site)) == 3, 90, "jobs are queued up to the cap")
@@ -178,5 +187,3 @@ def test_no_more_jobs_are_queued_than_the_cap(
     finally:
         os.killpg(session.pid, signal.SIGKILL)
         session.communicate()
-        site.cluster.run("scancel", "--user", site.cluster.user)
-        site.cluster.administer(*partition, "State=UP")
