@@ -32,7 +32,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=20)
     pairs = parser.parse_args().pairs
     run = open_run({}, profile=Path("local_profile"), write=False)
-    planned = run.plan.find("single.none.1x1.convnet.digits")
+    planned = run.plan.find("single.none.1x1.convnet.digits.batch_size=32")
     env = build_environment(planned.shape, threads=1)
     env |= Place(rank=0, size=1, local_rank=0, local_size=1, node=0).export()
     ours, theirs = [], []

@@ -474,6 +474,9 @@ def test_auto_is_srun_where_there_is_slurm() -> None:
 
     assert auto("ddp", "gloo", slurm=False) == "torchrun"
     assert auto("ddp", "gloo", slurm=True) == "srun"
+    # One process has nobody to meet.
+    assert auto("single", "none", slurm=False) == "manual"
+    assert auto("single", "none", slurm=True) == "srun"
     assert auto("ddp", "mpi", slurm=False) == "mpirun"
     assert auto("ddp", "mpi", slurm=True) == "srun"
     assert auto("horovod", "mpi", slurm=False) == "horovodrun"

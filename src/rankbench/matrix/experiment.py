@@ -229,6 +229,9 @@ def choose_launcher(facts: StrategyFacts, backend: str, *, slurm: bool = False) 
         return SRUN
     if own:
         return str(own[0])
+    if backend == "none":
+        # A process that meets no others needs no launcher: `python train.py`.
+        return "manual"
     # Only an MPI launcher can tell the ranks of an MPI job of each other.
     return "mpirun" if backend == "mpi" else "torchrun"
 
