@@ -446,8 +446,14 @@ def test_bad_input_is_refused_before_anything_starts(project, text, words) -> No
         ("experimnt=config.yaml", "unknown key; did you mean 'experiment'?"),
         ("only=strategie=ddp", "unknown key 'strategie'; did you mean 'strategy'?"),
         ("only=backend=glo", "no cell has backend=glo"),
-        ("rerun=ddp.gloo.1x2.convnet.digit", "did you mean 'ddp.gloo.1x2.convnet."),
-        ("rerun=ddp.nccl.1x2.convnet.digits", "cannot run here: nccl needs a CUDA"),
+        (
+            "rerun=ddp.gloo.1x2.convnet.digits.batch_size=23",
+            "did you mean 'ddp.gloo.1x2.convnet.",
+        ),
+        (
+            "rerun=ddp.nccl.1x2.convnet.digits.batch_size=32",
+            "cannot run here: nccl needs a CUDA",
+        ),
         ("experiment=nowhere.yaml", "nowhere.yaml: cannot be read"),
         ("plots=maybe", "plots: expected true or false, not 'maybe'"),
     ],
