@@ -184,6 +184,8 @@ def copy_project(destination: Path) -> Project:
         shutil.copytree(
             ROOT / name,
             destination / name,
+            # The package's assets are links to the folders beside it.
+            symlinks=True,
             # Compiled files come along: thousands of processes need not compile again.
             ignore=shutil.ignore_patterns("*.egg-info"),
         )

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
+from importlib import metadata
 
 from rankbench import __version__
 from rankbench.commands import (
     cells,
     compare,
     diff_models,
+    init,
     publish,
     rerun,
     show,
@@ -22,7 +25,18 @@ from rankbench.commands import (
 from rankbench.commands.base import BAD_INPUT, OK
 
 # In the order of work.
-COMMANDS = (cells, status, show, rerun, table, compare, publish, verify, diff_models)
+COMMANDS = (
+    init,
+    cells,
+    status,
+    show,
+    rerun,
+    table,
+    compare,
+    publish,
+    verify,
+    diff_models,
+)
 
 EXAMPLES = """\
 examples:
@@ -45,7 +59,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"rankbench: {error}", file=sys.stderr)
         return BAD_INPUT
+    except ModuleNotFoundError as error:
+        if (extra := find_extra(error.name or "")) is None:
+            raise
+        print(
+            f"rankbench: this needs {error.name}, which is not installed: "
+            f"pip install 'rankbench[{extra}]'",
+            file=sys.stderr,
+        )
+        return BAD_INPUT
     return found
+
+
+def find_extra(module: str) -> str | None:
+    """The extra of rankbench that a missing module comes with; None if none does."""
+    name = re.escape(module.partition(".")[0])
+    for requirement in metadata.requires("rankbench") or ():
+        if found := re.match(rf"{name}\b[^\[]*extra == ['\"](\w+)['\"]", requirement):
+            return found[1]
+    return None
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rankbench.assets import find_asset
 from rankbench.cores import physical_cores
 from rankbench.launch.images.store import Image, load_images
 from rankbench.launch.probe import count_gpus, probe_machine
@@ -23,7 +24,7 @@ from rankbench.matrix.software import (
     why_no_cuda,
 )
 
-CONTAINERS = Path(__file__).resolve().parents[2] / "containers"
+CONTAINERS = find_asset("containers")
 
 
 def survey_site(path: Path, *, write: bool) -> tuple[Site, dict[str, Image]]:

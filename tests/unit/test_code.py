@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from rankbench import __version__
+from rankbench.assets import OF_JOBS
 from rankbench.launch.code import describe_code, freeze_code, rank_code_hash
 
 pytestmark = pytest.mark.unit
@@ -69,11 +72,19 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose only strategy is `ddp`, not yet known to git."""
     for name in (
         "src/rankbench/rank/ddp.py",
+        "src/rankbench/assets/__init__.py",
+        "src/rankbench/__init__.py",
         "containers/gloo.def",
+        "workflow/rules/cell.smk",
+        "Snakefile",
+        "CITATION.cff",
         "results/table.md",
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(f"# {name}\n")
+    for name in OF_JOBS:
+        link = tmp_path / "src/rankbench/assets" / name
+        link.symlink_to(Path("../../..", name))
     for name in ("cell.py", "cores.py", "environ.py", "record.py"):
         (tmp_path / "src/rankbench" / name).write_text("")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
@@ -87,35 +98,60 @@ def commit(checkout: Path) -> None:
     git(checkout, "commit", "-m", "one")
 
 
+def describe(project: Path) -> dict:
+    return describe_code(project / "src/rankbench")
+
+
 def test_commit_and_changes(checkout: Path) -> None:
-    assert describe_code(checkout)["commit"] is None
-    assert describe_code(checkout)["dirty"] is None
+    assert describe(checkout)["commit"] is None
+    assert describe(checkout)["dirty"] is None
     commit(checkout)
-    clean = describe_code(checkout)
+    clean = describe(checkout)
     assert len(clean["commit"]) == 40
     assert clean["dirty"] is False
     (checkout / "results/table.md").write_text("# more\n")
-    assert describe_code(checkout)["dirty"] is False
+    assert describe(checkout)["dirty"] is False
     (checkout / "src/rankbench/rank/zero.py").write_text("")
-    assert describe_code(checkout)["dirty"] is True
+    assert describe(checkout)["dirty"] is True
 
 
-def test_frozen_code_does_not_change(checkout: Path, tmp_path: Path) -> None:
+def test_a_wheel_below_another_checkout_has_no_commit(checkout: Path) -> None:
     commit(checkout)
+    installed = checkout / "venv/src/rankbench"
+    shutil.copytree(checkout / "src/rankbench", installed)
+    described = describe_code(installed)
+    assert (described["commit"], described["dirty"]) == (None, None)
+    assert described["version"] == __version__
+
+
+@pytest.mark.parametrize("installed", [False, True])
+def test_frozen_code_does_not_change(
+    checkout: Path, tmp_path: Path, installed: bool
+) -> None:
+    package = checkout / "src/rankbench"
+    if installed:  # no links, and no project around it
+        package = tmp_path / "site-packages/rankbench"
+        shutil.copytree(checkout / "src/rankbench", package)
+    else:
+        commit(checkout)
     place = tmp_path / "code"
-    frozen = freeze_code(place, checkout)
-    assert freeze_code(place, checkout) == frozen
-    described = describe_code(frozen)
-    assert described["dirty"] is False
-    strategy = checkout / "src/rankbench/rank/ddp.py"
+    frozen = freeze_code(place, package)
+    assert freeze_code(place, package) == frozen
+    described = describe(frozen)
+    assert described["dirty"] is (None if installed else False)
+    strategy = package / "rank/ddp.py"
     before = strategy.read_text()
     strategy.write_text("# changed\n")
     assert (frozen / "src/rankbench/rank/ddp.py").read_text() == before
-    assert describe_code(frozen) == described
-    changed = freeze_code(place, checkout)
+    assert describe(frozen) == described
+    changed = freeze_code(place, package)
     assert changed != frozen
-    assert describe_code(changed)["dirty"] is True
+    assert describe(changed)["dirty"] is (None if installed else True)
     assert not (frozen / "results").exists()
+    # The same layout from either, and assets are found in it.
+    assert (frozen / "containers/gloo.def").is_file()
+    for asset in ("containers/gloo.def", "workflow/rules/cell.smk", "Snakefile"):
+        assert (frozen / "src/rankbench/assets" / asset).read_text() == f"# {asset}\n"
 
 
 def test_a_copy_tells_how_to_cite(tmp_path: Path) -> None:

@@ -13,10 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rankbench.assets import find_asset
 from rankbench.matrix.images import load_promises
 
 PACKAGE = Path(__file__).resolve().parents[1]
-CONTAINERS = PACKAGE.parents[1] / "containers"
+CONTAINERS = find_asset("containers")
 _OURS = "rankbench."
 
 # What a strategy has unless its `needs` says otherwise.

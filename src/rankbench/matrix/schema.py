@@ -15,7 +15,9 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 from jsonschema.validators import extend
 
-SCHEMAS = Path(__file__).resolve().parents[3] / "workflow" / "schemas"
+from rankbench.assets import find_asset
+
+SCHEMAS = find_asset("workflow/schemas")
 
 Schema = dict[str, Any]
 

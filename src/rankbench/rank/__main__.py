@@ -81,8 +81,8 @@ def run_rank(
         report(error)
         # Other threads may hang in a collective that will never end.
         os._exit(1)
-    # Python looks for garbage once more before it exits; through all of torch that takes
-    # half a second, and the process frees its memory anyway.
+    # Before it exits, Python collects garbage once more. With all of torch loaded that
+    # takes half a second, and the kernel frees the memory anyway.
     gc.freeze()
 
 

@@ -14,9 +14,10 @@ from typing import Any
 import fastjsonschema
 import yaml
 
+from rankbench.assets import find_asset
 from rankbench.record import Record, read_json
 
-SCHEMAS = Path(__file__).resolve().parents[3] / "workflow" / "schemas"
+SCHEMAS = find_asset("workflow/schemas")
 
 _SHOWN = 60  # characters of a value that is refused
 

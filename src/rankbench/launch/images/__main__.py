@@ -9,6 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
+from rankbench.assets import find_asset
 from rankbench.launch.images.build import make_image
 from rankbench.launch.images.store import (
     Image,
@@ -20,7 +21,7 @@ from rankbench.launch.images.store import (
 from rankbench.launch.images.verify import check_sif, prove
 from rankbench.launch.images.work import Work
 
-CONTAINERS = Path("containers")
+CONTAINERS = find_asset("containers")
 
 
 def main() -> int:
@@ -90,9 +91,6 @@ def _parse() -> argparse.Namespace:
 
 
 def _choose(arguments: argparse.Namespace) -> list[Image]:
-    # Definitions name their files from the folder that the build is started in.
-    if not CONTAINERS.is_dir():
-        raise ValueError(f"run this in the project's folder: no {CONTAINERS} here")
     image_dir = Path(os.path.abspath(arguments.image_dir))
     images = load_images(CONTAINERS, image_dir, read_given(image_dir))
     for name in arguments.name:

@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -145,6 +145,8 @@ def _obtain(work: Work, mirror: str, beside: Path) -> Path:
         with (
             checks.explaining_full_disks((checks.build_dir(), beside.parent)),
             spinning_steps_back(apptainer.find_program()),
+            # Definitions name their files from there.
+            chdir(image.containers.parent),
         ):
             work.follow(apptainer.build(beside, image.definition, options))
     for name, sha256 in image.inputs.items():

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from rankbench.assets import find_asset
 from rankbench.record import (
     GATE,
     PROFILE,
@@ -97,4 +98,4 @@ def find_experiment(layout: Layout, plan: Any) -> Path:
 
 def find_citation() -> Path:
     """How rankbench is to be cited; a frozen copy of the code has it, too."""
-    return Path(__file__).resolve().parents[4] / CITATION
+    return find_asset(CITATION)

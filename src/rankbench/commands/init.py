@@ -1,0 +1,98 @@
+"""The command `rankbench init`."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from rankbench.assets import find_asset
+from rankbench.commands.base import OK, add_parser, print_json
+
+ABOUT = """\
+Write a project folder of your own: an experiment, a profile for this machine, one for a
+Slurm cluster, and a Snakefile that uses the installed workflow. Nothing is measured."""
+
+EXAMPLES = """\
+examples:
+  rankbench init my-benchmark
+  cd my-benchmark && rankbench run
+
+exit status: 0, or 2 if the folder is not empty: nothing is written then"""
+
+# What a user edits. The workflow itself stays in the package.
+OWN = ("config.yaml", "local_profile", "slurm_profile")
+
+SNAKEFILE = """\
+# The workflow of the installed rankbench. Rules of your own may follow.
+from rankbench.assets import find_asset
+
+
+include: str(find_asset("Snakefile"))
+
+
+# The default target of a file that is included does not count.
+rule default:
+    default_target: True
+    input:
+        rules.all.input,
+"""
+
+# Everything that a run writes.
+IGNORED = """\
+.snakemake/
+data/
+images/
+logs/
+results/
+"""
+
+
+def add(commands: Any) -> None:
+    """Add it to the parser of `rankbench`."""
+    parser = add_parser(
+        commands,
+        "init",
+        init,
+        summary="a project folder of your own",
+        about=ABOUT,
+        examples=EXAMPLES,
+        json_holds="the folder, and the files that were written",
+    )
+    parser.add_argument("folder", type=Path, help="a new folder, or an empty one")
+
+
+def init(arguments: argparse.Namespace) -> int:
+    """Write the folder.
+
+    Raises:
+        ValueError: it is not empty, or no folder.
+    """
+    folder: Path = arguments.folder
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        what = "is not empty" if folder.is_dir() else "is a file"
+        raise ValueError(f"{folder} {what}: name a new folder, or an empty one")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in OWN:
+        asset = find_asset(name)
+        if asset.is_dir():
+            shutil.copytree(asset, folder / name)
+        else:
+            shutil.copyfile(asset, folder / name)
+    (folder / "Snakefile").write_text(SNAKEFILE)
+    (folder / ".gitignore").write_text(IGNORED)
+    files = sorted(
+        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()
+    )
+    if arguments.json:
+        print_json({"folder": str(folder), "files": files})
+        return OK
+    print(*(f"wrote {folder / name}" for name in files), sep="\n", file=sys.stderr)
+    print(
+        f"next: cd {folder}, then edit config.yaml (the experiment) and "
+        "local_profile/site.yaml (this machine);\n"
+        "`rankbench run -n` shows what would run, `rankbench run` measures it"
+    )
+    return OK

@@ -1,0 +1,123 @@
+"""rankbench as `pip install` leaves it: no checkout, a project folder of one's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT
+
+pytestmark = pytest.mark.integration
+
+EXPERIMENT = """\
+name: own
+strategy: [single, ddp]
+topology: 1x2
+launcher: manual
+model: lenet
+launches: 1
+steps: 4
+warmup: 1
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the programs of an environment with the wheel.
+
+    Other packages are those of the environment that runs the tests: torch is large.
+    """
+    place = tmp_path_factory.mktemp("wheel")
+    # Without what earlier builds and git have left there.
+    project = place / "project"
+    project.mkdir()
+    for name in ("src", "workflow", "containers", "local_profile", "slurm_profile"):
+        ignored = shutil.ignore_patterns("*.egg-info", "__pycache__")
+        shutil.copytree(ROOT / name, project / name, symlinks=True, ignore=ignored)
+    for path in ROOT.iterdir():
+        if path.is_file():
+            shutil.copy(path, project)
+    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(place)]
+    run(*build, str(project))
+    (wheel,) = place.glob("*.whl")
+    shutil.rmtree(project)
+    environment = place / "environment"
+    venv.create(environment, symlinks=True)
+    python = environment / "bin/python"
+    pip = ["-m", "pip", "--python", str(python), "install", "--no-index", "--no-deps"]
+    run(sys.executable, *pip, "--no-build-isolation", str(wheel))
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
+    return environment / "bin"
+
+
+def run(*command: str, cwd: Path | None = None, status: int = 0) -> str:
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    done = subprocess.run(
+        command,
+        cwd=cwd,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == status, done.stdout
+    return done.stdout
+
+
+def test_results_of_others_are_checked_and_compared(
+    installed: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(ROOT / "docs/example", tmp_path / "example")
+    rankbench = str(installed / "rankbench")
+    assert "verified" in run(rankbench, "verify", "example", cwd=tmp_path)
+    compared = run(rankbench, "compare", "example", "example", cwd=tmp_path)
+    assert "4 equal" in compared
+    table = run(rankbench, "table", "--results", "example", "--no-plots", cwd=tmp_path)
+    assert "ddp.gloo.1x2.convnet.digits" in table
+
+
+def test_a_project_of_ones_own(
+    installed: Path, tmp_path: Path, digits_file: Path
+) -> None:
+    python, rankbench = str(installed / "python"), str(installed / "rankbench")
+    run(rankbench, "init", "own", cwd=tmp_path)
+    own = tmp_path / "own"
+    (own / "config.yaml").write_text(EXPERIMENT)
+    (own / "data").mkdir()
+    shutil.copy(digits_file, own / "data")
+    snakemake = [python, "-m", "snakemake", "--profile", "local_profile"]
+    run(*snakemake, "--config", "plots=false", cwd=own)
+    table = run(rankbench, "table", "--json", "--no-plots", cwd=own)
+    rows = json.loads(table)
+    assert [row["status"] for row in rows] == ["ok", "ok"], rows
+    (described,) = own.glob("results/own/code/*/code.json")
+    code = json.loads(described.read_text())
+    # It is not a checkout of rankbench, even if the folder is one of something else.
+    assert (code["version"], code["commit"]) == ("0.1.0", None)
+    assert "Nothing to be done" in run(*snakemake, "--config", "plots=false", cwd=own)
+    done = run(*snakemake, "-n", "--config", "rerun=failed", cwd=own, status=1)
+    assert "nothing to measure again" in done
+    site = run(rankbench, "publish", cwd=own)
+    assert "site/index.html" in site
+    assert "verified" in run(
+        rankbench, "verify", "results/own/results.tar.zst", cwd=own
+    )
+
+
+def test_the_environment_has_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
+    show = "import rankbench; print(rankbench.__file__)"
+    found = Path(run(str(installed / "python"), "-c", show, cwd=tmp_path).strip())
+    assert found.is_relative_to(installed.parent)
+    assert not found.is_relative_to(ROOT)
