@@ -16,8 +16,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
 
 quickstart: $(INSTALLED) ## install, and run the default experiment (config.yaml)
-	@$(BIN)/snakemake --profile local_profile
-	@echo "the table, its page and its plots: results/quickstart"
+	@$(BIN)/rankbench run
 
 test: $(INSTALLED) ## all tests this machine can run; REQUIRE=all: a skip is a failure
 	@$(BIN)/python -m pytest -q -m "not gpu and not oneccl" $(if $(REQUIRE),--require=$(REQUIRE)) $(ARGS)

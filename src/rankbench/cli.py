@@ -9,15 +9,21 @@ import sys
 from collections.abc import Sequence
 from importlib import metadata
 
+import shtab
+
 from rankbench import __version__
 from rankbench.commands import (
     cells,
     compare,
     diff_models,
+    images,
     init,
+    prepare,
     publish,
     rerun,
+    run,
     show,
+    site_check,
     status,
     table,
     verify,
@@ -27,7 +33,11 @@ from rankbench.commands.base import BAD_INPUT, OK
 # In the order of work.
 COMMANDS = (
     init,
+    site_check,
+    images,
+    prepare,
     cells,
+    run,
     status,
     show,
     rerun,
@@ -40,11 +50,13 @@ COMMANDS = (
 
 EXAMPLES = """\
 examples:
-  rankbench cells                       what the default experiment would measure
+  rankbench run -n                      what the default experiment would measure
+  rankbench run                         measure it, and print its table
   rankbench status                      how far it is
   rankbench compare results/before results/after
 
-`rankbench COMMAND --help` has more."""
+`rankbench COMMAND --help` has more. For completion by the tab key in this shell:
+  eval "$(rankbench --print-completion bash)\""""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,12 +96,15 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser with all commands."""
     parser = argparse.ArgumentParser(
         prog="rankbench",
-        description="Look at the cells of an experiment, rerun, tabulate, compare, "
-        "publish and verify them. Snakemake runs them.",
+        description="Measure how distributed PyTorch training scales: strategies, "
+        "backends and topologies of an experiment, as a table that others can verify.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=__version__)
+    shtab.add_argument_to(
+        parser, ["--print-completion"], help="print a script for this shell"
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.add(commands)

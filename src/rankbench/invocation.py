@@ -16,6 +16,9 @@ from pathlib import Path
 DEFAULT_EXPERIMENT = "config.yaml"
 DEFAULT_PROFILE = "local_profile"
 
+# Targets of which nothing goes to a cluster.
+MADE_HERE = {"images", "prepare"}
+
 # Flags with which Snakemake looks, explains or tidies up, but runs no job.
 _PASSIVE = (
     "dryrun",
@@ -59,11 +62,14 @@ class Invocation:
         profile: folder of the profile, where the site facts are.
         dry_run: it shows what would be done.
         passive: it runs no job, so that nothing may be written.
+        measures: it may submit jobs that measure: its targets are not only those that
+            are made here.
     """
 
     profile: Path
     dry_run: bool
     passive: bool
+    measures: bool
 
 
 def read_invocation(argv: Sequence[str] | None = None) -> Invocation:
@@ -82,18 +88,52 @@ def read_invocation(argv: Sequence[str] | None = None) -> Invocation:
     with_site = [p for p in named if (p / "site.yaml").exists()]
     # Of several profiles the last that has site facts counts, as for any other key.
     profile = (with_site or named or [Path(DEFAULT_PROFILE)])[-1]
-    return Invocation(profile, bool(arguments.dryrun), passive)
+    targets = set(arguments.targets or ())
+    measures = not targets or bool(targets - MADE_HERE)
+    return Invocation(profile, bool(arguments.dryrun), passive, measures)
+
+
+def snakemake_argv(
+    *,
+    experiment: str,
+    override: str | None,
+    profile: str,
+    only: str | None = None,
+    rerun: str | None = None,
+    plots: bool = True,
+    targets: Sequence[str] = (),
+    flags: Sequence[str] = (),
+) -> list[str]:
+    """The command with which Snakemake does what a command of rankbench was asked for.
+
+    Args:
+        experiment, override, only, rerun, plots: as for `project.open_run`.
+        profile: folder of the profile.
+        targets: in place of everything.
+        flags: further options of Snakemake.
+    """
+    config = {"experiment": experiment, "override": override, "only": only}
+    config |= {"rerun": rerun, "plots": None if plots else "false"}
+    pairs = [f"{key}={value}" for key, value in config.items() if value is not None]
+    command = [sys.executable, "-m", "snakemake", "--profile", profile]
+    return [*command, *targets, *flags, "--config", *pairs]
+
+
+def shown(argv: Sequence[str]) -> str:
+    """A command as a person would type it in an environment that is activated."""
+    words = argv[2:] if list(argv[1:2]) == ["-m"] else argv
+    return shlex.join(words)
 
 
 def rerun_command(
     cell_id: str, *, experiment: str, override: str | None, profile: str
 ) -> str:
-    """What measures a cell again; only what is not make's default is said."""
-    given = {"CELL": cell_id}
+    """What measures a cell again; only what is not the default is said."""
+    words = ["rankbench", "rerun"]
     if experiment != DEFAULT_EXPERIMENT:
-        given["EXPERIMENT"] = experiment
+        words += ["--experiment", experiment]
     if override is not None:
-        given["OVERRIDE"] = override
+        words += ["--override", override]
     if profile != DEFAULT_PROFILE:
-        given["PROFILE"] = profile
-    return shlex.join(["make", "rerun", *(f"{k}={v}" for k, v in given.items())])
+        words += ["--profile", profile]
+    return shlex.join([*words, cell_id])

@@ -139,7 +139,7 @@ class Run:
                 "no cell runs in an image here: software: native in the site file "
                 "(container runs each in the image of its backend)"
             )
-        return [self.plan.images[name]["sidecar"] for name in self._image_names()]
+        return [self.plan.images[name]["sidecar"] for name in self.image_names()]
 
     def resources_of(self, cell_id: str) -> Resources:
         """What the job of a cell asks of Slurm; nothing where there is none."""
@@ -184,7 +184,7 @@ class Run:
         }
         images = {
             name: reason
-            for name in self._image_names()
+            for name in self.image_names()
             if (reason := reason_to_make(self.known_images[name]))
         }
         jobs = {
@@ -193,14 +193,19 @@ class Run:
         minutes = {cell_id: int(time) for cell_id, time in jobs.items() if time}
         return Preview(self.chosen, pending, seconds, limit, beside, images, minutes)
 
-    def begin(self) -> None:
+    def begin(self, *, measures: bool = True) -> None:
         """Take the lock, write the plan and the requests: jobs may start.
+
+        Args:
+            measures: whether jobs may be submitted. If not, Slurm is not asked for
+                those of an earlier run: it need not even be there.
 
         Raises:
             InUse: another run is at work in this result directory.
         """
         self.lock()
-        self._wait_for_lost_jobs()
+        if measures:
+            self._wait_for_lost_jobs()
         write_if_changed(self.layout.plan, self.plan.to_json())
         source = Path(self.plan.experiment["file"])
         write_if_changed(self.layout.experiment, source.read_bytes())
@@ -221,7 +226,7 @@ class Run:
                 cell_hash=cell.hash,
                 profile=profile,
             )
-        for name in self._image_names():
+        for name in self.image_names():
             request_image(self.known_images[name])
         # Snakemake's own child processes, also those in Slurm jobs, inherit both.
         os.environ[PLAN_VARIABLE] = str(self.layout.plan)
@@ -248,6 +253,12 @@ class Run:
             ) from None
         self._lock = lock
 
+    def unlock(self) -> None:
+        """Give up what `lock` took."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
     def _wait_for_lost_jobs(self) -> None:
         """Whoever submitted them held the lock, so it has ended without them."""
         chosen = {cell.id for cell in self.chosen}
@@ -259,7 +270,8 @@ class Run:
         if wait_for_lost_jobs(look, say=_tell):
             _tell(self.preview().lines()[0])
 
-    def _image_names(self) -> list[str]:
+    def image_names(self) -> list[str]:
+        """Images that the chosen cells run in."""
         return sorted({cell.image for cell in self.feasible if cell.image is not None})
 
     def _find_resources(self, cell_id: str) -> Resources:

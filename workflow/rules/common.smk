@@ -26,7 +26,7 @@ def get_run():
     if invocation.dry_run or not invocation.passive:
         print(*run.preview().lines(), sep="\n", file=sys.stderr)
     if not invocation.passive:
-        run.begin()
+        run.begin(measures=invocation.measures)
         if run.plan.site["scheduler"] == SLURM:
             look_steadily()
     return run

@@ -5,15 +5,22 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from rankbench.invocation import DEFAULT_EXPERIMENT, DEFAULT_PROFILE, rerun_command
+from rankbench.invocation import (
+    DEFAULT_EXPERIMENT,
+    DEFAULT_PROFILE,
+    rerun_command,
+    snakemake_argv,
+)
 from rankbench.project import Run, open_run
 from rankbench.record import Layout
 
-OK, FINDING, BAD_INPUT = 0, 1, 2
+DEFAULT_CLUSTER = "slurm_profile"
+
+OK, FINDING, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 
 
 def add_parser(
@@ -47,8 +54,14 @@ def add_parser(
     return parser
 
 
-def add_experiment(parser: argparse.ArgumentParser) -> None:
-    """Options that say which experiment a command is about."""
+def add_experiment(
+    parser: argparse.ArgumentParser, *, profile: str = DEFAULT_PROFILE
+) -> None:
+    """Options that say which experiment a command is about.
+
+    Args:
+        profile: the default of `--profile`.
+    """
     parser.add_argument(
         "--experiment", default=DEFAULT_EXPERIMENT, help="experiment file (%(default)s)"
     )
@@ -57,8 +70,17 @@ def add_experiment(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--profile",
-        default=os.environ.get("SNAKEMAKE_PROFILE", DEFAULT_PROFILE),
+        default=os.environ.get("SNAKEMAKE_PROFILE", profile),
         help="folder of the profile with site.yaml (%(default)s)",
+    )
+
+
+def add_only(parser: argparse.ArgumentParser) -> None:
+    """The option that takes a part of the matrix."""
+    parser.add_argument(
+        "--only",
+        metavar="FILTER",
+        help="only these cells: 'key=v1,v2 ...', as `strategy=ddp topology=1x2`",
     )
 
 
@@ -71,9 +93,17 @@ def add_results(parser: argparse.ArgumentParser) -> None:
 
 
 def plan_run(
-    arguments: argparse.Namespace, *, only: str | None = None, rerun: str | None = None
+    arguments: argparse.Namespace,
+    *,
+    only: str | None = None,
+    rerun: str | None = None,
+    write: bool = True,
 ) -> Run:
     """The plan of the experiment that `add_experiment` asked for.
+
+    Args:
+        only, rerun: as for `project.open_run`.
+        write: whether what a look at the machine found may be kept.
 
     Raises:
         ValueError: what is wrong with the input.
@@ -85,7 +115,39 @@ def plan_run(
         "rerun": rerun,
     }
     given = {key: value for key, value in config.items() if value is not None}
-    return open_run(given, profile=Path(arguments.profile), write=True)
+    _check_profile(Path(arguments.profile))
+    return open_run(given, profile=Path(arguments.profile), write=write)
+
+
+def _check_profile(profile: Path) -> None:
+    """Raises ValueError if it is no profile, with the names of those that there are."""
+    if (profile / "site.yaml").exists():
+        return
+    there = sorted(str(path.parent) for path in Path().glob("*/site.yaml"))
+    raise ValueError(
+        f"{profile} is no profile: it has no site.yaml "
+        f"(profiles here: {', '.join(there) or 'none; `rankbench init` writes some'})"
+    )
+
+
+def argv_for(
+    arguments: argparse.Namespace,
+    *,
+    rerun: str | None = None,
+    targets: Sequence[str] = (),
+    flags: Sequence[str] = (),
+) -> list[str]:
+    """The command of Snakemake for what the options of a command ask for."""
+    return snakemake_argv(
+        experiment=arguments.experiment,
+        override=arguments.override,
+        profile=arguments.profile,
+        only=getattr(arguments, "only", None),
+        plots=not getattr(arguments, "no_plots", False),
+        rerun=rerun,
+        targets=targets,
+        flags=flags,
+    )
 
 
 def find_results(arguments: argparse.Namespace) -> Layout:

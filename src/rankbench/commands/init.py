@@ -18,7 +18,7 @@ Slurm cluster, and a Snakefile that uses the installed workflow. Nothing is meas
 EXAMPLES = """\
 examples:
   rankbench init my-benchmark
-  cd my-benchmark && rankbench run
+  rankbench init my-benchmark --json
 
 exit status: 0, or 2 if the folder is not empty: nothing is written then"""
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
-import sys
-from dataclasses import asdict
 from typing import Any
 
+from rankbench.commands._execute import execute, states_of
 from rankbench.commands.base import (
     FINDING,
     OK,
     add_experiment,
     add_parser,
+    argv_for,
     plan_run,
     print_json,
 )
-from rankbench.status import cells_to_rerun, find_state
+from rankbench.commands.run import show_end
+from rankbench.status import cells_to_rerun
 
 ABOUT = """\
 Measure cells again, each as a new attempt, and write the table. What was measured
@@ -45,6 +45,9 @@ def add(commands: Any) -> None:
         json_holds="the state of each of the cells; the run itself goes to stderr",
     )
     add_experiment(parser)
+    parser.add_argument(
+        "--verbose", action="store_true", help="show what Snakemake says, too"
+    )
     parser.add_argument("cell", nargs="*", help="id of a cell (`rankbench cells`)")
     parser.add_argument("--failed", action="store_true", help="all that have failed")
     parser.add_argument(
@@ -70,14 +73,9 @@ def rerun_cells(arguments: argparse.Namespace) -> int:
             return OK
     cells = ",".join(wanted)
     run = plan_run(arguments, rerun=cells)
-    config = [f"experiment={arguments.experiment}", f"rerun={cells}"]
-    if arguments.override is not None:
-        config.append(f"override={arguments.override}")
-    command = [sys.executable, "-m", "snakemake", "--profile", arguments.profile]
-    stdout = sys.stderr if arguments.json else None
-    done = subprocess.run([*command, "--config", *config], stdout=stdout, check=False)
-    states = {cell.id: find_state(run.plan, run.layout, cell) for cell in run.rerun}
-    if arguments.json:
-        print_json([{"cell": cell, **asdict(state)} for cell, state in states.items()])
-    well = not done.returncode and all(s.status == "ok" for s in states.values())
-    return OK if well else FINDING
+    argv = argv_for(arguments, rerun=cells)
+    status = execute(run, argv, verbose=arguments.verbose)
+    show_end(run, arguments)
+    if status == OK and any(s.status != "ok" for s in states_of(run).values()):
+        return FINDING
+    return status

@@ -48,24 +48,26 @@ class Pace:
         parts = [
             f"{record['cell_id']}  {name}",
             f"{verdict.ok}/{verdict.wanted} ok",
-            self._result(record),
+            describe_result(record),
             f"{seconds:.1f} s",
         ]
         if left:
             parts.append(f"{left} launches left, about {minutes(left * mean)}")
         return "  ".join(parts)
 
-    def _result(self, record: Record) -> str:
-        if record["status"] != "ok":
-            return f"{record['status']}: {record['reason']}"
-        if record["purpose"] == "gate":
-            found = record["gate"]
-            share = "lossy, loss within" if found["lossy"] else "as single within"
-            return f"{share} {found['loss_error']:.1g}"
-        if record["purpose"] == "profile":
-            return "profiled"
-        window = max(rank["window_s"] for rank in record["ranks"])
-        return f"{record['samples'] / window:.0f} samples/s"
+
+def describe_result(record: Record) -> str:
+    """What a launch found, or why it failed, in a few words."""
+    if record["status"] != "ok":
+        return f"{record['status']}: {record['reason']}"
+    if record["purpose"] == "gate":
+        found = record["gate"]
+        share = "lossy, loss within" if found["lossy"] else "as single within"
+        return f"{share} {found['loss_error']:.1g}"
+    if record["purpose"] == "profile":
+        return "profiled"
+    window = max(rank["window_s"] for rank in record["ranks"])
+    return f"{record['samples'] / window:.0f} samples/s"
 
 
 def _launches_elsewhere(layout: Layout, cell_id: str) -> int:

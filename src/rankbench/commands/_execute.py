@@ -1,0 +1,186 @@
+"""Snakemake as a child process: watched, ended in good order, and judged."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from rankbench.commands._display import Display, open_display
+from rankbench.commands._watch import Watch
+from rankbench.commands.base import FINDING, INTERRUPTED, OK
+from rankbench.invocation import shown
+from rankbench.matrix.site import SLURM
+from rankbench.project import Run
+from rankbench.status import State, find_state
+
+# Seconds between looks at the files. A shared file system is not to be worn out.
+LOOK, LOOK_ON_CLUSTER = 0.5, 10.0
+LAST_LINES = 15
+
+
+def execute(run: Run, argv: Sequence[str], *, verbose: bool) -> int:
+    """Run Snakemake to its end, and show what becomes of the cells.
+
+    Args:
+        run: what it was asked for; nothing has begun yet.
+        argv: the command.
+        verbose: also what Snakemake says itself.
+
+    Returns:
+        The exit status: 0 well, 1 a cell or Snakemake failed, 130 interrupted.
+
+    Raises:
+        ValueError: another run is at work in the result directory.
+    """
+    run.lock()
+    run.unlock()
+    log = run.layout.root / "logs" / f"run-{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    console = Console(stderr=True, highlight=False)
+    print(f"$ {shown(argv)}\n  log: {log}", file=sys.stderr, flush=True)
+    watch = Watch(run.layout, run.pending())
+    display = open_display(console, watch.cells, plain=verbose)
+    with open(log, "w+") as file:
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            # Of its own: each signal reaches Snakemake and its jobs once, from here.
+            process_group=0,
+        )
+        with _passing_signals_on(child) as signals:
+            try:
+                _follow(run, child, watch, display, log, verbose=verbose)
+            finally:
+                display.close()
+    return _conclude(run, child.returncode, signals, log)
+
+
+def run_target(argv: Sequence[str]) -> int:
+    """Run a command to its end, on this terminal; returns 0, 1 or 130.
+
+    What it prints goes to stderr: stdout is for facts.
+    """
+    print(f"$ {shown(argv)}", file=sys.stderr, flush=True)
+    child = subprocess.Popen(
+        argv, stdin=subprocess.DEVNULL, stdout=sys.stderr, process_group=0
+    )
+    with _passing_signals_on(child) as signals:
+        child.wait()
+    if signals:
+        return INTERRUPTED
+    return FINDING if child.returncode else OK
+
+
+def _follow(
+    run: Run,
+    child: subprocess.Popen[bytes],
+    watch: Watch,
+    display: Display,
+    log: Path,
+    *,
+    verbose: bool,
+) -> None:
+    """Until Snakemake ends."""
+    on_cluster = run.plan.site["scheduler"] == SLURM
+    pause = LOOK_ON_CLUSTER if on_cluster else LOOK
+    tail, looked = _Tail(log), 0.0
+    while True:
+        ended = child.poll() is not None
+        for line in tail.read():
+            if verbose or _is_step_of_image(run, line):
+                display.say(line)
+        if ended or time.monotonic() - looked >= pause:
+            looked = time.monotonic()
+            for event in watch.look():
+                cell = run.plan.cells[event.cell.id]
+                done = event.kind == "done"
+                state = find_state(run.plan, run.layout, cell) if done else None
+                display.show(event, state)
+        display.refresh(tail.last)
+        if ended:
+            return
+        time.sleep(min(LOOK, pause))
+
+
+def _conclude(run: Run, status: int, signals: Sequence[int], log: Path) -> int:
+    """What the end of Snakemake means, in words and as an exit status."""
+    if signals:
+        name = signal.Signals(signals[0]).name
+        _tell(f"ended by {name}: what was measured is kept; the same command continues")
+        return INTERRUPTED
+    failed = [cell for cell, state in states_of(run).items() if state.has_failed]
+    if status and not failed:
+        lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+        _tell(f"Snakemake failed (exit status {status}). The end of {log}:")
+        _tell("\n".join(f"  {line}" for line in lines))
+    return FINDING if status or failed else OK
+
+
+def states_of(run: Run) -> dict[str, State]:
+    """The states of the cells that a run was about."""
+    return {cell.id: find_state(run.plan, run.layout, cell) for cell in run.chosen}
+
+
+class _Tail:
+    """The lines that are added to a file."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._place = path, 0
+        self.last = ""
+
+    def read(self) -> Iterator[str]:
+        with open(self._path, "rb") as file:
+            file.seek(self._place)
+            new = file.read()
+        new = new[: new.rfind(b"\n") + 1]
+        self._place += len(new)
+        for line in new.decode(errors="replace").splitlines():
+            if line.strip():
+                self.last = line.strip()
+                yield line
+
+
+def _is_step_of_image(run: Run, line: str) -> bool:
+    """Whether it tells how far an image is: minutes pass before any cell begins."""
+    return line.partition("  ")[0] in run.plan.images
+
+
+@contextmanager
+def _passing_signals_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Ctrl-C and the like end Snakemake, which ends its jobs; yields what came."""
+    came: list[int] = []
+
+    def pass_on(number: int, _: object) -> None:
+        came.append(number)
+        # To Snakemake as Ctrl-C, whatever it was: it then ends its jobs.
+        try:
+            os.killpg(child.pid, signal.SIGINT)
+        except ProcessLookupError:
+            pass
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before: dict[int, Callable | int | None] = {
+        number: signal.signal(number, pass_on) for number in numbers
+    }
+    try:
+        yield came
+    finally:
+        if child.poll() is None:
+            child.wait()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

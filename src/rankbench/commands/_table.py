@@ -1,0 +1,105 @@
+"""The results table for a terminal: what was measured, and why the rest is missing."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rankbench.record import Layout
+
+# Heading, and the column of table.csv; those with an interval have _lo and _hi.
+COLUMNS = {
+    "throughput (samples/s)": "throughput",
+    "step (ms)": "step_ms",
+    "speedup": "speedup",
+    "efficiency": "efficiency",
+    "accuracy": "accuracy",
+}
+WIDTH = 120
+
+Row = Mapping[str, str]
+
+
+def print_table(layout: Layout) -> None:
+    """Print the table of a result directory, and where the files are."""
+    path = layout.table("csv")
+    if not path.exists():
+        print(f"no table yet: {path} is written when something was measured")
+        return
+    with open(path, newline="") as file:
+        rows = list(csv.DictReader(file))
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    for part in describe(rows):
+        console.print(part)
+    files = [layout.table(suffix) for suffix in ("md", "html", "csv", "tex")]
+    print("files:", *(os.path.relpath(file) for file in files if file.exists()))
+    if layout.plot("scaling", "png").exists():
+        print("plots:", os.path.relpath(layout.plot("scaling", "png").parent))
+
+
+def describe(rows: Sequence[Row]) -> list[Table | Text]:
+    """The rows that are ok as a table; of the others a line for each reason."""
+    measured = [row for row in rows if row["status"] == "ok"]
+    parts: list[Table | Text] = []
+    if measured:
+        names, shared = shorten([row["cell"] for row in measured])
+        title = (
+            f"{rows[0]['experiment']}: {shared}" if shared else rows[0]["experiment"]
+        )
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        table.add_column("cell", no_wrap=True)
+        table.add_column("launches", justify="right")
+        shown = {h: c for h, c in COLUMNS.items() if any(row[c] for row in measured)}
+        for heading in shown:
+            table.add_column(heading, justify="right")
+        marks = any(row["marks"] for row in measured)
+        if marks:
+            table.add_column("marks")
+        for name, row in zip(names, measured, strict=True):
+            cells = [show_value(row, column) for column in shown.values()]
+            launches = f"{row['launches_ok']}/{row['launches']}"
+            table.add_row(name, launches, *cells, *([row["marks"]] if marks else []))
+        parts += [table, Text("median [95 % interval] over launches", style="dim")]
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        if row["status"] != "ok":
+            reasons.setdefault((row["status"], row["reason"]), []).append(row["cell"])
+    for (status, reason), cells in reasons.items():
+        which = cells[0] if len(cells) == 1 else f"{len(cells)} cells"
+        parts.append(Text(f"{status}: {which}: {reason}"))
+    return parts
+
+
+def show_value(row: Row, column: str) -> str:
+    """``1183 [1010, 1268]``, in four digits."""
+    if not row[column]:
+        return ""
+    value, low, high = (
+        f"{float(row[name]):.4g}" if row.get(name) else ""
+        for name in (column, f"{column}_lo", f"{column}_hi")
+    )
+    # An interval without width says nothing: the values are all the same.
+    return value if not low or low == high else f"{value} [{low}, {high}]"
+
+
+def shorten(ids: Sequence[str]) -> tuple[list[str], str]:
+    """The ids without the end that all share, and that end."""
+    parts = [cell.split(".") for cell in ids]
+    shared = 0
+    # Strategy, backend and topology stay.
+    while len(ids) > 1 and all(len(one) - shared > 3 for one in parts):
+        ends = {tuple(one[len(one) - shared - 1 :]) for one in parts}
+        if len(ends) > 1:
+            break
+        shared += 1
+    if not shared:
+        return list(ids), ""
+    short = [".".join(one[: len(one) - shared]) for one in parts]
+    return short, ".".join(parts[0][len(parts[0]) - shared :])

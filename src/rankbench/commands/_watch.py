@@ -1,0 +1,169 @@
+"""What happens to the cells of a run, learnt from the files that its launches leave.
+
+Jobs write nothing for this: a launch that begins has a claim, one that ended a record,
+and a cell that is done a summary. So it works for a job on another host, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankbench.record import GATE, PROFILE, Layout, Record, numbered, read_json
+
+
+@dataclass
+class Watched:
+    """A cell that is to be measured.
+
+    Attributes:
+        wanted: launches to come when the run began.
+        running: what it is at, such as ``launch 3 of 6``; None while nothing runs.
+        launched: launches that have ended, those of gate and profile left out.
+        done: its summary has been written.
+        begun: host clock when its first launch was seen; None before.
+    """
+
+    id: str
+    wanted: int
+    running: str | None = None
+    launched: int = 0
+    done: bool = False
+    begun: float | None = None
+    _seen: set[Path] = field(default_factory=set)
+    _left: set[Path] = field(default_factory=set)
+    _summary: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Since its first launch; 0 before."""
+        return 0.0 if self.begun is None else time.monotonic() - self.begun
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that has happened to a cell.
+
+    Attributes:
+        kind: ``begun`` (a launch), ``ended`` (a launch), ``done`` (the cell), or
+            ``said`` (something that its job wants people to know).
+        text: the launch in words, or what was said.
+        record: of the launch that has ended.
+    """
+
+    kind: str
+    cell: Watched
+    text: str = ""
+    record: Record | None = None
+
+
+class Watch:
+    """The cells that a run measures."""
+
+    def __init__(self, layout: Layout, pending: dict[str, int]) -> None:
+        """Remember what is there before the run begins.
+
+        Args:
+            layout: its result directory.
+            pending: launches to come for each cell.
+        """
+        self._layout = layout
+        self.cells = [Watched(cell, wanted) for cell, wanted in pending.items()]
+        self._logs = {cell.id: _size(layout.log(cell.id)) for cell in self.cells}
+        for cell in self.cells:
+            cell._seen = {place for _, place in self._launches(cell, ended=True)}
+            # A run that was killed leaves launches without a record.
+            cell._left = {place for _, place in self._launches(cell, ended=False)}
+            cell._summary = _mtime(layout.summary(cell.id))
+
+    def look(self) -> Iterator[Event]:
+        """What has happened since the last look, cell by cell."""
+        for cell in self.cells:
+            if not cell.done:
+                yield from self._look_at(cell)
+
+    def _look_at(self, cell: Watched) -> Iterator[Event]:
+        # Before the records: a summary is written after them.
+        summary = _mtime(self._layout.summary(cell.id))
+        for purpose, place in self._launches(cell, ended=True):
+            if place not in cell._seen:
+                cell._seen.add(place)
+                cell.launched += purpose == "launch"
+                record = read_json(place / "record.json")
+                yield Event(
+                    "ended", cell, self._name(cell, purpose, ended=True), record
+                )
+        open_now = [
+            purpose
+            for purpose, place in self._launches(cell, ended=False)
+            if place not in cell._left
+        ]
+        running = self._name(cell, open_now[-1]) if open_now else None
+        if running and running != cell.running:
+            cell.begun = cell.begun or time.monotonic()
+            yield Event("begun", cell, running)
+        cell.running = running
+        for line in self._new_lines(cell):
+            yield Event("said", cell, line)
+        if summary is not None and summary != cell._summary:
+            cell.done, cell.running = True, None
+            yield Event("done", cell)
+
+    def _launches(self, cell: Watched, *, ended: bool) -> Iterator[tuple[str, Path]]:
+        """Folders of launches of all attempts, with what each is for."""
+        for attempt in self._layout.attempts(cell.id):
+            place = self._layout.attempt(cell.id, attempt)
+            for purpose, folder in _folders(place):
+                for number in numbered(folder):
+                    launch = folder / str(number)
+                    if launch in cell._seen:
+                        if ended:
+                            yield purpose, launch
+                    elif (launch / "record.json").exists() == ended:
+                        yield purpose, launch
+
+    def _name(self, cell: Watched, purpose: str, *, ended: bool = False) -> str:
+        if purpose != "launch":
+            return purpose
+        number = cell.launched + (0 if ended else 1)
+        # A launch that is tried again is one more.
+        return f"launch {number} of {max(number, cell.wanted)}"
+
+    def _new_lines(self, cell: Watched) -> Iterable[str]:
+        """What its job said beside the progress of launches: waiting, errors."""
+        path, begin = self._layout.log(cell.id), self._logs[cell.id]
+        if _size(path) <= begin:
+            return []
+        with open(path, "rb") as file:
+            file.seek(begin)
+            new = file.read()
+        new = new[: new.rfind(b"\n") + 1]
+        self._logs[cell.id] = begin + len(new)
+        refused = f"{cell.id}  not measured: "
+        return [
+            line.removeprefix(refused).strip()
+            for line in new.decode(errors="replace").splitlines()
+            if line.startswith((" ", refused))
+        ]
+
+
+def _folders(attempt: Path) -> Iterator[tuple[str, Path]]:
+    yield GATE, attempt / GATE
+    yield "launch", attempt
+    yield PROFILE, attempt / PROFILE
+
+
+def _mtime(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

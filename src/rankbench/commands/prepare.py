@@ -1,0 +1,53 @@
+"""The command `rankbench prepare`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from rankbench.commands._execute import run_target
+from rankbench.commands.base import (
+    add_experiment,
+    add_only,
+    add_parser,
+    argv_for,
+    plan_run,
+    print_json,
+)
+
+ABOUT = """\
+Make the data files that the cells of an experiment read. `rankbench run` does it by
+itself; beforehand it is useful where the machine that measures has no network."""
+
+EXAMPLES = """\
+examples:
+  rankbench prepare
+  rankbench prepare --experiment studies/lenet-mnist-workers.yaml --json
+
+exit status: 0 they are there, 1 one could not be made, 2 bad input"""
+
+
+def add(commands: Any) -> None:
+    """Add it to the parser of `rankbench`."""
+    parser = add_parser(
+        commands,
+        "prepare",
+        prepare,
+        summary="make the data files of an experiment",
+        about=ABOUT,
+        examples=EXAMPLES,
+        json_holds="the files, and whether each is there",
+    )
+    add_experiment(parser)
+    add_only(parser)
+
+
+def prepare(arguments: argparse.Namespace) -> int:
+    """Make them by Snakemake; returns the exit status."""
+    run = plan_run(arguments, only=arguments.only)
+    status = run_target(argv_for(arguments, targets=["prepare"]))
+    if arguments.json:
+        files = run.prepared_data()
+        print_json([{"file": f, "there": Path(f).exists()} for f in files])
+    return status
