@@ -120,7 +120,7 @@ def test_lost_session_is_waited_for_and_nothing_is_measured_twice(
     for cell in (ONE, TWO):
         assert f"0/1  {cell}\n" in said
         assert f"log: results/lost/logs/{cell}.log\n" in said
-        assert f"again: make rerun CELL={cell} EXPERIMENT=lost.yaml" in said
+        assert "again: rankbench rerun --experiment lost.yaml" in said
     assert "job " in said
 
     left = len(queue(site))

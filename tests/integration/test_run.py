@@ -441,7 +441,7 @@ def test_the_command_line_lists_shows_and_tells_states(measured: Path) -> None:
     assert f"ok             1/1  {DDP}" in status.stdout
     shown = project.rankbench("show", *given, DDP)
     assert "attempt 1 launch 1: ok" in shown.stdout
-    assert f"make rerun CELL={DDP}" in shown.stdout
+    assert f"rankbench rerun --experiment experiment.yaml {DDP}" in shown.stdout
     wrong = project.rankbench("show", *given, DDP.replace("gloo", "glo"))
     assert wrong.returncode == 2
     assert f"did you mean '{DDP}'" in wrong.stdout

@@ -209,7 +209,7 @@ def test_a_deep_link_opens_a_cell_and_the_way_back_the_table(browser, page):
     for part in (
         "6/6 launches",
         "Measure it again",
-        f"make rerun CELL={DDP}",
+        f"rankbench rerun {DDP}",
         "Example CPU",
         "torch\n2.13.0",
         f"results.tar.zst below records/{DDP}/",

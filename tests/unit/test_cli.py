@@ -93,7 +93,7 @@ def test_cells_that_were_not_measured(
     assert status == 0
     by_cell = {state["cell"]: state for state in states}
     assert by_cell[gloo["cell"]]["status"] == "not-run"
-    assert by_cell[gloo["cell"]]["rerun"] == f"make rerun CELL={gloo['cell']}"
+    assert by_cell[gloo["cell"]]["rerun"] == f"rankbench rerun {gloo['cell']}"
     assert by_cell[nccl["cell"]]["status"] == "unsupported"
 
     assert say_json(capsys, "rerun", "--failed") == (0, [])

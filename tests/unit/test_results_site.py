@@ -106,7 +106,7 @@ def test_page_holds_every_cell_with_its_numbers(published):
     assert cell["status"] == "ok"
     assert cell["numbers"]["throughput"] == [1508, 1470, 1545]
     assert cell["bases"][0] == "single.none.1x1.convnet.digits = 804/s"
-    assert cell["rerun"] == f"make rerun CELL={DDP}"
+    assert cell["rerun"] == f"rankbench rerun {DDP}"
 
 
 def test_common_fields_stand_once(published):

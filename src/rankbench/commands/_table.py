@@ -12,15 +12,17 @@ from rich.text import Text
 
 from rankbench.record import Layout
 
-# Heading, and the column of table.csv; those with an interval have _lo and _hi.
+# Heading, and the column of table.csv; those with an interval have _lo and _hi. Earlier
+# ones come first where not all fit.
 COLUMNS = {
-    "throughput (samples/s)": "throughput",
-    "step (ms)": "step_ms",
+    "samples/s": "throughput",
     "speedup": "speedup",
     "efficiency": "efficiency",
     "accuracy": "accuracy",
+    "step (ms)": "step_ms",
 }
-WIDTH = 120
+WIDTH = 120  # where the output is no terminal
+GAP = 2  # between columns
 
 Row = Mapping[str, str]
 
@@ -36,7 +38,7 @@ def print_table(layout: Layout) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = WIDTH
-    for part in describe(rows):
+    for part in describe(rows, console.width):
         console.print(part)
     files = [layout.table(suffix) for suffix in ("md", "html", "csv", "tex")]
     print("files:", *(os.path.relpath(file) for file in files if file.exists()))
@@ -44,28 +46,26 @@ def print_table(layout: Layout) -> None:
         print("plots:", os.path.relpath(layout.plot("scaling", "png").parent))
 
 
-def describe(rows: Sequence[Row]) -> list[Table | Text]:
+def describe(rows: Sequence[Row], width: int = WIDTH) -> list[Table | Text]:
     """The rows that are ok as a table; of the others a line for each reason."""
     measured = [row for row in rows if row["status"] == "ok"]
     parts: list[Table | Text] = []
     if measured:
         names, shared = shorten([row["cell"] for row in measured])
-        title = (
-            f"{rows[0]['experiment']}: {shared}" if shared else rows[0]["experiment"]
+        experiment = rows[0]["experiment"]
+        title = f"{experiment}: {shared}" if shared else experiment
+        table = Table(
+            title=title,
+            title_justify="left",
+            box=None,
+            pad_edge=False,
+            padding=(0, GAP, 0, 0),
         )
-        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-        table.add_column("cell", no_wrap=True)
-        table.add_column("launches", justify="right")
-        shown = {h: c for h, c in COLUMNS.items() if any(row[c] for row in measured)}
-        for heading in shown:
-            table.add_column(heading, justify="right")
-        marks = any(row["marks"] for row in measured)
-        if marks:
-            table.add_column("marks")
-        for name, row in zip(names, measured, strict=True):
-            cells = [show_value(row, column) for column in shown.values()]
-            launches = f"{row['launches_ok']}/{row['launches']}"
-            table.add_row(name, launches, *cells, *([row["marks"]] if marks else []))
+        columns = _columns(measured, names, width)
+        for number, (heading, _) in enumerate(columns):
+            table.add_column(heading, justify="right" if number else "left")
+        for texts in zip(*(texts for _, texts in columns), strict=True):
+            table.add_row(*texts)
         parts += [table, Text("median [95 % interval] over launches", style="dim")]
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
@@ -75,6 +75,28 @@ def describe(rows: Sequence[Row]) -> list[Table | Text]:
         which = cells[0] if len(cells) == 1 else f"{len(cells)} cells"
         parts.append(Text(f"{status}: {which}: {reason}"))
     return parts
+
+
+def _columns(
+    rows: Sequence[Row], names: Sequence[str], width: int
+) -> list[tuple[str, Sequence[str]]]:
+    """Headings and texts, as many as have something to say and fit."""
+    launches = [f"{row['launches_ok']}/{row['launches']}" for row in rows]
+    columns = [("cell", names), ("launches", launches)]
+    if any(row["marks"] for row in rows):
+        columns.append(("marks", [row["marks"] for row in rows]))
+    left = width - sum(_width(*column) for column in columns)
+    for heading, name in COLUMNS.items():
+        texts = [show_value(row, name) for row in rows]
+        needed = _width(heading, texts)
+        if any(texts) and needed <= left:
+            columns.append((heading, texts))
+            left -= needed
+    return columns
+
+
+def _width(heading: str, texts: Sequence[str]) -> int:
+    return max(map(len, (heading, *texts))) + GAP
 
 
 def show_value(row: Row, column: str) -> str:

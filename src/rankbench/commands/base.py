@@ -79,8 +79,9 @@ def add_only(parser: argparse.ArgumentParser) -> None:
     """The option that takes a part of the matrix."""
     parser.add_argument(
         "--only",
-        metavar="FILTER",
-        help="only these cells: 'key=v1,v2 ...', as `strategy=ddp topology=1x2`",
+        nargs="+",
+        metavar="KEY=VALUE",
+        help="a part of the matrix: cells that have all of these (KEY=A,B: either)",
     )
 
 
@@ -93,16 +94,12 @@ def add_results(parser: argparse.ArgumentParser) -> None:
 
 
 def plan_run(
-    arguments: argparse.Namespace,
-    *,
-    only: str | None = None,
-    rerun: str | None = None,
-    write: bool = True,
+    arguments: argparse.Namespace, *, rerun: str | None = None, write: bool = True
 ) -> Run:
-    """The plan of the experiment that `add_experiment` asked for.
+    """The plan of what `add_experiment` and `add_only` asked for.
 
     Args:
-        only, rerun: as for `project.open_run`.
+        rerun: as for `project.open_run`.
         write: whether what a look at the machine found may be kept.
 
     Raises:
@@ -111,12 +108,18 @@ def plan_run(
     config = {
         "experiment": arguments.experiment,
         "override": arguments.override,
-        "only": only,
+        "only": _only(arguments),
         "rerun": rerun,
     }
     given = {key: value for key, value in config.items() if value is not None}
     _check_profile(Path(arguments.profile))
     return open_run(given, profile=Path(arguments.profile), write=write)
+
+
+def _only(arguments: argparse.Namespace) -> str | None:
+    """The filter, as `project.open_run` takes it; None for all cells."""
+    given: list[str] | None = getattr(arguments, "only", None)
+    return " ".join(given) if given else None
 
 
 def _check_profile(profile: Path) -> None:
@@ -142,7 +145,7 @@ def argv_for(
         experiment=arguments.experiment,
         override=arguments.override,
         profile=arguments.profile,
-        only=getattr(arguments, "only", None),
+        only=_only(arguments),
         plots=not getattr(arguments, "no_plots", False),
         rerun=rerun,
         targets=targets,

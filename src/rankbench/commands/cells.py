@@ -9,6 +9,7 @@ from typing import Any
 from rankbench.commands.base import (
     OK,
     add_experiment,
+    add_only,
     add_parser,
     plan_run,
     print_json,
@@ -40,15 +41,12 @@ def add(commands: Any) -> None:
         json_holds="each cell with its fields, and the launches to come",
     )
     add_experiment(parser)
-    parser.add_argument(
-        "--only", nargs="+", metavar="KEY=VALUE,...", help="part of the matrix"
-    )
+    add_only(parser)
 
 
 def list_cells(arguments: argparse.Namespace) -> int:
     """Print the cells, and what a run would do."""
-    only = arguments.only and " ".join(arguments.only)
-    run = plan_run(arguments, only=only)
+    run = plan_run(arguments)
     if arguments.json:
         pending = run.pending()
         cells = [

@@ -67,7 +67,7 @@ def add(commands: Any) -> None:
 
 def make_images(arguments: argparse.Namespace) -> int:
     """Build, test or show images; returns the exit status."""
-    run = plan_run(arguments, only=arguments.only)
+    run = plan_run(arguments)
     images = _choose(run, arguments.name)
     status = 0
     if not arguments.show:

@@ -45,7 +45,7 @@ def add(commands: Any) -> None:
 
 def prepare(arguments: argparse.Namespace) -> int:
     """Make them by Snakemake; returns the exit status."""
-    run = plan_run(arguments, only=arguments.only)
+    run = plan_run(arguments)
     status = run_target(argv_for(arguments, targets=["prepare"]))
     if arguments.json:
         files = run.prepared_data()

@@ -31,7 +31,7 @@ EXAMPLES = """\
 examples:
   rankbench run
   rankbench run -n
-  rankbench run --only 'strategy=ddp topology=1x2'
+  rankbench run --only strategy=ddp topology=1x2
   rankbench run --experiment studies/lenet-mnist-workers.yaml --override laptop
   rankbench run --profile slurm_profile -- --jobs 10
   rankbench run --json
@@ -69,7 +69,7 @@ def add(commands: Any) -> None:
 
 def measure(arguments: argparse.Namespace) -> int:
     """Run Snakemake, show its progress, print the table."""
-    run = plan_run(arguments, only=arguments.only, write=not arguments.dry_run)
+    run = plan_run(arguments, write=not arguments.dry_run)
     argv = argv_for(arguments, flags=arguments.snakemake)
     lines = run.preview().lines()
     if arguments.dry_run:

@@ -11,6 +11,7 @@ from rankbench.commands.base import (
     FINDING,
     OK,
     add_experiment,
+    add_only,
     add_parser,
     how_to_rerun,
     plan_run,
@@ -43,6 +44,7 @@ def add(commands: Any) -> None:
         json_holds="the state of each cell, its log, how to rerun it",
     )
     add_experiment(parser)
+    add_only(parser)
 
 
 def show_status(arguments: argparse.Namespace) -> int:

@@ -1,0 +1,160 @@
+"""`rankbench run`: from the command to the table, and what can come between."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import faulty_strategies
+import psutil
+import pytest
+
+pytestmark = pytest.mark.integration
+
+EXPERIMENT = """\
+name: small
+strategy: [single, ddp]
+backend: [gloo, nccl]
+topology: 1x2
+launcher: manual
+model: lenet
+launches: 2
+steps: 4
+warmup: 1
+"""
+SINGLE = "single.none.1x2.lenet.digits"
+DDP = "ddp.gloo.1x2.lenet.digits.launcher=manual"
+
+
+def records_of(root: Path) -> list[Path]:
+    return sorted(root.glob("results/small/records/*/*/*/record.json"))
+
+
+def argv(*words: str) -> list[str]:
+    return [sys.executable, "-m", "rankbench.cli", "run", *words]
+
+
+@pytest.fixture
+def small(project):
+    project.experiment(EXPERIMENT, "config.yaml")
+    return project
+
+
+def test_a_dry_run_says_what_would_run_and_writes_nothing(small) -> None:
+    done = small.rankbench("run", "-n", "--only", "strategy=ddp", "backend=gloo")
+    assert done.returncode == 0, done.stdout
+    assert "1 cells: 1 to measure" in done.stdout
+    assert "device-hours" in done.stdout
+    assert "$ snakemake --profile local_profile --config " in done.stdout
+    assert "'only=strategy=ddp backend=gloo'" in done.stdout
+    assert not (small.root / "results").exists()
+
+
+def test_a_run_tells_of_each_launch_and_ends_with_the_table(small) -> None:
+    done = small.rankbench("run", "--no-plots")
+    assert done.returncode == 0, done.stdout
+    said = done.stdout
+    assert "\x1b" not in said  # not a terminal
+    assert f"{SINGLE}  launch 2 of 2  " in said
+    assert f"{DDP}  gate  as single within" in said
+    assert re.search(r"\[2/2\] \S+  ok  2/2, done in ", said)
+    table = said[said.index("median [95 % interval]") :]
+    assert "unsupported: ddp.nccl.1x2" in table
+    assert "files: results/small/table.md" in table
+    (log,) = small.root.glob("results/small/logs/run-*.log")
+    assert "Building DAG of jobs" in log.read_text()
+    assert "Building DAG of jobs" not in said
+    before = records_of(small.root)
+    assert len(before) == 4
+    # Again: nothing is measured. Options after two dashes are Snakemake's.
+    done = small.rankbench("run", "--no-plots", "--verbose", "--", "--forceall")
+    assert done.returncode == 0, done.stdout
+    assert "--forceall --config" in done.stdout
+    assert "Building DAG of jobs" in done.stdout
+    assert records_of(small.root) == before
+
+
+def test_a_failed_cell_is_exit_status_1(small) -> None:
+    small.add_strategy("killed", faulty_strategies.KILLED)
+    small.experiment(
+        "name: small\nstrategy: [single, killed]\ntopology: 1x2\nlauncher: manual\n"
+        "model: lenet\nlaunches: 1\nsteps: 4\nwarmup: 1\ngate: false\n",
+        "config.yaml",
+    )
+    done = small.rankbench("run", "--no-plots", "--json")
+    assert done.returncode == 1, done.stdout
+    states = json.loads(done.stdout[done.stdout.index("\n[\n") :])
+    status = {state["cell"]: state["status"] for state in states}
+    killed = "killed.gloo.1x2.lenet.digits.launcher=manual"
+    assert status == {SINGLE: "ok", killed: "crashed"}
+    (state,) = (state for state in states if state["cell"] == killed)
+    assert state["rerun"] == f"rankbench rerun {killed}"
+    assert f"{killed}  launch 1 of 1  crashed: rank 1 was ended by SIGK" in done.stdout
+
+
+def start(project, *words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        argv(*words),
+        cwd=project.root,
+        env=project.env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        process_group=0,
+    )
+
+
+def test_ctrl_c_keeps_what_is_measured_and_a_second_run_is_refused(small) -> None:
+    small.experiment(EXPERIMENT.replace("launches: 2", "launches: 6"), "config.yaml")
+    run = start(small, "--no-plots")
+    small.wait_for(lambda: records_of(small.root), 90, "a launch has ended")
+    second = small.rankbench("run")
+    assert second.returncode == 2
+    assert "is in use by process" in second.stdout
+    # As a terminal does it: to the whole group, Snakemake is in another.
+    os.killpg(run.pid, signal.SIGINT)
+    said, _ = run.communicate(timeout=90)
+    assert run.returncode == 130, said
+    assert "ended by SIGINT: what was measured is kept" in said
+    small.wait_until_gone()
+    kept = [path.read_bytes() for path in records_of(small.root)]
+    assert any(json.loads(record)["status"] == "ok" for record in kept)
+    done = small.rankbench("run", "--no-plots")
+    assert done.returncode == 0, done.stdout
+    assert set(kept) <= {path.read_bytes() for path in records_of(small.root)}
+
+
+def test_on_a_terminal_it_shows_a_bar(small) -> None:
+    small.experiment(EXPERIMENT.replace("[single, ddp]", "single"), "config.yaml")
+    ours, theirs = pty.openpty()
+    run = subprocess.Popen(
+        argv("--no-plots"),
+        cwd=small.root,
+        env=small.env | {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"},
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    said = b""
+    while True:
+        try:
+            said += os.read(ours, 4096)
+        except OSError:  # the other end is closed
+            break
+    os.close(ours)
+    assert run.wait(timeout=30) == 0
+    text = said.decode()
+    assert "launch 1 of 2" in text
+    assert "2/2" in text
+    assert re.search(r"ok +(\x1b\[0m)?" + re.escape(SINGLE), text)
+    assert "files: results/small/table.md" in text
+    assert not psutil.pid_exists(run.pid)

@@ -1,0 +1,109 @@
+"""The results table on a terminal."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from rich.table import Table
+
+from rankbench.commands._table import describe, print_table, shorten, show_value
+from rankbench.record import Layout
+
+pytestmark = pytest.mark.unit
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "docs/example"
+
+
+def test_the_example_fits_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(EXAMPLE)
+    print_table(Layout(Path()))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 120
+    assert lines[0].strip() == "quickstart: convnet.digits"
+    (row,) = (line for line in lines if line.startswith("ddp.gloo.1x2"))
+    assert "6/6  2073 [1963, 2212]    1.752 [1.617, 2.024]  0.9507 [" in row
+    # Six rows that cannot run are three reasons.
+    assert sum(line.startswith("unsupported: 2 cells: ") for line in lines) == 3
+    assert lines[-2] == "files: table.md table.html table.csv table.tex"
+    assert lines[-1] == "plots: plots"
+
+
+@pytest.mark.parametrize(
+    ("width", "columns"),
+    [
+        (60, ["samples/s", "accuracy"]),
+        (80, ["samples/s", "speedup", "accuracy"]),
+        (100, ["samples/s", "speedup", "efficiency"]),
+    ],
+)
+def test_a_narrow_terminal_shows_fewer_columns(width: int, columns: list[str]) -> None:
+    with open(EXAMPLE / "table.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    table = describe(rows, width)[0]
+    assert isinstance(table, Table)
+    console = Console(width=width)
+    shown = [column.header for column in table.columns]
+    assert shown == ["cell", "launches", *columns]
+    assert console.measure(table).maximum <= width
+
+
+def test_there_is_no_table_before_the_first_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_table(Layout(tmp_path))
+    assert "no table yet" in capsys.readouterr().out
+
+
+def test_nothing_measured_leaves_the_reasons() -> None:
+    row = {"experiment": "x", "cell": "a.b.1x1.m.d", "status": "oom", "reason": "full"}
+    (part,) = describe([row])
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(part)
+    assert captured.get() == "oom: a.b.1x1.m.d: full\n"
+
+
+@pytest.mark.parametrize(
+    ("ids", "short", "shared"),
+    [
+        (["single.none.1x1.m.d"], ["single.none.1x1.m.d"], ""),
+        (
+            ["single.none.1x1.m.d", "ddp.gloo.1x2.m.d"],
+            ["single.none.1x1", "ddp.gloo.1x2"],
+            "m.d",
+        ),
+        (
+            ["single.none.1x1.m.d", "ddp.gloo.1x2.m.d.bucket_mb=1"],
+            ["single.none.1x1.m.d", "ddp.gloo.1x2.m.d.bucket_mb=1"],
+            "",
+        ),
+        (
+            ["a.b.1x1.m.d.lr=0.1", "a.b.1x1.m.e.lr=0.1"],
+            ["a.b.1x1.m.d", "a.b.1x1.m.e"],
+            "lr=0.1",
+        ),
+    ],
+)
+def test_names_without_what_all_share(
+    ids: list[str], short: list[str], shared: str
+) -> None:
+    assert shorten(ids) == (short, shared)
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        (("", "", ""), ""),
+        (("1183.44", "", ""), "1183"),
+        (("1183.44", "1010.2", "1268"), "1183 [1010, 1268]"),
+        (("0.9722", "0.9722", "0.9722"), "0.9722"),
+    ],
+)
+def test_values(values: tuple[str, str, str], text: str) -> None:
+    row = dict(zip(("x", "x_lo", "x_hi"), values, strict=True))
+    assert show_value(row, "x") == text
