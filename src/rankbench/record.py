@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+# Version of the records that are written, and of those that can be read.
 RECORD_VERSION = 1
+READABLE_RECORDS = (1,)
 
 # Worst first: a cell with several failed launches has the first of these.
 FAILURES = ("mismatch", "crashed", "oom", "timeout", "cancelled")
@@ -197,9 +199,10 @@ def check_version(record: Record, path: Path) -> Record:
     if not isinstance(record, dict):
         raise ValueError(f"{path} is damaged: not a JSON object")
     version = record.get("schema")
-    if version != RECORD_VERSION:
+    if version not in READABLE_RECORDS:
+        readable = ", ".join(map(str, READABLE_RECORDS))
         raise ValueError(
-            f"{path} has record schema {version}, this rankbench reads {RECORD_VERSION}"
+            f"{path} has record schema {version}, this rankbench reads {readable}"
         )
     return record
 

@@ -330,7 +330,7 @@ def test_texts_are_shown_and_not_obeyed(
     for path in (layout.root / "plots").glob("*.svg"):
         assert "<script" not in path.read_text()
     write_bundle(layout, tmp_path / "results.tar.zst", anonymise=True)
-    assert verify_bundle(tmp_path / "results.tar.zst") == []
+    assert verify_bundle(tmp_path / "results.tar.zst").findings == []
 
 
 # --- whatever else ------------------------------------------------------------------

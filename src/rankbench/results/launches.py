@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rankbench.record import RECORD_VERSION, Record, numbered
+from rankbench.record import READABLE_RECORDS, Record, numbered
 from rankbench.results.schema import read_checked
 
 # What a launch has that is measured, beside what the schema wants of every record.
@@ -184,7 +184,7 @@ def read_launch(directory: Path, *, measured: bool = True) -> Launch:
         ValueError: its record is damaged or of another schema version.
     """
     path = directory / "record.json"
-    record = read_checked(path, "record", version=RECORD_VERSION)
+    record = read_checked(path, "record", versions=READABLE_RECORDS)
     if measured:
         needed = (*_MEASURED, _IF_OK) if record["status"] == "ok" else _MEASURED
         missing = [name for name in needed if name not in record]

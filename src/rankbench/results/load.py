@@ -19,7 +19,7 @@ from rankbench.results.launches import Launch, read_launches
 from rankbench.results.schema import read_checked
 from rankbench.results.study import Study, read_study
 
-PLAN_VERSION = 2
+READABLE_PLANS = (2,)
 
 # What the gate compares the others with.
 REFERENCE = "single"
@@ -99,7 +99,7 @@ def load(layout: Layout) -> Results:
 def _read_plan(path: Path) -> tuple[str, list[_Planned], Study | None]:
     if not path.exists():
         raise ValueError(f"{path} does not exist: run snakemake to make the plan")
-    plan = read_checked(path, "plan", version=PLAN_VERSION)
+    plan = read_checked(path, "plan", versions=READABLE_PLANS)
     try:
         cells = [
             _Planned(

@@ -10,7 +10,7 @@ from rankbench.assets import find_asset
 from rankbench.record import (
     GATE,
     PROFILE,
-    RECORD_VERSION,
+    READABLE_RECORDS,
     Layout,
     Record,
     numbered,
@@ -32,7 +32,7 @@ def read_records(layout: Layout, cells: Sequence[str]) -> list[Record]:
         ValueError: one is damaged; the message names it.
     """
     return [
-        read_checked(place / "record.json", "record", version=RECORD_VERSION)
+        read_checked(place / "record.json", "record", versions=READABLE_RECORDS)
         for cell in cells
         for place in find_launches(layout, cell)
     ]

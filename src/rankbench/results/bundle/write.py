@@ -13,9 +13,10 @@ from rankbench.results.bundle import contents
 from rankbench.results.bundle.about import write_about
 from rankbench.results.bundle.archive import SUFFIX, pack
 from rankbench.results.bundle.disguise import Disguise
+from rankbench.results.bundle.listing import write_listing
 from rankbench.results.bundle.manifest import MANIFEST, list_files, write_manifest
 from rankbench.results.bundle.names import collect_names
-from rankbench.results.load import PLAN_VERSION
+from rankbench.results.load import READABLE_PLANS
 from rankbench.results.schema import read_checked
 
 
@@ -44,6 +45,7 @@ def write_bundle(layout: Layout, out: Path, *, anonymise: bool) -> None:
         found = summary.read(Layout(root))
         table.build(Layout(root), found)
         plots.build(Layout(root), found)
+        write_listing(root)
         write_manifest(root)
         names, _ = list_files(root)
         if as_folder:
@@ -56,7 +58,7 @@ def _collect(layout: Layout, root: Path, *, anonymise: bool) -> None:
     """What is no function of anything else."""
     if not layout.plan.exists():
         raise ValueError(f"{layout.plan} is missing: no experiment was run here")
-    plan = read_checked(layout.plan, "plan", version=PLAN_VERSION)
+    plan = read_checked(layout.plan, "plan", versions=READABLE_PLANS)
     cells = [cell["id"] for cell in plan["cells"]]
     records = contents.read_records(layout, cells)
     disguise = Disguise(collect_names(layout), set(cells)) if anonymise else None
