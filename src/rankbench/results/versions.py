@@ -32,9 +32,9 @@ class Versions:
     kept: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
 
-# By the name of their files, without the suffix. `utilisation` has no file of its own: it
-# stands in table.md and table.html. `plots/profile` is plots/profile-CELL for each cell
-# with a profile.
+# By the name of their files, without the suffix. `utilisation` stands in table.md and
+# table.html, and has no file of its own. `plots/profile` is plots/profile-CELL for each
+# cell with a profile.
 SECTIONS: Mapping[str, Versions] = {
     "table": Versions(),
     "bounds": Versions(),
