@@ -36,6 +36,10 @@ GATE, PROFILE = "gate", "profile"
 # Two failures and no success: the other launches of the attempt are not started.
 GIVE_UP_AFTER = 2
 
+# Why a row is not measured, and what helps.
+NOT_MEASURED = "not measured yet: rankbench run"
+UNFINISHED = "launches are done: rankbench run continues"
+
 # Why a row is stale.
 CHANGED_CELL = "measured before the cell's definition changed: rerun it"
 CHANGED_IMAGE = "measured in another image than the plan's: rerun it"
@@ -248,7 +252,7 @@ def judge(records: Sequence[Record], wanted: int) -> Verdict:
     if records and records[-1]["status"] != "ok":
         last = records[-1]
         return Verdict(last["status"], last["reason"], ok, wanted, complete)
-    reason = f"{ok} of {wanted} launches are done: run snakemake again to continue"
+    reason = f"{ok} of {wanted} {UNFINISHED}"
     return Verdict("not-run", reason, ok, wanted, complete)
 
 

@@ -414,6 +414,10 @@ def test_data_that_cannot_be_had_stop_their_cells_only(project) -> None:
     assert row_of(project, "single.none.1x1.lenet.digits")["status"] == "ok"
     missing = row_of(project, "single.none.1x1.lenet.mnist")
     assert missing["status"] == "not-run"
+    assert missing["reason"].startswith("data mnist could not be prepared: mnist ")
+    assert missing["reason"].endswith("; log: logs/prepare/mnist.log")
+    said = project.rankbench("status", "--experiment", "experiment.yaml").stdout
+    assert "data mnist could not be prepared: " in said
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rankbench.failures import find_failures
 from rankbench.record import Layout, Record, read_json
 from rankbench.results import plots, summary, table
 from rankbench.results.bundle import contents
@@ -21,7 +22,7 @@ from rankbench.results.bundle.manifest import (
     list_files,
 )
 from rankbench.results.bundle.sections import check_sections
-from rankbench.results.load import READABLE_PLANS
+from rankbench.results.load import READABLE_PLANS, WORDS
 from rankbench.results.schema import read_checked
 from rankbench.results.versions import SECTIONS
 
@@ -100,7 +101,9 @@ def _rederive(root: Path, anew: Path, into: Verification) -> None:
 
 def _make(layout: Layout, listed: dict[str, Listed]) -> None:
     """Tables with the listed sections alone, and the data of all plots."""
-    found = summary.read(layout)
+    # A bundle that does not list the table has none of its words either.
+    words = listed["table"].numbers if "table" in listed else WORDS
+    found = summary.read(layout, words=words)
     table.build(layout, found, only=listed)
     plots.write_data(layout, found)
 
@@ -109,7 +112,7 @@ def _copy_raw(root: Path, anew: Path, plan: Record, cells: Sequence[str]) -> set
     """Copy what was measured; names of all that follows from nothing else."""
     layout = Layout(root)
     records = contents.read_records(layout, cells)
-    paths = [*contents.find_measured(layout, cells)]
+    paths = [*contents.find_measured(layout, cells), *find_failures(layout, plan)]
     for path in paths:
         target = anew / path.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rankbench.failures import find_failures
 from rankbench.record import Layout, Record
 from rankbench.results import plots, summary, table
 from rankbench.results.bundle import contents
@@ -79,7 +80,8 @@ def _find(
 ) -> Iterator[tuple[str, Path]]:
     """Name in the bundle, and file; in an order that does not depend on the disk."""
     yield layout.experiment.name, contents.find_experiment(layout, plan)
-    for path in contents.find_measured(layout, cells):
+    measured = contents.find_measured(layout, cells)
+    for path in (*measured, *find_failures(layout, plan)):
         yield path.relative_to(layout.root).as_posix(), path
     for path in contents.find_definitions(layout, records):
         yield path.relative_to(layout.root).as_posix(), path
