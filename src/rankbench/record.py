@@ -36,6 +36,9 @@ GATE, PROFILE = "gate", "profile"
 # Two failures and no success: the other launches of the attempt are not started.
 GIVE_UP_AFTER = 2
 
+# Mark of a launch that hung or crashed after every rank had reported.
+UNCLEAN_END = "unclean-end"
+
 # Why a row is not measured, and what helps.
 NOT_MEASURED = "not measured yet: rankbench run"
 UNFINISHED = "launches are done: rankbench run continues"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import subprocess
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,12 @@ from rankbench.launch.hostfiles import hostfile
 from rankbench.launch.job_array import read_job
 from rankbench.launch.launchers import Start, find_launcher
 from rankbench.launch.progress import ProgressFile
-from rankbench.launch.reports import merge_reports, merge_steps, read_reports
+from rankbench.launch.reports import (
+    Reports,
+    merge_reports,
+    merge_steps,
+    read_reports,
+)
 from rankbench.launch.scratch import NoScratch, private_scratch
 from rankbench.launch.signs import Heartbeat, Stop
 from rankbench.launch.slurm import end_steps, list_steps, why_ended
@@ -34,6 +41,9 @@ HEARTBEAT_GRACE = 15.0
 # Seconds that a launcher has to end the others when a rank has failed. Intel MPI's does
 # not where they still wait for that rank to join.
 FAILURE_GRACE = 10.0
+
+# Seconds that ranks have to end when all of them have reported.
+LEAVING_GRACE = 60.0
 
 
 def run_launch(task: Task, stop: Stop) -> Record:
@@ -120,7 +130,9 @@ def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
     finding = classify(ending)
     results: dict[str, Any] = {}
     if finding.status == "ok":
+        parting = finding.parting
         finding, results = _collect(task, [reports[rank] for rank in sorted(reports)])
+        finding = replace(finding, parting=parting)
     if finding.status != "ok":
         refuse_full_disk(task.directory)
     record = begin_record(task, finding, started)
@@ -186,7 +198,8 @@ def _wait(
 ) -> str | None:
     """Until the launcher ends; returns why it was stopped, if it was."""
     deadline = time.monotonic() + task.time_limit
-    failure: float | None = None
+    reports = Reports(task.directory / "work", task.shape.ranks)
+    failure = leaving = math.inf
     while True:
         heartbeat.beat()
         progress.read()
@@ -196,18 +209,18 @@ def _wait(
             return None
         if reason := stop.reason():
             return reason
-        if failure is None and _has_failed(task):
-            failure = time.monotonic()
-        if failure is not None and time.monotonic() > failure + FAILURE_GRACE:
+        reports.look()
+        now = time.monotonic()
+        if reports.has_failed:
+            failure = min(failure, now)
+        elif reports.are_complete:
+            leaving = min(leaving, now)
+        if now > failure + FAILURE_GRACE:
             return "failure"
-        if time.monotonic() > deadline:
+        if now > leaving + LEAVING_GRACE:
+            return "leaving"
+        if now > deadline:
             return "timeout"
-
-
-def _has_failed(task: Task) -> bool:
-    """Whether a rank has told of an error."""
-    reports = read_reports(task.directory / "work", task.shape.ranks)
-    return any("error" in report for report in reports.values())
 
 
 def _spec(task: Task) -> dict[str, Any]:
