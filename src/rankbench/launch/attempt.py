@@ -133,6 +133,7 @@ class Attempt:
             backend_logs=self._plan["experiment"]["backend_logs"],
             save_model=self._plan["experiment"]["save_model"],
             collectives=self._plan["experiment"]["collectives"],
+            heartbeat_grace=site["heartbeat_grace"],
             code=self._code,
             purpose=series.purpose,
             gate=self.gate(),

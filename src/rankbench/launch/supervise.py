@@ -34,9 +34,7 @@ from rankbench.launch.task import Task
 from rankbench.launch.transport import join, read_logs
 from rankbench.record import Record, write_json
 
-# Ranks end themselves when the heartbeat has stopped for so long (see rank/watch.py).
 HEARTBEAT_SECONDS = 1.0
-HEARTBEAT_GRACE = 15.0
 
 # Seconds that a launcher has to end the others when a rank has failed. Intel MPI's does
 # not where they still wait for that rank to join.
@@ -234,7 +232,7 @@ def _spec(task: Task) -> dict[str, Any]:
         "data_dir": str(task.data_dir),
         "phases": task.phases,
         "threads": task.threads,
-        "heartbeat_grace": HEARTBEAT_GRACE,
+        "heartbeat_grace": task.heartbeat_grace,
     }
 
 

@@ -17,6 +17,7 @@ class Task:
     """What one launch is to do.
 
     Attributes:
+        heartbeat_grace: seconds without a heartbeat after which ranks end themselves.
         purpose: ``measure``, ``gate`` or ``profile``.
         gate: what the gate of the attempt found, for the record.
         image: what the ranks run in: name, file, recipe, sha256; None for no image.
@@ -44,6 +45,7 @@ class Task:
     backend_logs: bool
     save_model: str
     collectives: bool
+    heartbeat_grace: float
     code: Mapping[str, Any]
     purpose: str = "measure"
     gate: Mapping[str, Any] | None = None
