@@ -23,6 +23,7 @@ class Task:
         image: what the ranks run in: name, file, recipe, sha256; None for no image.
         allocation: the hosts of the Slurm job; None for this host, without Slurm.
         interface: the network interface between hosts; None leaves it to libraries.
+        turns_seed: of the order in which cells take turns; None where they do not.
         array: where each host is a task of a job array that is still to be submitted.
         scratch: a folder of this launch's own on each host, TMPDIR of the ranks; None
             leaves them what they find.
@@ -52,6 +53,7 @@ class Task:
     image: Mapping[str, Any] | None = None
     allocation: Allocation | None = None
     interface: str | None = None
+    turns_seed: int | None = None
     array: ArrayRequest | None = None
     scratch: Path | None = None
 
