@@ -115,7 +115,7 @@ def load(layout: Layout, *, words: int = WORDS) -> Results:
 
 def _read_plan(path: Path) -> tuple[str, list[_Planned], Study | None]:
     if not path.exists():
-        raise ValueError(f"{path} does not exist: run snakemake to make the plan")
+        raise ValueError(f"{path} does not exist: rankbench run makes the plan")
     plan = read_checked(path, "plan", versions=READABLE_PLANS)
     try:
         # Where launches take turns, the first job measures all cells: it needs all.
