@@ -104,6 +104,7 @@ def make_site(**changes: Any) -> Site:
         "debian_mirror": "auto",
         "cpu_threads_per_gpu": 0,
         "scratch": None,
+        "heartbeat_grace": 15,
         "partition": None,
         "account": None,
         "qos": None,

@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,6 +113,30 @@ class Cell:
         """Identity of the cell: 16 hexadecimal digits over all its fields."""
         text = json.dumps([CELL_VERSION, self.to_dict()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+# In a strategy's `approximate`, instead of a list of values: all but the default.
+NOT_DEFAULT = "not default"
+
+
+def is_lossy(
+    chosen: Mapping[str, Any],
+    approximate: Mapping[str, Sequence[Any] | str],
+    options: Mapping[str, Mapping[str, Any]],
+) -> bool:
+    """Whether an option has a value that changes the arithmetic on purpose.
+
+    Args:
+        chosen: value of each option of a cell.
+        approximate: as the strategy declares it: option -> values, or `NOT_DEFAULT`.
+        options: of the strategy: option -> JSON schema with a default.
+    """
+    return any(
+        chosen[option] != options[option]["default"]
+        if values == NOT_DEFAULT
+        else chosen[option] in values
+        for option, values in approximate.items()
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

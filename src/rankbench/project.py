@@ -17,6 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from rankbench.environ import keep_job
+from rankbench.failures import DATA, IMAGE, PLAN_VARIABLE, Wanted
 from rankbench.invocation import DEFAULT_EXPERIMENT
 from rankbench.launch.code import freeze_code, rank_code_hash
 from rankbench.launch.gate import has_gate
@@ -44,7 +45,6 @@ from rankbench.record import (
 from rankbench.status import RERUN_WORDS, cells_to_rerun, find_jobs
 from rankbench.survey import survey_site
 
-PLAN_VARIABLE = "RANKBENCH_PLAN"
 CONFIG_KEYS = ("experiment", "override", "only", "rerun", "plots")
 
 
@@ -228,6 +228,7 @@ class Run:
             )
         for name in self.image_names():
             request_image(self.known_images[name])
+        self._forget_failures()
         # Snakemake's own child processes, also those in Slurm jobs, inherit both.
         os.environ[PLAN_VARIABLE] = str(self.layout.plan)
         frozen = freeze_code(self.layout.root.absolute() / "code") / "src"
@@ -269,6 +270,13 @@ class Run:
 
         if wait_for_lost_jobs(look, say=_tell):
             _tell(self.preview().lines()[0])
+
+    def _forget_failures(self) -> None:
+        """This run makes anew what could not be made before."""
+        wanted = [Wanted(IMAGE, name) for name in self.image_names()]
+        wanted += [Wanted(DATA, name) for name in {c.cell.data for c in self.feasible}]
+        for one in wanted:
+            one.file(self.layout).unlink(missing_ok=True)
 
     def image_names(self) -> list[str]:
         """Images that the chosen cells run in."""

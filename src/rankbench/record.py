@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+# Version of the records that are written, and of those that can be read.
 RECORD_VERSION = 1
+READABLE_RECORDS = (1,)
 
 # Worst first: a cell with several failed launches has the first of these.
 FAILURES = ("mismatch", "crashed", "oom", "timeout", "cancelled")
@@ -33,6 +35,13 @@ GATE, PROFILE = "gate", "profile"
 
 # Two failures and no success: the other launches of the attempt are not started.
 GIVE_UP_AFTER = 2
+
+# Mark of a launch that hung or crashed after every rank had reported.
+UNCLEAN_END = "unclean-end"
+
+# Why a row is not measured, and what helps.
+NOT_MEASURED = "not measured yet: rankbench run"
+UNFINISHED = "launches are done: rankbench run continues"
 
 # Why a row is stale.
 CHANGED_CELL = "measured before the cell's definition changed: rerun it"
@@ -197,9 +206,10 @@ def check_version(record: Record, path: Path) -> Record:
     if not isinstance(record, dict):
         raise ValueError(f"{path} is damaged: not a JSON object")
     version = record.get("schema")
-    if version != RECORD_VERSION:
+    if version not in READABLE_RECORDS:
+        readable = ", ".join(map(str, READABLE_RECORDS))
         raise ValueError(
-            f"{path} has record schema {version}, this rankbench reads {RECORD_VERSION}"
+            f"{path} has record schema {version}, this rankbench reads {readable}"
         )
     return record
 
@@ -245,7 +255,7 @@ def judge(records: Sequence[Record], wanted: int) -> Verdict:
     if records and records[-1]["status"] != "ok":
         last = records[-1]
         return Verdict(last["status"], last["reason"], ok, wanted, complete)
-    reason = f"{ok} of {wanted} launches are done: run snakemake again to continue"
+    reason = f"{ok} of {wanted} {UNFINISHED}"
     return Verdict("not-run", reason, ok, wanted, complete)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rankbench.failures import explain_failures, find_wanted
 from rankbench.launch.claim import open_claims, read_owner
 from rankbench.launch.queue import CellJob, read_queue
 from rankbench.launch.requests import Request, read_request
@@ -62,8 +63,11 @@ def find_state(
         return State("unsupported", "", cell.infeasible, "")
     request = read_request(layout, cell.id)
     if request is None:
-        return State("not-run", "", "", "")
+        return State("not-run", "", _why_not_run(plan, layout, cell) or "", "")
     verdict = _judge(plan, layout, cell, request)
+    if verdict.status == "not-run":
+        reason = _why_not_run(plan, layout, cell) or verdict.reason
+        verdict = replace(verdict, reason=reason)
     launches = f"{verdict.ok}/{verdict.wanted}"
     attempt = layout.attempt(cell.id, request.attempt)
     if job is not None:
@@ -74,6 +78,14 @@ def find_state(
     return State(
         verdict.status, launches, verdict.reason or "", _last_place(attempt) or ""
     )
+
+
+def _why_not_run(plan: Plan, layout: Layout, cell: PlannedCell) -> str | None:
+    """What the cell waits for and could not be made, and why."""
+    # Where launches take turns, the first job measures all cells.
+    cells = plan.feasible if plan.experiment["interleave"] else [cell]
+    needs = [(one.image, one.cell.data) for one in cells]
+    return explain_failures(layout, find_wanted(needs))
 
 
 def find_jobs(plan: Plan, folder: Path) -> dict[str, CellJob]:

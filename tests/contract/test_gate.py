@@ -114,6 +114,53 @@ def test_an_error_is_found(error: str, tmp_path: Path) -> None:
     assert numbers["weights_error"] > 1000 * TOLERANCE["float64"]
 
 
+# Weights are averaged every `period` steps, gradients never.
+LOCAL_SGD = (
+    RIGHT.replace(ALL_REDUCE + DIVIDE, "            pass\n        self.count += 1\n")
+    .replace(
+        "        self.model = model\n", "        self.model, self.count = model, 0\n"
+    )
+    .replace(
+        "        return loss.detach()\n",
+        """\
+        if self.count % self.chosen["period"] == 0:
+            for parameter in self.model.parameters():
+                distributed.all_reduce(parameter.data)
+                parameter.data /= self.world.size
+        return loss.detach()
+""",
+    )
+)
+PERIOD = """    options = {"period": {"type": "integer", "minimum": 1, "default": 1}}
+    approximate = {"period": %s}
+    phases ="""
+
+
+@pytest.mark.parametrize(
+    ("approximate", "period", "judged"),
+    [
+        ("[2, 4]", 3, ("mismatch", False)),
+        ('"not default"', 3, ("ok", True)),
+        ('"not default"', 1, ("ok", False)),
+    ],
+)
+def test_every_value_but_the_default_may_be_lossy(
+    approximate: str, period: int, judged: tuple[str, bool], tmp_path: Path
+) -> None:
+    code = copy_code(tmp_path)
+    path = code / "rankbench/rank/strategies/planted.py"
+    path.write_text(LOCAL_SGD.replace("    phases =", PERIOD % approximate))
+    status, _, numbers = run_gate(
+        tmp_path / "gate",
+        code=code,
+        strategy="planted",
+        topology="1x2",
+        optimizer="sgd",
+        options={"period": period},
+    )
+    assert (status, numbers["lossy"]) == judged
+
+
 def test_samples_that_are_seen_twice_are_found(tmp_path: Path) -> None:
     code = plant_in_sampler(tmp_path, "        rank=0,\n")
     status, _, _ = run_gate(tmp_path / "gate", code=code, topology="1x2")

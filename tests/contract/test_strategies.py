@@ -11,7 +11,7 @@ import pytest
 import torch
 from strategy_ranks import SAMPLES, run_on_ranks
 
-from rankbench.cell import Cell
+from rankbench.cell import Cell, is_lossy
 from rankbench.matrix.catalog import STRATEGY_DEFAULTS, load_catalog
 from rankbench.matrix.experiment import experiment_schema
 from rankbench.matrix.schema import check, fits
@@ -142,12 +142,13 @@ def variants(*, lossy: bool) -> list[tuple[str, dict[str, object]]]:
             values = rule.get("enum", [])
             if rule.get("type") == "boolean":
                 values = [True, False]
-            approximate = STRATEGIES[name].approximate.get(option, [])
+            kind = STRATEGIES[name].approximate
+            approximate = {o: kind[o] for o in kind if o == option}
             found += [
                 (name, {option: value})
                 for value in values
                 if value != rule["default"]
-                and (value in approximate) == lossy
+                and is_lossy({option: value}, approximate, {option: rule}) == lossy
                 and runs_on_cpu(name, {option: value})
             ]
     return found

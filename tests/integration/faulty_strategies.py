@@ -75,6 +75,14 @@ PARTS_BADLY = (
     + "            raise RuntimeError('Connection closed by peer')\n"
     + "        torch.distributed.destroy_process_group = part\n"
 )
+# A rank that crashes there.
+DIES_PARTING = (
+    _HEADER
+    + "        def part() -> None:\n"
+    + "            if self.world.rank == 1:\n"
+    + "                os.kill(os.getpid(), signal.SIGSEGV)\n"
+    + "        torch.distributed.destroy_process_group = part\n"
+)
 PORT_TAKEN_ONCE = (
     _HEADER
     + "        flag = os.path.join(os.environ['TMPDIR'], 'port-was-taken')\n"

@@ -51,7 +51,7 @@ gate: false
 blocks:
   - strategy: [killed, raises]
     launcher: [torchrun, spawn, manual]
-  - strategy: [parts_badly, port_taken_once]
+  - strategy: [parts_badly, dies_parting, port_taken_once]
     launcher: manual
 """
 
@@ -116,7 +116,8 @@ def find(project, *words: str) -> list[psutil.Process]:
 @pytest.fixture(scope="module")
 def alone(shared_project: Project) -> tuple[Project, str]:
     """A project in which `ALONE` was run, and what was said."""
-    for name in ("killed", "raises", "parts_badly", "port_taken_once"):
+    kinds = ("killed", "raises", "parts_badly", "dies_parting", "port_taken_once")
+    for name in kinds:
         shared_project.add_strategy(name, getattr(faulty_strategies, name.upper()))
     shared_project.experiment(ALONE)
     with pytest.MonkeyPatch.context() as patch:
@@ -154,6 +155,20 @@ def test_ranks_that_part_badly_have_measured_all_the_same(alone) -> None:
     assert row["status"] == "ok", row["reason"]
     log = project.root / f"results/faults/records/{cell}/1/1/rank0.log"
     assert "while leaving the other ranks: Connection closed" in log.read_text()
+
+
+def test_a_rank_that_crashes_while_parting_has_measured_all_the_same(alone) -> None:
+    project, _ = alone
+    cell = cell_of("dies_parting")
+    row = row_of(project, cell)
+    assert (row["status"], row["launches_ok"]) == ("ok", "1")
+    assert "unclean-end" in row["marks"].split()
+    assert float(row["throughput"]) > 0
+    (record,) = launches_of(project, cell).values()
+    crash = "after the reports of all ranks: rank 1 was ended by SIGSEGV; "
+    assert record["parting"].startswith(crash)
+    table = (project.root / "results/faults/table.md").read_text()
+    assert "**unclean-end**: a launch hung or crashed while its ranks parted" in table
 
 
 def test_a_taken_port_is_tried_again(alone) -> None:
@@ -414,6 +429,10 @@ def test_data_that_cannot_be_had_stop_their_cells_only(project) -> None:
     assert row_of(project, "single.none.1x1.lenet.digits")["status"] == "ok"
     missing = row_of(project, "single.none.1x1.lenet.mnist")
     assert missing["status"] == "not-run"
+    assert missing["reason"].startswith("data mnist could not be prepared: mnist ")
+    assert missing["reason"].endswith("; log: logs/prepare/mnist.log")
+    said = project.rankbench("status", "--experiment", "experiment.yaml").stdout
+    assert "data mnist could not be prepared: " in said
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import random
 import shutil
 import sys
 from pathlib import Path
@@ -285,6 +286,13 @@ def test_launches_of_cells_take_turns(project) -> None:
     cells = [record["cell_id"] for record in ordered]
     assert len(cells) == 4
     assert len(set(cells[:2])) == len(set(cells[2:])) == 2
+    (seed,) = {record["turns_seed"] for record in records}
+    # The order is that of the seed, whichever of the two jobs came first.
+    orders = []
+    for first in (cells[:2], cells[1::-1]):
+        chance = random.Random(seed)
+        orders.append([cell for _ in range(2) for cell in chance.sample(first, 2)])
+    assert cells in orders
     # One job measured both; that of the other had nothing left to do.
     logs = (project.root / "results/small/logs").glob("*.1x1.*.log")
     assert sorted(path.read_text().count(" ok  ") for path in logs) == [0, 4]

@@ -86,7 +86,7 @@ def seal(bundle: Path) -> None:
 
 
 def said(bundle: Path) -> str:
-    return "\n".join(map(str, verify_bundle(bundle)))
+    return "\n".join(map(str, verify_bundle(bundle).findings))
 
 
 def files_of(bundle: Path) -> dict[str, bytes]:
@@ -108,8 +108,8 @@ def test_a_bundle_has_what_was_measured_and_what_follows(made: Path) -> None:
 
 
 def test_a_bundle_verifies_as_a_folder_and_as_an_archive(made: Path) -> None:
-    assert verify_bundle(made / "bundle") == []
-    assert verify_bundle(made / "results.tar.zst") == []
+    assert verify_bundle(made / "bundle").findings == []
+    assert verify_bundle(made / "results.tar.zst").findings == []
 
 
 def test_the_archive_unpacks_to_the_folder(made: Path, tmp_path: Path) -> None:
@@ -156,12 +156,12 @@ def test_a_digit_anywhere_is_found(bundle: Path) -> None:
         changed = bytearray(data)
         changed[place] = 48 + (data[place] - 48 + random_.randint(1, 9)) % 10
         path.write_bytes(changed)
-        findings = verify_bundle(bundle)
+        findings = verify_bundle(bundle).findings
         path.write_bytes(data)
         assert findings, (name, place)
         if name != "manifest.json":
             assert name in [finding.file for finding in findings], (name, findings)
-    assert verify_bundle(bundle) == []
+    assert verify_bundle(bundle).findings == []
 
 
 def test_every_digit_of_the_manifest_counts(bundle: Path) -> None:
@@ -204,7 +204,7 @@ def test_a_published_number_is_found_with_its_place(bundle: Path) -> None:
     rows[3] = ",".join(cells)
     path.write_text("\n".join(rows) + "\n")
     seal(bundle)
-    (finding,) = verify_bundle(bundle)
+    (finding,) = verify_bundle(bundle).findings
     assert finding.file == "table.csv"
     assert finding.where == f"row 4 of {cells[1]}, column throughput"
     assert finding.what == f"published '9999', made anew '{was}'"
@@ -299,7 +299,7 @@ def test_a_sealed_edit_is_found(
 ) -> None:
     edit(bundle)
     seal(bundle)
-    findings = [finding for finding in verify_bundle(bundle) if finding.file == file]
+    findings = [one for one in verify_bundle(bundle).findings if one.file == file]
     assert findings
     assert any(where in finding.where for finding in findings), findings
 
@@ -349,7 +349,7 @@ def test_a_folder_that_is_no_bundle_is_not_replaced(
 def test_a_bundle_is_replaced_whole(results: Layout, bundle: Path) -> None:
     (bundle / "old.csv").write_text("")
     write_bundle(results, bundle, anonymise=False)
-    assert verify_bundle(bundle) == []
+    assert verify_bundle(bundle).findings == []
 
 
 def test_results_without_their_experiment_file_are_not_published(

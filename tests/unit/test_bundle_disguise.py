@@ -204,4 +204,4 @@ def test_numbers_of_records_are_the_same(made: Path) -> None:
 
 
 def test_a_bundle_without_names_verifies(made: Path) -> None:
-    assert verify_bundle(made / "hidden") == []
+    assert verify_bundle(made / "hidden").findings == []

@@ -95,11 +95,24 @@ def test_the_project_has_what_its_default_experiment_names() -> None:
     assert catalog.data["digits"]["train"] == 1437
 
 
-def test_what_is_approximate_must_be_an_option(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("approximate", "said"),
+    [
+        ("{'speed': ['high']}", r"odd\.py: approximate: no such options: "),
+        ("{'period': 'high'}", "period: expected a list of values, or 'not default' "),
+        ("{'period': 4}", "period: expected a list of values, or 'not default' "),
+    ],
+)
+def test_what_is_approximate_must_be_an_option_and_its_values(
+    tmp_path: Path, approximate: str, said: str
+) -> None:
     path = tmp_path / "rank/strategies/odd.py"
     path.parent.mkdir(parents=True)
-    path.write_text("needs = {}\nphases = []\napproximate = {'speed': ['high']}\n")
+    options = "options = {'period': {'type': 'integer', 'default': 1}}"
+    path.write_text(
+        f"needs = {{}}\nphases = []\n{options}\napproximate = {approximate}\n"
+    )
     for other in ("rank/models", "rank/data", "launch/launchers"):
         (tmp_path / other).mkdir(parents=True)
-    with pytest.raises(ValueError, match=r"odd\.py: approximate: no such options: "):
+    with pytest.raises(ValueError, match=said):
         load_catalog(tmp_path)

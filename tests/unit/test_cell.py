@@ -10,7 +10,7 @@ import pytest
 
 from factories import make_cell, make_shape
 from rankbench import cell as cell_module
-from rankbench.cell import Cell, Shape, Topology
+from rankbench.cell import NOT_DEFAULT, Cell, Shape, Topology, is_lossy
 
 pytestmark = pytest.mark.unit
 
@@ -75,6 +75,30 @@ def test_hash_changes_with_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
     before = make_cell().hash()
     monkeypatch.setattr(cell_module, "CELL_VERSION", cell_module.CELL_VERSION + 1)
     assert make_cell().hash() != before
+
+
+@pytest.mark.parametrize(
+    ("approximate", "lossy"),
+    [
+        ({}, []),
+        ({"period": [2, 4]}, [2, 4]),
+        ({"period": NOT_DEFAULT}, [2, 3, 4, 1000]),
+        ({"period": [], "other": NOT_DEFAULT}, []),
+    ],
+)
+def test_lossy_values_are_listed_or_all_but_the_default(
+    approximate: dict[str, Any], lossy: list[int]
+) -> None:
+    options = {
+        "period": {"type": "integer", "default": 1},
+        "other": {"type": "boolean", "default": False},
+    }
+    found = [
+        period
+        for period in (1, 2, 3, 4, 1000)
+        if is_lossy({"period": period, "other": False}, approximate, options)
+    ]
+    assert found == lossy
 
 
 def test_shape_survives_json() -> None:

@@ -73,9 +73,9 @@ PEER = failed("[gloo] Connection closed by peer [127.0.0.1]:1234")
             id="a rank said nothing",
         ),
         pytest.param(
-            {"reports": FINE, "returncode": 3},
+            {"returncode": 3},
             "crashed",
-            "torchrun ended with exit code 3: it printed nothing",
+            "torchrun ended with exit code 3, nothing from rank 0: it printed nothing",
             None,
             id="launcher failed",
         ),
@@ -100,13 +100,6 @@ PEER = failed("[gloo] Connection closed by peer [127.0.0.1]:1234")
             "time limit of 60 s reached: rank 0 in training, step 3",
             None,
             id="timeout",
-        ),
-        pytest.param(
-            {"stopped": "timeout", "reports": FINE, "returncode": 0},
-            "timeout",
-            "time limit of 60 s reached: rank 0 in training, step 3",
-            None,
-            id="timeout after the last report",
         ),
         # Out of memory comes before the time limit and before a crash.
         pytest.param(
@@ -260,6 +253,36 @@ def test_classify(
 ) -> None:
     assert classify(ending(**what)) == Finding(status, reason, cause)
     assert status in STATUSES
+
+
+@pytest.mark.parametrize(
+    ("what", "parting"),
+    [
+        ({"returncode": 0}, None),
+        # Whatever the kernel ended meanwhile was no part of the launch.
+        ({"returncode": 0, "oom_kills": 1}, None),
+        (
+            {"returncode": 3, "log": "bye"},
+            "after the reports of all ranks: torchrun ended with exit code 3: bye",
+        ),
+        (
+            {"returncode": 1, "exits": {1: -11}},
+            "after the reports of all ranks: rank 1 was ended by SIGSEGV; "
+            "rank 0 in training, step 3",
+        ),
+        *(
+            (
+                {"stopped": stopped, "returncode": -15},
+                "after their reports the ranks did not end: rank 0 in training, step 3",
+            )
+            for stopped in ("leaving", "timeout")
+        ),
+    ],
+)
+def test_what_goes_wrong_after_the_last_report_takes_nothing_away(
+    what: dict[str, Any], parting: str | None
+) -> None:
+    assert classify(ending(reports=FINE, **what)) == Finding("ok", parting=parting)
 
 
 @pytest.mark.parametrize(

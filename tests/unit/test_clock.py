@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rankbench.rank.clock import HostClock, check_marks, make_clock
+from rankbench.rank.clock import CudaClock, HostClock, check_marks, make_clock
 
 pytestmark = pytest.mark.unit
 
@@ -93,3 +93,41 @@ def test_times_are_real() -> None:
     assert 0.02 <= forward < 1
     assert load < 0.01
     assert update < 0.01
+
+
+class Recorded:
+    """An event of CUDA: the time is how many were recorded before it."""
+
+    created: list[Recorded] = []
+    count = 0
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        assert enable_timing
+        self.at: int | None = None
+
+    def record(self) -> None:
+        if self.at is None:
+            Recorded.created.append(self)
+        Recorded.count += 1
+        self.at = Recorded.count
+
+    def elapsed_time(self, end: Recorded) -> float:
+        assert self.at is not None
+        assert end.at is not None
+        return 1000.0 * (end.at - self.at)
+
+
+def test_events_of_cuda_exist_before_the_first_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "Event", Recorded)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    # A phase that comes again within a step needs more events than there are phases.
+    step = ["load", "forward", "update", "forward", "update"]
+    warm_up = CudaClock(PHASES, 1)
+    run_steps(warm_up, step)
+    timed = warm_up.another(2)
+    created = len(Recorded.created)
+    run_steps(timed, step, step)
+    assert len(Recorded.created) == created
+    np.testing.assert_allclose(timed.seconds(), [[1, 2, 2], [1, 2, 2]])

@@ -19,6 +19,7 @@ from rankbench.launch.command import Command, build_command, make_start
 from rankbench.launch.environment import SOURCE
 from rankbench.launch.job_array import ArrayRequest
 from rankbench.launch.slurm import Allocation
+from rankbench.launch.supervise import _spec
 from rankbench.launch.task import Task
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.shape import shape_of
@@ -74,6 +75,7 @@ def make_task(
         "backend_logs": False,
         "save_model": "none",
         "collectives": False,
+        "heartbeat_grace": 15,
         "code": {},
         "allocation": Allocation("4711", ("node1", "node2")[:nodes]),
         "interface": "eth0",
@@ -153,6 +155,11 @@ def test_srun_gets_its_job_and_nothing_that_would_be_an_option() -> None:
     slurm = {k: v for k, v in command.outer.items() if k.startswith("SLURM_")}
     assert slurm == {"SLURM_JOB_ID": "4711"}
     assert not [name for name in command.env if name.startswith("SLURM_")]
+
+
+def test_ranks_are_told_how_long_their_supervisor_may_be_silent() -> None:
+    task = make_task("torchrun", "1x2", heartbeat_grace=45.0)
+    assert _spec(task)["heartbeat_grace"] == 45.0
 
 
 def test_the_scratch_of_a_launch_is_there_in_its_image() -> None:

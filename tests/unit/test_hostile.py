@@ -22,6 +22,7 @@ from rankbench.cli import main
 from rankbench.record import Layout
 from rankbench.results import plots, table
 from rankbench.results.bundle import verify_bundle, write_bundle
+from rankbench.results.launches import read_launch
 from unit.synthetic import (
     make_cell,
     plan_cell,
@@ -227,6 +228,48 @@ def test_steps_that_are_no_times_are_refused(
     assert not Path("unpickled").exists()
 
 
+def test_a_flipped_bit_in_the_header_of_an_array_names_the_file(layout: Layout) -> None:
+    """As a disk flips it, and as somebody does who also mends the checksum."""
+    launch = read_launch(record_of(layout).parent)
+    sound, path = launch.read_steps(), record_of(layout).with_name("steps.npz")
+    with np.load(path) as members:
+        member = npy(members["rank0/seconds"])
+    start = (whole := path.read_bytes()).index(member)
+    header = len(member) - 8 * sound.timed[0].size
+    words = set()
+    for place in range(header):
+        for bit in range(8):
+            flipped = bytearray(whole)
+            flipped[start + place] ^= 1 << bit
+            path.write_bytes(flipped)
+            with pytest.raises(ValueError, match=r"steps\.npz is damaged: "):
+                launch.read_steps()
+            path.write_bytes(whole)
+            write_steps(layout, bytes(flipped[start : start + len(member)]))
+            try:
+                timed = launch.read_steps().timed
+            except ValueError as error:
+                words.add(str(error))
+            else:
+                # Some bits mean nothing, such as one of the white space at the end.
+                assert np.array_equal(timed, sound.timed)
+    assert all(said.startswith(f"{path} is damaged: ") for said in words)
+    # One of them is what numpy's second look at a header ends in.
+    assert any("EOF in multi-line statement" in said for said in words)
+
+
+def test_verify_names_steps_with_a_damaged_header(
+    layout: Layout, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_bundle(layout, tmp_path / "bundle", anonymise=False)
+    path = tmp_path / "bundle" / record_of(layout).relative_to(layout.root)
+    path = path.with_name("steps.npz")
+    path.write_bytes(path.read_bytes().replace(b"(8, 6)", b"(8, 6 ", 1))
+    assert main(["verify", str(tmp_path / "bundle")]) == 1
+    name = path.relative_to(tmp_path / "bundle").as_posix()
+    assert f"{name}: is damaged: " in capsys.readouterr().out
+
+
 def test_steps_that_took_no_time_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -330,7 +373,7 @@ def test_texts_are_shown_and_not_obeyed(
     for path in (layout.root / "plots").glob("*.svg"):
         assert "<script" not in path.read_text()
     write_bundle(layout, tmp_path / "results.tar.zst", anonymise=True)
-    assert verify_bundle(tmp_path / "results.tar.zst") == []
+    assert verify_bundle(tmp_path / "results.tar.zst").findings == []
 
 
 # --- whatever else ------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 
 from factories import make_probe
 from rankbench import project, survey
+from rankbench.failures import DATA, Wanted
 from rankbench.project import InUse, Run, open_run, reopen_run
 from rankbench.status import find_verdict
 
@@ -49,6 +50,16 @@ def test_requests_are_made_once(opened: Run) -> None:
     opened.begin()
     after = {p: p.read_bytes() for p in opened.layout.root.rglob("requests/*")}
     assert after == before
+
+
+def test_a_run_forgets_why_an_earlier_one_could_not_prepare(opened: Run) -> None:
+    failed = Wanted(DATA, "digits").file(opened.layout)
+    other = Wanted(DATA, "mnist").file(opened.layout)
+    failed.parent.mkdir(parents=True)
+    for file in (failed, other):
+        file.write_text("{}")
+    opened.begin()
+    assert (failed.exists(), other.exists()) == (False, True)
 
 
 def test_a_second_run_is_refused_and_told_by_whom(opened: Run, tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def test_reasons_are_those_of_the_records() -> None:
     assert judge([OK, USER], 2).reason == "interrupted by SIGINT"
     assert judge([PORT], 2).reason == "the port was taken"
     assert judge([OK], 6).reason == (
-        "1 of 6 launches are done: run snakemake again to continue"
+        "1 of 6 launches are done: rankbench run continues"
     )
 
 

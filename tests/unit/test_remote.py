@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rankbench.rank.manual import find_free_port
-from rankbench.rank.remote import read_ssh
+from rankbench.rank.remote import _listen, find_address, read_ssh
 
 pytestmark = pytest.mark.unit
 
@@ -105,6 +106,44 @@ def test_a_command_ends_with_whoever_wanted_it(hosts: Hosts, tmp_path: Path) -> 
         time.sleep(0.05)
     state = Path(f"/proc/{pid}/stat")
     assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+@pytest.mark.parametrize(
+    ("found", "address"),
+    [
+        (["10.0.0.2"], "10.0.0.2"),
+        (["10.0.0.2", "10.0.0.2"], "10.0.0.2"),
+        # Others may take the other one.
+        (["10.0.0.2", "10.1.0.2"], ""),
+        # Debian's own name of a host; nobody else can reach it.
+        (["127.0.1.1"], ""),
+        ([], ""),
+    ],
+)
+def test_the_address_to_listen_at_is_the_only_one_of_the_name(
+    monkeypatch: pytest.MonkeyPatch, found: list[str], address: str
+) -> None:
+    def getaddrinfo(*_: object) -> list[tuple[object, ...]]:
+        if not found:
+            raise socket.gaierror
+        return [(2, 1, 6, "", (one, 0)) for one in found]
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    assert find_address("node2") == address
+
+
+def test_it_listens_at_that_address_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "secret").write_text("of this launch")
+    monkeypatch.setenv("RANKBENCH_REMOTE_SECRET", str(tmp_path / "secret"))
+    with _listen("127.0.0.2", 0) as listener:
+        assert listener.address[0] == "127.0.0.2"
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", listener.address[1]))
+    # An address that is translated on its way is none of this host's.
+    with _listen("192.0.2.1", 0) as listener:
+        assert listener.address[0] == "0.0.0.0"  # noqa: S104
 
 
 def test_who_does_not_know_the_secret_is_not_obeyed(

@@ -59,6 +59,17 @@ def test_facts_of_the_file(tmp_path: Path) -> None:
     assert site.software_in(None).torch == "2.9.0"
 
 
+def test_the_supervisor_may_be_silent_for_as_long_as_the_site_says(
+    tmp_path: Path,
+) -> None:
+    assert site_of(tmp_path, "nodes: 1").heartbeat_grace == 15
+    assert site_of(tmp_path, "heartbeat_grace: 60").heartbeat_grace == 60
+    # Less than the looks of a rank, more than another host waits.
+    for bad in (1, 300):
+        with pytest.raises(ValueError, match="heartbeat_grace"):
+            site_of(tmp_path, f"heartbeat_grace: {bad}")
+
+
 CLUSTER = "scheduler: slurm\nnodes: 8\ncores: 64\n"
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from factories import make_shape
+from rankbench.launch import job_array, slurm
 from rankbench.launch.claim import Owner
 from rankbench.launch.slurm import (
     Allocation,
@@ -167,3 +169,33 @@ def test_the_owner_of_a_claim_lives_with_its_job(
     (tmp_path / "work/heartbeat").touch()
     owner = Owner(host="elsewhere", boot="", pid=1, started=1, job_id="7")
     assert owner.is_alive(tmp_path) != ended
+
+
+def test_a_job_array_does_not_wait_for_a_slurm_that_hangs(
+    program: Install,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(slurm, "ASK_SECONDS", 0.2)
+    monkeypatch.setattr(job_array, "SUBMIT_SECONDS", 0.2)
+    monkeypatch.setattr(job_array, "ASK_SECONDS", 0.01)
+    monkeypatch.setattr(job_array, "GONE_AFTER", 0.5)
+    for name in ("sbatch", "scontrol", "scancel"):
+        program(name, "exec /bin/sleep 60")
+    begun = time.monotonic()
+    assert job_array._submit(2, tmp_path, [], ["true"]) is None
+    assert "does not answer within 0.2 s" in capsys.readouterr().out
+    assert job_array._look("7") is None
+    job_array._cancel("7")
+    assert time.monotonic() - begun < 20
+
+
+def test_a_job_array_that_slurm_refuses_says_why(
+    program: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program("sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
+    assert job_array._submit(2, tmp_path, [], ["true"]) is None
+    assert "invalid partition" in capsys.readouterr().err
+    program("sbatch", "echo '7;cluster'")
+    assert job_array._submit(2, tmp_path, [], ["true"]) == "7"

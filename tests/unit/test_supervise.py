@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from factories import make_shape
-from rankbench.launch import supervise
+from rankbench.launch import reports, supervise
 from rankbench.launch.progress import ProgressFile
 from rankbench.launch.signs import Heartbeat, Stop
 
@@ -25,6 +25,49 @@ def wait_for(child: subprocess.Popen[bytes], directory: Path) -> str | None:
     progress = ProgressFile(directory / "work" / "progress", 2)
     with Heartbeat(directory / "work" / "heartbeat") as heartbeat:
         return supervise._wait(child, task, Stop(), heartbeat, progress, None)
+
+
+def test_ranks_that_have_reported_do_not_keep_the_others_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "HEARTBEAT_SECONDS", 0.05)
+    monkeypatch.setattr(supervise, "LEAVING_GRACE", 0.1)
+    (tmp_path / "work").mkdir()
+    for rank in range(2):
+        (tmp_path / f"work/rank{rank}.json").write_text('{"rank": {}}')
+    with subprocess.Popen(["sleep", "60"]) as launcher:
+        try:
+            assert wait_for(launcher, tmp_path) == "leaving"
+        finally:
+            launcher.kill()
+
+
+def test_each_report_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+
+    def read_json(path: Path) -> Any:
+        read.append(path.name)
+        return json.loads(path.read_text())
+
+    monkeypatch.setattr(reports, "read_json", read_json)
+    found = reports.Reports(tmp_path, 3)
+    found.look()
+    (tmp_path / "rank0.json").write_text('{"rank": {}}')
+    (tmp_path / ".rank1.json.7").write_text('{"err')
+    (tmp_path / "rank2.json").write_text('{"err')
+    for _ in range(3):
+        found.look()
+    assert (found.has_failed, found.are_complete) == (False, False)
+    # One that is not whole yet is looked at again.
+    assert (read.count("rank0.json"), read.count("rank2.json")) == (1, 3)
+    (tmp_path / "rank2.json").write_text('{"error": {}}')
+    (tmp_path / "rank1.json").write_text('{"rank": {}}')
+    found.look()
+    found.look()
+    assert (found.has_failed, found.are_complete) == (True, True)
+    assert read.count("rank1.json") == 1
 
 
 @pytest.mark.parametrize(

@@ -19,4 +19,4 @@ rule prepare_data:
         "preparing {wildcards.data}"
     shell:
         "{params.python:q} -m rankbench.rank.data.prepare {wildcards.data:q}"
-        " --root {params.root:q} 2>&1 | tee {log:q}"
+        " --root {params.root:q} --log {log:q} 2>&1 | tee {log:q}"

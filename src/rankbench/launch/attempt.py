@@ -42,6 +42,8 @@ class Attempt:
     ) -> None:
         self.directory = layout.attempt(entry["id"], request.attempt)
         self.request = request
+        # Of the order in which cells take turns, where they do.
+        self.turns_seed: int | None = None
         name = entry["image"]
         self.image = None if name is None else dict(plan["images"][name])
         self._no_image: str | None = None
@@ -133,6 +135,8 @@ class Attempt:
             backend_logs=self._plan["experiment"]["backend_logs"],
             save_model=self._plan["experiment"]["save_model"],
             collectives=self._plan["experiment"]["collectives"],
+            heartbeat_grace=site["heartbeat_grace"],
+            turns_seed=self.turns_seed,
             code=self._code,
             purpose=series.purpose,
             gate=self.gate(),

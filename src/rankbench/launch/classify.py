@@ -53,7 +53,8 @@ class Ending:
         launcher: name of the launcher.
         returncode: its exit status; None if it had to be killed.
         stopped: why the supervisor ended it, if it did: ``timeout``, ``failure`` of a
-            rank, ``parent`` or the name of the signal that it was sent.
+            rank, ``leaving`` if ranks that have reported do not end, ``parent`` or the
+            name of the signal that it was sent.
         time_limit: seconds.
         ranks: processes that there should have been.
         reports: what ranks wrote about themselves, by rank.
@@ -81,11 +82,19 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Status of a launch; `reason` is None exactly if ok. For `cause` see record."""
+    """Status of a launch.
+
+    Attributes:
+        status: one of `rankbench.record.STATUSES`.
+        reason: None exactly if it is ok.
+        cause: see record.
+        parting: how the processes ended after every rank had reported, if not well.
+    """
 
     status: str
     reason: str | None = None
     cause: str | None = None
+    parting: str | None = None
 
 
 def classify(ending: Ending) -> Finding:
@@ -94,7 +103,7 @@ def classify(ending: Ending) -> Finding:
         return found
     if ending.stopped == "parent":
         return Finding("cancelled", "the run that started it ended", "owner")
-    if ending.stopped not in (None, "timeout", "failure"):
+    if ending.stopped not in (None, "timeout", "failure", "leaving"):
         return Finding("cancelled", f"interrupted by {ending.stopped}", "user")
     errors = {
         rank: report["error"]
@@ -102,9 +111,9 @@ def classify(ending: Ending) -> Finding:
         if report.get("error")
     }
     all_well = len(ending.reports) == ending.ranks and not errors
-    if all_well and ending.returncode == 0 and ending.stopped is None:
-        # Whatever the kernel ended meanwhile was no part of the launch.
-        return Finding("ok")
+    if all_well:
+        # Reports are the last that ranks write: what they measured is whole.
+        return Finding("ok", parting=_parting(ending))
     for rank, error in errors.items():
         if error["oom"]:
             return Finding("oom", _of_rank(rank, error))
@@ -119,6 +128,17 @@ def classify(ending: Ending) -> Finding:
         limit = f"time limit of {ending.time_limit:g} s reached"
         return Finding("timeout", f"{limit}: {ending.progress}")
     return _crash(ending, errors)
+
+
+def _parting(ending: Ending) -> str | None:
+    """What went wrong after every rank had reported; None if nothing did."""
+    if ending.stopped is not None:
+        return f"after their reports the ranks did not end: {ending.progress}"
+    if ending.returncode != 0:
+        # Whatever the kernel ended meanwhile was no part of the launch.
+        how = _crash(ending, {}).reason
+        return f"after the reports of all ranks: {how}"
+    return None
 
 
 def _ended_by_slurm(ending: Ending) -> Finding | None:

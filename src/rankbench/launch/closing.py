@@ -13,7 +13,7 @@ from typing import Any
 from rankbench.environ import job_id
 from rankbench.launch.classify import Finding
 from rankbench.launch.task import Task
-from rankbench.record import RECORD_VERSION, Record, write_json
+from rankbench.record import RECORD_VERSION, UNCLEAN_END, Record, write_json
 
 ROOM_FOR_A_RECORD = 64 * 1024  # bytes
 
@@ -35,12 +35,14 @@ def begin_record(task: Task, finding: Finding, started: datetime) -> Record:
         "cause": finding.cause,
         "started": started.isoformat(timespec="seconds"),
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-        "marks": task.marks,
+        "marks": [*task.marks, *([UNCLEAN_END] if finding.parting else [])],
         "code": dict(task.code),
         "image": _describe(task.image) if task.image else None,
         "job_id": job_id(),
         "purpose": task.purpose,
         "gate": None if task.gate is None else dict(task.gate),
+        **({"parting": finding.parting} if finding.parting else {}),
+        **({} if task.turns_seed is None else {"turns_seed": task.turns_seed}),
     }
 
 

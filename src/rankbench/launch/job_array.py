@@ -14,7 +14,6 @@ import argparse
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -23,7 +22,10 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from rankbench.launch.slurm import run_program
+
 ASK_SECONDS = 2.0
+SUBMIT_SECONDS = 120.0
 GONE_AFTER = 30.0  # seconds
 _SUBMITTED = "job array {job}: {tasks} tasks"
 _QUEUED = ("PENDING", "CONFIGURING")
@@ -101,12 +103,12 @@ def _submit(
     script = logs / "task.sh"
     script.write_text(_SCRIPT)
     ours = (f"--array=0-{tasks - 1}", f"--output={logs}/task%a.log")
-    done = subprocess.run(
-        ["sbatch", "--parsable", *ours, *options, str(script), *argv],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-    )
+    command = ["sbatch", "--parsable", *ours, *options, str(script), *argv]
+    done = run_program(*command, timeout=SUBMIT_SECONDS)
+    if done is None:
+        print(f"sbatch is missing, or does not answer within {SUBMIT_SECONDS:g} s")
+        return None
+    print(done.stderr, end="", file=sys.stderr, flush=True)
     # With the name of the cluster behind it, where Slurm has several.
     return None if done.returncode else done.stdout.strip().partition(";")[0]
 
@@ -135,9 +137,8 @@ def _look(job: str) -> list[dict[str, str]] | None:
 
     Those that have not started may be one: ArrayTaskId, JobState, Reason.
     """
-    asked = ["scontrol", "--oneliner", "show", "job", job]
-    done = subprocess.run(asked, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
+    done = run_program("scontrol", "--oneliner", "show", "job", job)
+    if done is None or done.returncode != 0:
         return None
     fields = re.compile(r"\b(ArrayTaskId|JobState|Reason)=(\S+)")
     return [dict(fields.findall(line)) for line in done.stdout.splitlines() if line]
@@ -145,7 +146,7 @@ def _look(job: str) -> list[dict[str, str]] | None:
 
 def _cancel(job: str) -> None:
     """Leave nothing of the array on any host or in the queue."""
-    subprocess.run(["scancel", "--quiet", job], check=False)
+    run_program("scancel", "--quiet", job)
     deadline = time.monotonic() + GONE_AFTER
     while time.monotonic() < deadline:
         if not any(task["JobState"] in _ALIVE for task in _look(job) or ()):

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import os
+import socket
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+ASK_SECONDS = 0.5
 
 
 @contextmanager
@@ -21,21 +27,47 @@ def machine_to_itself(
         told_to_stop: raises where waiting is to end.
         say: gets a line if there is something to wait for.
     """
-    path = Path(tempfile.gettempdir()) / f"rankbench-{os.getuid()}.lock"
+    told = False
     # Given up by the kernel with the process, however it ends.
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    while (release := _take(f"rankbench-{os.getuid()}")) is None:
+        if not told:
+            say("  waiting: another measurement runs on this machine")
+            told = True
+        told_to_stop()
+        time.sleep(ASK_SECONDS)
     try:
-        told = False
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if not told:
-                    say("  waiting: another measurement runs on this machine")
-                    told = True
-                told_to_stop()
-                time.sleep(0.5)
         yield
     finally:
-        os.close(handle)
+        release()
+
+
+def _take(name: str) -> Callable[[], None] | None:
+    """What gives the lock up again; None while another process has it.
+
+    On Linux it is the abstract name of a socket. A file below TMPDIR or /tmp would be
+    another one for each TMPDIR, and for each job whose /tmp Slurm makes private.
+    """
+    if sys.platform == "linux":
+        return _take_socket(name)
+    return _take_file(Path(tempfile.gettempdir()) / f"{name}.lock")
+
+
+def _take_socket(name: str) -> Callable[[], None] | None:
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        held.bind(f"\0{name}")
+    except OSError as error:
+        held.close()
+        if error.errno == errno.EADDRINUSE:
+            return None
+        raise
+    return held.close
+
+
+def _take_file(path: Path) -> Callable[[], None] | None:
+    lock = FileLock(path, mode=0o600)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        return None
+    return lock.release

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,34 @@ def read_reports(work: Path, ranks: int) -> dict[int, dict[str, Any]]:
         except (FileNotFoundError, ValueError):
             continue  # a rank that died: its absence is what classify looks at
     return found
+
+
+class Reports:
+    """Which ranks have reported, for one who looks again and again.
+
+    Each look lists a folder once, and reads only what is new: the file system may be a
+    shared one, and the ranks many.
+    """
+
+    def __init__(self, work: Path, ranks: int) -> None:
+        self._work = work
+        self._awaited = {f"rank{rank}.json" for rank in range(ranks)}
+        self.has_failed = False
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether every rank has reported."""
+        return not self._awaited
+
+    def look(self) -> None:
+        """Read the reports that have come since the last look."""
+        for name in self._awaited & set(os.listdir(self._work)):
+            try:
+                report = read_json(self._work / name)
+            except (OSError, ValueError):
+                continue  # it is being written
+            self._awaited.remove(name)
+            self.has_failed |= "error" in report
 
 
 def merge_reports(

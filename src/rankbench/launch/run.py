@@ -7,6 +7,7 @@ does to all of them alike.
 from __future__ import annotations
 
 import random
+import secrets
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
@@ -119,12 +120,19 @@ def _find_others(
 
 
 def _take_turns(attempts: Sequence[Attempt], stop: Stop, pace: Pace, out: Out) -> None:
-    """One launch of each cell, in an order by chance, then the next of each."""
+    """One launch of each cell, in an order by chance, then the next of each.
+
+    Records have the seed of that order.
+    """
+    seed = secrets.randbits(32)
+    chance = random.Random(seed)
+    for attempt in attempts:
+        attempt.turns_seed = seed
     for attempt in attempts:
         if attempt.has_gate:
             _launch_missing(attempt.series(GATE), stop, pace, out)
     while waiting := [one for one in attempts if not one.verdict().complete]:
-        for attempt in random.sample(waiting, len(waiting)):
+        for attempt in chance.sample(waiting, len(waiting)):
             left = sum(
                 one.request.launches - one.verdict().ok
                 for one in waiting

@@ -152,7 +152,7 @@ _UNKNOWN = "Invalid job id"
 
 def has_ended(job: str) -> bool:
     """Whether Slurm knows that a job is over; False where it does not tell."""
-    done = _run("squeue", "--noheader", f"--jobs={job}", "--format=%T")
+    done = run_program("squeue", "--noheader", f"--jobs={job}", "--format=%T")
     if done is None:
         return False
     if done.returncode != 0:
@@ -162,15 +162,23 @@ def has_ended(job: str) -> bool:
 
 def _ask(*command: str) -> str | None:
     """What a program of Slurm prints; None if it fails, is missing or hangs."""
-    done = _run(*command)
+    done = run_program(*command)
     return None if done is None or done.returncode != 0 else done.stdout
 
 
-def _run(*command: str) -> subprocess.CompletedProcess[str] | None:
-    """A program of Slurm, run to its end; None if it is missing or hangs."""
+def run_program(
+    *command: str, timeout: float | None = None
+) -> subprocess.CompletedProcess[str] | None:
+    """A program of Slurm, run to its end; None if it is missing or hangs.
+
+    Args:
+        command: what is run.
+        timeout: seconds; None is `ASK_SECONDS`.
+    """
+    limit = ASK_SECONDS if timeout is None else timeout
     try:
         return subprocess.run(
-            command, capture_output=True, text=True, timeout=ASK_SECONDS, check=False
+            command, capture_output=True, text=True, timeout=limit, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import subprocess
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,12 @@ from rankbench.launch.hostfiles import hostfile
 from rankbench.launch.job_array import read_job
 from rankbench.launch.launchers import Start, find_launcher
 from rankbench.launch.progress import ProgressFile
-from rankbench.launch.reports import merge_reports, merge_steps, read_reports
+from rankbench.launch.reports import (
+    Reports,
+    merge_reports,
+    merge_steps,
+    read_reports,
+)
 from rankbench.launch.scratch import NoScratch, private_scratch
 from rankbench.launch.signs import Heartbeat, Stop
 from rankbench.launch.slurm import end_steps, list_steps, why_ended
@@ -27,13 +34,14 @@ from rankbench.launch.task import Task
 from rankbench.launch.transport import join, read_logs
 from rankbench.record import Record, write_json
 
-# Ranks end themselves when the heartbeat has stopped for so long (see rank/watch.py).
 HEARTBEAT_SECONDS = 1.0
-HEARTBEAT_GRACE = 15.0
 
 # Seconds that a launcher has to end the others when a rank has failed. Intel MPI's does
 # not where they still wait for that rank to join.
 FAILURE_GRACE = 10.0
+
+# Seconds that ranks have to end when all of them have reported.
+LEAVING_GRACE = 60.0
 
 
 def run_launch(task: Task, stop: Stop) -> Record:
@@ -120,7 +128,9 @@ def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
     finding = classify(ending)
     results: dict[str, Any] = {}
     if finding.status == "ok":
+        parting = finding.parting
         finding, results = _collect(task, [reports[rank] for rank in sorted(reports)])
+        finding = replace(finding, parting=parting)
     if finding.status != "ok":
         refuse_full_disk(task.directory)
     record = begin_record(task, finding, started)
@@ -186,7 +196,8 @@ def _wait(
 ) -> str | None:
     """Until the launcher ends; returns why it was stopped, if it was."""
     deadline = time.monotonic() + task.time_limit
-    failure: float | None = None
+    reports = Reports(task.directory / "work", task.shape.ranks)
+    failure = leaving = math.inf
     while True:
         heartbeat.beat()
         progress.read()
@@ -196,18 +207,18 @@ def _wait(
             return None
         if reason := stop.reason():
             return reason
-        if failure is None and _has_failed(task):
-            failure = time.monotonic()
-        if failure is not None and time.monotonic() > failure + FAILURE_GRACE:
+        reports.look()
+        now = time.monotonic()
+        if reports.has_failed:
+            failure = min(failure, now)
+        elif reports.are_complete:
+            leaving = min(leaving, now)
+        if now > failure + FAILURE_GRACE:
             return "failure"
-        if time.monotonic() > deadline:
+        if now > leaving + LEAVING_GRACE:
+            return "leaving"
+        if now > deadline:
             return "timeout"
-
-
-def _has_failed(task: Task) -> bool:
-    """Whether a rank has told of an error."""
-    reports = read_reports(task.directory / "work", task.shape.ranks)
-    return any("error" in report for report in reports.values())
 
 
 def _spec(task: Task) -> dict[str, Any]:
@@ -221,7 +232,7 @@ def _spec(task: Task) -> dict[str, Any]:
         "data_dir": str(task.data_dir),
         "phases": task.phases,
         "threads": task.threads,
-        "heartbeat_grace": HEARTBEAT_GRACE,
+        "heartbeat_grace": task.heartbeat_grace,
     }
 
 

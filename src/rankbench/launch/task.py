@@ -17,11 +17,13 @@ class Task:
     """What one launch is to do.
 
     Attributes:
+        heartbeat_grace: seconds without a heartbeat after which ranks end themselves.
         purpose: ``measure``, ``gate`` or ``profile``.
         gate: what the gate of the attempt found, for the record.
         image: what the ranks run in: name, file, recipe, sha256; None for no image.
         allocation: the hosts of the Slurm job; None for this host, without Slurm.
         interface: the network interface between hosts; None leaves it to libraries.
+        turns_seed: of the order in which cells take turns; None where they do not.
         array: where each host is a task of a job array that is still to be submitted.
         scratch: a folder of this launch's own on each host, TMPDIR of the ranks; None
             leaves them what they find.
@@ -44,12 +46,14 @@ class Task:
     backend_logs: bool
     save_model: str
     collectives: bool
+    heartbeat_grace: float
     code: Mapping[str, Any]
     purpose: str = "measure"
     gate: Mapping[str, Any] | None = None
     image: Mapping[str, Any] | None = None
     allocation: Allocation | None = None
     interface: str | None = None
+    turns_seed: int | None = None
     array: ArrayRequest | None = None
     scratch: Path | None = None
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.assets import find_asset
+from rankbench.cell import NOT_DEFAULT
 from rankbench.matrix.images import load_promises
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -73,7 +74,7 @@ class StrategyFacts:
     name: str
     needs: dict[str, Any]
     options: dict[str, Any]
-    approximate: dict[str, list[Any]]
+    approximate: dict[str, list[Any] | str]
     conditions: list[dict[str, Any]]
     phases: list[str]
 
@@ -204,9 +205,7 @@ def _read_strategy(path: Path) -> StrategyFacts:
     unknown = facts["needs"].keys() - STRATEGY_DEFAULTS.keys()
     if unknown:
         raise ValueError(f"{path}: unknown needs {sorted(unknown)}")
-    strange = facts.get("approximate", {}).keys() - facts.get("options", {}).keys()
-    if strange:
-        raise ValueError(f"{path}: approximate: no such options: {sorted(strange)}")
+    _check_approximate(path, facts.get("approximate", {}), facts.get("options", {}))
     return StrategyFacts(
         name=path.stem,
         needs={**STRATEGY_DEFAULTS, **facts["needs"]},
@@ -215,3 +214,17 @@ def _read_strategy(path: Path) -> StrategyFacts:
         conditions=facts.get("conditions", []),
         phases=["load", "transfer", *facts["phases"]],
     )
+
+
+def _check_approximate(
+    path: Path, approximate: dict[str, Any], options: dict[str, Any]
+) -> None:
+    strange = approximate.keys() - options.keys()
+    if strange:
+        raise ValueError(f"{path}: approximate: no such options: {sorted(strange)}")
+    for option, values in approximate.items():
+        if not isinstance(values, list) and values != NOT_DEFAULT:
+            raise ValueError(
+                f"{path}: approximate: {option}: expected a list of values, or "
+                f"{NOT_DEFAULT!r} for all but the default, not {values!r}"
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rankbench.cell import is_lossy
 from rankbench.matrix import obstacles, resources
 from rankbench.matrix.question import Question
 from rankbench.matrix.shape import is_oversubscribed
@@ -24,7 +25,7 @@ def marks_of(question: Question) -> list[str]:
     cell, facts = question.cell, question.facts
     marks = []
     normalises = question.catalog.models[cell.model]["batch_statistics"]
-    lossy = any(cell.options[o] in values for o, values in facts.approximate.items())
+    lossy = is_lossy(cell.options, facts.approximate, facts.options)
     splits = facts.needs["splits_batch"]
     if isinstance(splits, str):
         splits = cell.options[splits] > 1

@@ -41,6 +41,8 @@ class Site:
             of the cores.
         scratch: folder of each host in which every launch has one of its own for what
             ranks write meanwhile; None is TMPDIR.
+        heartbeat_grace: seconds without a sign of life of their supervisor after which
+            ranks end themselves.
         partition: where jobs are submitted to; None is the cluster's default.
         account: who pays for them; None where there are no accounts.
         qos: their quality of service; None is that of the account.
@@ -64,6 +66,7 @@ class Site:
     debian_mirror: str
     cpu_threads_per_gpu: int
     scratch: str | None
+    heartbeat_grace: float
     partition: str | None
     account: str | None
     qos: str | None

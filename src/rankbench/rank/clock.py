@@ -40,6 +40,9 @@ class StepClock(Protocol):
     def finish(self) -> None:
         """Wait until everything that was marked has happened."""
 
+    def another(self, steps: int) -> StepClock:
+        """A clock for more steps like those that this one has seen."""
+
 
 def make_clock(device: torch.device, phases: Sequence[str], steps: int) -> StepClock:
     """The clock that tells the time of this device."""
@@ -72,6 +75,9 @@ class HostClock:
     def finish(self) -> None:
         """Marks on the host have happened when they are made."""
 
+    def another(self, steps: int) -> HostClock:
+        return HostClock(self._phases, steps)
+
     def seconds(self) -> np.ndarray:
         # None becomes NaN.
         table = np.array(self._rows, dtype=np.float64).reshape(-1, len(self._phases))
@@ -90,13 +96,18 @@ class CudaClock:
     could not keep up.
     """
 
-    def __init__(self, phases: Sequence[str], steps: int) -> None:
+    def __init__(self, phases: Sequence[str], steps: int, marks: int = 0) -> None:
+        """Make the events.
+
+        Args:
+            phases: that will be marked.
+            steps: of which the time is taken.
+            marks: in each step, if phases come again within one.
+        """
         self._phases = list(phases)
-        # One event more than phases suffices for a step in which none comes again.
-        self._events = [
-            [torch.cuda.Event(enable_timing=True) for _ in range(len(phases) + 1)]
-            for _ in range(steps)
-        ]
+        # The beginning of a step, and each mark.
+        count = max(len(phases), marks) + 1
+        self._events = [[_make_event() for _ in range(count)] for _ in range(steps)]
         self._marked: list[list[str]] = [[] for _ in range(steps)]
         self._starts = [0] * steps
         self._step = 0
@@ -114,11 +125,15 @@ class CudaClock:
         if not marked or marked[-1] != phase:
             marked.append(phase)
             if len(marked) == len(events):
-                events.append(torch.cuda.Event(enable_timing=True))
+                events.append(_make_event())
         events[len(marked)].record()
 
     def finish(self) -> None:
         torch.cuda.synchronize()
+
+    def another(self, steps: int) -> CudaClock:
+        marks = max(map(len, self._marked), default=0)
+        return CudaClock(self._phases, steps, marks)
 
     def seconds(self) -> np.ndarray:
         table = np.full((len(self._marked), len(self._phases)), np.nan)
@@ -131,6 +146,13 @@ class CudaClock:
     def host_start(self) -> np.ndarray:
         starts = np.array(self._starts, dtype=np.int64)
         return (starts - starts[:1]) * 1e-9
+
+
+def _make_event() -> torch.cuda.Event:
+    """An event that exists: torch creates it when it is recorded for the first time."""
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
 
 
 def check_marks(seconds: np.ndarray, phases: list[str]) -> np.ndarray:

@@ -14,9 +14,15 @@ from rankbench.rank.watch import HeartbeatLost
 
 
 def report_failure(work: Path, rank: int, error: BaseException) -> None:
-    """Say it in the log, and in a file: what a rank printed last may not arrive."""
+    """Say it in the log, and in a file: what a rank printed last may not arrive.
+
+    A report that is there already stays: what the rank measured is whole.
+    """
     traceback.print_exception(error)
     sys.stderr.flush()
+    path = work / f"rank{rank}.json"
+    if path.exists():
+        return
     message = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         # Which disk it was Python does not say where a file was open already.
@@ -30,7 +36,6 @@ def report_failure(work: Path, rank: int, error: BaseException) -> None:
             "cause": error.cause if isinstance(error, HeartbeatLost) else None,
         }
     }
-    path = work / f"rank{rank}.json"
     path.write_text(json.dumps(report))
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankbench.cell import Cell
+from rankbench.cell import Cell, is_lossy
 from rankbench.rank.loading import Batches
 from rankbench.rank.model_size import describe_model
 from rankbench.rank.progress import THE_END, TRAINING
@@ -84,7 +84,7 @@ def check(duty: Duty, world: World, seed: int) -> dict[str, Any]:
         ),
     )
     kind = find_strategy(cell.strategy)
-    lossy = any(cell.options[o] in values for o, values in kind.approximate.items())
+    lossy = is_lossy(cell.options, kind.approximate, kind.options)
     dtype = getattr(torch, "float32" if lossy else kind.exact_dtype)
     steps = LOSSY_STEPS if lossy else EXACT_STEPS
     material = load_material(cell, duty.data_dir)

@@ -11,8 +11,10 @@ comes before all others on PATH; on the others it runs what that program asks fo
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -60,7 +62,7 @@ def main() -> int:
     }
     os.environ |= environment
     if arguments.node > 0:
-        obey(environment)
+        obey(arguments.hosts[arguments.node], environment)
     write_ssh(programs)
     code = subprocess.run(arguments.command, env=environment, check=False).returncode
     for host in arguments.hosts[1:]:
@@ -122,10 +124,14 @@ def order(host: str, command: str) -> int:
         return int(connection.recv_bytes())
 
 
-def obey(environment: dict[str, str]) -> NoReturn:
-    """Run what other hosts order, until the launcher has ended."""
-    address = ("", int(environment[PORT]))
-    with Listener(address, backlog=64, authkey=_secret()) as listener:
+def obey(name: str, environment: dict[str, str]) -> NoReturn:
+    """Run what other hosts order, until the launcher has ended.
+
+    Args:
+        name: of this host, as the others call it.
+        environment: of what is run.
+    """
+    with _listen(find_address(name), int(environment[PORT])) as listener:
         while True:
             try:
                 connection = listener.accept()
@@ -134,6 +140,31 @@ def obey(environment: dict[str, str]) -> NoReturn:
             threading.Thread(
                 target=_serve, args=(connection, environment), daemon=True
             ).start()
+
+
+def find_address(name: str) -> str:
+    """The only address that a name of this host stands for; empty where that is open.
+
+    A host may know itself by a loopback address, which no other host can reach; and of
+    several addresses each host may take another one.
+    """
+    try:
+        found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
+    except socket.gaierror:
+        return ""
+    addresses = {str(one[4][0]) for one in found}
+    only = addresses.pop() if len(addresses) == 1 else ""
+    return "" if only.startswith("127.") else only
+
+
+def _listen(address: str, port: int) -> Listener:
+    """Listen there alone; on all interfaces if the address is none of this host."""
+    try:
+        return Listener((address, port), backlog=64, authkey=_secret())
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise
+        return Listener(("", port), backlog=64, authkey=_secret())
 
 
 def _serve(connection: Connection, environment: dict[str, str]) -> None:

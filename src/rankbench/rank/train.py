@@ -80,13 +80,14 @@ def train(
 
     losses: list[Tensor | None] = []
     untimed = make_clock(device, phases, warmup)
-    timed = make_clock(device, phases, steps)
 
     progress.enter(WARM_UP)
     begun = time.perf_counter()
     run(untimed, warmup)
     untimed.finish()
     warmup_s = time.perf_counter() - begun
+    # Also its events, of as many marks as a step of the warm-up had.
+    timed = untimed.another(steps)
 
     progress.enter(TRAINING)
     barrier()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rankbench.record import RECORD_VERSION, Record, numbered
+from rankbench.record import READABLE_RECORDS, Record, first_line, numbered
 from rankbench.results.schema import read_checked
 
 # What a launch has that is measured, beside what the schema wants of every record.
@@ -25,17 +25,6 @@ _LONGEST_STEP = 1e9  # seconds
 _LARGEST_LOSS = 1e40  # of float32
 
 _LENGTH_GIVEN = 10  # bytes of an array, the last two the length of its header
-
-# What zipfile and numpy raise at files that are not what they should be.
-_DAMAGE = (
-    OSError,
-    EOFError,
-    ValueError,
-    LookupError,
-    NotImplementedError,  # an unknown kind of compression
-    RuntimeError,  # a member that is encrypted
-    zipfile.BadZipFile,
-)
 
 
 class Steps(NamedTuple):
@@ -87,8 +76,11 @@ class Launch:
                     name: self._read(members, name, shape)
                     for name, shape in shapes.items()
                 }
-        except _DAMAGE as error:
-            raise ValueError(f"{self._steps} is damaged: {error}") from error
+        except Exception as error:
+            # Damage shows anywhere: in the zip's directory, in an array's header, which
+            # numpy reads as Python, in a checksum. Each has its own exceptions.
+            reason = first_line(str(error)) or type(error).__name__
+            raise ValueError(f"{self._steps} is damaged: {reason}") from error
         return Steps(found["warmup"], found["seconds"], _mean_of_known(found["loss"]))
 
     @property
@@ -144,6 +136,8 @@ def _read_array(
             )
         size = dtype.itemsize * math.prod(shape)
         array = np.frombuffer(file.read(size), dtype)
+        if file.read(1):
+            raise ValueError(f"{name} has more bytes than its header says")
     return array.reshape(shape, order="F" if by_column else "C").astype(float)
 
 
@@ -184,7 +178,7 @@ def read_launch(directory: Path, *, measured: bool = True) -> Launch:
         ValueError: its record is damaged or of another schema version.
     """
     path = directory / "record.json"
-    record = read_checked(path, "record", version=RECORD_VERSION)
+    record = read_checked(path, "record", versions=READABLE_RECORDS)
     if measured:
         needed = (*_MEASURED, _IF_OK) if record["status"] == "ok" else _MEASURED
         missing = [name for name in needed if name not in record]

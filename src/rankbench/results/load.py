@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankbench.cell import Cell, Topology
+from rankbench.failures import Wanted, explain_failures, find_wanted
 from rankbench.record import (
     GATE,
+    NOT_MEASURED,
+    UNFINISHED,
     Layout,
     Record,
     counting,
@@ -18,8 +21,16 @@ from rankbench.record import (
 from rankbench.results.launches import Launch, read_launches
 from rankbench.results.schema import read_checked
 from rankbench.results.study import Study, read_study
+from rankbench.results.versions import SECTIONS
 
-PLAN_VERSION = 2
+READABLE_PLANS = (2,)
+
+# Version of the words of reasons; and what version 1 said instead.
+WORDS = SECTIONS["table"].numbers
+_BEFORE = {
+    NOT_MEASURED: "not measured yet: run snakemake",
+    UNFINISHED: "launches are done: run snakemake again to continue",
+}
 
 # What the gate compares the others with.
 REFERENCE = "single"
@@ -73,6 +84,7 @@ class _Planned:
         image: recipe and sha256 of what it runs in; None for no image.
         launches: how many the experiment asks for.
         code: hash of the rank-side code at the time of the plan.
+        wanted: what must be there before it can be measured.
     """
 
     id: str
@@ -83,24 +95,33 @@ class _Planned:
     image: Record | None
     launches: int
     code: str
+    wanted: Sequence[Wanted]
 
 
-def load(layout: Layout) -> Results:
+def load(layout: Layout, *, words: int = WORDS) -> Results:
     """Read the plan and the latest attempt of each of its cells.
+
+    Args:
+        layout: the result directory.
+        words: version of the words of reasons: that of the numbers of the table.
 
     Raises:
         ValueError: there is no plan, or a file is damaged; the message names it.
     """
     name, cells, study = _read_plan(layout.plan)
-    rows = tuple(_load_row(layout, planned) for planned in cells)
+    rows = tuple(_load_row(layout, planned, words) for planned in cells)
     return Results(name, rows, study)
 
 
 def _read_plan(path: Path) -> tuple[str, list[_Planned], Study | None]:
     if not path.exists():
-        raise ValueError(f"{path} does not exist: run snakemake to make the plan")
-    plan = read_checked(path, "plan", version=PLAN_VERSION)
+        raise ValueError(f"{path} does not exist: rankbench run makes the plan")
+    plan = read_checked(path, "plan", versions=READABLE_PLANS)
     try:
+        # Where launches take turns, the first job measures all cells: it needs all.
+        turns = plan["experiment"].get("interleave")
+        feasible = [one for one in plan["cells"] if one["infeasible"] is None]
+        together = [_needs(one) for one in feasible] if turns else []
         cells = [
             _Planned(
                 id=entry["id"],
@@ -111,6 +132,7 @@ def _read_plan(path: Path) -> tuple[str, list[_Planned], Study | None]:
                 image=plan["images"].get(entry["image"]),
                 launches=plan["experiment"]["launches"],
                 code=plan["code"]["rank"],
+                wanted=find_wanted(together or [_needs(entry)]),
             )
             for entry in plan["cells"]
         ]
@@ -123,9 +145,14 @@ def _read_plan(path: Path) -> tuple[str, list[_Planned], Study | None]:
         raise ValueError(f"{path} is damaged: {error!r}") from error
 
 
-def _load_row(layout: Layout, planned: _Planned) -> Row:
+def _needs(entry: Record) -> tuple[str | None, str]:
+    """Image and data of a cell of the plan."""
+    return entry["image"], entry["cell"]["data"]
+
+
+def _load_row(layout: Layout, planned: _Planned, words: int) -> Row:
     status, ok = "not-run", 0
-    reason: str | None = "not measured yet: run snakemake"
+    reason: str | None = NOT_MEASURED
     wanted, marks = planned.launches, set(planned.marks)
     published: list[Launch] = []
     attempt, gate, launches = _latest(layout, planned.id)
@@ -143,6 +170,10 @@ def _load_row(layout: Layout, planned: _Planned) -> Row:
             marks |= _marks(counting(records), planned)
             if status == "ok":
                 published = [one for one in launches if one.record["status"] == "ok"]
+    if status == "not-run":
+        reason = explain_failures(layout, planned.wanted) or reason
+        if reason is not None and words == 1:
+            reason = _say_as_before(reason)
     return Row(
         id=planned.id,
         cell=planned.cell,
@@ -154,6 +185,14 @@ def _load_row(layout: Layout, planned: _Planned) -> Row:
         attempt=attempt,
         launches=tuple(published),
     )
+
+
+def _say_as_before(reason: str) -> str:
+    """The words of version 1, for bundles that have them."""
+    for today, before in _BEFORE.items():
+        if reason.endswith(today):
+            return reason.removesuffix(today) + before
+    return reason
 
 
 def _latest(

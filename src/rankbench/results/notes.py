@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rankbench.record import Record
+from rankbench.record import UNCLEAN_END, Record
 from rankbench.results.load import REFERENCE
 from rankbench.results.statistics import CONFIDENCE, MIN_LAUNCHES
 from rankbench.results.summary import NO_STEADY_STATE, Base, Summary
@@ -22,6 +22,8 @@ MARKS = {
     NO_STEADY_STATE: "no steady state: in half of the launches or more, step times "
     "changed their level until the end. The numbers are of the whole timed window.",
     "other-code": "the code that the ranks ran differs from the plan's.",
+    UNCLEAN_END: "a launch hung or crashed while its ranks parted, after all of them "
+    "had reported; the numbers are whole.",
     "unchecked": "no gate has found that it trains what a single process trains.",
     "oversubscribed": "ranks share a physical core or a GPU: the row says nothing "
     "about scaling.",

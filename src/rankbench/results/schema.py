@@ -6,7 +6,7 @@ They may come from elsewhere, in a bundle: nothing in them is trusted.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,13 @@ SCHEMAS = find_asset("workflow/schemas")
 _SHOWN = 60  # characters of a value that is refused
 
 
-def read_checked(path: Path, kind: str, *, version: int) -> Record:
+def read_checked(path: Path, kind: str, *, versions: Sequence[int]) -> Record:
     """Read a JSON file and hold it against ``workflow/schemas/KIND.schema.yaml``.
+
+    Args:
+        path: the file.
+        kind: `plan` or `record`.
+        versions: of its schema that can be read.
 
     Raises:
         ValueError: it is damaged or of another version; names the file, and where it
@@ -33,9 +38,10 @@ def read_checked(path: Path, kind: str, *, version: int) -> Record:
     if not isinstance(value, dict):
         raise ValueError(f"{path} is damaged: not a JSON object")
     found = value.get("schema")
-    if found != version:
+    if type(found) is not int or found not in versions:
+        readable = ", ".join(map(str, versions))
         raise ValueError(
-            f"{path} has {kind} schema {_show(found)}, this rankbench reads {version}"
+            f"{path} has {kind} schema {_show(found)}, this rankbench reads {readable}"
         )
     try:
         _checker(kind)(value)

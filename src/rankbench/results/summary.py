@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rankbench.cell import Cell
 from rankbench.record import Layout
-from rankbench.results.load import Results, Row, load
+from rankbench.results.load import WORDS, Results, Row, load
 from rankbench.results.measures import Measures, measure
 from rankbench.results.statistics import Estimate, median, ratio_of_medians
 
@@ -76,13 +76,17 @@ class Found:
     summaries: Sequence[Summary]
 
 
-def read(layout: Layout) -> Found:
+def read(layout: Layout, *, words: int = WORDS) -> Found:
     """Read plan and records, measure the launches, and compare the rows.
+
+    Args:
+        layout: the result directory.
+        words: version of the words of reasons.
 
     Raises:
         ValueError: the plan, a record or its steps are damaged; the message names it.
     """
-    results = load(layout)
+    results = load(layout, words=words)
     return Found(results, summarise(results))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,7 +94,12 @@ class Told:
     beside: Mapping[str, tuple[Section | None, pd.DataFrame]]
 
 
-def build(layout: Layout, found: Found | None = None) -> None:
+def build(
+    layout: Layout,
+    found: Found | None = None,
+    *,
+    only: Collection[str] | None = None,
+) -> None:
     """Write tables: functions of plan and records alone.
 
     table.csv, .md, .html and .tex; where there is anything to tell also bounds,
@@ -104,13 +109,14 @@ def build(layout: Layout, found: Found | None = None) -> None:
     Args:
         layout: the result directory.
         found: what was read of it, if it was.
+        only: the sections beside the table; None for all.
 
     Raises:
         ValueError: the plan, a record or its steps are damaged; the message names it.
     """
     found = found or read(layout)
     results, summaries = found.results, found.summaries
-    told = tell(layout, found)
+    told = tell(layout, found, only=only)
     title, rows = results.experiment, show_rows(summaries)
     notes = collect_notes(summaries)
     texts = {
@@ -125,8 +131,13 @@ def build(layout: Layout, found: Found | None = None) -> None:
         _write_beside(layout, title, name, section, frame)
 
 
-def tell(layout: Layout, found: Found) -> Told:
+def tell(layout: Layout, found: Found, *, only: Collection[str] | None = None) -> Told:
     """Everything but the rows of the table.
+
+    Args:
+        layout: the result directory.
+        found: what was read of it.
+        only: the sections that are wanted; None for all.
 
     Raises:
         ValueError: a record is damaged; the message names it.
@@ -140,45 +151,51 @@ def tell(layout: Layout, found: Found) -> Told:
     setup = environment.find_environment(summaries)
     profiled = profiles.load_profiles(layout, found.results.rows)
     scattered = variance.make_frame(summaries)
-    told = [
-        asked := reports.show(summaries),
-        why := bounds.show(bound),
-        swept := collectives.show(sweeps),
-        spread := variance.show(scattered),
-        training := epochs.show(summaries),
-        waiting := loading.show(summaries),
-        ratios := intensity.show(models, has_plot=bool(find_models(models, summaries))),
-        show_usage(found.results.rows),
-        timed := ddp_timers.show(timers),
-        bubbles := pipeline.show(
+    told = {
+        "reports": reports.show(summaries),
+        "bounds": bounds.show(bound),
+        "collectives": collectives.show(sweeps),
+        "variance": variance.show(scattered),
+        "epochs": epochs.show(summaries),
+        "loading": loading.show(summaries),
+        "models": intensity.show(models, has_plot=bool(find_models(models, summaries))),
+        "utilisation": show_usage(found.results.rows),
+        "ddp-timers": ddp_timers.show(timers),
+        "pipeline": pipeline.show(
             pipelines, has_plot=bool(find_microbatches(summaries))
         ),
-        profiles.show(profiled),
-        known_setup := environment.show(setup),
-    ]
-    known = published.show(study, summaries) if study else None
-    beside = {
-        "bounds": (why, bounds.make_frame(bound)),
-        "collectives": (swept, collectives.make_frame(sweeps)),
-        "ddp-timers": (timed, timers),
-        "environment": (known_setup, environment.make_frame(setup)),
-        "epochs": (training, epochs.make_frame(summaries)),
-        "loading": (waiting, loading.make_frame(summaries)),
-        "models": (ratios, intensity.make_frame(models)),
-        "pipeline": (bubbles, pipeline.make_frame(pipelines)),
-        "profiles": (
-            profiles.show_operators(profiled),
-            profiles.make_frame(profiled),
-        ),
-        "reports": (asked, reports.make_frame(summaries)),
-        "published": (
-            known,
-            published.make_frame(study, summaries) if study else pd.DataFrame(),
-        ),
-        "variance": (spread, scattered),
+        "profiles": profiles.show(profiled),
+        "environment": environment.show(setup),
     }
-    sections = [section for section in told if section]
-    return Told([known] if known else [], sections, beside)
+    known = published.show(study, summaries) if study else None
+    frames = {
+        "bounds": bounds.make_frame(bound),
+        "collectives": collectives.make_frame(sweeps),
+        "ddp-timers": timers,
+        "environment": environment.make_frame(setup),
+        "epochs": epochs.make_frame(summaries),
+        "loading": loading.make_frame(summaries),
+        "models": intensity.make_frame(models),
+        "pipeline": pipeline.make_frame(pipelines),
+        "profiles": profiles.make_frame(profiled),
+        "reports": reports.make_frame(summaries),
+        "published": (
+            published.make_frame(study, summaries) if study else pd.DataFrame()
+        ),
+        "variance": scattered,
+    }
+    # Their files have another section than the pages.
+    own = {"profiles": profiles.show_operators(profiled), "published": known}
+    wanted = {*told, *frames} if only is None else set(only)
+    return Told(
+        page=[known] if known and "published" in wanted else [],
+        sections=[one for name, one in told.items() if one and name in wanted],
+        beside={
+            name: (own[name] if name in own else told[name], frame)
+            for name, frame in frames.items()
+            if name in wanted
+        },
+    )
 
 
 def _write_beside(

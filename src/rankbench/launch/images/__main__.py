@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from rankbench.assets import find_asset
+from rankbench.failures import IMAGE, Wanted, clear_failure, note_failure
 from rankbench.launch.images.build import make_image
 from rankbench.launch.images.store import (
     Image,
@@ -47,13 +48,22 @@ def main() -> int:
 
 def build(image: Image, arguments: argparse.Namespace) -> None:
     """Build or take an image that is not there as it is wanted."""
-    make_image(
-        image,
-        mirror=arguments.mirror,
-        log_path=arguments.log or image.sidecar.with_suffix(".log"),
-        tell=_tell,
-        force=arguments.force,
-    )
+    log = arguments.log or image.sidecar.with_suffix(".log")
+    wanted = Wanted(IMAGE, image.name)
+    try:
+        make_image(
+            image,
+            mirror=arguments.mirror,
+            log_path=log,
+            tell=_tell,
+            force=arguments.force,
+        )
+    except (ValueError, OSError) as error:
+        # The message names image and log itself.
+        said = str(error).removeprefix(f"image {image.name}: ")
+        note_failure(wanted, said.removesuffix(f"\n  log: {log}"), log)
+        raise
+    clear_failure(wanted)
 
 
 def test(image: Image, arguments: argparse.Namespace) -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from rankbench.failures import DATA, Wanted, clear_failure, note_failure
 from rankbench.rank.data import DataError, _files, find, path
 
 
@@ -48,12 +49,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("name", metavar="NAME", help="the data set")
     parser.add_argument("--root", type=Path, required=True, help="folder to write to")
+    parser.add_argument("--log", default="-", help="where what it says is kept")
     arguments = parser.parse_args(argv)
+    wanted = Wanted(DATA, arguments.name)
     try:
         target = prepare(arguments.name, arguments.root)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
+        note_failure(wanted, str(error), arguments.log)
         return 2
+    clear_failure(wanted)
     print(target or f"{arguments.name} needs no file")
     return 0
 

@@ -50,7 +50,8 @@ class Strategy(ABC):
         needs: what the plan must know, by the names and with the defaults that
             STRATEGY_DEFAULTS of matrix/catalog.py explains.
         options: option -> JSON schema with a default.
-        approximate: option -> values that change the arithmetic on purpose.
+        approximate: option -> values that change the arithmetic on purpose; "not
+            default" stands for all values but the default.
         exact_dtype: in which the gate compares it with a single process.
         conditions: where fields and options of a cell are as ``if`` says, they must be
             as ``then`` says (JSON schemas by key); ``else`` is why the cell cannot run.
@@ -63,7 +64,7 @@ class Strategy(ABC):
 
     needs: ClassVar[dict[str, Any]]
     options: ClassVar[dict[str, dict[str, Any]]] = {}
-    approximate: ClassVar[dict[str, list[Any]]] = {}
+    approximate: ClassVar[dict[str, list[Any] | str]] = {}
     conditions: ClassVar[list[dict[str, Any]]] = []
     phases: ClassVar[list[str]]
     operations: ClassVar[dict[str, float | None]] = {}

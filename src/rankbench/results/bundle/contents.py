@@ -10,7 +10,7 @@ from rankbench.assets import find_asset
 from rankbench.record import (
     GATE,
     PROFILE,
-    RECORD_VERSION,
+    READABLE_RECORDS,
     Layout,
     Record,
     numbered,
@@ -32,7 +32,7 @@ def read_records(layout: Layout, cells: Sequence[str]) -> list[Record]:
         ValueError: one is damaged; the message names it.
     """
     return [
-        read_checked(place / "record.json", "record", version=RECORD_VERSION)
+        read_checked(place / "record.json", "record", versions=READABLE_RECORDS)
         for cell in cells
         for place in find_launches(layout, cell)
     ]
@@ -92,7 +92,7 @@ def find_experiment(layout: Layout, plan: Any) -> Path:
             return path
     raise ValueError(
         f"{named} is not the file that {layout.plan} was made of: it was changed or "
-        "moved; bring it back, or run snakemake to plan and measure anew"
+        "moved; bring it back, or plan and measure anew by rankbench run"
     )
 
 

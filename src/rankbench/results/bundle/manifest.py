@@ -15,6 +15,7 @@ from rankbench.results.bundle.finding import Finding
 
 MANIFEST = "manifest.json"
 MANIFEST_VERSION = 1
+READABLE_MANIFESTS = (1,)
 
 
 def list_files(root: Path) -> tuple[list[str], list[Finding]]:
@@ -100,10 +101,10 @@ def _compare(path: Path, listed: Any) -> str | None:
 def _read(path: Path) -> dict[str, Any]:
     value = read_json(path)
     version = value.get("schema") if isinstance(value, dict) else None
-    if version != MANIFEST_VERSION:
+    if type(version) is not int or version not in READABLE_MANIFESTS:
+        readable = ", ".join(map(str, READABLE_MANIFESTS))
         raise ValueError(
-            f"has manifest schema {version!r:.20}, this rankbench reads "
-            f"{MANIFEST_VERSION}"
+            f"has manifest schema {version!r:.20}, this rankbench reads {readable}"
         )
     files = value.get("files")
     if not isinstance(files, dict) or value.keys() != {"schema", "files"}:

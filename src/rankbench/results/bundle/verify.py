@@ -7,28 +7,28 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rankbench.failures import find_failures
 from rankbench.record import Layout, Record, read_json
 from rankbench.results import plots, summary, table
 from rankbench.results.bundle import contents
-from rankbench.results.bundle.about import ABOUT, describe
+from rankbench.results.bundle.about import ABOUT, ALWAYS, describe
 from rankbench.results.bundle.archive import Damaged, find_foreign, unpack
-from rankbench.results.bundle.differences import find_differences
-from rankbench.results.bundle.finding import Finding
+from rankbench.results.bundle.finding import Finding, Verification
+from rankbench.results.bundle.listing import LISTING, Listed, assign, read_listing
 from rankbench.results.bundle.manifest import (
     MANIFEST,
     check_manifest,
     hash_file,
     list_files,
 )
-from rankbench.results.load import PLAN_VERSION
+from rankbench.results.bundle.sections import check_sections
+from rankbench.results.load import READABLE_PLANS, WORDS
 from rankbench.results.schema import read_checked
-
-# A picture is the drawing of a csv file of the same name: that one is compared.
-_PICTURES = (".svg", ".png")
+from rankbench.results.versions import SECTIONS
 
 
-def verify_bundle(path: Path) -> list[Finding]:
-    """Everything that is wrong with a bundle, an archive or a folder; [] if nothing is.
+def verify_bundle(path: Path) -> Verification:
+    """Everything that is wrong with a bundle, an archive or a folder.
 
     Nothing that it holds is executed, and nothing is written but in a temporary folder.
 
@@ -47,69 +47,72 @@ def verify_bundle(path: Path) -> list[Finding]:
             unpack(path, root)
         except Damaged as error:
             said = str(error).removeprefix(str(path)).removeprefix(":")
-            return [Finding(path.name, said.strip())]
+            return Verification([Finding(path.name, said.strip())])
         if not (root / MANIFEST).is_file():
-            return [Finding(MANIFEST, "is missing")]
-        findings = _verify_folder(root)
+            return Verification([Finding(MANIFEST, "is missing")])
+        verified = _verify_folder(root)
         names, _ = list_files(root)
-        if not findings and (member := find_foreign(path, root, names)):
+        if not verified.findings and (member := find_foreign(path, root, names)):
             said = "the archive has other bytes here than rankbench writes"
-            findings.append(Finding(path.name, said, f"at {member}"))
-        return findings
+            verified.files.append(Finding(path.name, said, f"at {member}"))
+        return verified
 
 
-def _verify_folder(root: Path) -> list[Finding]:
+def _verify_folder(root: Path) -> Verification:
     if odd := list_files(root)[1]:
-        return odd  # a link may lead anywhere: nothing is read
-    findings = check_manifest(root)
+        return Verification(odd)  # a link may lead anywhere: nothing is read
+    found = Verification(check_manifest(root))
     with tempfile.TemporaryDirectory(prefix="rankbench-verify-") as place:
         anew = Path(place) / "bundle"
         try:
-            for finding in _recompute(root, anew):
-                findings.append(finding)
+            _rederive(root, anew, found)
         except ValueError as error:
-            findings.append(_locate(str(error), root, anew))
-    return findings
+            found.files.append(_locate(str(error), root, anew))
+    return found
 
 
-def _recompute(root: Path, anew: Path) -> Iterator[Finding]:
+def _rederive(root: Path, anew: Path, into: Verification) -> None:
     """Make everything anew that follows from plan and records, and compare.
+
+    Args:
+        root: the bundle.
+        anew: a new folder for what is made.
+        into: gets what is found.
 
     Raises:
         ValueError: the plan, a record or its steps are damaged; the message names it.
     """
     if not (root / "plan.json").is_file():
         return  # the manifest has told of it
-    plan = read_checked(root / "plan.json", "plan", version=PLAN_VERSION)
+    listed = read_listing(root)
+    plan = read_checked(root / "plan.json", "plan", versions=READABLE_PLANS)
     cells = [cell["id"] for cell in plan["cells"]]
     raw = _copy_raw(root, anew, plan, cells)
-    found = summary.read(Layout(anew))
-    table.build(Layout(anew), found)
-    plots.write_data(Layout(anew), found)
-    published = set(list_files(root)[0]) - raw
-    made = set(list_files(anew)[0]) - raw
-    drawn = {
-        name.removesuffix(".csv") + suffix
-        for name in made
-        if name.startswith("plots/")
-        for suffix in _PICTURES
-    }
-    for name in sorted((made | drawn) - published):
-        yield Finding(name, "is missing: it follows from the records")
-    for name in sorted(published - made - drawn):
-        yield Finding(name, "is no part of a bundle, or of nothing that was measured")
-    for name in sorted(made & published):
-        yield from find_differences(
-            name, (root / name).read_bytes(), (anew / name).read_bytes()
-        )
-    yield from _check_about(root, plan, cells)
+    _make(Layout(anew), listed)
+    published, rest = assign(set(list_files(root)[0]) - raw, listed)
+    made, _ = assign(set(list_files(anew)[0]) - raw, listed)
+    into.unlisted += [name for name in SECTIONS if name not in listed]
+    into.sections += check_sections(root, anew, listed, published, made)
+    for name in sorted(rest):
+        said = "is no part of a bundle, or of nothing that was measured"
+        into.files.append(Finding(name, said))
+    into.files += _check_about(root, plan, cells)
+
+
+def _make(layout: Layout, listed: dict[str, Listed]) -> None:
+    """Tables with the listed sections alone, and the data of all plots."""
+    # A bundle that does not list the table has none of its words either.
+    words = listed["table"].numbers if "table" in listed else WORDS
+    found = summary.read(layout, words=words)
+    table.build(layout, found, only=listed)
+    plots.write_data(layout, found)
 
 
 def _copy_raw(root: Path, anew: Path, plan: Record, cells: Sequence[str]) -> set[str]:
     """Copy what was measured; names of all that follows from nothing else."""
     layout = Layout(root)
     records = contents.read_records(layout, cells)
-    paths = [*contents.find_measured(layout, cells)]
+    paths = [*contents.find_measured(layout, cells), *find_failures(layout, plan)]
     for path in paths:
         target = anew / path.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -118,7 +121,7 @@ def _copy_raw(root: Path, anew: Path, plan: Record, cells: Sequence[str]) -> set
     names = {path.relative_to(root).as_posix() for path in paths}
     names |= {f"{contents.IMAGES}{name}.json" for name in plan["images"]}
     names.add(layout.experiment.name)
-    return names | {contents.CITATION, ABOUT, MANIFEST}
+    return names | {contents.CITATION, ABOUT, LISTING, MANIFEST}
 
 
 def _check_about(root: Path, plan: Record, cells: Sequence[str]) -> Iterator[Finding]:
@@ -132,7 +135,8 @@ def _check_about(root: Path, plan: Record, cells: Sequence[str]) -> Iterator[Fin
         yield Finding(ABOUT, "is damaged: not a JSON object")
         return
     for key, value in describe(layout, cells).items():
-        if about.get(key) != value:
+        # A key that came later is not in an older bundle.
+        if (key in about or key in ALWAYS) and about.get(key) != value:
             yield Finding(ABOUT, "does not follow from plan and records", key)
     wanted = plan["experiment"].get("sha256")
     if not about.get("anonymised") and wanted != hash_file(layout.experiment):

@@ -7,15 +7,17 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from rankbench.failures import find_failures
 from rankbench.record import Layout, Record
 from rankbench.results import plots, summary, table
 from rankbench.results.bundle import contents
 from rankbench.results.bundle.about import write_about
 from rankbench.results.bundle.archive import SUFFIX, pack
 from rankbench.results.bundle.disguise import Disguise
+from rankbench.results.bundle.listing import write_listing
 from rankbench.results.bundle.manifest import MANIFEST, list_files, write_manifest
 from rankbench.results.bundle.names import collect_names
-from rankbench.results.load import PLAN_VERSION
+from rankbench.results.load import READABLE_PLANS
 from rankbench.results.schema import read_checked
 
 
@@ -44,6 +46,7 @@ def write_bundle(layout: Layout, out: Path, *, anonymise: bool) -> None:
         found = summary.read(Layout(root))
         table.build(Layout(root), found)
         plots.build(Layout(root), found)
+        write_listing(root)
         write_manifest(root)
         names, _ = list_files(root)
         if as_folder:
@@ -56,7 +59,7 @@ def _collect(layout: Layout, root: Path, *, anonymise: bool) -> None:
     """What is no function of anything else."""
     if not layout.plan.exists():
         raise ValueError(f"{layout.plan} is missing: no experiment was run here")
-    plan = read_checked(layout.plan, "plan", version=PLAN_VERSION)
+    plan = read_checked(layout.plan, "plan", versions=READABLE_PLANS)
     cells = [cell["id"] for cell in plan["cells"]]
     records = contents.read_records(layout, cells)
     disguise = Disguise(collect_names(layout), set(cells)) if anonymise else None
@@ -77,7 +80,8 @@ def _find(
 ) -> Iterator[tuple[str, Path]]:
     """Name in the bundle, and file; in an order that does not depend on the disk."""
     yield layout.experiment.name, contents.find_experiment(layout, plan)
-    for path in contents.find_measured(layout, cells):
+    measured = contents.find_measured(layout, cells)
+    for path in (*measured, *find_failures(layout, plan)):
         yield path.relative_to(layout.root).as_posix(), path
     for path in contents.find_definitions(layout, records):
         yield path.relative_to(layout.root).as_posix(), path

@@ -1,0 +1,93 @@
+"""The list of a bundle's sections with their versions: sections.json."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from rankbench.record import read_json, write_json
+from rankbench.results.versions import SECTIONS, UNLISTED
+
+LISTING = "sections.json"
+LISTING_VERSION = 1
+
+# Whatever a section is, it has no other files.
+SUFFIXES = (".csv", ".md", ".tex", ".html", ".svg", ".png")
+
+_NAME = re.compile(r"(plots/)?[a-z0-9]+([-_][a-z0-9]+)*")
+
+
+class Listed(NamedTuple):
+    """Versions of a section, as a bundle lists them."""
+
+    numbers: int
+    presentation: int
+
+
+def write_listing(root: Path) -> None:
+    """List the sections of this rankbench, also those that have nothing to show."""
+    sections = {
+        name: {"numbers": one.numbers, "presentation": one.presentation}
+        for name, one in SECTIONS.items()
+    }
+    write_json(root / LISTING, {"schema": LISTING_VERSION, "sections": sections})
+
+
+def read_listing(root: Path) -> dict[str, Listed]:
+    """Name of each section of a bundle, and its versions.
+
+    Raises:
+        ValueError: the list is damaged or of another version; the message names it.
+    """
+    path = root / LISTING
+    if not path.is_file():
+        return dict.fromkeys(UNLISTED, Listed(1, 1))
+    value = read_json(path)
+    version = value.get("schema") if isinstance(value, dict) else None
+    if version != LISTING_VERSION:
+        raise ValueError(
+            f"{path} has sections schema {version!r:.20}, this rankbench reads "
+            f"{LISTING_VERSION}"
+        )
+    sections = value.get("sections")
+    if not isinstance(sections, dict) or value.keys() != {"schema", "sections"}:
+        raise ValueError(f"{path} is damaged: expected the keys schema and sections")
+    return {name: _read(path, name, one) for name, one in sections.items()}
+
+
+def _read(path: Path, name: str, value: Any) -> Listed:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{path} is damaged: {name!r:.60} is no name of a section")
+    if not isinstance(value, dict) or value.keys() != {"numbers", "presentation"}:
+        said = "expected the keys numbers and presentation"
+        raise ValueError(f"{path} is damaged: {name}: {said}")
+    for key, one in value.items():
+        if type(one) is not int or one < 1:
+            said = f"expected a version such as 1, found {one!r:.20}"
+            raise ValueError(f"{path} is damaged: {name}: {key}: {said}")
+    return Listed(**value)
+
+
+def assign(
+    files: Iterable[str], sections: Mapping[str, Any]
+) -> tuple[dict[str, set[str]], set[str]]:
+    """Files of each of these sections; and files that belong to none of them."""
+    found: dict[str, set[str]] = {name: set() for name in sections}
+    rest: set[str] = set()
+    for file in files:
+        owner = _find_owner(file, sections)
+        (rest if owner is None else found[owner]).add(file)
+    return found, rest
+
+
+def _find_owner(file: str, sections: Mapping[str, Any]) -> str | None:
+    """NAME.csv belongs to NAME, and so does NAME-of-a-cell.csv."""
+    for suffix in SUFFIXES:
+        stem = file.removesuffix(suffix)
+        if stem != file:
+            owners = [n for n in sections if stem == n or stem.startswith(f"{n}-")]
+            if PurePosixPath(stem).parent.as_posix() in (".", "plots"):
+                return max(owners, key=len, default=None)
+    return None

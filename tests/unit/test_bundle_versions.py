@@ -1,0 +1,347 @@
+"""Bundles of other versions of rankbench: what can be checked, and what is said."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from rankbench.cli import main
+from rankbench.record import PLOTS, Layout
+from rankbench.results import bounds, table, variance
+from rankbench.results.bundle import unpack, verify_bundle, write_bundle
+from rankbench.results.bundle.finding import Section
+from rankbench.results.bundle.listing import assign
+from rankbench.results.plots import SOMETIMES
+from rankbench.results.summary import read
+from rankbench.results.versions import SECTIONS, UNLISTED, Versions
+from unit.test_bundle import seal, write_results
+
+pytestmark = pytest.mark.unit
+
+OLD = Path(__file__).resolve().parents[1] / "bundles/quickstart-2026-11.tar.zst"
+
+
+@pytest.fixture(scope="module")
+def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle that lists no sections, as a folder."""
+    folder = tmp_path_factory.mktemp("frozen")
+    unpack(OLD, folder)
+    return folder
+
+
+@pytest.fixture
+def bundle(frozen: Path, tmp_path: Path) -> Path:
+    """A copy to spoil."""
+    return shutil.copytree(frozen, tmp_path / "bundle")
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Layout:
+    return write_results(tmp_path / "results")
+
+
+def section(bundle: Path, name: str) -> Section:
+    (found,) = (one for one in verify_bundle(bundle).sections if one.name == name)
+    return found
+
+
+def change_digit(path: Path) -> None:
+    """Another last digit in the first row."""
+    lines = path.read_text().splitlines(keepends=True)
+    place = [match.start() for match in re.finditer(r"\d", lines[1])][-1]
+    digit = str((int(lines[1][place]) + 1) % 10)
+    lines[1] = lines[1][:place] + digit + lines[1][place + 1 :]
+    path.write_text("".join(lines))
+
+
+def plant(monkeypatch: pytest.MonkeyPatch, **versions: Any) -> None:
+    """Another method of `bounds`: other numbers, another column, another text."""
+    make, show = bounds.make_frame, bounds.show
+
+    def make_anew(found: Any) -> pd.DataFrame:
+        frame = make(found)
+        numbers = frame.select_dtypes("number").columns
+        return frame.assign(**{name: frame[name] * 2 for name in numbers}, new="new")
+
+    def show_anew(found: Any) -> Any:
+        shown = show(found)
+        return shown and dataclasses.replace(shown, about="by another method")
+
+    monkeypatch.setattr(bounds, "make_frame", make_anew)
+    monkeypatch.setattr(bounds, "show", show_anew)
+    monkeypatch.setitem(SECTIONS, "bounds", Versions(**versions))
+
+
+# --- the registry ---------------------------------------------------------------------
+
+
+def test_every_section_has_its_versions(results: Layout) -> None:
+    told = table.tell(results, read(results))
+    plots = {f"plots/{name}" for name in (*PLOTS, *SOMETIMES, "profile")}
+    assert {"table", "utilisation", *told.beside, *plots} == set(SECTIONS)
+
+
+def test_every_file_that_follows_belongs_to_a_section(
+    results: Layout, tmp_path: Path
+) -> None:
+    write_bundle(results, tmp_path / "bundle", anonymise=False)
+    names = [
+        path.relative_to(tmp_path / "bundle").as_posix()
+        for path in (tmp_path / "bundle").glob("plots/*")
+    ]
+    names += [path.name for path in (tmp_path / "bundle").glob("*.csv")]
+    found, rest = assign(names, SECTIONS)
+    assert rest == set()
+    assert len(found["plots/profile"]) == 3
+    listed = json.loads((tmp_path / "bundle/sections.json").read_text())["sections"]
+    assert listed["table"] == {
+        "numbers": SECTIONS["table"].numbers,
+        "presentation": SECTIONS["table"].presentation,
+    }
+    assert listed.keys() == SECTIONS.keys()
+
+
+@pytest.mark.parametrize("name", ["plots/profilex.csv", "evil.html", "a/table.csv"])
+def test_other_files_belong_to_none(name: str) -> None:
+    assert assign([name], SECTIONS)[1] == {name}
+
+
+# --- an older bundle, which lists nothing ---------------------------------------------
+
+
+def test_an_older_bundle_is_version_1_of_all(frozen: Path) -> None:
+    found = verify_bundle(frozen)
+    assert found.findings == []
+    assert found.rederived == len(found.sections) == 18
+    assert [one.notes for one in found.sections if one.notes] == []
+    assert found.unlisted == sorted(set(SECTIONS) - set(UNLISTED))
+
+
+def test_a_digit_in_every_csv_is_found_and_named(bundle: Path) -> None:
+    names = {path.relative_to(bundle).as_posix() for path in bundle.rglob("*.csv")}
+    assert len(names) == 18
+    for name in names:
+        change_digit(bundle / name)
+    seal(bundle)
+    found = {one.file: one.where for one in verify_bundle(bundle).findings}
+    assert found.keys() == names
+    assert [where for where in found.values() if "row 2 of" not in where] == []
+
+
+# --- a section of another method ------------------------------------------------------
+
+
+def test_another_method_is_named_and_not_compared(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, numbers=2)
+    found = verify_bundle(bundle)
+    assert found.findings == []
+    assert (found.rederived, len(found.sections)) == (17, 18)
+    notes = {one.name: one.notes for one in found.sections if one.notes}
+    assert notes == {
+        "bounds": [
+            "not re-derived: method 1, this is 2",
+            "presentation not compared",
+        ],
+        "table": [
+            "table.html not compared: it may show bounds",
+            "table.md not compared: it may show bounds",
+        ],
+    }
+
+
+def test_without_a_new_version_it_is_a_difference(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    files = {finding.file for finding in verify_bundle(bundle).findings}
+    assert files == {f"bounds.{s}" for s in ("csv", "md", "tex")} | {
+        "table.md",
+        "table.html",
+    }
+
+
+def test_columns_that_kept_their_meaning_are_compared(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch, numbers=2, kept={1: ("cell", "bound")})
+    # What has another meaning today may be anything.
+    change_digit(bundle / "bounds.csv")
+    checked = section(bundle, "bounds")
+    assert (checked.rederived, checked.findings) == (False, [])
+    assert checked.notes[0] == (
+        "not re-derived: method 1, this is 2; compared in the columns cell, bound"
+    )
+    path = bundle / "bounds.csv"
+    path.write_text(path.read_text().replace(",compute,", ",launch,"))
+    (finding,) = section(bundle, "bounds").findings
+    assert str(finding) == (
+        "bounds.csv, row 2 of ddp.gloo.1x2.convnet.digits, column bound: "
+        "published 'launch', made anew 'compute'"
+    )
+
+
+def test_an_appended_column_leaves_the_others_rederived(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    header = (bundle / "variance.csv").read_text().splitlines()[0].split(",")
+    make = variance.make_frame
+    monkeypatch.setattr(
+        variance, "make_frame", lambda found: make(found).assign(new="new")
+    )
+    monkeypatch.setitem(
+        SECTIONS, "variance", Versions(numbers=2, kept={1: tuple(header)})
+    )
+    checked = section(bundle, "variance")
+    assert (checked.rederived, checked.findings) == (True, [])
+    assert checked.notes[0] == "method 1, this is 2: compared in all its columns"
+    change_digit(bundle / "variance.csv")
+    assert section(bundle, "variance").findings
+
+
+def test_a_kept_column_that_was_cut_out_is_found(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SECTIONS, "epochs", Versions(numbers=2, kept={1: ("cell",)}))
+    path = bundle / "epochs.csv"
+    pd.read_csv(path).drop(columns="cell").to_csv(path, index=False)
+    (finding,) = section(bundle, "epochs").findings
+    assert "lacks columns of its method: cell" in str(finding)
+
+
+def test_another_presentation_is_said_and_its_numbers_are_compared(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SECTIONS, "epochs", Versions(presentation=2))
+    (bundle / "epochs.md").write_text("as an older rankbench shows it")
+    checked = section(bundle, "epochs")
+    assert (checked.rederived, checked.findings) == (True, [])
+    assert checked.notes == ["presentation not compared: version 1, this is 2"]
+    change_digit(bundle / "epochs.csv")
+    assert {one.file for one in section(bundle, "epochs").findings} == {"epochs.csv"}
+
+
+def test_a_method_that_can_still_be_followed_is(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SECTIONS, "epochs", Versions(numbers=3, still=(1, 2)))
+    assert section(bundle, "epochs") == Section("epochs", True, [], [])
+
+
+# --- sections of one side alone -------------------------------------------------------
+
+
+def write_listing(bundle: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    value = {
+        "schema": 1,
+        "sections": {name: {"numbers": 1, "presentation": 1} for name in UNLISTED},
+    }
+    change(value)
+    (bundle / "sections.json").write_text(json.dumps(value))
+    seal(bundle)
+
+
+def test_a_section_that_this_rankbench_does_not_know(bundle: Path) -> None:
+    (bundle / "energy.csv").write_text("cell,joules\n")
+    (bundle / "plots/energy.svg").write_text("<svg/>")
+    new = {"numbers": 1, "presentation": 1}
+    write_listing(
+        bundle,
+        lambda v: v["sections"].update({"energy": new, "plots/energy": new, "e": new}),
+    )
+    found = verify_bundle(bundle)
+    assert found.findings == []
+    assert (found.rederived, len(found.sections)) == (18, 20)
+    assert section(bundle, "energy").notes == [
+        "not re-derived: this rankbench has no such section"
+    ]
+    # What belongs to no section is still no part of a bundle.
+    (bundle / "energy.js").write_text("")
+    seal(bundle)
+    assert [one.file for one in verify_bundle(bundle).findings] == ["energy.js"]
+
+
+def test_a_section_that_the_bundle_does_not_list_is_not_missing(
+    results: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as older:
+        older.delitem(SECTIONS, "variance")
+        older.setattr(variance, "show", lambda frame: None)
+        write_bundle(results, tmp_path / "older", anonymise=False)
+    found = verify_bundle(tmp_path / "older")
+    assert not (tmp_path / "older/variance.csv").exists()
+    assert found.findings == []
+    assert found.rederived == len(found.sections)
+    assert found.unlisted == ["variance"]
+
+
+def test_a_section_that_the_bundle_lists_must_be_there(
+    results: Layout, tmp_path: Path
+) -> None:
+    write_bundle(results, tmp_path / "bundle", anonymise=False)
+    (tmp_path / "bundle/variance.csv").unlink()
+    seal(tmp_path / "bundle")
+    (finding,) = verify_bundle(tmp_path / "bundle").findings
+    assert str(finding) == "variance.csv: is missing: it follows from the records"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda v: v.update(schema=2), "has sections schema 2, this rankbench reads 1"),
+        (lambda v: v.update(extra=1), "expected the keys schema and sections"),
+        (lambda v: v["sections"].update({"../x": {}}), "is no name of a section"),
+        (lambda v: v["sections"].update(table={}), "table: expected the keys numbers"),
+        (
+            lambda v: v["sections"]["table"].update(numbers=True),
+            "table: numbers: expected a version such as 1, found True",
+        ),
+        (
+            lambda v: v["sections"]["table"].update(presentation=0),
+            "table: presentation: expected a version such as 1, found 0",
+        ),
+    ],
+)
+def test_a_damaged_list_is_named(
+    bundle: Path, change: Callable[[dict[str, Any]], Any], said: str
+) -> None:
+    write_listing(bundle, change)
+    (finding,) = verify_bundle(bundle).findings
+    assert finding.file == "sections.json"
+    assert said in finding.what
+
+
+# --- the command ----------------------------------------------------------------------
+
+
+def test_the_verdict_counts_what_was_rederived(
+    bundle: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", str(bundle), "--strict"]) == 0
+    assert capsys.readouterr().out.endswith(
+        ": verified: 18 of 18 sections re-derived\n"
+    )
+    plant(monkeypatch, numbers=2)
+    assert main(["verify", str(bundle)]) == 0
+    said = capsys.readouterr().out
+    assert "bounds: not re-derived: method 1, this is 2\n" in said
+    assert said.endswith(": verified: 17 of 18 sections re-derived\n")
+    assert main(["verify", str(bundle), "--strict"]) == 1
+    said = capsys.readouterr().out
+    assert said.endswith(": not verified (--strict): 17 of 18 sections re-derived\n")
+    assert main(["verify", str(bundle), "--strict", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert (told["verified"], told["sections_rederived"]) == (False, 17)
+    assert len(told["sections"]) == 18
+    (lacking,) = (one for one in told["sections"] if not one["rederived"])
+    assert lacking["name"] == "bounds"
+    assert lacking["notes"][0] == "not re-derived: method 1, this is 2"

@@ -1,0 +1,212 @@
+"""Cells whose image or data could not be made: the cause, wherever one looks."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from factories import read_plan_of
+from rankbench.cli import main
+from rankbench.failures import (
+    DATA,
+    IMAGE,
+    PLAN_VARIABLE,
+    Wanted,
+    clear_failure,
+    explain_failures,
+    note_failure,
+)
+from rankbench.launch.images import __main__ as images
+from rankbench.launch.requests import ensure_request
+from rankbench.rank.data.prepare import main as prepare
+from rankbench.record import Layout
+from rankbench.results import plots, summary, table
+from rankbench.results.bundle import verify_bundle, write_bundle
+from rankbench.results.load import load
+from rankbench.status import find_state
+from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
+from unit.test_bundle import seal
+
+pytestmark = pytest.mark.unit
+
+GLOO, DIGITS = Wanted(IMAGE, "gloo-cpu"), Wanted(DATA, "digits")
+SAID = (
+    "image gloo-cpu could not be built: fetch failed after 2 s: no such wheel; "
+    "log: logs/images/gloo-cpu.log"
+)
+IMAGES = {"gloo-cpu": {"sidecar": "gone.json", "sha256": None, "recipe": "r"}}
+
+
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    """A run of three cells, one of which runs in an image; one is measured."""
+    ddp = plan_cell(make_cell("ddp", "1x2")) | {"image": "gloo-cpu"}
+    cells = [plan_cell(make_cell("single")), ddp, plan_cell(make_cell("ddp", "1x1"))]
+    layout = write_plan(tmp_path / "results", cells, images=IMAGES)
+    write_launches(layout, cells[0])
+    monkeypatch.setenv(PLAN_VARIABLE, str(layout.plan))
+    return layout
+
+
+def fail(wanted: Wanted = GLOO) -> None:
+    reason = "fetch failed after 2 s:\n  no such wheel"
+    note_failure(wanted, reason, f"logs/images/{wanted.name}.log")
+
+
+def reasons(layout: Layout, **words: int) -> list[str | None]:
+    return [row.reason for row in load(layout, **words).rows]
+
+
+def test_a_row_says_why_its_image_is_not_there(layout: Layout) -> None:
+    assert reasons(layout) == [None, *["not measured yet: rankbench run"] * 2]
+    fail()
+    assert reasons(layout) == [None, SAID, "not measured yet: rankbench run"]
+    clear_failure(GLOO)
+    assert reasons(layout) == [None, *["not measured yet: rankbench run"] * 2]
+
+
+def test_a_row_says_why_its_data_are_not_there(layout: Layout) -> None:
+    fail()
+    note_failure(DIGITS, "no such file", "logs/prepare/digits.log")
+    data = "data digits could not be prepared: no such file; log: "
+    data += "logs/prepare/digits.log"
+    assert reasons(layout) == [None, f"{SAID}; {data}", data]
+
+
+def test_where_launches_take_turns_all_cells_wait_for_all(layout: Layout) -> None:
+    plan = json.loads(layout.plan.read_text())
+    plan["experiment"]["interleave"] = True
+    layout.plan.write_text(json.dumps(plan))
+    fail()
+    assert reasons(layout) == [None, SAID, SAID]
+
+
+def test_without_a_run_nothing_is_written(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(PLAN_VARIABLE)
+    fail()
+    clear_failure(GLOO)
+    assert not (layout.root / "failures").exists()
+
+
+def test_the_status_says_it_before_and_after_it_was_asked_for(tmp_path: Path) -> None:
+    plan = read_plan_of(tmp_path, "name: x\nstrategy: single\ntopology: 1x1")
+    (cell,) = plan.cells.values()
+    layout = Layout(tmp_path / "results")
+    note_failure(DIGITS, "gone", "x.log", environ={PLAN_VARIABLE: str(layout.plan)})
+    said = "data digits could not be prepared: gone; log: x.log"
+    assert find_state(plan, layout, cell).reason == said
+    ensure_request(layout, cell.id, launches=2, cell_hash=cell.hash)
+    assert find_state(plan, layout, cell).reason == said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is damaged"),
+        ("[]", "has failure schema None, this rankbench reads 1"),
+        ('{"schema": 2}', "has failure schema 2, this rankbench reads 1"),
+        ('{"schema": 1, "reason": 3, "log": ""}', "expected the texts reason and log"),
+    ],
+)
+def test_a_damaged_file_is_named(
+    layout: Layout, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fail()
+    GLOO.file(layout).write_text(text)
+    assert main(["table", "--results", str(layout.root)]) == 2
+    error = capsys.readouterr().err
+    assert "failures/image.gloo-cpu.json" in error
+    assert said in error
+
+
+def test_names_that_lead_elsewhere_are_not_followed(layout: Layout) -> None:
+    wanted = Wanted(DATA, "/../../plan")
+    (layout.root / "failures/data.").mkdir(parents=True)
+    assert wanted.file(layout).is_file()
+    assert explain_failures(layout, [wanted]) is None
+
+
+# --- who writes it --------------------------------------------------------------------
+
+
+def test_an_image_that_cannot_be_built(
+    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "gloo.log"
+    fails = True
+
+    def make(image: Any, **_: Any) -> None:
+        if fails:
+            said = "fetch failed after 2 s:\n  no such wheel"
+            raise ValueError(f"image {image.name}: {said}\n  log: {log}")
+
+    monkeypatch.setattr(images, "make_image", make)
+    build = ["images", "build", "gloo-cpu", "--image-dir", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", [*build, "--log", str(log)])
+    monkeypatch.chdir(Path(__file__).resolve().parents[2])
+    assert images.main() == 1
+    assert reasons(layout)[1] == SAID.replace("logs/images/gloo-cpu.log", str(log))
+    fails = False
+    assert images.main() == 0
+    assert list((layout.root / "failures").iterdir()) == []
+
+
+def test_data_that_cannot_be_prepared(layout: Layout, tmp_path: Path) -> None:
+    (tmp_path / "raw").write_text("nothing can be downloaded into a file")
+    told = ["--root", str(tmp_path), "--log", "logs/prepare/mnist.log"]
+    assert prepare(["mnist", *told]) == 2
+    said = explain_failures(layout, [Wanted(DATA, "mnist")])
+    assert said is not None
+    assert said.startswith("data mnist could not be prepared: mnist cannot be prepared")
+    assert said.endswith("; log: logs/prepare/mnist.log")
+    (tmp_path / "raw").unlink()
+    assert prepare(["digits", *told]) == 0
+    assert explain_failures(layout, [DIGITS]) is None
+
+
+# --- in a bundle ----------------------------------------------------------------------
+
+
+def test_a_bundle_has_it_and_verifies(layout: Layout, tmp_path: Path) -> None:
+    fail()
+    write_bundle(layout, tmp_path / "bundle", anonymise=True)
+    assert verify_bundle(tmp_path / "bundle").findings == []
+    assert (
+        "fetch failed after 2 s: no such wheel"
+        in (tmp_path / "bundle/table.csv").read_text()
+    )
+    (tmp_path / "bundle/failures/image.gloo-cpu.json").unlink()
+    seal(tmp_path / "bundle")
+    places = [finding.where for finding in verify_bundle(tmp_path / "bundle").findings]
+    assert "row 3 of ddp.gloo.1x2.convnet.digits, column reason" in places
+
+
+def test_the_words_of_an_older_bundle_still_follow(
+    layout: Layout, tmp_path: Path
+) -> None:
+    ddp = json.loads(layout.plan.read_text())["cells"][2]
+    write_launches(layout, ddp, count=2)
+    assert reasons(layout, words=1)[1:] == [
+        "not measured yet: run snakemake",
+        "2 of 6 launches are done: run snakemake again to continue",
+    ]
+    bundle = tmp_path / "bundle"
+    write_bundle(layout, bundle, anonymise=False)
+    (bundle / "sections.json").unlink()
+    seal(bundle)
+    assert {one.file for one in verify_bundle(bundle).findings} == {
+        f"table.{suffix}" for suffix in ("csv", "md", "html", "tex")
+    }
+    found = summary.read(Layout(bundle), words=1)
+    table.build(Layout(bundle), found)
+    plots.write_data(Layout(bundle), found)
+    seal(bundle)
+    verified = verify_bundle(bundle)
+    assert verified.findings == []
+    assert verified.rederived == len(verified.sections)
