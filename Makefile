@@ -10,7 +10,7 @@ EXTRAS := .venv/extras-$(if $(shell command -v mpicxx),mpi,gloo)
 # Measurements and tests would disturb each other, also under `make -j`.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-gpu lint status rerun table cluster-demo bench venv extras lock clean FORCE
+.PHONY: help quickstart test test-all test-gpu lint status rerun table cluster-demo bench venv extras lock clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
@@ -18,11 +18,30 @@ help: ## list the targets
 quickstart: $(INSTALLED) ## install, and run the default experiment (config.yaml)
 	@$(BIN)/rankbench run
 
-test: $(INSTALLED) ## all tests this machine can run; REQUIRE=all: a skip is a failure
-	@$(BIN)/python -m pytest -q -m "not gpu and not oneccl" $(if $(REQUIRE),--require=$(REQUIRE)) $(ARGS)
+# A test that lacks something here is no test for new users: mark it `equipment`.
+test: REQUIRE := all
+test: $(INSTALLED) ## tests that need only Python, make and git: about 6 minutes
+	@$(call run_tests,$(quick) and not equipment,(first or alone) and not equipment)
+
+test-all: $(INSTALLED) ## all tests this machine can run; REQUIRE=all: a skip is a failure
+	@$(call run_tests,$(quick)$(but),(integration or cluster or alone)$(but))
 
 test-gpu: $(INSTALLED) ## the tests that need a CUDA device
-	@$(BIN)/python -m pytest -q -m gpu $(if $(REQUIRE),--require=$(REQUIRE)) $(ARGS)
+	@$(pytest) -m gpu $(ARGS)
+
+pytest = $(BIN)/python -m pytest -q $(if $(REQUIRE),--require=$(REQUIRE))
+quick := (unit or contract) and not alone
+# EXCEPT='MARKERS': `test-all` leaves out tests with these markers.
+but = $(if $(EXCEPT), and not ($(EXCEPT)))
+
+# Quick tests run side by side. Tests that measure follow, one at a time, also if a quick
+# one has failed. Status 5: ARGS chose no test of this half.
+define run_tests
+quick=0; alone=0; \
+$(pytest) -n logical --maxprocesses 4 --dist worksteal -m '$(1)' $(ARGS) || quick=$$?; \
+$(pytest) -m '$(2)' $(ARGS) || alone=$$?; \
+case $$quick/$$alone in 0/0 | 0/5 | 5/0) ;; *) exit 1 ;; esac
+endef
 
 lint: $(INSTALLED) ## style, types, rooms, workflow
 	$(BIN)/ruff check --quiet

@@ -20,6 +20,8 @@ from filelock import FileLock
 ROOT = Path(__file__).resolve().parents[1]
 USER = "rankbench"
 KINDS = ("unit", "contract", "integration", "cluster")  # from quick to slow
+# These have commands of their own.
+APART = ("gpu", "oneccl")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,11 +33,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What is quick comes first, so that what is simple fails soon."""
+    """Sort tests from quick to slow, so that a simple error shows soon.
+
+    Raises:
+        pytest.UsageError: a test has no kind, so that no command of make would run it.
+    """
 
     def place(item: pytest.Item) -> int:
-        found = [item.get_closest_marker(kind) is not None for kind in KINDS]
-        return [*found, True].index(True)
+        kinds = (*KINDS, *APART)
+        for number, kind in enumerate(kinds):
+            if item.get_closest_marker(kind):
+                return number
+        raise pytest.UsageError(
+            f"{item.nodeid}: expected one of the markers {', '.join(kinds)}"
+        )
 
     items.sort(key=place)
 

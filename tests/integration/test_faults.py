@@ -127,6 +127,7 @@ def alone(shared_project: Project) -> tuple[Project, str]:
     return shared_project, done.stdout
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("launcher", ["torchrun", "spawn", "manual"])
 @pytest.mark.parametrize(
     ("strategy", "words"),
@@ -416,6 +417,7 @@ def test_data_that_cannot_be_had_stop_their_cells_only(project) -> None:
     assert missing["status"] == "not-run"
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -440,6 +442,7 @@ def test_bad_input_is_refused_before_anything_starts(project, text, words) -> No
     assert time.monotonic() - begun < 30
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("config", "words"),
     [
