@@ -27,6 +27,7 @@ def test_who_has_several_ranks_says_how_they_exchange(strategy: str) -> None:
         assert times is None or times > 0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
     ("runtime", "ranks"),
     [

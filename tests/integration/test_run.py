@@ -413,6 +413,7 @@ def test_fp16_on_two_ranks_comes_near_fp32(project) -> None:
         assert half != exact
 
 
+@pytest.mark.alone
 def test_timers_of_ddp_stand_beside_ours(project) -> None:
     project.measure(
         "name: small\nstrategy: [single, ddp]\ntopology: 1x2\nmodel: resnet18\n"
