@@ -21,26 +21,26 @@ quickstart: $(INSTALLED) ## install, and run the default experiment (config.yaml
 # A test that lacks something here is no test for new users: mark it `equipment`.
 test: REQUIRE := all
 test: $(INSTALLED) ## tests that need only Python, make and git: about 6 minutes
-	@$(call run_tests,$(quick) and not equipment,(first or alone) and not equipment)
+	@$(call run_tests,(unit or contract or first) and not equipment)
 
 test-all: $(INSTALLED) ## all tests this machine can run; REQUIRE=all: a skip is a failure
-	@$(call run_tests,$(quick)$(but),(integration or cluster or alone)$(but))
+	@$(call run_tests,not gpu and not oneccl$(if $(EXCEPT), and not ($(EXCEPT))))
 
 test-gpu: $(INSTALLED) ## the tests that need a CUDA device
 	@$(pytest) -m gpu $(ARGS)
 
 pytest = $(BIN)/python -m pytest -q $(if $(REQUIRE),--require=$(REQUIRE))
-quick := (unit or contract) and not alone
-# EXCEPT='MARKERS': `test-all` leaves out tests with these markers.
-but = $(if $(EXCEPT), and not ($(EXCEPT)))
+apart := (alone or cluster)
+# EXCEPT='MARKERS': `make test-all` leaves out tests with these markers.
 
-# Quick tests run side by side. Tests that measure follow, one at a time, also if a quick
-# one has failed. Status 5: ARGS chose no test of this half.
+# Two tests run at a time: much of a test is waiting, and launches wait for one another.
+# Tests that compare durations or fill the machine follow one by one, also if a test has
+# failed before. Status 5: ARGS chose no test of this half.
 define run_tests
-quick=0; alone=0; \
-$(pytest) -n logical --maxprocesses 4 --dist worksteal -m '$(1)' $(ARGS) || quick=$$?; \
-$(pytest) -m '$(2)' $(ARGS) || alone=$$?; \
-case $$quick/$$alone in 0/0 | 0/5 | 5/0) ;; *) exit 1 ;; esac
+both=0; one=0; \
+$(pytest) -n 2 --dist loadfile -m '$(1) and not $(apart)' $(ARGS) || both=$$?; \
+$(pytest) -m '$(1) and $(apart)' $(ARGS) || one=$$?; \
+case $$both/$$one in 0/0 | 0/5 | 5/0) ;; *) exit 1 ;; esac
 endef
 
 lint: $(INSTALLED) ## style, types, rooms, workflow

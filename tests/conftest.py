@@ -20,8 +20,6 @@ from filelock import FileLock
 ROOT = Path(__file__).resolve().parents[1]
 USER = "rankbench"
 KINDS = ("unit", "contract", "integration", "cluster")  # from quick to slow
-# These have commands of their own.
-APART = ("gpu", "oneccl")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,20 +31,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Sort tests from quick to slow, so that a simple error shows soon.
-
-    Raises:
-        pytest.UsageError: a test has no kind, so that no command of make would run it.
-    """
+    """What is quick comes first, so that what is simple fails soon."""
 
     def place(item: pytest.Item) -> int:
-        kinds = (*KINDS, *APART)
-        for number, kind in enumerate(kinds):
-            if item.get_closest_marker(kind):
-                return number
-        raise pytest.UsageError(
-            f"{item.nodeid}: expected one of the markers {', '.join(kinds)}"
-        )
+        found = [item.get_closest_marker(kind) is not None for kind in KINDS]
+        return [*found, True].index(True)
 
     items.sort(key=place)
 
@@ -159,6 +148,7 @@ class Project:
     def wait_for(
         self, condition: Callable[[], object], seconds: float = 240, what: str = ""
     ) -> None:
+        """Wait, by default long enough for a launch of another test to end before."""
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
