@@ -18,7 +18,8 @@ folder="$(mktemp -d "${TMPDIR:-/tmp}/rankbench-bare-XXXXXX")"
 trap 'rm -rf "$folder"' EXIT
 mkdir "$folder"/{bin,home}
 for name in "${PROGRAMS[@]}"; do
-    path="$(type -P "$name")" || { echo "bare.sh: no $name on PATH" >&2; exit 2; }
+    # A small system may lack some of them.
+    path="$(type -P "$name")" || continue
     ln -s "$path" "$folder/bin/$name"
 done
 # Not the shim of a version manager, which would look for its versions elsewhere.
@@ -38,6 +39,7 @@ while IFS= read -r -d '' variable; do
     PIP_* | [Hh][Tt][Tt][Pp]*_[Pp][Rr][Oo][Xx][Yy] | [Nn][Oo]_[Pp][Rr][Oo][Xx][Yy]) \
         variables+=("$variable") ;;
     SSL_CERT_* | REQUESTS_CA_BUNDLE | LANG | LC_ALL) variables+=("$variable") ;;
+    LD_LIBRARY_PATH) variables+=("$variable") ;; # some builds of Python need it
     esac
 done < <(env -0)
 for file in "${PIP_CONFIG_FILE:-}" "${XDG_CONFIG_HOME:-$HOME/.config}/pip/pip.conf" \
