@@ -10,7 +10,7 @@ EXTRAS := .venv/extras-$(if $(shell command -v mpicxx),mpi,gloo)
 # Measurements and tests would disturb each other, also under `make -j`.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-gpu lint status rerun table cluster-demo bench venv extras lock clean FORCE
+.PHONY: help quickstart test test-all test-gpu lint status rerun table cluster-demo bench venv extras lock clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
@@ -18,11 +18,30 @@ help: ## list the targets
 quickstart: $(INSTALLED) ## install, and run the default experiment (config.yaml)
 	@$(BIN)/rankbench run
 
-test: $(INSTALLED) ## all tests this machine can run; REQUIRE=all: a skip is a failure
-	@$(BIN)/python -m pytest -q -m "not gpu and not oneccl" $(if $(REQUIRE),--require=$(REQUIRE)) $(ARGS)
+# A test that lacks something here is no test for new users: mark it `equipment`.
+test: REQUIRE := all
+test: $(INSTALLED) ## tests that need only Python, make and git: about 6 minutes
+	@$(call run_tests,(unit or contract or first) and not equipment)
+
+test-all: $(INSTALLED) ## all tests this machine can run; REQUIRE=all: a skip is a failure
+	@$(call run_tests,not gpu and not oneccl$(if $(EXCEPT), and not ($(EXCEPT))))
 
 test-gpu: $(INSTALLED) ## the tests that need a CUDA device
-	@$(BIN)/python -m pytest -q -m gpu $(if $(REQUIRE),--require=$(REQUIRE)) $(ARGS)
+	@$(pytest) -m gpu $(ARGS)
+
+pytest = $(BIN)/python -m pytest -q $(if $(REQUIRE),--require=$(REQUIRE))
+apart := (alone or cluster)
+# EXCEPT='MARKERS': `make test-all` leaves out tests with these markers.
+
+# Two tests run at a time: much of a test is waiting, and launches wait for one another.
+# Tests that compare durations or fill the machine follow one by one, also if a test has
+# failed before. Status 5: ARGS chose no test of this half.
+define run_tests
+both=0; one=0; \
+$(pytest) -n 2 --dist loadfile -m '$(1) and not $(apart)' $(ARGS) || both=$$?; \
+$(pytest) -m '$(1) and $(apart)' $(ARGS) || one=$$?; \
+case $$both/$$one in 0/0 | 0/5 | 5/0) ;; *) exit 1 ;; esac
+endef
 
 lint: $(INSTALLED) ## style, types, rooms, workflow
 	$(BIN)/ruff check --quiet

@@ -88,7 +88,7 @@ class Project:
         return [*command, *flags, "--config", *given]
 
     def snakemake(
-        self, *config: str, flags: tuple[str, ...] = (), timeout: float = 240
+        self, *config: str, flags: tuple[str, ...] = (), timeout: float = 600
     ) -> subprocess.CompletedProcess[str]:
         """Run to the end; by default with `experiment.yaml`."""
         return self.run(self.argv(*config, flags=flags), timeout=timeout)
@@ -116,7 +116,7 @@ class Project:
         return self.run([sys.executable, "-m", "rankbench.cli", *arguments])
 
     def run(
-        self, command: list[str], *, timeout: float = 240
+        self, command: list[str], *, timeout: float = 600
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*self.user, *command],
@@ -146,8 +146,9 @@ class Project:
         return found
 
     def wait_for(
-        self, condition: Callable[[], object], seconds: float = 60, what: str = ""
+        self, condition: Callable[[], object], seconds: float = 240, what: str = ""
     ) -> None:
+        """Wait, by default long enough for a launch of another test to end before."""
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"not within {seconds} s: {what}"

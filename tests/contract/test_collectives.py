@@ -27,8 +27,14 @@ def test_who_has_several_ranks_says_how_they_exchange(strategy: str) -> None:
         assert times is None or times > 0
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(
-    ("runtime", "ranks"), [("process_group", 3), ("rpc", 2), ("horovod", 2)]
+    ("runtime", "ranks"),
+    [
+        ("process_group", 3),
+        ("rpc", 2),
+        pytest.param("horovod", 2, marks=pytest.mark.equipment),
+    ],
 )
 def test_operations(tmp_path: Path, runtime: str, ranks: int) -> None:
     if runtime == "horovod" and importlib.util.find_spec("horovod") is None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
+from equipment import case, require_packages
 from gate_ranks import copy_code, run_gate
 
 from rankbench.launch.gate import TOLERANCE
@@ -178,14 +178,12 @@ def test_a_sampler_by_local_rank_is_found_on_several_hosts(
     assert found == status
 
 
-@pytest.mark.parametrize("name", ON_CPU)
+@pytest.mark.parametrize("name", [case(name) for name in ON_CPU])
 def test_no_correct_strategy_is_refused_over_20_seeds(
     name: str, tmp_path: Path
 ) -> None:
+    require_packages(name)
     needs = STRATEGIES[name].needs
-    for package in needs["packages"]:
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed: make extras")
     status, reason, numbers = run_gate(
         tmp_path / "gate",
         seeds=range(20),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 import torch
+from equipment import case, require_packages
 from strategy_ranks import SAMPLES, run_on_ranks
 
 from rankbench.cell import Cell, is_lossy
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.contract
 STRATEGIES = load_catalog().strategies
 ON_CPU = [name for name, s in STRATEGIES.items() if "cpu" in s.needs["device"]]
 WORLDS = [
-    (name, ranks)
+    case(name, ranks)
     for name in ON_CPU
     for ranks in (1, 2)
     if ranks == 1 or STRATEGIES[name].needs["ranks"] != "one"
@@ -32,9 +32,7 @@ WORLDS = [
 
 def run(folder: Path, name: str, ranks: int, **more):
     facts = STRATEGIES[name]
-    for package in facts.needs["packages"]:
-        if importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed: make extras")
+    require_packages(name)
     options = defaults_of(name)
     options |= more.pop("options", {})
     needs = facts.needs
@@ -134,9 +132,9 @@ def assert_same(name: str, weights: dict, wanted: dict) -> None:
         torch.testing.assert_close(weights[key], value, **tolerance)
 
 
-def variants(*, lossy: bool) -> list[tuple[str, dict[str, object]]]:
+def variants(*, lossy: bool) -> list:
     """Each strategy with each option at each value that is not its default."""
-    found: list[tuple[str, dict[str, object]]] = []
+    found = []
     for name in ON_CPU:
         for option, rule in STRATEGIES[name].options.items():
             values = rule.get("enum", [])
@@ -145,7 +143,7 @@ def variants(*, lossy: bool) -> list[tuple[str, dict[str, object]]]:
             kind = STRATEGIES[name].approximate
             approximate = {o: kind[o] for o in kind if o == option}
             found += [
-                (name, {option: value})
+                case(name, {option: value})
                 for value in values
                 if value != rule["default"]
                 and is_lossy({option: value}, approximate, {option: rule}) == lossy
@@ -189,6 +187,7 @@ def test_its_lossy_options_change_a_little(
     assert any(not value.equal(weights[k]) for k, value in reference["weights"].items())
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize(("name", "ranks"), WORLDS)
 def test_its_phases_close_to_the_window(name: str, ranks: int, tmp_path: Path) -> None:
     for report in run(tmp_path, name, ranks, steps=200):
@@ -208,6 +207,7 @@ def exposed(folder: Path, plant: str | None, delay: float, **options) -> float:
     return float(report["seconds"][:, column].median())
 
 
+@pytest.mark.alone
 def test_a_planted_delay_is_found_as_exposed_communication(tmp_path: Path) -> None:
     delay = 0.4
     without = exposed(tmp_path, "exposed", 0.0)
@@ -215,6 +215,7 @@ def test_a_planted_delay_is_found_as_exposed_communication(tmp_path: Path) -> No
     assert with_delay - without == pytest.approx(delay, rel=0.1)
 
 
+@pytest.mark.alone
 def test_the_part_of_a_delay_that_backward_hides_is_not_exposed(tmp_path: Path) -> None:
     """Half of the delay passes while backward still computes."""
     delay = 0.8

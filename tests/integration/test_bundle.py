@@ -44,6 +44,7 @@ def read_all(bundle: Path) -> dict[str, bytes]:
     return found
 
 
+@pytest.mark.first
 def test_a_run_is_published_and_verified(project, tmp_path: Path) -> None:
     project.measure(EXPERIMENT)
     layout = Layout(project.root / "results/small")
@@ -92,6 +93,7 @@ def is_definition(name: str) -> bool:
     return name.startswith("code/")
 
 
+@pytest.mark.first
 def test_the_published_example_verifies() -> None:
     assert verify_bundle(EXAMPLE).findings == []
     files = read_all(EXAMPLE)

@@ -128,6 +128,7 @@ def alone(shared_project: Project) -> tuple[Project, str]:
     return shared_project, done.stdout
 
 
+@pytest.mark.first
 @pytest.mark.parametrize("launcher", ["torchrun", "spawn", "manual"])
 @pytest.mark.parametrize(
     ("strategy", "words"),
@@ -180,6 +181,7 @@ def test_a_taken_port_is_tried_again(alone) -> None:
     assert row_of(project, cell)["status"] == "ok"
 
 
+@pytest.mark.alone
 def test_a_rank_that_hangs(project) -> None:
     cell = prepare(project, "hang", limit=8)
     done = project.snakemake()
@@ -255,10 +257,10 @@ def test_what_is_left_of_an_earlier_rendezvous(project) -> None:
 def test_the_launcher_is_killed(project) -> None:
     cell = prepare(project, "slow", steps=200, launcher="torchrun")
     with project.start() as run:
-        project.wait_for(lambda: in_training(project, cell), 60, "training")
+        project.wait_for(lambda: in_training(project, cell), what="training")
         (launcher,) = find(project, "torch.distributed.run")
         launcher.kill()
-        output, _ = run.communicate(timeout=60)
+        output, _ = run.communicate(timeout=240)
     assert run.returncode == 0, output
     row = row_of(project, cell)
     assert row["status"] == "crashed"
@@ -270,10 +272,10 @@ def test_the_supervisor_is_killed(project) -> None:
     """Ranks notice that the heartbeat has stopped; the next run measures anew."""
     cell = prepare(project, "slow", steps=60)
     with project.start() as run:
-        project.wait_for(lambda: in_training(project, cell), 60, "training")
+        project.wait_for(lambda: in_training(project, cell), what="training")
         (supervisor,) = find(project, "rankbench.launch")
         supervisor.kill()
-        output, _ = run.communicate(timeout=60)
+        output, _ = run.communicate(timeout=240)
     assert run.returncode == 1, output
     project.wait_until_gone(40)
     project.add_strategy("slow", faulty_strategies.SLOW.replace("0.25", "0"))
@@ -288,7 +290,7 @@ def test_the_supervisor_is_killed(project) -> None:
 def test_snakemake_is_killed_and_the_next_run_continues(project) -> None:
     cell = prepare(project, "slow", launches=3, steps=12)
     with project.start() as run:
-        project.wait_for(lambda: in_training(project, cell, 2), 90, "second launch")
+        project.wait_for(lambda: in_training(project, cell, 2), what="second launch")
         run.kill()
         run.wait()
     project.wait_until_gone(30)
@@ -309,9 +311,9 @@ def test_snakemake_is_killed_and_the_next_run_continues(project) -> None:
 def test_control_c_and_the_next_run_continues(project) -> None:
     cell = prepare(project, "slow", launches=2, steps=12, launcher="torchrun")
     with project.start() as run:
-        project.wait_for(lambda: in_training(project, cell, 2), 90, "second launch")
+        project.wait_for(lambda: in_training(project, cell, 2), what="second launch")
         os.killpg(run.pid, signal.SIGINT)  # as a terminal does
-        output, _ = run.communicate(timeout=60)
+        output, _ = run.communicate(timeout=240)
     assert run.returncode != 0
     assert f"{cell}  stopped: interrupted by SIGINT; run again to continue" in output
     project.wait_until_gone(10)
@@ -329,7 +331,7 @@ def test_control_c_and_the_next_run_continues(project) -> None:
 def test_a_live_run_refuses_a_second_one(project) -> None:
     cell = prepare(project, "slow", steps=60)
     with project.start() as run:
-        project.wait_for(lambda: in_training(project, cell), 60, "training")
+        project.wait_for(lambda: in_training(project, cell), what="training")
         second = project.snakemake()
         assert second.returncode == 1
         assert "results/faults is in use by process" in second.stdout
@@ -337,7 +339,7 @@ def test_a_live_run_refuses_a_second_one(project) -> None:
         dry = project.snakemake(flags=("-n",))
         assert dry.returncode == 0, "a dry run may look at any time"
         os.killpg(run.pid, signal.SIGINT)
-        run.communicate(timeout=60)
+        run.communicate(timeout=240)
 
 
 def test_two_measurements_never_overlap(project) -> None:
@@ -346,7 +348,7 @@ def test_two_measurements_never_overlap(project) -> None:
     text = (project.root / "experiment.yaml").read_text()
     project.experiment(text.replace("name: faults", "name: second"), "second.yaml")
     with project.start() as first, project.start("experiment=second.yaml") as second:
-        said = [run.communicate(timeout=120)[0] for run in (first, second)]
+        said = [run.communicate(timeout=240)[0] for run in (first, second)]
     assert first.returncode == second.returncode == 0, said
     spans = []
     for name in ("faults", "second"):
@@ -378,7 +380,7 @@ def test_the_disk_is_full_when_a_record_is_written(project, small_disk: Path) ->
     cell = prepare(project, "slow", launches=2, steps=12)
     filler = small_disk / "filler"
     with project.start() as run:
-        project.wait_for(lambda: in_training(project, cell, 2), 90, "second launch")
+        project.wait_for(lambda: in_training(project, cell, 2), what="second launch")
         first = launches_of(project, cell)[1]
         with open(filler, "wb", buffering=0) as file:
             try:
@@ -386,7 +388,7 @@ def test_the_disk_is_full_when_a_record_is_written(project, small_disk: Path) ->
                     pass
             except OSError:
                 pass
-        output, _ = run.communicate(timeout=60)
+        output, _ = run.communicate(timeout=240)
     assert run.returncode == 1
     assert f"{cell}  not measured: " in output, output
     assert "No space left on device" in output
@@ -435,6 +437,7 @@ def test_data_that_cannot_be_had_stop_their_cells_only(project) -> None:
     assert "data mnist could not be prepared: " in said
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -459,6 +462,7 @@ def test_bad_input_is_refused_before_anything_starts(project, text, words) -> No
     assert time.monotonic() - begun < 30
 
 
+@pytest.mark.first
 @pytest.mark.parametrize(
     ("config", "words"),
     [

@@ -63,6 +63,7 @@ def again(measured: Path, tmp_path: Path):
     return Project((tmp_path / "copy").resolve())
 
 
+@pytest.mark.first
 def test_every_cell_has_a_row_with_a_status(measured: Path) -> None:
     table = read_table(measured)
     states = {cell: row["status"] for cell, row in table.items()}
@@ -89,6 +90,7 @@ def test_output_says_what_runs_and_how_far_it_is(measured: Path) -> None:
     assert "3 launches left, about" in output
 
 
+@pytest.mark.first
 def test_a_record_explains_itself(measured: Path) -> None:
     (text,) = records_of(measured, DDP).values()
     record = json.loads(text)
@@ -124,6 +126,7 @@ def test_a_record_explains_itself(measured: Path) -> None:
     assert record["hosts"][0]["os"]
 
 
+@pytest.mark.first
 def test_again_does_nothing(again) -> None:
     before = records_of(again.root)
     done = again.snakemake()
@@ -157,6 +160,7 @@ def test_a_dry_run_writes_nothing(project) -> None:
 
 
 # The second calls `rankbench rerun`.
+@pytest.mark.first
 @pytest.mark.parametrize("way", ["snakemake", "make"])
 def test_a_rerun_measures_one_cell_and_keeps_the_old_attempt(again, way: str) -> None:
     before = records_of(again.root)
@@ -218,6 +222,7 @@ def test_profile_experiment_and_filter_on_one_command_line(project) -> None:
     assert "elsewhere/other" in done.stdout or "table" in done.stdout
 
 
+@pytest.mark.first
 def test_plan_and_records_alone_give_the_table_byte_for_byte(
     measured: Path, tmp_path: Path
 ) -> None:
@@ -236,6 +241,7 @@ def test_plan_and_records_alone_give_the_table_byte_for_byte(
         assert (target / path).read_bytes() == (source / path).read_bytes(), path
 
 
+@pytest.mark.first
 def test_publish_writes_bundle_and_site_once(project) -> None:
     project.experiment("name: nothing\nstrategy: dp\ntopology: 1x2\n")
     done = project.snakemake(flags=("publish",))
@@ -415,6 +421,7 @@ def test_fp16_on_two_ranks_comes_near_fp32(project) -> None:
         assert half != exact
 
 
+@pytest.mark.alone
 def test_timers_of_ddp_stand_beside_ours(project) -> None:
     project.measure(
         "name: small\nstrategy: [single, ddp]\ntopology: 1x2\nmodel: resnet18\n"
@@ -436,6 +443,7 @@ def test_timers_of_ddp_stand_beside_ours(project) -> None:
     assert abs(ours - theirs) < 0.1 * step
 
 
+@pytest.mark.first
 def test_the_command_line_lists_shows_and_tells_states(measured: Path) -> None:
     from conftest import Project
 

@@ -16,7 +16,8 @@ for path in "$(realpath --no-symlinks "$python")" "$(realpath "$python")"; do
         folder="$folder/$part"
         runuser -u "$name" -- test -x "$folder" || {
             command -v setfacl >/dev/null ||
-                apt-get install -qq -y --no-install-recommends acl >/dev/null
+                { apt-get update -qq && apt-get install -qq -y \
+                    --no-install-recommends acl >/dev/null; }
             setfacl --modify "user:$name:--x" "$folder"
         }
     done

@@ -60,7 +60,14 @@ def train(steps: int = 3, *, strategy=Single, world=WORLD, **options):
     return torch.stack(losses), trained.state_dict()
 
 
-@pytest.mark.parametrize("option", ["channels_last", "checkpointing", "compile"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "channels_last",
+        "checkpointing",
+        pytest.param("compile", marks=pytest.mark.equipment),  # a C++ compiler
+    ],
+)
 def test_training_is_the_same_with(option: str) -> None:
     if option == "compile" and not shutil.which("c++"):
         pytest.skip("no C++ compiler: install g++")

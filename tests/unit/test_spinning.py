@@ -31,7 +31,8 @@ def test_only_what_spins_and_is_meant(tmp_path: Path, program: str, nice: int) -
                 if time.monotonic() > deadline:
                     break
                 time.sleep(0.1)
-        assert niceness(spinner) == os.nice(0) + nice
+        # No process is nicer than 19; this one may already be nice.
+        assert niceness(spinner) == min(LAST, os.nice(0) + nice)
         assert niceness(waiting) == os.nice(0)
     finally:
         for process in (spinner, waiting):

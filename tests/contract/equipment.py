@@ -1,0 +1,24 @@
+"""Strategies that need packages beside torch: their tests need them, too."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from rankbench.matrix.catalog import load_catalog
+
+STRATEGIES = load_catalog().strategies
+
+
+def case(strategy: str, *more: object):
+    """Return the parameters of one test case, marked by what the strategy needs."""
+    needs = STRATEGIES[strategy].needs["packages"]
+    return pytest.param(strategy, *more, marks=[pytest.mark.equipment] if needs else [])
+
+
+def require_packages(strategy: str) -> None:
+    """Skip the test if a package that the strategy needs is not installed."""
+    for package in STRATEGIES[strategy].needs["packages"]:
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed: make extras")

@@ -1,0 +1,71 @@
+#!/usr/bin/env bash
+# Runs `make test` as a new user would: in a fresh clone of what is committed here, with a
+# new environment, an empty home, and a PATH that holds Python, make, git and the small
+# programs of every system. Whatever else is installed here is not found: no MPI,
+# Apptainer, Slurm, browser or compiler. As root: bare.sh USER runs it as this user.
+set -euo pipefail
+checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
+user="${1:-}"
+
+PROGRAMS=(
+    awk basename bash cat chmod cp cut date dd df dirname env expr false find getent git
+    grep gzip head hostname id kill ln ls make mkdir mktemp mv nice nproc ps pwd readlink
+    realpath rm rmdir sed seq setsid sh sleep sort stat stty tail tar tee test timeout
+    touch tr true uname uniq wc which whoami xargs
+)
+
+folder="$(mktemp -d "${TMPDIR:-/tmp}/rankbench-bare-XXXXXX")"
+trap 'rm -rf "$folder"' EXIT
+mkdir "$folder"/{bin,home}
+for name in "${PROGRAMS[@]}"; do
+    # A small system may lack some of them.
+    path="$(type -P "$name")" || continue
+    ln -s "$path" "$folder/bin/$name"
+done
+# Not the shim of a version manager, which would look for its versions elsewhere.
+python="$("${PYTHON:-python3}" -c 'import sys; print(sys.executable)')"
+ln -s "$python" "$folder/bin/python3"
+
+# The checkout may belong to somebody else, as it does in a container.
+git clone --quiet --upload-pack "git -c safe.directory='*' upload-pack" \
+    "$checkout" "$folder/rankbench"
+
+# Where packages come from is a fact of this machine, not of the user: environment
+# variables, and the configuration of whoever calls this.
+variables=()
+while IFS= read -r -d '' variable; do
+    case "${variable%%=*}" in
+    PIP_CONFIG_FILE) ;;
+    PIP_* | [Hh][Tt][Tt][Pp]*_[Pp][Rr][Oo][Xx][Yy] | [Nn][Oo]_[Pp][Rr][Oo][Xx][Yy]) \
+        variables+=("$variable") ;;
+    SSL_CERT_* | REQUESTS_CA_BUNDLE | LANG | LC_ALL) variables+=("$variable") ;;
+    LD_LIBRARY_PATH) variables+=("$variable") ;; # some builds of Python need it
+    esac
+done < <(env -0)
+for file in "${PIP_CONFIG_FILE:-}" "${XDG_CONFIG_HOME:-$HOME/.config}/pip/pip.conf" \
+    "$HOME/.pip/pip.conf"; do
+    [ -f "$file" ] || continue
+    cp "$file" "$folder/pip.conf"
+    variables+=("PIP_CONFIG_FILE=$folder/pip.conf")
+    break
+done
+
+chmod -R a+rX "$folder"
+run_as=()
+if [ -n "$user" ]; then
+    chown -R "$user:" "$folder"
+    run_as=(runuser -u "$user" --)
+fi
+cd "$folder/rankbench"
+"${run_as[@]}" env -i "${variables[@]}" PATH="$folder/bin" HOME="$folder/home" \
+    bash -euc '
+        for name in mpirun mpicxx apptainer slurmd srun chromedriver gcc g++ cc c++; do
+            ! command -v "$name" || { echo "bare.sh: $name is on PATH" >&2; exit 1; }
+        done
+        begun=$SECONDS
+        make venv
+        echo "bare: installed in $((SECONDS - begun)) s"
+        begun=$SECONDS
+        make test
+        echo "bare: make test took $((SECONDS - begun)) s"
+    '
