@@ -287,9 +287,29 @@ def test_mirror_of_the_machine_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     unlabelled = [("", uri) for _, uri in sources]
     monkeypatch.setattr(checks, "_apt_sources", lambda: unlabelled)
     assert checks.find_mirror("auto") == "http://mirror.example/debian/"
-    monkeypatch.setattr(checks, "_apt_sources", lambda: sources[:1])
+
+
+def test_mirror_of_debootstrap_where_there_is_no_apt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    program = tmp_path / "debootstrap"
+    program.write_text('#!/bin/sh\nDEF_MIRROR="http://mirror.example/debian"\n')
+    program.chmod(0o755)
+    told: list[str] = []
+    found = checks.find_mirror("auto", tell=told.append)
+    assert found == "http://mirror.example/debian"
+    assert len(told) == 1
+    assert "debootstrap's default, http://mirror.example/debian (" in told[0]
+    program.write_text("#!/bin/sh\n")
     with pytest.raises(ValueError, match=r"set `debian_mirror` in site.yaml"):
         checks.find_mirror("auto")
+
+
+def test_no_debootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    with pytest.raises(ValueError, match="then `dnf install debootstrap`"):
+        checks.find_debootstrap()
 
 
 def test_mirror_that_does_not_answer(tmp_path: Path) -> None:

@@ -134,7 +134,8 @@ def _obtain(work: Work, mirror: str, beside: Path) -> Path:
         work.follow(apptainer.pull(beside, image.given.source))
         return beside
     assert image.definition
-    address = checks.find_mirror(mirror)
+    checks.find_debootstrap()
+    address = checks.find_mirror(mirror, tell=work.say)
     checks.check_mirror(address, image.promise["suite"])
     work.begin("fetch")
     with fetched(image, log=work.log.write) as wheels:
