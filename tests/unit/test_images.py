@@ -357,7 +357,7 @@ def test_downloads_are_complete_or_not_there(
     requirements.write_text(f"no-such-package-here==1.0 --hash={DIGEST}\n")
     image = load(containers, image_dir)["gloo-cpu"]
     with pytest.raises(ValueError, match=r"carry the folder \.downloads"):
-        fetched(image, log=print).__enter__()
+        fetched(image, torch_index="off", log=print).__enter__()
     assert [p for p in (image_dir / ".downloads").iterdir() if p.is_dir()] == []
 
     # Carried from another machine: nothing is asked for.
@@ -369,7 +369,7 @@ def test_downloads_are_complete_or_not_there(
     place = image_dir / ".downloads" / f"cpu.txt-3.11-{key}"
     place.mkdir()
     (place / "one.whl").write_text("a wheel")
-    with fetched(image, log=print) as folder:
+    with fetched(image, torch_index="off", log=print) as folder:
         assert [path.name for path in folder.iterdir()] == ["one.whl"]
     assert (place / "one.whl").exists()
 
@@ -386,6 +386,7 @@ def test_second_builder_waits_and_takes_what_the_first_has_made(
                 make_image,
                 image,
                 mirror="http://localhost:1",
+                torch_index="off",
                 log_path=image_dir / "log",
                 tell=told.put,
             )

@@ -78,7 +78,8 @@ def find_debootstrap() -> Path:
         "debootstrap is not installed, and images are built with it: have the "
         "machine's operator install the package `debootstrap` (Debian, Ubuntu: "
         "`apt-get install debootstrap`; RHEL, Rocky, Alma: `dnf install epel-release`, "
-        "then `dnf install debootstrap`), or build on another machine and copy the .sif and .json"
+        "then `dnf install debootstrap`), or build on another machine and copy the "
+        ".sif and .json"
     )
 
 
@@ -89,8 +90,8 @@ def _default_of_debootstrap() -> str:
     if found := re.search(r"(?m)^DEF_MIRROR=[\"']?(\w+://[^\s\"']+)", said):
         return found[1]
     raise ValueError(
-        f"this machine's apt names no Debian mirror (or there is no apt), and {program} "
-        "names no default one: set `debian_mirror` in site.yaml to the address of one"
+        f"this machine's apt names no Debian mirror, and {program} names no default: "
+        "set `debian_mirror` in site.yaml to the address of one"
     )
 
 
