@@ -1,5 +1,5 @@
 # `make` alone lists the targets. Needs Python 3.11 or newer; the rest is installed into
-# .venv, pinned.
+# .venv, pinned. requirements-torch.txt says how TORCH and TORCH_INDEX choose torch.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -109,11 +109,13 @@ clean: ## remove the environment and caches, not results, data or images
 	    .import_linter_cache
 	find src tests -name __pycache__ -prune -exec rm -rf {} +
 
+# The build of torch that was asked for; another one is installed over it.
+asked_before := $(file < .venv/torch)
 # A copied or moved environment would run the code of the place that it was made in.
 made_here := $(shell grep -sF -- ' $(CURDIR)/.venv' .venv/pyvenv.cfg)
 
 $(INSTALLED): requirements.lock requirements-torch.txt pyproject.toml \
-    $(if $(made_here),,FORCE)
+    $(if $(made_here),,FORCE) $(if $(filter-out $(asked_before),$(TORCH)),FORCE)
 	@$(if $(made_here),$(BIN)/python -m pip --version >/dev/null 2>&1,false) || { \
 	    $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	        have="$$($(PYTHON) --version 2>/dev/null || echo not there)"; \
@@ -123,12 +125,11 @@ $(INSTALLED): requirements.lock requirements-torch.txt pyproject.toml \
 	    $(PYTHON) -m venv --clear '$(CURDIR)/.venv'; }
 	@echo "installing the pinned packages into .venv (about 2 minutes with torch)"
 	@$(BIN)/python -m pip install -qq --require-hashes -r requirements.lock
-	@echo "installing torch (requirements-torch.txt says how to choose its build)"
-	@$(BIN)/python -m pip install -qq -r requirements-torch.txt
+	@$(BIN)/python -P src/rankbench/torch_build.py
 	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation -e .
 	@# Looks at torch and the devices once; the answer is kept in .venv.
 	@$(BIN)/python -m rankbench.launch.probe >/dev/null
-	@touch $@
+	@printf '%s\n' "$$TORCH" > .venv/torch && touch $@
 
 $(EXTRAS): $(INSTALLED) requirements-extras.txt containers/build_horovod.sh
 	@echo "installing DeepSpeed and the build tools of Horovod into .venv"

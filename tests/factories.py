@@ -102,6 +102,7 @@ def make_site(**changes: Any) -> Site:
         "results_dir": "results",
         "image_dir": "images",
         "debian_mirror": "auto",
+        "torch_index": "auto",
         "cpu_threads_per_gpu": 0,
         "scratch": None,
         "heartbeat_grace": 15,

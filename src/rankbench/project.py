@@ -197,15 +197,17 @@ class Run:
         """Take the lock, write the plan and the requests: jobs may start.
 
         Args:
-            measures: whether jobs may be submitted. If not, Slurm is not asked for
-                those of an earlier run: it need not even be there.
+            measures: whether jobs may be submitted. If not, Slurm need not answer.
 
         Raises:
             InUse: another run is at work in this result directory.
         """
         self.lock()
-        if measures:
+        try:
             self._wait_for_lost_jobs()
+        except ValueError:
+            if measures:
+                raise
         write_if_changed(self.layout.plan, self.plan.to_json())
         source = Path(self.plan.experiment["file"])
         write_if_changed(self.layout.experiment, source.read_bytes())

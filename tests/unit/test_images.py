@@ -287,9 +287,29 @@ def test_mirror_of_the_machine_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     unlabelled = [("", uri) for _, uri in sources]
     monkeypatch.setattr(checks, "_apt_sources", lambda: unlabelled)
     assert checks.find_mirror("auto") == "http://mirror.example/debian/"
-    monkeypatch.setattr(checks, "_apt_sources", lambda: sources[:1])
+
+
+def test_mirror_of_debootstrap_where_there_is_no_apt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    program = tmp_path / "debootstrap"
+    program.write_text('#!/bin/sh\nDEF_MIRROR="http://mirror.example/debian"\n')
+    program.chmod(0o755)
+    told: list[str] = []
+    found = checks.find_mirror("auto", tell=told.append)
+    assert found == "http://mirror.example/debian"
+    assert len(told) == 1
+    assert "debootstrap's default, http://mirror.example/debian (" in told[0]
+    program.write_text("#!/bin/sh\n")
     with pytest.raises(ValueError, match=r"set `debian_mirror` in site.yaml"):
         checks.find_mirror("auto")
+
+
+def test_no_debootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    with pytest.raises(ValueError, match="then `dnf install debootstrap`"):
+        checks.find_debootstrap()
 
 
 def test_mirror_that_does_not_answer(tmp_path: Path) -> None:
@@ -337,7 +357,7 @@ def test_downloads_are_complete_or_not_there(
     requirements.write_text(f"no-such-package-here==1.0 --hash={DIGEST}\n")
     image = load(containers, image_dir)["gloo-cpu"]
     with pytest.raises(ValueError, match=r"carry the folder \.downloads"):
-        fetched(image, log=print).__enter__()
+        fetched(image, torch_index="off", log=print).__enter__()
     assert [p for p in (image_dir / ".downloads").iterdir() if p.is_dir()] == []
 
     # Carried from another machine: nothing is asked for.
@@ -349,7 +369,7 @@ def test_downloads_are_complete_or_not_there(
     place = image_dir / ".downloads" / f"cpu.txt-3.11-{key}"
     place.mkdir()
     (place / "one.whl").write_text("a wheel")
-    with fetched(image, log=print) as folder:
+    with fetched(image, torch_index="off", log=print) as folder:
         assert [path.name for path in folder.iterdir()] == ["one.whl"]
     assert (place / "one.whl").exists()
 
@@ -366,6 +386,7 @@ def test_second_builder_waits_and_takes_what_the_first_has_made(
                 make_image,
                 image,
                 mirror="http://localhost:1",
+                torch_index="off",
                 log_path=image_dir / "log",
                 tell=told.put,
             )

@@ -98,6 +98,22 @@ def test_flags(argv: list[str], dry_run: bool, passive: bool) -> None:
     assert (invocation.dry_run, invocation.passive) == (dry_run, passive)
 
 
+@pytest.mark.parametrize(
+    ("targets", "measures"),
+    [
+        ([], True),
+        (["all"], True),
+        (["images"], False),
+        (["prepare", "images"], False),
+        (["images", "all"], True),
+        (["publish"], True),
+    ],
+)
+def test_targets_that_measure_nothing(targets: list[str], measures: bool) -> None:
+    invocation = read_invocation([*targets, "--profile", "slurm_profile"])
+    assert invocation.measures == measures
+
+
 def test_snakemake_knows_every_flag() -> None:
     # A flag that Snakemake renames would silently count as one that runs jobs.
     _, arguments = parse_args(["--cores", "1"])

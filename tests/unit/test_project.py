@@ -69,6 +69,21 @@ def test_a_second_run_is_refused_and_told_by_whom(opened: Run, tmp_path: Path) -
         open_run(config, profile=tmp_path, write=False).begin()
 
 
+def test_images_are_made_where_slurm_does_not_answer(
+    opened: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_jobs(*_: object) -> None:
+        raise ValueError("squeue is not here")
+
+    monkeypatch.setattr(project, "find_jobs", find_jobs)
+    opened.begin(measures=False)
+    assert opened.layout.plan.exists()
+    assert opened._lock is not None
+    opened._lock.release()
+    with pytest.raises(ValueError, match="squeue is not here"):
+        opened.begin()
+
+
 @pytest.mark.parametrize(
     ("config", "complaint"),
     [

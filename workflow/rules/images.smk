@@ -31,9 +31,12 @@ rule image:
         python=sys.executable,
         images=str(RUN.image_dir),
         mirror=RUN.plan.site["debian_mirror"],
+        # A plan of an earlier version has none.
+        torch_index=RUN.plan.site.get("torch_index", "auto"),
     message:
         "making the image {wildcards.image}"
     # exec: what ends Snakemake's child must end the build.
     shell:
         "exec {params.python:q} -m rankbench.launch.images build {wildcards.image:q}"
-        " --image-dir {params.images:q} --mirror {params.mirror:q} --log {log:q}"
+        " --image-dir {params.images:q} --mirror {params.mirror:q}"
+        " --torch-index {params.torch_index:q} --log {log:q}"

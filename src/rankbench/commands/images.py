@@ -106,6 +106,7 @@ def _argv(run: Run, names: list[str], arguments: argparse.Namespace) -> list[str
     if arguments.test:
         return [*module, "test", *names, *where]
     mirror = ["--mirror", run.plan.site["debian_mirror"]]
+    mirror += ["--torch-index", run.plan.site["torch_index"]]
     force = ["--force"] if arguments.force else []
     return [*module, "build", *names, *where, *mirror, *force]
 

@@ -37,6 +37,7 @@ class Site:
         results_dir: folder of the results.
         image_dir: folder of the images.
         debian_mirror: where images are built from.
+        torch_index: index that is asked for torch's CPU builds if others lack them.
         cpu_threads_per_gpu: CPU threads of a rank that drives a GPU; 0 is its share
             of the cores.
         scratch: folder of each host in which every launch has one of its own for what
@@ -64,6 +65,7 @@ class Site:
     results_dir: str
     image_dir: str
     debian_mirror: str
+    torch_index: str
     cpu_threads_per_gpu: int
     scratch: str | None
     heartbeat_grace: float

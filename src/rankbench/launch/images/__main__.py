@@ -21,6 +21,7 @@ from rankbench.launch.images.store import (
 )
 from rankbench.launch.images.verify import check_sif, prove
 from rankbench.launch.images.work import Work
+from rankbench.torch_build import find_index
 
 CONTAINERS = find_asset("containers")
 
@@ -31,6 +32,8 @@ def main() -> int:
     # What was begun is ended and tidied up, as with Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
+        if hasattr(arguments, "torch_index"):
+            arguments.torch_index = find_index(arguments.torch_index, "torch_index")
         images = _choose(arguments)
     except (ValueError, OSError) as error:
         print(f"images: {error}", file=sys.stderr)
@@ -54,6 +57,7 @@ def build(image: Image, arguments: argparse.Namespace) -> None:
         make_image(
             image,
             mirror=arguments.mirror,
+            torch_index=arguments.torch_index,
             log_path=log,
             tell=_tell,
             force=arguments.force,
@@ -95,6 +99,11 @@ def _parse() -> argparse.Namespace:
         one.set_defaults(command=command)
         if command is build:
             one.add_argument("--mirror", default="auto", help="Debian mirror (apt's)")
+            one.add_argument(
+                "--torch-index",
+                default="auto",
+                help="for torch, if pip lacks it; off: none (PyTorch's own)",
+            )
             one.add_argument("--log", type=Path, help="(IMAGE_DIR/NAME.log)")
             one.add_argument("--force", action="store_true", help="also if it is there")
     return parser.parse_args()

@@ -41,6 +41,7 @@ def make_image(
     image: Image,
     *,
     mirror: str,
+    torch_index: str,
     log_path: Path,
     tell: Callable[[str], None],
     force: bool = False,
@@ -53,6 +54,7 @@ def make_image(
     Args:
         image: from `store.load_images`.
         mirror: site key `debian_mirror`.
+        torch_index: site key `torch_index`.
         log_path: gets everything that is said meanwhile.
         tell: gets a line for each step.
         force: also if it is there.
@@ -70,7 +72,7 @@ def make_image(
             return known
         work = Work(image, log, tell)
         try:
-            return _make(work, mirror)
+            return _make(work, mirror, torch_index)
         except (ValueError, OSError) as error:
             step = next(reversed(work.steps), "preparation")
             print(f"== {step} failed: {error}", file=log)
@@ -83,14 +85,14 @@ def make_image(
             end_descendants(grace=60)
 
 
-def _make(work: Work, mirror: str) -> Sidecar:
+def _make(work: Work, mirror: str, torch_index: str) -> Sidecar:
     image = work.image
     begun = datetime.now(UTC)
     apptainer.find_program()
     beside = image.sidecar.with_name(f".{image.name}.sif")
     beside.unlink(missing_ok=True)
     try:
-        sif = _obtain(work, mirror, beside)
+        sif = _obtain(work, mirror, torch_index, beside)
         work.begin("verify")
         sha256 = _check_given(image, sif)
         facts = prove(image, sif, work) if image.given else ask_facts(image, sif)
@@ -122,7 +124,7 @@ def _make(work: Work, mirror: str) -> Sidecar:
     return sidecar
 
 
-def _obtain(work: Work, mirror: str, beside: Path) -> Path:
+def _obtain(work: Work, mirror: str, torch_index: str, beside: Path) -> Path:
     """The file of an image, not yet in its place if it is made here."""
     image = work.image
     if image.given and image.given.file:
@@ -134,10 +136,11 @@ def _obtain(work: Work, mirror: str, beside: Path) -> Path:
         work.follow(apptainer.pull(beside, image.given.source))
         return beside
     assert image.definition
-    address = checks.find_mirror(mirror)
+    checks.find_debootstrap()
+    address = checks.find_mirror(mirror, tell=work.say)
     checks.check_mirror(address, image.promise["suite"])
     work.begin("fetch")
-    with fetched(image, log=work.log.write) as wheels:
+    with fetched(image, torch_index=torch_index, log=work.log.write) as wheels:
         options = ["--force", "--warn-unused-build-args", *_squash_options()]
         values = {"mirror": address, "flavour": image.flavour, "wheels": str(wheels)}
         for name, value in values.items():

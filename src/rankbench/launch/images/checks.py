@@ -37,15 +37,18 @@ def check_runs(image: Path) -> None:
         ) from None
 
 
-def find_mirror(configured: str) -> str:
+def find_mirror(
+    configured: str, *, tell: Callable[[str], object] = lambda _: None
+) -> str:
     """The Debian mirror that images are built from.
 
     Args:
-        configured: site key `debian_mirror`: an address, or ``auto`` for the one that
-            this machine's own apt uses.
+        configured: site key `debian_mirror`: an address, or ``auto`` for the mirror
+            that this machine's own apt uses, or else debootstrap's default.
+        tell: gets a line that names debootstrap's default if that is taken.
 
     Raises:
-        ValueError: ``auto``, and there is no apt here that uses one.
+        ValueError: ``auto``, and neither apt nor debootstrap names a mirror.
     """
     if configured != "auto":
         return configured
@@ -53,9 +56,42 @@ def find_mirror(configured: str) -> str:
         # Debian's security archive and backports are no place to bootstrap from.
         if label == "Debian" or (not label and address.rstrip("/").endswith("/debian")):
             return address
+    address = _default_of_debootstrap()
+    tell(
+        f"this machine's apt names no Debian mirror: taking debootstrap's default, "
+        f"{address} (`debian_mirror` in site.yaml names another)"
+    )
+    return address
+
+
+def find_debootstrap() -> Path:
+    """The program that unpacks Debian into an image.
+
+    Raises:
+        ValueError: it is not installed; names the package.
+    """
+    # An ordinary user's PATH may lack the folder where it is.
+    folders = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+    if program := shutil.which("debootstrap", path=folders):
+        return Path(program)
     raise ValueError(
-        "this machine's apt names no Debian mirror (or there is no apt): set "
-        "`debian_mirror` in site.yaml to the address of one"
+        "debootstrap is not installed, and images are built with it: have the "
+        "machine's operator install the package `debootstrap` (Debian, Ubuntu: "
+        "`apt-get install debootstrap`; RHEL, Rocky, Alma: `dnf install epel-release`, "
+        "then `dnf install debootstrap`), or build on another machine and copy the "
+        ".sif and .json"
+    )
+
+
+def _default_of_debootstrap() -> str:
+    program = find_debootstrap()
+    # debootstrap is a shell script on every distribution.
+    said = program.read_text(errors="replace")
+    if found := re.search(r"(?m)^DEF_MIRROR=[\"']?(\w+://[^\s\"']+)", said):
+        return found[1]
+    raise ValueError(
+        f"this machine's apt names no Debian mirror, and {program} names no default: "
+        "set `debian_mirror` in site.yaml to the address of one"
     )
 
 

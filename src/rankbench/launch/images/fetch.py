@@ -9,8 +9,6 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +17,13 @@ from pathlib import Path
 from filelock import FileLock
 
 from rankbench.launch.images.store import SOURCES, Image, requirements_of
+from rankbench.torch_build import (
+    PipError,
+    run_pip,
+    run_pip_for_torch,
+    split_requirements,
+    where_looked,
+)
 
 DOWNLOADS = ".downloads"
 
@@ -27,7 +32,9 @@ _NEWEST_GLIBC = 36
 
 
 @contextmanager
-def fetched(image: Image, *, log: Callable[[str], object]) -> Iterator[Path]:
+def fetched(
+    image: Image, *, torch_index: str, log: Callable[[str], object]
+) -> Iterator[Path]:
     """A folder with every wheel and source of the image, for as long as it is built.
 
     What has been fetched before is not fetched again: without a network it is enough
@@ -35,6 +42,8 @@ def fetched(image: Image, *, log: Callable[[str], object]) -> Iterator[Path]:
 
     Args:
         image: one that is built.
+        torch_index: site key `torch_index`: asked for torch and torchvision if the
+            sources that pip is configured for lack them; ``off``: nothing is.
         log: gets what pip says.
 
     Raises:
@@ -43,7 +52,8 @@ def fetched(image: Image, *, log: Callable[[str], object]) -> Iterator[Path]:
     downloads = image.sidecar.parent / DOWNLOADS
     downloads.mkdir(parents=True, exist_ok=True)
     folders = [
-        _fetch(image, file, downloads, log) for file in requirements_of(image.promise)
+        _fetch(image, file, downloads, torch_index, log)
+        for file in requirements_of(image.promise)
     ]
     with tempfile.TemporaryDirectory(prefix=".build-", dir=downloads) as together:
         # Two requirements files may name one package.
@@ -54,7 +64,11 @@ def fetched(image: Image, *, log: Callable[[str], object]) -> Iterator[Path]:
 
 
 def _fetch(
-    image: Image, file: str, downloads: Path, log: Callable[[str], object]
+    image: Image,
+    file: str,
+    downloads: Path,
+    torch_index: str,
+    log: Callable[[str], object],
 ) -> Path:
     """The folder of one requirements file: it is there complete, or not at all."""
     name, key = Path(file).name, image.inputs[file][:12]
@@ -71,30 +85,29 @@ def _fetch(
             return place
         partial = Path(f"{place}.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        _download(image.containers / file, partial, options, log)
+        _download(image.containers / file, partial, options, torch_index, log)
         partial.rename(place)
     return place
 
 
 def _download(
-    requirements: Path, to: Path, options: Sequence[str], log: Callable[[str], object]
+    requirements: Path,
+    to: Path,
+    options: Sequence[str],
+    torch_index: str,
+    log: Callable[[str], object],
 ) -> None:
-    # The machine's own configuration of pip says where from.
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--require-hashes"]
-    command += [*options, "--progress-bar", "off", "--dest", str(to)]
-    done = subprocess.run(
-        [*command, "-r", str(requirements)],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        check=False,
-    )
-    log(done.stdout)
-    if done.returncode:
+    command = ["download", "--no-deps", "--require-hashes", *options]
+    command += ["--progress-bar", "off", "--dest", str(to)]
+    to.mkdir()
+    torch, others = split_requirements(requirements.read_text())
+    try:
+        for requirement in torch.values():
+            run_pip_for_torch(command, requirement, torch_index, log)
+        run_pip(command, others, log)
+    except PipError as error:
         shutil.rmtree(to, ignore_errors=True)
-        raise ValueError(_explain(done.stdout, requirements))
+        raise ValueError(_explain(error, requirements, torch_index)) from None
 
 
 def _platform(python: str) -> list[str]:
@@ -108,20 +121,19 @@ def _platform(python: str) -> list[str]:
     return options
 
 
-def _explain(said: str, requirements: Path) -> str:
+def _explain(error: PipError, requirements: Path, torch_index: str) -> str:
     """What pip's errors mean for who wants the image."""
-    errors = [line for line in said.splitlines() if line.startswith("ERROR: ")]
-    first = errors[0].removeprefix("ERROR: ") if errors else "pip said nothing"
-    if "No space left on device" in said:
-        return f"the disk is full: {first}"
-    if "DO NOT MATCH THE HASHES" in said:
+    if "No space left on device" in error.said:
+        return f"the disk is full: {error}"
+    if "DO NOT MATCH THE HASHES" in error.said:
         return (
             f"pip got other files than {requirements} names: what serves them was "
             "changed, or serves builds of its own: leave that index out"
         )
+    configured = "pip looks where its own configuration says (`pip config list`)"
+    if "distribution found for torch" in str(error):
+        configured = f"{where_looked(torch_index)} (`torch_index` in site.yaml)"
     return (
-        f"{first}: pip looks where its own configuration says (`pip config list`); for "
-        "CPU builds of torch set PIP_EXTRA_INDEX_URL or PIP_FIND_LINKS as "
-        "requirements-torch.txt says; without a network carry the folder .downloads "
-        "here from a machine that has one"
+        f"{error}: {configured}; check the network and the configuration; without a "
+        "network carry the folder .downloads here from a machine that has one"
     )

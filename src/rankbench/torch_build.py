@@ -1,0 +1,332 @@
+"""Where torch comes from, and which build of it `make quickstart` installs.
+
+The Makefile runs this file before anything is installed: standard library alone.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# The index that PyTorch's installation page names for CPU builds: the default of the
+# site key `torch_index` and of the variable TORCH_INDEX.
+CPU_INDEX = "https://download.pytorch.org/whl/cpu"
+OFF = "off"
+
+# The index above is asked for nothing else, or it could replace any package.
+PACKAGES = ("torch", "torchvision")
+
+ROOT = Path(__file__).parents[2]
+REQUIREMENTS = ROOT / "requirements-torch.txt"
+BUILDS = ("auto", "cpu", "cuda", "own")
+
+# containers/requirements/cpu.txt has the hash of one CPU build of torch: this one.
+_HASHED_CPU = ("linux", "x86_64", (3, 11))
+
+
+class PipError(ValueError):
+    """pip could not fetch or install; the message is the line that says why.
+
+    Attributes:
+        said: everything that pip said.
+    """
+
+    def __init__(self, said: str) -> None:
+        super().__init__(find_cause(said))
+        self.said = said
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A build of torch.
+
+    Attributes:
+        build: ``cpu``, ``cuda`` (the default build, which is for CUDA on Linux), or
+            ``own``: the build that pip's configuration leads to, unchecked.
+        why: for the user.
+    """
+
+    build: str
+    why: str
+
+
+def find_index(configured: str, name: str) -> str:
+    """The address of the index for CPU builds, or ``off``.
+
+    Args:
+        configured: an address, ``off``, or ``auto`` for PyTorch's own index.
+        name: the key or variable that has it, for the complaint.
+
+    Raises:
+        ValueError: it is none of these.
+    """
+    if configured == "auto":
+        return CPU_INDEX
+    if configured != OFF and not re.fullmatch(r"(https?|file)://\S+", configured):
+        raise ValueError(
+            f"{name}: {configured!r} is neither an address (https://...) nor {OFF} nor "
+            "auto: name the index that has CPU builds of torch"
+        )
+    return configured
+
+
+def split_requirements(text: str) -> tuple[dict[str, str], str]:
+    """The requirements of torch and torchvision by name, and all others."""
+    ours, others = {}, []
+    for entry in re.split(r"(?m)^(?=\S)", text):
+        name = re.match(r"[\w.-]*", entry)
+        if name and name[0].lower() in PACKAGES:
+            ours[name[0].lower()] = entry
+        else:
+            others.append(entry)
+    return ours, "".join(others)
+
+
+def run_pip(
+    command: Sequence[str], requirements: str, log: Callable[[str], object]
+) -> None:
+    """Run pip on requirements, with the machine's own configuration.
+
+    Raises:
+        PipError: it failed.
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write(requirements)
+        file.flush()
+        done = subprocess.run(
+            [sys.executable, "-m", "pip", *command, "-r", file.name],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    log(done.stdout)
+    if done.returncode:
+        raise PipError(done.stdout)
+
+
+def run_pip_for_torch(
+    command: Sequence[str],
+    requirement: str,
+    index: str,
+    log: Callable[[str], object],
+) -> None:
+    """Run pip on one requirement of `PACKAGES`: configured sources, then the index.
+
+    Args:
+        command: of pip; with ``--no-deps``, so that the index gives nothing else.
+        requirement: one, which may have hashes.
+        index: asked if the configured sources lack it; ``off``: nothing is.
+
+    Raises:
+        PipError: it failed, in both places.
+    """
+    try:
+        run_pip(command, requirement, log)
+    except PipError as error:
+        if index == OFF or "No matching distribution found" not in error.said:
+            raise
+        log(f"the configured sources lack it; asking {index}\n")
+        run_pip([*command, "--no-deps", "--index-url", index], requirement, log)
+
+
+def find_cause(said: str) -> str:
+    """The line of pip's that says why it failed."""
+    errors = [
+        line.removeprefix("ERROR: ")
+        for line in said.splitlines()
+        if line.startswith("ERROR: ")
+    ]
+    # pip's first error may list versions that were never wanted.
+    for sign in ("No matching distribution found", "DO NOT MATCH THE HASHES"):
+        for line in errors:
+            if sign in line:
+                return line
+    return errors[-1] if errors else "pip said nothing"
+
+
+def where_looked(index: str) -> str:
+    """Where torch was looked for, for a message."""
+    configured = "the sources that pip's configuration names (`pip config list`)"
+    if index == OFF:
+        return f"looked in {configured}; the index for CPU builds of torch is off"
+    return f"looked in {configured}, then in {index}"
+
+
+def has_driver() -> bool:
+    """Whether this machine has a driver of NVIDIA's."""
+    traces = ("/proc/driver/nvidia/version", "/usr/lib/wsl/lib/libcuda.so.1")
+    return any(map(os.path.exists, traces)) or shutil.which("nvidia-smi") is not None
+
+
+def choose(
+    asked: str,
+    release: str,
+    *,
+    versions: Collection[str],
+    driver: bool,
+    index: str,
+    system: str = sys.platform,
+) -> Choice:
+    """Choose the build of torch.
+
+    Args:
+        asked: one of `BUILDS`.
+        release: of torch, without a build's label.
+        versions: those that the configured sources have.
+        driver: whether there is a driver of NVIDIA's.
+        index: the index for CPU builds, or ``off``.
+        system: as `sys.platform`.
+    """
+    if asked != "auto":
+        return Choice(asked, f"TORCH={asked}")
+    builds = {version for version in versions if version.startswith(f"{release}+")}
+    cpu = f"{release}+cpu"
+    if cpu in builds and (not driver or builds == {cpu}):
+        return Choice("cpu", "pip's configuration leads to it")
+    if builds:
+        return Choice(
+            "own", f"pip's configuration leads to {', '.join(sorted(builds))}"
+        )
+    if driver:
+        return Choice("cuda", "there is an NVIDIA driver")
+    if system != "linux":
+        return Choice("cuda", "this system has one build only")
+    if index == OFF:
+        return Choice("cuda", f"no NVIDIA driver, but TORCH_INDEX={OFF}")
+    return Choice("cpu", "no NVIDIA driver")
+
+
+def find_versions() -> set[str]:
+    """Versions of torch in the configured sources; none if they do not answer."""
+    command = [sys.executable, "-m", "pip", "index", "versions", "torch"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    found = re.search(r"(?m)^Available versions: (.*)$", done.stdout)
+    return set(found[1].split(", ")) if found else set()
+
+
+def requirements_for(build: str, wanted: Mapping[str, str]) -> dict[str, str]:
+    """What pip is to install for a build, with hashes where they are known.
+
+    Args:
+        build: ``cpu`` or ``cuda``.
+        wanted: name -> release.
+    """
+    file = ROOT / "containers/requirements" / f"{build}.txt"
+    known, _ = split_requirements(file.read_text())
+    pins = {name: f"{name}=={release}" for name, release in wanted.items()}
+    # `===` takes no build with a label.
+    torch = {"cpu": f"=={wanted['torch']}+cpu", "cuda": f"==={wanted['torch']}"}
+    pins["torch"] = f"torch{torch[build]}"
+    here = (sys.platform, platform.machine(), sys.version_info[:2])
+    if build == "cpu" and here != _HASHED_CPU:
+        del known["torch"]
+    return {
+        # Its hashes are those of another release if a user has changed the pin.
+        name: known[name] if known.get(name, "").startswith(f"{pin} ") else f"{pin}\n"
+        for name, pin in pins.items()
+    }
+
+
+def install(choice: Choice, index: str, log: Callable[[str], object]) -> None:
+    """Install a build into this environment, and what it needs.
+
+    Raises:
+        PipError: pip failed.
+    """
+    text = REQUIREMENTS.read_text()
+    if choice.build != "own":
+        pins, _ = split_requirements(text)
+        wanted = {name: pins[name].strip().partition("==")[2] for name in PACKAGES}
+        for entry in requirements_for(choice.build, wanted).values():
+            command = ["install", "-q", "--no-deps"]
+            if choice.build == "cpu":
+                run_pip_for_torch(command, entry, index, log)
+            else:
+                run_pip(command, entry, log)
+    # Everything that torch needs comes from the configured sources alone.
+    run_pip(["install", "-q"], text, log)
+
+
+def main() -> int:
+    """0 installed, 1 pip failed, 2 bad input."""
+    asked = os.environ.get("TORCH") or "auto"
+    try:
+        index = find_index(os.environ.get("TORCH_INDEX") or "auto", "TORCH_INDEX")
+        if asked not in BUILDS:
+            known = ", ".join(BUILDS)
+            raise ValueError(f"TORCH: {asked!r} is no build of torch (known: {known})")
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    release = split_requirements(REQUIREMENTS.read_text())[0]["torch"].strip()
+    choice = choose(
+        asked,
+        release.partition("==")[2],
+        versions=find_versions() if asked == "auto" else (),
+        driver=has_driver(),
+        index=index,
+    )
+    try:
+        try:
+            _tell(choice)
+            install(choice, index, _ignore)
+        except PipError as error:
+            # Never after a wrong hash.
+            missing = "No matching distribution found" in error.said
+            if asked != "auto" or choice.build != "cpu" or not missing:
+                raise
+            print(f"{error}: {where_looked(index)}")
+            choice = Choice("cuda", "the CPU build cannot be had")
+            _tell(choice)
+            install(choice, index, _ignore)
+    except PipError as error:
+        print(_explain(error, index), file=sys.stderr)
+        return 1
+    return 0
+
+
+_NAMES = {
+    "cpu": "the CPU build",
+    "cuda": "the default build (for CUDA on Linux: several GB)",
+    "own": "the build that pip's configuration leads to, unchecked",
+}
+_OTHERS = {"cpu": "cuda", "cuda": "cpu", "own": "cpu or TORCH=cuda"}
+
+
+def _tell(choice: Choice) -> None:
+    print(
+        f"torch: {_NAMES[choice.build]} ({choice.why}); "
+        f"another: make quickstart TORCH={_OTHERS[choice.build]}",
+        flush=True,
+    )
+
+
+def _explain(error: PipError, index: str) -> str:
+    if "DO NOT MATCH THE HASHES" in error.said:
+        return (
+            f"{error}: a configured source serves another build of torch than the "
+            "official one: TORCH=own takes it, unchecked"
+        )
+    return (
+        f"{error}: {where_looked(index)}: check the network, or name another index "
+        "for CPU builds: TORCH_INDEX=https://..."
+    )
+
+
+def _ignore(_: str) -> None:
+    pass
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,234 @@
+"""Which build of torch is chosen, and where it is fetched: real pip, local indexes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import threading
+import zipfile
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from rankbench import torch_build
+from rankbench.launch.images.fetch import fetched
+from rankbench.launch.images.store import load_images
+from rankbench.torch_build import OFF, choose, find_cause, find_index, requirements_for
+from tiny_images import write_containers
+
+pytestmark = pytest.mark.unit
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Index:
+    """A package index in the layout of PEP 503, and the wheels in it."""
+
+    def __init__(self, root: Path, address: str) -> None:
+        self.root, self.address = root, address
+
+    def add(self, name: str, version: str, content: str = "") -> str:
+        """Make a wheel, and return the hash of its file."""
+        folder = self.root / name
+        folder.mkdir(parents=True, exist_ok=True)
+        file = folder / f"{name}-{version}-py3-none-any.whl"
+        info = f"{name}-{version}.dist-info"
+        files = {
+            f"{name}.py": f"# {content}\n",
+            f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\n"
+            f"Version: {version}\n",
+            f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\n"
+            "Root-Is-Purelib: true\nTag: py3-none-any\n",
+        }
+        record = ""
+        with zipfile.ZipFile(file, "w") as wheel:
+            for path, text in files.items():
+                wheel.writestr(path, text)
+                digest = hashlib.sha256(text.encode()).digest()
+                code = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+                record += f"{path},sha256={code},{len(text)}\n"
+            wheel.writestr(f"{info}/RECORD", f"{record}{info}/RECORD,,\n")
+        sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+        with open(folder / "index.html", "a") as page:
+            link = file.name.replace("+", "%2B")
+            page.write(f'<a href="{link}#sha256={sha256}">{file.name}</a>\n')
+        return f"sha256:{sha256}"
+
+
+def serve(root: Path) -> Iterator[Index]:
+    root.mkdir()
+    handler = partial(Quiet, directory=str(root))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield Index(root, f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+
+
+@pytest.fixture
+def configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    """The only index that pip is configured for, on a machine with nothing else."""
+    for index in serve(tmp_path / "configured"):
+        for name in list(torch_build.os.environ):
+            if name.startswith("PIP_"):
+                monkeypatch.delenv(name)
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+        monkeypatch.setenv("PIP_INDEX_URL", index.address)
+        yield index
+
+
+@pytest.fixture
+def fallback(tmp_path: Path) -> Iterator[Index]:
+    yield from serve(tmp_path / "fallback")
+
+
+def fetch(tmp_path: Path, requirements: str, index: str) -> list[str]:
+    """Names of the wheels that an image with these requirements gets."""
+    containers = write_containers(tmp_path / "containers", "gloo")
+    (containers / "requirements/cpu.txt").write_text(requirements)
+    image = load_images(containers, tmp_path / "images", {})["gloo-cpu"]
+    with fetched(image, torch_index=index, log=print) as folder:
+        return sorted(path.name for path in folder.iterdir())
+
+
+def test_fallback_gives_torch_and_nothing_else(
+    tmp_path: Path, configured: Index, fallback: Index
+) -> None:
+    configured.add("torch", "2.13.0", "for CUDA")
+    other = configured.add("other", "1.0")
+    # What an attacker would put there: a newer one, and one that is wanted.
+    fallback.add("other", "1.0", "of an attacker")
+    torch = fallback.add("torch", "2.13.0+cpu")
+    text = (
+        f"other==1.0 --hash={other}\n    # via\n    #   torch\n"
+        f"torch==2.13.0+cpu \\\n    --hash={torch}\n    # via -r cpu.in\n"
+    )
+    found = fetch(tmp_path, text, fallback.address)
+    assert found == ["other-1.0-py3-none-any.whl", "torch-2.13.0+cpu-py3-none-any.whl"]
+
+
+def test_fallback_is_not_asked_for_other_packages(
+    tmp_path: Path, configured: Index, fallback: Index
+) -> None:
+    torch = fallback.add("torch", "2.13.0+cpu")
+    other = fallback.add("other", "1.0")
+    text = f"other==1.0 --hash={other}\ntorch==2.13.0+cpu --hash={torch}\n"
+    with pytest.raises(ValueError, match=r"^No matching .* found for other==1\.0"):
+        fetch(tmp_path, text, fallback.address)
+
+
+def test_configured_source_comes_first(tmp_path: Path, configured: Index) -> None:
+    torch = configured.add("torch", "2.13.0+cpu")
+    text = f"torch==2.13.0+cpu --hash={torch}\n"
+    # Nothing answers there.
+    assert len(fetch(tmp_path, text, "http://127.0.0.1:1")) == 1
+
+
+def test_fallback_with_another_file_is_refused(
+    tmp_path: Path, configured: Index, fallback: Index
+) -> None:
+    fallback.add("torch", "2.13.0+cpu", "changed")
+    text = f"torch==2.13.0+cpu --hash=sha256:{64 * '0'}\n"
+    with pytest.raises(ValueError, match="pip got other files than"):
+        fetch(tmp_path, text, fallback.address)
+
+
+def test_fallback_that_is_off(tmp_path: Path, configured: Index) -> None:
+    configured.add("torch", "2.13.0")
+    text = f"torch==2.13.0+cpu --hash=sha256:{64 * '0'}\n"
+    with pytest.raises(ValueError, match="No matching distribution") as raised:
+        fetch(tmp_path, text, OFF)
+    said = str(raised.value)
+    assert said.startswith("No matching distribution found for torch==2.13.0+cpu: ")
+    assert "the index for CPU builds of torch is off (`torch_index` in site" in said
+
+
+def test_the_cause_is_quoted() -> None:
+    said = (
+        "ERROR: Ignored the following versions that require a different python: 1.0\n"
+        "ERROR: Could not find a version that satisfies the requirement torch\n"
+        "ERROR: No matching distribution found for torch==2.13.0+cpu\n"
+    )
+    assert find_cause(said) == "No matching distribution found for torch==2.13.0+cpu"
+
+
+@pytest.mark.parametrize(
+    ("asked", "versions", "driver", "index", "build"),
+    [
+        ("auto", ["2.13.0"], False, "http://x", "cpu"),
+        ("auto", [], False, "http://x", "cpu"),
+        ("auto", ["2.13.0"], False, OFF, "cuda"),
+        ("auto", ["2.13.0"], True, "http://x", "cuda"),
+        ("auto", ["2.13.0", "2.13.0+cpu"], True, "http://x", "cpu"),
+        ("auto", ["2.13.0", "2.13.0+cpu"], False, OFF, "cpu"),
+        ("auto", ["2.13.0", "2.13.0+cu126"], False, "http://x", "own"),
+        ("auto", ["2.13.0+cpu", "2.13.0+cu126"], True, "http://x", "own"),
+        ("auto", ["2.13.0+cpu", "2.13.0+cu126"], False, "http://x", "cpu"),
+        ("auto", ["2.13.0", "2.12.0+cpu"], True, "http://x", "cuda"),
+        ("cuda", [], False, "http://x", "cuda"),
+        ("cpu", [], True, "http://x", "cpu"),
+        ("own", [], False, "http://x", "own"),
+    ],
+)
+def test_choice(
+    asked: str, versions: list[str], driver: bool, index: str, build: str
+) -> None:
+    found = choose(
+        asked, "2.13.0", versions=versions, driver=driver, index=index, system="linux"
+    )
+    assert found.build == build
+
+
+def test_versions_are_those_of_the_configured_source(configured: Index) -> None:
+    configured.add("torch", "2.13.0")
+    configured.add("torch", "2.13.0+cu126")
+    assert torch_build.find_versions() == {"2.13.0", "2.13.0+cu126"}
+
+
+def test_hashes_of_the_images_protect_the_quickstart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    release = {"torch": "2.13.0", "torchvision": "0.28.0"}
+    here = torch_build._HASHED_CPU
+    monkeypatch.setattr(torch_build.sys, "platform", here[0])
+    monkeypatch.setattr(torch_build.platform, "machine", lambda: here[1])
+    monkeypatch.setattr(torch_build.sys, "version_info", (3, 11, 9))
+    for build in ("cpu", "cuda"):
+        for entry in requirements_for(build, release).values():
+            assert "--hash=sha256:" in entry
+    monkeypatch.setattr(torch_build.sys, "version_info", (3, 12, 0))
+    assert requirements_for("cpu", release)["torch"] == "torch==2.13.0+cpu\n"
+    assert "--hash=" in requirements_for("cuda", release)["torch"]
+    # A user's own pin has other hashes.
+    own = requirements_for("cuda", {**release, "torch": "2.14.0"})
+    assert own["torch"] == "torch===2.14.0\n"
+
+
+def test_bad_input(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ValueError, match=r"torch_index: 'no' is neither an address"):
+        find_index("no", "torch_index")
+    monkeypatch.setenv("TORCH", "gpu")
+    assert torch_build.main() == 2
+    assert (
+        "TORCH: 'gpu' is no build of torch (known: auto, cpu" in capsys.readouterr().err
+    )
+
+
+def test_default_index_stands_in_one_place() -> None:
+    host = torch_build.CPU_INDEX.split("/")[2]
+    named = [
+        path
+        for folder in ("src", "workflow", "containers", "docs", "slurm_profile")
+        for path in (torch_build.ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".smk", ".yaml", ".md", ".txt", ".def"}
+        and host in path.read_text()
+    ]
+    assert named == [Path(torch_build.__file__)]
