@@ -126,7 +126,7 @@ def test_training_images_are_normalised(name: str, root: Path) -> None:
 
 @every_prepared
 def test_missing_file_says_what_to_do(name: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=rf"{name}\.npz is missing.*snakemake prepare"):
+    with pytest.raises(DataError, match=rf"{name}\.npz is missing.*rankbench prepare"):
         data.load(name, tmp_path)
 
 
@@ -142,7 +142,7 @@ def test_prepares_or_says_what_to_do(
         arrays = data.find(name).prepare(tmp_path)
     except DataError as error:
         # Either outcome is right.
-        assert "snakemake prepare" in str(error)  # noqa: PT017
+        assert "rankbench prepare" in str(error)  # noqa: PT017
     else:
         shape = literal(name, "SHAPE")
         arrays.check(shape)

@@ -414,7 +414,7 @@ def test_data_that_are_damaged(project) -> None:
     row = row_of(project, "single.none.1x1.convnet.digits")
     assert row["status"] == "crashed"
     assert "digits.npz is damaged" in row["reason"]
-    assert "snakemake prepare" in row["reason"]
+    assert "rankbench prepare" in row["reason"]
 
 
 def test_data_that_cannot_be_had_stop_their_cells_only(project) -> None:

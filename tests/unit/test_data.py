@@ -242,7 +242,7 @@ def test_missing_originals(
     assert message.count("\n") == 1
     assert str(tmp_path / "raw" / name / folder) in message
     assert expected in message
-    assert "run `snakemake prepare`" in message
+    assert "run `rankbench prepare`" in message
 
 
 # The command
@@ -307,7 +307,7 @@ def test_damage_is_found_wherever_it_is(tmp_path: Path) -> None:
             read = _files.read(file, shape)
         except DataError as error:
             assert "is damaged" in str(error)  # noqa: PT017 - not every byte matters
-            assert "delete it and run `snakemake prepare`" in str(error)  # noqa: PT017
+            assert "delete it and run `rankbench prepare`" in str(error)  # noqa: PT017
             found += 1
         else:
             assert np.array_equal(read.train_images, arrays.train_images)

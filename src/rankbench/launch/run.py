@@ -63,7 +63,9 @@ def run_cell(layout: Layout, cell_id: str, *, project: Path, out: Out) -> Verdic
     entry = _find(plan, cell_id, layout)
     request = read_request(layout, cell_id)
     if request is None:
-        raise ValueError(f"{layout.request(cell_id)} is missing: run snakemake")
+        raise ValueError(
+            f"{layout.request(cell_id)} is missing: `rankbench run` writes it"
+        )
     attempt = Attempt(layout, plan, entry, request, project)
     if reason := attempt.why_stale():
         verdict = replace(

@@ -196,7 +196,7 @@ def read_plan(path: Path) -> Plan:
     if value.get("schema") != PLAN_VERSION:
         raise ValueError(
             f"{path} has plan schema {value.get('schema')}, "
-            f"this rankbench reads {PLAN_VERSION}: run snakemake to plan again"
+            f"this rankbench reads {PLAN_VERSION}: `rankbench run` plans anew"
         )
     try:
         cells = {entry["id"]: _read_cell(entry) for entry in value["cells"]}
@@ -205,7 +205,7 @@ def read_plan(path: Path) -> Plan:
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is damaged or of another version ({error}): "
-            "run snakemake to plan again"
+            "`rankbench run` plans anew"
         ) from error
 
 

@@ -73,7 +73,7 @@ def read(path: Path, shape: Mapping[str, int]) -> Arrays:
     try:
         file = path.open("rb")
     except FileNotFoundError:
-        raise DataError(f"{path} is missing: run `snakemake prepare`") from None
+        raise DataError(f"{path} is missing: run `rankbench prepare`") from None
     except OSError as error:
         raise DataError(f"{path} cannot be opened: {error.strerror}") from error
     with file:
@@ -86,7 +86,7 @@ def read(path: Path, shape: Mapping[str, int]) -> Arrays:
             # a checksum; each has its own exceptions.
             reason = first_line(str(error)) or type(error).__name__
             raise DataError(
-                f"{path} is damaged: {reason}: delete it and run `snakemake prepare`"
+                f"{path} is damaged: {reason}: delete it and run `rankbench prepare`"
             ) from error
     return arrays
 
@@ -99,5 +99,5 @@ def source_error(
     return DataError(
         f"{name} cannot be prepared from {folder}: {reason.rstrip('.')}. Expected "
         f"there: {expected}. Copy them from a machine that can download them (delete "
-        "those that are damaged) and run `snakemake prepare`"
+        "those that are damaged) and run `rankbench prepare`"
     )

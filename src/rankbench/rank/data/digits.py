@@ -24,7 +24,7 @@ def prepare(source: Path) -> Arrays:
         from sklearn.datasets import load_digits
     except ImportError as error:
         raise DataError(
-            "digits comes with scikit-learn: install it and run `snakemake prepare`"
+            "digits comes with scikit-learn: install it and run `rankbench prepare`"
         ) from error
     small, labels = load_digits(return_X_y=True)
     pixels = torch.from_numpy(small).reshape(-1, 1, 8, 8) * (255 / 16)
