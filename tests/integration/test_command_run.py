@@ -56,6 +56,24 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(small) -> None:
     assert not (small.root / "results").exists()
 
 
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (("--config", "only=strategy=ddp"), "give --experiment, --override, --only"),
+        (("--profile=slurm_profile",), "give --profile before the --"),
+        (("-n",), "-n measures nothing: give -n before the --"),
+        (("--no-such-option",), "Snakemake does not take these options"),
+    ],
+)
+def test_options_of_snakemake_that_would_mislead_are_refused(
+    small, flags: tuple[str, ...], said: str
+) -> None:
+    done = small.rankbench("run", "--", *flags)
+    assert done.returncode == 2, done.stdout
+    assert said in done.stdout
+    assert not (small.root / "results").exists()
+
+
 def test_a_run_tells_of_each_launch_and_ends_with_the_table(small) -> None:
     done = small.rankbench("run", "--no-plots")
     assert done.returncode == 0, done.stdout

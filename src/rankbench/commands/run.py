@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -19,7 +21,7 @@ from rankbench.commands.base import (
     plan_run,
     print_json,
 )
-from rankbench.invocation import shown
+from rankbench.invocation import read_invocation, shown
 from rankbench.project import Run
 
 ABOUT = """\
@@ -37,6 +39,18 @@ examples:
   rankbench run --json
 
 exit status: 0 all is well, 1 a cell has failed, 2 bad input, 130 interrupted"""
+
+
+# Options of Snakemake that rankbench gives itself, and what stands for them. Snakemake
+# takes only the last --config.
+_CONFIG = "--experiment, --override, --only or --no-plots"
+_OWN = {
+    "--config": _CONFIG,
+    "-C": _CONFIG,
+    "--configfile": "--experiment",
+    "--configfiles": "--experiment",
+    "--profile": "--profile",
+}
 
 
 def add(commands: Any) -> None:
@@ -69,6 +83,7 @@ def add(commands: Any) -> None:
 
 def measure(arguments: argparse.Namespace) -> int:
     """Run Snakemake, show its progress, print the table."""
+    check_flags(arguments.snakemake)
     run = plan_run(arguments, write=not arguments.dry_run)
     argv = argv_for(arguments, flags=arguments.snakemake)
     lines = run.preview().lines()
@@ -79,6 +94,29 @@ def measure(arguments: argparse.Namespace) -> int:
     status = execute(run, argv, verbose=arguments.verbose)
     show_end(run, arguments)
     return status
+
+
+def check_flags(flags: Sequence[str]) -> None:
+    """Refuse options of Snakemake that would be lost, or would measure nothing.
+
+    Raises:
+        ValueError: what to give instead.
+    """
+    for flag in flags:
+        if instead := _OWN.get(flag.partition("=")[0]):
+            raise ValueError(f"{flag} behind --: give {instead} before the -- instead")
+    if not flags:
+        return
+    try:
+        invocation = read_invocation(flags)
+    except SystemExit:
+        said = f"Snakemake does not take these options: {shlex.join(flags)}"
+        raise ValueError(said) from None
+    if invocation.passive:
+        raise ValueError(
+            f"{shlex.join(flags)} measures nothing: give -n before the -- for a dry "
+            "run, or run snakemake itself"
+        )
 
 
 def show_end(run: Run, arguments: argparse.Namespace) -> None:
