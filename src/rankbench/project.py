@@ -414,10 +414,13 @@ def _myself() -> dict[str, Any]:
     return {
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "command": " ".join(
-            Path(a).name if i == 0 else a for i, a in enumerate(sys.argv)
-        ),
+        "command": " ".join([_program(Path(sys.argv[0])), *sys.argv[1:]]),
     }
+
+
+def _program(path: Path) -> str:
+    """Name of a program; of `python -m NAME` that of the module."""
+    return path.parent.name if path.name == "__main__.py" else path.name
 
 
 def _tell(text: str) -> None:

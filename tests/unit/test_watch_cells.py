@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from rankbench.commands._display import Plain, describe_event, open_display
+from rankbench.commands._execute import _passing_signals_on
 from rankbench.commands._watch import Event, Watch, Watched
 from rankbench.record import Layout, write_json
 from rankbench.status import State
@@ -122,7 +126,14 @@ def test_events_in_words(event: Event, state: State | None, words: str) -> None:
     assert describe_event(event, state) == words
 
 
-def test_not_a_terminal_gets_plain_lines() -> None:
+class TerminalStream(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_not_a_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Also where colours are forced: a bar would fill a log with control characters.
+    monkeypatch.setenv("FORCE_COLOR", "1")
     stream = io.StringIO()
     cells = [Watched(CELL, 6), Watched("other", 6, done=True)]
     display = open_display(Console(file=stream), cells, plain=False)
@@ -134,8 +145,34 @@ def test_not_a_terminal_gets_plain_lines() -> None:
     assert stream.getvalue() == (f"[1/2] {CELL}  launch 3 of 6  200 samples/s  2.5 s\n")
 
 
-def test_a_terminal_shows_cells_and_how_much_is_left() -> None:
-    stream = io.StringIO()
+def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    console = Console(file=TerminalStream())
+    assert isinstance(open_display(console, [], plain=False), Plain)
+
+
+def test_ignored_signals_stay_ignored_and_others_reach_the_child() -> None:
+    hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+    try:
+        with subprocess.Popen(["sleep", "60"], process_group=0) as child:
+            with _passing_signals_on(child) as came:
+                os.kill(os.getpid(), signal.SIGHUP)
+                assert child.poll() is None
+                os.kill(os.getpid(), signal.SIGTERM)
+            assert came == [signal.SIGTERM]
+        assert child.returncode == -signal.SIGINT
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, hangup)
+
+
+def test_a_terminal_shows_cells_and_how_much_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    stream = TerminalStream()
     console = Console(file=stream, force_terminal=True, width=100, color_system=None)
     running = Watched(CELL, 6, running="launch 4 of 6", launched=3)
     many = [Watched(f"cell{i}", 6) for i in range(20)]

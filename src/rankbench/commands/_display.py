@@ -85,8 +85,10 @@ class Terminal:
         )
         total = sum(cell.wanted for cell in cells)
         self._task = self._bar.add_task("", total=total, left="")
+        # It is drawn at each look. A thread that draws more often would disturb what
+        # is measured on this machine.
         self._live = Live(
-            self._render(), console=console, refresh_per_second=4, transient=True
+            self._render(), console=console, auto_refresh=False, transient=True
         )
         self._live.start()
 
@@ -109,7 +111,7 @@ class Terminal:
 
     def refresh(self, waiting_for: str) -> None:
         self._waiting_for = waiting_for
-        self._live.update(self._render())
+        self._live.update(self._render(), refresh=True)
 
     def close(self) -> None:
         self._live.stop()
@@ -153,6 +155,7 @@ def describe_event(event: Event, state: State | None) -> str:
 
 def open_display(console: Console, cells: list[Watched], *, plain: bool) -> Display:
     """The display for where the output goes."""
-    if plain or not console.is_terminal:
+    # Not `is_terminal`: FORCE_COLOR makes that true of a file.
+    if plain or not console.file.isatty() or console.is_dumb_terminal:
         return Plain(console, cells)
     return Terminal(console, cells)

@@ -117,7 +117,8 @@ def _conclude(run: Run, status: int, signals: Sequence[int], log: Path) -> int:
     """What the end of Snakemake means, in words and as an exit status."""
     if signals:
         name = signal.Signals(signals[0]).name
-        _tell(f"ended by {name}: what was measured is kept; the same command continues")
+        # Not the same command: that of a rerun would ask for one more attempt.
+        _tell(f"ended by {name}: what was measured is kept; `rankbench run` continues")
         return INTERRUPTED
     failed = [cell for cell, state in states_of(run).items() if state.has_failed]
     if status and not failed:
@@ -170,8 +171,11 @@ def _passing_signals_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
             pass
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    # A signal that is ignored, as SIGHUP is under nohup, stays ignored.
     before: dict[int, Callable | int | None] = {
-        number: signal.signal(number, pass_on) for number in numbers
+        number: signal.signal(number, pass_on)
+        for number in numbers
+        if signal.getsignal(number) is not signal.SIG_IGN
     }
     try:
         yield came
