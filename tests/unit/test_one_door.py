@@ -15,18 +15,10 @@ from rankbench.commands import images, prepare
 
 pytestmark = pytest.mark.unit
 
-OF_AN_EXPERIMENT = [
-    "run",
-    "cells",
-    "status",
-    "show",
-    "rerun",
-    "table",
-    "publish",
-    "images",
-    "prepare",
-    "site-check",
-]
+OF_AN_EXPERIMENT = (
+    *("run", "cells", "status", "show", "rerun", "table"),
+    *("publish", "images", "prepare", "site-check"),
+)
 EXPERIMENT = "name: small\nstrategy: single\ntopology: 1x1\n"
 
 
