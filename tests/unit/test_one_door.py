@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rankbench.cli import build_parser, main
-from rankbench.commands import images, prepare
+from rankbench.commands import images, prepare, rerun
 
 pytestmark = pytest.mark.unit
 
@@ -126,6 +126,37 @@ def test_prepare_asks_snakemake(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     assert argv[0] == sys.executable
     assert argv[1:6] == ["-m", "snakemake", "--profile", "local_profile", "prepare"]
     assert argv[-1] == "only=strategy=single"
+
+
+def test_rerun_of_a_part(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "config.yaml").write_text(
+        "name: small\nstrategy: [single, ddp]\nbackend: [gloo, nccl]\ntopology: 1x2\n"
+    )
+    given: list[list[str]] = []
+
+    def keep(run: Any, argv: list[str], *, verbose: bool) -> int:
+        given.append([cell.id for cell in run.chosen])
+        assert argv[-1] == f"rerun={','.join(given[-1])}"
+        return 0
+
+    monkeypatch.setattr(rerun, "execute", keep)
+    # They are not measured now: nothing has run.
+    assert main(["rerun", "--only", "strategy=ddp", "--json"]) == 1
+    ((cell,),) = given
+    assert cell.startswith("ddp.gloo.1x2.")
+    capsys.readouterr()
+
+    assert main(["rerun", "--only", "strategy=ddp", "--failed", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert main(["rerun", cell, "--only", "strategy=ddp"]) == 2
+    assert "ids of cells and --only: give one of them" in capsys.readouterr().err
+    assert main(["rerun", "--only", "backend=nccl"]) == 2
+    assert "none of these can run here: " in capsys.readouterr().err
+    assert main(["rerun"]) == 2
+    assert "which cells? Give their ids" in capsys.readouterr().err
+    assert len(given) == 1
 
 
 def test_images_of_an_experiment_and_by_name(

@@ -120,7 +120,8 @@ def plan_run(
     config = {
         "experiment": arguments.experiment,
         "override": arguments.override,
-        "only": _only(arguments),
+        # The cells to rerun are chosen already.
+        "only": None if rerun else _only(arguments),
         "rerun": rerun,
     }
     given = {key: value for key, value in config.items() if value is not None}
@@ -157,7 +158,7 @@ def argv_for(
         experiment=arguments.experiment,
         override=arguments.override,
         profile=arguments.profile,
-        only=_only(arguments),
+        only=None if rerun else _only(arguments),
         plots=not getattr(arguments, "no_plots", False),
         rerun=rerun,
         targets=targets,
