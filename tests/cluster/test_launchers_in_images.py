@@ -121,4 +121,4 @@ def test_an_image_that_the_first_host_lacks(
     (record,) = site.records("nowhere")[cell]
     assert (record["status"], record["cause"]) == ("crashed", "site")
     assert "image gloo-cpu: on the host node1 " in record["reason"]
-    assert "`snakemake images` makes it" in record["reason"]
+    assert "`rankbench images` makes it" in record["reason"]

@@ -63,15 +63,22 @@ def add_experiment(
         profile: the default of `--profile`.
     """
     parser.add_argument(
-        "--experiment", default=DEFAULT_EXPERIMENT, help="experiment file (%(default)s)"
+        "--experiment",
+        metavar="FILE",
+        default=DEFAULT_EXPERIMENT,
+        help=f"experiment file ({DEFAULT_EXPERIMENT})",
     )
     parser.add_argument(
-        "--override", help="one of the overrides that the experiment file names"
+        "--override",
+        metavar="NAME",
+        help="one of the overrides that the experiment file names",
     )
+    profile = os.environ.get("SNAKEMAKE_PROFILE", profile)
     parser.add_argument(
         "--profile",
-        default=os.environ.get("SNAKEMAKE_PROFILE", profile),
-        help="folder of the profile with site.yaml (%(default)s)",
+        metavar="DIR",
+        default=profile,
+        help=f"folder of the profile with site.yaml ({profile})",
     )
 
 
@@ -88,8 +95,13 @@ def add_only(parser: argparse.ArgumentParser) -> None:
 def add_results(parser: argparse.ArgumentParser) -> None:
     """An experiment, or a result directory that needs none."""
     add_experiment(parser)
+    # `find_results` must know what was given, and fills in the rest.
+    parser.set_defaults(experiment=None, profile=None)
     parser.add_argument(
-        "--results", type=Path, help="a result directory with plan.json"
+        "--results",
+        metavar="DIR",
+        type=Path,
+        help="a result directory with plan.json, in place of an experiment",
     )
 
 
@@ -108,7 +120,8 @@ def plan_run(
     config = {
         "experiment": arguments.experiment,
         "override": arguments.override,
-        "only": _only(arguments),
+        # The cells to rerun are chosen already.
+        "only": None if rerun else _only(arguments),
         "rerun": rerun,
     }
     given = {key: value for key, value in config.items() if value is not None}
@@ -145,7 +158,7 @@ def argv_for(
         experiment=arguments.experiment,
         override=arguments.override,
         profile=arguments.profile,
-        only=_only(arguments),
+        only=None if rerun else _only(arguments),
         plots=not getattr(arguments, "no_plots", False),
         rerun=rerun,
         targets=targets,
@@ -157,13 +170,30 @@ def find_results(arguments: argparse.Namespace) -> Layout:
     """The result directory that is given, or that of the experiment.
 
     Raises:
-        ValueError: there is no plan in it.
+        ValueError: both are given, or there is no plan in it.
     """
-    given = arguments.results
-    layout = Layout(given) if given else plan_run(arguments).layout
+    if arguments.results is not None:
+        _refuse_experiment(arguments)
+        layout = Layout(arguments.results)
+    else:
+        arguments.experiment = arguments.experiment or DEFAULT_EXPERIMENT
+        arguments.profile = arguments.profile or os.environ.get(
+            "SNAKEMAKE_PROFILE", DEFAULT_PROFILE
+        )
+        layout = plan_run(arguments).layout
     if not layout.plan.exists():
         raise ValueError(f"{layout.plan} is missing: no experiment was run here")
     return layout
+
+
+def _refuse_experiment(arguments: argparse.Namespace) -> None:
+    """Raises ValueError if a result directory is given and an experiment, too."""
+    options = ("experiment", "override", "profile")
+    if given := [f"--{o}" for o in options if getattr(arguments, o) is not None]:
+        raise ValueError(
+            f"--results and {', '.join(given)}: a result directory needs no "
+            "experiment; give one of the two"
+        )
 
 
 def how_to_rerun(arguments: argparse.Namespace, cell_id: str) -> str:

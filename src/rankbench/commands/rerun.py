@@ -10,6 +10,7 @@ from rankbench.commands.base import (
     FINDING,
     OK,
     add_experiment,
+    add_only,
     add_parser,
     argv_for,
     plan_run,
@@ -27,6 +28,7 @@ EXAMPLES = """\
 examples:
   rankbench rerun ddp.gloo.1x2.convnet.digits
   rankbench rerun --failed
+  rankbench rerun --failed --only backend=gloo
   rankbench rerun --stale --experiment studies/lenet-mnist-workers.yaml
   rankbench rerun --profile slurm_profile ddp.gloo.2x1.convnet.digits
 
@@ -45,6 +47,7 @@ def add(commands: Any) -> None:
         json_holds="the state of each of the cells; the run itself goes to stderr",
     )
     add_experiment(parser)
+    add_only(parser)
     parser.add_argument(
         "--verbose", action="store_true", help="show what Snakemake says, too"
     )
@@ -59,18 +62,15 @@ def add(commands: Any) -> None:
 
 def rerun_cells(arguments: argparse.Namespace) -> int:
     """Measure cells again: by Snakemake, so that there is one way to do it."""
-    words = [word for word in ("failed", "stale") if getattr(arguments, word)]
-    wanted = [*arguments.cell, *words]
+    wanted = _choose(arguments)
     if not wanted:
-        raise ValueError("which cells? Give their ids, --failed or --stale")
-    if words == wanted:
-        run = plan_run(arguments)
-        if not any(cells_to_rerun(run.plan, run.layout, word) for word in words):
-            if arguments.json:
-                print_json([])
-            else:
-                print(f"nothing to measure again: no cell is {' or '.join(words)}")
-            return OK
+        if arguments.json:
+            print_json([])
+        else:
+            print(
+                "nothing to measure again: no cell is", " or ".join(_words(arguments))
+            )
+        return OK
     cells = ",".join(wanted)
     run = plan_run(arguments, rerun=cells)
     argv = argv_for(arguments, rerun=cells)
@@ -79,3 +79,36 @@ def rerun_cells(arguments: argparse.Namespace) -> int:
     if status == OK and any(s.status != "ok" for s in states_of(run).values()):
         return FINDING
     return status
+
+
+def _words(arguments: argparse.Namespace) -> list[str]:
+    return [word for word in ("failed", "stale") if getattr(arguments, word)]
+
+
+def _choose(arguments: argparse.Namespace) -> list[str]:
+    """What is to be measured again, as `project.open_run` takes it.
+
+    Raises:
+        ValueError: nothing says which cells, or two things do.
+    """
+    words = _words(arguments)
+    if arguments.cell and arguments.only:
+        raise ValueError("ids of cells and --only: give one of them, not both")
+    if arguments.cell:
+        return [*arguments.cell, *words]
+    if not words and not arguments.only:
+        raise ValueError("which cells? Give their ids, --failed, --stale or --only")
+    run = plan_run(arguments)
+    if not words:
+        if not run.feasible:
+            raise ValueError(f"none of these can run here: {run.chosen[0].infeasible}")
+        return [cell.id for cell in run.feasible]
+    chosen = {cell.id for cell in run.chosen}
+    found = {
+        cell.id
+        for word in words
+        for cell in cells_to_rerun(run.plan, run.layout, word)
+        if cell.id in chosen
+    }
+    # A word is shorter than the ids that it stands for.
+    return sorted(found) if arguments.only or not found else words

@@ -53,7 +53,7 @@ def read_image(planned: Mapping[str, Any]) -> dict[str, Any]:
         raise ValueError(
             f"image {name}: on the host {gethostname()} {sidecar} is missing or of "
             "another definition, so nothing says what the file should be: "
-            "`snakemake images` makes it, in a folder that all hosts must see "
+            "`rankbench images` makes it, in a folder that all hosts must see "
             "(image_dir in site.yaml)"
         )
     wanted = {key: planned[key] for key in ("name", "file", "sidecar", "recipe")}
@@ -73,7 +73,7 @@ def check_file(image: Mapping[str, Any]) -> None:
     if not Path(file).exists():
         raise ValueError(
             f"image {name}: on the host {gethostname()} {file} is missing: "
-            "`snakemake images` makes it, in a folder that all hosts must see "
+            "`rankbench images` makes it, in a folder that all hosts must see "
             "(image_dir in site.yaml)"
         )
     found = hash_file(Path(file))
@@ -81,7 +81,7 @@ def check_file(image: Mapping[str, Any]) -> None:
         raise ValueError(
             f"image {name}: {file} is not the file that was verified: its SHA-256 is "
             f"{found[:12]}..., {sidecar} says {image['sha256'][:12]}...: put the right "
-            f"file back, or remove {sidecar} and `snakemake images` makes it anew"
+            f"file back, or remove {sidecar} and `rankbench images` makes it anew"
         )
 
 

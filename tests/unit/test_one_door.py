@@ -1,0 +1,240 @@
+"""What the commands share: options that go together, profiles, and completion."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankbench.cli import build_parser, main
+from rankbench.commands import images, prepare, rerun
+
+pytestmark = pytest.mark.unit
+
+OF_AN_EXPERIMENT = (
+    *("run", "cells", "status", "show", "rerun", "table"),
+    *("publish", "images", "prepare", "site-check"),
+)
+EXPERIMENT = "name: small\nstrategy: single\ntopology: 1x1\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project folder with two profiles, this machine's and one with images."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
+    for name, site in (
+        ("local_profile", "device: cpu\n"),
+        ("container_profile", "device: cpu\nsoftware: container\n"),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "site.yaml").write_text(site)
+    (tmp_path / "config.yaml").write_text(EXPERIMENT)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", OF_AN_EXPERIMENT)
+def test_commands_of_an_experiment_have_the_same_options(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([name, "--help"])
+    said = capsys.readouterr().out
+    for option in ("--experiment", "--override", "--profile", "--json"):
+        assert f"{option} " in said or f"{option}]" in said
+    assert "None" not in said
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["cells"],
+        ["status"],
+        ["prepare"],
+        ["images"],
+        ["run"],
+        ["run", "-n"],
+        ["table"],
+        ["publish"],
+        ["site-check"],
+        ["rerun", "--failed"],
+    ],
+)
+def test_a_profile_that_is_not_there(
+    folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(folder.rglob("*"))
+    assert main([*arguments, "--profile", "slurm"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("rankbench: slurm is no profile: it has no site.yaml ")
+    assert "(profiles here: container_profile, local_profile)" in said
+    assert "Traceback" not in said
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("command", ["table", "publish"])
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["--experiment", "config.yaml"], "--experiment"),
+        (["--override", "tiny"], "--override"),
+        (["--profile", "p", "--override", "tiny"], "--override, --profile"),
+    ],
+)
+def test_results_need_no_experiment(
+    folder: Path,
+    command: str,
+    given: list[str],
+    named: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([command, "--results", "results/small", *given]) == 2
+    said = capsys.readouterr().err
+    assert f"--results and {named}: a result directory needs no experiment" in said
+    assert not (folder / "results").exists()
+
+
+def test_images_are_tested_or_shown_or_built(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["images", "gloo-cpu", "--test", "--show"])
+    assert ended.value.code == 2
+    assert "--show: not allowed with argument --test" in capsys.readouterr().err
+
+
+def asked(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[list[str]]:
+    """What a command asks for is kept here, and not done."""
+    given: list[list[str]] = []
+
+    def keep(argv: list[str]) -> int:
+        given.append(list(argv))
+        return 0
+
+    monkeypatch.setattr(module, "run_target", keep)
+    return given
+
+
+def test_prepare_asks_snakemake(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = asked(monkeypatch, prepare)
+    assert main(["prepare", "--only", "strategy=single"]) == 0
+    (argv,) = given
+    assert argv[0] == sys.executable
+    assert argv[1:6] == ["-m", "snakemake", "--profile", "local_profile", "prepare"]
+    assert argv[-1] == "only=strategy=single"
+
+
+def test_rerun_of_a_part(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "config.yaml").write_text(
+        "name: small\nstrategy: [single, ddp]\nbackend: [gloo, nccl]\ntopology: 1x2\n"
+    )
+    given: list[list[str]] = []
+
+    def keep(run: Any, argv: list[str], *, verbose: bool) -> int:
+        given.append([cell.id for cell in run.chosen])
+        assert argv[-1] == f"rerun={','.join(given[-1])}"
+        return 0
+
+    monkeypatch.setattr(rerun, "execute", keep)
+    # They are not measured now: nothing has run.
+    assert main(["rerun", "--only", "strategy=ddp", "--json"]) == 1
+    ((cell,),) = given
+    assert cell.startswith("ddp.gloo.1x2.")
+    capsys.readouterr()
+
+    assert main(["rerun", "--only", "strategy=ddp", "--failed", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+    assert main(["rerun", cell, "--only", "strategy=ddp"]) == 2
+    assert "ids of cells and --only: give one of them" in capsys.readouterr().err
+    assert main(["rerun", "--only", "backend=nccl"]) == 2
+    assert "none of these can run here: " in capsys.readouterr().err
+    assert main(["rerun"]) == 2
+    assert "which cells? Give their ids" in capsys.readouterr().err
+    assert len(given) == 1
+
+
+def test_images_of_an_experiment_and_by_name(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = asked(monkeypatch, images)
+    here = ["--profile", "container_profile"]
+    assert main(["images", *here]) == 0
+    assert main(["images", "gloo-cpu", *here, "--force"]) == 0
+    assert main(["images", "gloo-cpu", *here, "--test"]) == 0
+    needed, forced, tested = given
+    assert needed[2] == "snakemake"
+    assert "images" in needed
+    assert forced[2:5] == ["rankbench.launch.images", "build", "gloo-cpu"]
+    assert "--force" in forced
+    assert tested[2:5] == ["rankbench.launch.images", "test", "gloo-cpu"]
+    capsys.readouterr()
+
+    assert main(["images", "gloo-cpu", *here, "--show", "--json"]) == 0
+    (image,) = json.loads(capsys.readouterr().out)
+    assert image["name"] == "gloo-cpu"
+    assert image["missing"]
+    assert len(given) == 3  # --show builds nothing
+
+    assert main(["images", "glou-cpu", *here]) == 2
+    assert "glou-cpu: no such image (known: gloo-cpu" in capsys.readouterr().err
+    assert main(["images"]) == 2
+    assert "no cell runs in an image here" in capsys.readouterr().err
+    assert len(given) == 3
+
+
+def test_the_hosts_of_a_site_without_a_scheduler(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["site-check", "--profile", "local_profile"]) == 2
+    said = capsys.readouterr().err
+    assert "local_profile/site.yaml has no scheduler" in said
+    assert "--profile slurm_profile" in said
+
+
+def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+    script = subprocess.run(
+        [sys.executable, "-m", "rankbench.cli", "--print-completion", "bash"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    path = tmp_path / "completion.bash"
+    path.write_text(script)
+
+    def complete(*words: str) -> set[str]:
+        """What the tab key offers for the last of these words."""
+        code = (
+            'source "$0"\n'
+            'COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_LINE="$*"\n'
+            "COMP_POINT=${#COMP_LINE}\n"
+            "name=$(complete -p rankbench | sed 's/.*-F \\([^ ]*\\).*/\\1/')\n"
+            '"$name" rankbench "${COMP_WORDS[COMP_CWORD]}"\n'
+            'printf "%s\\n" "${COMPREPLY[@]}"\n'
+        )
+        done = subprocess.run(
+            ["bash", "-c", code, str(path), *words], capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return set(done.stdout.split())
+
+    assert complete("rankbench", "st") == {"status"}
+    assert {"prepare", "publish"} == complete("rankbench", "p")
+    assert complete("rankbench", "status", "--ov") == {"--override"}
+    commands = next(iter(build_parser()._subparsers._group_actions)).choices
+    assert set(commands) <= complete("rankbench", "")
+
+
+@pytest.mark.parametrize("shell", ["zsh", "tcsh"])
+def test_completion_of_other_shells(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--print-completion", shell])
+    assert ended.value.code == 0
+    assert "site-check" in capsys.readouterr().out
