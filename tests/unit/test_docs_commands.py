@@ -1,0 +1,90 @@
+"""Every command that a document shows can be typed: its options and targets exist."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from rankbench.cli import build_parser
+from rankbench.matrix.schema import load_schema
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+BLOCK = re.compile(r"^```(?:sh|console)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TARGETS = {"all", "table", "prepare", "images", "site_check", "publish"}
+
+
+def find_commands(program: str) -> list[tuple[str, list[str]]]:
+    """Document and words of each command of a program, in blocks of commands."""
+    found = []
+    for document in DOCUMENTS:
+        for block in BLOCK.finditer(document.read_text()):
+            for line in block[1].replace("\\\n", " ").splitlines():
+                if program not in line:
+                    continue
+                words = shlex.split(line.removeprefix("$ "), comments=True)
+                if words[:1] == [program]:
+                    found.append((document.name, words[1:]))
+    return found
+
+
+@pytest.mark.parametrize(("document", "words"), find_commands("rankbench"))
+def test_commands_of_rankbench(document: str, words: list[str]) -> None:
+    # What is to be replaced is written in capitals.
+    words = words[: words.index("|")] if "|" in words else words
+    build_parser().parse_args(words)
+
+
+@pytest.mark.parametrize(("document", "words"), find_commands("make"))
+def test_targets_of_make(document: str, words: list[str]) -> None:
+    known = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert {word for word in words if "=" not in word} <= set(known)
+
+
+@pytest.mark.parametrize(("document", "words"), find_commands("snakemake"))
+def test_targets_of_snakemake(document: str, words: list[str]) -> None:
+    words = list(words)
+    while "--config" in words:
+        place = words.index("--config")
+        after = [w for w in words[place + 1 :] if "=" not in w]
+        keys = {w.partition("=")[0] for w in words[place + 1 :] if "=" in w}
+        assert keys <= {"experiment", "override", "only", "rerun", "plots"}
+        words = words[:place] + after
+    if "--profile" in words:
+        place = words.index("--profile")
+        assert (ROOT / words[place + 1] / "config.yaml").exists()
+        words = words[:place] + words[place + 2 :]
+    assert {word for word in words if not word.startswith("-")} <= TARGETS
+
+
+def test_keys_of_an_experiment_are_all_documented() -> None:
+    text = (ROOT / "docs/experiments.md").read_text()
+    table = text[text.index("| key | default") : text.index("## Several sweeps")]
+    undocumented = [
+        key
+        for key in load_schema("experiment")["properties"]
+        if f"`{key}`" not in table
+    ]
+    assert not undocumented
+
+
+def test_every_command_is_in_the_table_of_commands() -> None:
+    text = (ROOT / "docs/experiments.md").read_text()
+    table = text[text.index("## All commands") : text.index("## Without a checkout")]
+    described = set(re.findall(r"`(?:rankbench )?([a-z-]+)", table))
+    (commands,) = (
+        action.choices
+        for action in build_parser()._actions
+        if isinstance(action, argparse._SubParsersAction)
+    )
+    assert set(commands) <= described
