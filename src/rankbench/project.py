@@ -205,9 +205,10 @@ class Run:
         self.lock()
         try:
             self._wait_for_lost_jobs()
-        except ValueError:
+        except ValueError as error:
             if measures:
                 raise
+            _tell(f"{error}; this run submits no job, so it goes on")
         write_if_changed(self.layout.plan, self.plan.to_json())
         source = Path(self.plan.experiment["file"])
         write_if_changed(self.layout.experiment, source.read_bytes())

@@ -30,6 +30,8 @@ BUILDS = ("auto", "cpu", "cuda", "own")
 
 # containers/requirements/cpu.txt has the hash of one CPU build of torch: this one.
 _HASHED_CPU = ("linux", "x86_64", (3, 11))
+# CUDA's libraries in containers/requirements/cuda.txt are those of this platform.
+_HASHED_CUDA = ("linux", "x86_64")
 
 
 class PipError(ValueError):
@@ -98,11 +100,13 @@ def run_pip(
     Raises:
         PipError: it failed.
     """
+    # pip would ask the index for newer versions of itself.
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write(requirements)
         file.flush()
         done = subprocess.run(
-            [sys.executable, "-m", "pip", *command, "-r", file.name],
+            [*pip, *command, "-r", file.name],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -238,6 +242,33 @@ def requirements_for(build: str, wanted: Mapping[str, str]) -> dict[str, str]:
     }
 
 
+def libraries_for(build: str, wanted: Mapping[str, str]) -> str:
+    """What a build of torch requires, with hashes; nothing where that is not known.
+
+    Args:
+        build: ``cpu`` or ``cuda``; all that ``cpu`` requires is in requirements.lock.
+        wanted: name -> release.
+    """
+    known = (ROOT / "containers/requirements/cuda.txt").read_text()
+    if (
+        build != "cuda"
+        or (sys.platform, platform.machine()) != _HASHED_CUDA
+        or f"\ntorch==={wanted['torch']} " not in f"\n{known}"
+    ):
+        return ""
+    entries = dict(re.findall(r"(?m)^(([\w.-]+)=.*\n(?:[ \t].*\n)*)", known))
+    # pip-compile notes below each entry which packages require it.
+    needed_by = {
+        name: set(re.findall(r"(?m)#[ ]+(?:via )?([a-z][\w.-]*)$", entry))
+        for entry, name in entries.items()
+    }
+    found = set(PACKAGES)
+    while more := {name for name, by in needed_by.items() if by & found} - found:
+        found |= more
+    found -= set(PACKAGES)
+    return "".join(entry for entry, name in entries.items() if name in found)
+
+
 def install(choice: Choice, index: str, log: Callable[[str], object]) -> None:
     """Install a build into this environment, and what it needs.
 
@@ -254,6 +285,9 @@ def install(choice: Choice, index: str, log: Callable[[str], object]) -> None:
                 run_pip_for_torch(command, entry, index, log)
             else:
                 run_pip(command, entry, log)
+        if libraries := libraries_for(choice.build, wanted):
+            command = ["install", "-q", "--no-deps", "--require-hashes"]
+            run_pip(command, libraries, log)
     # Everything that torch needs comes from the configured sources alone.
     run_pip(["install", "-q"], text, log)
 

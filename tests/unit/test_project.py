@@ -70,13 +70,15 @@ def test_a_second_run_is_refused_and_told_by_whom(opened: Run, tmp_path: Path) -
 
 
 def test_images_are_made_where_slurm_does_not_answer(
-    opened: Run, monkeypatch: pytest.MonkeyPatch
+    opened: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def find_jobs(*_: object) -> None:
         raise ValueError("squeue is not here")
 
     monkeypatch.setattr(project, "find_jobs", find_jobs)
     opened.begin(measures=False)
+    said = capsys.readouterr().err
+    assert "squeue is not here; this run submits no job, so it goes on" in said
     assert opened.layout.plan.exists()
     assert opened._lock is not None
     opened._lock.release()

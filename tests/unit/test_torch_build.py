@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
+import shutil
+import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -23,6 +27,14 @@ pytestmark = pytest.mark.unit
 
 
 class Quiet(SimpleHTTPRequestHandler):
+    def __init__(self, *arguments: object, asked: list[str], directory: str) -> None:
+        self.asked = asked
+        super().__init__(*arguments, directory=directory)  # type: ignore[arg-type]
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path.split("/")[1])
+        super().do_GET()
+
     def log_message(self, *_: object) -> None:
         pass
 
@@ -30,10 +42,12 @@ class Quiet(SimpleHTTPRequestHandler):
 class Index:
     """A package index in the layout of PEP 503, and the wheels in it."""
 
-    def __init__(self, root: Path, address: str) -> None:
-        self.root, self.address = root, address
+    def __init__(self, root: Path, address: str, asked: list[str]) -> None:
+        self.root, self.address, self.asked = root, address, asked
 
-    def add(self, name: str, version: str, content: str = "") -> str:
+    def add(
+        self, name: str, version: str, content: str = "", requires: str = ""
+    ) -> str:
         """Make a wheel, and return the hash of its file."""
         folder = self.root / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -42,7 +56,8 @@ class Index:
         files = {
             f"{name}.py": f"# {content}\n",
             f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\n"
-            f"Version: {version}\n",
+            f"Version: {version}\n"
+            + (f"Requires-Dist: {requires}\n" if requires else ""),
             f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\n"
             "Root-Is-Purelib: true\nTag: py3-none-any\n",
         }
@@ -63,10 +78,11 @@ class Index:
 
 def serve(root: Path) -> Iterator[Index]:
     root.mkdir()
-    handler = partial(Quiet, directory=str(root))
+    asked: list[str] = []
+    handler = partial(Quiet, directory=str(root), asked=asked)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield Index(root, f"http://127.0.0.1:{server.server_port}")
+        yield Index(root, f"http://127.0.0.1:{server.server_port}", asked)
         server.shutdown()
 
 
@@ -111,6 +127,7 @@ def test_fallback_gives_torch_and_nothing_else(
     )
     found = fetch(tmp_path, text, fallback.address)
     assert found == ["other-1.0-py3-none-any.whl", "torch-2.13.0+cpu-py3-none-any.whl"]
+    assert set(fallback.asked) == {"torch"}
 
 
 def test_fallback_is_not_asked_for_other_packages(
@@ -232,3 +249,100 @@ def test_default_index_stands_in_one_place() -> None:
         and host in path.read_text()
     ]
     assert named == [Path(torch_build.__file__)]
+
+
+@pytest.fixture
+def bare(tmp_path: Path, configured: Index, fallback: Index) -> Path:
+    """A project before its torch is installed, with what the two indexes have."""
+    root = tmp_path / "bare"
+    (root / "src/rankbench").mkdir(parents=True)
+    shutil.copy(torch_build.__file__, root / "src/rankbench")
+    requirements = root / "containers/requirements"
+    requirements.mkdir(parents=True)
+    pins = "torch==2.13.0\ntorchvision==0.28.0\n"
+    (root / "requirements-torch.txt").write_text(pins)
+    vision = f"torchvision==0.28.0 --hash={configured.add('torchvision', '0.28.0')}\n"
+    # Without a hash it would be refused here, where its hash is recorded.
+    cpu = fallback.add("torch", "2.13.0+cpu")
+    (requirements / "cpu.txt").write_text(f"torch==2.13.0+cpu --hash={cpu}\n{vision}")
+    default = configured.add("torch", "2.13.0", requires="cudalib")
+    library = configured.add("cudalib", "1.0")
+    (requirements / "cuda.txt").write_text(
+        f"cudalib==1.0 --hash={library}\n    # via torch\n"
+        f"torch===2.13.0 --hash={default}\n    # via -r cuda.in\n{vision}"
+    )
+    (root / "home").mkdir()
+    subprocess.run([sys.executable, "-m", "venv", root / ".venv"], check=True)
+    return root
+
+
+def install(root: Path, **variables: str) -> tuple[int, str]:
+    """Do the Makefile's step with an empty HOME, no apt and no driver in PATH."""
+    home = str(root / "home")
+    done = subprocess.run(
+        [root / ".venv/bin/python", "-P", "src/rankbench/torch_build.py"],
+        cwd=root,
+        env={**os.environ, "HOME": home, "PATH": home, **variables},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert "Traceback" not in done.stdout
+    return done.returncode, done.stdout
+
+
+def installed(root: Path) -> set[str]:
+    site = next((root / ".venv/lib").glob("python*/site-packages"))
+    names = {path.name.removesuffix(".dist-info") for path in site.glob("*.dist-info")}
+    return {name for name in names if not name.startswith(("pip-", "setuptools-"))}
+
+
+def test_install_takes_the_cpu_build_of_the_fallback(
+    bare: Path, fallback: Index
+) -> None:
+    status, said = install(bare, TORCH="cpu", TORCH_INDEX=fallback.address)
+    assert status == 0, said
+    assert "torch: the CPU build (TORCH=cpu); another: make quickstart TORCH=" in said
+    assert {"torch-2.13.0+cpu", "torchvision-0.28.0"} <= installed(bare)
+    assert set(fallback.asked) == {"torch"}
+
+
+@pytest.mark.skipif(
+    (sys.platform, torch_build.platform.machine()) != torch_build._HASHED_CUDA,
+    reason="hashes of CUDA's libraries are recorded for Linux on x86_64",
+)
+def test_libraries_of_the_default_build_are_checked(
+    bare: Path, configured: Index
+) -> None:
+    page = configured.root / "cudalib/index.html"
+    genuine = page.read_text(), *configured.root.glob("cudalib/*.whl")
+    content = genuine[1].read_bytes()
+    page.write_text("")
+    configured.add("cudalib", "1.0", "of an attacker")
+    status, said = install(bare, TORCH="cuda")
+    assert status == 1
+    assert "DO NOT MATCH THE HASHES" in said
+    assert not any(name.startswith("cudalib") for name in installed(bare))
+    page.write_text(genuine[0])
+    genuine[1].write_bytes(content)
+    status, said = install(bare, TORCH="cuda")
+    assert status == 0, said
+    assert installed(bare) == {"torch-2.13.0", "torchvision-0.28.0", "cudalib-1.0"}
+
+
+def test_libraries_are_all_that_torch_requires(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_build.sys, "platform", "linux")
+    monkeypatch.setattr(torch_build.platform, "machine", lambda: "x86_64")
+    release = {"torch": "2.13.0", "torchvision": "0.28.0"}
+    text = (torch_build.ROOT / "containers/requirements/cuda.txt").read_text()
+    found = torch_build.libraries_for("cuda", release)
+    cuda = [line for line in text.splitlines() if line.startswith(("nvidia-", "cuda-"))]
+    assert len(cuda) > 10
+    assert set(cuda) <= set(found.splitlines())
+    assert "\ntriton==" in found
+    assert "deepspeed" not in {line.split("==")[0] for line in found.splitlines()}
+    assert torch_build.libraries_for("cpu", release) == ""
+    # A user's own pin wants other libraries.
+    assert torch_build.libraries_for("cuda", {**release, "torch": "2.14.0"}) == ""
