@@ -62,6 +62,7 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(small) -> None:
         (("--config", "only=strategy=ddp"), "give --experiment, --override, --only"),
         (("--profile=slurm_profile",), "give --profile before the --"),
         (("-n",), "-n measures nothing: give -n before the --"),
+        ((DDP,), f"`rankbench rerun {DDP}` measures a cell again"),
         (("--no-such-option",), "Snakemake does not take these options"),
     ],
 )

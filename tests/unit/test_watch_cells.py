@@ -85,6 +85,15 @@ def test_what_was_there_before_is_no_news(tmp_path: Path) -> None:
     assert see(watch) == [("done", "")]
 
 
+def test_launches_that_an_earlier_run_kept_count(tmp_path: Path) -> None:
+    layout = Layout(tmp_path)
+    end_launch(begin_launch(layout, 1))
+    watch = Watch(layout, {CELL: 2}, {CELL: 1})
+    end_launch(begin_launch(layout, 2))
+    assert see(watch) == [("ended", "launch 2 of 2")]
+    assert watch.cells[0].launched == 2
+
+
 def test_a_cell_that_cannot_be_measured_says_why(tmp_path: Path) -> None:
     layout = Layout(tmp_path)
     watch = Watch(layout, {CELL: 1})
@@ -115,6 +124,7 @@ def make_event(kind: str, status: str = "ok", **values) -> Event:
             "launch 3 of 6  crashed: rank 1 was ended by SIGKILL  2.5 s",
         ),
         (Event("said", Watched(CELL, 6), "waiting"), None, "waiting"),
+        (Event("said", Watched(CELL, 6), "\x1b[2Jgone"), None, "?[2Jgone"),
         (
             Event("done", Watched(CELL, 6)),
             State("crashed", "5/6", "it crashed", ""),

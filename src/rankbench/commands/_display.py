@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -84,7 +85,8 @@ class Terminal:
             console=console,
         )
         total = sum(cell.wanted for cell in cells)
-        self._task = self._bar.add_task("", total=total, left="")
+        kept = sum(min(cell.launched, cell.wanted) for cell in cells)
+        self._task = self._bar.add_task("", total=total, completed=kept, left="")
         # It is drawn at each look. A thread that draws more often would disturb what
         # is measured on this machine.
         self._live = Live(
@@ -99,7 +101,7 @@ class Terminal:
                 words = describe_event(event, state)
                 self.say(f"{event.cell.id}  {words}", warning=True)
         elif event.kind == "said":
-            self.say(f"{event.cell.id}  {event.text}", warning=True)
+            self.say(f"{event.cell.id}  {describe_event(event, None)}", warning=True)
         elif event.kind == "done" and state is not None:
             colour = _COLOURS.get(state.status, "red")
             words = describe_event(event, state)
@@ -117,12 +119,14 @@ class Terminal:
         self._live.stop()
 
     def _count(self, record: Record) -> None:
-        """Move the bar on, and estimate what is left by the mean of the launches."""
+        """Move the bar on; what is left takes the mean of the launches so far."""
         self._seconds.append(record.get("seconds", {}).get("launch", 0.0))
         done = sum(min(cell.launched, cell.wanted) for cell in self._cells)
         total = sum(cell.wanted for cell in self._cells)
         mean = sum(self._seconds) / len(self._seconds)
-        left = f"about {minutes(mean * (total - done))} left" if total > done else ""
+        at_once = max(1, sum(cell.running is not None for cell in self._cells))
+        seconds = mean * (total - done) / at_once
+        left = f"about {minutes(seconds)} left" if total > done else ""
         self._bar.update(self._task, completed=done, left=left)
 
     def _render(self) -> RenderableType:
@@ -130,7 +134,7 @@ class Terminal:
         # What runs comes first, also where there are many.
         open_cells.sort(key=lambda cell: cell.running is None)
         lines = [
-            Text(f"{cell.running or 'queued':<16}{cell.id}", no_wrap=True)
+            Text(f"{cell.running or cell.queued:<16}{cell.id}", no_wrap=True)
             for cell in open_cells[:LISTED]
         ]
         if len(open_cells) > LISTED:
@@ -142,6 +146,11 @@ class Terminal:
 
 def describe_event(event: Event, state: State | None) -> str:
     """An event in words, without the cell that it is about."""
+    # Reasons quote logs: a terminal must not obey what stands there.
+    return re.sub(r"[\x00-\x1f\x7f]", "?", _describe(event, state))
+
+
+def _describe(event: Event, state: State | None) -> str:
     if event.kind == "done" and state is not None:
         reason = f": {state.reason}" if state.reason else ""
         took = f", done in {minutes(event.cell.seconds)}" if event.cell.seconds else ""

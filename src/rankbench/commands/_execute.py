@@ -20,7 +20,7 @@ from rankbench.commands.base import FINDING, INTERRUPTED, OK
 from rankbench.invocation import shown
 from rankbench.matrix.site import SLURM
 from rankbench.project import Run
-from rankbench.status import State, find_state
+from rankbench.status import State, find_jobs, find_state, find_verdict
 
 # Seconds between looks at the files. A shared file system is not to be worn out.
 LOOK, LOOK_ON_CLUSTER = 0.5, 10.0
@@ -47,7 +47,7 @@ def execute(run: Run, argv: Sequence[str], *, verbose: bool) -> int:
     log.parent.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True, highlight=False)
     print(f"$ {shown(argv)}\n  log: {log}", file=sys.stderr, flush=True)
-    watch = Watch(run.layout, run.pending())
+    watch = Watch(run.layout, run.pending(), _kept(run))
     display = open_display(console, watch.cells, plain=verbose)
     with open(log, "w+") as file:
         child = subprocess.Popen(
@@ -98,10 +98,12 @@ def _follow(
     while True:
         ended = child.poll() is not None
         for line in tail.read():
-            if verbose or _is_step_of_image(run, line):
+            if verbose or _is_for_people(run, line):
                 display.say(line)
         if ended or time.monotonic() - looked >= pause:
             looked = time.monotonic()
+            if on_cluster:
+                _ask_queue(run, watch)
             for event in watch.look():
                 cell = run.plan.cells[event.cell.id]
                 done = event.kind == "done"
@@ -152,9 +154,32 @@ class _Tail:
                 yield line
 
 
-def _is_step_of_image(run: Run, line: str) -> bool:
-    """Whether it tells how far an image is: minutes pass before any cell begins."""
-    return line.partition("  ")[0] in run.plan.images
+def _is_for_people(run: Run, line: str) -> bool:
+    """Whether it says why minutes pass before any cell begins: images, lost jobs."""
+    of_image = line.partition("  ")[0] in run.plan.images
+    return of_image or "of an earlier run are still in the queue" in line
+
+
+def _kept(run: Run) -> dict[str, int]:
+    """Launches that are there of the attempts that are wanted."""
+    again = {cell.id for cell in run.rerun}
+    verdicts = {
+        cell.id: find_verdict(run.plan, run.layout, cell)
+        for cell in run.feasible
+        if cell.id not in again
+    }
+    return {cell: verdict.ok for cell, verdict in verdicts.items() if verdict}
+
+
+def _ask_queue(run: Run, watch: Watch) -> None:
+    """Note which cells wait in Slurm's queue, and for what."""
+    try:
+        jobs = find_jobs(run.plan, Path())
+    except ValueError:
+        return  # it may answer the next time
+    for cell in watch.cells:
+        job = jobs.get(cell.id)
+        cell.queued = job.describe() if job else "queued"
 
 
 @contextmanager

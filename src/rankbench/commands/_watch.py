@@ -7,7 +7,7 @@ and a cell that is done a summary. So it works for a job on another host, too.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,15 +19,18 @@ class Watched:
     """A cell that is to be measured.
 
     Attributes:
-        wanted: launches to come when the run began.
+        wanted: launches that make it complete.
+        queued: what it waits for, while nothing runs.
         running: what it is at, such as ``launch 3 of 6``; None while nothing runs.
-        launched: launches that have ended, those of gate and profile left out.
+        launched: launches that have ended, those of gate and profile left out; at first
+            those that an earlier run has kept.
         done: its summary has been written.
         begun: host clock when its first launch was seen; None before.
     """
 
     id: str
     wanted: int
+    queued: str = "queued"
     running: str | None = None
     launched: int = 0
     done: bool = False
@@ -62,15 +65,24 @@ class Event:
 class Watch:
     """The cells that a run measures."""
 
-    def __init__(self, layout: Layout, pending: dict[str, int]) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        pending: Mapping[str, int],
+        kept: Mapping[str, int] | None = None,
+    ) -> None:
         """Remember what is there before the run begins.
 
         Args:
             layout: its result directory.
-            pending: launches to come for each cell.
+            pending: cells that are to be measured, with the launches of each.
+            kept: how many of these an earlier run has measured already.
         """
         self._layout = layout
-        self.cells = [Watched(cell, wanted) for cell, wanted in pending.items()]
+        self.cells = [
+            Watched(cell, wanted, launched=(kept or {}).get(cell, 0))
+            for cell, wanted in pending.items()
+        ]
         self._logs = {cell.id: _size(layout.log(cell.id)) for cell in self.cells}
         for cell in self.cells:
             cell._seen = {place for _, place in self._launches(cell, ended=True)}

@@ -102,6 +102,11 @@ def check_flags(flags: Sequence[str]) -> None:
     Raises:
         ValueError: what to give instead.
     """
+    if flags and not flags[0].startswith("-"):
+        raise ValueError(
+            f"{flags[0]}: behind -- are options of Snakemake; `rankbench rerun "
+            f"{flags[0]}` measures a cell again"
+        )
     for flag in flags:
         if instead := _OWN.get(flag.partition("=")[0]):
             raise ValueError(f"{flag} behind --: give {instead} before the -- instead")
