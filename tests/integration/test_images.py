@@ -40,6 +40,7 @@ class Images:
     def run(self, *arguments: str, mirror: str = "") -> subprocess.CompletedProcess:
         """`python -m rankbench.launch.images`, as the ordinary user."""
         command = [sys.executable, "-m", "rankbench.launch.images", *arguments]
+        command += ["--containers", "containers"]
         if arguments[0] == "build":
             command += ["--mirror", mirror or self.mirror]
         return self.start(command)

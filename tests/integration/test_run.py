@@ -59,7 +59,7 @@ def again(measured: Path, tmp_path: Path):
     """A copy of the measured project, to change at will."""
     from conftest import Project
 
-    shutil.copytree(measured, tmp_path / "copy")
+    shutil.copytree(measured, tmp_path / "copy", symlinks=True)
     return Project((tmp_path / "copy").resolve())
 
 

@@ -96,6 +96,12 @@ def _parse() -> argparse.Namespace:
         one = commands.add_parser(command.__name__, help=command.__doc__)
         one.add_argument("name", nargs="+", help="image and flavour: mpi-cpu")
         one.add_argument("--image-dir", type=Path, default=Path("images"))
+        one.add_argument(
+            "--containers",
+            type=Path,
+            default=CONTAINERS,
+            help="folder of the definitions (rankbench's own)",
+        )
         one.set_defaults(command=command)
         if command is build:
             one.add_argument("--mirror", default="auto", help="Debian mirror (apt's)")
@@ -111,7 +117,8 @@ def _parse() -> argparse.Namespace:
 
 def _choose(arguments: argparse.Namespace) -> list[Image]:
     image_dir = Path(os.path.abspath(arguments.image_dir))
-    images = load_images(CONTAINERS, image_dir, read_given(image_dir))
+    containers = Path(os.path.abspath(arguments.containers))
+    images = load_images(containers, image_dir, read_given(image_dir))
     for name in arguments.name:
         if name not in images:
             raise ValueError(f"{name}: no such image (known: {', '.join(images)})")
