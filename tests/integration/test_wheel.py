@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -45,9 +46,15 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in ROOT.iterdir():
         if path.is_file():
             shutil.copy(path, project)
+    # What tests leave beside the files that they import.
+    compiled = project / "containers/__pycache__/check_image.pyc"
+    compiled.parent.mkdir()
+    compiled.touch()
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(place)]
     run(*build, str(project))
     (wheel,) = place.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        assert not [name for name in archive.namelist() if name.endswith(".pyc")]
     shutil.rmtree(project)
     environment = place / "environment"
     venv.create(environment, symlinks=True)
@@ -107,6 +114,8 @@ def test_a_project_of_ones_own(
     # It is not a checkout of rankbench, even if the folder is one of something else.
     assert (code["version"], code["commit"]) == ("0.1.0", None)
     assert "Nothing to be done" in run(*snakemake, "--config", "plots=false", cwd=own)
+    on_a_cluster = [python, "-m", "snakemake", "--profile", "slurm_profile", "-n"]
+    assert "images to make" in run(*on_a_cluster, cwd=own)
     done = run(*snakemake, "-n", "--config", "rerun=failed", cwd=own, status=1)
     assert "nothing to measure again" in done
     site = run(rankbench, "publish", cwd=own)
