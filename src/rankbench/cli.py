@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 
 import shtab
 
@@ -29,6 +27,7 @@ from rankbench.commands import (
     verify,
 )
 from rankbench.commands.base import BAD_INPUT, OK
+from rankbench.extras import find_extra, say_missing
 
 # In the order of work.
 COMMANDS = (
@@ -74,22 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if (extra := find_extra(error.name or "")) is None:
             raise
-        print(
-            f"rankbench: this needs {error.name}, which is not installed: "
-            f"pip install 'rankbench[{extra}]'",
-            file=sys.stderr,
-        )
+        print(f"rankbench: {say_missing([str(error.name)], [extra])}", file=sys.stderr)
         return BAD_INPUT
     return found
-
-
-def find_extra(module: str) -> str | None:
-    """The extra of rankbench that a missing module comes with; None if none does."""
-    name = re.escape(module.partition(".")[0])
-    for requirement in metadata.requires("rankbench") or ():
-        if found := re.match(rf"{name}\b[^\[]*extra == ['\"](\w+)['\"]", requirement):
-            return found[1]
-    return None
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 import yaml
 
 from rankbench.assets import find_asset
-from rankbench.cli import find_extra, main
+from rankbench.cli import main
+from rankbench.extras import find_extra, require
 
 pytestmark = pytest.mark.unit
 
@@ -37,6 +39,18 @@ def test_init_writes_what_a_user_edits(
     # The workflow is the package's own.
     assert "rankbench.assets" in (folder / "Snakefile").read_text()
     assert not (folder / "workflow").exists()
+
+
+def test_init_says_what_comes_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", str(tmp_path / "my own")]) == 0
+    said = capsys.readouterr().out
+    assert f"cd '{tmp_path}/my own'" in said
+    # The files that it wrote name these by their place in a checkout.
+    schemas = Path(said.split()[-1])
+    assert (schemas / "experiment.schema.yaml").exists()
+    assert (schemas / "site.schema.yaml").exists()
 
 
 def test_init_keeps_what_is_there(
@@ -69,6 +83,7 @@ def test_a_missing_extra_is_named(
         ("matplotlib.figure", "results"),
         ("zstandard", "results"),
         ("snakemake.utils", "workflow"),
+        ("snakemake_executor_plugin_slurm", "slurm"),
         ("torch", "rank"),
         ("rankbench.nowhere", None),
         ("numpy", None),
@@ -76,6 +91,71 @@ def test_a_missing_extra_is_named(
 )
 def test_modules_of_extras(module: str, extra: str | None) -> None:
     assert find_extra(module) == extra
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Packages that seem not to be installed."""
+    names: set[str] = set()
+    find = metadata.version
+
+    def version(name: str) -> str:
+        if name in names:
+            raise metadata.PackageNotFoundError(name)
+        return find(name)
+
+    monkeypatch.setattr("rankbench.extras.metadata.version", version)
+    return names
+
+
+def test_packages_of_extras(without: set[str]) -> None:
+    require("workflow", "slurm", "results")
+    without |= {"pandas", "scipy", "snakemake-executor-plugin-slurm"}
+    require("workflow")
+    with pytest.raises(ValueError, match=r"this needs pandas, scipy, which are not"):
+        require("workflow", "results")
+    with pytest.raises(ValueError, match=r"-slurm, pandas, .*'rankbench\[slurm,resul"):
+        require("slurm", "results")
+
+
+@pytest.mark.parametrize("command", ["run", "prepare", "images", "site-check"])
+@pytest.mark.parametrize(
+    ("package", "extra"),
+    [("snakemake", "workflow"), ("snakemake-executor-plugin-slurm", "slurm")],
+)
+def test_nothing_begins_without_snakemake(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    without: set[str],
+    command: str,
+    package: str,
+    extra: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "."]) == 0
+    (tmp_path / "config.yaml").write_text("name: own\nstrategy: ddp\ntopology: 1x2\n")
+    before = sorted(tmp_path.rglob("*"))
+    without.add(package)
+    assert main([command, "--profile", "slurm_profile"]) == 2
+    said = capsys.readouterr().err
+    assert f"this needs {package}, which is not installed" in said
+    assert f"pip install 'rankbench[{extra}]'" in said
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_table_at_the_end_will_not_fail(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    without: set[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "."]) == 0
+    without.add("pandas")
+    assert main(["run"]) == 2
+    assert "pip install 'rankbench[results]'" in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize(

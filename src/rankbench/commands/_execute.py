@@ -16,7 +16,12 @@ from rich.console import Console
 
 from rankbench.commands._display import Display, open_display
 from rankbench.commands._watch import Watch
-from rankbench.commands.base import FINDING, INTERRUPTED, OK
+from rankbench.commands.base import (
+    FINDING,
+    INTERRUPTED,
+    OK,
+    require_workflow,
+)
 from rankbench.invocation import shown
 from rankbench.matrix.site import SLURM
 from rankbench.project import Run
@@ -39,8 +44,11 @@ def execute(run: Run, argv: Sequence[str], *, verbose: bool) -> int:
         The exit status: 0 well, 1 a cell or Snakemake failed, 130 interrupted.
 
     Raises:
-        ValueError: another run is at work in the result directory.
+        ValueError: another run is at work in the result directory, or packages are
+            missing.
     """
+    # Those of the results, too: the table comes last, and is not to fail then.
+    require_workflow(run, "results")
     run.lock()
     run.unlock()
     log = run.layout.root / "logs" / f"run-{datetime.now(UTC):%Y%m%dT%H%M%S}.log"

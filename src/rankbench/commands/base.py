@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from rankbench.extras import require
 from rankbench.invocation import (
     DEFAULT_EXPERIMENT,
     DEFAULT_PROFILE,
     rerun_command,
     snakemake_argv,
 )
+from rankbench.matrix.site import SLURM
 from rankbench.project import Run, open_run
 from rankbench.record import Layout
 
@@ -164,6 +166,19 @@ def argv_for(
         targets=targets,
         flags=flags,
     )
+
+
+def require_workflow(run: Run, *extras: str) -> None:
+    """Check that Snakemake is there, and what it takes to submit to this site.
+
+    Args:
+        extras: further ones that are needed.
+
+    Raises:
+        ValueError: a package is missing.
+    """
+    executor = ["slurm"] if run.plan.site["scheduler"] == SLURM else []
+    require("workflow", *executor, *extras)
 
 
 def find_results(arguments: argparse.Namespace) -> Layout:

@@ -15,6 +15,7 @@ from rankbench.commands.base import (
     argv_for,
     plan_run,
     print_json,
+    require_workflow,
 )
 from rankbench.launch.images.store import (
     Image,
@@ -100,6 +101,7 @@ def _choose(run: Run, names: list[str]) -> dict[str, Image]:
 
 def _argv(run: Run, names: list[str], arguments: argparse.Namespace) -> list[str]:
     if not arguments.name and not arguments.test and not arguments.force:
+        require_workflow(run)
         return argv_for(arguments, targets=["images"])
     module = [sys.executable, "-m", "rankbench.launch.images"]
     where = ["--image-dir", str(run.image_dir)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -78,7 +79,10 @@ def init(arguments: argparse.Namespace) -> int:
     for name in OWN:
         asset = find_asset(name)
         if asset.is_dir():
-            shutil.copytree(asset, folder / name)
+            # Without modes: those of an installed package may forbid to write.
+            (folder / name).mkdir()
+            for file in asset.iterdir():
+                shutil.copyfile(file, folder / name / file.name)
         else:
             shutil.copyfile(asset, folder / name)
     (folder / "Snakefile").write_text(SNAKEFILE)
@@ -91,8 +95,9 @@ def init(arguments: argparse.Namespace) -> int:
         return OK
     print(*(f"wrote {folder / name}" for name in files), sep="\n", file=sys.stderr)
     print(
-        f"next: cd {folder}, then edit config.yaml (the experiment) and "
-        "local_profile/site.yaml (this machine);\n"
-        "`rankbench run -n` shows what would run, `rankbench run` measures it"
+        f"next: cd {shlex.quote(str(folder))}, then edit config.yaml (the experiment) "
+        "and local_profile/site.yaml (this machine);\n"
+        "`rankbench run -n` shows what would run, `rankbench run` measures it\n"
+        f"all keys of both files: {find_asset('workflow/schemas')}"
     )
     return OK

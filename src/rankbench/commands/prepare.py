@@ -14,6 +14,7 @@ from rankbench.commands.base import (
     argv_for,
     plan_run,
     print_json,
+    require_workflow,
 )
 
 ABOUT = """\
@@ -46,6 +47,7 @@ def add(commands: Any) -> None:
 def prepare(arguments: argparse.Namespace) -> int:
     """Make them by Snakemake; returns the exit status."""
     run = plan_run(arguments)
+    require_workflow(run)
     status = run_target(argv_for(arguments, targets=["prepare"]))
     if arguments.json:
         files = run.prepared_data()

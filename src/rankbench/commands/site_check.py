@@ -14,6 +14,7 @@ from rankbench.commands.base import (
     argv_for,
     plan_run,
     print_json,
+    require_workflow,
 )
 from rankbench.matrix.site import SLURM
 
@@ -47,7 +48,7 @@ def check_site(arguments: argparse.Namespace) -> int:
     """Check them by Snakemake; returns the exit status.
 
     Raises:
-        ValueError: the site has no Slurm.
+        ValueError: the site has no Slurm, or packages are missing.
     """
     run = plan_run(arguments)
     if run.plan.site["scheduler"] != SLURM:
@@ -55,6 +56,7 @@ def check_site(arguments: argparse.Namespace) -> int:
             f"{arguments.profile}/site.yaml has no scheduler: there are no hosts to "
             "check; name the profile of a cluster, such as --profile slurm_profile"
         )
+    require_workflow(run)
     status = run_target(argv_for(arguments, targets=["site_check"]))
     if arguments.json:
         print_json({"well": status == OK})

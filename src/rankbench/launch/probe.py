@@ -106,7 +106,8 @@ def _look() -> dict[str, Any]:
         said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
         raise ValueError(
             f"torch does not work in {sys.executable}: {said} "
-            "(install it with `pip install -r requirements-torch.txt`)"
+            "(install it with `pip install 'rankbench[rank]'`, in a checkout with "
+            "`pip install -r requirements-torch.txt`)"
         )
     facts: dict[str, Any] = json.loads(done.stdout)
     return facts

@@ -1,0 +1,67 @@
+"""Which extra of rankbench brings a package, and what of it is not installed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib import metadata
+
+# As in the metadata of the installed package: pandas>=2.2; extra == "results"
+_REQUIREMENT = re.compile(r"([\w.-]+)[^\[]*\bextra == ['\"]([\w-]+)['\"]")
+
+
+def find_extra(module: str) -> str | None:
+    """The extra that a missing module comes with; None if none does."""
+    name = module.partition(".")[0].lower()
+    for package, extra in _read_requirements():
+        if package.replace("-", "_").lower() == name:
+            return extra
+    return None
+
+
+def require(*extras: str) -> None:
+    """Say what is missing before anything is begun.
+
+    Args:
+        extras: those whose packages must be installed.
+
+    Raises:
+        ValueError: a package is missing; the message says what installs it.
+    """
+    missing = [
+        (package, extra)
+        for package, extra in _read_requirements()
+        if extra in extras and not _is_installed(package)
+    ]
+    if missing:
+        packages = [package for package, _ in missing]
+        wanted = dict.fromkeys(extra for _, extra in missing)
+        raise ValueError(say_missing(packages, list(wanted)))
+
+
+def say_missing(packages: list[str], extras: list[str]) -> str:
+    """One sentence: what is missing, and the command that installs it."""
+    are = "is" if len(packages) == 1 else "are"
+    return (
+        f"this needs {', '.join(packages)}, which {are} not installed: "
+        f"pip install 'rankbench[{','.join(extras)}]'"
+    )
+
+
+def _read_requirements() -> Iterator[tuple[str, str]]:
+    """Package and extra of each optional requirement; none of a copy of the code."""
+    try:
+        requirements = metadata.requires("rankbench")
+    except metadata.PackageNotFoundError:
+        return
+    for requirement in requirements or ():
+        if found := _REQUIREMENT.match(requirement):
+            yield found[1], found[2]
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
