@@ -127,6 +127,8 @@ def start(project, *words: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
         process_group=0,
+        # Tests that run in the background of a shell ignore Ctrl-C, and so would this.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 
