@@ -129,11 +129,41 @@ def rerun_command(
     cell_id: str, *, experiment: str, override: str | None, profile: str
 ) -> str:
     """What measures a cell again; only what is not the default is said."""
-    words = ["rankbench", "rerun"]
+    options = _of_experiment(experiment, override, profile)
+    return shlex.join(["rankbench", "rerun", *options, cell_id])
+
+
+def run_command(
+    *,
+    experiment: str,
+    override: str | None,
+    profile: str,
+    only: Sequence[str] = (),
+    plots: bool = True,
+    flags: Sequence[str] = (),
+) -> str:
+    """What measures the rest of a run; only what is not the default is said.
+
+    Args:
+        flags: options of Snakemake, which stand behind two dashes.
+    """
+    words = ["rankbench", "run", *_of_experiment(experiment, override, profile)]
+    if not plots:
+        words += ["--no-plots"]
+    if only:
+        words += ["--only", *only]
+    if flags:
+        words += ["--", *flags]
+    return shlex.join(words)
+
+
+def _of_experiment(experiment: str, override: str | None, profile: str) -> list[str]:
+    """The options that name an experiment."""
+    words = []
     if experiment != DEFAULT_EXPERIMENT:
         words += ["--experiment", experiment]
     if override is not None:
         words += ["--override", override]
     if profile != DEFAULT_PROFILE:
         words += ["--profile", profile]
-    return shlex.join([*words, cell_id])
+    return words

@@ -146,6 +146,7 @@ def test_ctrl_c_keeps_what_is_measured_and_a_second_run_is_refused(small) -> Non
     said, _ = run.communicate(timeout=90)
     assert run.returncode == 130, said
     assert "ended by SIGINT: what was measured is kept" in said
+    assert "\n  rankbench run --no-plots\n" in said
     small.wait_until_gone()
     kept = [path.read_bytes() for path in records_of(small.root)]
     assert any(json.loads(record)["status"] == "ok" for record in kept)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from rankbench.cli import build_parser, main
 from rankbench.commands import images, prepare, rerun
+from rankbench.commands.base import how_to_continue
 
 pytestmark = pytest.mark.unit
 
@@ -47,6 +49,31 @@ def test_commands_of_an_experiment_have_the_same_options(
     for option in ("--experiment", "--override", "--profile", "--json"):
         assert f"{option} " in said or f"{option}]" in said
     assert "None" not in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run"],
+        ["run", "--no-plots", "--only", "strategy=ddp", "topology=1x2"],
+        ["run", "--experiment", "my own.yaml", "--override", "laptop"],
+        ["run", "--profile", "slurm_profile", "--only", "a=b", "--", "--jobs", "10"],
+    ],
+)
+def test_what_continues_a_run_asks_for_the_same(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
+    given = build_parser().parse_args(words)
+    command = shlex.split(how_to_continue(given))
+    assert command[0] == "rankbench"
+    assert build_parser().parse_args(command[1:]) == given
+
+
+def test_what_continues_a_rerun_asks_for_no_other_attempt() -> None:
+    words = ["rerun", "--experiment", "other.yaml", "some.cell"]
+    command = how_to_continue(build_parser().parse_args(words))
+    assert command.startswith("rankbench run --experiment other.yaml")
 
 
 @pytest.mark.parametrize(
@@ -136,7 +163,7 @@ def test_rerun_of_a_part(
     )
     given: list[list[str]] = []
 
-    def keep(run: Any, argv: list[str], *, verbose: bool) -> int:
+    def keep(run: Any, argv: list[str], *, rest: str, verbose: bool) -> int:
         given.append([cell.id for cell in run.chosen])
         assert argv[-1] == f"rerun={','.join(given[-1])}"
         return 0

@@ -32,12 +32,13 @@ LOOK, LOOK_ON_CLUSTER = 0.5, 10.0
 LAST_LINES = 15
 
 
-def execute(run: Run, argv: Sequence[str], *, verbose: bool) -> int:
+def execute(run: Run, argv: Sequence[str], *, rest: str, verbose: bool) -> int:
     """Run Snakemake to its end, and show what becomes of the cells.
 
     Args:
         run: what it was asked for; nothing has begun yet.
         argv: the command.
+        rest: the command that measures what an interruption leaves.
         verbose: also what Snakemake says itself.
 
     Returns:
@@ -71,7 +72,11 @@ def execute(run: Run, argv: Sequence[str], *, verbose: bool) -> int:
                 _follow(run, child, watch, display, log, verbose=verbose)
             finally:
                 display.close()
-    return _conclude(run, child.returncode, signals, log)
+    if signals:
+        name = signal.Signals(signals[0]).name
+        _tell(f"ended by {name}: what was measured is kept. To continue:\n  {rest}")
+        return INTERRUPTED
+    return _conclude(run, child.returncode, log)
 
 
 def run_target(argv: Sequence[str]) -> int:
@@ -123,13 +128,8 @@ def _follow(
         time.sleep(min(LOOK, pause))
 
 
-def _conclude(run: Run, status: int, signals: Sequence[int], log: Path) -> int:
+def _conclude(run: Run, status: int, log: Path) -> int:
     """What the end of Snakemake means, in words and as an exit status."""
-    if signals:
-        name = signal.Signals(signals[0]).name
-        # Not the same command: that of a rerun would ask for one more attempt.
-        _tell(f"ended by {name}: what was measured is kept; `rankbench run` continues")
-        return INTERRUPTED
     failed = [cell for cell, state in states_of(run).items() if state.has_failed]
     if status and not failed:
         lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]

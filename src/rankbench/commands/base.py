@@ -14,6 +14,7 @@ from rankbench.invocation import (
     DEFAULT_EXPERIMENT,
     DEFAULT_PROFILE,
     rerun_command,
+    run_command,
     snakemake_argv,
 )
 from rankbench.matrix.site import SLURM
@@ -218,6 +219,21 @@ def how_to_rerun(arguments: argparse.Namespace, cell_id: str) -> str:
         experiment=arguments.experiment,
         override=arguments.override,
         profile=arguments.profile,
+    )
+
+
+def how_to_continue(arguments: argparse.Namespace) -> str:
+    """The command that measures what is left after an interruption.
+
+    Of a rerun, too: the same command would ask for one more attempt.
+    """
+    return run_command(
+        experiment=arguments.experiment,
+        override=arguments.override,
+        profile=arguments.profile,
+        only=arguments.only or (),
+        plots=not getattr(arguments, "no_plots", False),
+        flags=getattr(arguments, "snakemake", ()),
     )
 
 

@@ -13,6 +13,7 @@ from rankbench.commands.base import (
     add_only,
     add_parser,
     argv_for,
+    how_to_continue,
     plan_run,
     print_json,
 )
@@ -74,7 +75,8 @@ def rerun_cells(arguments: argparse.Namespace) -> int:
     cells = ",".join(wanted)
     run = plan_run(arguments, rerun=cells)
     argv = argv_for(arguments, rerun=cells)
-    status = execute(run, argv, verbose=arguments.verbose)
+    rest = how_to_continue(arguments)
+    status = execute(run, argv, rest=rest, verbose=arguments.verbose)
     show_end(run, arguments)
     if status == OK and any(s.status != "ok" for s in states_of(run).values()):
         return FINDING

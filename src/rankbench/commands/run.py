@@ -17,6 +17,7 @@ from rankbench.commands.base import (
     add_only,
     add_parser,
     argv_for,
+    how_to_continue,
     how_to_rerun,
     plan_run,
     print_json,
@@ -91,7 +92,8 @@ def measure(arguments: argparse.Namespace) -> int:
         print(*lines, f"$ {shown(argv)}", sep="\n")
         return OK
     print(*lines, sep="\n", file=sys.stderr)
-    status = execute(run, argv, verbose=arguments.verbose)
+    rest = how_to_continue(arguments)
+    status = execute(run, argv, rest=rest, verbose=arguments.verbose)
     show_end(run, arguments)
     return status
 
