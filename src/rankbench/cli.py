@@ -1,4 +1,4 @@
-"""The command line. Exit status: 0 well, 1 a finding, 2 bad input."""
+"""The command line. Exit status: 0 well, 1 a finding, 2 bad input, 130 interrupted."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from rankbench.commands import (
     table,
     verify,
 )
-from rankbench.commands.base import BAD_INPUT, OK
+from rankbench.commands.base import BAD_INPUT, INTERRUPTED, OK
 from rankbench.extras import find_extra, say_missing
 
 # In the order of work.
@@ -67,6 +67,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read this has seen enough; Python's own flush at exit must not fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
+    except KeyboardInterrupt:
+        print("rankbench: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except (ValueError, OSError) as error:
         print(f"rankbench: {error}", file=sys.stderr)
         return BAD_INPUT

@@ -70,6 +70,18 @@ def test_what_continues_a_run_asks_for_the_same(
     assert build_parser().parse_args(command[1:]) == given
 
 
+def test_ctrl_c_before_anything_runs_leaves_no_trace(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("rankbench.commands.base.open_run", interrupt)
+    assert main(["run"]) == 130
+    assert capsys.readouterr().err == "rankbench: interrupted\n"
+    assert not (folder / "results").exists()
+
+
 def test_what_continues_a_rerun_asks_for_no_other_attempt() -> None:
     words = ["rerun", "--experiment", "other.yaml", "some.cell"]
     command = how_to_continue(build_parser().parse_args(words))
