@@ -53,6 +53,14 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(small) -> None:
     assert "device-hours" in done.stdout
     assert "$ snakemake --profile local_profile --config " in done.stdout
     assert "'only=strategy=ddp backend=gloo'" in done.stdout
+    done = small.rankbench("run", "-n", "--only", "strategy=ddp", "--json")
+    facts = json.loads(done.stdout[done.stdout.index("{") :])
+    assert facts["to_measure"] == {DDP: 2}
+    (reason,) = facts["unsupported"].values()
+    assert "nccl" in reason
+    # Two launches and the gate, on two devices.
+    assert facts["device_hours_at_most"] == pytest.approx(3 * 2 * 600 / 3600)
+    assert facts["command"].startswith("snakemake --profile local_profile --config ")
     assert not (small.root / "results").exists()
 
 

@@ -63,7 +63,8 @@ def add(commands: Any) -> None:
         summary="measure an experiment, and print its table",
         about=ABOUT,
         examples=EXAMPLES,
-        json_holds="the state of each cell; the progress goes to stderr",
+        json_holds="the state of each cell (with -n what would run); the progress goes "
+        "to stderr",
     )
     add_experiment(parser)
     add_only(parser)
@@ -87,7 +88,11 @@ def measure(arguments: argparse.Namespace) -> int:
     check_flags(arguments.snakemake)
     run = plan_run(arguments, write=not arguments.dry_run)
     argv = argv_for(arguments, flags=arguments.snakemake)
-    lines = run.preview().lines()
+    preview = run.preview()
+    lines = preview.lines()
+    if arguments.dry_run and arguments.json:
+        print_json({"command": shown(argv), **preview.facts()})
+        return OK
     if arguments.dry_run:
         print(*lines, f"$ {shown(argv)}", sep="\n")
         return OK

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rankbench.cell import Topology
 from rankbench.matrix.plan import PlannedCell
@@ -54,6 +55,26 @@ class Preview:
             text += _listed("cannot run here:", _grouped(infeasible))
         return text
 
+    def facts(self) -> dict[str, Any]:
+        """The same for programs."""
+        return {
+            "to_measure": dict(self.pending),
+            "unsupported": {c.id: c.infeasible for c in self.chosen if c.infeasible},
+            "images_to_make": dict(self.images),
+            "device_hours_at_most": self._most() / 3600,
+        }
+
+    def _most(self) -> float:
+        """Seconds that all devices are held at most."""
+        return (
+            sum(
+                _devices(c) * (self.pending[c.id] + self.beside.get(c.id, 0))
+                for c in self.chosen
+                if c.id in self.pending
+            )
+            * self.time_limit
+        )
+
     def _describe(self, cell: PlannedCell) -> str:
         shape, launches = cell.shape, self.pending[cell.id]
         ranks = f"{shape.ranks} rank" + ("s" if shape.ranks > 1 else "")
@@ -65,11 +86,10 @@ class Preview:
         beside = sum(self.beside.values())
         all_of = {c.id: self.pending[c.id] + self.beside.get(c.id, 0) for c in pending}
         processes = sum(c.shape.ranks * all_of[c.id] for c in pending)
-        at_most = sum(_devices(c) * all_of[c.id] * self.time_limit for c in pending)
         more = f" and {beside} that check or profile" if beside else ""
         lines = [
             f"{launches} launches{more}, {processes} processes, at most "
-            f"{_hours(at_most)} device-hours "
+            f"{_hours(self._most())} device-hours "
             f"(time limit {self.time_limit:g} s a launch)"
         ]
         known = [c for c in pending if c.id in self.seconds]
