@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import os
 import signal
-import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from rankbench.commands._display import Plain, describe_event, open_display
-from rankbench.commands._execute import _passing_signals_on
+from rankbench.commands._execute import _start
 from rankbench.commands._watch import Event, Watch, Watched
 from rankbench.record import Layout, write_json
 from rankbench.status import State
@@ -163,19 +163,25 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(
     assert isinstance(open_display(console, [], plain=False), Plain)
 
 
-def test_ignored_signals_stay_ignored_and_others_reach_the_child() -> None:
-    hangup = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does
+@pytest.mark.parametrize("interrupt", [signal.default_int_handler, signal.SIG_IGN])
+def test_signals_that_end_a_run_reach_snakemake(interrupt: signal.Handlers) -> None:
+    # As after `nohup rankbench run &`: a shell's background ignores SIGINT.
+    before = {
+        signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_IGN),
+        signal.SIGINT: signal.signal(signal.SIGINT, interrupt),
+    }
     try:
-        with subprocess.Popen(["sleep", "60"], process_group=0) as child:
-            with _passing_signals_on(child) as came:
-                os.kill(os.getpid(), signal.SIGHUP)
-                assert child.poll() is None
-                os.kill(os.getpid(), signal.SIGTERM)
-            assert came == [signal.SIGTERM]
+        with _start(["sleep", "60"], sys.stderr) as (child, came):
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert child.poll() is None
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert came == [signal.SIGTERM]
         assert child.returncode == -signal.SIGINT
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+        assert signal.getsignal(signal.SIGINT) is interrupt
     finally:
-        signal.signal(signal.SIGHUP, hangup)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_a_terminal_shows_cells_and_how_much_is_left(

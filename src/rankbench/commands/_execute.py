@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import IO
 
 from rich.console import Console
 
@@ -58,20 +59,11 @@ def execute(run: Run, argv: Sequence[str], *, rest: str, verbose: bool) -> int:
     print(f"$ {shown(argv)}\n  log: {log}", file=sys.stderr, flush=True)
     watch = Watch(run.layout, run.pending(), _kept(run))
     display = open_display(console, watch.cells, plain=verbose)
-    with open(log, "w+") as file:
-        child = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            # Of its own: each signal reaches Snakemake and its jobs once, from here.
-            process_group=0,
-        )
-        with _passing_signals_on(child) as signals:
-            try:
-                _follow(run, child, watch, display, log, verbose=verbose)
-            finally:
-                display.close()
+    with open(log, "w+") as file, _start(argv, file) as (child, signals):
+        try:
+            _follow(run, child, watch, display, log, verbose=verbose)
+        finally:
+            display.close()
     if signals:
         name = signal.Signals(signals[0]).name
         _tell(f"ended by {name}: what was measured is kept. To continue:\n  {rest}")
@@ -85,10 +77,7 @@ def run_target(argv: Sequence[str]) -> int:
     What it prints goes to stderr: stdout is for facts.
     """
     print(f"$ {shown(argv)}", file=sys.stderr, flush=True)
-    child = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=sys.stderr, process_group=0
-    )
-    with _passing_signals_on(child) as signals:
+    with _start(argv, sys.stderr) as (child, signals):
         child.wait()
     if signals:
         return INTERRUPTED
@@ -191,32 +180,59 @@ def _ask_queue(run: Run, watch: Watch) -> None:
 
 
 @contextmanager
-def _passing_signals_on(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
-    """Ctrl-C and the like end Snakemake, which ends its jobs; yields what came."""
+def _start(
+    argv: Sequence[str], output: IO[str]
+) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
+    """Start Snakemake. SIGINT, SIGTERM and SIGHUP end it, and it ends its jobs.
+
+    Args:
+        argv: the command.
+        output: gets what it prints.
+
+    Yields:
+        The process, and the signals that have come so far.
+    """
     came: list[int] = []
+    child: subprocess.Popen[bytes] | None = None
+
+    def interrupt() -> None:
+        if child is not None:
+            try:
+                # As Ctrl-C: Snakemake waits for its jobs after any other signal.
+                os.killpg(child.pid, signal.SIGINT)
+            except ProcessLookupError:
+                pass
 
     def pass_on(number: int, _: object) -> None:
         came.append(number)
-        # To Snakemake as Ctrl-C, whatever it was: it then ends its jobs.
-        try:
-            os.killpg(child.pid, signal.SIGINT)
-        except ProcessLookupError:
-            pass
+        interrupt()
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    # A signal that is ignored, as SIGHUP is under nohup, stays ignored.
-    before: dict[int, Callable | int | None] = {
-        number: signal.signal(number, pass_on)
-        for number in numbers
-        if signal.getsignal(number) is not signal.SIG_IGN
-    }
+    # An ignored signal, such as SIGHUP under nohup, stays ignored here. The child would
+    # inherit that, and Snakemake would not stop at SIGINT: so nothing is ignored by the
+    # time when it starts. A handler does not outlive its start.
+    before: dict[int, Callable | int | None] = {}
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        ignored = signal.getsignal(number) is signal.SIG_IGN
+        if not ignored or number == signal.SIGINT:
+            handler = (lambda *_: None) if ignored else pass_on
+            before[number] = signal.signal(number, handler)
     try:
-        yield came
+        child = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=None if output is sys.stderr else subprocess.STDOUT,
+            # Of its own: each signal reaches Snakemake and its jobs once, from here.
+            process_group=0,
+        )
+        if came:  # before there was a child
+            interrupt()
+        yield child, came
     finally:
-        if child.poll() is None:
+        if child is not None and child.poll() is None:
             child.wait()
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for name, previous in before.items():
+            signal.signal(name, previous)
 
 
 def _tell(text: str) -> None:
