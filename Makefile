@@ -128,7 +128,7 @@ $(INSTALLED): requirements.lock requirements-torch.txt pyproject.toml \
 	@$(BIN)/python -P src/rankbench/torch_build.py
 	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation -e .
 	@# Looks at torch and the devices once; the answer is kept in .venv.
-	@$(BIN)/python -m rankbench.launch.probe >/dev/null
+	@$(BIN)/python -m rankbench.launch.site.machine >/dev/null
 	@printf '%s\n' "$$TORCH" > .venv/torch && touch $@
 
 $(EXTRAS): $(INSTALLED) requirements-extras.txt containers/build_horovod.sh

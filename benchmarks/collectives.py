@@ -23,7 +23,7 @@ from torch import distributed
 from torch.multiprocessing import spawn
 
 from rankbench.environ import Place
-from rankbench.rank import collectives
+from rankbench.rank.facts import collectives
 from rankbench.rank.runtimes import process_group
 
 RANKS, CALLS = 2, collectives.REPEATS

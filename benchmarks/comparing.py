@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 from scipy import stats
 from simulation import coverages, draw_levels
 
-from rankbench.results.baseline import read_side
-from rankbench.results.difference import differ
+from rankbench.results.compare.sides import read_side
+from rankbench.results.numbers.difference import differ
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -80,7 +80,7 @@ def be_rank(strategy_name: str, pairs: int, data_dir: Path, out: Path) -> None:
     """One rank: alternate blocks of the bare loop and of the harness."""
     from rankbench.cores import physical_cores
     from rankbench.environ import read_place
-    from rankbench.rank.placement import choose_cores, pin
+    from rankbench.rank.joining.placement import choose_cores, pin
 
     place = read_place()
     pin(choose_cores(place.local_rank, 1, physical_cores()))
@@ -88,12 +88,12 @@ def be_rank(strategy_name: str, pairs: int, data_dir: Path, out: Path) -> None:
     from torch import distributed, nn
 
     from rankbench.rank import data, models
-    from rankbench.rank.loading import Batches
-    from rankbench.rank.progress import Progress
-    from rankbench.rank.recipe import make_loss
+    from rankbench.rank.lifeline.progress import Progress
     from rankbench.rank.strategies import find_strategy
     from rankbench.rank.strategies.base import World
-    from rankbench.rank.train import train
+    from rankbench.rank.training.batches import Batches
+    from rankbench.rank.training.loop import train
+    from rankbench.rank.training.recipe import make_loss
 
     torch.set_num_threads(1)
     cpu = torch.device("cpu")

@@ -24,11 +24,11 @@ import numpy as np
 from pairs import report
 
 from rankbench.cell import Cell, Shape
-from rankbench.launch import command, container
-from rankbench.launch.code import describe_code
-from rankbench.launch.environment import library_variables
-from rankbench.launch.signs import Stop
-from rankbench.launch.supervise import Task, run_launch
+from rankbench.launch.cell.provenance import describe_code
+from rankbench.launch.process import command, container
+from rankbench.launch.process.environment import library_variables
+from rankbench.launch.process.signs import Stop
+from rankbench.launch.process.supervise import Task, run_launch
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
 from rankbench.matrix.shape import shape_of

@@ -113,17 +113,17 @@ def be_rank(steps: int, out: Path) -> None:
     """One rank: steps of each number of micro-batches, and when its stage worked."""
     from rankbench.cores import physical_cores
     from rankbench.environ import read_place
-    from rankbench.rank.placement import choose_cores, pin
+    from rankbench.rank.joining.placement import choose_cores, pin
 
     place = read_place()
     pin(choose_cores(place.local_rank, 1, physical_cores()))
     import torch
     from torch import distributed, nn
 
-    from rankbench.rank.pipeline import Stopwatch
-    from rankbench.rank.recipe import make_loss
     from rankbench.rank.strategies import find_strategy
+    from rankbench.rank.strategies._pipeline import Stopwatch
     from rankbench.rank.strategies.base import World
+    from rankbench.rank.training.recipe import make_loss
 
     torch.set_num_threads(1)
     cpu = torch.device("cpu")

@@ -99,7 +99,7 @@ def finish(root: Path) -> None:
     os.chdir(root)
     from rankbench.project import open_run
     from rankbench.record import write_json
-    from rankbench.results.plots import ALWAYS
+    from rankbench.results.render.plots import ALWAYS
 
     run = open_run(
         {"experiment": "many.yaml"}, profile=Path("local_profile"), write=False

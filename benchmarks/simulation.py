@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import signal
 
-from rankbench.results.difference import differ
-from rankbench.results.statistics import Estimate, median, ratio_of_medians
+from rankbench.results.numbers.difference import differ
+from rankbench.results.numbers.statistics import Estimate, median, ratio_of_medians
 
 Values = NDArray[np.float64]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from pairs import report
 
 from rankbench.environ import Place
-from rankbench.launch.environment import build_environment
+from rankbench.launch.process.environment import build_environment
 from rankbench.project import open_run
 
 # Where torch has no CUDA, torchvision needs a remedy to be imported at all.

@@ -19,17 +19,17 @@ from filelock import FileLock, Timeout
 from rankbench.environ import keep_job
 from rankbench.failures import DATA, IMAGE, PLAN_VARIABLE, Wanted
 from rankbench.invocation import DEFAULT_EXPERIMENT
-from rankbench.launch.code import freeze_code, rank_code_hash
-from rankbench.launch.gate import has_gate
-from rankbench.launch.images.store import Image, reason_to_make, request_image
-from rankbench.launch.job import (
+from rankbench.launch.cell.provenance import freeze_code, rank_code_hash
+from rankbench.launch.cell.requests import ensure_request, raise_request, read_request
+from rankbench.launch.hosts.slurm_queue import CellJob, wait_for_lost_jobs
+from rankbench.launch.hosts.slurm_resources import (
     Resources,
     check_resources,
     job_resources,
     job_seconds,
 )
-from rankbench.launch.queue import CellJob, wait_for_lost_jobs
-from rankbench.launch.requests import ensure_request, raise_request, read_request
+from rankbench.launch.images.store import Image, reason_to_make, request_image
+from rankbench.launch.outcome.judge_gate import has_gate
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
 from rankbench.matrix.plan import Plan, PlannedCell, make_plan, read_plan

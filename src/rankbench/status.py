@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankbench.failures import explain_failures, find_wanted
-from rankbench.launch.claim import open_claims, read_owner
-from rankbench.launch.queue import CellJob, read_queue
-from rankbench.launch.requests import Request, read_request
+from rankbench.launch.cell.claim import open_claims, read_owner
+from rankbench.launch.cell.requests import Request, read_request
+from rankbench.launch.hosts.slurm_queue import CellJob, read_queue
 from rankbench.matrix.plan import Plan, PlannedCell
 from rankbench.matrix.site import SLURM
 from rankbench.record import (

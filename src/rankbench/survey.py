@@ -9,7 +9,7 @@ from typing import Any
 from rankbench.assets import find_asset
 from rankbench.cores import physical_cores
 from rankbench.launch.images.store import Image, load_images
-from rankbench.launch.probe import count_gpus, probe_machine
+from rankbench.launch.site.machine import count_gpus, probe_machine
 from rankbench.matrix.site import (
     NATIVE,
     Site,

@@ -81,7 +81,7 @@ def exposed(site: Site, name: str, cell: str) -> float:
 
 def test_the_gate_finds_a_sampler_that_takes_the_local_rank(site: Site) -> None:
     """The error of a published tutorial: both hosts train on the same samples."""
-    setup = site.project.root / "src/rankbench/rank/setup.py"
+    setup = site.project.root / "src/rankbench/rank/purposes/setup.py"
     right = setup.read_text()
     assert right.count(SAMPLER) == 1
     setup.write_text(right.replace(SAMPLER, WRONG))

@@ -78,7 +78,7 @@ def test_a_rank_of_another_host_that_is_killed(
 
 HOLD = """
 import os, socket, time
-from rankbench.launch.slurm import Allocation
+from rankbench.launch.hosts.slurm import Allocation
 port = Allocation(os.environ["SLURM_JOB_ID"], ()).port(1)
 with socket.create_server(("", port)):
     open("held", "w").close()
@@ -194,7 +194,7 @@ def test_a_host_that_cannot_resolve_another(site: Site, launcher: str) -> None:
 MEET = """
 import datetime, os, pathlib, sys
 from torch import distributed
-from rankbench.rank.manual import choose_rendezvous, places_here
+from rankbench.rank.parents.manual import choose_rendezvous, places_here
 (place,) = places_here(2, 1)
 url, _ = choose_rendezvous("file", pathlib.Path(sys.argv[1]), "node1", 20001)
 patience = datetime.timedelta(seconds=30)

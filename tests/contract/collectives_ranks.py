@@ -10,7 +10,7 @@ import torch
 from ranks import start_ranks
 
 from rankbench.environ import Place
-from rankbench.rank.collectives import sweep
+from rankbench.rank.facts.collectives import sweep
 from rankbench.rank.runtimes import find_runtime
 
 

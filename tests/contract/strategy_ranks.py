@@ -13,12 +13,12 @@ from ranks import start_ranks
 from torch import distributed, nn
 
 from rankbench.environ import Place
+from rankbench.rank.lifeline.progress import Progress
 from rankbench.rank.models.transformer import Block
-from rankbench.rank.progress import Progress
 from rankbench.rank.runtimes import find_runtime
 from rankbench.rank.strategies import find_strategy, runtime_of
 from rankbench.rank.strategies.base import World
-from rankbench.rank.train import train
+from rankbench.rank.training.loop import train
 
 SAMPLES, FEATURES, CLASSES = 64, 20, 5
 # Gradients so large that a library which clips them by default is found out.

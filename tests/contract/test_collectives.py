@@ -9,7 +9,7 @@ import pytest
 from collectives_ranks import sweep_on_ranks
 
 from rankbench.matrix.catalog import load_catalog
-from rankbench.rank.collectives import FEWEST, REPEATS, SIZES
+from rankbench.rank.facts.collectives import FEWEST, REPEATS, SIZES
 from rankbench.rank.strategies import find_strategy, runtime_of
 
 pytestmark = pytest.mark.contract

@@ -8,7 +8,7 @@ import pytest
 from equipment import case, require_packages
 from gate_ranks import copy_code, run_gate
 
-from rankbench.launch.gate import TOLERANCE
+from rankbench.launch.outcome.judge_gate import TOLERANCE
 from rankbench.matrix.catalog import load_catalog
 
 pytestmark = pytest.mark.contract
@@ -88,7 +88,7 @@ def plant(folder: Path, before: str, after: str) -> Path:
 
 def plant_in_sampler(folder: Path, after: str) -> Path:
     code = copy_code(folder)
-    path = code / "rankbench/rank/setup.py"
+    path = code / "rankbench/rank/purposes/setup.py"
     text = path.read_text()
     assert text.count(SAMPLER) == 1
     path.write_text(text.replace(SAMPLER, after))

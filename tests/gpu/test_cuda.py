@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from factories import make_shape
-from rankbench.launch.devices import open_devices
-from rankbench.launch.pace import Out
-from rankbench.launch.run import run_cell
+from rankbench.launch.cell.measure import run_cell
+from rankbench.launch.cell.pace import Out
+from rankbench.launch.outcome.gpu_usage import open_devices
 from rankbench.project import open_run
 from rankbench.record import Layout
 
@@ -231,7 +231,7 @@ def test_options_learn_about_the_same(text: str, tmp_path: Path) -> None:
 
 
 def test_a_phase_of_the_device_that_comes_again_adds_up() -> None:
-    from rankbench.rank.clock import CudaClock
+    from rankbench.rank.training.clock import CudaClock
 
     clock = CudaClock(["forward", "backward"], 2)
     for step in range(2):
@@ -249,7 +249,7 @@ def test_a_phase_of_the_device_that_comes_again_adds_up() -> None:
 
 def test_work_on_the_device_counts_where_it_was_asked_for() -> None:
     """The host is long done with a phase when the device still works on it."""
-    from rankbench.rank.clock import CudaClock
+    from rankbench.rank.training.clock import CudaClock
 
     clock = CudaClock(["idle", "busy"], 3)
     torch.cuda.synchronize()
@@ -271,9 +271,9 @@ def test_a_planted_delay_of_the_device_is_found_as_exposed_communication(
     """NCCL on one rank, with a hook that keeps the device busy before it reduces."""
     from torch import distributed, nn
 
-    from rankbench.rank.clock import CudaClock
     from rankbench.rank.strategies.base import World
     from rankbench.rank.strategies.ddp import Ddp
+    from rankbench.rank.training.clock import CudaClock
 
     cycles = 100_000_000
     device = torch.device("cuda", 0)

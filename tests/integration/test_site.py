@@ -10,7 +10,7 @@ from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from selenium.webdriver.common.keys import Keys
 
 from browser import LOCAL, Browser, find_programs, start_browser
-from rankbench.results.site.publish import publish
+from rankbench.results.bundle.publish import publish
 from unit.synthetic import (
     make_cell,
     plan_cell,

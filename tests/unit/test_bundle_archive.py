@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from rankbench.cli import main
-from rankbench.results.bundle import archive
+from rankbench.results.read import archive
 
 pytestmark = pytest.mark.unit
 

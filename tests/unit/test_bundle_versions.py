@@ -15,12 +15,13 @@ import pytest
 
 from rankbench.cli import main
 from rankbench.record import PLOTS, Layout
-from rankbench.results import bounds, table, variance
 from rankbench.results.bundle import unpack, verify_bundle, write_bundle
 from rankbench.results.bundle.finding import Section
 from rankbench.results.bundle.listing import assign
-from rankbench.results.plots import SOMETIMES
-from rankbench.results.summary import read
+from rankbench.results.numbers.summary import read
+from rankbench.results.render import tables as table
+from rankbench.results.render.plots import SOMETIMES
+from rankbench.results.sections import bounds, variance
 from rankbench.results.versions import SECTIONS, UNLISTED, Versions
 from unit.test_bundle import seal, write_results
 

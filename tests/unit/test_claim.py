@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.launch import claim
-from rankbench.launch.claim import (
+from rankbench.launch.cell import claim
+from rankbench.launch.cell.claim import (
     HEARTBEAT,
     SILENT_AFTER,
     Owner,
@@ -30,7 +30,7 @@ CLAIMS = 40
 CLAIMANT = """
 import sys
 from pathlib import Path
-from rankbench.launch.claim import claim_next
+from rankbench.launch.cell.claim import claim_next
 print("ready", flush=True)
 input()
 print(*(claim_next(Path(sys.argv[1]))[0] for _ in range(int(sys.argv[2]))))

@@ -20,14 +20,14 @@ from logs import (
     SRUN_TIME_LIMIT,
     TORCHRUN_KILLED,
 )
-from rankbench.launch.classify import (
+from rankbench.launch.launchers import find_launcher
+from rankbench.launch.outcome.classify import (
     Ending,
     Finding,
     classify,
     last_error_line,
     signal_name,
 )
-from rankbench.launch.launchers import find_launcher
 from rankbench.record import STATUSES
 
 pytestmark = pytest.mark.unit

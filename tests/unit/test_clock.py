@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rankbench.rank.clock import CudaClock, HostClock, check_marks, make_clock
+from rankbench.rank.training.clock import CudaClock, HostClock, check_marks, make_clock
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ import pytest
 
 from rankbench import __version__
 from rankbench.assets import OF_JOBS
-from rankbench.launch.code import describe_code, freeze_code, rank_code_hash
+from rankbench.launch.cell.provenance import describe_code, freeze_code, rank_code_hash
 
 pytestmark = pytest.mark.unit
 
@@ -19,14 +19,19 @@ FILES = [
     "cores.py",
     "record.py",
     "environ.py",
-    "rank/train.py",
+    "rank/training/loop.py",
     "rank/models/lenet.py",
 ]
 
 
 @pytest.fixture
 def package(tmp_path: Path) -> Path:
-    for name in [*FILES, "cli.py", "launch/run.py", "results/table.py"]:
+    for name in [
+        *FILES,
+        "cli.py",
+        "launch/cell/measure.py",
+        "results/render/tables.py",
+    ]:
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"# {name}\n")
@@ -53,11 +58,13 @@ def test_a_new_and_a_renamed_file_change_it(package: Path) -> None:
     assert len({before, with_new, fresh_hash(package)}) == 3
 
 
-@pytest.mark.parametrize("name", ["cli.py", "launch/run.py", "results/table.py"])
+@pytest.mark.parametrize(
+    "name", ["cli.py", "launch/cell/measure.py", "results/render/tables.py"]
+)
 def test_other_code_does_not(package: Path, name: str) -> None:
     before = fresh_hash(package)
     (package / name).write_text("# changed\n")
-    (package / "rank" / "train.pyc").write_bytes(b"")
+    (package / "rank" / "training" / "loop.pyc").write_bytes(b"")
     assert fresh_hash(package) == before
 
 

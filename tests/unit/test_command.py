@@ -15,11 +15,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))  # where it is run by hand
 
 from factories import make_cell
-from rankbench.launch.command import Command, build_command, make_start
-from rankbench.launch.environment import SOURCE
-from rankbench.launch.job_array import ArrayRequest
-from rankbench.launch.slurm import Allocation
-from rankbench.launch.supervise import _spec
+from rankbench.launch.hosts.slurm import Allocation
+from rankbench.launch.hosts.slurm_job_array import ArrayRequest
+from rankbench.launch.process.command import Command, build_command, make_start
+from rankbench.launch.process.environment import SOURCE
+from rankbench.launch.process.supervise import _spec
 from rankbench.launch.task import Task
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.shape import shape_of

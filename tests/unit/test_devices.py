@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from factories import make_shape
-from rankbench.launch.devices import Devices, choose_visible, open_devices
+from rankbench.launch.outcome.gpu_usage import Devices, choose_visible, open_devices
 
 pytestmark = pytest.mark.unit
 

@@ -20,13 +20,15 @@ from rankbench.failures import (
     explain_failures,
     note_failure,
 )
+from rankbench.launch.cell.requests import ensure_request
 from rankbench.launch.images import __main__ as images
-from rankbench.launch.requests import ensure_request
 from rankbench.rank.data.prepare import main as prepare
 from rankbench.record import Layout
-from rankbench.results import plots, summary, table
 from rankbench.results.bundle import verify_bundle, write_bundle
-from rankbench.results.load import load
+from rankbench.results.numbers import summary
+from rankbench.results.read.rows import load
+from rankbench.results.render import plots
+from rankbench.results.render import tables as table
 from rankbench.status import find_state
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 from unit.test_bundle import seal

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from rankbench.launch.gate import judge_gate
-from rankbench.rank.gate import compare, independent_of_the_split
+from rankbench.launch.outcome.judge_gate import judge_gate
+from rankbench.rank.purposes.gate import compare, independent_of_the_split
 
 pytestmark = pytest.mark.unit
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.rank import facts, hardware
+from rankbench.rank.facts import hardware
+from rankbench.rank.facts import host as facts
 
 pytestmark = pytest.mark.unit
 

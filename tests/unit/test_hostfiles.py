@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rankbench.launch.hostfiles import host_list, hostfile
+from rankbench.launch.launchers._hostfiles import host_list, hostfile
 
 pytestmark = pytest.mark.unit
 

@@ -20,9 +20,10 @@ import pytest
 from pages import Words
 from rankbench.cli import main
 from rankbench.record import Layout
-from rankbench.results import plots, table
 from rankbench.results.bundle import verify_bundle, write_bundle
-from rankbench.results.launches import read_launch
+from rankbench.results.read.launches import read_launch
+from rankbench.results.render import plots
+from rankbench.results.render import tables as table
 from unit.synthetic import (
     make_cell,
     plan_cell,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from factories import backends_of, make_site, read_plan_of
-from rankbench.launch.job import (
+from rankbench.launch.hosts.slurm_resources import (
     OVERHEAD,
     Resources,
     array_request,

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.launch import machine
+from rankbench.launch.cell import machine_lock as machine
 
 pytestmark = pytest.mark.unit
 
 # Takes the lock, says so, and keeps it.
 HOLD = """
 import sys, time
-from rankbench.launch import machine
+from rankbench.launch.cell import machine_lock as machine
 release = machine._take(sys.argv[1])
 print("held" if release else "refused", flush=True)
 time.sleep(60)

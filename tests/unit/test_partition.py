@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from rankbench.rank.partition import measure_parts, split_evenly
+from rankbench.rank.strategies._partition import measure_parts, split_evenly
 
 pytestmark = pytest.mark.unit
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from rankbench.rank.pipeline import Stage, Stopwatch, trace_shapes
+from rankbench.rank.strategies._pipeline import Stage, Stopwatch, trace_shapes
 
 pytestmark = pytest.mark.unit
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from factories import make_probe
-from rankbench.launch import probe
-from rankbench.launch.probe import probe_machine
+from rankbench.launch.site import machine as probe
+from rankbench.launch.site.machine import probe_machine
 
 pytestmark = pytest.mark.unit
 
@@ -25,7 +25,7 @@ class Looks:
         self.answer = subprocess.CompletedProcess([], 0, json.dumps(make_probe()), "")
 
     def __call__(self, argv: list[str], **_options: Any) -> Any:
-        assert argv[-1] == "rankbench.rank.probe"
+        assert argv[-1] == "rankbench.rank.facts.probe"
         self.count += 1
         return self.answer
 

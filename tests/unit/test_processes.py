@@ -27,7 +27,7 @@ IMPORTS = "import os, signal, subprocess, sys, time; "
 SUPERVISOR = """
 import json, os, subprocess, sys, time
 from pathlib import Path
-from rankbench.launch import processes
+from rankbench.launch.process import processes
 
 processes.adopt_orphans()
 child = subprocess.Popen([sys.executable, *sys.argv[2:]])
@@ -109,7 +109,7 @@ def test_children_of_a_killed_process_are_ended_too(supervise: Callable) -> None
 
 
 def test_waiting_for_a_process_that_is_gone() -> None:
-    from rankbench.launch.processes import wait_for_exit
+    from rankbench.launch.process.processes import wait_for_exit
 
     child = subprocess.Popen([sys.executable, "-c", ""])
     assert wait_for_exit(child.pid, 30)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.launch import progress as supervisor
-from rankbench.launch.progress import STAGES, ProgressFile
-from rankbench.rank import progress as rank
-from rankbench.rank.progress import STARTING, THE_END, TRAINING, Progress
+from rankbench.launch.process import where_ranks_are as supervisor
+from rankbench.launch.process.where_ranks_are import STAGES, ProgressFile
+from rankbench.rank.lifeline import progress as rank
+from rankbench.rank.lifeline.progress import STARTING, THE_END, TRAINING, Progress
 
 pytestmark = pytest.mark.unit
 

@@ -12,11 +12,16 @@ from torch import nn
 
 from factories import make_cell
 from rankbench.rank import models
-from rankbench.rank.recipe import make_loss, make_scaler, optimizer_maker, prepare_model
-from rankbench.rank.setup import set_up_strategy
+from rankbench.rank.purposes.setup import set_up_strategy
 from rankbench.rank.strategies.base import World
 from rankbench.rank.strategies.mp import ModelParallel
 from rankbench.rank.strategies.single import Single
+from rankbench.rank.training.recipe import (
+    make_loss,
+    make_scaler,
+    optimizer_maker,
+    prepare_model,
+)
 
 pytestmark = pytest.mark.unit
 

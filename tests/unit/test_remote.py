@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.rank.manual import find_free_port
-from rankbench.rank.remote import _listen, find_address, read_ssh
+from rankbench.rank.parents.manual import find_free_port
+from rankbench.rank.parents.remote import _listen, find_address, read_ssh
 
 pytestmark = pytest.mark.unit
 
-MODULE = (sys.executable, "-m", "rankbench.rank.remote")
+MODULE = (sys.executable, "-m", "rankbench.rank.parents.remote")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.launch.requests import (
+from rankbench.launch.cell.requests import (
     Request,
     ensure_request,
     raise_request,

@@ -9,9 +9,11 @@ import pandas as pd
 import pytest
 
 from rankbench.record import Layout
-from rankbench.results import bounds, collectives, plots, table
-from rankbench.results.load import load
-from rankbench.results.summary import Summary, summarise
+from rankbench.results.numbers.summary import Summary, summarise
+from rankbench.results.read.rows import load
+from rankbench.results.render import plots
+from rankbench.results.render import tables as table
+from rankbench.results.sections import bounds, collectives
 from unit import synthetic
 
 pytestmark = pytest.mark.unit

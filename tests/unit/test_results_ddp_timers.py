@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from rankbench.record import Layout
-from rankbench.results import table
-from rankbench.results.ddp_timers import sampled_steps
+from rankbench.results.render import tables as table
+from rankbench.results.sections.ddp_timers import sampled_steps
 from unit.synthetic import PHASES, make_cell, plan_cell, write_launch, write_plan
 
 pytestmark = pytest.mark.unit

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rankbench.results.difference import adjust, can_be_found, differ, trend
-from rankbench.results.statistics import Estimate
+from rankbench.results.numbers.difference import adjust, can_be_found, differ, trend
+from rankbench.results.numbers.statistics import Estimate
 
 pytestmark = pytest.mark.unit
 

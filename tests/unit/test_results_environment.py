@@ -7,9 +7,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from rankbench.results import environment, table
-from rankbench.results.load import load
-from rankbench.results.summary import summarise
+from rankbench.results.numbers.summary import summarise
+from rankbench.results.read.rows import load
+from rankbench.results.render import tables as table
+from rankbench.results.sections import environment
 from unit import synthetic
 
 pytestmark = pytest.mark.unit

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from rankbench.record import Layout
-from rankbench.results.load import load
-from rankbench.results.summary import summarise
+from rankbench.results.numbers.summary import summarise
+from rankbench.results.read.rows import load
 from unit.synthetic import (
     make_cell,
     plan_cell,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankbench.results.launches import read_launch
-from rankbench.results.measures import measure, peak_memory
+from rankbench.results.numbers.measures import measure, peak_memory
+from rankbench.results.read.launches import read_launch
 from unit.synthetic import (
     PHASES,
     STEPS,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rankbench.record import Layout
-from rankbench.results import table
+from rankbench.results.render import tables as table
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 
 pytestmark = pytest.mark.unit

@@ -11,12 +11,12 @@ from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
 
 from rankbench.record import PLOTS, Layout
-from rankbench.results import plots
-from rankbench.results.load import load
-from rankbench.results.phases import draw_phases
-from rankbench.results.scaling import draw_scaling
-from rankbench.results.series import cut, make_panels
-from rankbench.results.summary import summarise
+from rankbench.results.numbers.series import cut, make_panels
+from rankbench.results.numbers.summary import summarise
+from rankbench.results.read.rows import load
+from rankbench.results.render import plots
+from rankbench.results.sections.phases import draw_phases
+from rankbench.results.sections.scaling import draw_scaling
 from unit.synthetic import (
     make_cell,
     plan_cell,

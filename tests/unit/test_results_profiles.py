@@ -11,11 +11,12 @@ import pytest
 from matplotlib.colors import to_hex
 
 from rankbench.record import Layout
-from rankbench.results import plots, table
-from rankbench.results.load import load
-from rankbench.results.phases import color_phases
-from rankbench.results.profiles import load_profiles
-from rankbench.results.timeline import MOST_RANKS, draw_timeline, split_lanes
+from rankbench.results.read.rows import load
+from rankbench.results.render import plots
+from rankbench.results.render import tables as table
+from rankbench.results.sections.phases import color_phases
+from rankbench.results.sections.profiles import load_profiles
+from rankbench.results.sections.timeline import MOST_RANKS, draw_timeline, split_lanes
 from unit.synthetic import (
     make_cell,
     plan_cell,

@@ -9,9 +9,10 @@ import pytest
 
 from pages import Words
 from rankbench.record import Layout
-from rankbench.results import loading, table
-from rankbench.results.load import load
-from rankbench.results.summary import summarise
+from rankbench.results.numbers.summary import summarise
+from rankbench.results.read.rows import load
+from rankbench.results.render import tables as table
+from rankbench.results.sections import data_loading as loading
 from unit.synthetic import (
     PHASES,
     make_cell,

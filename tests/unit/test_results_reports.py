@@ -7,10 +7,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from rankbench.results import reports, table
-from rankbench.results.load import load
-from rankbench.results.summary import summarise
-from rankbench.results.text import Grid
+from rankbench.results.elements.text import Grid
+from rankbench.results.numbers.summary import summarise
+from rankbench.results.read.rows import load
+from rankbench.results.render import tables as table
+from rankbench.results.sections import reports
 from unit import synthetic
 
 pytestmark = pytest.mark.unit

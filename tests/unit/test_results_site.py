@@ -16,13 +16,13 @@ import pytest
 
 from rankbench.cli import main
 from rankbench.record import Layout
-from rankbench.results.site.facts import Pool, number
-from rankbench.results.site.publish import (
+from rankbench.results.bundle.publish import (
     LONGEST_LOG,
     Published,
     publish,
     write_site,
 )
+from rankbench.results.render.site.facts import Pool, number
 from unit.synthetic import (
     make_cell,
     plan_cell,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from rankbench.results.statistics import (
+from rankbench.results.numbers.statistics import (
     Estimate,
     median,
     ratio_of_medians,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import signal
 
-from rankbench.results.steady import FEWEST_STEPS, find_warmup
+from rankbench.results.numbers.steady import FEWEST_STEPS, find_warmup
 
 pytestmark = pytest.mark.unit
 

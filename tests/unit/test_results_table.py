@@ -12,10 +12,10 @@ import pytest
 import rankbench.results
 from pages import Words
 from rankbench.record import Layout
-from rankbench.results import table
-from rankbench.results.load import load
-from rankbench.results.summary import summarise
-from rankbench.results.text import figures
+from rankbench.results.elements.text import figures
+from rankbench.results.numbers.summary import summarise
+from rankbench.results.read.rows import load
+from rankbench.results.render import tables as table
 from unit.synthetic import (
     make_cell,
     plan_cell,

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 from rankbench.record import Layout
-from rankbench.results import table
-from rankbench.results.curves import POINTS, draw_curves, find_curve
-from rankbench.results.load import load
-from rankbench.results.series import make_panels
-from rankbench.results.summary import Summary, summarise
+from rankbench.results.numbers.series import make_panels
+from rankbench.results.numbers.summary import Summary, summarise
+from rankbench.results.read.rows import load
+from rankbench.results.render import tables as table
+from rankbench.results.sections.curves import POINTS, draw_curves, find_curve
 from unit.synthetic import (
     BATCH,
     STEPS,

@@ -9,9 +9,15 @@ from typing import Any
 import pytest
 
 from rankbench.record import Layout
-from rankbench.results import table
-from rankbench.results.load import load
-from rankbench.results.utilisation import ABOUT, CPU, GPUS, LOADERS, collect_usage
+from rankbench.results.read.rows import load
+from rankbench.results.render import tables as table
+from rankbench.results.sections.utilisation import (
+    ABOUT,
+    CPU,
+    GPUS,
+    LOADERS,
+    collect_usage,
+)
 from unit.synthetic import make_cell, plan_cell, write_launch, write_plan
 
 pytestmark = pytest.mark.unit

@@ -7,7 +7,7 @@ import csv
 import numpy as np
 import pytest
 
-from rankbench.results import table
+from rankbench.results.render import tables as table
 from unit.synthetic import (
     PHASES,
     make_cell,

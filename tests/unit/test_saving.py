@@ -11,7 +11,7 @@ from torch import nn
 
 from rankbench.cli import main
 from rankbench.environ import Place
-from rankbench.rank.saving import (
+from rankbench.rank.training.saving import (
     Difference,
     compare_models,
     find_models,

@@ -11,8 +11,13 @@ from typing import Any
 
 import pytest
 
-from rankbench.launch import scratch
-from rankbench.launch.scratch import NoScratch, main, private_scratch, scratch_of
+from rankbench.launch.process import scratch
+from rankbench.launch.process.scratch import (
+    NoScratch,
+    main,
+    private_scratch,
+    scratch_of,
+)
 
 pytestmark = pytest.mark.unit
 

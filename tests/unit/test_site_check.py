@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from factories import make_gpu_site
-from rankbench.launch.hosts import look_at_hosts
-from rankbench.launch.site_check import describe, find_faults, main
+from rankbench.launch.site.check import describe, find_faults, main
+from rankbench.launch.site.inventory import look_at_hosts
 from rankbench.record import write_json
 
 pytestmark = pytest.mark.unit

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from factories import make_shape
-from rankbench.launch import job_array, slurm
-from rankbench.launch.claim import Owner
-from rankbench.launch.slurm import (
+from rankbench.launch.cell.claim import Owner
+from rankbench.launch.hosts.slurm import (
     Allocation,
     end_steps,
     has_ended,
@@ -20,6 +19,8 @@ from rankbench.launch.slurm import (
     read_allocation,
     why_ended,
 )
+from rankbench.launch.site.inventory import slurm
+from rankbench.launch.site.inventory import slurm_job_array as job_array
 
 pytestmark = pytest.mark.unit
 

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from factories import make_shape
-from rankbench.launch import reports, supervise
-from rankbench.launch.progress import ProgressFile
-from rankbench.launch.signs import Heartbeat, Stop
+from rankbench.launch.outcome import reports
+from rankbench.launch.process import supervise
+from rankbench.launch.process.signs import Heartbeat, Stop
+from rankbench.launch.process.where_ranks_are import ProgressFile
 
 pytestmark = pytest.mark.unit
 

@@ -19,9 +19,9 @@ import pytest
 import rankbench.results
 from rankbench.cell import Cell
 from rankbench.record import Layout, read_json
-from rankbench.results import table
-from rankbench.results.launches import read_launch
-from rankbench.results.measures import measure
+from rankbench.results.numbers.measures import measure
+from rankbench.results.read.launches import read_launch
+from rankbench.results.render import tables as table
 from unit.synthetic import make_cell, plan_cell, write_example, write_launch, write_plan
 
 pytestmark = pytest.mark.unit

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.launch.classify import Ending, classify
-from rankbench.launch.signs import Heartbeat
-from rankbench.rank.watch import ORPHANED
+from rankbench.launch.outcome.classify import Ending, classify
+from rankbench.launch.process.signs import Heartbeat
+from rankbench.rank.lifeline.watch import ORPHANED
 
 pytestmark = pytest.mark.unit
 
 # A rank that would never end.
 RANK = """
 import functools, pathlib, sys, time
-from rankbench.rank.failure import report_failure
-from rankbench.rank.watch import watch_heartbeat
+from rankbench.rank.lifeline.failure import report_failure
+from rankbench.rank.lifeline.watch import watch_heartbeat
 work = pathlib.Path(sys.argv[1])
 watch_heartbeat(work / "heartbeat", 2, functools.partial(report_failure, work, 3))
 time.sleep(600)

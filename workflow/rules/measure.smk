@@ -2,7 +2,7 @@
 # every typed status. Records are no outputs, so Snakemake never deletes one.
 
 # The plugin writes rule and wildcards into Slurm's comment. So there are two, though the
-# experiment is known: the comment says of which one a cell is (launch/queue.py).
+# experiment is known: the comment says of which one a cell is (launch/hosts/slurm_queue.py).
 ANY_LAYOUT = Layout(LAYOUT.root.with_name("{experiment}"))
 
 
@@ -47,7 +47,7 @@ rule cell:
         str(ANY_LAYOUT.summary("{cell}")),
     log:
         str(ANY_LAYOUT.log("{cell}")),
-    # What they are and why: launch/job.py. Without Slurm there are none.
+    # What they are and why: launch/hosts/slurm_resources.py. Without Slurm there are none.
     resources:
         nodes=get_resource("nodes"),
         tasks=get_resource("tasks"),

@@ -15,7 +15,7 @@ rule site_check:
         "checking the hosts"
     # It removes its input: each check looks anew.
     shell:
-        "{params.python:q} -m rankbench.launch.site_check {params.plan:q} {input:q}"
+        "{params.python:q} -m rankbench.launch.site.check {params.plan:q} {input:q}"
         " 2>&1 | tee {log:q}"
 
 
@@ -32,5 +32,5 @@ rule hosts:
     message:
         "looking at the hosts"
     shell:
-        "{params.python:q} -m rankbench.launch.hosts {params.plan:q} --out {output:q}"
+        "{params.python:q} -m rankbench.launch.site.inventory {params.plan:q} --out {output:q}"
         " > {log:q} 2>&1"

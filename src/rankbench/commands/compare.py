@@ -62,9 +62,9 @@ def add(commands: Any) -> None:
 
 def compare_runs(arguments: argparse.Namespace) -> int:
     """Print the comparison; 1 if a cell is worse, 2 if none could be judged."""
-    from rankbench.results.baseline import read_side, save_baseline
-    from rankbench.results.compare import compare
-    from rankbench.results.verdicts import to_json, to_text
+    from rankbench.results.compare.comparison import compare
+    from rankbench.results.compare.sides import read_side, save_baseline
+    from rankbench.results.compare.text import to_json, to_text
 
     if arguments.new is None and arguments.save_baseline is None:
         raise ValueError("compare with what? Give OLD and NEW, or --save-baseline FILE")

@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
 
 def diff_models(arguments: argparse.Namespace) -> int:
     """Compare the first model with each of the others; 1 if one differs."""
-    from rankbench.rank import saving
+    from rankbench.rank.training import saving
 
     paths = [path for given in arguments.model for path in saving.find_models(given)]
     if len(paths) < 2:

@@ -49,7 +49,7 @@ def add(commands: Any) -> None:
 
 def publish(arguments: argparse.Namespace) -> int:
     """Write bundle and site; needs nothing but a result directory."""
-    from rankbench.results.site import publish as publishing
+    from rankbench.results.bundle import publish as publishing
 
     layout = find_results(arguments)
     site = publishing.publish(layout, anonymise=arguments.anonymise)

@@ -17,7 +17,7 @@ from rankbench.commands.base import (
 
 if TYPE_CHECKING:
     from rankbench.record import Layout
-    from rankbench.results.summary import Found
+    from rankbench.results.numbers.summary import Found
 
 ABOUT = """\
 Write tables and plots from the plan and the records of a result directory, and print
@@ -53,7 +53,7 @@ def write_table(arguments: argparse.Namespace) -> int:
     """Write tables and plots; needs nothing but plan.json and the records."""
     import pandas as pd
 
-    from rankbench.results import summary
+    from rankbench.results.numbers import summary
 
     layout = find_results(arguments)
     found = summary.read(layout)
@@ -73,11 +73,11 @@ def write_table(arguments: argparse.Namespace) -> int:
 
 
 def _write(layout: Layout, found: Found, *, plots: bool) -> None:
-    from rankbench.results import table
+    from rankbench.results.render import tables as table
 
     table.build(layout, found)
     if plots:
         # It imports matplotlib, seaborn and scipy.stats.
-        from rankbench.results.plots import build
+        from rankbench.results.render.plots import build
 
         build(layout, found)

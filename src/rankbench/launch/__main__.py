@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 
 from rankbench.environ import restore_job
-from rankbench.launch.pace import Out
-from rankbench.launch.run import Interrupted, run_cell
+from rankbench.launch.cell.measure import Interrupted, run_cell
+from rankbench.launch.cell.pace import Out
 from rankbench.record import Layout
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Cell, Shape
-from rankbench.launch.job_array import ArrayRequest
-from rankbench.launch.slurm import Allocation
+from rankbench.launch.hosts.slurm import Allocation
+from rankbench.launch.hosts.slurm_job_array import ArrayRequest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,7 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "replica_ranks": 1,
     "group_ranks": None,  # the option that must divide the ranks (0: all of them)
     "divides": None,  # the fact of a model that the ranks of a replica must divide
-    "runtime": "process_group",  # what joins its processes: a file of rank/runtimes
+    "runtime": "process_group",  # joins its processes: a file of rank/runtimes
     "backends": [],  # empty: its processes do not communicate
     "own_backend": "none",  # what a cell's backend is where there is no choice
     "launchers": [],  # the only ones that can start it; the first one is its `auto`

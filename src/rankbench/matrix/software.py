@@ -32,7 +32,7 @@ class Software:
 
 
 def native_software(probe: Mapping[str, Any], gpus: int) -> Software:
-    """What a look at the machine found (`rankbench.launch.probe`).
+    """What a look at the machine found (`rankbench.launch.site.machine`).
 
     Args:
         probe: what it found.

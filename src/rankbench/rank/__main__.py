@@ -20,16 +20,16 @@ from pathlib import Path
 from rankbench.cell import Cell, Shape
 from rankbench.cores import physical_cores
 from rankbench.environ import Place, read_place
-from rankbench.rank.failure import report_failure
-from rankbench.rank.placement import choose_cores, pin
-from rankbench.rank.progress import Progress
-from rankbench.rank.watch import watch_heartbeat
+from rankbench.rank.joining.placement import choose_cores, pin
+from rankbench.rank.lifeline.failure import report_failure
+from rankbench.rank.lifeline.progress import Progress
+from rankbench.rank.lifeline.watch import watch_heartbeat
 
 # What a launch is for: modules with `run(duty)`.
 _PURPOSES = {
-    "measure": "rankbench.rank.worker",
-    "gate": "rankbench.rank.gate",
-    "profile": "rankbench.rank.profile",
+    "measure": "rankbench.rank.purposes.measure",
+    "gate": "rankbench.rank.purposes.gate",
+    "profile": "rankbench.rank.purposes.profile",
 }
 
 
@@ -56,7 +56,7 @@ def run_rank(
     cores = _take_cores(place, shape)
     try:
         # torch comes with this import: a failure of its own is reported like any other.
-        from rankbench.rank.setup import Duty
+        from rankbench.rank.purposes.setup import Duty
 
         purpose = importlib.import_module(_PURPOSES[spec["purpose"]])
         duty = Duty(

@@ -24,7 +24,7 @@ from rankbench.launch.images.store import (
 )
 from rankbench.launch.images.verify import ask_facts, check_sif, list_packages, prove
 from rankbench.launch.images.work import Work
-from rankbench.launch.processes import end_descendants
+from rankbench.launch.process.processes import end_descendants
 from rankbench.record import write_json
 
 # GiB that a build takes at its largest, unpacked; and that its downloads and the image

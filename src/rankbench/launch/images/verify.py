@@ -11,10 +11,10 @@ from pathlib import Path
 from socket import gethostname
 from typing import Any
 
-from rankbench.launch.environment import SOURCE
 from rankbench.launch.images import apptainer
 from rankbench.launch.images.store import TEST, Image, Sidecar, hash_file
 from rankbench.launch.images.work import Work
+from rankbench.launch.process.environment import SOURCE
 from rankbench.record import read_json, write_json
 
 # Every image has one.
@@ -108,7 +108,7 @@ def ask_facts(image: Image, sif: Path) -> dict[str, Any]:
     Raises:
         ValueError: it differs from what the image promises.
     """
-    probe = ["python3", "-m", "rankbench.rank.probe", *image.promise["programs"]]
+    probe = ["python3", "-m", "rankbench.rank.facts.probe", *image.promise["programs"]]
     options = [*apptainer.APART, "--env", f"PYTHONPATH={_INSIDE}"]
     said = _ask(sif, probe, binds=[f"{SOURCE}:{_INSIDE}:ro"], options=options)
     facts: dict[str, Any] = json.loads(said.splitlines()[-1])

@@ -75,7 +75,7 @@ class Start:
         return [
             self.python,
             "-m",
-            "rankbench.rank.meeting",
+            "rankbench.rank.parents.meeting",
             *(place if self.is_spread else []),
         ]
 

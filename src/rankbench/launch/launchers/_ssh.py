@@ -13,7 +13,7 @@ def build_argv(start: Start, argv: list[str]) -> list[str]:
         *start.meeting_argv,
         start.python,
         "-m",
-        "rankbench.rank.remote",
+        "rankbench.rank.parents.remote",
         "--node={node}",
         f"--hosts={','.join(start.hosts)}",
         f"--port={start.port}",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from rankbench.launch.hostfiles import host_list
 from rankbench.launch.launchers import Start, _intel_mpi, _open_mpi, _ssh
+from rankbench.launch.launchers._hostfiles import host_list
 
 NEEDS = {
     "program": "horovodrun",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rankbench.launch.hostfiles import host_list
 from rankbench.launch.launchers import Start, _open_mpi, _ssh
+from rankbench.launch.launchers._hostfiles import host_list
 
 NEEDS = {
     "program": "mpirun",

@@ -16,8 +16,8 @@ from torch.distributed.pipelining import (
     ScheduleInterleaved1F1B,
 )
 
-from rankbench.rank.partition import count_parts
-from rankbench.rank.pipeline import Stage, Stopwatch, trace_shapes
+from rankbench.rank.strategies._partition import count_parts
+from rankbench.rank.strategies._pipeline import Stage, Stopwatch, trace_shapes
 from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
 
 PROBES = 5

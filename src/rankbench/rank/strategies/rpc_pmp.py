@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.distributed import autograd, rpc
 from torch.distributed.optim import DistributedOptimizer
 
-from rankbench.rank.partition import count_parts
-from rankbench.rank.pipeline import Stage
 from rankbench.rank.runtimes.rpc import barrier, name_of
+from rankbench.rank.strategies._partition import count_parts
+from rankbench.rank.strategies._pipeline import Stage
 from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
 
 

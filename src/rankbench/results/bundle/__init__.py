@@ -9,8 +9,8 @@
 It is a result directory: one archive, ``results.tar.zst``, or a folder.
 """
 
-from rankbench.results.bundle.archive import unpack
 from rankbench.results.bundle.verify import verify_bundle
 from rankbench.results.bundle.write import write_bundle
+from rankbench.results.read.archive import unpack
 
 __all__ = ["unpack", "verify_bundle", "write_bundle"]

@@ -17,7 +17,7 @@ from rankbench.record import (
     read_json,
 )
 from rankbench.results.bundle.manifest import hash_file
-from rankbench.results.schema import read_checked
+from rankbench.results.read.schema import read_checked
 
 CITATION = "CITATION.cff"
 DEFINITIONS, IMAGES = "code/", "images/"

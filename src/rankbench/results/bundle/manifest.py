@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.record import read_json
-from rankbench.results.bundle.archive import is_plain_name
 from rankbench.results.bundle.finding import Finding
+from rankbench.results.read.archive import is_plain_name
 
 MANIFEST = "manifest.json"
 MANIFEST_VERSION = 1

@@ -9,10 +9,8 @@ from pathlib import Path
 
 from rankbench.failures import find_failures
 from rankbench.record import Layout, Record, read_json
-from rankbench.results import plots, summary, table
 from rankbench.results.bundle import contents
 from rankbench.results.bundle.about import ABOUT, ALWAYS, describe
-from rankbench.results.bundle.archive import Damaged, find_foreign, unpack
 from rankbench.results.bundle.finding import Finding, Verification
 from rankbench.results.bundle.listing import LISTING, Listed, assign, read_listing
 from rankbench.results.bundle.manifest import (
@@ -22,8 +20,12 @@ from rankbench.results.bundle.manifest import (
     list_files,
 )
 from rankbench.results.bundle.sections import check_sections
-from rankbench.results.load import READABLE_PLANS, WORDS
-from rankbench.results.schema import read_checked
+from rankbench.results.numbers import summary
+from rankbench.results.read.archive import Damaged, find_foreign, unpack
+from rankbench.results.read.rows import READABLE_PLANS, WORDS
+from rankbench.results.read.schema import read_checked
+from rankbench.results.render import plots
+from rankbench.results.render import tables as table
 from rankbench.results.versions import SECTIONS
 
 

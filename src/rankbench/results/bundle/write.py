@@ -9,16 +9,18 @@ from pathlib import Path
 
 from rankbench.failures import find_failures
 from rankbench.record import Layout, Record
-from rankbench.results import plots, summary, table
 from rankbench.results.bundle import contents
 from rankbench.results.bundle.about import write_about
-from rankbench.results.bundle.archive import SUFFIX, pack
 from rankbench.results.bundle.disguise import Disguise
 from rankbench.results.bundle.listing import write_listing
 from rankbench.results.bundle.manifest import MANIFEST, list_files, write_manifest
 from rankbench.results.bundle.names import collect_names
-from rankbench.results.load import READABLE_PLANS
-from rankbench.results.schema import read_checked
+from rankbench.results.numbers import summary
+from rankbench.results.read.archive import SUFFIX, pack
+from rankbench.results.read.rows import READABLE_PLANS
+from rankbench.results.read.schema import read_checked
+from rankbench.results.render import plots
+from rankbench.results.render import tables as table
 
 
 def write_bundle(layout: Layout, out: Path, *, anonymise: bool) -> None:

@@ -1,0 +1,176 @@
+"""What an attempt of a cell has in common, and what each of its launches is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankbench.cell import Cell, Shape
+from rankbench.environ import job_id
+from rankbench.launch.cell.provenance import describe_code
+from rankbench.launch.cell.requests import Request
+from rankbench.launch.hosts.slurm import read_allocation
+from rankbench.launch.hosts.slurm_queue import comment_of
+from rankbench.launch.hosts.slurm_resources import array_request
+from rankbench.launch.images.checks import check_runs
+from rankbench.launch.images.verify import check_file, read_image
+from rankbench.launch.launchers import find_launcher, is_array
+from rankbench.launch.outcome.judge_gate import has_gate
+from rankbench.launch.process.scratch import scratch_of
+from rankbench.launch.task import Task
+from rankbench.record import (
+    GATE,
+    Layout,
+    Verdict,
+    judge,
+    judge_attempt,
+    read_attempt,
+    why_stale,
+)
+
+Entry = dict[str, Any]
+
+MEASURE = "measure"
+
+
+class Attempt:
+    """The wanted attempt of a cell: what its launches have in common."""
+
+    def __init__(
+        self, layout: Layout, plan: Entry, entry: Entry, request: Request, project: Path
+    ) -> None:
+        self.directory = layout.attempt(entry["id"], request.attempt)
+        self.request = request
+        # Of the order in which cells take turns, where they do.
+        self.turns_seed: int | None = None
+        name = entry["image"]
+        self.image = None if name is None else dict(plan["images"][name])
+        self._no_image: str | None = None
+        if self.image is not None:
+            try:
+                self.image = read_image(self.image)
+            except ValueError as error:
+                # Of this host: a record will tell of it.
+                self.image["sha256"], self._no_image = None, str(error)
+        self._image_is_good = self.image is None
+        cell = Cell.from_dict(entry["cell"])
+        self.has_gate = plan["experiment"]["gate"] and has_gate(cell)
+        self._plan, self._entry, self._project = plan, entry, project
+        shape = Shape(**entry["shape"])
+        slurm = plan["site"]["scheduler"] == "slurm"
+        self.time_limit: float = plan["experiment"]["time_limit"]
+        self._array = self._allocation = None
+        if is_array(find_launcher(cell.launcher)):
+            self._array = array_request(
+                cell,
+                shape,
+                plan["site"],
+                time_limit=self.time_limit,
+                start_within=plan["experiment"]["start_within"],
+                comment=comment_of(plan["experiment"]["name"], entry["id"]),
+            )
+            # Time in the queue counts.
+            self.time_limit += self._array.start_within
+        elif slurm:
+            self._allocation = read_allocation(shape)
+        self._code = describe_code()
+
+    def check_image(self) -> None:
+        """Once, before the first launch: it is the one that was built, and starts here.
+
+        Raises:
+            ValueError: it is not, or does not.
+        """
+        if self._image_is_good or self.image is None:
+            return
+        if self._no_image:
+            raise ValueError(self._no_image)
+        check_file(self.image)
+        check_runs(Path(self.image["file"]))
+        self._image_is_good = True
+
+    def why_stale(self) -> str | None:
+        """Why launches of today would not belong to the attempt; None if they would."""
+        return why_stale(
+            read_attempt(self.directory),
+            cell_hash=self._entry["hash"],
+            image=self.image,
+            asked_hash=self.request.cell_hash,
+        )
+
+    def verdict(self) -> Verdict:
+        return judge_attempt(self.directory, self.request.launches)
+
+    def series(self, purpose: str) -> Series:
+        if purpose == MEASURE:
+            return Series(self, purpose, self.directory, self.request.launches)
+        return Series(self, purpose, self.directory / purpose, 1)
+
+    def gate(self) -> dict[str, Any] | None:
+        """What the gate found; None if there was none or it came to no end."""
+        found: dict[str, Any] | None = None
+        for record in read_attempt(self.directory / GATE):
+            found = record.get("gate") or found
+        return found
+
+    def task(self, series: Series, number: int, directory: Path) -> Task:
+        entry, site = self._entry, self._plan["site"]
+        shape = Shape(**entry["shape"])
+        return Task(
+            experiment=self._plan["experiment"]["name"],
+            cell_id=entry["id"],
+            cell_hash=entry["hash"],
+            cell=Cell.from_dict(entry["cell"]),
+            shape=shape,
+            phases=entry["phases"],
+            marks=entry["marks"],
+            attempt=self.request.attempt,
+            number=number,
+            wanted=series.wanted,
+            directory=directory.resolve(),
+            data_dir=(self._project / site["data_dir"]).resolve(),
+            time_limit=self.time_limit,
+            threads=_threads(shape, site),
+            backend_logs=self._plan["experiment"]["backend_logs"],
+            save_model=self._plan["experiment"]["save_model"],
+            collectives=self._plan["experiment"]["collectives"],
+            heartbeat_grace=site["heartbeat_grace"],
+            turns_seed=self.turns_seed,
+            code=self._code,
+            purpose=series.purpose,
+            gate=self.gate(),
+            image=self.image,
+            allocation=self._allocation,
+            interface=site["interface"],
+            array=self._array,
+            scratch=self._scratch_of(directory),
+        )
+
+    def _scratch_of(self, directory: Path) -> Path | None:
+        """The folder of a launch; hosts of a job array are not known beforehand."""
+        if self._array is not None:
+            return None
+        return scratch_of(self._plan["site"]["scratch"], job_id(), directory)
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The launches of an attempt that serve one purpose."""
+
+    attempt: Attempt
+    purpose: str
+    directory: Path
+    wanted: int
+
+    def verdict(self) -> Verdict:
+        return judge(read_attempt(self.directory), self.wanted)
+
+    def task(self, number: int, directory: Path) -> Task:
+        return self.attempt.task(self, number, directory)
+
+
+def _threads(shape: Shape, site: Entry) -> int:
+    """CPU threads of a rank: one per core of its device, or its share of the host."""
+    share = max(1, site["cores"] // shape.ranks_per_node)
+    return int(shape.cores_per_rank or site["cpu_threads_per_gpu"] or share)

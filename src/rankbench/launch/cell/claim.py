@@ -1,0 +1,127 @@
+"""A launch is claimed by creating its directory, so that nothing is measured twice."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+import time
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+
+from rankbench.environ import job_id
+from rankbench.launch.hosts.slurm import has_ended
+from rankbench.record import numbered, read_json, write_json
+
+HEARTBEAT = "work/heartbeat"
+
+# A heartbeat is written each second; on a shared file system another host may see it
+# only after the attribute cache of NFS (60 s by default) has run out.
+SILENT_AFTER = 150.0
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """The process that supervises a launch."""
+
+    host: str
+    boot: str
+    pid: int
+    started: int | None
+    job_id: str | None
+
+    @classmethod
+    def me(cls) -> Owner:
+        return cls(
+            host=socket.gethostname(),
+            boot=_boot_id(),
+            pid=os.getpid(),
+            started=_start_ticks(os.getpid()),
+            job_id=job_id(),
+        )
+
+    def is_alive(self, directory: Path) -> bool:
+        """Whether it still runs; for another host, whether its heart beats.
+
+        A Slurm job that is over has no processes left: that is known at once.
+        """
+        if self.host == socket.gethostname():
+            if self.boot != _boot_id():
+                return False
+            # The start time tells a process from a later one with the same number.
+            return _start_ticks(self.pid) == self.started
+        if self.job_id is not None and has_ended(self.job_id):
+            return False
+        try:
+            beat = (directory / HEARTBEAT).stat().st_mtime
+        except FileNotFoundError:
+            beat = (directory / "claim.json").stat().st_mtime
+        return time.time() - beat < SILENT_AFTER
+
+
+def claim_next(attempt_dir: Path) -> tuple[int, Path]:
+    """Create the directory of the next launch, with `claim.json` in it.
+
+    Returns:
+        Its number and path.
+    """
+    attempt_dir.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=".claim-", dir=attempt_dir))
+    try:
+        beside.chmod(0o755)
+        (beside / "work").mkdir()
+        write_json(beside / "claim.json", asdict(Owner.me()))
+        while True:
+            number = max(numbered(attempt_dir), default=0) + 1
+            place = attempt_dir / str(number)
+            try:
+                # A directory that is not empty is never replaced: of two that rename
+                # at the same time one gets the number, the other the next.
+                os.rename(beside, place)
+                return number, place
+            except OSError:
+                if not place.exists():
+                    raise
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def read_owner(directory: Path) -> Owner:
+    """Who claimed a launch.
+
+    Raises:
+        ValueError: the claim is damaged.
+    """
+    value = read_json(directory / "claim.json")
+    try:
+        return Owner(**value)
+    except TypeError as error:
+        raise ValueError(f"{directory}/claim.json is damaged: {error}") from error
+
+
+def open_claims(attempt_dir: Path) -> list[tuple[int, Path]]:
+    """Launches that have been claimed and have no record yet."""
+    places = [(number, attempt_dir / str(number)) for number in numbered(attempt_dir)]
+    return [(n, place) for n, place in places if not (place / "record.json").exists()]
+
+
+@cache
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def _start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot; None if it is no more.
+
+    Not the time of day: that changes when the clock is set.
+    """
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    # Fields 3 (state) and 22 (starttime) of proc(5), counted from behind the name.
+    fields = stat.rpartition(")")[2].split()
+    # In a container without an init process nobody collects a dead orphan.
+    return None if fields[0] in "ZX" else int(fields[19])

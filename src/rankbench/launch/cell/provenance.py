@@ -1,0 +1,125 @@
+"""Which code measures: its commit, a hash of what ranks execute, a frozen copy.
+
+The code is that of a checkout, of an installed wheel, or a frozen copy, which is laid
+out as a checkout.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rankbench import __version__
+from rankbench.assets import OF_JOBS
+from rankbench.record import read_json, write_json
+
+PACKAGE = Path(__file__).resolve().parents[2]
+
+# In a checkout and in a frozen copy.
+PLACE = Path("src/rankbench")
+LINKS = PLACE / "assets"
+DESCRIPTION = "code.json"
+
+
+@cache
+def rank_code_hash(package: Path = PACKAGE) -> str:
+    """SHA-256 over names and contents of the rank-side files."""
+    shared = ("cell.py", "cores.py", "environ.py", "record.py")
+    files = [package / name for name in shared]
+    files += sorted((package / "rank").rglob("*.py"))
+    return hash_files({path.relative_to(package): path for path in files})
+
+
+def hash_files(files: Mapping[Path, Path]) -> str:
+    """SHA-256 over the contents of files, and over the names that they are given."""
+    digest = hashlib.sha256()
+    for name, path in files.items():
+        digest.update(f"{name}\0".encode())
+        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def describe_code(package: Path = PACKAGE) -> dict[str, Any]:
+    """Version, commit, whether the tree was changed since, hash of the rank-side code.
+
+    A frozen copy says what held when it was made. Outside a git checkout commit and
+    dirty are None.
+    """
+    project = package.parents[1]
+    if (project / DESCRIPTION).exists():
+        described: dict[str, Any] = read_json(project / DESCRIPTION)
+        return described
+    commit, changes = None, None
+    # A wheel may be installed below a checkout of something else.
+    if _git(project, "ls-files", "--error-unmatch", f"{PLACE}/__init__.py") is not None:
+        commit = _git(project, "rev-parse", "HEAD")
+        # Also files that git does not know: a new strategy is one.
+        parts = (str(PLACE), *OF_JOBS)
+        changes = _git(project, "status", "--porcelain", "--", *parts)
+    return {
+        "version": __version__,
+        "commit": commit,
+        "dirty": None if changes is None else bool(changes),
+        "rank": rank_code_hash(package),
+    }
+
+
+def freeze_code(place: Path, package: Path = PACKAGE) -> Path:
+    """Copy what jobs run, so that an edit while they run changes none of them.
+
+    Args:
+        place: folder that keeps such copies, one for each state of the code.
+        package: the folder of the package that is copied.
+
+    Returns:
+        The copy.
+    """
+    files = {
+        PLACE / path.relative_to(package): path
+        for path in _files_below(package)
+        if package / "assets" not in path.parents or path.name == "__init__.py"
+    }
+    for name in OF_JOBS:
+        asset = package / "assets" / name
+        files |= {name / path.relative_to(asset): path for path in _files_below(asset)}
+    copy = place / hash_files(files)[:16]
+    if not copy.exists():
+        place.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=".copy-", dir=place))
+        beside.chmod(0o755)
+        for place_in_copy, path in files.items():
+            destination = beside / place_in_copy
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, destination)
+        for name in OF_JOBS:
+            (beside / LINKS / name).symlink_to(Path("../../..", name))
+        beside.rename(copy)
+    # The same code may have been committed in the meantime.
+    write_json(copy / DESCRIPTION, describe_code(package))
+    return copy
+
+
+def _files_below(place: Path) -> list[Path]:
+    """The file itself, or all of a folder but compiled ones, sorted."""
+    found = sorted([place, *place.rglob("*")])
+    return [path for path in found if path.is_file() and path.suffix != ".pyc"]
+
+
+def _git(project: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(project), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

@@ -1,0 +1,1 @@
+"""Where launches run: on this machine, or in a job of Slurm."""

@@ -1,0 +1,162 @@
+"""A job array whose tasks are the hosts of a launch: submitted, awaited, cancelled.
+
+python -m rankbench.launch.hosts.slurm_job_array --tasks N --start-within S
+    --logs FOLDER [options of sbatch] -- COMMAND
+
+It runs where Snakemake runs, as the launcher of a launch; each task of the array runs
+the command. It ends when all have ended, when one has failed, or when not all have
+started in time. Nothing of the array is left in the queue then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from rankbench.launch.hosts.slurm import run_program
+
+ASK_SECONDS = 2.0
+SUBMIT_SECONDS = 120.0
+GONE_AFTER = 30.0  # seconds
+_SUBMITTED = "job array {job}: {tasks} tasks"
+_QUEUED = ("PENDING", "CONFIGURING")
+_ALIVE = (*_QUEUED, "RUNNING", "SUSPENDED", "COMPLETING")
+# One that fails ends all: the others would wait for it.
+_SCRIPT = """\
+#!/bin/sh
+"$@"
+code=$?
+[ "$code" -eq 0 ] || scancel "$SLURM_ARRAY_JOB_ID"
+exit "$code"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayRequest:
+    """What is asked of Slurm.
+
+    Attributes:
+        tasks: hosts.
+        start_within: seconds within which all of them must have started.
+        options: of sbatch, for each task.
+    """
+
+    tasks: int
+    start_within: float
+    options: tuple[str, ...]
+
+    def argv(self, command: Sequence[str], *, logs: Path) -> list[str]:
+        """What runs a command as each task of the array.
+
+        Args:
+            command: of one host.
+            logs: folder for what tasks print.
+        """
+        module = (sys.executable, "-m", "rankbench.launch.hosts.slurm_job_array")
+        ours = (f"--tasks={self.tasks}", f"--start-within={self.start_within:g}")
+        return [*module, *ours, f"--logs={logs}", *self.options, "--", *command]
+
+
+def read_job(log: str) -> str | None:
+    """The job's number, from what this program has printed."""
+    found = re.search(_SUBMITTED.format(job=r"(\d+)", tasks=r"\d+"), log)
+    return found[1] if found else None
+
+
+def main() -> int:
+    """0: every task ended well."""
+    at = sys.argv.index("--")
+    parser = argparse.ArgumentParser(
+        prog="python -m rankbench.launch.hosts.slurm_job_array", allow_abbrev=False
+    )
+    parser.add_argument("--tasks", type=int, required=True)
+    parser.add_argument("--start-within", type=float, required=True)
+    parser.add_argument("--logs", type=Path, required=True)
+    arguments, options = parser.parse_known_args(sys.argv[1:at])
+    job = _submit(arguments.tasks, arguments.logs, options, sys.argv[at + 1 :])
+    if job is None:
+        return 1
+    print(_SUBMITTED.format(job=job, tasks=arguments.tasks), flush=True)
+    signal.signal(signal.SIGTERM, _leave)
+    try:
+        ended_well = _await(job, arguments.tasks, arguments.start_within)
+    finally:
+        _cancel(job)
+        for log in sorted(arguments.logs.glob("task*.log")):
+            print(log.read_text(errors="replace"), end="", flush=True)
+    return 0 if ended_well else 1
+
+
+def _submit(
+    tasks: int, logs: Path, options: Sequence[str], argv: Sequence[str]
+) -> str | None:
+    """The number of the job; None if Slurm refuses it, and has said why."""
+    script = logs / "task.sh"
+    script.write_text(_SCRIPT)
+    ours = (f"--array=0-{tasks - 1}", f"--output={logs}/task%a.log")
+    command = ["sbatch", "--parsable", *ours, *options, str(script), *argv]
+    done = run_program(*command, timeout=SUBMIT_SECONDS)
+    if done is None:
+        print(f"sbatch is missing, or does not answer within {SUBMIT_SECONDS:g} s")
+        return None
+    print(done.stderr, end="", file=sys.stderr, flush=True)
+    # With the name of the cluster behind it, where Slurm has several.
+    return None if done.returncode else done.stdout.strip().partition(";")[0]
+
+
+def _await(job: str, count: int, start_within: float) -> bool:
+    """Whether all tasks came to a good end. Returns early where they cannot."""
+    parent, begun = os.getppid(), time.monotonic()
+    while os.getppid() == parent:
+        time.sleep(ASK_SECONDS)
+        tasks = _look(job)
+        if tasks is None:
+            continue  # Slurm does not answer now
+        if not any(task["JobState"] in _ALIVE for task in tasks):
+            return all(task["JobState"] == "COMPLETED" for task in tasks)
+        queued = [task for task in tasks if task["JobState"] in _QUEUED]
+        if queued and time.monotonic() - begun > start_within:
+            late = [f"{task['ArrayTaskId']} ({task['Reason']})" for task in queued]
+            which = f"of {count} tasks {', '.join(late)}"
+            print(f"not started within {start_within:g} s: {which}")
+            return False
+    return False
+
+
+def _look(job: str) -> list[dict[str, str]] | None:
+    """What Slurm knows of the tasks of an array; None if it does not tell.
+
+    Those that have not started may be one: ArrayTaskId, JobState, Reason.
+    """
+    done = run_program("scontrol", "--oneliner", "show", "job", job)
+    if done is None or done.returncode != 0:
+        return None
+    fields = re.compile(r"\b(ArrayTaskId|JobState|Reason)=(\S+)")
+    return [dict(fields.findall(line)) for line in done.stdout.splitlines() if line]
+
+
+def _cancel(job: str) -> None:
+    """Leave nothing of the array on any host or in the queue."""
+    run_program("scancel", "--quiet", job)
+    deadline = time.monotonic() + GONE_AFTER
+    while time.monotonic() < deadline:
+        if not any(task["JobState"] in _ALIVE for task in _look(job) or ()):
+            return
+        time.sleep(ASK_SECONDS)
+
+
+def _leave(number: int, _frame: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""What a cell's Slurm job asks for: a pure function of the cell and the site."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rankbench.cell import Cell, Shape, Topology
+from rankbench.launch.hosts.slurm_job_array import ArrayRequest
+
+# Beside its launches: two starts of Snakemake, a look at the image, the summary.
+OVERHEAD = 180.0  # seconds
+# A launch that takes this much longer than the mean of those before still fits.
+MARGIN = 1.5
+
+Resources = dict[str, int | str]
+
+
+def job_resources(
+    cell: Cell, shape: Shape, site: Mapping[str, Any], *, seconds: float
+) -> Resources:
+    """The resources of a cell's job, by the names of Snakemake and its Slurm plugin.
+
+    Args:
+        cell: a feasible cell.
+        shape: its processes.
+        site: the site of the plan.
+        seconds: how long it may take (`job_seconds`).
+
+    Returns:
+        Nothing but no memory where there is no Slurm. What is left out, Slurm decides.
+    """
+    # Tasks that share cores need no cores of their own.
+    tasks_per_node = min(shape.ranks_per_node, site["cores"])
+    return _ask(site, shape.nodes, tasks_per_node, _gres(cell, site), seconds)
+
+
+def check_resources(site: Mapping[str, Any]) -> Resources:
+    """The resources of the job that looks at all hosts of a site, as a cell would."""
+    gres = f"{site['gres']}:{site['cuda_devices']}" if site["cuda_devices"] else None
+    return _ask(site, site["nodes"], 1, gres, OVERHEAD)
+
+
+def _ask(
+    site: Mapping[str, Any],
+    nodes: int,
+    tasks_per_node: int,
+    gres: str | None,
+    seconds: float,
+) -> Resources:
+    if site["scheduler"] != "slurm":
+        return {"mem_mb": 0}
+    tasks = nodes * tasks_per_node
+    extra = [f"--ntasks-per-node={tasks_per_node}"]
+    if site["exclusive"]:
+        extra.append("--exclusive")
+    asked: dict[str, int | str | None] = {
+        "nodes": nodes,
+        "tasks": tasks,
+        "cpus_per_task": site["cores"] // tasks_per_node,
+        # 0 asks for none: Snakemake wants a number.
+        "mem_mb": site["memory"] or 0,
+        "runtime": math.ceil(seconds / 60),
+        "gres": gres,
+        # With GPUs the plugin would take `tasks` for tasks of each GPU.
+        "tasks_per_gpu": 0,
+        # That the resource is there keeps the plugin from running the supervisor by
+        # srun: it starts steps itself. With one task the plugin refuses a value.
+        "mpi": "srun" if tasks > 1 else "",
+        "slurm_partition": site["partition"],
+        "slurm_account": site["account"],
+        "qos": site["qos"],
+        "slurm_extra": " ".join(extra),
+    }
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def array_request(
+    cell: Cell,
+    shape: Shape,
+    site: Mapping[str, Any],
+    *,
+    time_limit: float,
+    start_within: float,
+    comment: str,
+) -> ArrayRequest:
+    """What a launch asks for whose hosts are tasks of a job array.
+
+    Args:
+        time_limit: seconds of a launch.
+        start_within: seconds within which all tasks must have started.
+        comment: what the queue shows.
+    """
+    # The first may wait so long for the last.
+    seconds = job_seconds(1, time_limit=start_within + time_limit, mean=None)
+    asked = _ask(site, 1, 1, _gres(cell, site), seconds)
+    values = {
+        "--nodes": 1,
+        "--ntasks": 1,
+        "--cpus-per-task": asked["cpus_per_task"],
+        "--time": asked["runtime"],
+        "--mem": asked["mem_mb"] or None,
+        "--gres": asked.get("gres"),
+        "--partition": asked.get("slurm_partition"),
+        "--account": asked.get("slurm_account"),
+        "--qos": asked.get("qos"),
+        "--job-name": "rankbench",
+        "--comment": comment,
+    }
+    options = [f"{name}={value}" for name, value in values.items() if value is not None]
+    options += ["--no-requeue", *(["--exclusive"] if site["exclusive"] else [])]
+    return ArrayRequest(shape.nodes, start_within, tuple(options))
+
+
+def job_seconds(launches: int, *, time_limit: float, mean: float | None) -> float:
+    """How long a cell's job may take.
+
+    Args:
+        launches: how many are to come at most.
+        time_limit: seconds of a launch, which the supervisor holds.
+        mean: seconds of its launches in earlier records; None if there are none.
+    """
+    longest = launches * time_limit
+    if mean is not None:
+        # One may still reach its limit: that is for the supervisor to find, who says
+        # why, and not for Slurm.
+        longest = min(longest, launches * mean * MARGIN + time_limit)
+    return longest + OVERHEAD
+
+
+def _gres(cell: Cell, site: Mapping[str, Any]) -> str | None:
+    """GPUs of each host, as Slurm counts them; shared ones count once."""
+    if cell.device != "cuda":
+        return None
+    wanted = Topology.parse(cell.topology).devices_per_node
+    return f"{site['gres']}:{min(wanted, site['cuda_devices'])}"

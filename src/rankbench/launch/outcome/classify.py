@@ -1,0 +1,237 @@
+"""How a launch ended -> a typed status with its reason in words: pure functions."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rankbench.record import first_line
+
+_PORT = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
+_HOST = re.compile(
+    r"no route to host|host is unreachable|connection timed out"
+    r"|name or service not known|temporary failure in name resolution",
+    re.IGNORECASE,
+)
+# What the others say when one rank is gone: a consequence, not the reason.
+_PEER = re.compile(
+    r"connection closed by peer|connection reset by peer|broken pipe|socket closed"
+    r"|read error|write error|remote process exited|connection refused|unexpected eof",
+    re.IGNORECASE,
+)
+
+# What srun and slurmstepd print.
+_LOST_HOST = re.compile(
+    r"^srun: error: (?:Node failure on|Task launch for \S+ failed on node) ([\w.-]*\w)",
+    re.MULTILINE,
+)
+_TIME_LIMIT = re.compile(r"CANCELLED AT \S+ DUE TO TIME LIMIT")
+_OOM_OF_STEP = re.compile(
+    r"^srun: error: .*: Out Of Memory|^slurmstepd\S*: error: .*"
+    r"(?:oom[-_]kill event|exceeded .*memory limit)",
+    re.MULTILINE | re.IGNORECASE,
+)
+# What launch/hosts/slurm_job_array.py prints.
+_NOT_STARTED = re.compile(r"^not started within .*$", re.MULTILINE)
+# What Apptainer prints before anything runs, and what its exit code makes of srun.
+# Words of another task may stand before it in its line.
+_NO_CONTAINER = re.compile(r"FATAL: +(.+)$", re.MULTILINE)
+_APPTAINER_FAILED = 255
+_WHERE = re.compile(
+    r"^srun: error: (\S+): tasks? \S+ Exited with exit code 255$", re.MULTILINE
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Everything that is known when the processes of a launch are gone.
+
+    Attributes:
+        launcher: name of the launcher.
+        returncode: its exit status; None if it had to be killed.
+        stopped: why the supervisor ended it, if it did: ``timeout``, ``failure`` of a
+            rank, ``leaving`` if ranks that have reported do not end, ``parent`` or the
+            name of the signal that it was sent.
+        time_limit: seconds.
+        ranks: processes that there should have been.
+        reports: what ranks wrote about themselves, by rank.
+        exits: exit codes that the launcher told of, by rank.
+        oom_kills: processes that the kernel ended for memory meanwhile.
+        progress: where each rank was, in words.
+        log: what the launcher printed.
+        job_ended: why Slurm ended the whole job, if it did: see slurm.why_ended.
+        in_image: whether ranks were to run in an image.
+    """
+
+    launcher: str
+    returncode: int | None
+    stopped: str | None
+    time_limit: float
+    ranks: int
+    reports: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
+    exits: Mapping[int, int] = field(default_factory=dict)
+    oom_kills: int = 0
+    progress: str = ""
+    log: str = ""
+    job_ended: str | None = None
+    in_image: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Status of a launch.
+
+    Attributes:
+        status: one of `rankbench.record.STATUSES`.
+        reason: None exactly if it is ok.
+        cause: see record.
+        parting: how the processes ended after every rank had reported, if not well.
+    """
+
+    status: str
+    reason: str | None = None
+    cause: str | None = None
+    parting: str | None = None
+
+
+def classify(ending: Ending) -> Finding:
+    """The first that holds: Slurm, stopped by us, ok, out of memory, time, crashed."""
+    if found := _ended_by_slurm(ending):
+        return found
+    if ending.stopped == "parent":
+        return Finding("cancelled", "the run that started it ended", "owner")
+    if ending.stopped not in (None, "timeout", "failure", "leaving"):
+        return Finding("cancelled", f"interrupted by {ending.stopped}", "user")
+    errors = {
+        rank: report["error"]
+        for rank, report in sorted(ending.reports.items())
+        if report.get("error")
+    }
+    all_well = len(ending.reports) == ending.ranks and not errors
+    if all_well:
+        # Reports are the last that ranks write: what they measured is whole.
+        return Finding("ok", parting=_parting(ending))
+    for rank, error in errors.items():
+        if error["oom"]:
+            return Finding("oom", _of_rank(rank, error))
+    if ending.oom_kills:
+        return Finding("oom", f"the kernel ended {_who(ending)} for lack of memory")
+    if _OOM_OF_STEP.search(ending.log):
+        limit = "at the memory limit of the job"
+        return Finding("oom", f"Slurm ended {_who(ending)} {limit}")
+    if late := _NOT_STARTED.search(ending.log):
+        return Finding("timeout", f"job array {late[0]}")
+    if ending.stopped == "timeout":
+        limit = f"time limit of {ending.time_limit:g} s reached"
+        return Finding("timeout", f"{limit}: {ending.progress}")
+    return _crash(ending, errors)
+
+
+def _parting(ending: Ending) -> str | None:
+    """What went wrong after every rank had reported; None if nothing did."""
+    if ending.stopped is not None:
+        return f"after their reports the ranks did not end: {ending.progress}"
+    if ending.returncode != 0:
+        # Whatever the kernel ended meanwhile was no part of the launch.
+        how = _crash(ending, {}).reason
+        return f"after the reports of all ranks: {how}"
+    return None
+
+
+def _ended_by_slurm(ending: Ending) -> Finding | None:
+    """What befell the whole job, and is not the doing of its ranks."""
+    lost = _LOST_HOST.search(ending.log)
+    if lost or ending.job_ended == "host":
+        host = f"the host {lost[1]}" if lost else "a host of the job"
+        # The job ends with it: there is nothing to try again in.
+        return Finding("crashed", f"{host} failed; {ending.progress}", "site")
+    if ending.job_ended == "timeout" or _TIME_LIMIT.search(ending.log):
+        limit = "time limit of the Slurm job reached"
+        return Finding("timeout", f"{limit}: {ending.progress}")
+    if ending.job_ended == "cancelled":
+        return Finding("cancelled", "its Slurm job was cancelled", "user")
+    return None
+
+
+def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Finding:
+    if ending.in_image and (why := _why_no_container(ending)):
+        where = _WHERE.search(ending.log)
+        host = f"the host {where[1]}" if where else "a host"
+        return Finding("crashed", f"the image does not start on {host}: {why}")
+    killed = {
+        rank: code
+        for rank, code in sorted(ending.exits.items())
+        if code < 0 and code != -signal.SIGTERM and rank not in errors
+    }
+    if killed:
+        rank, code = next(iter(killed.items()))
+        reason = f"rank {rank} was ended by {signal_name(-code)}; {ending.progress}"
+        return Finding("crashed", reason)
+    own = {r: e for r, e in errors.items() if not _PEER.search(e["message"])}
+    gone = sorted(set(range(ending.ranks)) - ending.reports.keys())
+    if errors and gone and not own:
+        rank, error = next(iter(errors.items()))
+        lost = f"rank {rank} then lost it: {first_line(error['message'])}"
+        return Finding("crashed", f"rank {gone[0]} ended without a word; {lost}")
+    for rank, error in (own or errors).items():
+        cause = error.get("cause") or _cause(error["message"])
+        return Finding("crashed", _of_rank(rank, error), cause)
+    if ending.returncode is not None and ending.returncode < 0:
+        name = signal_name(-ending.returncode)
+        return Finding("crashed", f"{ending.launcher} was ended by {name}")
+    for rank, code in sorted(ending.exits.items()):
+        if code == -signal.SIGTERM:
+            continue  # it was told to end
+        said = f"rank {rank} ended with exit code {code} and said nothing"
+        return Finding("crashed", f"{said}: see launcher.log and rank{rank}.log")
+    who = f", nothing from rank {gone[0]}" if gone else ""
+    said = last_error_line(ending.log)
+    reason = f"{ending.launcher} ended with exit code {ending.returncode}{who}: {said}"
+    return Finding("crashed", reason, _cause(ending.log))
+
+
+def _why_no_container(ending: Ending) -> str | None:
+    """What Apptainer said; None if it has started a container for every rank."""
+    if fatal := _NO_CONTAINER.search(ending.log):
+        return fatal[1]
+    silent = ending.exits.keys() - ending.reports.keys()
+    if any(ending.exits[rank] == _APPTAINER_FAILED for rank in silent):
+        # srun may end before all that a task has printed is there.
+        return "Apptainer failed there, and what it said did not arrive"
+    return None
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def last_error_line(log: str) -> str:
+    """The line of a log that tells most: the last that looks like an exception."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    for line in reversed(lines):
+        if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line):
+            return first_line(line)
+    return first_line(lines[-1]) if lines else "it printed nothing"
+
+
+def _of_rank(rank: int, error: Mapping[str, Any]) -> str:
+    return f"rank {rank}: {error['type']}: {first_line(error['message'])}"
+
+
+def _who(ending: Ending) -> str:
+    killed = [rank for rank, code in ending.exits.items() if code == -signal.SIGKILL]
+    return f"rank {min(killed)}" if killed else "a process"
+
+
+def _cause(message: str) -> str | None:
+    if _PORT.search(message):
+        return "port"
+    if _HOST.search(message):
+        return "host"
+    return None

@@ -1,0 +1,1 @@
+"""One launch: its environment, its command, and its supervision."""

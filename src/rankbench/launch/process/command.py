@@ -1,0 +1,131 @@
+"""The command of a launch: a step of Slurm, in it an image, in it the launcher.
+
+Pure functions of a task: what is run can be read and tested without any of the three.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankbench.environ import for_srun
+from rankbench.launch.hosts.slurm import step_argv
+from rankbench.launch.launchers import (
+    LOOPBACK,
+    Start,
+    find_launcher,
+    is_per_rank,
+    variables_of,
+)
+from rankbench.launch.process import container
+from rankbench.launch.process.environment import (
+    SOURCE,
+    build_environment,
+    library_variables,
+)
+from rankbench.launch.task import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What is run.
+
+    Attributes:
+        argv: the whole command.
+        env: variables of the launcher and its ranks.
+        outer: those of the process that is started: srun and Apptainer need more.
+    """
+
+    argv: list[str]
+    env: dict[str, str]
+    outer: dict[str, str]
+
+
+def make_start(task: Task, *, python: str = sys.executable) -> Start:
+    """What the launcher is told."""
+    job = task.allocation
+    spread = task.shape.nodes > 1
+    return Start(
+        python=container.PYTHON if task.image else python,
+        shape=task.shape,
+        init_method=task.cell.init_method,
+        spec=task.work / "launch.json",
+        backend=task.cell.backend,
+        shares_cores=_shares_cores(task),
+        hosts=_hosts_of(task),
+        address=job.hosts[0] if job and spread else LOOPBACK,
+        port=job.port(task.number) if job else 0,
+        interface=task.interface,
+    )
+
+
+def build_command(
+    task: Task, start: Start, *, inherited: Mapping[str, str] = os.environ
+) -> Command:
+    """What is run for a task.
+
+    Args:
+        task: the launch.
+        start: from `make_start`.
+        inherited: the environment to pass the known variables on from.
+    """
+    launcher = find_launcher(task.cell.launcher)
+    env = build_environment(
+        task.shape,
+        threads=task.threads,
+        backend=task.cell.backend,
+        gpudirect=task.cell.gpudirect,
+        backend_logs=task.backend_logs,
+        in_image=task.image is not None,
+        interface=task.interface,
+        scratch=task.scratch,
+        inherited=inherited,
+    )
+    env |= library_variables(task.cell) | variables_of(launcher, start)
+    argv, outer = launcher.build_argv(start), env
+    if task.image is not None:
+        argv = _in_image(task, Path(task.image["file"]), argv)
+        outer = container.environment_for(env, inherited)
+    if task.allocation is not None:
+        per_rank = is_per_rank(launcher)
+        step = step_argv(
+            task.allocation.hosts,
+            tasks_per_host=task.shape.ranks_per_node if per_rank else 1,
+            mpi=per_rank and task.cell.backend == "mpi",
+            shares_cores=_shares_cores(task),
+        )
+        argv, outer = [*step, *argv], {**outer, **for_srun(inherited)}
+    if task.array is not None:
+        argv = task.array.argv(argv, logs=task.work)
+        outer = {**outer, **for_srun(inherited)}
+    return Command(argv, env, outer)
+
+
+def home_of(task: Task) -> Path:
+    """The home inside an image."""
+    return task.work / "home"
+
+
+def _in_image(task: Task, image: Path, argv: list[str]) -> list[str]:
+    return container.exec_argv(
+        image,
+        argv,
+        readable=[SOURCE, *([task.data_dir] if task.data_dir.exists() else [])],
+        writable=[task.directory, *([task.scratch] if task.scratch else [])],
+        home=home_of(task),
+        gpus=task.cell.device == "cuda",
+    )
+
+
+def _hosts_of(task: Task) -> tuple[str, ...]:
+    """Hosts, as far as they are known before the launch."""
+    if task.array is not None:
+        return ()
+    return task.allocation.hosts if task.allocation else ("localhost",)
+
+
+def _shares_cores(task: Task) -> bool:
+    return "oversubscribed" in task.marks

@@ -1,0 +1,147 @@
+"""The environment of the ranks: a short list is passed on, all of it is recorded."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from rankbench.cell import Cell, Shape
+
+_PASSED = ("USER", "LANG", "LC_ALL", "CUDA_VISIBLE_DEVICES")
+# An image has its own of these.
+_PASSED_NATIVE = (
+    "PATH",
+    "HOME",
+    "TMPDIR",
+    "LD_LIBRARY_PATH",
+    "VIRTUAL_ENV",
+    "CUDA_HOME",
+    "I_MPI_ROOT",
+)
+_PASSED_PREFIXES = ("NCCL_", "GLOO_", "TP_", "TORCH_", "UCX_", "FI_", "RANKBENCH_TEST_")
+
+# What makes a library tell which way it sends, without a line for each message: what is
+# measured stays as it is. launch/outcome/transport.py reads the answers.
+_LOGS = {
+    # Each connection once, when it is made; NET adds where GPUDirect RDMA is possible.
+    "NCCL_DEBUG": "INFO",
+    "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET",
+    # The lanes of each kind of peer. The tables of protocols (since UCX 1.12) also tell
+    # of which memory; `y` is what all versions understand.
+    "UCX_LOG_LEVEL": "info",
+    "UCX_PROTO_INFO": "y",
+    # 10 tells what is selected; above 20 there are lines for each message.
+    "OMPI_MCA_pml_base_verbose": "10",
+    "OMPI_MCA_mtl_base_verbose": "10",
+    "OMPI_MCA_btl_base_verbose": "10",
+    # How the process group was made: stores, addresses, options.
+    "TORCH_CPP_LOG_LEVEL": "INFO",
+    "GLOO_LOG_LEVEL": "INFO",
+    "CCL_LOG_LEVEL": "info",
+    # `debug` has lines for each cycle.
+    "HOROVOD_LOG_LEVEL": "info",
+}
+# These would take the answers elsewhere.
+_LOG_FILES = ("NCCL_DEBUG_FILE", "UCX_LOG_FILE")
+
+# By which interface sockets reach other hosts. Open MPI has its own words for it, see
+# launchers/_open_mpi.py; UCX takes the fastest card by itself, and naming an interface
+# of IP would keep it from that.
+_INTERFACE = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
+# Whether network cards read and write the memory of GPUs themselves, by backend. True
+# asks for it wherever they can reach each other at all, not only where they are near:
+# it may be slower. Where it cannot be NCCL goes through the host, and UCX may fail.
+_GPUDIRECT: dict[tuple[str, str | bool], dict[str, str]] = {
+    ("nccl", True): {
+        "NCCL_NET_GDR_LEVEL": "SYS",
+        # Sending reads from the GPU; NCCL leaves that out on some GPUs before Ampere.
+        "NCCL_NET_GDR_READ": "1",
+    },
+    ("nccl", False): {
+        "NCCL_NET_GDR_LEVEL": "LOC",
+        "NCCL_NET_GDR_READ": "0",
+        # On a host whose CPU and GPU are linked (C2C) this one overrides the level.
+        "NCCL_NET_GDR_C2C": "0",
+    },
+    # Open MPI takes tensors of a GPU wherever it was built for that: it has to be left
+    # alone, since telling it to where it was not ends every rank.
+    ("mpi", True): {"UCX_IB_GPU_DIRECT_RDMA": "y"},
+    ("mpi", False): {"UCX_IB_GPU_DIRECT_RDMA": "n"},
+}
+
+SOURCE = Path(__file__).resolve().parents[3]
+
+
+def build_environment(
+    shape: Shape,
+    *,
+    threads: int,
+    backend: str = "none",
+    gpudirect: str | bool = "auto",
+    backend_logs: bool = False,
+    in_image: bool = False,
+    interface: str | None = None,
+    scratch: Path | None = None,
+    inherited: Mapping[str, str] = os.environ,
+) -> dict[str, str]:
+    """Variables for the launcher and its ranks.
+
+    Args:
+        shape: processes of the launch.
+        threads: CPU threads of each rank.
+        backend: what carries the bytes between them.
+        gpudirect: whether GPUs and network cards do without the host between them;
+            ``auto`` leaves it to the libraries.
+        backend_logs: let the communication libraries tell which way they send.
+        in_image: the ranks run in an image, which has its own paths.
+        interface: the network interface between hosts; None leaves it to libraries.
+        scratch: the ranks' TMPDIR; None passes on the one that there is.
+        inherited: the environment to pass the known variables on from.
+    """
+    names = _PASSED if in_image else (*_PASSED, *_PASSED_NATIVE)
+    passed = {
+        key: value
+        for key, value in inherited.items()
+        if key in names or key.startswith(_PASSED_PREFIXES)
+    }
+    passed |= {
+        # Packages of the user's home must not change what is measured.
+        "PYTHONNOUSERSITE": "1",
+        "PYTHONPATH": str(SOURCE),
+        "PYTHONUNBUFFERED": "1",
+    }
+    if scratch is not None:
+        passed["TMPDIR"] = str(scratch)
+    # GPUs have the numbers that nvidia-smi and NVML give them, not those by speed.
+    passed["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    # torchrun would set it to 1 where it is not set, and other launchers would not.
+    passed["OMP_NUM_THREADS"] = str(threads)
+    # On one host neither a name look-up nor a port on another interface is needed.
+    if between := "lo" if shape.nodes == 1 else interface:
+        for name in _INTERFACE:
+            passed.setdefault(name, between)
+    passed |= _GPUDIRECT.get((backend, gpudirect), {})
+    if backend_logs:
+        for name in _LOG_FILES:
+            passed.pop(name, None)
+        passed |= _LOGS
+    return dict(sorted(passed.items()))
+
+
+# Options that a library wants to read from its environment, in units of its own.
+_OPTIONS = {"fusion_threshold_mb": ("HOROVOD_FUSION_THRESHOLD", 2**20)}
+
+
+def library_variables(cell: Cell) -> dict[str, str]:
+    """What libraries must know before code of a rank could tell them."""
+    variables = {
+        variable: str(int(cell.options[option] * unit))
+        for option, (variable, unit) in _OPTIONS.items()
+        if option in cell.options
+    }
+    if cell.device == "cpu":
+        # DeepSpeed would take a GPU that is there.
+        variables["DS_ACCELERATOR"] = "cpu"
+    return variables

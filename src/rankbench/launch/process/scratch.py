@@ -1,0 +1,146 @@
+"""A folder for each launch on each of its hosts, for what ranks write meanwhile.
+
+``python -m rankbench.launch.process.scratch make|remove FOLDER`` does it on one host.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from rankbench.environ import for_srun, without_job
+from rankbench.launch.hosts.slurm import has_ended, step_argv
+from rankbench.launch.task import Task
+from rankbench.record import first_line
+
+MODULE = "rankbench.launch.process.scratch"
+
+ROOM = 2**20  # bytes that must fit in: with less, ranks fail in ways of their own
+PATIENCE = 60.0  # seconds that the hosts may take
+
+_NO_JOB = "0"
+
+
+class NoScratch(Exception):
+    """A host cannot give the folder: which one, why, and what to do."""
+
+
+def scratch_of(scratch: str | None, job: str | None, directory: Path) -> Path | None:
+    """The folder of a launch: the same path on all hosts, and no other launch's.
+
+    Args:
+        scratch: the site's folder; None leaves ranks the TMPDIR that they find.
+        job: id of the Slurm job.
+        directory: of the launch.
+    """
+    if scratch is None:
+        return None
+    # Short: sockets in it must have a path of at most 107 bytes.
+    launch = f"{zlib.crc32(os.fsencode(directory.resolve())):08x}"
+    return Path(scratch, f"{_mine()}{job or _NO_JOB}.{launch}")
+
+
+@contextmanager
+def private_scratch(task: Task) -> Iterator[None]:
+    """While this lasts every host of a launch has its folder, if it is to have one.
+
+    Raises:
+        NoScratch: a host cannot give it.
+    """
+    if task.scratch is None:
+        yield
+        return
+    try:
+        if fault := _on_hosts(task, "make", task.scratch):
+            raise NoScratch(fault)
+        yield
+    finally:
+        # What a host keeps that was lost meanwhile the next launch there removes.
+        _on_hosts(task, "remove", task.scratch)
+
+
+def _on_hosts(task: Task, action: str, folder: Path) -> str | None:
+    """Do it on every host of a launch; what went wrong, None if all is well."""
+    command = [sys.executable, "-m", MODULE, action, str(folder)]
+    if task.allocation is not None:
+        command = [*step_argv(task.allocation.hosts, tasks_per_host=1), *command]
+    try:
+        done = subprocess.run(
+            command,
+            env={**without_job(), **for_srun()},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"hosts do not {action} {folder} within {PATIENCE:g} s"
+    return None if done.returncode == 0 else first_line(done.stdout or done.stderr)
+
+
+def make(folder: Path) -> None:
+    """Make the folder on this host.
+
+    Raises:
+        OSError: it cannot be made, or nothing fits in.
+    """
+    _sweep(folder)
+    folder.mkdir(mode=0o700)
+    probe = folder / "probe"
+    with open(probe, "wb") as file:
+        file.write(bytes(ROOM))
+        file.flush()
+        os.fsync(file.fileno())
+    probe.unlink()
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what launches have left whose job or supervisor was killed."""
+    own = _job_of(folder)
+    for other in folder.parent.glob(f"{_mine()}*"):
+        job = _job_of(other)
+        # Without Slurm there is one measurement at a time.
+        if own == _NO_JOB if job == _NO_JOB else has_ended(job):
+            shutil.rmtree(other, ignore_errors=True)
+
+
+def _mine() -> str:
+    return f"rankbench.{os.getuid()}."
+
+
+def _job_of(folder: Path) -> str:
+    return folder.name.split(".")[2]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """0 if it is done; 1, and why not, if it is not."""
+    parser = argparse.ArgumentParser(prog=f"python -m {MODULE}")
+    parser.add_argument("action", choices=["make", "remove"])
+    parser.add_argument("folder", type=Path)
+    arguments = parser.parse_args(argv)
+    folder = arguments.folder
+    if arguments.action == "remove":
+        shutil.rmtree(folder, ignore_errors=True)
+        return 0
+    try:
+        make(folder)
+    except OSError as error:
+        print(
+            f"scratch of the host {socket.gethostname()}: {folder.parent}: "
+            f"{error.strerror}: make room there, or correct scratch in site.yaml"
+        )
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

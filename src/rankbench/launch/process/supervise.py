@@ -1,0 +1,247 @@
+"""One launch from its claim to its record. The supervisor outlives the ranks."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import subprocess
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from rankbench.launch.hosts.slurm import end_steps, list_steps, why_ended
+from rankbench.launch.hosts.slurm_job_array import read_job
+from rankbench.launch.launchers import Start, find_launcher
+from rankbench.launch.launchers._hostfiles import hostfile
+from rankbench.launch.outcome.classify import Ending, Finding, classify
+from rankbench.launch.outcome.closing import begin_record, finish, refuse_full_disk
+from rankbench.launch.outcome.gpu_usage import Devices, open_devices
+from rankbench.launch.outcome.judge_gate import judge_gate
+from rankbench.launch.outcome.reports import (
+    Reports,
+    merge_reports,
+    merge_steps,
+    read_reports,
+)
+from rankbench.launch.outcome.transport import join, read_logs
+from rankbench.launch.process import processes
+from rankbench.launch.process.command import build_command, home_of, make_start
+from rankbench.launch.process.scratch import NoScratch, private_scratch
+from rankbench.launch.process.signs import Heartbeat, Stop
+from rankbench.launch.process.where_ranks_are import ProgressFile
+from rankbench.launch.task import Task
+from rankbench.record import Record, write_json
+
+HEARTBEAT_SECONDS = 1.0
+
+# Seconds that a launcher has to end the others when a rank has failed. Intel MPI's does
+# not where they still wait for that rank to join.
+FAILURE_GRACE = 10.0
+
+# Seconds that ranks have to end when all of them have reported.
+LEAVING_GRACE = 60.0
+
+
+def run_launch(task: Task, stop: Stop) -> Record:
+    """Start the ranks, wait for them, end what is left, write the record.
+
+    Raises:
+        OSError: the record cannot be written (a full disk); the claim stays, and a
+            later run replaces the launch.
+    """
+    started = datetime.now(UTC)
+    try:
+        with private_scratch(task):
+            return _run_ranks(task, stop, started)
+    except NoScratch as error:
+        return refuse_launch(task, str(error), started)
+
+
+def refuse_launch(task: Task, reason: str, started: datetime) -> Record:
+    """The record of a launch that this site cannot start; a later run replaces it.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    record = begin_record(task, Finding("crashed", reason, "site"), started)
+    finish(task.directory, record)
+    return record
+
+
+def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
+    clock = time.monotonic()
+    work, job = task.work, task.allocation
+    start = make_start(task)
+    command = build_command(task, start)
+    _write_inputs(task, start)
+    steps = list_steps(job.job) if job else None
+    progress = ProgressFile(work / "progress", task.shape.ranks)
+    devices = (
+        open_devices(task.shape, command.env) if task.cell.device == "cuda" else None
+    )
+    oom_before = _oom_kills()
+
+    processes.adopt_orphans()
+    log_path = task.directory / "launcher.log"
+    with open(log_path, "wb") as log, _beating(task) as heartbeat:
+        # A session of its own: Ctrl-C reaches the supervisor only, which then ends the
+        # ranks in good order.
+        child = subprocess.Popen(
+            command.argv,
+            env=command.outer,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        processes.await_elsewhere(child.pid)
+        try:
+            stopped = _wait(child, task, stop, heartbeat, progress, devices)
+            where = progress.describe()
+        finally:
+            processes.end_descendants()
+            returncode = child.wait()
+            job_ended = why_ended(job.job) if job and returncode != 0 else None
+            # A job that ends takes its steps along, and leaves no time to wait.
+            if job and job_ended is None:
+                # What srun cannot tell any more to a host that it has lost.
+                end_steps(job.job, steps)
+
+    text = log_path.read_text(errors="replace")
+    reports = read_reports(work, task.shape.ranks)
+    ending = Ending(
+        launcher=task.cell.launcher,
+        returncode=returncode,
+        stopped=stopped,
+        time_limit=task.time_limit,
+        ranks=task.shape.ranks,
+        reports=reports,
+        exits=find_launcher(task.cell.launcher).read_exits(text),
+        oom_kills=_oom_kills() - oom_before,
+        progress=where,
+        log=text,
+        job_ended=job_ended,
+        in_image=task.image is not None,
+    )
+    finding = classify(ending)
+    results: dict[str, Any] = {}
+    if finding.status == "ok":
+        parting = finding.parting
+        finding, results = _collect(task, [reports[rank] for rank in sorted(reports)])
+        finding = replace(finding, parting=parting)
+    if finding.status != "ok":
+        refuse_full_disk(task.directory)
+    record = begin_record(task, finding, started)
+    record["launcher"] = {
+        "name": task.cell.launcher,
+        "argv": command.argv,
+        "env": command.env,
+        "hosts": list(start.hosts),
+    }
+    if task.array:
+        record["job_id"] = read_job(text)
+    record |= results
+    if finding.status == "ok":
+        record.setdefault("seconds", {})["launch"] = time.monotonic() - clock
+        record["devices"] = devices.describe() if devices else None
+    finish(task.directory, record)
+    return record
+
+
+def _write_inputs(task: Task, start: Start) -> None:
+    """What launcher and ranks find when they start."""
+    write_json(start.spec, _spec(task))
+    start.hostfile.write_text(hostfile(start.slots))
+    if task.image is not None:
+        home_of(task).mkdir()
+    if start.is_spread:
+        start.secret.touch(0o600)
+        start.secret.write_text(secrets.token_hex())
+
+
+def _beating(task: Task) -> Heartbeat:
+    """The heartbeat of a launch, such that its hosts see it."""
+    shared = task.allocation is not None or task.array is not None
+    return Heartbeat(task.work / "heartbeat", shared=shared)
+
+
+def _collect(
+    task: Task, reports: list[dict[str, Any]]
+) -> tuple[Finding, dict[str, Any]]:
+    """What the ranks of a launch that ended well have found."""
+    if task.purpose == "gate":
+        try:
+            finding, numbers = judge_gate(reports)
+        except ValueError as error:
+            return Finding("crashed", str(error)), {}
+        return finding, {"gate": numbers}
+    if task.purpose == "profile":
+        return Finding("ok"), {"profile": [report["profile"] for report in reports]}
+    merged = merge_reports(reports, replica_ranks=task.shape.replica_ranks)
+    seen = read_logs(task.directory, task.shape.ranks)
+    merged["transport"] = join(merged["transport"], seen)
+    merge_steps(task.directory / "work", task.shape.ranks, task.directory / "steps.npz")
+    return Finding("ok"), merged
+
+
+def _wait(
+    child: subprocess.Popen[bytes],
+    task: Task,
+    stop: Stop,
+    heartbeat: Heartbeat,
+    progress: ProgressFile,
+    devices: Devices | None,
+) -> str | None:
+    """Until the launcher ends; returns why it was stopped, if it was."""
+    deadline = time.monotonic() + task.time_limit
+    reports = Reports(task.directory / "work", task.shape.ranks)
+    failure = leaving = math.inf
+    while True:
+        heartbeat.beat()
+        progress.read()
+        if devices and progress.all_in("training"):
+            devices.sample()
+        if processes.wait_for_exit(child.pid, HEARTBEAT_SECONDS):
+            return None
+        if reason := stop.reason():
+            return reason
+        reports.look()
+        now = time.monotonic()
+        if reports.has_failed:
+            failure = min(failure, now)
+        elif reports.are_complete:
+            leaving = min(leaving, now)
+        if now > failure + FAILURE_GRACE:
+            return "failure"
+        if now > leaving + LEAVING_GRACE:
+            return "leaving"
+        if now > deadline:
+            return "timeout"
+
+
+def _spec(task: Task) -> dict[str, Any]:
+    return {
+        "purpose": task.purpose,
+        "save_model": task.save_model,
+        "collectives": task.collectives,
+        "cell": task.cell.to_dict(),
+        "shape": task.shape.to_dict(),
+        "directory": str(task.directory),
+        "data_dir": str(task.data_dir),
+        "phases": task.phases,
+        "threads": task.threads,
+        "heartbeat_grace": task.heartbeat_grace,
+    }
+
+
+def _oom_kills() -> int:
+    """Processes that the kernel ended for memory in this cgroup; 0 if unknown."""
+    try:
+        group = Path("/proc/self/cgroup").read_text().strip().rpartition("::")[2]
+        events = Path("/sys/fs/cgroup", group.lstrip("/"), "memory.events").read_text()
+    except OSError:
+        return 0
+    fields = dict(line.split() for line in events.splitlines())
+    return int(fields.get("oom_kill", 0))

@@ -1,0 +1,1 @@
+"""What the machine and its hosts are, and whether they are as the site file says."""

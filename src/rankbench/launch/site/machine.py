@@ -1,0 +1,134 @@
+"""What torch and devices this machine has, found without importing torch here.
+
+Importing torch takes longer than planning an experiment. So a child process looks once,
+and what it found is kept in the environment that it describes, under a fingerprint of
+everything that could change the answer.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rankbench.cores import physical_cores
+from rankbench.launch.process.environment import SOURCE
+from rankbench.record import write_json
+
+# A file of each package that another build of it brings anew.
+_LOOKED_AT = {
+    "torch": "version.py",
+    "horovod": "__init__.py",
+    "deepspeed": "__init__.py",
+}
+
+CACHE = Path(sys.prefix) / "var" / "rankbench" / "probe.json"
+
+
+def probe_machine(
+    programs: Sequence[str] = (), *, write: bool = True, cache: Path = CACHE
+) -> dict[str, Any]:
+    """Facts of the environment that ranks will run in.
+
+    Args:
+        programs: those that are looked for.
+        write: keep a new answer (a dry run must not).
+        cache: where answers are kept.
+
+    Returns:
+        torch (version), cuda (version or None), cuda_devices (names), backends (names),
+        cores (physical, within the affinity of this process), rpc (whether torch has
+        it), horovod (its backends), packages (versions), programs (whether they are
+        there).
+
+    Raises:
+        ValueError: torch cannot be imported; the message says what it said.
+    """
+    mark = _fingerprint()
+    try:
+        kept = json.loads(cache.read_text())
+    except (OSError, ValueError):
+        kept = {}
+    if kept.get("fingerprint") == mark:
+        facts: dict[str, Any] = kept["facts"]
+        return {**facts, **_beside(programs)}
+    facts = _look()
+    if write:
+        try:
+            write_json(cache, {"fingerprint": mark, "facts": facts})
+        except OSError:
+            pass  # an environment that is read-only: look again next time
+    return {**facts, **_beside(programs)}
+
+
+def count_gpus() -> int:
+    """NVIDIA GPUs that the kernel shows, without a torch that could ask them."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        # -1 ends the list, as it does for CUDA.
+        shown = visible.partition("-1")[0].split(",")
+        return len([one for one in shown if one])
+    return len(glob.glob("/dev/nvidia[0-9]*"))
+
+
+def _beside(programs: Sequence[str]) -> dict[str, Any]:
+    """What is found at once, and may change with each start."""
+    return {"cores": len(physical_cores()), "programs": find_programs(programs)}
+
+
+def find_programs(names: Sequence[str]) -> dict[str, bool]:
+    """Which are there: beside this Python, which need not be activated, or on PATH."""
+    beside = Path(sys.executable).parent
+    return {
+        name: (beside / name).exists() or shutil.which(name) is not None
+        for name in names
+    }
+
+
+def _look() -> dict[str, Any]:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONNOUSERSITE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-m", "rankbench.rank.facts.probe"],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+    if done.returncode != 0:
+        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise ValueError(
+            f"torch does not work in {sys.executable}: {said} "
+            "(install it with `pip install 'rankbench[rank]'`, in a checkout with "
+            "`pip install -r requirements-torch.txt`)"
+        )
+    facts: dict[str, Any] = json.loads(done.stdout)
+    return facts
+
+
+def _fingerprint() -> str:
+    parts: list[Any] = [
+        sys.executable,
+        sorted(glob.glob("/dev/nvidia[0-9]*")),
+        os.environ.get("CUDA_VISIBLE_DEVICES"),
+    ]
+    for package, file in _LOOKED_AT.items():
+        found = importlib.util.find_spec(package)
+        if found is not None and found.origin is not None:
+            path = Path(found.origin).with_name(file)
+            parts += [str(path), path.stat().st_mtime_ns]
+    rank = SOURCE / "rankbench" / "rank"
+    lookers = ("probe.py", "facts.py")
+    parts += [(rank / name).read_text() for name in lookers]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+if __name__ == "__main__":
+    print(json.dumps(probe_machine(), indent=1))

@@ -1,0 +1,49 @@
+"""Print as JSON what planning must know of this environment.
+
+Arguments are names of programs: which of them are there is told as well. Run by
+launch/site/machine.py here, and by launch/images in an image.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+
+import torch
+
+from rankbench.rank.facts.host import built_backends, package_version
+
+
+def main() -> None:
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    facts = {
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "cuda_devices": [torch.cuda.get_device_name(i) for i in range(count)],
+        "backends": built_backends(),
+        "rpc": torch.distributed.rpc.is_available(),
+        "horovod": _horovod_operations(),
+        "packages": {name: package_version(name) for name in ("horovod", "deepspeed")},
+        "programs": {name: shutil.which(name) is not None for name in sys.argv[1:]},
+    }
+    print(json.dumps(facts))
+
+
+def _horovod_operations() -> list[str]:
+    """Backends that Horovod was built with."""
+    try:
+        import horovod.torch as horovod
+    except ImportError:
+        return []
+    built = {
+        "gloo": horovod.gloo_built(),
+        "mpi": horovod.mpi_built(),
+        "nccl": horovod.nccl_built(),
+        "ccl": horovod.ccl_built(),
+    }
+    return [name for name, present in built.items() if present]
+
+
+if __name__ == "__main__":
+    main()

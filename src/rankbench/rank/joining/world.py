@@ -1,0 +1,82 @@
+"""A rank among the others: its devices, and what joins it to them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+import torch
+
+from rankbench.cell import Cell, Shape
+from rankbench.environ import Place, meeting_host
+from rankbench.rank.joining.host_names import check_name
+from rankbench.rank.runtimes import Runtime
+from rankbench.rank.strategies.base import World
+
+
+def join_world(
+    cell: Cell, shape: Shape, place: Place, init_method: str, runtime: Runtime
+) -> World:
+    """Choose this rank's devices and join the others, if it communicates with them."""
+    devices = choose_devices(cell, shape, place.local_rank)
+    if cell.device == "cuda":
+        torch.cuda.set_device(devices[0])
+    if cell.backend != "none":
+        if host := meeting_host():
+            check_name(host)
+        runtime.join(cell.backend, place, init_method, devices[0])
+    return World(
+        rank=place.rank,
+        size=place.size,
+        local_rank=place.local_rank,
+        device=devices[0],
+        devices=devices,
+        backend=cell.backend,
+        rank_batch=shape.rank_batch,
+    )
+
+
+def choose_devices(
+    cell: Cell, shape: Shape, local_rank: int
+) -> tuple[torch.device, ...]:
+    """The devices that a rank drives."""
+    if cell.device == "cpu":
+        return (torch.device("cpu"),) * shape.devices_per_rank
+    # With more ranks than GPUs they share them in turn (a marked row).
+    present = torch.cuda.device_count()
+    first = local_rank * shape.devices_per_rank
+    return tuple(
+        torch.device("cuda", (first + i) % present)
+        for i in range(shape.devices_per_rank)
+    )
+
+
+def wait_for_all(runtime: Runtime) -> None:
+    """All ranks go on together, and no device has work left from before."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    runtime.barrier()
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def leave_world(runtime: Runtime) -> None:
+    """Part from the other ranks, when every report is written.
+
+    Nothing that goes wrong from here on can touch what was measured: a rank may find
+    that another has closed their connection a moment earlier.
+    """
+    try:
+        runtime.leave()
+    except RuntimeError as error:
+        print(f"while leaving the other ranks: {error}", file=sys.stderr, flush=True)
+
+
+def describe_transport(world: World) -> dict[str, Any] | None:
+    """What carries the bytes, as far as it was asked for."""
+    if world.backend == "none":
+        return None
+    prefixes = ("GLOO_", "NCCL_", "TP_", "UCX_", "FI_", "OMPI_MCA_", "CCL_", "HOROVOD_")
+    asked = {k: v for k, v in os.environ.items() if k.startswith(prefixes)}
+    return {"backend": world.backend, "asked": dict(sorted(asked.items()))}

@@ -1,0 +1,1 @@
+"""What a rank tells its supervisor: progress, failure, and a sign of life."""

@@ -1,0 +1,51 @@
+"""Runs the command of a launcher that gives torch's ranks no place to meet.
+
+`env://` gets an address and a port; in the command `{port}` becomes that port and
+`{node}` the number of this host. Slurm is then out of sight: mpirun would ask it for
+more than this one task, and ranks of others would take its task for their place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+from rankbench.cell import Shape
+from rankbench.environ import read_node, without_job
+from rankbench.rank.joining.host_names import check_name
+from rankbench.rank.lifeline.failure import report_failure
+from rankbench.rank.parents.manual import LOOPBACK, find_free_port
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m rankbench.rank.parents.meeting")
+    parser.add_argument("--address", default=LOOPBACK)
+    parser.add_argument("--port", type=int, help="default: one that is free here")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    arguments = parser.parse_args()
+    spec = Path(arguments.command[-1])
+    try:
+        check_name(arguments.address)
+    except OSError as error:
+        report_failure(spec.parent, _first_rank(spec), error)
+        raise
+    port = str(arguments.port or find_free_port())
+    known = {"{port}": port, "{node}": str(read_node())}
+    argv = arguments.command
+    for name, value in known.items():
+        argv = [word.replace(name, value) for word in argv]
+    meeting = {"MASTER_ADDR": arguments.address, "MASTER_PORT": port}
+    print("rendezvous:", *(f"{k}={v}" for k, v in meeting.items()), flush=True)
+    os.execvpe(argv[0], argv, {**without_job(), **meeting})  # noqa: S606
+
+
+def _first_rank(spec: Path) -> int:
+    """The first one of this host, for which its launcher speaks."""
+    shape = Shape(**json.loads(spec.read_text())["shape"])
+    return read_node() * shape.ranks_per_node
+
+
+if __name__ == "__main__":
+    main()

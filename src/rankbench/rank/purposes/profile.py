@@ -1,0 +1,171 @@
+"""A few steps under torch.profiler: a launch of its own, never timed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from rankbench.rank.joining.world import leave_world, wait_for_all
+from rankbench.rank.lifeline.progress import THE_END, TRAINING
+from rankbench.rank.purposes.setup import (
+    Duty,
+    join_others,
+    load_material,
+    make_batches,
+    set_up_strategy,
+)
+from rankbench.rank.training.loop import move
+from rankbench.rank.training.recipe import memory_format_of
+from rankbench.record import write_json
+
+# Enough to see a step whole, few enough for a trace that a browser opens.
+STEPS = 3
+TOP = 30
+
+_END, _STEP = "end of ", "step "
+_COMMUNICATION = re.compile(r"(gloo|mpi|ccl|nccl):|ncclDevKernel|ncclKernel")
+
+
+def run(duty: Duty) -> None:
+    """Write a trace and the operators that took longest.
+
+    The trace is `traceN.json.gz` in the folder of the launch, for rank N, in the format
+    of Chrome's trace viewer.
+    """
+    cell = duty.cell
+    runtime, world = join_others(duty, precision=cell.precision)
+    material = load_material(cell, duty.data_dir)
+    strategy = set_up_strategy(
+        cell,
+        world,
+        material.build_model().to(world.device),
+        replica_ranks=duty.shape.replica_ranks,
+    )
+    batches = iter(make_batches(duty, cell, material, duty.shape.rank_batch))
+
+    def step() -> None:
+        batch = next(batches)
+        mark("load")
+        batch = move(
+            batch,
+            world.device,
+            non_blocking=cell.non_blocking,
+            memory_format=memory_format_of(cell),
+        )
+        mark("transfer")
+        strategy.step(batch, mark)
+
+    duty.progress.enter(TRAINING)
+    for _ in range(max(2, min(cell.warmup, 5))):
+        step()
+    wait_for_all(runtime)
+    activities = [ProfilerActivity.CPU]
+    if world.device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    with profile(activities=activities, record_shapes=False) as profiler:
+        for number in range(STEPS):
+            with record_function(f"{_STEP}{number}"):
+                step()
+        wait_for_all(runtime)
+    plain = duty.work / f"trace{duty.place.rank}.json"
+    profiler.export_chrome_trace(str(plain))
+    trace = json.loads(plain.read_text())
+    spans = find_spans(trace["traceEvents"])
+    trace["traceEvents"] += [_as_event(span, duty.place.rank) for span in spans]
+    target = duty.work.parent / f"trace{duty.place.rank}.json.gz"
+    with gzip.open(target, "wt", encoding="utf-8") as file:
+        json.dump(trace, file)
+    report = {
+        "rank": duty.place.rank,
+        "steps": STEPS,
+        "operators": top_operators(profiler),
+        "spans": spans,
+    }
+    write_json(duty.work / f"rank{duty.place.rank}.json", {"profile": report})
+    duty.progress.enter(THE_END)
+    leave_world(runtime)
+
+
+def mark(phase: str) -> None:
+    """An instant in the trace: here a phase ends."""
+    with record_function(f"{_END}{phase}"):
+        pass
+
+
+def top_operators(profiler: profile) -> list[dict[str, Any]]:
+    """Operators by their own time, the longest first.
+
+    Returns:
+        For each: name, calls, cpu_ms and device_ms (its own time, without that of the
+        operators that it calls, over all steps).
+    """
+    found = [
+        {
+            "name": event.key,
+            "calls": event.count,
+            "cpu_ms": event.self_cpu_time_total / 1e3,
+            "device_ms": event.self_device_time_total / 1e3,
+        }
+        for event in profiler.key_averages()
+        if not event.key.startswith((_END, _STEP))
+    ]
+    return sorted(found, key=lambda o: -(o["cpu_ms"] + o["device_ms"]))[:TOP]
+
+
+def find_spans(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Phases and communication of the profiled steps, from the events of a trace.
+
+    Returns:
+        For each: kind (``phase`` or ``communication``), name, start_ms (since the first
+        step) and ms.
+    """
+    timed = sorted((e for e in events if "dur" in e), key=lambda e: e["ts"])
+    steps = [e for e in timed if e["name"].startswith(_STEP)]
+    if not steps:
+        return []
+    zero = steps[0]["ts"]
+
+    def span(kind: str, name: str, start: float, end: float) -> dict[str, Any]:
+        begun = (start - zero) / 1e3
+        return {
+            "kind": kind,
+            "name": name,
+            "start_ms": begun,
+            "ms": (end - start) / 1e3,
+        }
+
+    spans = []
+    for step in steps:
+        start, end = step["ts"], step["ts"] + step["dur"]
+        ends: dict[str, float] = {}
+        for event in timed:
+            if event["name"].startswith(_END) and start <= event["ts"] <= end:
+                # The last mark of a phase is where it ends.
+                ends[event["name"].removeprefix(_END)] = event["ts"]
+        for phase, until in sorted(ends.items(), key=lambda item: item[1]):
+            spans.append(span("phase", phase, start, until))
+            start = until
+    last = steps[-1]["ts"] + steps[-1]["dur"]
+    for event in timed:
+        if _COMMUNICATION.match(event["name"]) and zero <= event["ts"] <= last:
+            end = event["ts"] + event["dur"]
+            spans.append(span("communication", event["name"], event["ts"], end))
+    return spans
+
+
+def _as_event(span: Mapping[str, Any], rank: int) -> dict[str, Any]:
+    """A span as an event of a row of its own in the viewer."""
+    return {
+        "ph": "X",
+        "cat": "rankbench",
+        "name": span["name"],
+        "pid": f"rank {rank}",
+        "tid": span["kind"],
+        "ts": span["start_ms"] * 1e3,
+        "dur": span["ms"] * 1e3,
+    }

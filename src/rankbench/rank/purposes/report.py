@@ -1,0 +1,109 @@
+"""What a rank leaves behind for the record: numbers as JSON, steps as plain arrays."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from rankbench.cell import Cell
+from rankbench.environ import Place, step_id
+from rankbench.rank.facts import host as facts
+from rankbench.rank.joining.world import describe_transport
+from rankbench.rank.strategies.base import World
+from rankbench.rank.training.loop import Measured
+from rankbench.record import write_json
+
+
+def write_report(
+    work: Path,
+    cell: Cell,
+    place: Place,
+    world: World,
+    measured: Measured,
+    *,
+    seconds: dict[str, float],
+    memory: dict[str, float | None],
+    accuracy: dict[str, Any] | None,
+    phases: list[str],
+    steps_per_epoch: int,
+    cores: list[int],
+    details: dict[str, Any],
+    collectives: list[dict[str, Any]] | None,
+    model: dict[str, Any] | None,
+) -> None:
+    """Write `rankN.npz` and `rankN.json` into the launch's work folder.
+
+    Args:
+        seconds: duration of each stage of this rank.
+        memory: its peaks, see `memory.read_peaks`.
+        accuracy: of the whole model, on the rank that evaluated it.
+        cores: the CPUs that this rank was pinned to.
+        details: what the strategy tells.
+        collectives: see `collectives.sweep`; None if it was not asked for.
+        model: its size, see `model_size.describe_model`; rank 0 tells it.
+    """
+    np.savez(
+        work / f"rank{place.rank}.npz",
+        seconds=measured.seconds,
+        warmup=measured.warmup,
+        host_start=measured.host_start,
+        loss=measured.loss,
+    )
+    steps = len(measured.seconds)
+    per_step = measured.samples // steps
+    rank = {
+        "rank": place.rank,
+        "local_rank": place.local_rank,
+        "node": place.node,
+        "host": os.uname().nodename,
+        "pid": os.getpid(),
+        "device": str(world.device),
+        "cores": cores,
+        "threads": torch.get_num_threads(),
+        "seconds": seconds,
+        "window_s": measured.window_s,
+        "samples": measured.samples,
+        "samples_seen": measured.samples + cell.warmup * per_step,
+        "memory": memory,
+        "details": details,
+        # Of one core: 2.0 is two cores that never rested.
+        "cpu_utilisation": measured.cpu.own / measured.window_s,
+        "loader_utilisation": measured.cpu.loaders / measured.window_s,
+        "epochs_s": epoch_seconds(measured.seconds, steps_per_epoch),
+    }
+    report = {
+        "rank": rank,
+        "phases": phases,
+        "steps": steps,
+        "steps_per_epoch": steps_per_epoch,
+        "warmup": cell.warmup,
+        "loss": loss_ends(measured, cell.warmup) if measured.knows_loss else None,
+        "accuracy": accuracy,
+        "model": model,
+        "host": facts.describe_host(),
+        "software": facts.describe_software(),
+        "transport": describe_transport(world),
+        "collectives": collectives,
+        "step_id": step_id(),
+    }
+    write_json(work / f"rank{place.rank}.json", report)
+
+
+def epoch_seconds(seconds: np.ndarray, steps_per_epoch: int) -> list[float]:
+    """Seconds of each whole epoch within the window."""
+    steps = seconds.sum(axis=1)
+    whole = len(steps) // steps_per_epoch
+    epochs = steps[: whole * steps_per_epoch].reshape(whole, steps_per_epoch)
+    return [float(value) for value in epochs.sum(axis=1)]
+
+
+def loss_ends(measured: Measured, warmup: int) -> dict[str, float | None]:
+    """Loss of the first and the last timed step; None where it is not a number."""
+    window = measured.loss[warmup:]
+    ends = {"first": float(window[0]), "last": float(window[-1])}
+    return {end: loss if math.isfinite(loss) else None for end, loss in ends.items()}

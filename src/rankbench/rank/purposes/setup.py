@@ -1,0 +1,152 @@
+"""What every kind of launch begins with: the data, the model, the strategy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from rankbench.cell import Cell, Shape
+from rankbench.environ import Place
+from rankbench.rank import data, models
+from rankbench.rank.joining.world import join_world
+from rankbench.rank.lifeline.progress import SET_UP, Progress
+from rankbench.rank.runtimes import Runtime, find_runtime
+from rankbench.rank.strategies import find_strategy, runtime_of
+from rankbench.rank.strategies.base import Strategy, World
+from rankbench.rank.training.batches import Batches
+from rankbench.rank.training.recipe import (
+    make_arithmetic,
+    make_loss,
+    make_scaler,
+    optimizer_maker,
+    prepare_model,
+    set_precision,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Duty:
+    """What one rank has to do, and with what.
+
+    Attributes:
+        init_method: URL at which the ranks meet.
+        phases: phases of a step, in their order.
+        work: folder of the launch for reports and progress.
+        data_dir: folder of the prepared data sets.
+        threads: CPU threads of this rank.
+        cores: CPUs that it is pinned to.
+        affinity: CPUs that it was given; loader processes may use them all.
+        process_age: seconds since this process was created.
+        save_model: ``none``, ``per_rank`` or ``consolidated``.
+        collectives: whether to measure what the ranks exchange bytes by.
+        seeds: of a gate: those to check; none means the cell's own.
+    """
+
+    cell: Cell
+    shape: Shape
+    place: Place
+    init_method: str
+    phases: list[str]
+    work: Path
+    data_dir: Path
+    threads: int
+    cores: list[int]
+    affinity: set[int]
+    process_age: Callable[[], float]
+    progress: Progress
+    save_model: str = "none"
+    collectives: bool = False
+    seeds: Sequence[int] = ()
+
+
+@dataclass(frozen=True)
+class Material:
+    """The data of a cell, and the model that fits them.
+
+    Attributes:
+        build_model: makes the model, with equal weights on all ranks.
+    """
+
+    train: data.Images
+    test: data.Images
+    classes: int
+    build_model: Callable[[], nn.Module]
+
+
+def join_others(duty: Duty, *, precision: str) -> tuple[Runtime, World]:
+    """Set this process up for its arithmetic, and meet the other ranks."""
+    duty.progress.enter(SET_UP)
+    torch.set_num_threads(duty.threads)
+    set_precision(precision)
+    runtime = find_runtime(runtime_of(duty.cell.strategy))
+    world = join_world(duty.cell, duty.shape, duty.place, duty.init_method, runtime)
+    return runtime, world
+
+
+def load_material(cell: Cell, data_dir: Path) -> Material:
+    """Load the data sets of a cell."""
+    train_set, test_set, classes = data.load(
+        cell.data,
+        data_dir,
+        channels=cell.channels,
+        image_size=cell.image_size,
+        augment=cell.augment,
+        seed=cell.seed,
+    )
+    channels, image_size, _ = train_set.sample_shape
+
+    def build_model() -> nn.Module:
+        torch.manual_seed(cell.seed)
+        return models.build(
+            cell.model, channels=channels, image_size=image_size, classes=classes
+        )
+
+    return Material(train_set, test_set, classes, build_model)
+
+
+def set_up_strategy(
+    cell: Cell,
+    world: World,
+    model: nn.Module,
+    *,
+    replica_ranks: int,
+    loss_scale: float = 1.0,
+) -> Strategy:
+    """The strategy of the cell with its model, ready for its first step.
+
+    Args:
+        model: on `world.device`.
+        replica_ranks: as in `Shape`.
+        loss_scale: what the loss is multiplied with.
+    """
+    loss = make_loss(cell.precision, world.device, scale=loss_scale)
+    strategy = find_strategy(cell.strategy)(world, loss, **cell.options)
+    strategy.arithmetic = make_arithmetic(cell.precision, world.device)
+    strategy.scaler = make_scaler(cell.precision, world.device)
+    strategy.setup(prepare_model(model, cell), optimizer_maker(cell))
+    if cell.compile:
+        strategy.compile()
+    # What is random while training (augmentation, dropout) differs between replicas.
+    torch.manual_seed(cell.seed * 1_000_003 + world.rank // replica_ranks)
+    return strategy
+
+
+def make_batches(
+    duty: Duty, cell: Cell, material: Material, rank_batch: int
+) -> Batches:
+    """The stream of this rank's batches of so many samples."""
+    sharing = duty.shape.replica_ranks
+    return Batches(
+        material.train,
+        rank=duty.place.rank // sharing,
+        ranks=duty.shape.ranks // sharing,
+        rank_batch=rank_batch,
+        seed=cell.seed,
+        num_workers=cell.num_workers,
+        pin_memory=cell.pin_memory,
+        worker_cpus=duty.affinity,
+    )

@@ -1,0 +1,133 @@
+"""The measured core: warm-up, a barrier, the timed window. Nothing else runs inside it.
+
+Within the window nothing is written, printed or copied from a device: losses stay
+tensors, and the clock stores numbers (or CUDA events) into places made beforehand.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from rankbench.rank.facts.cpu_time import CpuTime, cpu_time
+from rankbench.rank.lifeline.progress import TRAINING, WARM_UP, Progress
+from rankbench.rank.strategies.base import Batch, Strategy
+from rankbench.rank.training.clock import StepClock, make_clock
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one rank measured.
+
+    Attributes:
+        seconds: time of each phase of each timed step, [steps, phases].
+        warmup: the same for the steps before the window, [warmup, phases].
+        host_start: host clock at the start of each timed step, seconds, [steps].
+        loss: this rank's loss of every step, warm-up first, [warmup + steps]; NaN on
+            a rank that does not get to know it.
+        knows_loss: whether it does.
+        warmup_s: wall time of the warm-up, seconds.
+        window_s: wall time of the window on this rank, seconds.
+        samples: samples of this rank within the window.
+        cpu: CPU time that this rank spent within the window.
+    """
+
+    seconds: np.ndarray
+    warmup: np.ndarray
+    host_start: np.ndarray
+    loss: np.ndarray
+    knows_loss: bool
+    warmup_s: float
+    window_s: float
+    samples: int
+    cpu: CpuTime
+
+
+def train(
+    strategy: Strategy,
+    batches: Iterator[Batch],
+    *,
+    device: torch.device,
+    phases: Sequence[str],
+    warmup: int,
+    steps: int,
+    non_blocking: bool,
+    memory_format: torch.memory_format = torch.preserve_format,
+    barrier: Callable[[], None],
+    progress: Progress,
+) -> Measured:
+    """Train `warmup` steps, then `steps` timed ones, on all ranks together."""
+
+    def run(clock: StepClock, count: int) -> int:
+        samples = 0
+        for step in range(count):
+            progress.step(step)
+            clock.begin(step)
+            batch = next(batches)
+            clock.mark("load")
+            batch = move(
+                batch, device, non_blocking=non_blocking, memory_format=memory_format
+            )
+            clock.mark("transfer")
+            losses.append(strategy.step(batch, clock.mark))
+            samples += len(batch[1])
+        return samples
+
+    losses: list[Tensor | None] = []
+    untimed = make_clock(device, phases, warmup)
+
+    progress.enter(WARM_UP)
+    begun = time.perf_counter()
+    run(untimed, warmup)
+    untimed.finish()
+    warmup_s = time.perf_counter() - begun
+    # Also its events, of as many marks as a step of the warm-up had.
+    timed = untimed.another(steps)
+
+    progress.enter(TRAINING)
+    barrier()
+    cpu = cpu_time()
+    begun = time.perf_counter()
+    samples = run(timed, steps)
+    timed.finish()
+    window_s = time.perf_counter() - begun
+    cpu = cpu_time() - cpu
+
+    return Measured(
+        seconds=timed.seconds(),
+        warmup=untimed.seconds(),
+        host_start=timed.host_start(),
+        loss=_fetch(losses),
+        knows_loss=None not in losses,
+        warmup_s=warmup_s,
+        window_s=window_s,
+        samples=samples,
+        cpu=cpu,
+    )
+
+
+def move(
+    batch: Batch,
+    device: torch.device,
+    *,
+    non_blocking: bool,
+    memory_format: torch.memory_format,
+) -> Batch:
+    """A batch on its device: images [N, C, H, W] and labels [N]."""
+    images, labels = batch
+    return (
+        images.to(device, non_blocking=non_blocking, memory_format=memory_format),
+        labels.to(device, non_blocking=non_blocking),
+    )
+
+
+def _fetch(losses: Sequence[Tensor | None]) -> np.ndarray:
+    known = [loss.float() for loss in losses if loss is not None]
+    if len(known) < len(losses):
+        return np.full(len(losses), np.nan, np.float32)
+    return torch.stack(known).cpu().numpy()

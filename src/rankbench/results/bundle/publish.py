@@ -1,0 +1,148 @@
+"""Write what can be published: a bundle, and the site of what the bundle holds."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankbench.record import Layout, Record
+from rankbench.results.bundle import unpack, write_bundle
+from rankbench.results.numbers.summary import read
+from rankbench.results.render.site.figures import make_figures
+from rankbench.results.render.site.overview import describe_results
+from rankbench.results.render.site.page import to_page
+
+BUNDLE, SITE = "results.tar.zst", "site"
+
+# Of a longer log the site has the end.
+LONGEST_LOG = 64 * 1024
+
+# Beside the page; the other tables and plots are in the bundle.
+DOCUMENTS = ("csv", "md", "tex")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """What was written.
+
+    Attributes:
+        bundle: everything behind the table, as one file; the site has a copy.
+        page: the file to open.
+        cells: how many cells the page shows.
+        bundle_bytes: of the bundle.
+        page_bytes: of the page alone.
+        bytes: of the site, without logs and bundle.
+        log_bytes: of the logs beside the page.
+    """
+
+    bundle: Path
+    page: Path
+    cells: int
+    bundle_bytes: int
+    page_bytes: int
+    bytes: int
+    log_bytes: int
+
+
+def publish(layout: Layout, *, anonymise: bool = False) -> Published:
+    """Write R/results.tar.zst, and R/site/ of what is in it; old ones are replaced.
+
+    Args:
+        layout: the result directory R.
+        anonymise: whether names of hosts, users, jobs and paths become placeholders.
+
+    Raises:
+        ValueError: as `write_bundle`.
+    """
+    bundle = layout.root / BUNDLE
+    write_bundle(layout, bundle, anonymise=anonymise)
+    with tempfile.TemporaryDirectory(prefix=".publish-", dir=layout.root) as place:
+        unpack(bundle, Path(place))
+        return write_site(Layout(Path(place)), bundle, layout.root / SITE)
+
+
+def write_site(layout: Layout, bundle: Path, folder: Path) -> Published:
+    """Write the site of a bundle.
+
+    Written beside and renamed: there is the old site, or the new one.
+
+    Args:
+        layout: the bundle, unpacked.
+        bundle: the bundle.
+        folder: of the site; it is replaced.
+
+    Raises:
+        ValueError: the plan, a record or its steps are damaged; the message names it.
+    """
+    data = describe_results(layout, read(layout))
+    with tempfile.TemporaryDirectory(prefix=".site-", dir=folder.parent) as place:
+        beside = Path(place) / folder.name
+        for source in find_downloads(layout):
+            _copy(source, beside / source.relative_to(layout.root))
+        _copy(bundle, beside / bundle.name)
+        data["downloads"] = _list_sizes(beside)
+        logs = [
+            _copy_end(log, beside / log.relative_to(layout.root))
+            for log in find_shown_logs(layout, data["cells"])
+        ]
+        page = beside / "index.html"
+        page.write_text(to_page(data, make_figures()), encoding="utf-8")
+        sizes = dict(_list_sizes(beside))
+        shutil.rmtree(folder, ignore_errors=True)
+        beside.rename(folder)
+    log_bytes = sum(sizes[log.relative_to(beside).as_posix()] for log in logs)
+    return Published(
+        bundle=bundle,
+        page=folder / page.name,
+        cells=len(data["cells"]),
+        bundle_bytes=sizes[bundle.name],
+        page_bytes=sizes[page.name],
+        bytes=sum(sizes.values()) - log_bytes - sizes[bundle.name],
+        log_bytes=log_bytes,
+    )
+
+
+def find_downloads(layout: Layout) -> Iterator[Path]:
+    """The table, and the timelines that views of cells show."""
+    paths = [layout.table(suffix) for suffix in DOCUMENTS]
+    yield from (path for path in paths if path.exists())
+    yield from sorted((layout.root / "plots").glob("profile-*.svg"))
+
+
+def find_shown_logs(layout: Layout, cells: Iterable[Record]) -> Iterator[Path]:
+    """Logs that the views of these cells link to."""
+    for cell in cells:
+        if "log" in cell:
+            yield layout.root / cell["log"]
+        for attempt in cell.get("attempts", ()):
+            place = layout.attempt(cell["id"], attempt["attempt"])
+            for launch in attempt["launches"]:
+                folder = place / launch.get("purpose", "") / str(launch["launch"])
+                yield from (folder / name for name in launch.get("logs", ()))
+
+
+def _list_sizes(folder: Path) -> list[tuple[str, int]]:
+    """Files below a folder, by name, and their bytes."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [
+        (path.relative_to(folder).as_posix(), path.stat().st_size) for path in files
+    ]
+
+
+def _copy(source: Path, place: Path) -> None:
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(source, place)
+
+
+def _copy_end(log: Path, place: Path) -> Path:
+    """The log, or the end of a long one, which then says so."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    data = log.read_bytes()
+    if len(data) > LONGEST_LOG:
+        left_out = len(data) - LONGEST_LOG
+        data = f"[the first {left_out} bytes are left out]\n".encode() + data[left_out:]
+    place.write_bytes(data)
+    return place

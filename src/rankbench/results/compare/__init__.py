@@ -1,0 +1,1 @@
+"""Two runs, cell by cell: what became better, worse, or stayed equal."""

@@ -1,0 +1,191 @@
+"""Two runs, cell by cell: which cells are better, worse, or as they were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rankbench.results.compare.sides import Cell, Side
+from rankbench.results.numbers.difference import (
+    Difference,
+    adjust,
+    can_be_found,
+    differ,
+    trend,
+)
+from rankbench.results.numbers.statistics import CONFIDENCE, MIN_LAUNCHES
+
+BETTER, WORSE, EQUAL = "better", "worse", "equal"
+TOO_FEW, LOST, GAINED, CHANGED = "too few launches", "lost", "gained", "changed"
+NO_NUMBER = "no number"
+
+# What a verdict means, in the order in which they are told.
+VERDICTS = {
+    WORSE: "slower, beyond chance and margin",
+    LOST: "had a number in OLD, has none in NEW",
+    BETTER: "faster, beyond chance and margin",
+    EQUAL: "could not be told apart",
+    TOO_FEW: f"needs {MIN_LAUNCHES} launches or more on both sides",
+    GAINED: "has a number in NEW only",
+    CHANGED: "defined otherwise in OLD and NEW: not compared",
+    NO_NUMBER: "has a number on neither side",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """One cell that both sides have.
+
+    Attributes:
+        id: of the cell.
+        verdict: one of `VERDICTS`.
+        old, new: its launches.
+        difference: of NEW's throughput from OLD's; None unless both have a number.
+        adjusted: its p-value, corrected for the number of cells; None without one.
+    """
+
+    id: str
+    verdict: str
+    old: Cell
+    new: Cell
+    difference: Difference | None = None
+    adjusted: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """NEW against OLD.
+
+    Attributes:
+        confidence, margin: as they were asked for.
+        facts: what differs between the sides: key -> values in OLD, and in NEW.
+        cells: those that both have, in NEW's order.
+        only_old, only_new: ids of the others.
+        blind: cells with too few launches to find a change that they alone have.
+        drifting: cells whose launches, in OLD or in NEW, grew faster or slower from one
+            to the next: the machine changed meanwhile, and may have done so in between.
+    """
+
+    old: Side
+    new: Side
+    confidence: float
+    margin: float
+    facts: Mapping[str, tuple[Sequence[str], Sequence[str]]]
+    cells: Sequence[Compared]
+    only_old: Sequence[str]
+    only_new: Sequence[str]
+    blind: Sequence[str]
+    drifting: Sequence[str]
+
+    def having(self, verdict: str) -> list[Compared]:
+        return [cell for cell in self.cells if cell.verdict == verdict]
+
+    @property
+    def is_worse(self) -> bool:
+        return bool(self.having(WORSE) or self.having(LOST))
+
+    @property
+    def judged(self) -> int:
+        """Cells that were found better, worse or equal."""
+        return sum(cell.adjusted is not None for cell in self.cells)
+
+
+def compare(
+    old: Side, new: Side, *, confidence: float = CONFIDENCE, margin: float = 0.0
+) -> Comparison:
+    """Compare the throughput of each cell that both sides have.
+
+    Args:
+        confidence: of the verdicts, over all cells, and of each cell's interval.
+        margin: relative differences up to this one are called equal.
+
+    Raises:
+        ValueError: confidence or margin make no sense.
+    """
+    if not 0.5 <= confidence < 1:
+        raise ValueError(f"confidence {confidence}: give at least 0.5 and less than 1")
+    if not 0 <= margin < 1:
+        raise ValueError(f"margin {margin}: give at least 0 and less than 1")
+    both = [name for name in new.cells if name in old.cells]
+    pairs = {name: (old.cells[name], new.cells[name]) for name in both}
+    found = {
+        name: differ(
+            after.throughput, before.throughput, confidence=confidence, margin=margin
+        )
+        for name, (before, after) in pairs.items()
+        if before.hash == after.hash and before.throughput and after.throughput
+    }
+    tested = {name: d.p_value for name, d in found.items() if d.p_value is not None}
+    adjusted = dict(zip(tested, adjust(list(tested.values())), strict=True))
+    level = 1 - confidence
+    cells = [
+        Compared(
+            id=name,
+            verdict=_judge(*sides, found.get(name), adjusted.get(name), level),
+            old=sides[0],
+            new=sides[1],
+            difference=found.get(name),
+            adjusted=adjusted.get(name),
+        )
+        for name, sides in pairs.items()
+    ]
+    counts = {name: [len(side.throughput) for side in pairs[name]] for name in tested}
+    return Comparison(
+        old=old,
+        new=new,
+        confidence=confidence,
+        margin=margin,
+        facts=_differing(old.facts, new.facts),
+        cells=cells,
+        only_old=[name for name in old.cells if name not in new.cells],
+        only_new=[name for name in new.cells if name not in old.cells],
+        blind=[
+            name
+            for name, count in counts.items()
+            if not can_be_found(*count, level=level, cells=len(tested))
+        ],
+        drifting=_find_drifting(pairs, level),
+    )
+
+
+def _find_drifting(pairs: Mapping[str, tuple[Cell, Cell]], level: float) -> list[str]:
+    chances = {
+        (name, place): chance
+        for name, sides in pairs.items()
+        for place, side in enumerate(sides)
+        if (chance := trend(side.throughput)) is not None
+    }
+    adjusted = zip(chances, adjust(list(chances.values())), strict=True)
+    found = {name for (name, _), chance in adjusted if chance <= level}
+    return [name for name in pairs if name in found]
+
+
+def _judge(
+    old: Cell,
+    new: Cell,
+    difference: Difference | None,
+    adjusted: float | None,
+    level: float,
+) -> str:
+    if old.hash != new.hash:
+        return CHANGED
+    if difference is None:
+        if old.throughput:
+            return LOST
+        return GAINED if new.throughput else NO_NUMBER
+    if adjusted is None:
+        return TOO_FEW
+    if adjusted > level:
+        return EQUAL
+    return BETTER if difference.superiority > 0.5 else WORSE
+
+
+def _differing(
+    old: Mapping[str, Sequence[str]], new: Mapping[str, Sequence[str]]
+) -> dict[str, tuple[Sequence[str], Sequence[str]]]:
+    """Facts that are not the same; none where a side has not measured anything."""
+    if not old or not new:
+        return {}
+    keys = dict.fromkeys((*new, *old))
+    sides = {key: (old.get(key, ()), new.get(key, ())) for key in keys}
+    return {key: (a, b) for key, (a, b) in sides.items() if tuple(a) != tuple(b)}

@@ -1,0 +1,1 @@
+"""What documents are made of: text fields, tables, notes, plot panels."""

@@ -1,0 +1,210 @@
+"""What a reader must know beside the table: units, bases, marks, machines, reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rankbench.record import UNCLEAN_END, Record
+from rankbench.results.elements.text import ALIKE, describe_base
+from rankbench.results.numbers.statistics import CONFIDENCE, MIN_LAUNCHES
+from rankbench.results.numbers.summary import NO_STEADY_STATE, Base, Summary
+from rankbench.results.read.rows import REFERENCE
+
+MARKS = {
+    "approximate": "a lossy option is on; the trained model differs from that of one "
+    "process.",
+    "functional": "the devices are logical parts of one device: the row shows that the "
+    "strategy works, not how fast it would be.",
+    "mixed-hosts": "the launches of this row did not run on the same hosts.",
+    "mixed-torch": "the launches of this row, or those of its base, ran different "
+    "versions of torch.",
+    NO_STEADY_STATE: "no steady state: in half of the launches or more, step times "
+    "changed their level until the end. The numbers are of the whole timed window.",
+    "other-code": "the code that the ranks ran differs from the plan's.",
+    UNCLEAN_END: "a launch hung or crashed while its ranks parted, after all of them "
+    "had reported; the numbers are whole.",
+    "unchecked": "no gate has found that it trains what a single process trains.",
+    "oversubscribed": "ranks share a physical core or a GPU: the row says nothing "
+    "about scaling.",
+}
+SCALING = {
+    "weak": "batch_size is per model replica: more devices, more samples in a step.",
+    "strong": "batch_size is global: more devices share the same samples of a step.",
+}
+
+
+_BUILDS = (
+    "rows ran different builds ({}): what differs between them may be the build, not "
+    "the backend. One image for all (image: NAME) compares like with like."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A term of the table and what it means here, in plain text."""
+
+    term: str
+    text: str
+
+
+def collect_notes(summaries: Sequence[Summary]) -> list[Note]:
+    """The notes that this table needs, in reading order."""
+    notes = [
+        Note("launches", "starts of the cell that succeeded / starts asked for."),
+        *(
+            Note(f"{kind} scaling", SCALING[kind])
+            for kind in _distinct(s.row.cell.scaling for s in summaries)
+        ),
+        *(_of_numbers(summaries) if any(s.numbers for s in summaries) else []),
+        *(
+            Note(mark, MARKS[mark])
+            for mark in sorted({mark for s in summaries for mark in s.marks})
+            if mark in MARKS
+        ),
+        *_of_gate(summaries),
+        *_of_machines(summaries),
+        *_of_gpudirect(summaries),
+        *(
+            Note(s.row.id, f"{s.row.status}: {s.row.reason}")
+            for s in summaries
+            if s.row.status != "ok"
+        ),
+    ]
+    return notes
+
+
+def _of_numbers(summaries: Sequence[Summary]) -> list[Note]:
+    percent = f"{CONFIDENCE:.0%}"
+    return [
+        Note(
+            "values",
+            "medians over the launches of a cell. Brackets are distribution-free "
+            f"{percent} rank intervals of the median; for speedup and efficiency they "
+            f"are {percent} intervals of the ratio of medians, from the intervals of "
+            f"both. No brackets: fewer than {MIN_LAUNCHES} launches, or the base "
+            "itself. 4 significant digits.",
+        ),
+        Note(
+            "throughput",
+            "samples of all replicas per second of the slowest rank, over the timed "
+            "window, from where step times have reached their last level.",
+        ),
+        Note("step", "median over the steps of the slowest rank's time for that step."),
+        Note(
+            "speedup",
+            "throughput / throughput of single on one device, with all else equal: "
+            + _name_bases(s.speedup_base for s in summaries)
+            + f" {ALIKE}: the interval holds 1, the cell and its base cannot be told "
+            "apart.",
+        ),
+        Note(
+            "efficiency",
+            "throughput / (devices x throughput of the strategy's own 1x1 cell, or of "
+            "single where there is none): "
+            + _name_bases(s.efficiency_base for s in summaries),
+        ),
+        Note(
+            "memory",
+            "peak of the rank that took most: tensors that CUDA holds, or on a CPU the "
+            "resident memory of the process.",
+        ),
+        Note("accuracy", "share of the held-out samples that the model got right."),
+    ]
+
+
+def _name_bases(bases: Iterable[Base | None]) -> str:
+    named = _distinct(describe_base(base) for base in bases if base)
+    return ", ".join(named) + "." if named else "no such cell is ok."
+
+
+def _of_machines(summaries: Sequence[Summary]) -> list[Note]:
+    records = [launch.record for s in summaries for launch in s.row.launches]
+    hosts = _distinct(_describe_host(host) for r in records for host in r["hosts"])
+    software = _distinct(_describe_software(record) for record in records)
+    found = [("machine", hosts), ("software", software)]
+    notes = [Note(term, "; ".join(texts) + ".") for term, texts in found if texts]
+    builds = _distinct(record["software"]["torch"] for record in records)
+    if len(builds) > 1:
+        notes.append(Note("torch", _BUILDS.format(", ".join(builds))))
+    return notes
+
+
+def _of_gate(summaries: Sequence[Summary]) -> list[Note]:
+    """How many rows were checked, and how far off the worst of them was."""
+    compared = [
+        s.row.launches[0].record.get("gate")
+        for s in summaries
+        if s.row.launches and s.row.cell.strategy != REFERENCE
+    ]
+    gates = [gate for gate in compared if gate]
+    if not gates:
+        return []
+    rows = "row" if len(compared) == 1 else "rows"
+    texts = [f"{len(gates)} of {len(compared)} {rows} compared with {REFERENCE}."]
+    # An older record may not have the numbers.
+    judged = [gate for gate in gates if gate.get("tolerance")]
+    for kind in _distinct(map(_describe_gate, judged)):
+        alike = [gate for gate in judged if _describe_gate(gate) == kind]
+        worst = max(map(_distance, alike))
+        rows = "1 row" if len(alike) == 1 else f"{len(alike)} rows"
+        texts.append(f"{rows} {kind} at most {worst:.2g}.")
+    return [Note("gate", " ".join(texts))]
+
+
+def _describe_gate(gate: Record) -> str:
+    limit = f"tolerance {gate['tolerance']:g}"
+    if gate["lossy"]:
+        return f"with a lossy option ({limit}), loss off by"
+    return f"in {gate['dtype']} ({limit}), weights and loss off by"
+
+
+def _distance(gate: Record) -> float:
+    """Of the loss, and of the weights where they are judged."""
+    weights = 0.0 if gate["lossy"] else gate["weights_error"]
+    return float(max(weights, gate["loss_error"]))
+
+
+def _of_gpudirect(summaries: Sequence[Summary]) -> list[Note]:
+    """Rows that asked for GPUDirect, or for none, and what their logs say of it."""
+    found = []
+    for s in summaries:
+        if s.row.cell.gpudirect == "auto" or not s.row.launches:
+            continue
+        told = {
+            library["gpudirect_rdma"]
+            for launch in s.row.launches
+            for seen in (launch.record.get("transport") or {}).get("seen", [])
+            for library in seen["libraries"].values()
+            if library.get("gpudirect_rdma") is not None
+        }
+        asked = "on" if s.row.cell.gpudirect else "off"
+        words = {True: "it was in effect", False: "it was not in effect"}
+        said = [words[one] for one in (True, False) if one in told]
+        unknown = "no log says whether it was in effect (backend_logs: true asks them)"
+        says = "; on other ranks ".join(said) or unknown
+        found.append(Note(s.row.id, f"gpudirect {asked}: {says}."))
+    return found
+
+
+def _describe_host(host: Record) -> str:
+    gpus = [gpu["name"] for gpu in host["gpus"]]
+    parts = [
+        *(f"{gpus.count(name)} x {name}" for name in _distinct(gpus)),
+        f"{host['cpu']}, {host['cores']} cores",
+        f"{host['memory_gib']:.0f} GiB",
+    ]
+    return ", ".join(parts)
+
+
+def _describe_software(record: Record) -> str:
+    names = ("torch", "cuda", "nccl", "python")
+    versions = [(name, record["software"].get(name)) for name in names]
+    found = ", ".join(f"{name} {version}" for name, version in versions if version)
+    image = record["image"]
+    return f"{found}, in the image {image['name']}" if image else f"{found}, native"
+
+
+def _distinct(texts: Iterable[str]) -> list[str]:
+    """Each text once, in order of appearance."""
+    return list(dict.fromkeys(texts))

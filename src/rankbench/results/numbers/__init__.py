@@ -1,0 +1,1 @@
+"""Statistics on launches. No text, no files."""

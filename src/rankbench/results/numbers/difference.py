@@ -1,0 +1,149 @@
+"""Whether two samples of launches differ: one rank statistic says it in three ways.
+
+Of all pairs of a launch of one side and a launch of the other, in how many is the first
+faster? Mann and Whitney's test asks whether that share could be 1/2 by chance, for any
+distribution; the share itself is the size of the effect (Vargha and Delaney, 2000); and
+the ratios that the test would not reject are the interval of the ratio (Hodges and
+Lehmann, 1963). So they never contradict each other.
+"""
+
+from __future__ import annotations
+
+import bisect
+import functools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankbench.results.numbers.statistics import CONFIDENCE, MIN_LAUNCHES, Estimate
+
+# The exact distribution is cheap up to here; beyond, the normal one is as good.
+_EXACT = 60
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How one sample differs from another.
+
+    Attributes:
+        ratio: a typical ratio of a launch to one of the other side: the median over
+            all pairs; with an interval from 6 launches on.
+        superiority: share of the pairs in which it is the larger, 0 to 1; of ties half.
+        p_value: chance of at least such a difference if there is none beyond the
+            margin. None below 6 launches.
+    """
+
+    ratio: Estimate
+    superiority: float
+    p_value: float | None
+
+
+def differ(
+    values: Sequence[float],
+    others: Sequence[float],
+    *,
+    confidence: float = CONFIDENCE,
+    margin: float = 0.0,
+) -> Difference:
+    """Compare two independent samples, whatever their distribution.
+
+    Args:
+        values, others: positive, one number for each launch.
+        confidence: of the interval.
+        margin: relative differences up to this one are none: 0.03 for three percent.
+    """
+    above, below = np.asarray(values, float), np.asarray(others, float)
+    ratios = np.sort(np.divide.outer(above, below), axis=None)
+    wins = (ratios > 1).mean() + (ratios == 1).mean() / 2
+    center = float(np.median(ratios))
+    if min(len(above), len(below)) < MIN_LAUNCHES:
+        return Difference(Estimate(center), float(wins), None)
+    rank = _fewest_wins(len(above), len(below), 1 - confidence)
+    ends = (float(ratios[rank - 1]), float(ratios[-rank])) if rank else ()
+    p_value = _p_value(above, below, margin)
+    return Difference(Estimate(center, *ends), float(wins), p_value)
+
+
+def trend(values: Sequence[float]) -> float | None:
+    """Chance of such a trend in the order of launches if there is none (Kendall).
+
+    Where there is one, something else than chance made launches differ. None below 6
+    launches.
+    """
+    if len(values) < MIN_LAUNCHES or min(values) == max(values):
+        return None
+    return float(_stats().kendalltau(range(len(values)), values).pvalue)
+
+
+def adjust(p_values: Sequence[float]) -> list[float]:
+    """P-values of many cells, such that few of the differences found are false.
+
+    Benjamini and Hochberg (1995): of the cells that are called different at level a, at
+    most the share a is so by chance on average; where nothing has changed at all, even
+    one such cell is found with probability a at most. Holm's correction would bound
+    that for every run; it would miss more of a change that hits many cells at once,
+    which is what another version of a library does.
+    """
+    if not p_values:
+        return []
+    found: list[float] = _stats().false_discovery_control(p_values).tolist()
+    return found
+
+
+def can_be_found(count: int, other: int, *, level: float, cells: int) -> bool:
+    """Whether so many launches suffice to find a change of one cell alone, of many.
+
+    Even where each launch of one side is faster than all of the other, chance could
+    have parted them so.
+    """
+    return 2 / math.comb(count + other, count) <= level / cells
+
+
+def _stats() -> ModuleType:
+    """scipy.stats, where launches are many enough: half a second to import."""
+    from scipy import stats
+
+    module: ModuleType = stats
+    return module
+
+
+def _p_value(above: Values, below: Values, margin: float) -> float:
+    """Two-sided: the smaller chance beyond either end of the margin, doubled."""
+    slower = _one_sided(above / (1 - margin), below, "less")
+    faster = _one_sided(above * (1 - margin), below, "greater")
+    return min(1.0, 2 * min(slower, faster))
+
+
+def _one_sided(above: Values, below: Values, alternative: str) -> float:
+    tied = len(np.intersect1d(above, below)) > 0
+    if tied and above.min() == above.max() == below.min() == below.max():
+        return 1.0
+    method = "asymptotic" if tied else _method(len(above), len(below))
+    test = _stats().mannwhitneyu(above, below, alternative=alternative, method=method)
+    return float(test.pvalue)
+
+
+def _method(count: int, other: int) -> str:
+    return "exact" if max(count, other) <= _EXACT else "asymptotic"
+
+
+@functools.cache
+def _fewest_wins(count: int, other: int, level: float) -> int:
+    """The fewest pairs won that the test takes for chance at this level."""
+
+    def is_chance(wins: int) -> bool:
+        # Any two samples with so many wins have the same p-value.
+        whole, rest = divmod(wins, other)
+        above = [other] * whole + [rest - 0.5] + [-1] * (count - whole - 1)
+        test = _stats().mannwhitneyu(
+            above[:count], range(other), method=_method(count, other)
+        )
+        return bool(test.pvalue > level)
+
+    return bisect.bisect_left(range(count * other // 2), True, key=is_chance)

@@ -1,0 +1,162 @@
+"""What one launch measured: its record and its steps as a few numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankbench.record import Record
+from rankbench.results.numbers.statistics import spread
+from rankbench.results.numbers.steady import find_warmup
+from rankbench.results.read.launches import Launch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measures:
+    """One launch, over the steady part of its timed window.
+
+    That begins where the warm-up ends. Without a steady state it is the whole window.
+
+    Attributes:
+        warmup: steps before it: those that the cell asks for, or more.
+        steady: whether there is a steady state.
+        throughput: samples of all replicas per second of the slowest rank.
+        step_ms: median over the steps of the slowest rank's step time.
+        step_p95_ms: the time that 95 % of the steps stay below, of the slowest rank.
+        step_spread: interquartile range of the same times over their median.
+        epoch_s: seconds of one epoch's worth of steps.
+        epochs_s: seconds of each whole epoch of the window, of its slowest rank.
+        total_s: seconds of the whole window, of the slowest rank.
+        memory_mib: peak of the rank that took most; see `peak_memory`.
+        accuracy: share of the held-out samples, 0 to 1; None if not evaluated.
+        class_accuracy: the same by class; None for a class without samples.
+        loss: of the first and the last step of the window; None if it is no number.
+        phase_ms: mean per step by phase, over ranks and steps.
+        torch: version.
+        steps_s: seconds of each step of the whole window, of its slowest rank, [steps].
+        losses: of every step, warm-up first, [warmup + steps].
+    """
+
+    warmup: int
+    steady: bool
+    throughput: float
+    step_ms: float
+    step_p95_ms: float
+    step_spread: float
+    epoch_s: float
+    epochs_s: tuple[float, ...]
+    total_s: float
+    memory_mib: float
+    accuracy: float | None
+    class_accuracy: tuple[float | None, ...]
+    loss: tuple[float | None, float | None]
+    phase_ms: dict[str, float]
+    torch: str
+    steps_s: NDArray[np.float64] = field(repr=False, compare=False)
+    losses: NDArray[np.float64] = field(repr=False, compare=False)
+
+    @property
+    def load_ms(self) -> float:
+        """Waiting for data, of a step."""
+        return self.phase_ms.get("load", 0.0)
+
+    @property
+    def transfer_ms(self) -> float:
+        """Copies to the device, of a step."""
+        return self.phase_ms.get("transfer", 0.0)
+
+    @property
+    def update_ms(self) -> float:
+        """All of a step but the waiting for data."""
+        return sum(self.phase_ms.values()) - self.load_ms
+
+    @property
+    def compute_ms(self) -> float:
+        """All of a step but data: arithmetic and communication."""
+        return self.update_ms - self.transfer_ms
+
+    @property
+    def load_share(self) -> float:
+        """Share of a step that waits for data, 0 to 1."""
+        return self.load_ms / (self.load_ms + self.update_ms)
+
+
+def measure(launch: Launch) -> Measures:
+    """Reduce a launch that succeeded.
+
+    Raises:
+        ValueError: the record or its steps are damaged; the message names the file.
+    """
+    record = launch.record
+    try:
+        ranks, count = record["ranks"], record["steps"]
+        fixed = record.get("warmup", 0)
+        read = launch.read_steps()
+        timed = read.timed
+        found = find_warmup(slowest_rank(read.warmup, timed), fixed)
+        warmup = fixed if found is None else found
+        late, steps = np.split(timed, [warmup - fixed], axis=1)
+        # Of the window, which holds more than its steps, only late ones are taken away.
+        kept = steps.shape[1]
+        windows = np.array([rank["window_s"] for rank in ranks])
+        seconds = float((windows - late.sum(axis=(1, 2))).max())
+        throughput = record["samples"] * kept / count / seconds
+        if not 0 < throughput < math.inf:
+            raise ValueError(f"{launch.path} is damaged: {throughput} samples/s")
+        slowest = slowest_rank(steps)
+        mean_ms = 1e3 * steps.mean(axis=(0, 1))
+        if not mean_ms.any():
+            raise ValueError(f"{launch.path} is damaged: its steps took no time")
+        accuracy = record["accuracy"]
+        return Measures(
+            warmup=warmup,
+            steady=found is not None,
+            throughput=throughput,
+            step_ms=1e3 * float(np.median(slowest)),
+            step_p95_ms=1e3 * float(np.quantile(slowest, 0.95)),
+            step_spread=spread(slowest),
+            epoch_s=seconds * record["steps_per_epoch"] / kept,
+            epochs_s=_slowest_epochs(ranks),
+            total_s=float(windows.max()),
+            memory_mib=peak_memory(ranks),
+            accuracy=None if accuracy is None else accuracy["overall"],
+            class_accuracy=tuple((accuracy or {}).get("per_class") or ()),
+            loss=_loss_ends(record.get("loss") or {}),
+            phase_ms=dict(zip(record["phases"], mean_ms.tolist(), strict=True)),
+            torch=record["software"]["torch"],
+            steps_s=slowest_rank(timed),
+            losses=read.losses,
+        )
+    except (LookupError, TypeError, ZeroDivisionError) as error:
+        raise ValueError(f"{launch.path} is damaged: {error!r}") from error
+
+
+def slowest_rank(*parts: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Seconds of each step, [steps]: it lasts until its slowest rank is done.
+
+    Args:
+        parts: seconds of [ranks, steps, phases], one after the other.
+    """
+    return np.asarray(np.concatenate(parts, axis=1).sum(axis=2).max(axis=0))
+
+
+def _slowest_epochs(ranks: Sequence[Record]) -> tuple[float, ...]:
+    """None where a rank of an older record does not tell."""
+    told = [rank.get("epochs_s") or () for rank in ranks]
+    return tuple(max(epoch) for epoch in zip(*told, strict=False))
+
+
+def _loss_ends(loss: Record) -> tuple[float | None, float | None]:
+    return loss.get("first"), loss.get("last")
+
+
+def peak_memory(ranks: Sequence[Record]) -> float:
+    """MiB of the rank that took most: CUDA tensors if there are any, else resident."""
+    cuda = [rank["memory"]["cuda_allocated_mib"] for rank in ranks]
+    present = [mib for mib in cuda if mib is not None]
+    resident = [rank["memory"]["rss_peak_mib"] for rank in ranks]
+    return float(max(present or resident))

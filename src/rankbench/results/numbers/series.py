@@ -1,0 +1,154 @@
+"""Which points of the plots belong together: panels of comparable cells, and series."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rankbench.cell import Cell, Topology
+from rankbench.results.numbers.summary import FREE_OF_SINGLE, Base, Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Cells that differ in topology alone, in the order of the plan."""
+
+    name: str
+    points: tuple[Summary, ...]
+
+    @property
+    def lines(self) -> list[list[Summary]]:
+        """Points that a line may join, by ascending devices.
+
+        Shared cores or GPUs follow another trend and are left out. Where two topologies
+        have equally many devices no line can tell which of them it means; then each
+        number of hosts has its own.
+        """
+        points = [point for point in self.points if not is_shared(point)]
+        ordered = sorted(points, key=lambda point: point.row.devices)
+        devices = [point.row.devices for point in ordered]
+        if len(set(devices)) == len(devices):
+            return [ordered]
+        hosts = dict.fromkeys(count_hosts(point.row.cell) for point in ordered)
+        return [
+            [point for point in ordered if count_hosts(point.row.cell) == count]
+            for count in hosts
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Cells that may be compared: they share model, data, batch size and so on."""
+
+    title: str
+    series: tuple[Series, ...]
+    bases: tuple[Base, ...]
+
+    @property
+    def points(self) -> list[Summary]:
+        return [point for series in self.series for point in series.points]
+
+
+def cut(panels: Sequence[Panel], *, panels_at_most: int, cells: int) -> list[Panel]:
+    """As much of the panels as one can still look at, from the first on."""
+    kept = []
+    for panel in panels[:panels_at_most]:
+        series = []
+        for one in panel.series:
+            points = one.points[: max(0, cells)]
+            cells -= len(points)
+            if points:
+                series.append(Series(one.name, points))
+        if series:
+            kept.append(Panel(panel.title, tuple(series), panel.bases))
+    return kept
+
+
+def make_panels(summaries: Sequence[Summary]) -> list[Panel]:
+    """Group the rows that are ok; [] if there are none."""
+    ok = [s for s in summaries if s.row.status == "ok"]
+    names = _name_series([s.row.cell for s in ok])
+    groups: dict[str, list[Summary]] = {}
+    for summary in ok:
+        groups.setdefault(summary.group, []).append(summary)
+    titles = _name_groups([group[0].row.cell for group in groups.values()])
+    return [
+        _make_panel(title, group, names)
+        for title, group in zip(titles, groups.values(), strict=True)
+    ]
+
+
+def _make_panel(title: str, group: Sequence[Summary], names: dict[str, str]) -> Panel:
+    series: dict[str, list[Summary]] = {}
+    for summary in group:
+        series.setdefault(names[_key(summary.row.cell)], []).append(summary)
+    bases = {s.speedup_base.id: s.speedup_base for s in group if s.speedup_base}
+    return Panel(
+        title,
+        tuple(Series(name, tuple(points)) for name, points in series.items()),
+        tuple(bases.values()),
+    )
+
+
+def count_hosts(cell: Cell) -> int:
+    return Topology.parse(cell.topology).nodes
+
+
+def is_shared(point: Summary) -> bool:
+    """Whether ranks shared a core or a GPU."""
+    return "oversubscribed" in point.marks
+
+
+def _key(cell: Cell) -> str:
+    start = [cell.launcher, cell.init_method, cell.gpudirect]
+    fields = [cell.strategy, cell.backend, *start, dict(cell.options)]
+    return json.dumps(fields, sort_keys=True)
+
+
+def _name_series(cells: Sequence[Cell]) -> dict[str, str]:
+    """Strategy and backend, and what else tells two series apart."""
+    alike: dict[str, list[Cell]] = {}
+    for cell in cells:
+        name = cell.strategy
+        if cell.backend != "none":
+            name += f" {cell.backend}"
+        alike.setdefault(name, []).append(cell)
+    names = {}
+    for name, group in alike.items():
+        flat = [
+            {
+                "launcher": cell.launcher,
+                "init_method": cell.init_method,
+                "gpudirect": cell.gpudirect,
+                **cell.options,
+            }
+            for cell in group
+        ]
+        for cell, fields in zip(group, flat, strict=True):
+            differing = [
+                str(value) if field == "launcher" else f"{field}={value}"
+                for field, value in fields.items()
+                if any(other.get(field) != value for other in flat)
+            ]
+            names[_key(cell)] = " ".join([name, *differing])
+    return names
+
+
+def _name_groups(cells: Sequence[Cell]) -> list[str]:
+    """Model, data and batch, and what else tells two panels apart."""
+    fields = [cell.to_dict() for cell in cells]
+    titles = []
+    for cell, one in zip(cells, fields, strict=True):
+        batch = f"batch {cell.batch_size} ({cell.scaling} scaling)"
+        differing = [
+            f"{name} {value}"
+            for name, value in one.items()
+            if name not in _NOT_TOLD and any(other[name] != value for other in fields)
+        ]
+        titles.append(", ".join([cell.model, cell.data, batch, *differing]))
+    return titles
+
+
+# Fields that stand in every title, and those in which cells of a panel may differ.
+_NOT_TOLD = {"model", "data", "batch_size", "scaling", *FREE_OF_SINGLE}

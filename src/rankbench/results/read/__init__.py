@@ -1,0 +1,1 @@
+"""Plans, records and bundles, read and checked."""

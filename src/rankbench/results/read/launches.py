@@ -1,0 +1,187 @@
+"""One launch as it lies on disk: its record, and its steps on demand."""
+
+from __future__ import annotations
+
+import functools
+import io
+import math
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankbench.record import READABLE_RECORDS, Record, first_line, numbered
+from rankbench.results.read.schema import read_checked
+
+# What a launch has that is measured, beside what the schema wants of every record.
+_MEASURED = ("wanted", "cell_hash")
+_IF_OK = "ranks"
+
+# Whatever is beyond these, no rank has written.
+_LONGEST_STEP = 1e9  # seconds
+_LARGEST_LOSS = 1e40  # of float32
+
+_LENGTH_GIVEN = 10  # bytes of an array, the last two the length of its header
+
+
+class Steps(NamedTuple):
+    """What steps.npz holds of a launch.
+
+    Attributes:
+        warmup: seconds, [ranks, steps, phases].
+        timed: seconds of the timed window, [ranks, steps, phases].
+        losses: of every step, warm-up first: [warmup + steps].
+    """
+
+    warmup: NDArray[np.float64]
+    timed: NDArray[np.float64]
+    losses: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A launch that ended: its record and the directory that holds it."""
+
+    directory: Path
+    record: Record
+
+    @property
+    def path(self) -> Path:
+        return self.directory / "record.json"
+
+    @property
+    def number(self) -> int:
+        return int(self.directory.name)
+
+    def read_steps(self) -> Steps:
+        """What its ranks timed, and the losses.
+
+        Raises:
+            ValueError: steps.npz is damaged or does not match the record.
+        """
+        warmup, count = self.record.get("warmup", 0), self.record["steps"]
+        phases = len(self.record["phases"])
+        shapes: dict[str, tuple[int, ...]] = {
+            "warmup": (warmup, phases),
+            "seconds": (count, phases),
+            "loss": (warmup + count,),
+        }
+        try:
+            # Opened once: a thousand launches are read in a few seconds.
+            with zipfile.ZipFile(self._steps) as members:
+                found = {
+                    name: self._read(members, name, shape)
+                    for name, shape in shapes.items()
+                }
+        except Exception as error:
+            # Damage shows anywhere: in the zip's directory, in an array's header, which
+            # numpy reads as Python, in a checksum. Each has its own exceptions.
+            reason = first_line(str(error)) or type(error).__name__
+            raise ValueError(f"{self._steps} is damaged: {reason}") from error
+        return Steps(found["warmup"], found["seconds"], _mean_of_known(found["loss"]))
+
+    @property
+    def _steps(self) -> Path:
+        return self.directory / "steps.npz"
+
+    def _read(
+        self, members: zipfile.ZipFile, name: str, shape: tuple[int, ...]
+    ) -> NDArray[np.float64]:
+        """An array of each rank: [ranks, *shape]."""
+        ranks = [f"rank{rank['rank']}/{name}.npy" for rank in self.record["ranks"]]
+        array = np.stack([_read_array(members, rank, shape) for rank in ranks])
+        if name == "loss":
+            if (np.isfinite(array) & (np.abs(array) > _LARGEST_LOSS)).any():
+                raise ValueError("losses beyond all float32")
+        # NaN is neither.
+        elif not ((array >= 0) & (array <= _LONGEST_STEP)).all():
+            raise ValueError(f"{name} that are no times")
+        return array
+
+
+def _mean_of_known(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Of the ranks that know a loss, as on a pipeline the last stage alone does.
+
+    NaN where one of those has none: training that has diverged.
+    """
+    known = [losses for losses in ranks if not np.isnan(losses).all()]
+    mean = np.mean(known, axis=0) if known else np.full(ranks.shape[1], np.nan)
+    return np.asarray(mean)
+
+
+def _read_array(
+    members: zipfile.ZipFile, name: str, shape: tuple[int, ...]
+) -> NDArray[np.float64]:
+    """An array of floats of this shape; anything else is refused before it is read.
+
+    Raises:
+        ValueError: another shape or type, such as pickled objects.
+    """
+    info = members.getinfo(name)
+    # Ranks do not compress them: what is read is never more than what lies there.
+    if info.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{name} is compressed")
+    with members.open(info) as file:
+        start = file.read(_LENGTH_GIVEN)
+        if np.lib.format.read_magic(io.BytesIO(start)) != (1, 0):
+            raise ValueError(f"{name} has the npy format {tuple(start[6:8])}")
+        header = start + file.read(int.from_bytes(start[-2:], "little"))
+        found, by_column, dtype = _parse_header(header)
+        if found != shape or dtype not in (np.float32, np.float64):
+            raise ValueError(
+                f"{name} has {dtype} of shape {found}, not floats of shape {shape}"
+            )
+        size = dtype.itemsize * math.prod(shape)
+        array = np.frombuffer(file.read(size), dtype)
+        if file.read(1):
+            raise ValueError(f"{name} has more bytes than its header says")
+    return array.reshape(shape, order="F" if by_column else "C").astype(float)
+
+
+@functools.lru_cache(maxsize=1000)
+def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """Shape, order and type of an array by the head of its file: few differ.
+
+    Raises:
+        ValueError: it is damaged.
+    """
+    file = io.BytesIO(header)
+    np.lib.format.read_magic(file)
+    return np.lib.format.read_array_header_1_0(file)
+
+
+def read_launches(attempt: Path, *, measured: bool = True) -> list[Launch]:
+    """The launches below a folder that ended, by number.
+
+    Args:
+        attempt: the folder.
+        measured: whether they are those of a cell, and not of its gate or profile.
+
+    Raises:
+        ValueError: a record is damaged or of another schema version.
+    """
+    places = [attempt / str(number) for number in numbered(attempt)]
+    return [
+        read_launch(place, measured=measured)
+        for place in places
+        if (place / "record.json").exists()
+    ]
+
+
+def read_launch(directory: Path, *, measured: bool = True) -> Launch:
+    """Read a launch that ended.
+
+    Raises:
+        ValueError: its record is damaged or of another schema version.
+    """
+    path = directory / "record.json"
+    record = read_checked(path, "record", versions=READABLE_RECORDS)
+    if measured:
+        needed = (*_MEASURED, _IF_OK) if record["status"] == "ok" else _MEASURED
+        missing = [name for name in needed if name not in record]
+        if missing:
+            raise ValueError(f"{path} is damaged: it lacks {', '.join(missing)}")
+    return Launch(directory, record)

@@ -1,0 +1,1 @@
+"""From sections to files: Markdown, HTML, LaTeX, CSV, plots and the site."""

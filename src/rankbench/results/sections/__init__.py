@@ -1,0 +1,1 @@
+"""Tables and plots that people read, one file each. They are found automatically."""
