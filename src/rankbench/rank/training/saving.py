@@ -91,11 +91,11 @@ def load_model(path: Path) -> dict[str, Tensor]:
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{path} is no saved model: {said}") from error
+        raise ValueError(f"{path} is not a saved model: {said}") from error
     if not isinstance(weights, dict) or not all(
         isinstance(value, Tensor) for value in weights.values()
     ):
-        raise ValueError(f"{path} is no saved model: not names with tensors")
+        raise ValueError(f"{path} is not a saved model: it must map names to tensors")
     return weights
 
 
@@ -116,7 +116,7 @@ def find_models(place: Path) -> list[Path]:
     found = [whole] if whole.exists() else ranks
     if not found:
         raise ValueError(
-            f"{place} holds no model: measure with `save_model: per_rank` or "
+            f"{place} has no model: measure with `save_model: per_rank` or "
             "`consolidated`"
         )
     return found
