@@ -9,10 +9,10 @@ from types import ModuleType
 
 import torch
 
-# The compiled operators in torchvision's wheels need CUDA libraries, so they do not load
-# with a CPU build of torch. Then the import fails when torchvision registers a shape
-# rule for a missing operator. Declaring the operators is enough, because models, data
-# sets and transforms do not call them.
+# The compiled operators in torchvision's wheels need CUDA libraries, so they do not
+# load with a CPU build of torch. Then the import fails when torchvision registers a
+# shape rule for a missing operator. Declaring the operators is enough, because models,
+# data sets and transforms do not call them.
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _MISSING = ("nms", "qnms")
 
