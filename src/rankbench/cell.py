@@ -1,4 +1,4 @@
-"""The words that all rooms share: a topology, a cell, and the shape of its processes.
+"""Types that all rooms share: a topology, a cell, and the shape of its processes.
 
 Standard library only: every rank imports this module before it imports torch.
 """
@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# Raised by one whenever the meaning of a field changes, so that older records
-# become stale instead of being read as something they are not.
+# Increase it whenever the meaning of a field changes, so that older records become
+# stale instead of being misread.
 CELL_VERSION = 1
 
 _TOPOLOGY = re.compile(r"([1-9]\d*)x([1-9]\d*)")
@@ -22,7 +22,7 @@ _TOPOLOGY = re.compile(r"([1-9]\d*)x([1-9]\d*)")
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Hosts and devices per host, written ``NODESxDEVICES``."""
+    """Numbers of hosts and of devices per host, written ``NODESxDEVICES``."""
 
     nodes: int
     devices_per_node: int
@@ -51,8 +51,8 @@ class Topology:
 class Cell:
     """One point of the matrix, with every option resolved.
 
-    The defaults of an experiment live in its schema, not here: a cell is always
-    complete, so that a record can be read without knowing which defaults held.
+    A cell has no defaults; those are in the schema of an experiment. So a record can be
+    read without knowing the defaults of its time.
     """
 
     strategy: str
@@ -92,7 +92,7 @@ class Cell:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Cell:
-        """Read what `to_dict` wrote.
+        """Make a cell from the result of `to_dict`.
 
         Raises:
             ValueError: a field is missing or unknown.
@@ -110,12 +110,12 @@ class Cell:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
     def hash(self) -> str:
-        """Identity of the cell: 16 hexadecimal digits over all its fields."""
+        """The identity of the cell: a hash of all fields, 16 hexadecimal digits."""
         text = json.dumps([CELL_VERSION, self.to_dict()], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-# In a strategy's `approximate`, instead of a list of values: all but the default.
+# In a strategy's `approximate`: every value of the option except its default.
 NOT_DEFAULT = "not default"
 
 
@@ -127,9 +127,9 @@ def is_lossy(
     """Whether an option has a value that changes the arithmetic on purpose.
 
     Args:
-        chosen: value of each option of a cell.
-        approximate: as the strategy declares it: option -> values, or `NOT_DEFAULT`.
-        options: of the strategy: option -> JSON schema with a default.
+        chosen: option of a cell -> its value.
+        approximate: option of the strategy -> lossy values, or `NOT_DEFAULT`.
+        options: option of the strategy -> JSON schema with a default.
     """
     return any(
         chosen[option] != options[option]["default"]
@@ -141,19 +141,20 @@ def is_lossy(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a cell means in processes, devices and samples.
+    """The numbers of processes, devices and samples of a cell.
 
     Attributes:
-        nodes: hosts.
-        ranks: processes, over all hosts (the world size).
-        ranks_per_node: processes on each host.
-        devices_per_rank: devices that one process drives.
-        cores_per_rank: CPU cores that one process is pinned to; 0 leaves the
-            affinity alone (a process that drives GPUs).
-        replicas: model replicas; each works on its own samples.
-        replica_ranks: processes that share one replica, and load the same samples.
-        global_batch: samples of one step over all replicas.
-        rank_batch: samples of one step that one process loads.
+        nodes: number of hosts.
+        ranks: number of processes on all hosts (the world size).
+        ranks_per_node: number of processes on each host.
+        devices_per_rank: number of devices that one process drives.
+        cores_per_rank: number of CPU cores that one process is pinned to; 0 keeps the
+            affinity (for a process that drives GPUs).
+        replicas: number of model replicas; each works on its own samples.
+        replica_ranks: number of processes that share one replica and load the same
+            samples.
+        global_batch: number of samples per step over all replicas.
+        rank_batch: number of samples per step that one process loads.
     """
 
     nodes: int

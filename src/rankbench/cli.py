@@ -1,4 +1,7 @@
-"""The command line. Exit status: 0 well, 1 a finding, 2 bad input, 130 interrupted."""
+"""The command line.
+
+Exit status: 0 success, 1 a finding, 2 bad input, 130 interrupted.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from rankbench.commands import (
 from rankbench.commands.base import BAD_INPUT, INTERRUPTED, OK
 from rankbench.extras import find_extra, say_missing
 
-# In the order of work.
+# In the order in which users need them.
 COMMANDS = (
     init,
     site_check,
@@ -49,22 +52,22 @@ COMMANDS = (
 
 EXAMPLES = """\
 examples:
-  rankbench run -n                      what the default experiment would measure
+  rankbench run -n                      show what the default experiment would measure
   rankbench run                         measure it, and print its table
-  rankbench status                      how far it is
+  rankbench status                      show its progress
   rankbench compare results/before results/after
 
-`rankbench COMMAND --help` has more. For completion by the tab key in this shell:
+`rankbench COMMAND --help` explains a command. To enable tab completion in this shell:
   eval "$(rankbench --print-completion bash)\""""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; what is wrong with the input is said without a trace."""
+    """Run a command; errors in the input are printed without a traceback."""
     arguments = build_parser().parse_args(argv)
     try:
         found: int = arguments.command(arguments)
     except BrokenPipeError:
-        # Whoever read this has seen enough; Python's own flush at exit must not fail.
+        # The reader has closed the pipe. Python's flush at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except KeyboardInterrupt:
@@ -92,7 +95,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     shtab.add_argument_to(
-        parser, ["--print-completion"], help="print a script for this shell"
+        parser, ["--print-completion"], help="print the completion script of a shell"
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:

@@ -1,4 +1,4 @@
-"""The CPU cores that this process may use. Standard library only."""
+"""Lists the CPU cores that this process may use. Standard library only."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _SYSTEM = Path("/sys/devices/system/cpu")
 def physical_cores(
     cpus: set[int] | None = None, system: Path = _SYSTEM
 ) -> list[list[int]]:
-    """CPUs of this process grouped by physical core, in ascending order.
+    """The CPUs of this process grouped by physical core, in ascending order.
 
-    Two hardware threads of one core are one core: ranks on them would share it.
+    Hardware threads of one core form one group, because ranks on them would share it.
     """
     allowed = os.sched_getaffinity(0) if cpus is None else cpus
     cores: dict[tuple[int, int], list[int]] = {}
@@ -28,4 +28,4 @@ def _core_of(cpu: int, system: Path) -> tuple[int, int]:
         package = int((topology / "physical_package_id").read_text())
         return package, int((topology / "core_id").read_text())
     except (OSError, ValueError):
-        return -1, cpu  # not told (some virtual machines): each CPU is a core
+        return -1, cpu  # unknown on some virtual machines: count each CPU as a core

@@ -1,4 +1,4 @@
-"""The only module that reads what schedulers and launchers put into the environment."""
+"""The only module that reads environment variables of schedulers and launchers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a process stands among the ranks of its launch."""
+    """The place of a process among the ranks of its launch."""
 
     rank: int
     size: int
@@ -31,7 +31,7 @@ class Place:
 
 
 class _Names(NamedTuple):
-    """How a launcher names the place of a process."""
+    """Names of the variables in which a launcher gives the place of a process."""
 
     rank: str
     size: str
@@ -41,7 +41,8 @@ class _Names(NamedTuple):
 
 
 _TORCHRUN = _Names("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
-# The first that is there counts: horovodrun and DeepSpeed may themselves run under MPI.
+# The first launcher whose variables are set wins. horovodrun and DeepSpeed come before
+# MPI, because they may run under MPI themselves.
 _LAUNCHERS = (
     _Names(
         "HOROVOD_RANK",
@@ -67,11 +68,11 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
     """The place that the launcher gave to this process.
 
     Raises:
-        ValueError: the launcher set none of the variables that are known.
+        ValueError: the launcher did not set any of the known variables.
     """
     given = (n for n in _LAUNCHERS if n.rank in environ and n.local_size in environ)
     names = next(given, None)
-    # Last of all: the launchers above may themselves run in a step of Slurm.
+    # Slurm comes last, because the launchers above may run in a Slurm step.
     if names is None and "SLURM_STEP_NUM_TASKS" in environ and "RANK" not in environ:
         return _place_of_task(environ)
     names = names or _TORCHRUN
@@ -82,7 +83,7 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
             size=int(environ[names.size]),
             local_rank=int(environ[names.local_rank]),
             local_size=local_size,
-            # MPI does not number hosts; its ranks fill one after the other.
+            # MPI does not number hosts; its ranks fill them one after the other.
             node=int(environ.get(names.node, 0)) if names.node else rank // local_size,
         )
     except KeyError as error:
@@ -90,7 +91,7 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
 
 
 def _place_of_task(environ: Mapping[str, str]) -> Place:
-    """The place of a task of srun; every host has equally many."""
+    """The place of a task of srun; all hosts have the same number of tasks."""
     size = int(environ["SLURM_STEP_NUM_TASKS"])
     return Place(
         rank=int(environ["SLURM_PROCID"]),
@@ -102,22 +103,22 @@ def _place_of_task(environ: Mapping[str, str]) -> Place:
 
 
 def read_node(environ: Mapping[str, str] = os.environ) -> int:
-    """Number of this host in the Slurm step, or in the job array; 0 outside of both."""
+    """The number of this host in its Slurm step or job array; 0 outside of both."""
     return int(environ.get("SLURM_ARRAY_TASK_ID", environ.get("SLURM_NODEID", 0)))
 
 
 def meeting_host(environ: Mapping[str, str] = os.environ) -> str | None:
-    """The host at which ranks meet; None where they were not told by a variable."""
+    """The host at which ranks meet; None if no variable names it."""
     return environ.get("MASTER_ADDR")
 
 
 class Job(NamedTuple):
-    """A Slurm job as its own processes see it.
+    """The Slurm job of this process.
 
     Attributes:
-        id: its number.
-        hosts: its hosts, as Slurm shortens them: ``node[1-3]``.
-        tasks: how many tasks each may have, as Slurm shortens it: ``2(x3)``.
+        id: number of the job.
+        hosts: hosts of the job in Slurm's short form: ``node[1-3]``.
+        tasks: number of tasks for each host in Slurm's short form: ``2(x3)``.
     """
 
     id: str
@@ -126,7 +127,7 @@ class Job(NamedTuple):
 
 
 def read_job(environ: Mapping[str, str] = os.environ) -> Job | None:
-    """The Slurm job that this process runs in, or None."""
+    """The Slurm job of this process; None outside of one."""
     if "SLURM_JOB_ID" not in environ or "SLURM_JOB_NODELIST" not in environ:
         return None
     hosts = environ["SLURM_JOB_NODELIST"]
@@ -134,44 +135,45 @@ def read_job(environ: Mapping[str, str] = os.environ) -> Job | None:
 
 
 def job_id(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Id of the Slurm job, or None outside one."""
+    """The id of the Slurm job; None outside of one."""
     return environ.get("SLURM_JOB_ID")
 
 
 def step_id(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Number of the step of the Slurm job, or None outside one."""
+    """The number of the Slurm step; None outside of one."""
     return environ.get("SLURM_STEP_ID")
 
 
 def launch_id(environ: Mapping[str, str] = os.environ) -> str | None:
-    """What the processes of a launch have in common in Slurm, over all hosts, and those
-    of no other launch: their step, or job array; None outside of both.
+    """The id of the Slurm step or job array, which is unique to a launch.
+
+    It is the same on all hosts of the launch; None outside of a step and an array.
     """
     job = environ.get("SLURM_ARRAY_JOB_ID", job_id(environ))
     return ".".join(word for word in (job, step_id(environ)) if word) or None
 
 
 def for_srun(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """What srun must find of its job, without what would be options of it."""
+    """The variables that srun needs to find its job, without those that set options."""
     names = ("SLURM_JOB_ID", "SLURM_CONF")
     return {name: environ[name] for name in names if name in environ}
 
 
 def without_job(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment of a program that shall not notice that it is in a Slurm job."""
+    """The environment without Slurm's variables, to hide the job from a program."""
     prefixes = ("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_")
-    kept = "SLURM_STEP_ID"  # for the record; nobody takes it for more
+    kept = "SLURM_STEP_ID"  # the record needs it, and programs ignore it
     return {k: v for k, v in environ.items() if k == kept or not k.startswith(prefixes)}
 
 
-# Where `keep_job` keeps what it keeps.
+# Variable in which `keep_job` saves Slurm's variables.
 _KEPT = "RANKBENCH_SLURM"
 
 
 def keep_job(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Keep what Slurm says of the job from being taken away on the way down.
+    """Save Slurm's variables in one variable of our own.
 
-    Snakemake's part in a job removes most of it before it starts the cell's command.
+    Snakemake removes most of them in a job before it starts the command of a cell.
     """
     if "SLURM_JOB_NODELIST" in environ:
         said = {k: v for k, v in environ.items() if k.startswith("SLURM_")}
@@ -179,5 +181,5 @@ def keep_job(environ: MutableMapping[str, str] = os.environ) -> None:
 
 
 def restore_job(environ: MutableMapping[str, str] = os.environ) -> None:
-    """Undo the loss that `keep_job` was called for."""
+    """Restore the variables that `keep_job` saved."""
     environ.update(json.loads(environ.pop(_KEPT, "{}")))

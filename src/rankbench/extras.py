@@ -1,4 +1,4 @@
-"""Which extra of rankbench brings a package, and what of it is not installed."""
+"""Finds the extra of rankbench that installs a package, and missing packages."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 from collections.abc import Iterator
 from importlib import metadata
 
-# As in the metadata of the installed package: pandas>=2.2; extra == "results"
+# Format in the metadata of the installed package: pandas>=2.2; extra == "results"
 _REQUIREMENT = re.compile(r"([\w.-]+)[^\[]*\bextra == ['\"]([\w-]+)['\"]")
 
 
 def find_extra(module: str) -> str | None:
-    """The extra that a missing module comes with; None if none does."""
+    """The extra that installs a module; None if there is none."""
     name = module.partition(".")[0].lower()
     for package, extra in _read_requirements():
         if package.replace("-", "_").lower() == name:
@@ -20,13 +20,10 @@ def find_extra(module: str) -> str | None:
 
 
 def require(*extras: str) -> None:
-    """Say what is missing before anything is begun.
-
-    Args:
-        extras: those whose packages must be installed.
+    """Check that the packages of these extras are installed.
 
     Raises:
-        ValueError: a package is missing; the message says what installs it.
+        ValueError: a package is missing; the message has the command that installs it.
     """
     missing = [
         (package, extra)
@@ -40,7 +37,7 @@ def require(*extras: str) -> None:
 
 
 def say_missing(packages: list[str], extras: list[str]) -> str:
-    """One sentence: what is missing, and the command that installs it."""
+    """An error message: the missing packages, and the command that installs them."""
     are = "is" if len(packages) == 1 else "are"
     return (
         f"this needs {', '.join(packages)}, which {are} not installed: "
@@ -49,7 +46,10 @@ def say_missing(packages: list[str], extras: list[str]) -> str:
 
 
 def _read_requirements() -> Iterator[tuple[str, str]]:
-    """Package and extra of each optional requirement; none of a copy of the code."""
+    """Package and extra of each optional requirement, from installed metadata.
+
+    Yields nothing if rankbench is not installed but only copied.
+    """
     try:
         requirements = metadata.requires("rankbench")
     except metadata.PackageNotFoundError:

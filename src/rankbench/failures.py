@@ -1,8 +1,9 @@
-"""Why an image or a data set that cells wait for could not be made.
+"""Records why an image could not be built or a data set could not be prepared.
 
-The job that fails leaves a file in the result directory; the next success, and the next
-run, remove it. So the table, a function of the result directory, can say why a cell was
-not measured. Standard library only: the job that prepares data is one of the rank side.
+The failing job writes a file into the result directory; the next success and the next
+run remove it. So the table, which is made from the result directory, can say why a cell
+was not measured. Standard library only, because the rank-side job that prepares data
+imports this module.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 from rankbench.record import Layout, first_line, read_json, write_json
 
-# The main process sets it: jobs read the plan, and write beside it.
+# Variable with the path of the plan, set by the main process for all jobs.
 PLAN_VARIABLE = "RANKBENCH_PLAN"
 
 IMAGE, DATA = "image", "data"
@@ -28,23 +29,27 @@ _SAID = {IMAGE: "image {} could not be built", DATA: "data {} could not be prepa
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What cells wait for: an image or a data set.
+    """An image or a data set that cells wait for.
 
     Attributes:
         kind: `IMAGE` or `DATA`.
-        name: of the image with its flavour, or of the data set.
+        name: name and flavour of the image, or name of the data set.
     """
 
     kind: str
     name: str
 
     def file(self, layout: Layout) -> Path:
-        """Where the file about its failure is, if it has failed."""
+        """The path of the file about its failure; it exists only after a failure."""
         return layout.root / "failures" / f"{self.kind}.{self.name}.json"
 
 
 def find_wanted(cells: Iterable[tuple[str | None, str]]) -> list[Wanted]:
-    """What must be there before cells with these images and data can be measured."""
+    """The images and data sets that these cells need, each once.
+
+    Args:
+        cells: image (None for none) and data set of each cell.
+    """
     found: dict[Wanted, None] = {}
     for image, data in cells:
         if image is not None:
@@ -59,7 +64,7 @@ def note_failure(
     log: str | os.PathLike[str],
     environ: Mapping[str, str] = os.environ,
 ) -> None:
-    """Leave a file that says why it could not be made, if this is a job of a run."""
+    """Write the file about a failure, if this process is a job of a run."""
     layout = _find_run(environ)
     if layout is not None:
         value = {
@@ -73,30 +78,30 @@ def note_failure(
 
 
 def clear_failure(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> None:
-    """Remove that file, if this is a job of a run."""
+    """Remove the file about a failure, if this process is a job of a run."""
     layout = _find_run(environ)
     if layout is not None:
         wanted.file(layout).unlink(missing_ok=True)
 
 
 def explain_failures(layout: Layout, wanted: Iterable[Wanted]) -> str | None:
-    """Why cells that wait for these were not measured; None if none of them failed.
+    """The reasons why these images and data sets failed; None if none has failed.
 
     Raises:
-        ValueError: such a file is damaged; the message names it.
+        ValueError: a file about a failure is damaged; the message names it.
     """
     return "; ".join(_read(layout, one) for one in _failed(layout, wanted)) or None
 
 
 def find_failures(layout: Layout, plan: Mapping[str, Any]) -> list[Path]:
-    """The files about failures of what the plan needs, sorted."""
+    """The files about failed images and data sets of the plan, sorted."""
     cells = [(cell["image"], cell["cell"]["data"]) for cell in plan["cells"]]
     failed = _failed(layout, find_wanted(cells))
     return sorted(one.file(layout) for one in failed)
 
 
 def _failed(layout: Layout, wanted: Iterable[Wanted]) -> Iterator[Wanted]:
-    """Those among them that have failed; a plan of others may hold any name."""
+    """The failed ones; names are checked, because a foreign plan may have any name."""
     for one in wanted:
         if _NAME.fullmatch(one.name) and one.file(layout).is_file():
             yield one

@@ -1,4 +1,4 @@
-"""How the Slurm plugin looks at its jobs: as often as asked, and losing none."""
+"""Corrects how Snakemake's Slurm plugin polls its jobs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 
 def look_steadily() -> None:
-    """Mend two ways in which the plugin would miss the end of a job.
+    """Patch two faults of the plugin, so that it notices the end of every job in time.
 
-    It waits ten seconds more after each look at which nothing had ended, up to three
-    minutes: the end of a cell that takes an hour would be seen that much later. Now
-    Snakemake's `seconds-between-status-checks` is a maximum.
+    After each check without an ended job, the plugin waits ten seconds longer, up to
+    three minutes. So it would notice the end of a long cell up to three minutes late.
+    The patch makes Snakemake's `seconds-between-status-checks` a maximum.
 
-    And when Slurm does not answer (a controller that restarts, or is busy for long), it
-    tells of no job, and looks at none of them ever again: Snakemake would wait forever.
-    Now what a look has not told of is looked at the next time.
+    When Slurm does not answer (its controller restarts, or is busy for long), the
+    plugin drops all jobs and never checks them again, so Snakemake would wait forever.
+    The patch checks every job again that a check did not report on.
     """
     from snakemake_executor_plugin_slurm import Executor
 
@@ -56,7 +56,7 @@ def _lose_no_job(executor_class: Any) -> None:
             yield job
         untold = [job for job in jobs if job.external_jobid not in running | ended]
         if untold:
-            text = "Slurm told nothing of %d jobs: they are looked at again"
+            text = "Slurm did not report on %d jobs: they will be checked again"
             executor.logger.warning(text, len(untold))
         for job in untold:
             yield job

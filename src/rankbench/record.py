@@ -1,7 +1,7 @@
-"""The files of a run: where they lie, how they are written, what a record says.
+"""The files of a run: their paths, how they are written, and the status of a cell.
 
-Standard library only. A finished launch never changes again; whatever is written is
-written beside its place, synced and renamed: a reader sees all of it or nothing.
+Standard library only. A finished launch never changes again. Every file is written
+under a temporary name, synced and renamed, so that readers see all of it or nothing.
 """
 
 from __future__ import annotations
@@ -14,50 +14,51 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Version of the records that are written, and of those that can be read.
+# Schema version of new records, and the versions that can be read.
 RECORD_VERSION = 1
 READABLE_RECORDS = (1,)
 
-# Worst first: a cell with several failed launches has the first of these.
+# Worst first: a cell with several failed launches gets the worst status of them.
 FAILURES = ("mismatch", "crashed", "oom", "timeout", "cancelled")
 STATUSES = ("ok", "unsupported", *FAILURES, "stale", "not-run")
 
-# A failure with one of these causes says nothing about the cell: another launch takes
-# its place. `port` and `host` are cured by a bounded retry within the same run, `owner`
-# (its supervisor died), `user` (interrupted) and `site` (a host of the job died, or has
-# no room) by the next run.
+# A failure with one of these causes says nothing about the cell, so another launch
+# replaces it. For `port` (in use) and `host` (not reachable) that happens in the same
+# run, at most MAX_RETRIES times. For `owner` (the supervisor died), `user`
+# (interrupted) and `site` (a host died, or has no disk space) it happens in the next
+# run.
 CURED_BY_RETRY = ("port", "host")
 CURED_BY_NEXT_RUN = ("owner", "user", "site")
 MAX_RETRIES = 2
 
-# Launches of an attempt that are not measured have a folder of their own in it.
+# Folders within an attempt for launches that are not measured.
 GATE, PROFILE = "gate", "profile"
 
-# Two failures and no success: the other launches of the attempt are not started.
+# After so many failures without a success, no further launch of the attempt is started.
 GIVE_UP_AFTER = 2
 
 # Mark of a launch that hung or crashed after every rank had reported.
 UNCLEAN_END = "unclean-end"
 
-# Why a row is not measured, and what helps.
+# Reasons of a row that is not measured, each with a remedy.
 NOT_MEASURED = "not measured yet: rankbench run"
 UNFINISHED = "launches are done: rankbench run continues"
 
-# Why a row is stale.
+# Reasons of a stale row.
 CHANGED_CELL = "measured before the cell's definition changed: rerun it"
 CHANGED_IMAGE = "measured in another image than the plan's: rerun it"
 
 Record = dict[str, Any]
 
-# JSON can spell half a character, which no file can hold: "\\ud800".
+# A lone surrogate such as "\\ud800": valid JSON, but it cannot be encoded as UTF-8.
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file that appears whole and on disk, or not at all.
+    """Write a file so that it is complete and on disk, or not there at all.
 
     Raises:
-        OSError: it cannot be written; names the file, also where the disk is full.
+        OSError: it cannot be written; names the file, even if the disk is full.
     """
     beside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -80,7 +81,10 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def write_if_changed(path: Path, data: bytes) -> bool:
-    """Write only a difference: a file that is newer means a change to Snakemake."""
+    """Write a file only if its contents differ; return whether it was written.
+
+    Snakemake takes a newer file for a change.
+    """
     if path.exists() and path.read_bytes() == data:
         return False
     write_atomically(path, data)
@@ -91,7 +95,7 @@ def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        ValueError: the file is not JSON; the message names it.
+        ValueError: the file is not valid JSON; the message names it.
     """
     try:
         data = path.read_bytes()
@@ -104,7 +108,7 @@ def read_json(path: Path) -> Any:
 
 
 def _refuse_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number in JSON")
+    raise ValueError(f"{word} is not valid in JSON")
 
 
 def _sync_directory(path: Path) -> None:
@@ -115,7 +119,7 @@ def _sync_directory(path: Path) -> None:
         os.close(handle)
 
 
-# Plots that every experiment has, whatever was measured.
+# Plots that every experiment has.
 PLOTS = ("scaling", "efficiency", "phases", "steps", "memory", "curves", "time")
 
 
@@ -131,7 +135,7 @@ class Layout:
 
     @property
     def experiment(self) -> Path:
-        """The experiment file that the plan was made of."""
+        """The copy of the experiment file from which the plan was made."""
         return self.root / "experiment.yaml"
 
     @property
@@ -140,7 +144,7 @@ class Layout:
 
     @property
     def agenda(self) -> Path:
-        """What the present run set out to measure: cell id -> launches."""
+        """The work of the present run: cell id -> number of launches."""
         return self.root / "agenda.json"
 
     @property
@@ -154,7 +158,7 @@ class Layout:
         return self.root / "cells" / f"{cell_id}.json"
 
     def log(self, cell_id: str) -> Path:
-        """What the runs of a cell said."""
+        """The log of the jobs of a cell."""
         return self.root / "logs" / f"{cell_id}.log"
 
     def attempt(self, cell_id: str, attempt: int) -> Path:
@@ -175,7 +179,11 @@ class Layout:
 
 
 def numbered(directory: Path) -> list[int]:
-    """Numbers that name the entries of a directory, ascending; [] if there is none."""
+    """The entries of a directory whose names are numbers, ascending.
+
+    Returns:
+        The numbers; [] if there is no such directory.
+    """
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
@@ -184,7 +192,7 @@ def numbered(directory: Path) -> list[int]:
 
 
 def read_attempt(directory: Path) -> list[Record]:
-    """The finished launches of one attempt, by number.
+    """The records of the finished launches of an attempt, in order of their numbers.
 
     Raises:
         ValueError: a record is damaged or of another schema version.
@@ -198,10 +206,10 @@ def read_attempt(directory: Path) -> list[Record]:
 
 
 def check_version(record: Record, path: Path) -> Record:
-    """Refuse what is no record of this version.
+    """Return the record if it is one of a readable version.
 
     Raises:
-        ValueError: naming the file.
+        ValueError: it is not; names the file.
     """
     if not isinstance(record, dict):
         raise ValueError(f"{path} is damaged: not a JSON object")
@@ -216,14 +224,14 @@ def check_version(record: Record, path: Path) -> Record:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What the launches of one attempt amount to.
+    """The result of one attempt.
 
     Attributes:
         status: one of `STATUSES`.
-        reason: None exactly if the status is ``ok``.
-        ok: launches that succeeded.
-        wanted: launches that were asked for.
-        complete: no further launch is to be started for this attempt.
+        reason: reason of the status; None if and only if it is ``ok``.
+        ok: number of launches that succeeded.
+        wanted: number of launches that were requested.
+        complete: whether the attempt needs no further launch.
     """
 
     status: str
@@ -234,7 +242,7 @@ class Verdict:
 
 
 def counting(records: Sequence[Record]) -> list[Record]:
-    """Records that speak for the cell: all but those that another launch replaces."""
+    """The records that count for the cell: all but those that a launch replaces."""
     retries = [r for r in records if r.get("cause") in CURED_BY_RETRY]
     replaced = {id(r) for r in retries[:MAX_RETRIES]}
     replaced |= {id(r) for r in records if r.get("cause") in CURED_BY_NEXT_RUN}
@@ -242,7 +250,7 @@ def counting(records: Sequence[Record]) -> list[Record]:
 
 
 def judge(records: Sequence[Record], wanted: int) -> Verdict:
-    """Status of a cell from the records of one attempt."""
+    """Decide the status of a cell from the records of one attempt."""
     counted = counting(records)
     ok = sum(r["status"] == "ok" for r in counted)
     failed = [r for r in counted if r["status"] != "ok"]
@@ -260,7 +268,7 @@ def judge(records: Sequence[Record], wanted: int) -> Verdict:
 
 
 def judge_attempt(directory: Path, wanted: int) -> Verdict:
-    """Status of a cell from an attempt: its gate first, then its launches.
+    """Decide the status of a cell from the folder of an attempt, including its gate.
 
     Raises:
         ValueError: a record is damaged or of another schema version.
@@ -271,7 +279,10 @@ def judge_attempt(directory: Path, wanted: int) -> Verdict:
 def judge_gated(
     gate: Sequence[Record], records: Sequence[Record], wanted: int
 ) -> Verdict:
-    """The same from the records of its gate and of its launches."""
+    """Decide the status of a cell from the records of its gate and its launches.
+
+    A mismatch in the gate overrides all launches.
+    """
     for record in gate:
         if record["status"] == "mismatch":
             return Verdict("mismatch", record["reason"], 0, wanted, complete=True)
@@ -285,15 +296,15 @@ def why_stale(
     image: Record | None,
     asked_hash: str | None = None,
 ) -> str | None:
-    """Why what an attempt measured is not what the plan wants; None if it is.
+    """The reason why an attempt does not fit the plan any more; None if it fits.
 
     Args:
-        records: of the attempt.
-        cell_hash: of the cell, as it is planned.
-        image: `recipe` and `sha256` of the planned image, None for no image; its
-            sha256 is None while it is not built. So is that of a record whose host
-            had no such image.
-        asked_hash: of the cell when the attempt was asked for.
+        records: records of the attempt.
+        cell_hash: hash of the cell in the plan.
+        image: `recipe` and `sha256` of the planned image; None for no image. The
+            sha256 is None if the image is not built yet, or, in a record, if the host
+            did not have the image.
+        asked_hash: hash of the cell when the attempt was requested.
     """
     hashes = {record["cell_hash"] for record in records} | {asked_hash or cell_hash}
     if hashes != {cell_hash}:
@@ -313,7 +324,7 @@ def _is_other_image(planned: Record | None, measured: Record | None) -> bool:
 
 
 def first_line(text: str, limit: int = 300) -> str:
-    """A reason in one line: the first line that says something, shortened."""
+    """The first line of a text that is not blank, shortened to `limit` characters."""
     for line in text.strip().splitlines() or [""]:
         if line.strip():
             line = line.strip()

@@ -1,4 +1,4 @@
-"""How Snakemake takes SIGTERM: without waiting for itself."""
+"""Prevents a deadlock when Snakemake handles SIGTERM."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any
 
 
 def take_sigterm_in_a_thread() -> None:
-    """Mend a deadlock of Snakemake's scheduler.
+    """Patch Snakemake's scheduler to handle SIGTERM in a thread of its own.
 
-    Its handler takes locks, which the thread that it interrupts may hold, as while it
-    sees to the end of a job. Snakemake then hangs, and outlives its Slurm job where
-    Slurm finds processes by their parents. In a thread of its own the handler waits.
+    Its handler takes locks that the interrupted thread may hold, for example while it
+    finishes a job. Then Snakemake would hang, and outlive its Slurm job if Slurm tracks
+    processes by their parents. In its own thread, the handler can wait for the locks.
     """
     from snakemake.scheduling.job_scheduler import JobScheduler
 
     handler = JobScheduler.exit_gracefully
 
     def handle(scheduler: Any, *_: object) -> None:
-        # Not threading.Thread, whose start takes locks, too.
+        # Not threading.Thread, because its start takes locks as well.
         _thread.start_new_thread(handler, (scheduler,))
 
     JobScheduler.exit_gracefully = handle

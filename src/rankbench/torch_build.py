@@ -1,6 +1,6 @@
-"""Where torch comes from, and which build of it `make quickstart` installs.
+"""Chooses and installs the build of torch for `make quickstart`.
 
-The Makefile runs this file before anything is installed: standard library alone.
+Standard library only, because the Makefile runs this file before anything is installed.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# The index that PyTorch's installation page names for CPU builds: the default of the
-# site key `torch_index` and of the variable TORCH_INDEX.
+# The index for CPU builds according to PyTorch's installation page. It is the default
+# of the site key `torch_index` and of the variable TORCH_INDEX.
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 OFF = "off"
 
-# The index above is asked for nothing else, or it could replace any package.
+# Only these come from the index above; otherwise it could replace any package.
 PACKAGES = ("torch", "torchvision")
 
 ROOT = Path(__file__).parents[2]
 REQUIREMENTS = ROOT / "requirements-torch.txt"
 BUILDS = ("auto", "cpu", "cuda", "own")
 
-# containers/requirements/cpu.txt has the hash of one CPU build of torch: this one.
+# Platform of the CPU build of torch whose hash is in containers/requirements/cpu.txt.
 _HASHED_CPU = ("linux", "x86_64", (3, 11))
-# CUDA's libraries in containers/requirements/cuda.txt are those of this platform.
+# Platform of the CUDA libraries in containers/requirements/cuda.txt.
 _HASHED_CUDA = ("linux", "x86_64")
 
 
 class PipError(ValueError):
-    """pip could not fetch or install; the message is the line that says why.
+    """pip failed to fetch or install; the message is the line with the cause.
 
     Attributes:
-        said: everything that pip said.
+        said: the complete output of pip.
     """
 
     def __init__(self, said: str) -> None:
@@ -48,12 +48,12 @@ class PipError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A build of torch.
+    """The build of torch to install.
 
     Attributes:
-        build: ``cpu``, ``cuda`` (the default build, which is for CUDA on Linux), or
-            ``own``: the build that pip's configuration leads to, unchecked.
-        why: for the user.
+        build: ``cpu``; ``cuda``, the default build, which is for CUDA on Linux; or
+            ``own``, the build that pip's configuration leads to, without hash checks.
+        why: reason for this build, shown to the user.
     """
 
     build: str
@@ -65,23 +65,23 @@ def find_index(configured: str, name: str) -> str:
 
     Args:
         configured: an address, ``off``, or ``auto`` for PyTorch's own index.
-        name: the key or variable that has it, for the complaint.
+        name: key or variable with this value, for the error message.
 
     Raises:
-        ValueError: it is none of these.
+        ValueError: `configured` is none of these.
     """
     if configured == "auto":
         return CPU_INDEX
     if configured != OFF and not re.fullmatch(r"(https?|file)://\S+", configured):
         raise ValueError(
             f"{name}: {configured!r} is neither an address (https://...) nor {OFF} nor "
-            "auto: name the index that has CPU builds of torch"
+            "auto: give the address of an index with CPU builds of torch"
         )
     return configured
 
 
 def split_requirements(text: str) -> tuple[dict[str, str], str]:
-    """The requirements of torch and torchvision by name, and all others."""
+    """Split requirements: those of torch and torchvision by name, and the others."""
     ours, others = {}, []
     for entry in re.split(r"(?m)^(?=\S)", text):
         name = re.match(r"[\w.-]*", entry)
@@ -100,7 +100,7 @@ def run_pip(
     Raises:
         PipError: it failed.
     """
-    # pip would ask the index for newer versions of itself.
+    # Without the option, pip would ask the index for a newer version of itself.
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
         file.write(requirements)
@@ -128,12 +128,13 @@ def run_pip_for_torch(
     """Run pip on one requirement of `PACKAGES`: configured sources, then the index.
 
     Args:
-        command: of pip; with ``--no-deps``, so that the index gives nothing else.
-        requirement: one, which may have hashes.
-        index: asked if the configured sources lack it; ``off``: nothing is.
+        command: command of pip.
+        requirement: one requirement, which may have hashes.
+        index: index to use if the configured sources lack the package, or ``off``.
+        log: receives the output of pip.
 
     Raises:
-        PipError: it failed, in both places.
+        PipError: pip failed with the configured sources, and with the index.
     """
     try:
         run_pip(command, requirement, log)
@@ -145,22 +146,22 @@ def run_pip_for_torch(
 
 
 def find_cause(said: str) -> str:
-    """The line of pip's that says why it failed."""
+    """The line of pip's output that says why it failed."""
     errors = [
         line.removeprefix("ERROR: ")
         for line in said.splitlines()
         if line.startswith("ERROR: ")
     ]
-    # pip's first error may list versions that were never wanted.
+    # Prefer these errors: the first error may list versions that are irrelevant.
     for sign in ("No matching distribution found", "DO NOT MATCH THE HASHES"):
         for line in errors:
             if sign in line:
                 return line
-    return errors[-1] if errors else "pip said nothing"
+    return errors[-1] if errors else "pip printed no error"
 
 
 def where_looked(index: str) -> str:
-    """Where torch was looked for, for a message."""
+    """The places where torch was looked for, for a message."""
     configured = "the sources that pip's configuration names (`pip config list`)"
     if index == OFF:
         return f"looked in {configured}; the index for CPU builds of torch is off"
@@ -168,7 +169,7 @@ def where_looked(index: str) -> str:
 
 
 def has_driver() -> bool:
-    """Whether this machine has a driver of NVIDIA's."""
+    """Whether this machine has an NVIDIA driver."""
     traces = ("/proc/driver/nvidia/version", "/usr/lib/wsl/lib/libcuda.so.1")
     return any(map(os.path.exists, traces)) or shutil.which("nvidia-smi") is not None
 
@@ -186,11 +187,11 @@ def choose(
 
     Args:
         asked: one of `BUILDS`.
-        release: of torch, without a build's label.
-        versions: those that the configured sources have.
-        driver: whether there is a driver of NVIDIA's.
+        release: release of torch, without the label of a build.
+        versions: versions of torch in the configured sources.
+        driver: whether this machine has an NVIDIA driver.
         index: the index for CPU builds, or ``off``.
-        system: as `sys.platform`.
+        system: value of `sys.platform`.
     """
     if asked != "auto":
         return Choice(asked, f"TORCH={asked}")
@@ -212,7 +213,7 @@ def choose(
 
 
 def find_versions() -> set[str]:
-    """Versions of torch in the configured sources; none if they do not answer."""
+    """The versions of torch in the configured sources; empty if they do not answer."""
     command = [sys.executable, "-m", "pip", "index", "versions", "torch"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     found = re.search(r"(?m)^Available versions: (.*)$", done.stdout)
@@ -220,7 +221,7 @@ def find_versions() -> set[str]:
 
 
 def requirements_for(build: str, wanted: Mapping[str, str]) -> dict[str, str]:
-    """What pip is to install for a build, with hashes where they are known.
+    """The requirements of a build by name, with their hashes if these are known.
 
     Args:
         build: ``cpu`` or ``cuda``.
@@ -229,24 +230,24 @@ def requirements_for(build: str, wanted: Mapping[str, str]) -> dict[str, str]:
     file = ROOT / "containers/requirements" / f"{build}.txt"
     known, _ = split_requirements(file.read_text())
     pins = {name: f"{name}=={release}" for name, release in wanted.items()}
-    # `===` takes no build with a label.
+    # `===` excludes builds with a label.
     torch = {"cpu": f"=={wanted['torch']}+cpu", "cuda": f"==={wanted['torch']}"}
     pins["torch"] = f"torch{torch[build]}"
     here = (sys.platform, platform.machine(), sys.version_info[:2])
     if build == "cpu" and here != _HASHED_CPU:
         del known["torch"]
     return {
-        # Its hashes are those of another release if a user has changed the pin.
+        # If a user has changed the pin, the known hashes are of another release.
         name: known[name] if known.get(name, "").startswith(f"{pin} ") else f"{pin}\n"
         for name, pin in pins.items()
     }
 
 
 def libraries_for(build: str, wanted: Mapping[str, str]) -> str:
-    """What a build of torch requires, with hashes; nothing where that is not known.
+    """The libraries that a build of torch needs, with hashes; empty if not known.
 
     Args:
-        build: ``cpu`` or ``cuda``; all that ``cpu`` requires is in requirements.lock.
+        build: ``cpu`` or ``cuda``; the needs of ``cpu`` are all in requirements.lock.
         wanted: name -> release.
     """
     known = (ROOT / "containers/requirements/cuda.txt").read_text()
@@ -270,7 +271,7 @@ def libraries_for(build: str, wanted: Mapping[str, str]) -> str:
 
 
 def install(choice: Choice, index: str, log: Callable[[str], object]) -> None:
-    """Install a build into this environment, and what it needs.
+    """Install a build and the packages that it needs into this environment.
 
     Raises:
         PipError: pip failed.
@@ -288,18 +289,24 @@ def install(choice: Choice, index: str, log: Callable[[str], object]) -> None:
         if libraries := libraries_for(choice.build, wanted):
             command = ["install", "-q", "--no-deps", "--require-hashes"]
             run_pip(command, libraries, log)
-    # Everything that torch needs comes from the configured sources alone.
+    # The packages that torch needs come from the configured sources only.
     run_pip(["install", "-q"], text, log)
 
 
 def main() -> int:
-    """0 installed, 1 pip failed, 2 bad input."""
+    """Choose and install a build.
+
+    Returns:
+        Exit status: 0 installed, 1 pip failed, 2 bad input.
+    """
     asked = os.environ.get("TORCH") or "auto"
     try:
         index = find_index(os.environ.get("TORCH_INDEX") or "auto", "TORCH_INDEX")
         if asked not in BUILDS:
             known = ", ".join(BUILDS)
-            raise ValueError(f"TORCH: {asked!r} is no build of torch (known: {known})")
+            raise ValueError(
+                f"TORCH: {asked!r} is not a build of torch (known: {known})"
+            )
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
@@ -316,12 +323,12 @@ def main() -> int:
             _tell(choice)
             install(choice, index, _ignore)
         except PipError as error:
-            # Never after a wrong hash.
+            # Fall back only if the build is missing, never after a wrong hash.
             missing = "No matching distribution found" in error.said
             if asked != "auto" or choice.build != "cpu" or not missing:
                 raise
             print(f"{error}: {where_looked(index)}")
-            choice = Choice("cuda", "the CPU build cannot be had")
+            choice = Choice("cuda", "the CPU build is not available")
             _tell(choice)
             install(choice, index, _ignore)
     except PipError as error:
@@ -341,7 +348,7 @@ _OTHERS = {"cpu": "cuda", "cuda": "cpu", "own": "cpu or TORCH=cuda"}
 def _tell(choice: Choice) -> None:
     print(
         f"torch: {_NAMES[choice.build]} ({choice.why}); "
-        f"another: make quickstart TORCH={_OTHERS[choice.build]}",
+        f"for another: make quickstart TORCH={_OTHERS[choice.build]}",
         flush=True,
     )
 
@@ -350,7 +357,7 @@ def _explain(error: PipError, index: str) -> str:
     if "DO NOT MATCH THE HASHES" in error.said:
         return (
             f"{error}: a configured source serves another build of torch than the "
-            "official one: TORCH=own takes it, unchecked"
+            "official one: TORCH=own installs it without a check"
         )
     return (
         f"{error}: {where_looked(index)}: check the network, or name another index "

@@ -90,7 +90,7 @@ def test_damaged_and_foreign_records_are_refused(
         b'{"name": "somebody else\'s"}': "record schema None",
         good.replace(b'"schema": 1', b'"schema": 0'): "record schema 0",
         good.replace(b'"schema": 1', b'"schema": "\\u001b[2J"'): "record schema '",
-        good.replace(b'"samples": 1024', b'"samples": NaN'): "NaN is no number in JSON",
+        good.replace(b'"samples": 1024', b'"samples": NaN'): "NaN is not valid in JSON",
         good.replace(b'"samples": 1024', b'"samples": -Infinity'): "-Infinity is no",
         good.replace(
             b'"samples": 1024', b'"samples": 1e999'

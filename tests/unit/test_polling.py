@@ -90,6 +90,6 @@ def test_a_look_that_fails_loses_no_job(
     assert left == [["1", "2"], ["1"], ["1"], []]
     assert ended == ["job 2", "job 1"]
     assert warnings == [
-        "Slurm told nothing of 2 jobs: they are looked at again",
-        "Slurm told nothing of 1 jobs: they are looked at again",
+        "Slurm did not report on 2 jobs: they will be checked again",
+        "Slurm did not report on 1 jobs: they will be checked again",
     ]

@@ -235,7 +235,8 @@ def test_bad_input(
     monkeypatch.setenv("TORCH", "gpu")
     assert torch_build.main() == 2
     assert (
-        "TORCH: 'gpu' is no build of torch (known: auto, cpu" in capsys.readouterr().err
+        "TORCH: 'gpu' is not a build of torch (known: auto, cpu"
+        in capsys.readouterr().err
     )
 
 
@@ -304,7 +305,9 @@ def test_install_takes_the_cpu_build_of_the_fallback(
 ) -> None:
     status, said = install(bare, TORCH="cpu", TORCH_INDEX=fallback.address)
     assert status == 0, said
-    assert "torch: the CPU build (TORCH=cpu); another: make quickstart TORCH=" in said
+    assert (
+        "torch: the CPU build (TORCH=cpu); for another: make quickstart TORCH=" in said
+    )
     assert {"torch-2.13.0+cpu", "torchvision-0.28.0"} <= installed(bare)
     assert set(fallback.asked) == {"torch"}
 

@@ -1,7 +1,7 @@
-"""Files of the project that are no Python: workflow, definitions of images, profiles.
+"""Finds project files that are not Python: workflow, image definitions, profiles.
 
-They stand at the top of a checkout, where people look for them. Here are links to them,
-so that a wheel has them too, as data of this package.
+They are at the top of a checkout, where people look for them. This folder has links to
+them, so that a wheel contains them as package data.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-# What the jobs of a run read.
+# Files that the jobs of a run read.
 OF_JOBS = ("Snakefile", "workflow", "containers", "CITATION.cff")
 
 
 def find_asset(name: str) -> Path:
-    """The file or folder of that name, such as ``workflow/schemas``."""
+    """The path of a file or folder, such as ``workflow/schemas``."""
     return Path(str(files(__name__))).joinpath(name).resolve()
