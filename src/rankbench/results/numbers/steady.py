@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from scipy import special
 
@@ -110,7 +109,9 @@ def _autocorrelation(values: Values) -> float:
 
 def _ranks(values: Values) -> Values:
     """From 1; equal values share the mean of theirs."""
-    return np.asarray(pd.Series(values).rank())
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2)[places])
 
 
 def _block_medians(values: Values, size: int) -> Values:
