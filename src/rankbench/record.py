@@ -116,7 +116,10 @@ def _sync_directory(path: Path) -> None:
 
 
 # Plots that every experiment has, whatever was measured.
-PLOTS = ("scaling", "efficiency", "phases", "steps", "memory", "curves", "time")
+PLOTS = (
+    *("throughput", "scaling", "efficiency", "phases"),
+    *("steps", "memory", "curves", "time"),
+)
 
 
 @dataclass(frozen=True, slots=True)

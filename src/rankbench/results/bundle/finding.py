@@ -28,7 +28,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class Checked:
     """A section of a bundle: was it made anew, and does it say the same?
 
     Attributes:
@@ -55,7 +55,7 @@ class Verification:
     """
 
     files: list[Finding]
-    sections: list[Section] = field(default_factory=list)
+    sections: list[Checked] = field(default_factory=list)
     unlisted: list[str] = field(default_factory=list)
 
     @property

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankbench.record import Layout, Record
-from rankbench.results.bundle import unpack, write_bundle
-from rankbench.results.numbers.summary import read
-from rankbench.results.render.site.figures import make_figures
-from rankbench.results.render.site.overview import describe_results
-from rankbench.results.render.site.page import to_page
+from rankbench.results.bundle.write import write_bundle
+from rankbench.results.numbers.found import read
+from rankbench.results.read.archive import unpack
+from rankbench.results.render.document import make_document
+from rankbench.results.render.html.figures import make_figures
+from rankbench.results.render.html.overview import describe_results
+from rankbench.results.render.html.page import to_page
 
 BUNDLE, SITE = "results.tar.zst", "site"
 
@@ -77,7 +79,9 @@ def write_site(layout: Layout, bundle: Path, folder: Path) -> Published:
     Raises:
         ValueError: the plan, a record or its steps are damaged; the message names it.
     """
-    data = describe_results(layout, read(layout))
+    found = read(layout)
+    document = make_document(found)
+    data = describe_results(found, document)
     with tempfile.TemporaryDirectory(prefix=".site-", dir=folder.parent) as place:
         beside = Path(place) / folder.name
         for source in find_downloads(layout):
@@ -89,7 +93,7 @@ def write_site(layout: Layout, bundle: Path, folder: Path) -> Published:
             for log in find_shown_logs(layout, data["cells"])
         ]
         page = beside / "index.html"
-        page.write_text(to_page(data, make_figures()), encoding="utf-8")
+        page.write_text(to_page(data, make_figures(), document), encoding="utf-8")
         sizes = dict(_list_sizes(beside))
         shutil.rmtree(folder, ignore_errors=True)
         beside.rename(folder)
@@ -106,10 +110,10 @@ def write_site(layout: Layout, bundle: Path, folder: Path) -> Published:
 
 
 def find_downloads(layout: Layout) -> Iterator[Path]:
-    """The table, and the timelines that views of cells show."""
+    """The table, and the plots that the page shows."""
     paths = [layout.table(suffix) for suffix in DOCUMENTS]
     yield from (path for path in paths if path.exists())
-    yield from sorted((layout.root / "plots").glob("profile-*.svg"))
+    yield from sorted((layout.root / "plots").glob("*.svg"))
 
 
 def find_shown_logs(layout: Layout, cells: Iterable[Record]) -> Iterator[Path]:

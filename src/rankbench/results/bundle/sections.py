@@ -11,9 +11,10 @@ from rankbench.results.bundle.differences import (
     find_differences,
     read_header,
 )
-from rankbench.results.bundle.finding import Finding, Section
+from rankbench.results.bundle.finding import Checked, Finding
 from rankbench.results.bundle.listing import Listed
-from rankbench.results.versions import SECTIONS, Versions
+from rankbench.results.elements.section import Versions
+from rankbench.results.sections import list_versions
 
 # A picture is the drawing of a csv file of the same name: that one is compared.
 _PICTURES = (".svg", ".png")
@@ -43,7 +44,7 @@ class _Side:
 
 def check_sections(
     root: Path, anew: Path, listed: Mapping[str, Listed], published: Files, made: Files
-) -> Iterator[Section]:
+) -> Iterator[Checked]:
     """Compare the sections that a bundle lists with the same ones made anew.
 
     Args:
@@ -53,24 +54,28 @@ def check_sections(
         published: files of each of them in the bundle.
         made: files of each of them that were made anew.
     """
-    strange = [name for name in listed if not _is_ours(name, listed[name])]
+    ours_now = list_versions()
+    strange = [
+        name for name, one in listed.items() if not _is_ours(ours_now.get(name), one)
+    ]
     for name, versions in listed.items():
         bundle, ours = _Side(root, published[name]), _Side(anew, made[name])
         if not bundle.files and not ours.files:
             continue  # it has nothing to show
-        known = SECTIONS.get(name)
+        known = ours_now.get(name)
         if known is None:
             said = "not re-derived: this rankbench has no such section"
-            yield Section(name, rederived=False, notes=[said])
+            yield Checked(name, rederived=False, notes=[said])
+        elif not bundle.files and versions.numbers != known.numbers:
+            continue  # its method had no files of its own
         elif versions.numbers in (known.numbers, *known.still):
             yield _check_all(name, versions, known, bundle, ours, strange)
         else:
             yield _check_kept(name, versions, known, bundle, ours)
 
 
-def _is_ours(name: str, listed: Listed) -> bool:
+def _is_ours(known: Versions | None, listed: Listed) -> bool:
     """Whether this rankbench shows a section as the bundle does."""
-    known = SECTIONS.get(name)
     return (
         known is not None
         and listed.numbers in (known.numbers, *known.still)
@@ -85,7 +90,7 @@ def _check_all(
     bundle: _Side,
     ours: _Side,
     strange: list[str],
-) -> Section:
+) -> Checked:
     """A section whose method this rankbench has."""
     findings = [*_compare(bundle, ours, numbers=True)]
     notes = []
@@ -103,7 +108,7 @@ def _check_all(
             f"{page} not compared: it may show {', '.join(strange)}"
             for page in sorted(excused)
         ]
-    return Section(name, rederived=True, findings=findings, notes=notes)
+    return Checked(name, rederived=True, findings=findings, notes=notes)
 
 
 def _with_pictures(ours: _Side) -> _Side:
@@ -130,7 +135,7 @@ def _compare(bundle: _Side, ours: _Side, *, numbers: bool) -> Iterator[Finding]:
 
 def _check_kept(
     name: str, listed: Listed, known: Versions, bundle: _Side, ours: _Side
-) -> Section:
+) -> Checked:
     """A section of another method: only columns that mean the same are compared."""
     kept = known.kept.get(listed.numbers, ())
     files = sorted(bundle.names(numbers=True) & ours.names(numbers=True))
@@ -147,4 +152,4 @@ def _check_kept(
     else:
         note = f"not re-derived: {which}"
     notes = [note, "presentation not compared"]
-    return Section(name, bool(kept) and not others, findings, notes)
+    return Checked(name, bool(kept) and not others, findings, notes)

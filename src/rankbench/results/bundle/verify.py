@@ -20,13 +20,12 @@ from rankbench.results.bundle.manifest import (
     list_files,
 )
 from rankbench.results.bundle.sections import check_sections
-from rankbench.results.numbers import summary
+from rankbench.results.numbers.found import read
 from rankbench.results.read.archive import Damaged, find_foreign, unpack
 from rankbench.results.read.rows import READABLE_PLANS, WORDS
 from rankbench.results.read.schema import read_checked
-from rankbench.results.render import plots
-from rankbench.results.render import tables as table
-from rankbench.results.versions import SECTIONS
+from rankbench.results.render.files import write_results
+from rankbench.results.sections import list_versions
 
 
 def verify_bundle(path: Path) -> Verification:
@@ -93,7 +92,7 @@ def _rederive(root: Path, anew: Path, into: Verification) -> None:
     _make(Layout(anew), listed)
     published, rest = assign(set(list_files(root)[0]) - raw, listed)
     made, _ = assign(set(list_files(anew)[0]) - raw, listed)
-    into.unlisted += [name for name in SECTIONS if name not in listed]
+    into.unlisted += [name for name in list_versions() if name not in listed]
     into.sections += check_sections(root, anew, listed, published, made)
     for name in sorted(rest):
         said = "is no part of a bundle, or of nothing that was measured"
@@ -105,9 +104,7 @@ def _make(layout: Layout, listed: dict[str, Listed]) -> None:
     """Tables with the listed sections alone, and the data of all plots."""
     # A bundle that does not list the table has none of its words either.
     words = listed["table"].numbers if "table" in listed else WORDS
-    found = summary.read(layout, words=words)
-    table.build(layout, found, only=listed)
-    plots.write_data(layout, found)
+    write_results(read(layout, words=words), only=listed, draw=False)
 
 
 def _copy_raw(root: Path, anew: Path, plan: Record, cells: Sequence[str]) -> set[str]:

@@ -15,12 +15,11 @@ from rankbench.results.bundle.disguise import Disguise
 from rankbench.results.bundle.listing import write_listing
 from rankbench.results.bundle.manifest import MANIFEST, list_files, write_manifest
 from rankbench.results.bundle.names import collect_names
-from rankbench.results.numbers import summary
+from rankbench.results.numbers.found import read
 from rankbench.results.read.archive import SUFFIX, pack
 from rankbench.results.read.rows import READABLE_PLANS
 from rankbench.results.read.schema import read_checked
-from rankbench.results.render import plots
-from rankbench.results.render import tables as table
+from rankbench.results.render.files import write_results
 
 
 def write_bundle(layout: Layout, out: Path, *, anonymise: bool) -> None:
@@ -45,9 +44,7 @@ def write_bundle(layout: Layout, out: Path, *, anonymise: bool) -> None:
         root = Path(place) / "bundle"
         root.mkdir()
         _collect(layout, root, anonymise=anonymise)
-        found = summary.read(Layout(root))
-        table.build(Layout(root), found)
-        plots.build(Layout(root), found)
+        write_results(read(Layout(root)))
         write_listing(root)
         write_manifest(root)
         names, _ = list_files(root)

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rankbench.cell import Cell
-from rankbench.record import Layout
 from rankbench.results.numbers.measures import Measures, measure
 from rankbench.results.numbers.statistics import Estimate, median, ratio_of_medians
-from rankbench.results.read.rows import WORDS, Results, Row, load
+from rankbench.results.read.rows import Results, Row
 
 OF_LAUNCHES = ("throughput", "step_ms", "epoch_s", "total_s", "memory_mib", "accuracy")
 
@@ -66,28 +65,6 @@ class Summary:
         """The bases of speedup and efficiency; one if they are the same cell."""
         found = {b.id: b for b in (self.speedup_base, self.efficiency_base) if b}
         return list(found.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What was read of a result directory; tables and plots share it."""
-
-    results: Results
-    summaries: Sequence[Summary]
-
-
-def read(layout: Layout, *, words: int = WORDS) -> Found:
-    """Read plan and records, measure the launches, and compare the rows.
-
-    Args:
-        layout: the result directory.
-        words: version of the words of reasons.
-
-    Raises:
-        ValueError: the plan, a record or its steps are damaged; the message names it.
-    """
-    results = load(layout, words=words)
-    return Found(results, summarise(results))
 
 
 def summarise(results: Results) -> list[Summary]:
