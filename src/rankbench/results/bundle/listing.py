@@ -13,7 +13,7 @@ from rankbench.results.sections import list_versions
 LISTING = "sections.json"
 LISTING_VERSION = 1
 
-# Whatever a section is, it has no other files.
+# A section has no files with other suffixes.
 SUFFIXES = (".csv", ".md", ".tex", ".html", ".svg", ".png")
 
 # Sections of a bundle that lists none: rankbench 0.1 of 2026-11. All are version 1.
@@ -57,7 +57,7 @@ class Listed(NamedTuple):
 
 
 def write_listing(root: Path) -> None:
-    """List the sections of this rankbench, also those that have nothing to show."""
+    """List all sections of this rankbench, even those that have nothing to show."""
     sections = {
         name: {"numbers": one.numbers, "presentation": one.presentation}
         for name, one in list_versions().items()
@@ -66,7 +66,7 @@ def write_listing(root: Path) -> None:
 
 
 def read_listing(root: Path) -> dict[str, Listed]:
-    """Name of each section of a bundle, and its versions.
+    """Name and versions of each section of a bundle.
 
     Raises:
         ValueError: the list is damaged or of another version; the message names it.
@@ -103,7 +103,7 @@ def _read(path: Path, name: str, value: Any) -> Listed:
 def assign(
     files: Iterable[str], sections: Mapping[str, Any]
 ) -> tuple[dict[str, set[str]], set[str]]:
-    """Files of each of these sections; and files that belong to none of them."""
+    """The files of each of these sections, and the files that belong to none."""
     found: dict[str, set[str]] = {name: set() for name in sections}
     rest: set[str] = set()
     for file in files:

@@ -16,10 +16,10 @@ from rankbench.results.bundle.listing import Listed
 from rankbench.results.elements.section import Versions
 from rankbench.results.sections import list_versions
 
-# A picture is the drawing of a csv file of the same name: that one is compared.
+# Pictures are not compared, but the csv files that they were drawn from.
 _PICTURES = (".svg", ".png")
 
-# Pages that show other sections, too.
+# Pages that show several sections.
 _PAGES = ("table.md", "table.html")
 
 _MISSING = "is missing: it follows from the records"
@@ -30,7 +30,7 @@ Files = Mapping[str, Set[str]]
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """A section's files: in the bundle, or made anew."""
+    """The files of a section, in the bundle or made anew."""
 
     root: Path
     files: Set[str]
@@ -45,14 +45,14 @@ class _Side:
 def check_sections(
     root: Path, anew: Path, listed: Mapping[str, Listed], published: Files, made: Files
 ) -> Iterator[Checked]:
-    """Compare the sections that a bundle lists with the same ones made anew.
+    """Compare the sections that a bundle lists with the same sections made anew.
 
     Args:
         root: the bundle.
         anew: the folder with what was made anew.
         listed: versions of the sections, as the bundle lists them.
-        published: files of each of them in the bundle.
-        made: files of each of them that were made anew.
+        published: files of each section in the bundle.
+        made: files of each section made anew.
     """
     ours_now = list_versions()
     strange = [
@@ -101,7 +101,8 @@ def _check_all(
         )
     else:
         shown = [*_compare(bundle, _with_pictures(ours), numbers=False)]
-        # A page shows all sections: who cannot make one cannot tell what it should be.
+        # A page shows several sections. If one of them cannot be made here, the page
+        # cannot be compared.
         excused = {f.file for f in shown if strange and f.file in _PAGES}
         findings += [finding for finding in shown if finding.file not in excused]
         notes += [
@@ -122,7 +123,7 @@ def _with_pictures(ours: _Side) -> _Side:
 
 
 def _compare(bundle: _Side, ours: _Side, *, numbers: bool) -> Iterator[Finding]:
-    """Its CSV, or everything else."""
+    """Differences in the CSV files of a section, or in all its other files."""
     published, made = bundle.names(numbers=numbers), ours.names(numbers=numbers)
     for file in sorted(made - published):
         yield Finding(file, _MISSING)

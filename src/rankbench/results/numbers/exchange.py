@@ -38,8 +38,8 @@ class Sweep:
     """One operation of a cell, by size.
 
     Attributes:
-        times_weights: how often the bytes of all weights go this way in a step; None
-            if it is other bytes.
+        times_weights: how many times per step the operation moves a volume equal to the
+            weights of the model; None if the volume is something else.
     """
 
     summary: Summary
@@ -57,7 +57,7 @@ class Sweep:
         return max(self.points, key=lambda point: point.bus_gb_s.value)
 
     def seconds_for(self, size: float) -> float:
-        """Time of a call, between sizes and beyond them by straight lines."""
+        """Time of a call of any size, by linear interpolation and extrapolation."""
         sizes = [point.size for point in self.points]
         seconds = [point.us.value / 1e6 for point in self.points]
         if size > sizes[-1]:
@@ -66,7 +66,7 @@ class Sweep:
 
 
 def find_sweeps(summaries: Sequence[Summary]) -> list[Sweep]:
-    """The sweeps of the rows that are ok, one for each operation."""
+    """One sweep for each operation of each row that is ok."""
     return [sweep for summary in summaries for sweep in _find(summary)]
 
 

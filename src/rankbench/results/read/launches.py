@@ -1,4 +1,4 @@
-"""One launch as it lies on disk: its record, and its steps on demand."""
+"""Read one launch from disk: its record, and its steps on demand."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from rankbench.record import READABLE_RECORDS, Record, first_line, numbered
 from rankbench.results.read.schema import read_checked
 
-# What a launch has that is measured, beside what the schema wants of every record.
+# Keys of the record of a measured launch, beside those that the schema requires.
 _MEASURED = ("wanted", "cell_hash")
 _IF_OK = "ranks"
 
-# Whatever is beyond these, no rank has written.
+# A rank never writes values beyond these.
 _LONGEST_STEP = 1e9  # seconds
 _LARGEST_LOSS = 1e40  # of float32
 
@@ -31,7 +31,7 @@ _LENGTHS_AT = 26  # bytes of a zip's local header before the lengths of name and
 
 
 class Steps(NamedTuple):
-    """What steps.npz holds of a launch.
+    """The contents of steps.npz.
 
     Attributes:
         warmup: seconds, [ranks, steps, phases].
@@ -60,7 +60,7 @@ class Launch:
         return int(self.directory.name)
 
     def read_steps(self) -> Steps:
-        """What its ranks timed, and the losses.
+        """Read the times of all ranks, and the losses.
 
         Raises:
             ValueError: steps.npz is damaged or does not match the record.
@@ -78,8 +78,8 @@ class Launch:
                 name: self._read(members, name, shape) for name, shape in shapes.items()
             }
         except Exception as error:
-            # Damage shows anywhere: in the zip's directory, in an array's header, which
-            # numpy reads as Python, in a checksum. Each has its own exceptions.
+            # Damage may be in the directory of the zip, in the header of an array, or
+            # in a checksum. Each raises exceptions of its own.
             reason = first_line(str(error)) or type(error).__name__
             raise ValueError(f"{self._steps} is damaged: {reason}") from error
         return Steps(found["warmup"], found["seconds"], _mean_of_known(found["loss"]))
@@ -104,9 +104,9 @@ class Launch:
 
 
 def _mean_of_known(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of the ranks that know a loss, as on a pipeline the last stage alone does.
+    """Mean loss over the ranks that know it; in a pipeline the last stage alone does.
 
-    NaN where one of those has none: training that has diverged.
+    NaN if one of these ranks has no number: training has diverged.
     """
     known = [losses for losses in ranks if not np.isnan(losses).all()]
     mean = np.mean(known, axis=0) if known else np.full(ranks.shape[1], np.nan)
@@ -114,7 +114,7 @@ def _mean_of_known(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 class _Members:
-    """The files in a steps.npz, which is read at once: a thousand take a few seconds.
+    """The members of a steps.npz, read in one go for speed.
 
     Raises:
         ValueError, zipfile.BadZipFile, LookupError: it is damaged.
@@ -167,7 +167,7 @@ def _read_array(
 
 @functools.lru_cache(maxsize=1000)
 def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, order and type of an array by the head of its file: few differ.
+    """Shape, order and type of an array from the header of its file; few differ.
 
     Raises:
         ValueError: it is damaged.
@@ -178,11 +178,11 @@ def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def read_launches(attempt: Path, *, measured: bool = True) -> list[Launch]:
-    """The launches below a folder that ended, by number.
+    """The launches in a folder that have ended, by number.
 
     Args:
         attempt: the folder.
-        measured: whether they are those of a cell, and not of its gate or profile.
+        measured: whether they belong to a cell, and not to its gate or profile.
 
     Raises:
         ValueError: a record is damaged or of another schema version.
@@ -199,9 +199,9 @@ def read_launches(attempt: Path, *, measured: bool = True) -> list[Launch]:
 
 
 def _share(new: Any, old: Any) -> None:
-    """Replace equal parts by those of another record: launches differ in few of them.
+    """Share equal parts with another record, which halves the memory of ten thousand.
 
-    It halves the memory of ten thousand records.
+    Launches of one cell differ in few parts.
     """
     both = new.items() if isinstance(new, dict) else enumerate(new)
     for key, value in both:

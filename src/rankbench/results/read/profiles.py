@@ -18,7 +18,7 @@ Number = float | None
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator by its own time; all numbers are of one step."""
+    """An operator with its own time, per step."""
 
     name: str
     calls: float
@@ -29,7 +29,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class RankProfile:
-    """What the profiler saw of one rank.
+    """The profile of one rank.
 
     Attributes:
         trace: its file, relative to the result directory.

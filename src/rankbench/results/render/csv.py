@@ -6,12 +6,12 @@ import pandas as pd
 
 from rankbench.results.elements.text import figures
 
-# How a field begins that a spreadsheet computes.
+# A spreadsheet computes fields that begin with these.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def to_csv(table: pd.DataFrame) -> str:
-    """A table as text that is the same on every machine, and that no program runs.
+    """A table as text that is the same on every machine and safe for spreadsheets.
 
     Numbers have 4 significant digits.
     """
@@ -24,12 +24,12 @@ def to_csv(table: pd.DataFrame) -> str:
 
 
 def _defuse_all(column: pd.Series) -> pd.Series:
-    """Most texts occur often: each is looked at once."""
+    """Look at each text once: most of them occur often."""
     return column.map({value: _defuse(value) for value in column.unique()})
 
 
 def _defuse(value: object) -> object:
-    """Text instead of a formula."""
+    """Make text of a formula."""
     if isinstance(value, str) and value.startswith(_FORMULA):
         return f"'{value}"
     return value

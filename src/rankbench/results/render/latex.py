@@ -1,4 +1,4 @@
-r"""Tables as fragments of LaTeX, for ``\input``."""
+r"""Documents as fragments of LaTeX, for ``\input``."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _table(document: Document, grid: Grid) -> str:
 
 
 def _list(notes: Sequence[Note], name: Callable[[str], str]) -> Iterator[str]:
-    """LaTeX refuses a list without an item."""
+    """A description list; LaTeX refuses one without items."""
     if notes:
         items = [
             rf"\item[{_escape(name(note.term))}] {_escape(name(note.text))}"

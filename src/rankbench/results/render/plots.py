@@ -1,4 +1,4 @@
-"""Drawings as files: the same bytes from the same plan and records."""
+"""Write drawings as files. The same plan and records give the same bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rankbench.results.render.csv import to_csv
 _WIDTH = 8.0  # inches
 _DPI = 150
 
-# What would differ from machine to machine: fonts, and the ids of SVG elements.
+# Fonts and the ids of SVG elements would differ from machine to machine.
 _RC: dict[str, Any] = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],

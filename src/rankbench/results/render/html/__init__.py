@@ -1,1 +1,1 @@
-"""The site: a page that shows plan and records, with what can be downloaded beside."""
+"""HTML: table.html, and the site with its page and downloads."""

@@ -1,4 +1,4 @@
-"""What the page shows of each cell: its row, and the view of it alone."""
+"""The data of each cell for the page: its row, and its own view."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def describe_cell(
     common: Record,
     facts: Pool,
 ) -> dict[str, Any]:
-    """A cell with its attempts; what is blank or common to all is left out.
+    """A cell with its attempts; values that are blank or common to all are left out.
 
     Args:
         plan: as `plan.json` has it.
         profile: of this cell.
-        common: fields of the definition that stand elsewhere.
-        facts: where values that cells share are kept.
+        common: fields of the definition that all cells share.
+        facts: a pool of values that cells share.
 
     Raises:
         ValueError: a record is damaged; the message names it.
@@ -88,7 +88,7 @@ def mean_phases(summary: Summary) -> dict[str, float | None]:
 
 
 def _find_log(layout: Layout, cell_id: str) -> str | None:
-    """What the runs of a cell said, if anything; relative to the result directory."""
+    """The log of a cell, if it has any lines; relative to the result directory."""
     path = layout.log(cell_id)
     if path.exists() and path.stat().st_size:
         return path.relative_to(layout.root).as_posix()
@@ -113,7 +113,7 @@ def _describe_profile(profile: Profile) -> dict[str, Any]:
 
 
 def _rerun(cell_id: str, plan: Mapping[str, Any]) -> str:
-    """By the profile of the project that has the plan's scheduler."""
+    """The command that reruns a cell, with the profile of the plan's scheduler."""
     experiment = plan["experiment"]
     scheduler = (plan.get("site") or {}).get("scheduler", "none")
     return rerun_command(

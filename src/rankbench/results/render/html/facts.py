@@ -1,4 +1,4 @@
-"""Values for the page: what many records share stands in it once; numbers are short."""
+"""Values for the page: shared values occur once, and numbers are short."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rankbench.results.numbers.statistics import Estimate
 
 
 class Pool:
-    """Distinct values, each with its place.
+    """Distinct values and their places.
 
     Attributes:
         values: in order of their first appearance.
@@ -21,7 +21,7 @@ class Pool:
         self._places: dict[str, int] = {}
 
     def add(self, value: Any) -> int:
-        """The place of a value: where it stands already, or a new one."""
+        """The place of a value, which is added if it is new."""
         key = json.dumps(value, sort_keys=True)
         if key not in self._places:
             self._places[key] = len(self.values)
@@ -30,7 +30,7 @@ class Pool:
 
 
 def number(value: Any) -> float | None:
-    """4 significant digits; None for what is no finite number, as JSON has none."""
+    """The value with 4 significant digits; None if it is not a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     return float(f"{value:.4g}") if math.isfinite(value) else None
@@ -43,5 +43,5 @@ def value_and_ends(estimate: Estimate) -> list[float | None]:
 
 
 def without_blanks(**members: Any) -> dict[str, Any]:
-    """Members that say something: a page of 1,000 cells has many that do not."""
+    """Members without blank ones, of which a page of 1,000 cells has many."""
     return {k: v for k, v in members.items() if v not in (None, "", [], {})}

@@ -1,6 +1,6 @@
-"""Interactive figures: what they look like. figures.js fills them with the cells shown.
+"""The look of the interactive figures. figures.js fills them with cells.
 
-Bokeh describes a figure here and draws it in the browser; both come in its wheel.
+Bokeh describes a figure here and draws it in the browser. Both parts are in its wheel.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bokeh.plotting import figure
 
 _INK, _FAINT, _LINE = "#1c2430", "#5d6878", "#e3e7ed"
 
-# The tools that both have; hover and tap are a figure's own.
+# Tools of both figures; each has hover and tap of its own.
 _TOOLS = "pan,box_zoom,reset,save"
 
 SCALING_COLUMNS = (

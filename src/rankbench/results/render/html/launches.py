@@ -1,4 +1,4 @@
-"""What the page shows of each attempt of a cell and of its launches."""
+"""The data of each attempt and launch of a cell for the page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rankbench.results.numbers.summary import Summary
 from rankbench.results.read.launches import Launch, read_launches
 from rankbench.results.render.html.facts import Pool, number, without_blanks
 
-# It says something of a launch, nothing of a host.
+# Keys of a host that describe the launch, and not the host.
 _PASSING = ("load_1min",)
 
 
@@ -51,7 +51,7 @@ def describe_attempts(
 
 
 def find_logs(launch: Path) -> list[Path]:
-    """Logs of a launch that say anything."""
+    """Logs of a launch that are not empty."""
     return sorted(path for path in launch.glob("*.log") if path.stat().st_size)
 
 
@@ -101,7 +101,7 @@ def _describe_outcome(record: Record, facts: Pool) -> dict[str, Any]:
 
 
 def _describe_numbers(record: Record, measures: Measures | None) -> dict[str, Any]:
-    """As the table has them, where this launch stands behind it."""
+    """The numbers of a launch, as in the table if it counts there."""
     if measures is not None:
         return {
             "throughput": number(measures.throughput),

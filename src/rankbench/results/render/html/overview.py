@@ -1,4 +1,4 @@
-"""Everything that the page shows, as one value that is written into it as JSON."""
+"""All data of the page as one value, which is written into it as JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def describe_results(found: Found, document: Document) -> dict[str, Any]:
-    """Plan and records as the page shows them.
+    """The data of the page, from plan and records.
 
     Args:
         found: what was read of a result directory.
@@ -67,7 +67,7 @@ def describe_results(found: Found, document: Document) -> dict[str, Any]:
 
 
 def _find_period(cells: Iterable[Mapping[str, Any]]) -> list[str]:
-    """When the first and the last launch began; [] without any."""
+    """Start of the first and of the last launch; [] without launches."""
     times = sorted(
         launch["started"]
         for cell in cells
@@ -94,7 +94,7 @@ def _cite(experiment: str, period: Sequence[str]) -> str:
 
 
 def _describe_panel(panel: Panel) -> dict[str, Any]:
-    """Cells that may be compared, by their series; lines join some of those."""
+    """The cells of a panel by series, and the cells that lines join."""
     return {
         "title": panel.title,
         "bases": [[base.id, number(base.throughput.value)] for base in panel.bases],

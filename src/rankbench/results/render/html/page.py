@@ -1,9 +1,9 @@
-"""The page as one file: style, scripts, libraries and data are all in it.
+"""Write the page as one file with style, scripts, libraries and data.
 
-Nothing that a record says is ever part of the markup: data and libraries stand in
-blocks of base64, compressed by gzip, and our script writes data as text. The policy in
-the page's head allows this script by its hash, the libraries that it starts, and no
-request to anywhere.
+Records never become markup: data and libraries are in blocks of base64, compressed by
+gzip, our script writes data as text, and templates escape everything. The policy in the
+head of the page allows this script by its hash and the libraries that it starts. It
+allows no requests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rankbench.results.render.html.templates import (
 if TYPE_CHECKING:
     from rankbench.results.render.document import Document
 
-# In this order: each uses what stands before it.
+# In this order: each script uses those before it.
 _SCRIPTS = ("dom.js", "state.js", "table.js", "figures.js", "cell.js", "main.js")
 
 
@@ -67,12 +67,12 @@ def to_page(data: dict[str, Any], figures: dict[str, Any], document: Document) -
 
 
 def read_datatables() -> str:
-    """DataTables, as the module that itables ships for use without network."""
+    """The module of DataTables that itables ships for offline use."""
     return Path(itables.options.dt_bundle).read_text(encoding="utf-8")
 
 
 def read_bokeh() -> str:
-    """BokehJS without its widgets, of the version that describes the figures."""
+    """BokehJS without widgets, in the version of the Python package."""
     source: str = Resources(mode="inline", components=["bokeh"]).js_raw[0]
     return source
 
