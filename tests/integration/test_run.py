@@ -150,7 +150,7 @@ def test_a_dry_run_writes_nothing(project) -> None:
     done = project.snakemake(flags=("-n",))
     assert done.returncode == 0, done.stdout
     assert "dp needs 2 CUDA devices" in done.stdout
-    assert "4 launches and 2 that check or profile, 8 processes" in done.stdout
+    assert "4 launches and 2 for gates or profiles, 8 processes" in done.stdout
     after = sorted(
         p
         for p in project.root.rglob("*")

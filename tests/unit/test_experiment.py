@@ -173,11 +173,13 @@ SWEPT = "strategy: [single, ddp]\ntopology: [1x1, 1x2]\n"
         pytest.param("name: [", "is not YAML: ", id="not YAML"),
         pytest.param(
             "- name: x",
-            "expected keys with values at the top, got list",
+            "expected keys with values at the top level, got list",
             id="list at the top",
         ),
         pytest.param(
-            BASE + "name: y", "is not YAML: key 'name' stands twice", id="duplicate key"
+            BASE + "name: y",
+            "is not YAML: key 'name' appears twice",
+            id="duplicate key",
         ),
         pytest.param(
             BASE + "epochs: 1\nsteps: 10",
@@ -435,7 +437,7 @@ def test_the_experiments_of_the_project_are_good() -> None:
         (
             "name: x\nstrategy: [single, {ddp: {bucket_mb: 1}}]\n"
             "exclude: ['strategy=single backend=gloo']\n",
-            "no cell has all of 'strategy=single backend=gloo'",
+            "no cell matches 'strategy=single backend=gloo'",
         ),
         (BASE + "device: [auto, cpu]\n", "are the same cell here"),
         ("name: |\n  x\nstrategy: ddp\n", "name: expected text like"),

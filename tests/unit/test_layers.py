@@ -115,7 +115,7 @@ PUBLISHED = "{published: {label: a, throughput: 1}}"
         ),
         pytest.param(
             with_block("{topology: [1x1, 1x2], published: {label: a}}"),
-            "block 2: published: belongs to one cell, this block has 2: "
+            "block 2: published: needs a block with one cell, this block has 2: "
             "ddp.gloo.1x1.convnet.digits, ddp.gloo.1x2.convnet.digits",
             id="published numbers of a sweep",
         ),
@@ -138,13 +138,13 @@ PUBLISHED = "{published: {label: a, throughput: 1}}"
         ),
         pytest.param(
             with_block("{published: [{label: a}, {label: a}]}") + "source: {title: t}",
-            "published: label 'a' stands twice",
+            "published: label 'a' appears twice",
             id="label twice",
         ),
         pytest.param(
             with_block("{topology: 1x2, published: {label: a}}")
             + "source: {title: t}\nexclude: topology=1x2",
-            "exclude: ddp.gloo.1x2.convnet.digits has published numbers",
+            "exclude: ddp.gloo.1x2.convnet.digits has published rows: keep it",
             id="published row excluded",
         ),
         pytest.param(
@@ -198,7 +198,9 @@ def test_unknown_override(tmp_path: Path, text: str, complaint: str) -> None:
 
 def test_an_override_that_makes_a_published_cell_many(tmp_path: Path) -> None:
     text = STUDY + "  wide: {topology: [1x1, 1x2]}\n"
-    with pytest.raises(ValueError, match="block 1: published: belongs to one cell"):
+    with pytest.raises(
+        ValueError, match="block 1: published: needs a block with one cell"
+    ):
         read(tmp_path, text, "wide")
 
 

@@ -63,7 +63,7 @@ def test_launches_take_turns_on_one_machine_only(tmp_path: Path) -> None:
     text = f"{TEXT}\ninterleave: true\n"
     plan = read_plan_of(tmp_path, text)
     assert plan.experiment["interleave"] is True
-    with pytest.raises(ValueError, match="interleave wants all cells on one machine"):
+    with pytest.raises(ValueError, match="interleave needs all cells on one machine"):
         read_plan_of(tmp_path, text, make_site(scheduler="slurm"))
 
 
@@ -127,7 +127,7 @@ def test_select(plan: Plan) -> None:
         ("strategy", "only: 'strategy' is not key=value"),
         ("strtegy=ddp", "only: unknown key 'strtegy'; did you mean 'strategy'"),
         ("strategy=dpp", "only: no cell has strategy=dpp"),
-        ("strategy=single bucket_mb=1", "only: no cell has all of"),
+        ("strategy=single bucket_mb=1", "only: no cell matches"),
     ],
 )
 def test_select_refuses(plan: Plan, only: str, complaint: str) -> None:

@@ -61,7 +61,8 @@ def test_history_gives_an_estimate(tmp_path: Path) -> None:
     plan = read_plan_of(tmp_path, TEXT)
     lines = lines_of(plan, {ONE: 6, TWO: 6}, {TWO: 30.0})
     # 2 devices x 6 launches x 30 s; of the other cell nothing is known.
-    assert lines[2] == "by the records of 1 of them: 0.1 device-hours"
+    expected = "estimate for 1 of them, from earlier records: 0.1 device-hours"
+    assert lines[2] == expected
 
 
 def test_nothing_to_do(tmp_path: Path) -> None:
@@ -110,7 +111,7 @@ def test_launches_that_are_not_measured_are_counted_apart(tmp_path: Path) -> Non
     pending = {cell.id: 3 for cell in cells}
     beside = {cells[0].id: 0, cells[1].id: 1}
     lines = Preview(cells, pending, {}, 60, beside).lines()
-    assert lines[1].startswith("6 launches and 1 that check or profile, 11 processes")
+    assert lines[1].startswith("6 launches and 1 for gates or profiles, 11 processes")
 
 
 def test_images_come_first(tmp_path: Path) -> None:

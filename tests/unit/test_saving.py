@@ -82,10 +82,10 @@ def test_a_file_that_could_run_code_is_refused(tmp_path: Path) -> None:
             return (Path.touch, (tmp_path / "ran",))
 
     (tmp_path / "model.pt").write_bytes(pickle.dumps({"a": Evil()}))
-    with pytest.raises(ValueError, match=r"model\.pt is no saved model"):
+    with pytest.raises(ValueError, match=r"model\.pt is not a saved model"):
         load_model(tmp_path / "model.pt")
     torch.save({"a": Evil()}, tmp_path / "model.pt")
-    with pytest.raises(ValueError, match=r"model\.pt is no saved model"):
+    with pytest.raises(ValueError, match=r"model\.pt is not a saved model"):
         load_model(tmp_path / "model.pt")
     assert not (tmp_path / "ran").exists()
 
@@ -93,7 +93,7 @@ def test_a_file_that_could_run_code_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("value", [[1, 2], {"a": 1}])
 def test_other_files_are_refused(value: object, tmp_path: Path) -> None:
     torch.save(value, tmp_path / "other.pt")
-    with pytest.raises(ValueError, match="not names with tensors"):
+    with pytest.raises(ValueError, match="must map names to tensors"):
         load_model(tmp_path / "other.pt")
 
 

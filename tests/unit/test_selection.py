@@ -45,7 +45,7 @@ def test_accepts(text: str, kept: list[bool]) -> None:
         ("=ddp", "'=ddp' is not key=value"),
         ("strategy=ddp,", "'strategy=ddp,' is not key=value"),
         ("strategy = ddp", "'strategy' is not key=value"),
-        ("seed=1 seed=2", "'seed' stands twice"),
+        ("seed=1 seed=2", "'seed' appears twice"),
     ],
 )
 def test_parse_refuses(text: str, complaint: str) -> None:

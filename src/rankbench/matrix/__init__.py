@@ -1,1 +1,1 @@
-"""Experiment -> plan: which cells there are, and which cannot run here, and why."""
+"""Turns an experiment into a plan: its cells, and reasons for those that cannot run."""

@@ -1,8 +1,8 @@
-"""What strategies, models, data sets and launchers there are, read from their files.
+"""The catalog of strategies, models, data sets, launchers and images.
 
-A variant is a file; what it needs stands in it as plain literals. They are read from
-the source, because importing them would import torch, which the planning side neither
-has time for nor always has.
+Each variant is one file, which declares its needs as literals. The literals are read
+from the source: importing the file would import torch, which takes seconds and may not
+be installed where planning runs.
 """
 
 from __future__ import annotations
@@ -21,46 +21,69 @@ PACKAGE = Path(__file__).resolve().parents[1]
 CONTAINERS = find_asset("containers")
 _OURS = "rankbench."
 
-# What a strategy has unless its `needs` says otherwise.
+# Keys of a strategy's `needs`, with their defaults.
 STRATEGY_DEFAULTS: dict[str, Any] = {
-    "ranks": "device",  # processes: one | device (one per device) | node (one per host)
-    "replicas": "rank",  # model replicas: one | rank | device
-    # Ranks that share one replica: a number, all, or the option that says it (0: all).
+    # Number of processes: one, one per device, or one per host (node).
+    "ranks": "device",
+    # Number of model replicas: one, one per rank, or one per device.
+    "replicas": "rank",
+    # Number of ranks that share a replica: a number, "all", or the name of the option
+    # that gives it (0: all).
     "replica_ranks": 1,
-    "group_ranks": None,  # the option that must divide the ranks (0: all of them)
-    "divides": None,  # the fact of a model that the ranks of a replica must divide
-    "runtime": "process_group",  # joins its processes: a file of rank/runtimes
-    "backends": [],  # empty: its processes do not communicate
-    "own_backend": "none",  # what a cell's backend is where there is no choice
-    "launchers": [],  # the only ones that can start it; the first one is its `auto`
-    "packages": [],  # what must be installed beside torch
+    # Name of an option whose value must divide the number of ranks (0: all ranks).
+    "group_ranks": None,
+    # Key in a model's NEEDS (heads); the ranks of a replica must divide its value.
+    "divides": None,
+    # File in rank/runtimes that joins the processes.
+    "runtime": "process_group",
+    # Backends that work; empty if the processes do not communicate.
+    "backends": [],
+    # Backend of every cell if `backends` is empty.
+    "own_backend": "none",
+    # Launchers that work, the first one for `launcher: auto`; empty for all launchers
+    # that support the runtime and the backend.
+    "launchers": [],
+    # Packages that must be installed in addition to torch.
+    "packages": [],
+    # Precisions that work.
     "precisions": ["fp32", "tf32", "bf16"],
-    "compiles": True,  # torch.compile of the whole model does what one expects
+    # Whether torch.compile of the whole model makes sense.
+    "compiles": True,
+    # Kinds of devices that work.
     "device": ["cpu", "cuda"],
+    # Least number of devices; largest number of GPUs and of hosts, None for no limit.
     "min_devices": 1,
     "max_cuda_devices": None,
     "max_nodes": None,
-    "multiple_of": None,  # the option that must divide the samples of a rank
-    # By the value of the option `schedule`: what it needs of `microbatches` (at least
-    # one_per_rank | equal_rounds of them), and since which torch it runs, by backend.
+    # Name of an option whose value must divide the number of samples of a rank.
+    "multiple_of": None,
+    # Value of the option `schedule` -> its needs. "microbatches": one_per_rank (at
+    # least one for each rank) or equal_rounds (the same number in each round);
+    # "torch": backend -> first version of torch in which the schedule works.
     "schedules": {},
-    # A forward sees a part of its replica's batch: always, or where this option is > 1.
+    # Whether a forward sees only a part of its replica's batch: True, False, or the
+    # name of an option that splits the batch if its value is above 1.
     "splits_batch": False,
-    "logical_on_cpu": False,  # its devices on a CPU are a fiction: the row is marked
+    # On a CPU the devices of a rank are logical; the row is marked `functional`.
+    "logical_on_cpu": False,
 }
 
-# What a model has unless its `NEEDS` says otherwise.
+# Keys of a model's NEEDS, with their defaults.
 MODEL_DEFAULTS: dict[str, Any] = {
-    "batch_statistics": False,  # it normalises over the batch that a forward sees
-    "heads": 0,  # of attention, each of which is whole; 0: it has none
+    # Whether the model normalises over the batch of a forward.
+    "batch_statistics": False,
+    # Number of attention heads, which cannot be split; 0 if it has none.
+    "heads": 0,
 }
 
-# What a launcher has unless its `NEEDS` says otherwise.
+# Keys of a launcher's NEEDS, with their defaults.
 LAUNCHER_DEFAULTS: dict[str, Any] = {
-    # What its command is run for: each host, each rank, or each task of a job array.
+    # The command runs once for each host, rank, or task of a job array.
     "per": "host",
-    "scheduler": None,  # what it is a part of
-    "program": None,  # what must be installed beside torch
+    # Scheduler that the launcher belongs to.
+    "scheduler": None,
+    # Program that must be installed in addition to torch.
+    "program": None,
     "runtimes": ["process_group", "rpc"],
     "backends": ["none", "gloo", "nccl", "tensorpipe"],
     "init_methods": ["env"],
@@ -69,7 +92,7 @@ LAUNCHER_DEFAULTS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class StrategyFacts:
-    """What the plan must know of a strategy; see rank/strategies/base.py."""
+    """The declarations of a strategy; rank/strategies/base.py explains them."""
 
     name: str
     needs: dict[str, Any]
@@ -81,7 +104,7 @@ class StrategyFacts:
 
 @dataclass(frozen=True)
 class Catalog:
-    """Every variant by name."""
+    """All variants: name -> declarations."""
 
     strategies: dict[str, StrategyFacts]
     models: dict[str, dict[str, Any]]
@@ -92,7 +115,11 @@ class Catalog:
 
 @cache
 def load_catalog(package: Path = PACKAGE, containers: Path = CONTAINERS) -> Catalog:
-    """Read the folders of the package, and the images."""
+    """Read the variants from the folders of the package, and the images.
+
+    Raises:
+        ValueError: a declaration of a strategy is missing or wrong.
+    """
     strategies = {
         path.stem: _read_strategy(path)
         for path in _variants(package / "rank" / "strategies")
@@ -114,11 +141,11 @@ def load_catalog(package: Path = PACKAGE, containers: Path = CONTAINERS) -> Cata
 
 
 def literals(path: Path) -> dict[str, Any]:
-    """Literal constants of a Python file: its own and those of its classes.
+    """The literal constants of a Python file and of its classes: name -> value.
 
-    They may hold constants that stand before them. A class has those of the class that
-    it derives from, and may unpack them (``{**Ddp.options, "more": ...}``), where that
-    one stands in the same folder.
+    A literal may contain constants that are defined above it. A class inherits the
+    constants of its base class, and may unpack them (``{**Ddp.options, "more": ...}``),
+    if the base class is in the same folder.
     """
     tree = ast.parse(path.read_text(), filename=str(path))
     beside = _imports_from_folder(tree, path.parent)
@@ -141,12 +168,12 @@ def literals(path: Path) -> dict[str, Any]:
                     try:
                         found[target.id] = _evaluate(value, beside, found)
                     except ValueError:
-                        continue  # computed at run time: of no interest to the plan
+                        continue  # computed at run time: planning does not need it
     return found
 
 
 def _imports_from_folder(tree: ast.Module, folder: Path) -> dict[str, Path]:
-    """Imported name -> the file of this folder that it comes from."""
+    """Imported name -> file in this folder that defines it."""
     return {
         alias.asname or alias.name: file
         for node in tree.body
@@ -157,10 +184,10 @@ def _imports_from_folder(tree: ast.Module, folder: Path) -> dict[str, Path]:
 
 
 def _evaluate(node: ast.expr, beside: dict[str, Path], known: dict[str, Any]) -> Any:
-    """A literal that may hold constants of its file, and of classes beside it.
+    """The value of a literal, with constants of this file and of imported classes.
 
     Raises:
-        ValueError: it is more than that.
+        ValueError: the expression is not a literal.
     """
     if isinstance(node, ast.Dict):
         found: dict[Any, Any] = {}
@@ -188,7 +215,7 @@ def _evaluate(node: ast.expr, beside: dict[str, Path], known: dict[str, Any]) ->
 
 
 def _variants(folder: Path) -> list[Path]:
-    """Files that hold a variant: those that define one by what they declare."""
+    """The files in a folder that define a variant, sorted."""
     helpers = {"base", "prepare", "common"}
     return sorted(
         path
@@ -201,7 +228,7 @@ def _read_strategy(path: Path) -> StrategyFacts:
     facts = literals(path)
     for name in ("needs", "phases"):
         if name not in facts:
-            raise ValueError(f"{path}: its class has no literal {name!r}")
+            raise ValueError(f"{path}: the class has no literal {name!r}")
     unknown = facts["needs"].keys() - STRATEGY_DEFAULTS.keys()
     if unknown:
         raise ValueError(f"{path}: unknown needs {sorted(unknown)}")

@@ -1,4 +1,4 @@
-"""An experiment file -> its cells: checked, with every default filled in."""
+"""Reads an experiment file: checks it, fills in defaults, and expands its cells."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from rankbench.matrix.schema import (
 )
 from rankbench.matrix.selection import Filter, select, spell_value
 
-# Facts of the whole experiment: the same for each cell, so that they need not stand in
-# its id. Those that change what is measured are part of its hash all the same.
+# Keys that have one value for the whole experiment. They are not part of a cell's id,
+# but they are part of its hash, because they change the measurement.
 PROTOCOL = ("epochs", "steps", "warmup", "evaluate")
 
-# The first part of an id; the rest of it names options that differ from the defaults.
+# The keys that every id starts with. Options that differ from the defaults follow.
 _ID = ("strategy", "backend", "topology", "model", "data")
 
 DEFAULT_EPOCHS = 1
@@ -40,12 +40,13 @@ class Experiment:
     """A checked experiment.
 
     Attributes:
-        name: names the result directory; ends with the override, if there is one.
-        source: the file, and its SHA-256.
-        values: every key of the schema, with its default where the file is silent.
+        name: name of the result directory; ends with the override, if there is one.
+        source: the experiment file.
+        sha256: hash of the file.
+        values: every key of the schema, with defaults for keys that the file omits.
         cells: id -> cell, in the order of the blocks and of their products.
-        override: the one that was applied, or None.
-        study: `source` of the file and its published rows, or None.
+        override: the override that was applied, or None.
+        study: the key `source` of the file and its published rows, or None.
     """
 
     name: str
@@ -70,12 +71,12 @@ def load_experiment(
     Args:
         path: the YAML file.
         catalog: the variants that exist.
-        cuda: what `device: auto` means here.
-        slurm: whether `launcher: auto` may mean srun here.
+        cuda: whether `device: auto` means cuda on this site.
+        slurm: whether `launcher: auto` may mean srun on this site.
         override: the name of one of the file's overrides, or None.
 
     Raises:
-        ValueError: everything that is wrong with the file, a line each.
+        ValueError: the file has mistakes; the message has a line for each.
     """
     schema = experiment_schema(catalog)
     values, blocks = read_layers(path, schema, override)
@@ -105,7 +106,7 @@ def load_experiment(
 
 
 def experiment_schema(catalog: Catalog) -> Schema:
-    """The schema of an experiment, with the names that the folders hold."""
+    """The schema of an experiment, with the names of all variants in the catalog."""
     schema = load_schema("experiment")
     properties = schema["properties"]
     properties["model"]["items"]["enum"] = list(catalog.models)
@@ -133,7 +134,7 @@ def _read_protocol(values: Mapping[str, Any]) -> dict[str, Any]:
 def _expand_strategies(
     entries: list[Any], catalog: Catalog
 ) -> list[tuple[StrategyFacts, dict[str, Any]]]:
-    """Strategy entries as (facts, resolved options), options multiplied out."""
+    """Each strategy with each combination of its options: (facts, options)."""
     expanded = []
     for entry in entries:
         if isinstance(entry, Mapping) and len(entry) == 1:
@@ -202,7 +203,8 @@ def _expand(
             chosen["backend"] = facts.needs["own_backend"]
         launcher = choose_launcher(facts, chosen["backend"], slurm=slurm)
         if chosen["launcher"] == launcher:
-            chosen["launcher"] = "auto"  # said or not, it is the same cell
+            # Naming the automatic launcher must not change the cell's id.
+            chosen["launcher"] = "auto"
         device = chosen["device"]
         if device == "auto":
             device = "cuda" if cuda else "cpu"
@@ -214,7 +216,7 @@ def _expand(
             raise ValueError(f"the cell {cell_id} is listed twice")
         asked.add((cell_id, backend))
         if cell_id in cells:
-            continue  # equal, because the backend is not this strategy's to choose
+            continue  # the same cell, because this strategy ignores the backend
         if chosen["launcher"] == "auto":
             chosen["launcher"] = launcher
         cells[cell_id] = Cell(**{**chosen, "device": device}, **protocol)
@@ -222,17 +224,17 @@ def _expand(
 
 
 def choose_launcher(facts: StrategyFacts, backend: str, *, slurm: bool = False) -> str:
-    """What `launcher: auto` means for a strategy over a backend."""
+    """The launcher that `launcher: auto` means for a strategy over a backend."""
     own = facts.needs["launchers"]
-    # oneCCL's MPI is Intel's, which meets in its own way.
+    # oneCCL runs over Intel MPI, whose ranks cannot meet under srun.
     if slurm and backend != "ccl" and (not own or SRUN in own):
         return SRUN
     if own:
         return str(own[0])
     if backend == "none":
-        # A process that meets no others needs no launcher: `python train.py`.
+        # A process that joins no others needs no launcher, as in `python train.py`.
         return "manual"
-    # Only an MPI launcher can tell the ranks of an MPI job of each other.
+    # Only an MPI launcher lets the ranks of an MPI job find each other.
     return "mpirun" if backend == "mpi" else "torchrun"
 
 
@@ -251,7 +253,7 @@ def _exclude(cells: dict[str, Cell], entries: list[str]) -> dict[str, Cell]:
             one = Filter.parse(entry)
             one.check(list(cells.values()))
             if not any(one.accepts(cell) for cell in cells.values()):
-                raise ValueError(f"no cell has all of {entry!r}")
+                raise ValueError(f"no cell matches {entry!r}")
         except ValueError as error:
             raise ValueError(f"exclude: {error}") from error
         filters.append(one)
@@ -267,7 +269,7 @@ def _exclude(cells: dict[str, Cell], entries: list[str]) -> dict[str, Cell]:
 
 
 def _cell_id(chosen: Mapping[str, Any], facts: StrategyFacts, schema: Schema) -> str:
-    """Readable, and unique within the experiment: it is also a path."""
+    """The readable id of a cell, unique within the experiment; it is also a path."""
     parts = [str(chosen[key]) for key in _ID]
     for option, value in chosen["options"].items():
         if value != facts.options[option].get("default"):
@@ -278,6 +280,6 @@ def _cell_id(chosen: Mapping[str, Any], facts: StrategyFacts, schema: Schema) ->
     cell_id = ".".join(parts)
     if len(cell_id) <= LONGEST_ID:
         return cell_id
-    # A file name has 255 bytes at most, of which suffixes need some.
+    # A file name has at most 255 bytes, and suffixes need some of them.
     digest = hashlib.sha256(cell_id.encode()).hexdigest()[:8]
     return f"{cell_id[:LONGEST_ID]}~{digest}"

@@ -1,4 +1,4 @@
-"""Why a cell cannot run on a site, and what is known of its row beforehand."""
+"""Decides whether a cell can run on a site, and which marks its row will have."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from rankbench.matrix.shape import is_oversubscribed
 
 
 def find_obstacle(question: Question) -> str | None:
-    """Why the cell cannot run on the site, or None.
+    """The reason why the cell cannot run on the site; None if it can.
 
-    The first reason counts: what the strategy is, then what the machine has.
+    Only the first reason is given. Limits of the strategy come before those of the
+    site.
     """
     for ask in (*obstacles.RULES, *resources.RULES):
         reason = ask(question)

@@ -1,4 +1,4 @@
-"""Which image a cell runs in: `containers/images.yaml` says what each serves."""
+"""Chooses the image of a cell; `containers/images.yaml` lists what each one serves."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ AUTO = "auto"
 
 
 def load_promises(folder: Path) -> dict[str, dict[str, Any]]:
-    """What each image promises, by its name without a flavour.
+    """Name of an image without its flavour -> its entry in `images.yaml`.
 
     Args:
         folder: `containers/`.
 
     Raises:
-        ValueError: there is no such file, or it is not YAML.
+        ValueError: the file is missing, or it is not YAML.
     """
     return load_yaml(folder / "images.yaml")
 
@@ -27,7 +27,7 @@ def load_promises(folder: Path) -> dict[str, dict[str, Any]]:
 def default_image(
     promises: Mapping[str, Mapping[str, Any]], backend: str, device: str
 ) -> str | None:
-    """The image that serves a backend on a device: what `image: auto` means."""
+    """The image that `image: auto` means: it serves this backend on this device."""
     for name, promise in promises.items():
         if backend in promise["serves"].get(device, ()):
             return name
@@ -37,10 +37,10 @@ def default_image(
 def find_image(
     cell: Cell, promises: Mapping[str, Mapping[str, Any]]
 ) -> tuple[str | None, str | None]:
-    """The image of a cell with its flavour, such as ``gloo-cpu``; or why there is none.
+    """The image of a cell with its flavour, such as ``gloo-cpu``.
 
     Returns:
-        (image, None) or (None, reason).
+        (image, None), or (None, the reason why there is no image).
     """
     name = cell.image
     if name == AUTO:

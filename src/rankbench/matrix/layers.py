@@ -1,4 +1,4 @@
-"""An experiment file in layers: its top, the blocks that refine it, an override."""
+"""Merges the layers of an experiment file: its top level, its blocks, an override."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from rankbench.matrix.schema import (
     with_defaults,
 )
 
-# Lists that are not swept.
+# Keys whose lists are not swept.
 _NO_SWEEP = ("exclude", "blocks")
-# What an override cannot replace: what the file is, and the layers themselves.
+# Keys that an override cannot replace.
 _FIXED = ("name", "blocks", "overrides", "source")
 
 
@@ -27,9 +27,9 @@ class Block:
     """One sweep.
 
     Attributes:
-        place: how errors name it: ``block 3``; empty if the file has no blocks.
-        values: every key that a sweep has, with its list of values.
-        published: rows of the source that its cell repeats.
+        place: name of the block in errors: ``block 3``; empty if the file has none.
+        values: key that is swept -> list of its values.
+        published: rows of the source that the cell of this block repeats.
     """
 
     place: str
@@ -40,15 +40,18 @@ class Block:
 def read_layers(
     path: Path, schema: Schema, override: str | None
 ) -> tuple[dict[str, Any], list[Block]]:
-    """An experiment file as its values and its sweeps, an override applied to both.
+    """Read an experiment file and apply an override.
 
     Args:
         path: the YAML file.
-        schema: of an experiment.
+        schema: schema of an experiment.
         override: the name of one of the file's overrides, or None.
 
+    Returns:
+        The values of all keys, and the sweeps.
+
     Raises:
-        ValueError: what is wrong with a key of the file, or with the override's name.
+        ValueError: a key of the file is wrong, or there is no such override.
     """
     given = _with_lists(load_yaml(path), schema)
     sweeps = sweep_keys(schema)
@@ -75,7 +78,7 @@ def read_layers(
 
 
 def sweep_keys(schema: Schema) -> list[str]:
-    """The keys that take one value or a list, `strategy` among them."""
+    """The keys that can be swept, including `strategy`: they take a value or a list."""
     return [
         key
         for key, rule in schema["properties"].items()
@@ -85,7 +88,7 @@ def sweep_keys(schema: Schema) -> list[str]:
 
 @contextmanager
 def naming(place: str) -> Iterator[None]:
-    """Errors within say where they are: each line begins with the place, if any."""
+    """Prefix each line of a ValueError with the place, unless that is empty."""
     try:
         yield
     except ValueError as error:
@@ -96,7 +99,10 @@ def naming(place: str) -> Iterator[None]:
 
 
 def _check_top(given: Mapping[str, Any], schema: Schema, *, source: str) -> None:
-    """Blocks are left to `_read_block`, which says in which of them a mistake is."""
+    """Check all keys except those within blocks, which `_read_block` checks.
+
+    `_read_block` names the block in its errors.
+    """
     properties = dict(schema["properties"])
     properties["blocks"] = {**properties["blocks"], "items": {}}
     required = [
@@ -112,7 +118,7 @@ def _check_top(given: Mapping[str, Any], schema: Schema, *, source: str) -> None
 def _read_overrides(
     given: Mapping[str, Any], schema: Schema, *, source: str
 ) -> dict[str, dict[str, Any]]:
-    """All of them are checked, not only the one that is used."""
+    """All overrides of the file by name; each is checked, even if it is not used."""
     properties = schema["properties"]
     allowed = {key: rule for key, rule in properties.items() if key not in _FIXED}
     overrides = {}
@@ -157,7 +163,7 @@ def _read_block(entry: Any, schema: Schema, *, source: str) -> dict[str, Any]:
 
 
 def _with_lists(given: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """A single value of a list's key is a list of one."""
+    """Turn a single value into a list of one, for keys that take a list."""
 
     def as_list(key: str, value: Any) -> Any:
         rule = schema["properties"].get(key, {})

@@ -1,4 +1,7 @@
-"""Why a cell cannot run anywhere: what its strategy, model and options contradict."""
+"""Rules for cells that can run nowhere: strategy, model and options do not fit.
+
+Each rule returns the reason for the table, or None if the cell obeys it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan: every cell of an experiment on a site, with its shape or its obstacle."""
+"""The plan: all cells of an experiment on a site, each with its shape or obstacle."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class PlannedCell:
     """A cell of the plan.
 
     Attributes:
-        infeasible: why it cannot run here, or None.
-        image: what its ranks run in, with its flavour; None for none.
+        infeasible: the reason why the cell cannot run here, or None.
+        image: name and flavour of the image for its ranks; None if they run natively.
     """
 
     id: str
@@ -54,10 +54,10 @@ class PlannedCell:
 
 @dataclass(frozen=True)
 class Plan:
-    """What an experiment means on a site; `plan.json` holds it for every job.
+    """The cells of an experiment on a site; all jobs read them from `plan.json`.
 
     Attributes:
-        images: name with flavour -> file, recipe, and sha256 (None: not built yet).
+        images: name and flavour -> file, recipe and sha256 (None: not built yet).
     """
 
     experiment: dict[str, Any]
@@ -72,7 +72,7 @@ class Plan:
 
     @property
     def is_study(self) -> bool:
-        """Whether it repeats what somebody has published."""
+        """Whether the experiment repeats published measurements."""
         return self.experiment.get("study") is not None
 
     @property
@@ -83,7 +83,7 @@ class Plan:
         """A cell by its readable id.
 
         Raises:
-            ValueError: no such cell; names the nearest.
+            ValueError: there is no such cell; suggests a similar id.
         """
         if cell_id not in self.cells:
             raise ValueError(
@@ -93,10 +93,10 @@ class Plan:
         return self.cells[cell_id]
 
     def select(self, only: str | None) -> list[PlannedCell]:
-        """Cells that a filter `key=value,value ...` accepts; all without a filter.
+        """The cells that match a filter `key=value,value ...`; all without a filter.
 
         Raises:
-            ValueError: the filter is malformed or accepts nothing.
+            ValueError: the filter is malformed, or no cell matches it.
         """
         planned = list(self.cells.values())
         if not only:
@@ -108,7 +108,7 @@ class Plan:
             raise ValueError(f"only: {error}") from error
         chosen = [p for p in planned if wanted.accepts(p.cell)]
         if not chosen:
-            raise ValueError(f"only: no cell has all of {only!r}")
+            raise ValueError(f"only: no cell matches {only!r}")
         return chosen
 
     def to_json(self) -> bytes:
@@ -132,18 +132,18 @@ def make_plan(
     source: str,
     images: Mapping[str, dict[str, Any]] | None = None,
 ) -> Plan:
-    """Resolve every cell against the site.
+    """Make the plan: resolve every cell against the site.
 
     Args:
         experiment: the checked experiment.
         site: the machine.
         catalog: the variants that exist.
         code: SHA-256 of the rank-side code.
-        source: the experiment file as the plan shall name it.
-        images: what is known of each image, by its name with its flavour.
+        source: name of the experiment file in the plan and in errors.
+        images: name and flavour -> facts about the image.
 
     Raises:
-        ValueError: the experiment asks for something that the site cannot do at all.
+        ValueError: the experiment wants interleaved launches on a Slurm site.
     """
     planned = {}
     for cell_id, cell in experiment.cells.items():
@@ -161,8 +161,8 @@ def make_plan(
     values = experiment.values
     if values["interleave"] and site.scheduler == SLURM:
         raise ValueError(
-            f"{source}: interleave wants all cells on one machine; with scheduler: "
-            "slurm each has hosts of its own"
+            f"{source}: interleave needs all cells on one machine; with scheduler: "
+            "slurm each cell has its own hosts"
         )
     header = {
         "name": experiment.name,
@@ -196,7 +196,7 @@ def read_plan(path: Path) -> Plan:
     if value.get("schema") != PLAN_VERSION:
         raise ValueError(
             f"{path} has plan schema {value.get('schema')}, "
-            f"this rankbench reads {PLAN_VERSION}: `rankbench run` plans anew"
+            f"this rankbench reads {PLAN_VERSION}: `rankbench run` makes a new plan"
         )
     try:
         cells = {entry["id"]: _read_cell(entry) for entry in value["cells"]}
@@ -205,7 +205,7 @@ def read_plan(path: Path) -> Plan:
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is damaged or of another version ({error}): "
-            "`rankbench run` plans anew"
+            "`rankbench run` makes a new plan"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""What a run would do, in words: cells, launches, device-hours, images."""
+"""Previews a run in words: cells, launches, device-hours, images."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from rankbench.cell import Topology
 from rankbench.matrix.plan import PlannedCell
 
-# A matrix of thousands is summed up, not listed.
+# A longer list is shortened or summarised.
 LISTED = 40
 
 
@@ -18,15 +18,15 @@ class Preview:
     """A run before it starts.
 
     Attributes:
-        chosen: cells that the run is about.
-        pending: those of them that would be measured, with the launches to come.
-        seconds: seconds of a launch in earlier records, for the cells that have any.
-        time_limit: seconds of a launch at most.
-        beside: launches that are not measured, for each of those cells: its gate, its
-            profile.
-        images: those that would be made before, and why.
-        minutes: how long the job of each of those cells may take; empty where cells are
-            no jobs.
+        chosen: the cells of the run.
+        pending: id of a cell to measure -> number of launches it still needs.
+        seconds: id of a cell -> seconds of a launch in earlier records, if any.
+        time_limit: limit for a launch, in seconds.
+        beside: id of a cell -> number of its launches that are not measured (gate,
+            profile).
+        images: image to make before -> reason.
+        minutes: id of a cell -> time limit of its job, in minutes; empty if cells are
+            not jobs.
     """
 
     chosen: Sequence[PlannedCell]
@@ -38,6 +38,7 @@ class Preview:
     minutes: Mapping[str, int] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
+        """The preview as lines of text."""
         infeasible = [c for c in self.chosen if c.infeasible]
         pending = [c for c in self.chosen if c.id in self.pending]
         done = len(self.chosen) - len(infeasible) - len(pending)
@@ -56,7 +57,7 @@ class Preview:
         return text
 
     def facts(self) -> dict[str, Any]:
-        """The same for programs."""
+        """The preview as JSON values, for programs."""
         return {
             "to_measure": dict(self.pending),
             "unsupported": {c.id: c.infeasible for c in self.chosen if c.infeasible},
@@ -65,7 +66,7 @@ class Preview:
         }
 
     def _most(self) -> float:
-        """Seconds that all devices are held at most."""
+        """Upper limit of the device time, in seconds summed over devices."""
         return (
             sum(
                 _devices(c) * (self.pending[c.id] + self.beside.get(c.id, 0))
@@ -86,7 +87,7 @@ class Preview:
         beside = sum(self.beside.values())
         all_of = {c.id: self.pending[c.id] + self.beside.get(c.id, 0) for c in pending}
         processes = sum(c.shape.ranks * all_of[c.id] for c in pending)
-        more = f" and {beside} that check or profile" if beside else ""
+        more = f" and {beside} for gates or profiles" if beside else ""
         lines = [
             f"{launches} launches{more}, {processes} processes, at most "
             f"{_hours(self._most())} device-hours "
@@ -98,7 +99,8 @@ class Preview:
                 _devices(c) * self.pending[c.id] * self.seconds[c.id] for c in known
             )
             lines.append(
-                f"by the records of {len(known)} of them: {_hours(spent)} device-hours"
+                f"estimate for {len(known)} of them, from earlier records: "
+                f"{_hours(spent)} device-hours"
             )
         if self.minutes:
             longest = max(self.minutes, key=lambda cell: self.minutes[cell])
@@ -118,7 +120,7 @@ def _hours(seconds: float) -> str:
 
 
 def _grouped(cells: Sequence[PlannedCell]) -> list[str]:
-    """A line per cell; where they are many, a line per reason."""
+    """A line for each cell; a line for each reason if there are many cells."""
     if len(cells) <= LISTED:
         return [f"{c.id}  {c.infeasible}" for c in cells]
     counts: dict[str, int] = {}

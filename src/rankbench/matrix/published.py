@@ -1,4 +1,4 @@
-"""What a study's source published, joined to the cells that repeat it."""
+"""Joins the published rows of a study to the cells that repeat them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from rankbench.matrix.layers import Block
 from rankbench.matrix.schema import did_you_mean
 
-# Of a published row; everything else is a number.
+# Keys of a published row that are text; all others are numbers.
 _WORDS = ("label", "note")
 
 
@@ -20,11 +20,11 @@ def join_rows(block: Block, cells: Sequence[str]) -> list[dict[str, Any]]:
         cells: the ids of its cells.
 
     Raises:
-        ValueError: there are rows, but not one cell that they could belong to.
+        ValueError: the block has rows, but not exactly one cell.
     """
     if block.published and len(cells) != 1:
         raise ValueError(
-            f"published: belongs to one cell, this block has {len(cells)}: "
+            f"published: needs a block with one cell, this block has {len(cells)}: "
             f"{', '.join(cells)}"
         )
     return [{**row, "cell": cells[0]} for row in block.published]
@@ -35,22 +35,24 @@ def make_study(
     rows: Sequence[Mapping[str, Any]],
     cells: Mapping[str, Any],
 ) -> dict[str, Any] | None:
-    """Source and published rows as the plan holds them; None without a source.
+    """The source and its published rows, for the plan; None without a source.
 
     Raises:
-        ValueError: rows without a source, a label twice, a cell that is excluded, or
-            numbers without a row that they are compared with.
+        ValueError: there are rows without a source, a label appears twice, the cell of
+            a row is excluded, or no row is named as the base of the comparison.
     """
     if source is None:
         if rows:
-            raise ValueError("the key 'source' is missing: whose are the numbers?")
+            raise ValueError(
+                "the key 'source' is missing: it says where the published rows are from"
+            )
         return None
     labels = [row["label"] for row in rows]
     for row in rows:
         if labels.count(row["label"]) > 1:
-            raise ValueError(f"published: label {row['label']!r} stands twice")
+            raise ValueError(f"published: label {row['label']!r} appears twice")
         if row["cell"] not in cells:
-            raise ValueError(f"exclude: {row['cell']} has published numbers")
+            raise ValueError(f"exclude: {row['cell']} has published rows: keep it")
     base = source.get("base")
     if base is not None and base not in labels:
         raise ValueError(
@@ -59,7 +61,7 @@ def make_study(
         )
     if base is None and any(row.keys() - {*_WORDS, "cell"} for row in rows):
         raise ValueError(
-            "source: the key 'base' is missing: the label of the published row that "
-            "the others are compared with"
+            "source: the key 'base' is missing: it is the label of the published row "
+            "that the others are compared with"
         )
     return {"source": dict(source), "rows": [dict(row) for row in rows]}

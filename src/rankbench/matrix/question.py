@@ -1,4 +1,4 @@
-"""A cell, and all that decides whether it can run."""
+"""A cell together with all facts that decide whether it can run."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rankbench.matrix.software import Software
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What each rule of obstacles.py and resources.py is asked.
+    """The argument of each rule in obstacles.py and resources.py.
 
     Attributes:
-        image: what its ranks run in, with its flavour; None for none.
-        no_place: why they can run nowhere, or None.
+        image: name and flavour of the image for the ranks; None if they run natively.
+        no_place: the reason why neither an image nor the machine fits, or None.
     """
 
     cell: Cell
@@ -35,12 +35,12 @@ class Question:
 
     @property
     def software(self) -> Software:
-        """What its ranks find; ask `no_place` first."""
+        """The software that ranks find; defined only if `no_place` is None."""
         return self.site.software_in(self.image)
 
 
 def make_question(cell: Cell, site: Site, catalog: Catalog) -> Question:
-    """Find out where the ranks of a cell would run."""
+    """Collect the facts about a cell, and choose its image."""
     facts = catalog.strategies[cell.strategy]
     image, reason = None, None
     if site.software == CONTAINER:

@@ -1,4 +1,7 @@
-"""Why a cell cannot run on this site: what is not installed, or not there."""
+"""Rules for cells that cannot run on this site: software or hardware is missing.
+
+Each rule returns the reason for the table, or None if the cell obeys it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading and checking YAML files: every complaint names file, key and expectation."""
+"""Reads and checks YAML files; every error names file, key and expected value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Schema = dict[str, Any]
 
 
 def load_schema(name: str) -> Schema:
-    """Schema ``workflow/schemas/NAME.schema.yaml``."""
+    """Read the schema ``workflow/schemas/NAME.schema.yaml``."""
     schema: Schema = yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text())
     return schema
 
@@ -32,7 +32,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
     """Read a YAML mapping.
 
     Raises:
-        ValueError: no such file, not YAML, or not a mapping at its top.
+        ValueError: the file cannot be read, is not YAML, or is not a mapping.
     """
     try:
         text = path.read_text()
@@ -44,23 +44,23 @@ def load_yaml(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: is not YAML: {error}") from error
     if not isinstance(value, dict):
         raise ValueError(
-            f"{path}: expected keys with values at the top, got {_kind(value)}"
+            f"{path}: expected keys with values at the top level, got {_kind(value)}"
         )
     return value
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):
-    """YAML lets a later key replace an earlier one silently; that hides mistakes."""
+    """Refuses duplicate keys, because plain YAML silently keeps only the last one."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
-                continue  # the base class refuses it
+                continue  # the base class raises the error
             if key in seen:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"key {key!r} stands twice", key_node.start_mark
+                    None, None, f"key {key!r} appears twice", key_node.start_mark
                 )
             seen.add(key)
         return super().construct_mapping(node, deep)
@@ -77,7 +77,7 @@ _UniqueKeyLoader.add_implicit_resolver(
 
 
 def with_defaults(values: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """Fill in what the file does not say; the keys keep the order of the schema."""
+    """Fill in defaults for missing keys; keys are in the order of the schema."""
     filled = {}
     for key, rule in schema["properties"].items():
         default = copy.deepcopy(rule.get("default"))
@@ -86,17 +86,18 @@ def with_defaults(values: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
 
 
 def _spelled_as(default: Any, value: Any) -> Any:
-    """The default where the value equals it: 0 instead of 0.0 makes no other cell."""
+    """The default if the value equals it, so that 0 and 0.0 make the same cell."""
     if isinstance(default, list) and isinstance(value, list):
         return [next((d for d in default if d == v), v) for v in value]
     return default if value == default else value
 
 
 def check(values: Mapping[str, Any], schema: Schema, *, source: str) -> None:
-    """Refuse values that the schema does not allow.
+    """Check values against a schema.
 
     Raises:
-        ValueError: one line for each mistake: file, key, expectation, nearest name.
+        ValueError: there are mistakes; a line for each names file, key, expected value
+            and a similar name.
     """
     errors = sorted(
         _Validator(schema).iter_errors(values),
@@ -104,7 +105,7 @@ def check(values: Mapping[str, Any], schema: Schema, *, source: str) -> None:
     )
     if errors:
         lines = [line for error in errors for line in _explain(error, schema)]
-        # jsonschema tells of each missing key apart, _explain of all of them.
+        # jsonschema reports each missing key alone, and _explain reports all of them.
         unique = dict.fromkeys(lines)
         raise ValueError("\n".join(f"{source}: {line}" for line in unique))
 
@@ -119,8 +120,8 @@ def _is_number(_checker: object, value: object) -> bool:
     )
 
 
-# To JSON Schema 64.0 is an integer, and YAML's .inf and .nan are numbers; neither can
-# be counted with or written into a record.
+# JSON Schema accepts 64.0 as an integer, and YAML's .inf and .nan as numbers. Counts
+# need a real integer, and a record cannot hold infinity or NaN.
 _Validator = extend(
     Draft202012Validator,
     type_checker=Draft202012Validator.TYPE_CHECKER.redefine_many(
@@ -130,13 +131,13 @@ _Validator = extend(
 
 
 def fits(values: Mapping[str, Any], properties: Schema) -> bool:
-    """Whether the values are there, and as these schemas of single keys want them."""
+    """Whether all these keys are present and match their schemas."""
     schema = {"required": list(properties), "properties": properties}
     return bool(_Validator(schema).is_valid(values))
 
 
 def did_you_mean(word: object, names: Iterable[str]) -> str:
-    """`; did you mean 'ddp'?`, or nothing where no name is near."""
+    """`; did you mean 'ddp'?`, or an empty string if no name is similar."""
     near = difflib.get_close_matches(
         str(word).lower(), [str(n) for n in names], n=1, cutoff=0.6
     )
@@ -191,8 +192,7 @@ def _expectation(error: ValidationError) -> str:
     if error.validator == "exclusiveMaximum":
         return f"less than {rule}"
     if error.validator == "pattern":
-        # Python's $ also matches before a last line break; people need not read how
-        # the schema prevents that.
+        # Hide the part of the pattern that stops $ from matching before a line break.
         return f"text like {rule.removesuffix(_NO_LINE_BREAK)}"
     if error.validator == "anyOf":
         return " or ".join(str(r.get("const", r.get("type"))) for r in rule)

@@ -1,4 +1,4 @@
-"""`key=value,value` filters: which cells `only` keeps and `exclude` leaves out."""
+"""Filters `key=value,value`, which select cells for `only` and `exclude`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from rankbench.matrix.schema import did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A cell passes if, for every key, it has one of the values.
+    """Accepts a cell if the cell has one of the values for every key.
 
-    A key is a field of the cell or an option of its strategy.
+    Attributes:
+        wanted: field of the cell or option of its strategy -> accepted values.
     """
 
     wanted: Mapping[str, frozenset[str]]
@@ -32,7 +33,7 @@ class Filter:
             if not (key and equals and all(values.split(","))):
                 raise ValueError(f"{part!r} is not key=value,value")
             if key in wanted:
-                raise ValueError(f"{key!r} stands twice in {text!r}")
+                raise ValueError(f"{key!r} appears twice in {text!r}")
             wanted[key] = frozenset(values.split(","))
         if not wanted:
             raise ValueError("an empty filter: expected key=value,value")
@@ -42,10 +43,10 @@ class Filter:
         return all(spell(cell, key) in values for key, values in self.wanted.items())
 
     def check(self, cells: Sequence[Cell]) -> None:
-        """Refuse keys and values that no cell has: they are spelling mistakes.
+        """Check that each key and value occurs in some cell, to find typing errors.
 
         Raises:
-            ValueError: with the nearest key or value.
+            ValueError: one does not occur; suggests a similar one.
         """
         keys = sorted(
             {key for cell in cells for key in [*cell.to_dict(), *cell.options]}
@@ -65,7 +66,7 @@ class Filter:
 
 
 def spell(cell: Cell, key: str) -> str | None:
-    """A field or strategy option as it is written on a command line."""
+    """The value of a field or strategy option as text; None if there is no such key."""
     value: Any = (
         cell.options[key] if key in cell.options else cell.to_dict().get(key, _ABSENT)
     )

@@ -1,4 +1,4 @@
-"""What a cell means in processes, devices and samples: pure functions."""
+"""Computes the shape of a cell: its processes, devices and samples."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rankbench.matrix.site import Site
 
 
 def shape_of(cell: Cell, facts: StrategyFacts) -> Shape:
-    """Processes, devices and samples of a cell."""
+    """The numbers of processes, devices and samples of a cell."""
     topology = Topology.parse(cell.topology)
     ranks = {"one": 1, "node": topology.nodes, "device": topology.devices}[
         facts.needs["ranks"]
@@ -43,7 +43,7 @@ def _replica_ranks(cell: Cell, facts: StrategyFacts, ranks: int) -> int:
 
 
 def demand(cell: Cell, site: Site) -> tuple[str, int, int]:
-    """(what, how many a host must have, how many it has)."""
+    """The GPUs or cores for a cell: (their name, needed per host, present per host)."""
     devices = Topology.parse(cell.topology).devices_per_node
     if cell.device == "cuda":
         return "GPUs", devices, site.cuda_devices
@@ -51,6 +51,6 @@ def demand(cell: Cell, site: Site) -> tuple[str, int, int]:
 
 
 def is_oversubscribed(cell: Cell, site: Site) -> bool:
-    """Whether ranks of a host must share its cores or its GPUs."""
+    """Whether the ranks on a host must share its cores or GPUs."""
     _, needed, present = demand(cell, site)
     return needed > present

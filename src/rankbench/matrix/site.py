@@ -1,4 +1,4 @@
-"""Facts about the machine: what `<profile>/site.yaml` says and what a look found."""
+"""Facts about the machine, from `<profile>/site.yaml` and from inspecting it."""
 
 from __future__ import annotations
 
@@ -14,41 +14,41 @@ from rankbench.matrix.software import Software
 NATIVE, CONTAINER = "native", "container"
 NONE, SLURM = "none", "slurm"
 
-# What a site file must say of the hosts of a cluster: the machine that plans is none of
-# them, so that looking at it finds out nothing.
+# Keys that the site file of a cluster must set. They describe the hosts, and planning
+# may run on another machine, so inspecting that one would not help.
 _SAID_OF_HOSTS = ("device", "cores")
 
 
 @dataclass(frozen=True)
 class Site:
-    """A machine as the plan sees it.
+    """A machine, as far as planning needs to know it.
 
     Attributes:
-        nodes: hosts that a cell may use.
-        device: what a device is where a cell says ``auto``: ``cpu`` or ``cuda``.
-        cuda_devices: GPUs of each host.
-        cores: physical cores of each host that processes may use.
-        scheduler: what gives a cell its hosts: ``slurm``, or ``none``.
-        interface: the network interface between hosts; None leaves it to libraries.
+        nodes: number of hosts that a cell may use.
+        device: meaning of ``device: auto`` in a cell: ``cpu`` or ``cuda``.
+        cuda_devices: number of GPUs of each host.
+        cores: number of physical cores of each host that processes may use.
+        scheduler: ``slurm``, or ``none`` if cells run on this machine.
+        interface: network interface between hosts; None lets libraries choose.
         software: ``native``, or ``container``: each cell in the image of its backend.
-        native: what is installed on the machine itself; None where ranks run in images.
-        images: what each image holds, by its name with its flavour; none if native.
+        native: software of the machine itself; None if ranks run in images.
+        images: name and flavour of an image -> its software; empty if native.
         data_dir: folder of the prepared data sets.
         results_dir: folder of the results.
         image_dir: folder of the images.
-        debian_mirror: where images are built from.
-        torch_index: index that is asked for torch's CPU builds if others lack them.
-        cpu_threads_per_gpu: CPU threads of a rank that drives a GPU; 0 is its share
-            of the cores.
-        scratch: folder of each host in which every launch has one of its own for what
-            ranks write meanwhile; None is TMPDIR.
-        heartbeat_grace: seconds without a sign of life of their supervisor after which
+        debian_mirror: Debian mirror for building images.
+        torch_index: package index for torch's CPU builds, if the others lack them.
+        cpu_threads_per_gpu: number of CPU threads of a rank that drives a GPU; 0 means
+            its share of the cores.
+        scratch: folder on each host for temporary files of ranks; every launch gets
+            a subfolder. None means TMPDIR.
+        heartbeat_grace: seconds without a heartbeat of the supervisor after which
             ranks end themselves.
-        partition: where jobs are submitted to; None is the cluster's default.
-        account: who pays for them; None where there are no accounts.
-        qos: their quality of service; None is that of the account.
+        partition: Slurm partition for jobs; None means the cluster's default.
+        account: Slurm account for jobs; None if the cluster has no accounts.
+        qos: Slurm quality of service for jobs; None means that of the account.
         gres: Slurm's name of a GPU.
-        memory: MiB of each host that a job asks for; None asks for none.
+        memory: MiB of each host that a job requests; None means no request.
         exclusive: whether a job has its hosts for itself.
     """
 
@@ -80,7 +80,7 @@ class Site:
         return dataclasses.asdict(self)
 
     def software_in(self, image: str | None) -> Software:
-        """What ranks find in an image, or on the machine itself."""
+        """The software in an image; with None, on the machine itself."""
         if image is not None:
             return self.images[image]
         assert self.native is not None
@@ -88,10 +88,10 @@ class Site:
 
 
 def read_site(path: Path) -> dict[str, Any]:
-    """A site file with its defaults.
+    """Read a site file, and fill in its defaults.
 
     Raises:
-        ValueError: the file is not as its schema wants it.
+        ValueError: the file does not match its schema.
     """
     schema = load_schema("site")
     given = load_yaml(path)
@@ -109,19 +109,20 @@ def make_site(
     native: Software | None = None,
     images: Mapping[str, Software] | None = None,
 ) -> Site:
-    """Join the site file with what was found.
+    """Join the site file with the facts found on this machine.
 
     Args:
-        facts: what `read_site` returned.
-        source: the file, for complaints.
-        cores: physical cores of this machine that processes may use.
-        cuda_devices: GPUs of this machine.
-        no_cuda: why there is no GPU, where there is none.
-        native: what is installed on the machine; None where ranks run in images.
-        images: what each image holds.
+        facts: result of `read_site`.
+        source: the site file, for errors.
+        cores: number of physical cores of this machine that processes may use.
+        cuda_devices: number of GPUs of this machine.
+        no_cuda: the reason why this machine has no GPU, for errors.
+        native: software of this machine; None if ranks run in images.
+        images: name and flavour of an image -> its software.
 
     Raises:
-        ValueError: the file contradicts the machine.
+        ValueError: the file contradicts the machine, or omits facts about the hosts of
+            a cluster.
     """
     if facts["scheduler"] == SLURM:
         cores, cuda_devices = _read_hosts(facts, source)
@@ -149,7 +150,12 @@ def make_site(
 
 
 def cuda_devices_of(facts: Mapping[str, Any], *, found: int) -> int:
-    """GPUs of each host: as found on this machine, or as said of a cluster's hosts."""
+    """The number of GPUs of each host.
+
+    Args:
+        facts: result of `read_site`.
+        found: number of GPUs of this machine; used if there is no scheduler.
+    """
     if facts["scheduler"] != SLURM:
         return found
     said = facts["devices_per_node"]
@@ -157,14 +163,14 @@ def cuda_devices_of(facts: Mapping[str, Any], *, found: int) -> int:
 
 
 def _read_hosts(facts: Mapping[str, Any], source: Path) -> tuple[int, int]:
-    """Cores and GPUs of each host of a cluster."""
+    """The numbers of cores and GPUs of each host, from the site file of a cluster."""
     wanted = list(_SAID_OF_HOSTS)
     if facts["device"] == "cuda":
         wanted.append("devices_per_node")
     if missing := [key for key in wanted if facts[key] == "auto"]:
         raise ValueError(
-            f"{source}: {', '.join(missing)}: with scheduler: slurm it must be said "
-            "(the machine that plans need not be like the hosts; "
-            "`sinfo --Node --long` tells theirs)"
+            f"{source}: {', '.join(missing)}: with scheduler: slurm the file must set "
+            "this, because the hosts may differ from this machine "
+            "(`sinfo --Node --long` lists them)"
         )
     return facts["cores"], cuda_devices_of(facts, found=0)

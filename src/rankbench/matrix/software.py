@@ -1,4 +1,4 @@
-"""What ranks find where they run: torch, its backends, packages and programs."""
+"""The software that ranks find where they run: torch, backends, packages, programs."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ BACKENDS = ("gloo", "mpi", "nccl", "ccl")
 PACKAGES = ("horovod", "deepspeed")
 PROGRAMS = ("torchrun", "mpirun", "mpiexec.hydra", "horovodrun", "deepspeed", "c++")
 
-# Whatever is looked at: None where it is there, else why it is not and what to do.
+# Name -> None if it is available, else the reason why not and what to do.
 Obstacles = dict[str, str | None]
 
 
 @dataclass(frozen=True)
 class Software:
-    """What ranks can use, on the machine itself or in an image.
+    """The software that ranks can use, on the machine itself or in an image.
 
     Attributes:
-        torch: version of the torch that ranks will import.
-        backends: runtime -> backend -> None where it is there, else why not.
-        packages: name -> None where it is installed, else how to get it.
-        programs: the same for programs that are started.
+        torch: version of the torch that ranks import.
+        backends: runtime -> obstacles for each backend.
+        packages: obstacles for each package.
+        programs: obstacles for each program.
     """
 
     torch: str
@@ -32,11 +32,11 @@ class Software:
 
 
 def native_software(probe: Mapping[str, Any], gpus: int) -> Software:
-    """What a look at the machine found (`rankbench.launch.site.machine`).
+    """The software of the machine itself.
 
     Args:
-        probe: what it found.
-        gpus: how many each host has.
+        probe: facts that `rankbench.launch.site.machine` found.
+        gpus: number of GPUs of each host.
     """
     this_torch = f"this torch ({probe['torch']})"
     return _software(
@@ -50,12 +50,13 @@ def native_software(probe: Mapping[str, Any], gpus: int) -> Software:
 
 
 def image_software(name: str, facts: Mapping[str, Any], gpus: int) -> Software:
-    """What an image holds: as it was found in it, or as its definition promises.
+    """The software of an image.
 
     Args:
-        name: of the image.
-        facts: torch, cuda, backends, rpc, horovod, packages and programs of the image.
-        gpus: how many the machine has that it will run on.
+        name: name of the image.
+        facts: torch, cuda, backends, rpc, horovod, packages and programs: as found in
+            the image, or as promised in `images.yaml` if it is not built yet.
+        gpus: number of GPUs of each host.
     """
     where = f"the image {name}"
     return _software(
@@ -132,7 +133,7 @@ def _software(
 
 
 def why_no_cuda(facts: Mapping[str, Any], torch: str) -> str:
-    """Why there is no CUDA device, where there is none."""
+    """The reason why no CUDA device is available."""
     if not facts["cuda"]:
         return f"{torch} is built without CUDA"
     return "this machine has none that torch sees"

@@ -1,1 +1,1 @@
-"""What every rank executes: imports torch, and little else."""
+"""The code that every rank executes; it imports torch and little else."""

@@ -1,8 +1,8 @@
 """One rank of a launch: ``python -m rankbench.rank SPEC``, started by a launcher.
 
-Its place among the ranks comes from the environment, or from arguments where it is
-started by hand. Cores are chosen before torch is imported, because its thread pools are
-made for the cores that they find.
+The rank reads its place among the ranks from the environment, or from arguments if it
+is started by hand. It chooses its cores before it imports torch, because torch sizes
+its thread pools by the cores of the process.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rankbench.rank.lifeline.failure import report_failure
 from rankbench.rank.lifeline.progress import Progress
 from rankbench.rank.lifeline.watch import watch_heartbeat
 
-# What a launch is for: modules with `run(duty)`.
+# Purpose of a launch -> module with `run(duty)`.
 _PURPOSES = {
     "measure": "rankbench.rank.purposes.measure",
     "gate": "rankbench.rank.purposes.gate",
@@ -36,11 +36,11 @@ _PURPOSES = {
 def run_rank(
     spec_path: Path, *, place: Place | None = None, init_method: str = "env://"
 ) -> None:
-    """Everything that a rank does. Does not return if it fails.
+    """Run a rank from start to end; a rank that fails ends the process.
 
     Args:
-        spec_path: what to do.
-        place: where it stands among the ranks; None reads the environment.
+        spec_path: JSON file that describes the launch.
+        place: place of this rank among all; None reads it from the environment.
         init_method: URL at which the ranks meet.
     """
     spec = json.loads(spec_path.read_text())
@@ -55,7 +55,7 @@ def run_rank(
     affinity = os.sched_getaffinity(0)
     cores = _take_cores(place, shape)
     try:
-        # torch comes with this import: a failure of its own is reported like any other.
+        # Imports torch, inside `try` so that a failing import is reported as well.
         from rankbench.rank.purposes.setup import Duty
 
         purpose = importlib.import_module(_PURPOSES[spec["purpose"]])
@@ -79,15 +79,15 @@ def run_rank(
         purpose.run(duty)
     except BaseException as error:
         report(error)
-        # Other threads may hang in a collective that will never end.
+        # sys.exit would wait for threads that hang in a collective operation.
         os._exit(1)
-    # Before it exits, Python collects garbage once more. With all of torch loaded that
-    # takes half a second, and the kernel frees the memory anyway.
+    # Python collects garbage before it exits. That takes half a second with torch
+    # loaded, and the kernel frees the memory anyway.
     gc.freeze()
 
 
 def process_age() -> float:
-    """Seconds since this process was created, start of Python included."""
+    """Seconds since this process was created, including the start of Python."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     ticks = int(fields[19])  # starttime, field 22 of proc(5)
     uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
@@ -103,7 +103,7 @@ def _take_cores(place: Place, shape: Shape) -> list[int]:
 
 
 def _log_to(path: Path) -> None:
-    """Everything this process prints, from any library, goes to its own log."""
+    """Send all output of this process, also that of libraries, to its own log."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Import torchvision where its compiled operators cannot be loaded."""
+"""Imports torchvision even if its compiled operators cannot be loaded."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from types import ModuleType
 
 import torch
 
-# torchvision's wheels want CUDA libraries for their compiled operators. Beside a CPU
-# build of torch these do not load, and the import ends where a shape rule is to be
-# attached to an operator that nobody declared. Declaring them is enough: models, data
-# sets and transforms call none of them.
+# The compiled operators in torchvision's wheels need CUDA libraries, so they do not
+# load with a CPU build of torch. Then the import fails when torchvision registers a
+# shape rule for a missing operator. Declaring the operators is enough, because models,
+# data sets and transforms do not call them.
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _MISSING = ("nms", "qnms")
 
@@ -37,7 +37,7 @@ def import_torchvision() -> ModuleType:
 
 @functools.cache
 def _declare() -> torch.library.Library:
-    # Cached to stay alive: a library takes its operators along when it goes.
+    # Cached to keep the library alive: its operators disappear together with it.
     library = torch.library.Library("torchvision", "DEF")
     for name in _MISSING:
         library.define(name + _SCHEMA)

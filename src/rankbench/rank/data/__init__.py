@@ -1,12 +1,12 @@
-"""Data sets by name: `NAME.py` in this folder is the data set `NAME`.
+"""Data sets: each file `NAME.py` in this folder is the data set `NAME`.
 
-Such a file declares literals that can be read without importing torch:
+The file declares two literals, which planning reads without importing torch:
 
-    SHAPE     channels, image_size, classes, and how many samples train and test have
-    PREPARED  whether ranks read a file that `prepare.py` writes
+    SHAPE     channels, image_size, classes, and the numbers of samples train and test
+    PREPARED  whether ranks read a file that `prepare.py` wrote
 
-and then `prepare(source)`, which makes the arrays from the original files in the
-folder `source`, or, without a file, `generate(seed, *, channels, image_size)`.
+If PREPARED is true, `prepare(source)` makes the arrays from the original files in the
+folder `source`. Otherwise `generate(seed, *, channels, image_size)` draws them.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ __all__ = ["AUGMENTS", "Arrays", "DataError", "Images", "find", "load", "names",
 
 AUGMENTS = ("none", "affine")
 
-# Images that take up to this much in their new size are resized once, at load time.
-# Beyond it (MNIST at 224 pixels would take 3.3 GiB in every rank) each sample is
-# resized when it is asked for, as a loader of image files does.
+# Data sets that need at most this much memory after resizing are resized once, when
+# they are loaded. In larger ones (MNIST at 224 pixels would need 3.3 GiB in every rank)
+# each sample is resized on access, as a loader of image files does.
 RESIZED_MAX_BYTES = 256 * 2**20
 
-# Images that are converted at once, so that no step of loading takes much memory:
-# a rank's peak memory is a result.
+# Number of images that are converted at a time. Few, because loading must not raise a
+# rank's peak memory, which is a result.
 _CHUNK = 256
 
 
@@ -56,7 +56,7 @@ def find(name: str) -> Any:
 
 
 def path(name: str, root: Path) -> Path:
-    """Where the prepared file of a data set lies."""
+    """The path of the prepared file of a data set."""
     return root / f"{name}.npz"
 
 
@@ -74,14 +74,15 @@ def load(
     Args:
         name: one of `names()`.
         root: the folder of the prepared files.
-        channels: 1 or 3; None leaves the data set's own.
-        image_size: side in pixels; None leaves the data set's own.
-        augment: one of `AUGMENTS`, for the training samples.
-        seed: of a generated data set; those from files are the same for every seed.
+        channels: 1 or 3; None keeps the number of channels of the data set.
+        image_size: side in pixels; None keeps the size of the data set.
+        augment: one of `AUGMENTS`; applies to the training samples.
+        seed: seed of a generated data set; data sets from files ignore it.
 
     Raises:
         DataError: the prepared file is missing or damaged.
-        ValueError: an argument has no such choice.
+        ValueError: there is no such data set or augmentation, or the data cannot have
+            so many channels.
     """
     if augment not in AUGMENTS:
         raise ValueError(
@@ -101,7 +102,7 @@ def load(
     if size <= RESIZED_MAX_BYTES:
         train, test = _resize_all(train, image_size), _resize_all(test, image_size)
     if augment == "affine":
-        _affine()  # an import that fails, or is slow, does so now
+        _affine()  # import torchvision now: it is slow, and may fail
     return (
         Images(
             train,
@@ -123,19 +124,19 @@ def load(
 
 
 class Images(Dataset[tuple[torch.Tensor, int]]):
-    """Samples (image float32 [C, H, W], label), converted one by one when asked for.
+    """Samples (image float32 [C, H, W], label), each converted on access.
 
-    The images are one uint8 tensor, so that a data set costs a byte per pixel; what
-    a sample costs is then the work of a loader, which belongs to the measurement.
+    The images are one uint8 tensor, so a data set takes a byte per pixel. The loader
+    converts each sample, and its work is part of the measurement.
 
     Args:
-        images: uint8 [N, C or 1, H, W]; a single channel stands for all C.
+        images: uint8 [N, C or 1, H, W]; a single channel is used for all C.
         labels: int64 [N].
-        mean, std: float32 [C], of the pixels 0..255; an image becomes
-            (image - mean) / std.
+        mean: mean of the pixels 0..255 per channel, float32 [C].
+        std: their standard deviation; an image becomes (image - mean) / std.
         image_size: side of a sample in pixels.
-        affine: rotate, shift and scale every sample at random, drawn from the torch
-            generator of the process that loads it.
+        affine: rotate, shift and scale every sample at random; random numbers come
+            from the torch generator of the loading process.
     """
 
     def __init__(
@@ -149,7 +150,7 @@ class Images(Dataset[tuple[torch.Tensor, int]]):
         affine: bool = False,
     ) -> None:
         self.images = images
-        # A list: reading a number out of a tensor would cost as much as the image.
+        # A list, because reading a number from a tensor takes as long as an image.
         self.labels: list[int] = labels.tolist()
         self.sample_shape = (len(mean), image_size, image_size)
         self._scale = (1 / std)[:, None, None]
@@ -166,23 +167,23 @@ class Images(Dataset[tuple[torch.Tensor, int]]):
             image = _resize(image[None], self.sample_shape[-1])[0]
         if self._is_affine:
             image = _affine()(image)
-        # The product is float32 and has all channels.
+        # `mul` converts to float32 and broadcasts a single channel to all C.
         return image.mul(self._scale).sub_(self._shift), self.labels[index]
 
 
 def _with_channels(images: torch.Tensor, channels: int) -> torch.Tensor:
-    """Images with `channels` channels, or with a single one that stands for all."""
+    """Images with `channels` channels, or with one channel that is used for all."""
     present = images.shape[1]
     if present == channels or (present, channels) == (1, 3):
         return images
     if (present, channels) != (3, 1):
-        raise ValueError(f"cannot make {channels} channels out of {present}")
+        raise ValueError(f"cannot convert {present} channels to {channels}")
     means = (chunk.float().mean(1, keepdim=True) for chunk in images.split(_CHUNK))
     return torch.cat([mean.round().to(torch.uint8) for mean in means])
 
 
 def _moments(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Mean and standard deviation per channel, float32 [C], in 0..255."""
+    """Mean and standard deviation of each channel, float32 [C], on the scale 0..255."""
     values = torch.arange(256, dtype=torch.float64)
     means, stds = [], []
     for channel in images.unbind(1):
@@ -193,7 +194,7 @@ def _moments(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         mean = (share * values).sum()
         variance = (share * (values - mean) ** 2).sum()
         means.append(mean)
-        # A channel without contrast is left without, instead of divided by zero.
+        # At least 1, so that a constant channel is not divided by zero.
         stds.append(variance.sqrt().clamp(min=1))
     return torch.stack(means).float(), torch.stack(stds).float()
 
@@ -208,7 +209,7 @@ def _resize_all(images: torch.Tensor, image_size: int) -> torch.Tensor:
 
 
 def _resize(images: torch.Tensor, image_size: int) -> torch.Tensor:
-    """Resize uint8 [N, C, H, W]; the same pixels whether one by one or together."""
+    """Resize uint8 [N, C, H, W]; each result depends on its own image only."""
     resized = functional.interpolate(
         images.float(), size=(image_size, image_size), mode="bilinear", antialias=True
     )
@@ -217,7 +218,7 @@ def _resize(images: torch.Tensor, image_size: int) -> torch.Tensor:
 
 @functools.cache
 def _affine() -> Any:
-    # Cached per process and not kept in the data set: a worker that is not forked
-    # would unpickle it, and with it import torchvision without the remedy.
+    # Cached per process instead of stored in the data set: a worker that is spawned
+    # would unpickle it, and so import torchvision without `import_torchvision`.
     transforms = import_torchvision().transforms
     return transforms.RandomAffine(degrees=15, translate=(0.1, 0.1), scale=(0.9, 1.1))

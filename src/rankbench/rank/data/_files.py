@@ -1,4 +1,4 @@
-"""The prepared file of a data set: four plain arrays that every rank reads."""
+"""Reads and writes the prepared file of a data set: four plain arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rankbench.record import first_line, write_atomically
 
 
 class DataError(ValueError):
-    """A data set cannot be had; the message says which file, and what to do."""
+    """A data set is not available; the message names the file and what to do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,10 +27,10 @@ class Arrays:
     test_labels: npt.NDArray[np.int64]
 
     def check(self, shape: Mapping[str, int]) -> None:
-        """Compare with a data set's `SHAPE`, except for the number of samples.
+        """Compare the arrays with a data set's `SHAPE`; any number of samples is fine.
 
         Raises:
-            ValueError: what differs.
+            ValueError: they differ; names the difference.
         """
         side = shape["image_size"]
         sample = (shape["channels"], side, side)
@@ -57,18 +57,18 @@ class Arrays:
 
 
 def write(path: Path, arrays: Arrays) -> None:
-    """Write the prepared file, whole or not at all."""
+    """Write the prepared file atomically."""
     buffer = io.BytesIO()
-    # Not compressed: every rank of every launch reads it.
+    # Not compressed, because every rank of every launch reads it.
     np.savez(buffer, allow_pickle=False, **asdict(arrays))
     write_atomically(path, buffer.getvalue())
 
 
 def read(path: Path, shape: Mapping[str, int]) -> Arrays:
-    """Read a prepared file of a data set with this `SHAPE`.
+    """Read the prepared file of a data set with this `SHAPE`.
 
     Raises:
-        DataError: the file is missing or damaged, or holds something else.
+        DataError: the file is missing or damaged, or does not fit `SHAPE`.
     """
     try:
         file = path.open("rb")
@@ -82,8 +82,8 @@ def read(path: Path, shape: Mapping[str, int]) -> Arrays:
                 arrays = Arrays(**{f.name: members[f.name] for f in fields(Arrays)})
             arrays.check(shape)
         except Exception as error:
-            # Damage shows anywhere: in the zip's directory, in an array's header, in
-            # a checksum; each has its own exceptions.
+            # Damage may be in the zip directory, an array header or a checksum, and
+            # each raises other exceptions.
             reason = first_line(str(error)) or type(error).__name__
             raise DataError(
                 f"{path} is damaged: {reason}: delete it and run `rankbench prepare`"
@@ -94,10 +94,10 @@ def read(path: Path, shape: Mapping[str, int]) -> Arrays:
 def source_error(
     name: str, folder: Path, expected: str, error: BaseException
 ) -> DataError:
-    """What to tell a user whose original files are missing or damaged."""
+    """The error for original files that are missing or damaged."""
     reason = first_line(" ".join(str(error).split())) or type(error).__name__
     return DataError(
         f"{name} cannot be prepared from {folder}: {reason.rstrip('.')}. Expected "
-        f"there: {expected}. Copy them from a machine that can download them (delete "
-        "those that are damaged) and run `rankbench prepare`"
+        f"there: {expected}. Delete damaged files, copy the files from a machine that "
+        "can download them, and run `rankbench prepare`"
     )

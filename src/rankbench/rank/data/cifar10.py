@@ -1,4 +1,4 @@
-"""CIFAR-10, read by torchvision from its Python version."""
+"""CIFAR-10, read by torchvision from the files of its Python version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PREPARED = True
 def prepare(source: Path) -> Arrays:
     """Read `source/cifar-10-batches-py`; unpack or download it if a file is missing.
 
-    The batches are pickles: torchvision compares each with its checksum before.
+    The batches are pickles; torchvision verifies each checksum before it loads a file.
 
     Raises:
         DataError: files are missing and cannot be downloaded, or are damaged.

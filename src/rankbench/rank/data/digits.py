@@ -1,4 +1,4 @@
-"""Handwritten digits that come with scikit-learn, enlarged to MNIST's size."""
+"""The handwritten digits of scikit-learn, enlarged to the size of MNIST."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ PREPARED = True
 
 
 def prepare(source: Path) -> Arrays:
-    """Enlarge 8x8 pixels of 0..16 to 28x28 of 0..255 and split; reads no file.
+    """Enlarge 8x8 pixels in 0..16 to 28x28 pixels in 0..255, and split the samples.
+
+    It reads no file in `source`.
 
     Raises:
-        DataError: scikit-learn is not installed here.
+        DataError: scikit-learn is not installed.
     """
     try:
         from sklearn.datasets import load_digits
@@ -41,7 +43,7 @@ def prepare(source: Path) -> Arrays:
 
 
 def _split(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of four fifths and one fifth of every class, in the given order."""
+    """Indices of the training samples (4/5 of each class) and the test samples."""
     shuffled = np.random.default_rng(0).permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     test = np.zeros(len(labels), dtype=bool)

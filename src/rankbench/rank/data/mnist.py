@@ -18,8 +18,8 @@ PREPARED = True
 def prepare(source: Path) -> Arrays:
     """Read the files in `source/MNIST/raw`; download them if any is missing.
 
-    torchvision compares a download with its checksum. Files that are there, packed
-    (.gz) or not, are taken as they are.
+    torchvision verifies the checksums of downloads. Existing files, compressed (.gz) or
+    not, are used without a check.
 
     Raises:
         DataError: files are missing and cannot be downloaded, or are damaged.
@@ -42,7 +42,7 @@ def prepare(source: Path) -> Arrays:
 
 
 def _is_there(folder: Path, name: str) -> bool:
-    """Whether a file is there, unpacked by now: torchvision asks for that."""
+    """Whether a file exists; unpacks it first, because torchvision needs that."""
     archive = folder / name
     plain = archive.with_suffix("")
     if not plain.exists() and archive.exists():

@@ -14,7 +14,10 @@ from rankbench.rank.data import DataError, _files, find, path
 def prepare(name: str, root: Path) -> Path | None:
     """Write `root/NAME.npz` from the original files in `root/raw/NAME`.
 
-    A sound file is left alone. Returns its path, or None if the data set has none.
+    A valid prepared file is kept.
+
+    Returns:
+        The path of the prepared file; None if the data set needs no file.
 
     Raises:
         DataError: the original files are missing or damaged.
@@ -30,7 +33,7 @@ def prepare(name: str, root: Path) -> Path | None:
         try:
             arrays.check(module.SHAPE)
         except ValueError as error:
-            raise DataError(f"{source} holds no {name}: {error}") from error
+            raise DataError(f"{source} does not contain {name}: {error}") from error
         _files.write(target, arrays)
     return target
 
@@ -49,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("name", metavar="NAME", help="the data set")
     parser.add_argument("--root", type=Path, required=True, help="folder to write to")
-    parser.add_argument("--log", default="-", help="where what it says is kept")
+    parser.add_argument("--log", default="-", help="log file of this command")
     arguments = parser.parse_args(argv)
     wanted = Wanted(DATA, arguments.name)
     try:

@@ -1,4 +1,4 @@
-"""Noise over a coarse pattern per class: any image size, no file, no resizing."""
+"""Synthetic images of any size: noise on a coarse pattern for each class."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rankbench.rank.data._files import Arrays
 SHAPE = {"channels": 1, "image_size": 28, "classes": 10, "train": 2048, "test": 512}
 PREPARED = False
 
-# Blocks per side of a pattern: coarse enough to outlive every model's pooling.
+# Blocks per side of a pattern. Few, so that the pattern survives pooling in all models.
 _BLOCKS = 4
 
 

@@ -1,1 +1,1 @@
-"""Facts for the record: hardware, software, memory, CPU time, bandwidth."""
+"""Facts for the record: hardware, software, memory, CPU time, communication speed."""

@@ -1,7 +1,7 @@
-"""How fast the ranks can exchange bytes: a short sweep of what a strategy exchanges.
+"""Measures how fast the ranks communicate: a short sweep of a strategy's operations.
 
-It runs after the timed window, in the same processes over the same connections: what it
-finds is what that launch had at its disposal.
+The sweep runs after the timed window, in the same processes and over the same
+connections. So it shows the communication speed that this launch had available.
 """
 
 from __future__ import annotations
@@ -14,31 +14,32 @@ import torch
 
 from rankbench.rank.runtimes import Runtime
 
-# Bytes of a call, from what is all latency to what is all bandwidth: 1 KiB to 16 MiB.
+# Bytes of a call: from 1 KiB, which is all latency, to 16 MiB, which is all bandwidth.
 SIZES = tuple(4**k for k in range(5, 13))
 
-# A size is repeated so often, less where that would take longer than so many seconds.
+# Repetitions of each size, and the seconds that they may take together. There are fewer
+# repetitions if the time does not suffice, but not fewer than FEWEST.
 REPEATS, BUDGET = 10, 0.3
 FEWEST = 3
 
-# No size is tried that would take longer than this, by the one before it.
+# The sweep stops before a size whose call would take longer than this.
 LONGEST = 1.0  # seconds
 
 
 def sweep(
     operations: Mapping[str, float | None], runtime: Runtime, device: torch.device
 ) -> list[dict[str, Any]]:
-    """Time the operations by size; all ranks call it together.
+    """Time each operation at each size; all ranks call it together.
 
     Args:
-        operations: of the strategy; see `Strategy.operations`.
-        runtime: what carries the bytes; the ranks have joined it.
-        device: where the tensors lie.
+        operations: see `Strategy.operations`.
+        runtime: the runtime that the ranks have joined.
+        device: device of the tensors.
 
     Returns:
         For each operation and size: operation, times_weights, bytes (of the whole
-        tensor, as in nccl-tests) and seconds (of this rank, one for each repeat). The
-        slowest rank of a call counts: one that comes late waits less.
+        tensor, as in nccl-tests) and seconds (of this rank, for each repetition). The
+        duration of a call is that of its slowest rank, because a late rank waits less.
     """
     return [
         point
@@ -53,8 +54,8 @@ def _sweep(
     found: list[dict[str, Any]] = []
     for size in SIZES:
         call = runtime.operation(operation, size, device)
-        _time(call, device)  # connections and buffers are made
-        # Ranks must agree on how often they call.
+        _time(call, device)  # creates connections and buffers
+        # All ranks must make the same number of calls.
         longest = runtime.largest(_time(call, device))
         repeats = max(FEWEST, min(REPEATS, int(BUDGET / longest)))
         seconds = [_time(call, device) for _ in range(repeats)]

@@ -1,4 +1,4 @@
-"""CPU time of this process and of the loader processes beside it."""
+"""CPU time of this process and of its loader processes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class CpuTime:
-    """Seconds of user and system time.
+    """User and system time, in seconds.
 
     Attributes:
-        own: of this process with all its threads.
-        loaders: of the processes that it started through multiprocessing.
+        own: time of this process, with all its threads.
+        loaders: time of the processes that it started through multiprocessing.
     """
 
     own: float
@@ -26,7 +26,7 @@ class CpuTime:
 
 
 def cpu_time() -> CpuTime:
-    """CPU time spent so far. Takes some ten microseconds."""
+    """The CPU time used so far; the call takes about ten microseconds."""
     living = [_of_process(child.pid) for child in multiprocessing.active_children()]
     own = resource.getrusage(resource.RUSAGE_SELF)
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -39,7 +39,7 @@ def _of_process(pid: int | None) -> float:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
-        return 0.0  # it has just ended
-    # utime and stime: fields 14 and 15 of proc(5), counted from behind the name.
+        return 0.0  # the process has just ended
+    # utime and stime: fields 14 and 15 of proc(5); field 3 is the first one after ")".
     ticks = sum(map(int, stat.rpartition(")")[2].split()[11:13]))
     return ticks / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""Network cards, GPUs and drivers of this host, as the kernel shows them."""
+"""Network cards, GPUs and drivers of this host, as the kernel reports them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ GPU_DRIVER = Path("/proc/driver/nvidia/version")
 def describe_nics(
     net: Path = NET, infiniband: Path = INFINIBAND
 ) -> list[dict[str, Any]]:
-    """Network cards that are up, and adapters of InfiniBand or RoCE.
+    """Network cards that are up, and InfiniBand or RoCE adapters.
 
-    Interfaces without a card behind them count only where there are no others.
+    Virtual interfaces are listed only if no network card is up.
 
     Returns:
-        For each: name, driver, model (PCI's numbers of vendor and device, or what the
-        adapter calls itself) and gbit_s, each None where the kernel does not tell.
+        For each: name, driver, model (PCI vendor and device numbers, or the type that
+        the adapter reports) and gbit_s; None for facts that the kernel does not report.
     """
     up = [
         link
@@ -50,7 +50,7 @@ def describe_nics(
 
 
 def describe_gpu(index: int) -> dict[str, Any]:
-    """A CUDA device as torch sees it."""
+    """Name, memory and size of a CUDA device, as torch reports them."""
     properties = torch.cuda.get_device_properties(index)
     return {
         "name": properties.name,
@@ -61,13 +61,13 @@ def describe_gpu(index: int) -> dict[str, Any]:
 
 
 def gpu_driver(path: Path = GPU_DRIVER) -> str | None:
-    """Version of NVIDIA's kernel module; None without one."""
+    """The version of NVIDIA's kernel module; None without one."""
     found = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", _read(path) or "")
     return found.group(1) if found else None
 
 
 def gpu_links() -> list[str]:
-    """Kinds of links between this host's GPUs, in nvidia-smi's words: NV18, SYS."""
+    """The kinds of links between this host's GPUs, as nvidia-smi names them: NV18."""
     if torch.cuda.device_count() < 2:
         return []
     try:
@@ -84,7 +84,7 @@ def gpu_links() -> list[str]:
 
 
 def parse_links(topology: str) -> list[str]:
-    """The links in the matrix that nvidia-smi prints, each once."""
+    """The different kinds of links in the matrix that nvidia-smi prints, sorted."""
     rows = [line.split() for line in topology.splitlines() if line.startswith("GPU")]
     gpus = len(rows)
     return sorted({link for row in rows for link in row[1 : gpus + 1]} - {"X"})
@@ -95,7 +95,7 @@ def _entries(folder: Path) -> list[Path]:
 
 
 def _pci(device: Path) -> str | None:
-    """``15b3:1017``: vendor and device."""
+    """PCI numbers of vendor and device: ``15b3:1017``."""
     vendor, model = _read(device / "vendor"), _read(device / "device")
     if not vendor or not model:
         return None
@@ -103,7 +103,7 @@ def _pci(device: Path) -> str | None:
 
 
 def _megabits(path: Path) -> float | None:
-    """In Gbit/s; drivers that do not know say -1, or fail."""
+    """The speed in Gbit/s; None if the driver reports -1 or cannot be read."""
     value = _first_number(_read(path))
     return value / 1e3 if value and value > 0 else None
 

@@ -1,4 +1,4 @@
-"""What this host is and which software runs on it: facts for the record."""
+"""Facts about this host and its software, for the record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rankbench.rank.facts.hardware import (
 )
 from rankbench.record import first_line
 
-# Beside torch: what can change a number, None where it is not installed.
+# Packages other than torch whose version can change a result.
 PACKAGES = ("torchvision", "horovod", "deepspeed", "numpy", "mpi4py", "oneccl")
 
 
@@ -45,7 +45,7 @@ def describe_host() -> dict[str, Any]:
 
 
 def describe_software() -> dict[str, Any]:
-    """Versions that can change a number."""
+    """Versions that can change a result; None for software that is not installed."""
     cuda = torch.cuda.is_available()
     return {
         "python": platform.python_version(),
@@ -63,7 +63,7 @@ def describe_software() -> dict[str, Any]:
 
 
 def package_version(package: str) -> str | None:
-    """Version of what is installed; None if it is not."""
+    """The version of an installed package; None if it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -71,7 +71,7 @@ def package_version(package: str) -> str | None:
 
 
 def built_backends() -> list[str]:
-    """Backends of torch.distributed that this build has."""
+    """The backends of torch.distributed in this build of torch."""
     distributed = torch.distributed
     if not distributed.is_available():
         return []
@@ -84,15 +84,15 @@ def built_backends() -> list[str]:
 
 
 def available_backends() -> list[str]:
-    """Those of them that this machine can use."""
+    """The backends of torch.distributed that work on this machine."""
     usable = torch.cuda.is_available()
     return [name for name in built_backends() if name != "nccl" or usable]
 
 
 def mpi_version() -> str | None:
-    """What the MPI library that this process has loaded calls itself; None without one.
+    """The name and version of the MPI library in this process; None without one.
 
-    It may be asked before MPI is initialised and after it is finalised.
+    The MPI function may be called before MPI_Init and after MPI_Finalize.
     """
     path = _loaded("libmpi.so")
     if path is None:
@@ -103,7 +103,7 @@ def mpi_version() -> str | None:
 
 
 def _loaded(name: str) -> str | None:
-    """The path of a shared library that this process has loaded."""
+    """The path of a shared library that this process has loaded; None if it has not."""
     for line in Path("/proc/self/maps").read_text().splitlines():
         path = line.partition("/")[1] + line.partition("/")[2]
         if Path(path).name.startswith(name):
@@ -112,7 +112,7 @@ def _loaded(name: str) -> str | None:
 
 
 def _os_name() -> str:
-    """Of the image, if ranks run in one."""
+    """The name of the operating system; in a container, that of the image."""
     try:
         return platform.freedesktop_os_release()["PRETTY_NAME"]
     except (OSError, KeyError):

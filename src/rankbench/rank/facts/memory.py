@@ -1,4 +1,4 @@
-"""Peak memory of a rank, from high-water marks; nothing is sampled."""
+"""Peak memory of a rank, from the high-water marks of the kernel and of torch."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ MIB = 1024**2
 
 
 def reset_peaks(device: torch.device) -> None:
-    """Forget what was needed so far (imports, start-up)."""
+    """Reset the high-water marks, so that peaks do not include imports and start-up."""
     try:
-        # Resets VmHWM of this process to what is resident now (proc(5), clear_refs).
+        # Sets VmHWM of this process to the memory that is resident now; see proc(5).
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
-        pass  # a kernel or container that forbids it: the peak includes start-up
+        pass  # the kernel or container forbids it: the peak includes start-up
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
 
 
 def read_peaks(device: torch.device) -> dict[str, float | None]:
-    """Peaks since `reset_peaks`, in MiB.
+    """Peaks since `reset_peaks`, in MiB; None for values of a device that is not used.
 
-    `rss_peak_mib` is resident host memory, with pages that are shared with other
-    processes; the `cuda_` values are tensors, the allocator's pool, and what of the
-    whole device is in use (contexts and communication buffers of all its users too).
+    `rss_peak_mib`: resident host memory, including pages shared with other processes.
+    `cuda_allocated_mib`: tensors. `cuda_reserved_mib`: the pool of torch's allocator.
+    `cuda_device_used_mib`: memory in use on the whole device at the time of the call,
+    with contexts and communication buffers, also of other processes.
     """
     peaks: dict[str, float | None] = {
         "rss_peak_mib": _resident_peak() / MIB,
@@ -45,17 +46,17 @@ def read_peaks(device: torch.device) -> dict[str, float | None]:
 
 
 def optimizer_mib(state: Iterable[Any]) -> float:
-    """MiB of the tensors that an optimizer keeps on this rank.
+    """Size of the tensors in an optimizer's state on this rank, in MiB.
 
     Args:
-        state: for each parameter what the optimizer keeps, by name.
+        state: one dictionary for each parameter.
     """
     kept = [value for entry in state for value in entry.values()]
     return sum(_local_bytes(value) for value in kept if torch.is_tensor(value)) / MIB
 
 
 def _local_bytes(value: torch.Tensor) -> int:
-    # A sharded tensor has the size of the whole; this rank holds its local part.
+    # A sharded tensor reports the size of the whole; this rank holds its local part.
     local = value.to_local() if hasattr(value, "to_local") else value
     return int(local.numel() * local.element_size())
 

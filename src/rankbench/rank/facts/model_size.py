@@ -1,4 +1,4 @@
-"""How much a model computes and how much of it must be communicated."""
+"""Number of parameters and floating-point operations of a model."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ import torch
 
 from rankbench.rank import models
 
-# Batch normalisation of a single sample is an error for an image of one pixel.
+# Two, because batch normalisation rejects a single sample of one pixel.
 _SAMPLES = 2
 
 
 def describe_model(
     name: str, sample_shape: tuple[int, int, int], classes: int
 ) -> dict[str, Any]:
-    """Count without computing: the model is built on the meta device.
+    """Count parameters and operations on the meta device, so nothing is computed.
 
     Args:
-        name: of the model.
+        name: name of the model.
         sample_shape: C, H, W of an image.
-        classes: labels.
+        classes: number of classes.
 
     Returns:
-        parameters (number), parameter_bytes (in float32: what data parallelism
-        averages in each step), flops_per_sample (forward and backward of one sample;
-        a multiplication and an addition are two; matrix products and convolutions,
-        as torch.utils.flop_counter counts).
+        parameters (number), parameter_bytes (in float32: the volume that data
+        parallelism averages in each step), flops_per_sample (forward and backward of
+        one sample). As in torch.utils.flop_counter, only matrix products and
+        convolutions count, and a multiply-add counts as two operations.
     """
-    # Slow to import, and wanted when the timed window is over.
+    # Imported here, because it is slow and needed only after the timed window.
     from torch.utils.flop_counter import FlopCounterMode
 
     channels, image_size, _ = sample_shape

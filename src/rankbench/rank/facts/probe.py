@@ -1,7 +1,7 @@
-"""Print as JSON what planning must know of this environment.
+"""Print the facts about this environment that planning needs, as JSON.
 
-Arguments are names of programs: which of them are there is told as well. Run by
-launch/site/machine.py here, and by launch/images in an image.
+Arguments are names of programs; the output says which of them are installed.
+launch/site/machine.py runs it on this machine, launch/images runs it in an image.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def _horovod_operations() -> list[str]:
-    """Backends that Horovod was built with."""
+    """The backends that Horovod was built with; [] if it is not installed."""
     try:
         import horovod.torch as horovod
     except ImportError:

@@ -1,1 +1,1 @@
-"""How the ranks of a launch find each other, and which devices each one takes."""
+"""Joins the ranks of a launch, and chooses the devices of each rank."""

@@ -1,4 +1,4 @@
-"""Names of hosts: an unknown one is an error at once, not a wait for the time limit."""
+"""Checks host names, so that an unknown one fails at once and not at the time limit."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import socket
 
 
 def check_name(host: str) -> None:
-    """Raise if this host does not know another one; torch would ask again and again.
+    """Check that this host can resolve a host name; torch would retry without a word.
 
     Raises:
-        OSError: it does not; names both.
+        OSError: it cannot; names both hosts.
     """
     try:
         socket.getaddrinfo(host, None)

@@ -1,4 +1,4 @@
-"""Which CPU cores a rank may use: disjoint sets within the affinity it was given."""
+"""Chooses the CPU cores of each rank: disjoint sets within the given affinity."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import os
 def choose_cores(
     local_rank: int, cores_per_rank: int, cores: list[list[int]]
 ) -> list[list[int]]:
-    """Cores of one rank of a host; more ranks than cores share them in turn."""
+    """The cores of one rank; if there are not enough, ranks share them in turn."""
     first = local_rank * cores_per_rank
     return [cores[(first + i) % len(cores)] for i in range(cores_per_rank)]
 
 
 def pin(cores: list[list[int]]) -> None:
-    """Bind this process, with the threads it already has, to these cores."""
+    """Bind this process and its existing threads to these cores."""
     cpus = {cpu for core in cores for cpu in core}
     for thread in os.listdir("/proc/self/task"):
         os.sched_setaffinity(int(thread), cpus)

@@ -1,4 +1,4 @@
-"""A rank among the others: its devices, and what joins it to them."""
+"""Lets a rank join and leave the other ranks, and chooses its devices."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rankbench.rank.strategies.base import World
 def join_world(
     cell: Cell, shape: Shape, place: Place, init_method: str, runtime: Runtime
 ) -> World:
-    """Choose this rank's devices and join the others, if it communicates with them."""
+    """Choose this rank's devices; join the other ranks if the cell has a backend."""
     devices = choose_devices(cell, shape, place.local_rank)
     if cell.device == "cuda":
         torch.cuda.set_device(devices[0])
@@ -43,7 +43,7 @@ def choose_devices(
     """The devices that a rank drives."""
     if cell.device == "cpu":
         return (torch.device("cpu"),) * shape.devices_per_rank
-    # With more ranks than GPUs they share them in turn (a marked row).
+    # With more ranks than GPUs, ranks share GPUs in turn, and the row is marked.
     present = torch.cuda.device_count()
     first = local_rank * shape.devices_per_rank
     return tuple(
@@ -53,7 +53,7 @@ def choose_devices(
 
 
 def wait_for_all(runtime: Runtime) -> None:
-    """All ranks go on together, and no device has work left from before."""
+    """Wait until all ranks are here and their devices have finished all work."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
     runtime.barrier()
@@ -62,10 +62,10 @@ def wait_for_all(runtime: Runtime) -> None:
 
 
 def leave_world(runtime: Runtime) -> None:
-    """Part from the other ranks, when every report is written.
+    """Leave the other ranks, after all reports are written.
 
-    Nothing that goes wrong from here on can touch what was measured: a rank may find
-    that another has closed their connection a moment earlier.
+    Errors are only printed, because they cannot affect the measurement: another rank
+    may have closed its connection a moment earlier.
     """
     try:
         runtime.leave()
@@ -74,7 +74,7 @@ def leave_world(runtime: Runtime) -> None:
 
 
 def describe_transport(world: World) -> dict[str, Any] | None:
-    """What carries the bytes, as far as it was asked for."""
+    """The backend and the variables that configure it; None without a backend."""
     if world.backend == "none":
         return None
     prefixes = ("GLOO_", "NCCL_", "TP_", "UCX_", "FI_", "OMPI_MCA_", "CCL_", "HOROVOD_")

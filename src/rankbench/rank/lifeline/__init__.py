@@ -1,1 +1,1 @@
-"""What a rank tells its supervisor: progress, failure, and a sign of life."""
+"""Reports progress and failure to the supervisor, and watches its heartbeat."""

@@ -1,4 +1,4 @@
-"""What a rank leaves behind when it fails."""
+"""Writes the report of a rank that fails."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from rankbench.rank.lifeline.watch import HeartbeatLost
 
 
 def report_failure(work: Path, rank: int, error: BaseException) -> None:
-    """Say it in the log, and in a file: what a rank printed last may not arrive.
+    """Write an error to the log and to the rank's report file.
 
-    A report that is there already stays: what the rank measured is whole.
+    The file is needed because the last output of a rank may get lost. A report that
+    exists already is kept, because its measurement is complete.
     """
     traceback.print_exception(error)
     sys.stderr.flush()
@@ -25,7 +26,7 @@ def report_failure(work: Path, rank: int, error: BaseException) -> None:
         return
     message = str(error) or type(error).__name__
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        # Which disk it was Python does not say where a file was open already.
+        # Python does not name the file if it was already open.
         place = os.environ.get("TMPDIR", "/tmp")  # noqa: S108
         message += f" (on the host {os.uname().nodename}; TMPDIR is {place})"
     report: dict[str, Any] = {
@@ -40,9 +41,9 @@ def report_failure(work: Path, rank: int, error: BaseException) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device's or the host's memory did not suffice.
+    """Whether an error says that a device or the host is out of memory.
 
-    The host's allocator raises a plain RuntimeError, so its words must be looked at.
+    torch's host allocator raises a plain RuntimeError, so the message decides.
     """
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True

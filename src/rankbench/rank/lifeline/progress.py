@@ -1,4 +1,4 @@
-"""A rank tells where it is by storing two integers into shared memory."""
+"""Reports a rank's progress: two integers in shared memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import mmap
 import struct
 from pathlib import Path
 
-# One entry per rank: stage, step. launch/process/where_ranks_are.py reads the same.
+# Entry of a rank: stage, step. launch/process/where_ranks_are.py reads this format.
 _ENTRY = struct.Struct("<ii")
 STARTING, SET_UP, WARM_UP, TRAINING, EVALUATION, THE_END = range(6)
 

@@ -1,4 +1,4 @@
-"""A rank must not outlive its supervisor: it ends itself when the heartbeat stops."""
+"""Ends a rank when the heartbeat stops, so that no rank outlives its supervisor."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 ORPHANED = 97  # exit code of a rank that ended itself
-LOOKS = 5  # within the time of grace
-LAST_WORDS = 5.0  # seconds for them: where they are written may have failed as well
+LOOKS = 5  # number of looks at the heartbeat within the grace period
+LAST_WORDS = 5.0  # seconds for the report, whose file system may be down as well
 
 
 class HeartbeatLost(TimeoutError):
-    """The supervisor is not heard, dead or late. `cause`: see record.py."""
+    """The supervisor's heartbeat has stopped, because it is dead or late.
+
+    `cause` is one of the causes in record.py.
+    """
 
     cause = "site"
 
@@ -31,9 +34,9 @@ def watch_heartbeat(
     """Start a thread that ends this process after `grace` seconds without a beat.
 
     Args:
-        path: of the heartbeat.
-        grace: seconds.
-        report: tells why, to a supervisor that lives after all.
+        path: file of the heartbeat.
+        grace: grace period in seconds.
+        report: writes the reason, in case the supervisor is alive after all.
     """
     thread = threading.Thread(
         target=_watch, args=(path, grace, report), daemon=True, name="heartbeat"
@@ -46,12 +49,12 @@ def _watch(path: Path, grace: float, report: Callable[[BaseException], None]) ->
     while True:
         time.sleep(grace / LOOKS)
         try:
-            # Read, not stat: a shared file system keeps attributes in a cache.
+            # Read instead of stat, because shared file systems cache attributes.
             beat = path.read_text()
         except OSError:
             beat = last
-        # Looks are counted, not seconds: a machine that was suspended has let time pass
-        # in which the supervisor could not beat either.
+        # Count looks instead of seconds: while a machine is suspended, time passes but
+        # the supervisor cannot beat.
         unchanged = unchanged + 1 if beat == last else 0
         last = beat
         if unchanged >= LOOKS:

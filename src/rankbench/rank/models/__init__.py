@@ -1,8 +1,8 @@
-"""Models by name: `NAME.py` in this folder is the model `NAME`.
+"""Models: each file `NAME.py` in this folder is the model `NAME`.
 
-Such a file declares `NEEDS`, a literal that can be read without importing torch, and
-`build`. A model knows nothing of parallelism; as a chain (`nn.Sequential`) it can be
-cut between any two of its parts.
+The file declares `NEEDS`, a literal that planning reads without importing torch, and a
+function `build`. A model knows nothing of parallelism. It is an `nn.Sequential`, so a
+strategy can split it between any two of its parts.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ def names() -> list[str]:
 def build(
     name: str, *, channels: int, image_size: int, classes: int, seed: int | None = None
 ) -> nn.Module:
-    """Make a model that maps [N, channels, image_size, image_size] to [N, classes].
+    """Build a model that maps [N, channels, image_size, image_size] to [N, classes].
 
-    The weights are float32 on the CPU. They depend on `seed` alone, and the random
-    state stays as it was; without a seed they come from the current random state.
+    The weights are float32 on the CPU. With a seed they depend on the seed only, and
+    the global random state does not change. Without a seed they are drawn from the
+    global random state.
 
     Raises:
-        ValueError: no such model, or it does not take such images.
+        ValueError: there is no such model, or it cannot process such images.
     """
     if name not in names():
         raise ValueError(f"unknown model {name!r}: choose from {', '.join(names())}")
@@ -39,7 +40,7 @@ def build(
         model = module.build(channels=channels, image_size=image_size, classes=classes)
     else:
         with torch.random.fork_rng(devices=[]):
-            # Weights are drawn on the CPU; torch.manual_seed would seed every GPU too.
+            # Not torch.manual_seed, which would seed every GPU as well.
             torch.default_generator.manual_seed(seed)
             model = module.build(
                 channels=channels, image_size=image_size, classes=classes

@@ -1,4 +1,4 @@
-"""What the models that come from torchvision share."""
+"""Code that the models from torchvision share."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rankbench.rank.torchvision_ops import import_torchvision
 
 
 def resnet(name: str, *, channels: int, classes: int) -> nn.Sequential:
-    """torchvision's ResNet `name`, untrained, as the chain that its forward runs.
+    """torchvision's untrained ResNet `name` as a sequence, in the order of its forward.
 
-    The parameters keep torchvision's names.
+    Parameters keep the names that they have in torchvision.
     """
     model = getattr(import_torchvision().models, name)(num_classes=classes)
     if channels != model.conv1.in_channels:

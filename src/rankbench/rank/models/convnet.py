@@ -1,4 +1,4 @@
-"""Three convolutions and one linear layer, the network of study 004."""
+"""The network of study 004: three convolutions and one linear layer."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ NEEDS = {"min_image_size": 16, "channels": None}
 
 
 def build(*, channels: int, image_size: int, classes: int) -> nn.Module:
-    """Build the network; 113,674 parameters for 1x28x28 and 10 classes."""
+    """Build the network; 113,674 parameters for 1x28x28 images and 10 classes."""
     side = (image_size - 2) // 2  # conv1 and pool1
-    side = side - 2 - 1  # conv2 and pool2, which moves by one pixel
+    side = side - 2 - 1  # conv2, and pool2 with stride 1
     side = (side - 2) // 2  # conv3 and pool3
-    # The study defines a dropout layer and never calls it: there is none here.
+    # The study defines a dropout layer but never calls it, so it is left out here.
     return nn.Sequential(
         OrderedDict(
             conv1=nn.Conv2d(channels, 32, kernel_size=5, padding=1),

@@ -1,4 +1,4 @@
-"""LeNet-5 in its present-day form, with ReLU and max pooling (study 003)."""
+"""LeNet-5 with ReLU and max pooling, as in study 003."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ NEEDS = {"min_image_size": 12, "channels": None}
 
 
 def build(*, channels: int, image_size: int, classes: int) -> nn.Module:
-    """Build the network; 61,706 parameters for 1x28x28 and 10 classes."""
-    # The padding makes 28 pixels the 32 that LeNet-5 was drawn for.
+    """Build the network; 61,706 parameters for 1x28x28 images and 10 classes."""
+    # LeNet-5 was designed for 32 pixels; conv1 pads 28 pixels to 32.
     side = (image_size // 2 - 4) // 2
     return nn.Sequential(
         OrderedDict(

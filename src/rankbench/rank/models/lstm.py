@@ -14,7 +14,7 @@ NEEDS = {"min_image_size": 2, "channels": None}
 
 
 def build(*, channels: int, image_size: int, classes: int) -> nn.Module:
-    """Build the network; 82,186 parameters for 1x28x28 and 10 classes."""
+    """Build the network; 82,186 parameters for 1x28x28 images and 10 classes."""
     return nn.Sequential(
         OrderedDict(
             rows=Rows(),
@@ -25,7 +25,7 @@ def build(*, channels: int, image_size: int, classes: int) -> nn.Module:
 
 
 class Rows(nn.Module):
-    """Images [N, C, H, W] as sequences of rows [N, H, C * W], from top to bottom."""
+    """Turns images [N, C, H, W] into sequences of rows [N, H, C * W], top to bottom."""
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         return images.transpose(1, 2).flatten(2)

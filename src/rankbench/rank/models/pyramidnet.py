@@ -1,10 +1,10 @@
 """PyramidNet (Han et al. 2017, arXiv 1610.02915) as study 002 trains it.
 
 The paper's PyramidNet-110 with alpha 270 has three groups of (110 - 2) / 6 = 18 basic
-blocks. The study's has 17: the names that it prints of its model end with
-`layer3.16.bn3` and `bn_out`, so that there is no block 17 in the last group. Nor is
-there a `bn4`, which a bottleneck block would have. The width grows by the paper's
-270 / (3 * 18) = 5 a block.
+blocks. The study's model has groups of 17: the layer names that the study prints end
+with `layer3.16.bn3` and `bn_out`, so the last group has no block 17. The blocks are
+basic ones, because a bottleneck block would have a `bn4`. As in the paper, the width
+grows by 270 / (3 * 18) = 5 per block.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ STEM = 16
 BLOCKS = 17
 GROWTH = 5
 
-# Below 5 pixels the last group works on a single one.
+# With fewer than 5 pixels the last group would have a single pixel.
 NEEDS = {"min_image_size": 5, "channels": None, "batch_statistics": True}
 
 
 def build(*, channels: int, image_size: int, classes: int) -> nn.Module:
     """Build the network; 24,253,410 parameters for 3 channels and 10 classes.
 
-    It pools globally, so its size is that of no image.
+    The number does not depend on the image size, because the network pools globally.
     """
     widths = [STEM + GROWTH * number for number in range(3 * BLOCKS + 1)]
     model = nn.Sequential(
@@ -54,13 +54,13 @@ def _conv(width: int, out: int, stride: int = 1) -> nn.Conv2d:
 
 
 def _group(widths: list[int], *, stride: int) -> nn.Sequential:
-    """A block between each two widths; the first one has the stride."""
+    """Blocks from each width to the next; only the first block has the stride."""
     strides = [stride] + [1] * (len(widths) - 2)
     return nn.Sequential(*map(Block, widths[:-1], widths[1:], strides))
 
 
 class Block(nn.Module):
-    """The paper's basic block: a norm before, between and after two convolutions."""
+    """The paper's basic block: norms before, between and after two convolutions."""
 
     def __init__(self, width: int, out: int, stride: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Block(nn.Module):
         self.relu = nn.ReLU()
         self.conv2 = _conv(out, out)
         self.bn3 = nn.BatchNorm2d(out)
-        # An odd side is rounded up, as the convolution does.
+        # Round an odd side up, as the strided convolution does.
         self.pool = (
             nn.Identity() if stride == 1 else nn.AvgPool2d(stride, ceil_mode=True)
         )

@@ -6,10 +6,10 @@ from torch import nn
 
 from rankbench.rank.models import _torchvision
 
-# Below 17 pixels the last two stages work on a single one.
+# With fewer than 17 pixels the last two stages would have a single pixel.
 NEEDS = {"min_image_size": 17, "channels": None, "batch_statistics": True}
 
 
 def build(*, channels: int, image_size: int, classes: int) -> nn.Module:
-    """Build the network; it pools globally, so its size is that of no image."""
+    """Build the network; it pools globally, so `image_size` has no effect."""
     return _torchvision.resnet("resnet18", channels=channels, classes=classes)

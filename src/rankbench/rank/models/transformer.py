@@ -14,15 +14,15 @@ HEADS = 4
 MLP = 128
 BLOCKS = 4
 
-# Below 8 pixels an image can be a single patch, which has nothing to attend to.
+# With fewer than 8 pixels an image may be a single patch: attention has no effect.
 NEEDS = {"min_image_size": 8, "channels": None, "heads": HEADS}
 
 
 def build(*, channels: int, image_size: int, classes: int) -> nn.Module:
-    """Build the network; 138,890 parameters for 1x28x28 and 10 classes.
+    """Build the network; 138,890 parameters for 1x28x28 images and 10 classes.
 
     Raises:
-        ValueError: no size of patch divides the images.
+        ValueError: no patch size divides the image size.
     """
     patch = patch_size(image_size)
     parts: OrderedDict[str, nn.Module] = OrderedDict(
@@ -39,7 +39,11 @@ def build(*, channels: int, image_size: int, classes: int) -> nn.Module:
 
 
 def patch_size(image_size: int) -> int:
-    """Side of a patch in pixels: 4, or else the largest that divides the image."""
+    """Side of a patch in pixels: 4, else 7, else 2, whichever divides the image size.
+
+    Raises:
+        ValueError: none of them divides it.
+    """
     for patch in PATCHES:
         if image_size % patch == 0:
             return patch
@@ -51,7 +55,7 @@ def patch_size(image_size: int) -> int:
 
 
 class Patches(nn.Module):
-    """Images [N, C, H, W] as patches [N, tokens, C * patch * patch], row by row."""
+    """Cuts images [N, C, H, W] into patches [N, tokens, C * patch * patch], by rows."""
 
     def __init__(self, patch: int) -> None:
         super().__init__()
@@ -63,7 +67,7 @@ class Patches(nn.Module):
 
 
 class Positions(nn.Module):
-    """Adds a learned vector for its position to each token of [N, tokens, width]."""
+    """Adds a learned position vector to each token of [N, tokens, width]."""
 
     def __init__(self, tokens: int, width: int) -> None:
         super().__init__()
@@ -74,7 +78,7 @@ class Positions(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a perceptron, each after a norm, on [N, tokens, width]."""
+    """A pre-norm block of attention and MLP on [N, tokens, width]."""
 
     def __init__(self, width: int, heads: int, mlp: int) -> None:
         super().__init__()
@@ -104,8 +108,8 @@ class Block(nn.Module):
         return result
 
     def _split(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[N, tokens, width] as [N, heads, tokens, width of a head]."""
-        # A rank that holds a shard of the linear layers has fewer heads.
+        """Reshape [N, tokens, width] to [N, heads, tokens, width of a head]."""
+        # -1, because under tensor parallelism a rank holds only some of the heads.
         heads: torch.Tensor = tokens.unflatten(-1, (-1, self.head_width))
         return heads.transpose(1, 2)
 

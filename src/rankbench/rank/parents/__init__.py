@@ -1,1 +1,1 @@
-"""Programs that start the ranks of one host. They do not import torch."""
+"""Programs that start the ranks of one host."""

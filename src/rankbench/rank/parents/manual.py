@@ -1,6 +1,6 @@
-"""The parent of ranks that are started as by hand: a command each, no launcher.
+"""Starts the ranks of a host without a launcher: one command for each rank.
 
-It imports no torch: that would take longer than all else it does.
+It does not import torch, because that would take longer than everything else it does.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ def main() -> int:
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
-    """Arguments that tell a parent of ranks how many there are, and where they meet."""
-    parser.add_argument("--ranks", type=int, required=True, help="of each host")
-    parser.add_argument("--nodes", type=int, default=1, help="hosts")
-    parser.add_argument("--address", default=LOOPBACK, help="of the first host")
-    parser.add_argument("--port", type=int, help="default: one that is free here")
+    """Add the arguments for the number of ranks and hosts, and the place to meet."""
+    parser.add_argument("--ranks", type=int, required=True, help="ranks on each host")
+    parser.add_argument("--nodes", type=int, default=1, help="number of hosts")
+    parser.add_argument("--address", default=LOOPBACK, help="name of the first host")
+    parser.add_argument("--port", type=int, help="default: a free port of this host")
 
 
 def places_here(nodes: int, ranks: int) -> list[Place]:
-    """The places of the ranks of this host.
+    """The places of the ranks on this host.
 
     Args:
-        nodes: how many hosts there are.
-        ranks: how many ranks each has.
+        nodes: number of hosts.
+        ranks: number of ranks on each host.
     """
     node = read_node() if nodes > 1 else 0
     return [
@@ -80,25 +80,25 @@ def places_here(nodes: int, ranks: int) -> list[Place]:
 def choose_rendezvous(
     method: str, folder: Path, address: str = LOOPBACK, port: int | None = None
 ) -> tuple[str, dict[str, str]]:
-    """The address at which ranks meet, and the variables that belong to it.
+    """The URL at which ranks meet, and the environment variables that belong to it.
 
-    Between the choice of a port and its use by rank 0 another process may take it;
-    then rank 0 says so, and the launch is tried again.
+    Another process may take the port before rank 0 uses it. Then rank 0 reports that
+    the port is in use, and the launch is retried.
 
     Args:
         method: ``env``, ``tcp`` or ``file``.
-        folder: where the file of the method ``file`` shall be.
-        address: of the first host.
-        port: there, on several hosts; None chooses one that is free on this host.
+        folder: folder for the file of the method ``file``.
+        address: name of the first host.
+        port: port on the first host; None chooses a free port of this host.
 
     Raises:
-        ValueError: the file is there already; ranks would meet what is left of others.
-        OSError: this host does not know the first one.
+        ValueError: the file exists; ranks would read data of an earlier launch.
+        OSError: this host cannot resolve `address`.
     """
     if method == "file":
         launch = launch_id()
         file = folder.absolute() / f"rendezvous{'.' + launch if launch else ''}"
-        # A rank of another host may have made it a moment ago.
+        # With several hosts, a rank on another host may just have created the file.
         if port is None and file.exists():
             raise ValueError(f"{file} is left from an earlier launch: remove it")
         return f"file://{file}", {}
@@ -110,7 +110,7 @@ def choose_rendezvous(
 
 
 def rank_argv(place: Place, url: str, spec: Path) -> list[str]:
-    """The command of one rank."""
+    """The command that starts one rank."""
     return [
         sys.executable,
         "-m",
@@ -127,18 +127,18 @@ def rank_argv(place: Place, url: str, spec: Path) -> list[str]:
 def await_ranks(
     ranks: Mapping[int, subprocess.Popen[bytes]], *, grace: float = GRACE
 ) -> dict[int, int]:
-    """Wait for all; when one fails, end the others.
+    """Wait for all ranks; if one fails, end the others.
 
     Args:
-        ranks: the processes; this one has no other children.
+        ranks: rank -> process. This process must not have other children.
         grace: seconds between SIGTERM and SIGKILL.
 
     Returns:
-        Exit codes of those that failed, without those that were ended for it.
+        Rank -> exit code of each failed rank, except ranks that this function ended.
     """
     codes = [process.poll() for process in ranks.values()]
     while None in codes and not any(codes):
-        # Sleeps until one of them ends, and leaves its status to poll().
+        # Sleep until a child ends; WNOWAIT leaves its status for poll().
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         codes = [process.poll() for process in ranks.values()]
     ended_by_us: dict[int, int] = {}
@@ -162,7 +162,7 @@ def await_ranks(
 
 
 def find_free_port() -> int:
-    """A port of the loopback interface that nobody listens on at the moment."""
+    """A port of the loopback interface that is free now."""
     with socket.create_server((LOOPBACK, 0)) as server:
         return int(server.getsockname()[1])
 

@@ -1,8 +1,9 @@
-"""Runs the command of a launcher that gives torch's ranks no place to meet.
+"""Runs the command of a launcher that does not tell torch's ranks where to meet.
 
-`env://` gets an address and a port; in the command `{port}` becomes that port and
-`{node}` the number of this host. Slurm is then out of sight: mpirun would ask it for
-more than this one task, and ranks of others would take its task for their place.
+It sets the address and the port for `env://`. In the command it replaces `{port}` by
+that port and `{node}` by the number of this host. It removes Slurm's variables: mpirun
+would ask Slurm for more tasks than this one, and ranks of other launchers would mistake
+this task for their place.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rankbench.rank.parents.manual import LOOPBACK, find_free_port
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m rankbench.rank.parents.meeting")
     parser.add_argument("--address", default=LOOPBACK)
-    parser.add_argument("--port", type=int, help="default: one that is free here")
+    parser.add_argument("--port", type=int, help="default: a free port of this host")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     spec = Path(arguments.command[-1])
@@ -42,7 +43,7 @@ def main() -> None:
 
 
 def _first_rank(spec: Path) -> int:
-    """The first one of this host, for which its launcher speaks."""
+    """The first rank of this host; the failure of the launcher is reported as its."""
     shape = Shape(**json.loads(spec.read_text())["shape"])
     return read_node() * shape.ranks_per_node
 

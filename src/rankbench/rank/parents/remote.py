@@ -1,9 +1,10 @@
-"""A stand-in for ssh between the hosts of one launch.
+"""A replacement for ssh between the hosts of one launch.
 
-mpirun, hydra and horovodrun run on one host and reach the others by ssh. Many clusters
-do not allow it, and no ssh leads into a container. But whatever started this module on
-every host has solved both. On the first it runs the launcher, with a program `ssh` that
-comes before all others on PATH; on the others it runs what that program asks for.
+mpirun, hydra and horovodrun run on one host and reach the other hosts by ssh. Many
+clusters do not allow ssh, and ssh does not lead into a container. This module already
+runs on every host, in the container if there is one. On the first host it runs the
+launcher, with its own program `ssh` first on PATH. On the other hosts it runs the
+commands that this program sends.
 
     python -m rankbench.rank.parents.remote --node N --hosts A,B --port P --secret F
         COMMAND ...
@@ -27,13 +28,13 @@ from typing import NoReturn
 
 from rankbench.rank.joining.host_names import check_name
 
-# Tells `ssh` of the port, and of the file with the secret.
+# Variables that tell `ssh` the port, and the file with the secret.
 PORT, SECRET = "RANKBENCH_REMOTE_PORT", "RANKBENCH_REMOTE_SECRET"
 
-UP_AFTER = 60.0  # seconds that another host may take to come up
+UP_AFTER = 60.0  # seconds within which the other hosts must accept connections
 GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 
-# Options of ssh that have a value.
+# Options of ssh that take a value.
 _WITH_VALUE = set("bcDEeFIiJLlmOopQRSWw")
 
 _SSH = """\
@@ -58,7 +59,7 @@ def main() -> int:
         **os.environ,
         PORT: str(arguments.port),
         SECRET: str(arguments.secret),
-        # Of all hosts: Open MPI lets one host reach the next.
+        # On all hosts, because Open MPI lets one host start the next.
         "PATH": f"{programs}:{os.environ['PATH']}",
     }
     os.environ |= environment
@@ -72,7 +73,7 @@ def main() -> int:
 
 
 def write_ssh(folder: Path) -> None:
-    """Make the program `ssh` of this launch."""
+    """Write the program `ssh` of this launch into a folder."""
     folder.mkdir(exist_ok=True)
     program = folder / "ssh"
     program.write_text(_SSH.format(python=sys.executable))
@@ -80,10 +81,10 @@ def write_ssh(folder: Path) -> None:
 
 
 def read_ssh(arguments: list[str]) -> tuple[str, str]:
-    """The host and the command in arguments of ssh; options may stand around the host.
+    """The host and the command in the arguments of ssh, without the options.
 
     Raises:
-        ValueError: there is no host.
+        ValueError: the arguments name no host.
     """
     host = None
     words = iter(arguments)
@@ -96,18 +97,18 @@ def read_ssh(arguments: list[str]) -> tuple[str, str]:
         else:
             return host, " ".join([word, *words])
     if host is None:
-        raise ValueError(f"no host in {arguments}")
+        raise ValueError(f"the arguments of ssh name no host: {arguments}")
     return host, ""
 
 
 def order(host: str, command: str) -> int:
-    """Have a command of the shell run on another host; nothing ends what runs there.
+    """Run a shell command on another host; an empty command ends `obey` there.
 
     Returns:
-        Its exit code.
+        The exit code of the command.
 
     Raises:
-        OSError: the host is unknown here, or cannot be reached.
+        OSError: this host cannot resolve or reach the other host.
     """
     check_name(host)
     address = (host, int(os.environ[PORT]))
@@ -126,28 +127,28 @@ def order(host: str, command: str) -> int:
 
 
 def obey(name: str, environment: dict[str, str]) -> NoReturn:
-    """Run what other hosts order, until the launcher has ended.
+    """Run the commands that other hosts send, until the launcher has ended.
 
     Args:
-        name: of this host, as the others call it.
-        environment: of what is run.
+        name: name of this host that the other hosts use.
+        environment: environment of the commands.
     """
     with _listen(find_address(name), int(environment[PORT])) as listener:
         while True:
             try:
                 connection = listener.accept()
             except (AuthenticationError, EOFError, OSError):
-                continue  # somebody who does not know the secret
+                continue  # the client does not know the secret
             threading.Thread(
                 target=_serve, args=(connection, environment), daemon=True
             ).start()
 
 
 def find_address(name: str) -> str:
-    """The only address that a name of this host stands for; empty where that is open.
+    """The address that a name of this host resolves to; empty unless all hosts agree.
 
-    A host may know itself by a loopback address, which no other host can reach; and of
-    several addresses each host may take another one.
+    A host may resolve its own name to a loopback address, which other hosts cannot
+    reach. If a name has several addresses, each host may choose another one.
     """
     try:
         found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
@@ -159,7 +160,7 @@ def find_address(name: str) -> str:
 
 
 def _listen(address: str, port: int) -> Listener:
-    """Listen there alone; on all interfaces if the address is none of this host."""
+    """Listen on this address; on all interfaces if this host does not have it."""
     try:
         return Listener((address, port), backlog=64, authkey=_secret())
     except OSError as error:
@@ -178,11 +179,11 @@ def _serve(connection: Connection, environment: dict[str, str]) -> None:
         try:
             connection.send_bytes(str(code).encode())
         except OSError:
-            pass  # whoever wanted it is gone
+            pass  # the client is gone
 
 
 def _run(command: str, environment: dict[str, str], connection: Connection) -> int:
-    """Run a command as long as the one who wants it is there, as ssh does."""
+    """Run a command; end it if the client closes the connection, as sshd does."""
     child = subprocess.Popen(
         ["sh", "-c", command],
         env=environment,

@@ -1,6 +1,6 @@
-"""The parent of ranks that torch.multiprocessing starts.
+"""Starts the ranks of a host by torch.multiprocessing.
 
-torch is imported where it is needed only, so that a child can pin itself early.
+torch is imported within functions, so that a child can pin itself to its cores first.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ def main() -> int:
     from torch.distributed import TCPStore
 
     if arguments.nodes > 1 or os.environ.get("USE_LIBUV") == "0":
-        # The first rank keeps the store, as by hand: the port is given, or torch is
-        # without libuv and cannot join a store that it has not opened itself.
+        # Rank 0 opens the store, as in `manual`: either the port is given, or torch has
+        # no libuv and so cannot join a store that another process has opened.
         _, variables = choose_rendezvous(
             "env", arguments.spec.parent, arguments.address, arguments.port
         )
     else:
-        # The parent keeps the store, on a port that the kernel chooses, and the ranks
-        # join it: choosing a free port first and opening it later would be a race.
+        # The parent opens the store on a port that the kernel chooses, and the ranks
+        # join it. Choosing a free port first and opening it later would be a race.
         store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False)
         variables = {
             "MASTER_ADDR": LOOPBACK,
@@ -52,7 +52,7 @@ def main() -> int:
         while not context.join():
             continue
     except multiprocessing.ProcessExitedException:
-        # It tells of the first one that it noticed, which need not be the first to go.
+        # The exception names one rank, which need not be the first that failed.
         for place, process in zip(places, context.processes, strict=True):
             print(f"rank {place.rank} ended with exit code {process.exitcode}")
         return 1

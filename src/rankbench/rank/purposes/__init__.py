@@ -1,1 +1,1 @@
-"""What a launch is for: to measure, to check a strategy, or to profile."""
+"""Purposes of a launch: measure a cell, check its strategy (gate), or profile it."""

@@ -1,8 +1,8 @@
-"""Does the strategy train what one process trains? A launch of its own, never timed.
+"""The gate: a separate, untimed launch that compares a strategy with one process.
 
-Same seed, same initial weights, same global batches, in float64: after a few steps loss
-and weights must agree. What is measured here is how far they are apart; whether that is
-near enough is judged in launch/outcome/judge_gate.py.
+Both train with the same seed, initial weights and global batches in float64; after a
+few steps, loss and weights must agree. This module measures the difference, and
+launch/outcome/judge_gate.py decides whether it is small enough.
 """
 
 from __future__ import annotations
@@ -34,24 +34,25 @@ from rankbench.rank.training.batches import Batches
 from rankbench.record import write_json
 
 EXACT_STEPS = 3
-# A lossy option needs time to show whether it still learns.
+# More steps for a lossy option: only the trend of the loss shows whether it learns.
 LOSSY_STEPS = 20
 
-# What a rank computes in a step, at most: the gate must cost little.
+# Largest step of a rank, so that the gate takes little time.
 MOST_SAMPLES = 32
 MOST_FLOPS = 2e11
 
-# Gradients so large that a library which clips them is found out. The learning rate of
-# SGD is as much smaller, which makes the steps the same.
+# Factor on the loss. The large gradients reveal a library that clips them. The learning
+# rate of SGD is divided by the same factor, so that the steps do not change.
 LOUD = 100.0
 
-# A parameter that hardly moves (a bias before a normalisation) is judged by this share
-# of what the parameters move on average: its own movement is rounding.
+# Errors are relative to the distance that training moves a parameter, but at least to
+# this fraction of the average distance. A parameter that hardly moves, such as a bias
+# before a normalisation layer, moves by rounding errors only.
 FLOOR = 0.01
 
 
 def run(duty: Duty) -> None:
-    """Check every seed that is asked for, and write this rank's report."""
+    """Check every requested seed, and write this rank's report."""
     runtime, world = join_others(duty, precision="fp32")
     duty.progress.enter(TRAINING)
     checks = []
@@ -64,13 +65,12 @@ def run(duty: Duty) -> None:
 
 
 def check(duty: Duty, world: World, seed: int) -> dict[str, Any]:
-    """Train a few steps, and on rank 0 the same in one process.
+    """Train a few steps with the strategy; on rank 0 also without it, as reference.
 
     Returns:
-        seed, dtype, lossy, steps, samples (of a step), losses (of this rank, None if it
-        does not get to know them); on rank 0 also `reference`: its losses, and
-        weights_error, the largest distance of a parameter over what the reference
-        moved it, with its name.
+        seed, dtype, lossy, steps, samples (per step, over all ranks), losses (of this
+        rank; None if it does not know them). On rank 0 also `reference`: the losses of
+        the reference, and the result of `compare`.
     """
     cell = dataclasses.replace(
         duty.cell,
@@ -135,9 +135,9 @@ def train(
     device: torch.device,
     dtype: torch.dtype,
 ) -> list[float | None] | None:
-    """Losses of the steps; None if this rank does not get to know them.
+    """Train; return the loss of each step, or None if this rank does not know it.
 
-    A loss that is not a number is none either: it could not be written as JSON.
+    A loss that is not finite becomes None, because JSON cannot hold it.
     """
     losses: list[float | None] = []
     known = True
@@ -152,10 +152,10 @@ def train(
 
 
 def choose_samples(duty: Duty, material: Material) -> int:
-    """Samples of this rank in a step: fewer than the cell has where that is enough.
+    """The number of samples of this rank in a step: fewer than in the cell if possible.
 
-    They divide the cell's own, so that whatever splits those splits these, and are at
-    least two for each part that the strategy makes of them.
+    The number divides the cell's own, so that the strategy can split it in the same
+    way. It is at least two for each part that the strategy splits a batch into.
     """
     cell, own = duty.cell, duty.shape.rank_batch
     sample_shape = material.train.sample_shape
@@ -170,9 +170,10 @@ def choose_samples(duty: Duty, material: Material) -> int:
 
 
 def independent_of_the_split(model: nn.Module) -> nn.Module:
-    """Normalise each sample by itself: then it does not matter who sees which.
+    """Replace batch normalisation by a normalisation of each sample.
 
-    The parameters keep their names and shapes.
+    Then the result does not depend on how samples are distributed over ranks. The
+    parameters keep their names and shapes.
     """
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
@@ -190,14 +191,14 @@ def compare(
     reference: Mapping[str, Tensor],
     start: Mapping[str, Tensor],
 ) -> dict[str, Any]:
-    """How far weights are from the reference, in units of what training moved.
+    """The largest error of a parameter, relative to the distance that it was trained.
 
     Returns:
-        weights_error: |w - reference| / |reference - start| of the worst parameter (2
-        norms); None if it is not a number. worst: its name.
+        weights_error: |w - reference| / |reference - start| of the worst parameter,
+        with 2-norms; None if it is not finite. worst: the name of that parameter.
 
     Raises:
-        ValueError: the names are not those of the bare model.
+        ValueError: the names differ from those of the unwrapped model.
     """
     if weights.keys() != reference.keys():
         differ = sorted(weights.keys() ^ reference.keys())
@@ -224,7 +225,7 @@ def compare(
 def _batches_of_one(
     cell: Cell, material: Material, samples: int, cpus: set[int]
 ) -> Batches:
-    """The global batches, as one process takes them from the data set."""
+    """The global batches, as a single process loads them."""
     return Batches(
         material.train,
         rank=0,

@@ -1,4 +1,4 @@
-"""A measuring launch, on one rank: set up, train, evaluate, write."""
+"""A measuring launch on one rank: set up, train, evaluate, write the report."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def run(duty: Duty) -> None:
 
 
 def count_steps(cell: Cell, steps_per_epoch: int) -> int:
-    """Steps of the timed window."""
+    """Number of steps in the timed window."""
     if cell.steps is not None:
         return cell.steps
     assert cell.epochs is not None, "a cell has steps or epochs"
@@ -107,7 +107,7 @@ def count_steps(cell: Cell, steps_per_epoch: int) -> int:
 
 
 def weights_of(duty: Duty, strategy: Strategy) -> dict[str, Tensor] | None:
-    """The trained weights, saved if they shall be; None if nobody asks for them."""
+    """The trained weights, saved if the cell asks for it; None if nothing uses them."""
     duty.progress.enter(EVALUATION)
     if not duty.cell.evaluate and duty.save_model == "none":
         return None

@@ -1,4 +1,4 @@
-"""A few steps under torch.profiler: a launch of its own, never timed."""
+"""A profile: a separate, untimed launch with a few steps under torch.profiler."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rankbench.rank.training.loop import move
 from rankbench.rank.training.recipe import memory_format_of
 from rankbench.record import write_json
 
-# Enough to see a step whole, few enough for a trace that a browser opens.
+# Enough to show complete steps; more would make a trace too large for a browser.
 STEPS = 3
 TOP = 30
 
@@ -32,10 +32,10 @@ _COMMUNICATION = re.compile(r"(gloo|mpi|ccl|nccl):|ncclDevKernel|ncclKernel")
 
 
 def run(duty: Duty) -> None:
-    """Write a trace and the operators that took longest.
+    """Write a trace and a list of the longest operators.
 
-    The trace is `traceN.json.gz` in the folder of the launch, for rank N, in the format
-    of Chrome's trace viewer.
+    Rank N writes its trace to `traceN.json.gz` in the folder of the launch, in the
+    format of Chrome's trace viewer.
     """
     cell = duty.cell
     runtime, world = join_others(duty, precision=cell.precision)
@@ -92,17 +92,17 @@ def run(duty: Duty) -> None:
 
 
 def mark(phase: str) -> None:
-    """An instant in the trace: here a phase ends."""
+    """Mark the end of a phase in the trace."""
     with record_function(f"{_END}{phase}"):
         pass
 
 
 def top_operators(profiler: profile) -> list[dict[str, Any]]:
-    """Operators by their own time, the longest first.
+    """The operators with the longest self time, longest first.
 
     Returns:
-        For each: name, calls, cpu_ms and device_ms (its own time, without that of the
-        operators that it calls, over all steps).
+        For each: name, calls, cpu_ms and device_ms. Times are sums over all steps,
+        without the operators that this one calls.
     """
     found = [
         {
@@ -121,8 +121,8 @@ def find_spans(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Phases and communication of the profiled steps, from the events of a trace.
 
     Returns:
-        For each: kind (``phase`` or ``communication``), name, start_ms (since the first
-        step) and ms.
+        For each: kind (``phase`` or ``communication``), name, start_ms (after the start
+        of the first step) and ms (its duration).
     """
     timed = sorted((e for e in events if "dur" in e), key=lambda e: e["ts"])
     steps = [e for e in timed if e["name"].startswith(_STEP)]
@@ -145,7 +145,7 @@ def find_spans(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         ends: dict[str, float] = {}
         for event in timed:
             if event["name"].startswith(_END) and start <= event["ts"] <= end:
-                # The last mark of a phase is where it ends.
+                # Later marks overwrite earlier ones: a phase ends at its last mark.
                 ends[event["name"].removeprefix(_END)] = event["ts"]
         for phase, until in sorted(ends.items(), key=lambda item: item[1]):
             spans.append(span("phase", phase, start, until))
@@ -159,7 +159,7 @@ def find_spans(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _as_event(span: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """A span as an event of a row of its own in the viewer."""
+    """A span as a trace event; the viewer shows each kind of span in its own row."""
     return {
         "ph": "X",
         "cat": "rankbench",

@@ -1,4 +1,4 @@
-"""What a rank leaves behind for the record: numbers as JSON, steps as plain arrays."""
+"""Writes a rank's report for the record: facts as JSON, steps as plain arrays."""
 
 from __future__ import annotations
 
@@ -39,13 +39,14 @@ def write_report(
     """Write `rankN.npz` and `rankN.json` into the launch's work folder.
 
     Args:
-        seconds: duration of each stage of this rank.
-        memory: its peaks, see `memory.read_peaks`.
-        accuracy: of the whole model, on the rank that evaluated it.
+        seconds: stage of this rank -> duration in seconds.
+        memory: peak memory of this rank, see `memory.read_peaks`.
+        accuracy: accuracy of the whole model; None on ranks that did not evaluate it.
         cores: the CPUs that this rank was pinned to.
-        details: what the strategy tells.
-        collectives: see `collectives.sweep`; None if it was not asked for.
-        model: its size, see `model_size.describe_model`; rank 0 tells it.
+        details: see `Strategy.details`.
+        collectives: see `collectives.sweep`; None if no sweep was requested.
+        model: size of the model, see `model_size.describe_model`; None except on
+            rank 0.
     """
     np.savez(
         work / f"rank{place.rank}.npz",
@@ -71,7 +72,7 @@ def write_report(
         "samples_seen": measured.samples + cell.warmup * per_step,
         "memory": memory,
         "details": details,
-        # Of one core: 2.0 is two cores that never rested.
+        # As a fraction of one core: 2.0 means that two cores were always busy.
         "cpu_utilisation": measured.cpu.own / measured.window_s,
         "loader_utilisation": measured.cpu.loaders / measured.window_s,
         "epochs_s": epoch_seconds(measured.seconds, steps_per_epoch),
@@ -95,7 +96,7 @@ def write_report(
 
 
 def epoch_seconds(seconds: np.ndarray, steps_per_epoch: int) -> list[float]:
-    """Seconds of each whole epoch within the window."""
+    """Duration of each complete epoch within the timed window, in seconds."""
     steps = seconds.sum(axis=1)
     whole = len(steps) // steps_per_epoch
     epochs = steps[: whole * steps_per_epoch].reshape(whole, steps_per_epoch)
@@ -103,7 +104,7 @@ def epoch_seconds(seconds: np.ndarray, steps_per_epoch: int) -> list[float]:
 
 
 def loss_ends(measured: Measured, warmup: int) -> dict[str, float | None]:
-    """Loss of the first and the last timed step; None where it is not a number."""
+    """Loss of the first and the last timed step; None for a loss that is not finite."""
     window = measured.loss[warmup:]
     ends = {"first": float(window[0]), "last": float(window[-1])}
     return {end: loss if math.isfinite(loss) else None for end, loss in ends.items()}

@@ -1,4 +1,4 @@
-"""What every kind of launch begins with: the data, the model, the strategy."""
+"""The first part of every launch: set up the data, the model and the strategy."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ from rankbench.rank.training.recipe import (
 
 @dataclass(frozen=True, kw_only=True)
 class Duty:
-    """What one rank has to do, and with what.
+    """The task of one rank, and the resources it has.
 
     Attributes:
         init_method: URL at which the ranks meet.
-        phases: phases of a step, in their order.
+        phases: names of the phases of a step, in order.
         work: folder of the launch for reports and progress.
         data_dir: folder of the prepared data sets.
-        threads: CPU threads of this rank.
-        cores: CPUs that it is pinned to.
-        affinity: CPUs that it was given; loader processes may use them all.
-        process_age: seconds since this process was created.
+        threads: number of CPU threads of this rank.
+        cores: CPUs that this rank is pinned to.
+        affinity: CPUs that the process was given; loader processes may use them all.
+        process_age: returns the seconds since this process was created.
         save_model: ``none``, ``per_rank`` or ``consolidated``.
-        collectives: whether to measure what the ranks exchange bytes by.
-        seeds: of a gate: those to check; none means the cell's own.
+        collectives: whether to time the strategy's communication operations.
+        seeds: seeds that a gate checks; empty means the seed of the cell.
     """
 
     cell: Cell
@@ -65,10 +65,10 @@ class Duty:
 
 @dataclass(frozen=True)
 class Material:
-    """The data of a cell, and the model that fits them.
+    """The data of a cell, and a builder of the model that fits them.
 
     Attributes:
-        build_model: makes the model, with equal weights on all ranks.
+        build_model: builds the model, with equal weights on all ranks.
     """
 
     train: data.Images
@@ -78,7 +78,7 @@ class Material:
 
 
 def join_others(duty: Duty, *, precision: str) -> tuple[Runtime, World]:
-    """Set this process up for its arithmetic, and meet the other ranks."""
+    """Set threads and precision of this process, and join the other ranks."""
     duty.progress.enter(SET_UP)
     torch.set_num_threads(duty.threads)
     set_precision(precision)
@@ -116,12 +116,12 @@ def set_up_strategy(
     replica_ranks: int,
     loss_scale: float = 1.0,
 ) -> Strategy:
-    """The strategy of the cell with its model, ready for its first step.
+    """The strategy of the cell with its model, ready for the first step.
 
     Args:
-        model: on `world.device`.
-        replica_ranks: as in `Shape`.
-        loss_scale: what the loss is multiplied with.
+        model: the model, on `world.device`.
+        replica_ranks: number of ranks that share a model replica.
+        loss_scale: factor that the loss is multiplied by.
     """
     loss = make_loss(cell.precision, world.device, scale=loss_scale)
     strategy = find_strategy(cell.strategy)(world, loss, **cell.options)
@@ -130,7 +130,7 @@ def set_up_strategy(
     strategy.setup(prepare_model(model, cell), optimizer_maker(cell))
     if cell.compile:
         strategy.compile()
-    # What is random while training (augmentation, dropout) differs between replicas.
+    # Augmentation and dropout must differ between replicas.
     torch.manual_seed(cell.seed * 1_000_003 + world.rank // replica_ranks)
     return strategy
 
@@ -138,7 +138,7 @@ def set_up_strategy(
 def make_batches(
     duty: Duty, cell: Cell, material: Material, rank_batch: int
 ) -> Batches:
-    """The stream of this rank's batches of so many samples."""
+    """The stream of this rank's batches, each with `rank_batch` samples."""
     sharing = duty.shape.replica_ranks
     return Batches(
         material.train,

@@ -1,4 +1,4 @@
-"""What joins the ranks of a launch: one file per runtime; a strategy names its own."""
+"""Runtimes, which join the ranks of a launch: one file each, named by strategies."""
 
 from __future__ import annotations
 
@@ -12,37 +12,47 @@ from rankbench.environ import Place
 
 
 class Runtime(Protocol):
-    """Each runtime is a module with these functions."""
+    """The functions that the module of each runtime has."""
 
     def join(
         self, backend: str, place: Place, init_method: str, device: torch.device
     ) -> None:
-        """Meet the other ranks at `init_method`; not called where there are none."""
+        """Join the other ranks; not called if ranks do not communicate.
+
+        Args:
+            backend: name of the backend.
+            place: place of this rank among all.
+            init_method: URL at which the ranks meet.
+            device: device of this rank.
+        """
 
     def barrier(self) -> None:
-        """All ranks have come here; nothing if this process has joined nobody."""
+        """Wait until all ranks are here; do nothing if this rank has joined none."""
 
     def operation(
         self, name: str, size: int, device: torch.device
     ) -> Callable[[], None]:
-        """What exchanges `size` bytes, a little more where ranks cannot share them.
+        """A function that runs a communication operation on `size` bytes.
 
-        Every rank has to call it equally often. Raises KeyError for a name that this
-        runtime has no operation for.
+        Bytes are rounded up if they cannot be divided evenly among the ranks. Every
+        rank must call the function the same number of times.
+
+        Raises:
+            KeyError: this runtime has no such operation.
         """
 
     def largest(self, value: float) -> float:
-        """The largest value of all ranks, which call it together."""
+        """The largest of the values of all ranks, which call it together."""
 
     def leave(self) -> None:
-        """Part from the others, if this process has joined them.
+        """Leave the other ranks; do nothing if this rank has joined none.
 
         Raises:
-            RuntimeError: a connection was closed in another order than expected.
+            RuntimeError: another rank closed a connection earlier than expected.
         """
 
 
 def find_runtime(name: str) -> Runtime:
-    """The runtime of that name; a contract test holds that strategies name one."""
+    """The runtime of that name, which is a file in this folder."""
     module = importlib.import_module(f"{__name__}.{name}")
     return cast(Runtime, module)

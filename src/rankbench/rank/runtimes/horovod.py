@@ -1,4 +1,4 @@
-"""Horovod's own processes: over gloo, over MPI, over what it was built with."""
+"""Horovod's runtime: over gloo, MPI, NCCL or oneCCL, whichever it was built with."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from rankbench.environ import Place
 
 LOOPBACK = "127.0.0.1"
 
-# Who agrees on what is sent next, and what carries tensors of the CPU. Those of a GPU
-# go over NCCL wherever Horovod was built with it.
+# Backend -> Horovod's controller, which agrees on the next operation, and the library
+# for CPU tensors. GPU tensors use NCCL if Horovod was built with it.
 _CONTROLLER = {"gloo": "gloo", "mpi": "mpi", "nccl": "gloo", "ccl": "mpi"}
 _OPERATIONS = {"gloo": "gloo", "mpi": "mpi", "nccl": "gloo", "ccl": "ccl"}
 
@@ -26,7 +26,8 @@ def join(backend: str, place: Place, init_method: str, device: torch.device) -> 
     os.environ |= {
         "HOROVOD_CONTROLLER": controller,
         "HOROVOD_CPU_OPERATIONS": _OPERATIONS[backend],
-        # oneCCL's thread of each rank of the host, of which this rank's counts here.
+        # A core for the oneCCL thread of each rank on the host; oneCCL reads only the
+        # entry of this rank.
         "CCL_WORKER_AFFINITY": ",".join([_own_core()] * place.local_size),
     }
     if controller == "gloo" and "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in os.environ:
@@ -43,7 +44,7 @@ def barrier() -> None:
 def operation(name: str, size: int, device: torch.device) -> Callable[[], None]:
     horovod = _horovod()
     whole = torch.zeros(size // 4, device=device)
-    # A name each, since Horovod remembers the shapes of a name.
+    # One name for each size, because Horovod remembers the shape of a name.
     calls: dict[str, Callable[[], None]] = {
         "all_reduce": lambda: horovod.allreduce_(
             whole, op=horovod.Sum, name=f"rankbench.{size}"
@@ -66,7 +67,7 @@ def leave() -> None:
 
 
 def _horovod() -> Any:
-    # Where it is not installed, this file must still be readable for tests.
+    # Imported here, so that tests can import this file without Horovod.
     import horovod.torch
 
     return horovod.torch
@@ -77,7 +78,11 @@ def _own_core() -> str:
 
 
 def _meet(place: Place, init_method: str) -> dict[str, str]:
-    """Do what horovodrun does for its ranks: rank 0 serves, all others ask it."""
+    """Make the rendezvous that horovodrun would make: rank 0 runs its server.
+
+    Returns:
+        The variables that Horovod reads.
+    """
     store, _, _ = next(distributed.rendezvous(init_method, place.rank, place.size))
     if place.rank == 0:
         spread = place.size > place.local_size
@@ -85,7 +90,7 @@ def _meet(place: Place, init_method: str) -> dict[str, str]:
         store.set("horovod", f"{address} {_serve(place)}")
     address, port = store.get("horovod").decode().split()
     store.set(f"met {place.rank}", "")
-    # The store goes with rank 0's end of it: not before all have read the port.
+    # The store ends with rank 0's handle, so wait until all ranks have read the port.
     store.wait([f"met {rank}" for rank in range(place.size)])
     interface = os.environ.get("GLOO_SOCKET_IFNAME")
     return {
@@ -103,14 +108,14 @@ def _meet(place: Place, init_method: str) -> dict[str, str]:
 
 
 def _serve(place: Place) -> int:
-    """Start the server of the rendezvous; its port."""
+    """Start the rendezvous server in a thread; return its port."""
     from horovod.runner.common.util.hosts import SlotInfo
     from horovod.runner.http.http_server import (
         RendezvousHandler,
         RendezvousHTTPServer,
     )
 
-    # Where other hosts can reach it, if there are any.
+    # All interfaces if there are other hosts, else loopback only.
     at = "" if place.size > place.local_size else LOOPBACK
     server = RendezvousHTTPServer((at, 0), RendezvousHandler, 0)
     server.init(
@@ -132,5 +137,5 @@ def _serve(place: Place) -> int:
 
 
 def _host(node: int) -> str:
-    """Only a name by which Horovod tells hosts apart."""
+    """A name by which Horovod tells hosts apart; it is never resolved."""
     return f"host{node}"

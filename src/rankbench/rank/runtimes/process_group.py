@@ -1,4 +1,4 @@
-"""torch.distributed's process group: what most strategies communicate over."""
+"""The runtime of most strategies: the process group of torch.distributed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rankbench.environ import Place
 
 
 def join(backend: str, place: Place, init_method: str, device: torch.device) -> None:
-    # Libraries look for their place there, whatever launcher gave it.
+    # Libraries read their place from these variables, whatever the launcher set.
     os.environ |= place.export()
     distributed.init_process_group(
         backend,
@@ -31,14 +31,14 @@ def barrier() -> None:
 
 def operation(name: str, size: int, device: torch.device) -> Callable[[], None]:
     ranks, rank = distributed.get_world_size(), distributed.get_rank()
-    # Every rank's part has the same number of elements.
+    # All ranks get the same number of elements.
     elements = math.ceil(size / 4 / ranks)
     whole = torch.zeros(elements * ranks, device=device)
     in_parts = name in ("reduce_scatter", "all_gather")
     part = torch.zeros(elements if in_parts else 0, device=device)
 
     def pass_on() -> None:
-        """To the next rank, from the one before, as the stages of a pipeline do."""
+        """Send to the next rank and receive from the previous one, like a pipeline."""
         received = torch.empty_like(whole)
         both = [
             distributed.P2POp(distributed.isend, whole, (rank + 1) % ranks),
@@ -58,7 +58,7 @@ def operation(name: str, size: int, device: torch.device) -> Callable[[], None]:
 
 
 def largest(value: float) -> float:
-    # NCCL carries what lies on a GPU only; torch knows which device is a group's own.
+    # NCCL needs a tensor on a GPU; "cuda" is the current device of this rank.
     device = "cuda" if distributed.get_backend() == "nccl" else "cpu"
     found = torch.tensor([value], dtype=torch.float64, device=device)
     distributed.all_reduce(found, op=distributed.ReduceOp.MAX)
@@ -67,6 +67,6 @@ def largest(value: float) -> float:
 
 def leave() -> None:
     if distributed.is_initialized():
-        # Rank 0 evaluates last, and its store must be there until all have gone.
+        # Rank 0 finishes last, and the others need its store until they leave.
         distributed.barrier()
         distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""torch.distributed.rpc over TensorPipe: ranks call functions on each other."""
+"""The runtime of torch.distributed.rpc: ranks call functions on each other."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch.distributed import rpc
 
 from rankbench.environ import Place
 
-# What limits a launch is its supervisor. (0 would be no limit on calls, but none of the
-# waiting that the meeting itself needs.)
+# Longer than any launch, because the supervisor enforces the time limit. 0 would mean
+# "no limit" for calls, but "do not wait" when the ranks join.
 ENDLESS_S = 7 * 24 * 3600.0
 
 
@@ -28,24 +28,24 @@ def join(backend: str, place: Place, init_method: str, device: torch.device) -> 
 
 
 def name_of(rank: int) -> str:
-    """What the other ranks call it by."""
+    """The name of a rank in RPC calls."""
     return f"rank{rank}"
 
 
 def barrier() -> None:
     if rpc.api._is_current_rpc_agent_set():
-        # The public `shutdown` waits in the same way, but ends everything.
+        # A private function: the public `shutdown` waits as well, but ends RPC.
         rpc.api._all_gather(None)
 
 
 def operation(name: str, size: int, device: torch.device) -> Callable[[], None]:
     me = rpc.get_worker_info().id
     ranks = len(rpc.api._get_current_rpc_agent().get_worker_infos())
-    # TensorPipe carries tensors of the CPU unless told which devices are whose.
+    # A CPU tensor, because TensorPipe sends GPU tensors only with a device map.
     whole = torch.zeros(size // 4)
 
     def pass_on() -> None:
-        """To the next rank, with its answer that it has come."""
+        """Send to the next rank, and wait for its answer."""
         rpc.rpc_sync(name_of((me + 1) % ranks), _take, (whole,))
 
     calls: dict[str, Callable[[], None]] = {"send_recv": pass_on}
@@ -57,7 +57,7 @@ def largest(value: float) -> float:
 
 
 def _take(tensor: Tensor) -> None:
-    """What was sent has come."""
+    """Receive the tensor, and do nothing with it."""
 
 
 def leave() -> None:

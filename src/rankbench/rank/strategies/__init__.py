@@ -1,4 +1,4 @@
-"""How a model is trained over devices: one file per strategy, found by its name."""
+"""Strategies: each file `NAME.py` in this folder is the strategy `NAME`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from rankbench.rank.strategies.base import Strategy
 
 
 def runtime_of(name: str) -> str:
-    """What joins the ranks of that strategy; the default is matrix/catalog.py's."""
+    """The runtime that joins the ranks of a strategy; the default is in the catalog."""
     return str(find_strategy(name).needs.get("runtime", "process_group"))
 
 
 def find_strategy(name: str) -> type[Strategy]:
-    """The class that the file of that name holds."""
+    """The strategy class in the file of that name.
+
+    Raises:
+        ValueError: the file has no such class.
+    """
     module = importlib.import_module(f"{__name__}.{name}")
     for _, found in inspect.getmembers(module, inspect.isclass):
         if issubclass(found, Strategy) and found.__module__ == module.__name__:

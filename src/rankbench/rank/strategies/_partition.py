@@ -1,4 +1,4 @@
-"""Cutting a sequence of parts into groups of about equal cost."""
+"""Splits a sequence of model parts into groups of about equal cost."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from torch import Tensor, nn
 def count_parts(
     balance: str, parts: Sequence[nn.Module], images: Tensor, groups: int
 ) -> list[int]:
-    """How many neighbouring parts each group gets.
+    """The number of consecutive parts for each group.
 
     Args:
-        balance: ``measured`` or ``parameters``, or the numbers themselves (``3,5``).
-        parts: of a model, in order.
-        images: a batch to measure on.
-        groups: devices or stages.
+        balance: ``measured``, ``parameters``, or the numbers themselves (``3,5``).
+        parts: the parts of a model, in order.
+        images: a batch for measuring, [N, C, H, W].
+        groups: number of devices or stages.
 
     Raises:
-        ValueError: there are fewer parts than groups, or `balance` fits neither.
+        ValueError: there are fewer parts than groups, or the numbers in `balance` do
+            not fit the parts or the groups.
     """
     if balance == "measured":
         return split_evenly(measure_parts(parts, images), groups)
@@ -39,7 +40,7 @@ def count_parts(
 
 
 def split_evenly(costs: Sequence[float], groups: int) -> list[int]:
-    """How many neighbours go into each group, so that the dearest one is cheapest.
+    """The group sizes that make the most expensive group as cheap as possible.
 
     Dynamic programming over the end of the last group: O(groups x parts^2).
 
@@ -50,7 +51,7 @@ def split_evenly(costs: Sequence[float], groups: int) -> list[int]:
     if parts < groups:
         raise ValueError(f"a model of {parts} parts cannot be split in {groups}")
     until = [0.0, *itertools.accumulate(costs)]
-    # best[end] = (cost of the dearest group, counts) of the first `end` parts.
+    # best[end] = (cost of the most expensive group, counts) for the first `end` parts.
     best = {end: (until[end], [end]) for end in range(1, parts + 1)}
     for number in range(2, groups + 1):
         longer = {}
@@ -65,13 +66,16 @@ def split_evenly(costs: Sequence[float], groups: int) -> list[int]:
 
 
 def measure_parts(parts: Sequence[nn.Module], images: Tensor) -> list[float]:
-    """Seconds of forward and backward of each part on a batch; the parts stay as is."""
+    """Seconds that forward and backward of each part take on a batch.
+
+    Copies of the parts are measured, so the parts themselves do not change.
+    """
     seconds = []
     x = images
     for original in parts:
         part = copy.deepcopy(original)
-        for _ in range(2):  # the first time includes what is set up once
-            # A copy, because a part may work in place, which a leaf does not allow.
+        for _ in range(2):  # the first pass includes one-time setup
+            # A clone, because autograd forbids in-place operations on a leaf tensor.
             source = x.detach().requires_grad_(x.is_floating_point()).clone()
             _wait(x)
             begun = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A stage of a pipeline, what it sends to the next one, and how long it works."""
+"""Parts of pipeline strategies: a stage, the shapes it sends, and a stopwatch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rankbench.rank.strategies.base import Arithmetic
 
 
 class Stage(nn.Module):
-    """Neighbouring parts of a model: what they are fed may come from another rank."""
+    """Consecutive parts of a model; their input may come from another rank."""
 
     def __init__(self, parts: Sequence[nn.Module], arithmetic: Arithmetic) -> None:
         super().__init__()
@@ -25,14 +25,14 @@ class Stage(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if not self._learns:
-            # Else a first stage would leave nothing that a backward could begin at.
+            # A first stage without weights would otherwise have no graph for backward.
             x.requires_grad_()
         if x.requires_grad:
-            # A copy, because a part may work in place, which a leaf does not allow.
+            # A clone, because autograd forbids in-place operations on a leaf tensor.
             x = x.clone()
         with self.arithmetic():
             y = self.parts(x)
-        # The receiver knows its shape and nothing of its strides.
+        # The receiver allocates its buffer from the shape alone, without strides.
         sent: Tensor = y.contiguous()
         return sent
 
@@ -40,9 +40,9 @@ class Stage(nn.Module):
 def trace_shapes(
     parts: Sequence[nn.Module], x: Tensor, arithmetic: Arithmetic
 ) -> list[Tensor]:
-    """What goes into the first part and what comes out of each, without its data.
+    """The input of the first part and the output of each part, as meta tensors.
 
-    The parts stay as they are.
+    Copies of the parts are run, so the parts themselves do not change.
     """
     shapes = [x.to("meta")]
     with torch.no_grad(), arithmetic():
@@ -53,9 +53,11 @@ def trace_shapes(
 
 
 class Stopwatch:
-    """Takes the time of what a device does, by kind; read when all of it is done.
+    """Times the work of a device, by kind; read it when all work is done.
 
-    On a CPU `spans` has the begin and the end of each, on the host's monotonic clock.
+    Attributes:
+        spans: on a CPU, kind -> begin and end of each piece of work, in seconds of the
+            host's monotonic clock.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -78,7 +80,7 @@ class Stopwatch:
             self.spans[kind].append((begin, time.perf_counter()))
 
     def seconds(self, kind: str) -> Tensor:
-        """Of each time that it was done, in their order, [times]."""
+        """Duration of each piece of work of this kind, in order: float64 [pieces]."""
         if self._on_gpu:
             torch.cuda.synchronize()
             taken = [a.elapsed_time(b) * 1e-3 for a, b in self._events[kind]]

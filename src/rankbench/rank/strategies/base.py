@@ -1,4 +1,8 @@
-"""What every strategy offers. It knows nothing of clocks, files and schedulers."""
+"""The interface of a strategy, and the types that its methods take and return.
+
+A strategy reads no clock, no file and no environment variable, and it knows nothing of
+schedulers. The harness loads the batches, takes the time and writes the record.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +15,30 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+# Images [N, C, H, W], floating point, and labels [N], int64.
 Batch = tuple[Tensor, Tensor]
+# mark(phase) notes that this phase of the step ends now.
 Mark = Callable[[str], None]
+# Builds the cell's optimizer for the given parameters.
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
+# Runs a model on a batch in the cell's precision; the mean loss over the batch, [].
 ComputeLoss = Callable[[nn.Module, Batch], Tensor]
+# Returns a context for a forward pass: autocast, or a context that does nothing.
 Arithmetic = Callable[[], AbstractContextManager[Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The processes of a launch as one of them sees them.
+    """The place of this process among the processes of its launch.
 
     Attributes:
-        rank, size: this process among all.
-        local_rank: this process on its host.
-        device: where this process computes.
-        devices: the devices that this process drives; the first is `device`.
-        backend: name of the process group's backend; ``none`` if there is none.
-        rank_batch: samples of one step that this process loads.
+        rank: number of this process, from 0.
+        size: number of processes in the launch.
+        local_rank: number of this process on its host, from 0.
+        device: device of this process; batches and the model are there.
+        devices: all devices that this process drives; the first is `device`.
+        backend: name of the cell's backend; ``none`` if ranks do not communicate.
+        rank_batch: number of samples that this process loads in each step.
     """
 
     rank: int
@@ -43,23 +53,30 @@ class World:
 class Strategy(ABC):
     """Trains a model that knows nothing of parallelism.
 
-    The class attributes are read without importing the file, so they must be literals,
-    or literals that unpack those of another strategy (``{**Ddp.options, ...}``).
+    A strategy is one file with one class that derives from this one. The harness calls
+    `setup` once, then `step` in a loop, and at the end `details` and `state_dict`.
+
+    Planning reads the class attributes from the source, without importing the file.
+    They must be literals, or literals that unpack the attributes of another strategy
+    (``{**Ddp.options, ...}``).
 
     Attributes:
-        needs: what the plan must know, by the names and with the defaults that
-            STRATEGY_DEFAULTS of matrix/catalog.py explains.
-        options: option -> JSON schema with a default.
-        approximate: option -> values that change the arithmetic on purpose; "not
-            default" stands for all values but the default.
-        exact_dtype: in which the gate compares it with a single process.
-        conditions: where fields and options of a cell are as ``if`` says, they must be
-            as ``then`` says (JSON schemas by key); ``else`` is why the cell cannot run.
-        operations: what its ranks exchange bytes by, as its runtime names it -> how
-            often all bytes of the weights go that way in a step; None if it is other
-            bytes. Empty where they exchange none.
-        phases: what `step` marks, in this order. The harness has measured ``load`` and
-            ``transfer`` before. A phase that comes again within a step adds up.
+        needs: requirements of the strategy. STRATEGY_DEFAULTS in matrix/catalog.py
+            explains every key and gives its default.
+        options: option name -> JSON schema, with a default.
+        approximate: option name -> list of the values that change the arithmetic on
+            purpose; the string "not default" means every value but the default.
+        exact_dtype: dtype in which the gate compares the strategy with one process.
+        conditions: rules ``{"if", "then", "else"}``. ``if`` and ``then`` map fields
+            and options of a cell to JSON schemas. A cell that matches ``if`` but not
+            ``then`` is unsupported; ``else`` is the reason that users read.
+        operations: communication operation, as the runtime names it -> how many times
+            per step it moves a volume equal to the model's weights; None if the volume
+            is something else. Empty if the ranks do not communicate.
+        phases: names of the phases that `step` marks, in this order. The harness marks
+            ``load`` and ``transfer`` before it calls `step`.
+        model: set it in `setup` if `compile` is not overridden.
+        optimizer: set it in `setup`, or in the first `step` at the latest.
     """
 
     needs: ClassVar[dict[str, Any]]
@@ -76,61 +93,82 @@ class Strategy(ABC):
     def __init__(self, world: World, compute_loss: ComputeLoss, **options: Any) -> None:
         self.world = world
         self.compute_loss = compute_loss
+        # Option name -> value, for every entry of `options`.
         self.chosen = options
-        # In which `compute_loss` runs a model; for one that runs parts of it elsewhere.
+        # `compute_loss` enters this context itself. A strategy that runs parts of the
+        # model on its own must enter it, too. The harness sets it before `setup`.
         self.arithmetic: Arithmetic = nullcontext
-        # Scales the loss under fp16; else it passes everything through.
+        # Scales the loss under fp16 and passes it through otherwise. The harness sets
+        # it before `setup`.
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=False)
 
     @abstractmethod
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
-        """Wrap or split the model, which is on `world.device` with equal weights."""
+        """Wrap or split the model, and make the optimizer.
+
+        All ranks call it together, once, before the first step.
+
+        Args:
+            model: an untrained `nn.Sequential` of named parts on `world.device`; the
+                weights are equal on all ranks.
+            make_optimizer: builds the cell's optimizer for the given parameters.
+        """
 
     @abstractmethod
     def step(self, batch: Batch, mark: Mark) -> Tensor | None:
-        """Train on this rank's share of a batch.
+        """Train on this rank's share of the global batch: one optimizer step.
+
+        Avoid `.item()` and print in it: they make the host wait for the device.
 
         Args:
-            batch: images [N, C, H, W] and labels [N] on `world.device`.
-            mark: to be called with the name of a phase where that phase ends.
+            batch: images [N, C, H, W], float32, and labels [N], int64, on
+                `world.device`. N is `world.rank_batch`. In the gate N may be smaller,
+                and images have the dtype of the comparison. Ranks that share a model
+                replica get the same batch.
+            mark: call it with the name of a phase where that phase ends. Every phase
+                must be marked in every step, or the launch fails. A phase may be marked
+                several times; its durations add up. An unknown name raises KeyError.
 
         Returns:
-            The mean loss over this rank's samples, a detached scalar; None on a rank
-            that does not get to know it.
+            The mean loss over this rank's samples, a detached tensor of shape []; None
+            on a rank that does not know the loss.
         """
 
     def compile(self) -> None:
-        """torch.compile what `step` calls; asked for after `setup`, before any step.
+        """Apply torch.compile to the module that `step` calls.
 
-        The wrapper with its model: DDP then cuts the graph at its buckets, so that
-        their communication still overlaps with backward.
+        Called after `setup` and before the first step, if the cell has ``compile``. By
+        default it compiles `model` together with its wrapper: DDP then splits the graph
+        at its buckets, so that their communication still overlaps with backward.
         """
         self.model.compile()
 
     def backward(self, loss: Tensor) -> None:
-        """Gradients of the loss, scaled where the precision wants it."""
+        """Compute the gradients of the loss; under fp16 the loss is scaled first."""
         self.scaler.scale(loss).backward()
 
     def update(self) -> None:
-        """The optimizer's step; afterwards there are no gradients."""
+        """Run one step of the optimizer, then clear the gradients."""
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
 
     def details(self) -> dict[str, Any]:
-        """What only the strategy can tell of the run, for the record, as JSON.
+        """Facts for the record that only the strategy knows, as JSON values.
 
-        Called once, after the timed window, by all ranks together.
+        All ranks call it together, once, after the timed window.
         """
         return {}
 
     def optimizer_state(self) -> Iterable[Any]:
-        """The state that this rank's optimizer keeps, parameter by parameter."""
+        """The optimizer state on this rank: one dictionary for each parameter."""
         return self.optimizer.state.values()
 
     @abstractmethod
     def state_dict(self) -> dict[str, Tensor]:
-        """The whole model's weights, with the names of the bare model.
+        """The weights of the whole model, under the names of the unwrapped model.
 
-        All ranks call it together; what rank 0 gets counts.
+        All ranks call it together, after training. Only the result of rank 0 is
+        evaluated and checked; other ranks may return their part. The gate fails if a
+        name is missing or unknown.
         """

@@ -14,10 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
 
-# torch wants two steps before it; the plan wants them within the warm-up.
+# torch requires two steps before PowerSGD starts; planning requires that they fall
+# into the warm-up.
 FIRST_POWERSGD_STEP = 2
 
-# DDP's own timers, in nanoseconds, by the names that the record gives them.
+# Name in the record -> name of DDP's own timer, which counts nanoseconds.
 TIMERS = {
     "forward_ms": "avg_forward_compute_time",
     "backward_ms": "avg_backward_compute_time",
@@ -27,9 +28,10 @@ TIMERS = {
 
 
 class Ddp(Strategy):
-    """Backward ends when this rank's last gradient is there.
+    """A replica per rank; DDP all-reduces gradients in buckets during backward.
 
-    What follows until `backward` returns is communication that nothing hides.
+    The phase backward ends when this rank's last gradient is computed. The time from
+    there until `backward` returns is exposed communication.
     """
 
     needs = {
@@ -42,11 +44,12 @@ class Ddp(Strategy):
         "bucket_mb": {"type": "number", "exclusiveMinimum": 0, "default": 25},
         "gradient_as_bucket_view": {"type": "boolean", "default": False},
         "static_graph": {"type": "boolean", "default": False},
-        # Micro-steps: the batch of a rank in so many parts, averaged after the last.
+        # Number of micro-steps: the rank's batch is split into so many parts, and
+        # gradients are averaged over the ranks after the last part.
         "accumulation": {"type": "integer", "minimum": 1, "default": 1},
-        # Normalise over the samples of all ranks.
+        # Batch normalisation uses the statistics of all ranks' samples.
         "sync_bn": {"type": "boolean", "default": False},
-        # What gradients are on their way.
+        # How gradients are compressed for communication.
         "compression": {
             "enum": ["none", "fp16", "bf16", "powersgd"],
             "default": "none",
@@ -103,7 +106,7 @@ class Ddp(Strategy):
         self._watch_gradients()
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """What a rank does with its replica; here nothing."""
+        """Wrap the replica of a rank before DDP does; subclasses may override it."""
         return model
 
     def step(self, batch: Batch, mark: Mark) -> Tensor:
@@ -124,11 +127,12 @@ class Ddp(Strategy):
         return losses[0] if parts == 1 else torch.stack(losses).sum()
 
     def details(self) -> dict[str, Any]:
-        """DDP's own timers, means over the steps that it sampled, as far as it has any.
+        """DDP's own timers: means over the steps that DDP sampled, in milliseconds.
 
-        `iteration` is the last step that they know of, counted from 1.
+        `iteration` is the last sampled step, counted from 1. Timers that this torch
+        does not have are left out.
         """
-        # A private function of torch, so that it may be gone.
+        # A private function of torch: a later version may lack it.
         logged: dict[str, Any] = getattr(self.model, "_get_ddp_logging_data", dict)()
         timers = {ms: logged[ns] / 1e6 for ms, ns in TIMERS.items() if logged.get(ns)}
         if timers:
@@ -139,7 +143,7 @@ class Ddp(Strategy):
         return self.bare.state_dict()
 
     def _learn(self, part: Batch, share: float) -> Tensor:
-        """Forward and backward of a part of the batch; its share of the loss."""
+        """Run forward and backward of a part of the batch; return its weighted loss."""
         loss = self.compute_loss(self.model, part)
         if share < 1:
             loss = loss * share
@@ -148,7 +152,7 @@ class Ddp(Strategy):
         return loss.detach()
 
     def _compress(self) -> None:
-        """A hook does what DDP does without one, but for what it sends."""
+        """Register the hook that compresses gradients before DDP sends them."""
         kind = self.chosen["compression"]
         if kind == "powersgd":
             state = powerSGD_hook.PowerSGDState(
@@ -162,10 +166,10 @@ class Ddp(Strategy):
             self.model.register_comm_hook(None, hook)
 
     def _watch_gradients(self) -> None:
-        """Mark the end of backward at every gradient; the last mark counts.
+        """Mark the end of backward whenever a gradient is ready; the last mark counts.
 
-        A hook on the parameter runs before DDP's own, which starts the communication
-        of the last bucket.
+        These hooks run before DDP's own hook. So the mark comes before DDP starts the
+        communication of the last bucket.
         """
         self._hooks = {
             parameter: parameter.register_post_accumulate_grad_hook(self._note)
@@ -178,7 +182,10 @@ class Ddp(Strategy):
         self._mark("backward")
 
     def _watch_last_gradient_only(self) -> None:
-        """The order of gradients is that of the graph: after one step it is known."""
+        """Keep only the hook of the last gradient, which the first step has found.
+
+        The order of the gradients follows the graph, so it is the same in every step.
+        """
         if len(self._hooks) > 1:
             for parameter, hook in self._hooks.items():
                 if parameter is not self._last:

@@ -10,10 +10,10 @@ from rankbench.rank.strategies.ddp import Ddp
 
 
 class DdpOfDataParallel(Ddp):
-    """A batch is scattered over the host's devices, its gradients come together there.
+    """nn.DataParallel scatters a rank's batch over its host's devices.
 
-    The replicas of a host give all their gradients at once, at the end of backward, so
-    that little of the communication between hosts is hidden.
+    The devices of a host add up their gradients at the end of backward, all at once.
+    So little of the communication between hosts overlaps with backward.
     """
 
     needs = {
@@ -40,9 +40,10 @@ class DdpOfDataParallel(Ddp):
 
 
 class LogicalDataParallel(nn.Module):
-    """What nn.DataParallel does, on logical devices that follow one another.
+    """nn.DataParallel on logical CPU devices, which compute one after the other.
 
-    Each has a copy of the weights for the step, through which its gradients come back.
+    Each device gets a copy of the weights for the step. Autograd adds the gradients of
+    the copies to the original weights.
     """
 
     def __init__(self, module: nn.Module, devices: int) -> None:
@@ -60,6 +61,6 @@ class LogicalDataParallel(nn.Module):
 
     def _replicate(self, *, first: bool) -> dict[str, Tensor]:
         weights = {name: p.clone() for name, p in self.module.named_parameters()}
-        # Running statistics are those of the first device, as on GPUs.
+        # Only the first device updates the running statistics, as on GPUs.
         buffers = {} if first else dict(self.module.named_buffers())
         return weights | {name: buffer.clone() for name, buffer in buffers.items()}

@@ -1,4 +1,4 @@
-"""DeepSpeed: optimizer state, gradients and weights split over ranks, by its stages."""
+"""DeepSpeed ZeRO: optimizer state, gradients and weights sharded over the ranks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
 
 
 class DeepSpeed(Strategy):
-    """Stage 1 splits the optimizer's state, 2 the gradients too, 3 the weights too.
+    """Stage 1 shards the optimizer state, 2 also the gradients, 3 also the weights.
 
-    Its backward contains the communication, which cannot be told from it.
+    The phase backward includes the communication, which cannot be measured apart.
     """
 
     needs = {
         "backends": ["gloo", "nccl"],
         "packages": ["deepspeed"],
-        # It asks for nothing but a local rank, so others start it as well.
+        # DeepSpeed needs no more than a local rank, so other launchers work as well.
         "launchers": [
             "deepspeed",
             "torchrun",
@@ -33,7 +33,8 @@ class DeepSpeed(Strategy):
     }
     options = {
         "stage": {"enum": [0, 1, 2, 3], "default": 2},
-        # Where the optimizer's state lies and is updated; with stage 3 weights too.
+        # cpu: optimizer state is kept and updated in host memory; with stage 3, the
+        # weights are kept there as well.
         "offload": {"enum": ["none", "cpu"], "default": "none"},
     }
     conditions = [
@@ -45,7 +46,7 @@ class DeepSpeed(Strategy):
     ]
     operations = {"reduce_scatter": 1, "all_gather": 1}
     phases = ["forward", "backward", "update"]
-    # The stages keep a copy of the weights in float32, whatever the model has.
+    # The stages keep a float32 copy of the weights, whatever the model's dtype is.
     exact_dtype = "float32"
 
     engine: Any
@@ -53,9 +54,9 @@ class DeepSpeed(Strategy):
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         import deepspeed
 
-        # Compiled at its first use, for minutes, and only inference calls it.
+        # Only inference needs this operator, and compiling it takes minutes.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-        # Takes the process group that is there, and looks for no launcher of its own.
+        # Reuse the existing process group; do not detect an MPI launcher.
         deepspeed.init_distributed(
             dist_backend=self.world.backend, auto_mpi_discovery=False
         )
@@ -80,7 +81,7 @@ class DeepSpeed(Strategy):
         return loss.detach()
 
     def optimizer_state(self) -> Iterable[Any]:
-        # A stage wraps the optimizer of the cell, which then has this rank's part.
+        # ZeRO wraps the cell's optimizer, which then holds this rank's shard.
         own = getattr(self.optimizer, "optimizer", self.optimizer)
         return list(own.state.values())
 
@@ -103,13 +104,13 @@ class DeepSpeed(Strategy):
             if self.chosen["stage"] == 3:
                 zero["offload_param"] = {"device": "cpu"}
         return {
-            # Else DeepSpeed derives one size from others, and a batch means less.
+            # Set both, or DeepSpeed derives the batch size from other settings.
             "train_micro_batch_size_per_gpu": self.world.rank_batch,
             "gradient_accumulation_steps": 1,
-            # By default it clips them.
+            # By default DeepSpeed clips gradients.
             "gradient_clipping": 0.0,
             "zero_optimization": zero,
-            # The optimizer is the cell's, not one of DeepSpeed's own.
+            # DeepSpeed has tested only its own optimizers; this one is the cell's.
             "zero_allow_untested_optimizer": True,
             "zero_force_ds_cpu_optimizer": False,
             "steps_per_print": 10**9,

@@ -9,7 +9,7 @@ from rankbench.rank.strategies.single import Single
 
 
 class DataParallel(Single):
-    """Scatter, replicate and gather are part of the forward phase."""
+    """nn.DataParallel; the phase forward includes scatter, replicate and gather."""
 
     needs = {
         "ranks": "one",

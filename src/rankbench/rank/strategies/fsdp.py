@@ -1,4 +1,4 @@
-"""Fully sharded data parallel: weights, gradients and optimizer state are split."""
+"""Fully sharded data parallel: weights, gradients and optimizer state are sharded."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch.distributed.fsdp import (
 from rankbench.rank.strategies.base import MakeOptimizer
 from rankbench.rank.strategies.single import Single
 
-# What FSDP1 calls it: (are there groups, are weights freed after forward).
+# (several copies of the model?, free gathered weights after forward?) -> FSDP1's name.
 _STRATEGIES = {
     (False, True): ShardingStrategy.FULL_SHARD,
     (False, False): ShardingStrategy.SHARD_GRAD_OP,
@@ -30,9 +30,10 @@ _STRATEGIES = {
 
 
 class Fsdp(Single):
-    """Each part of the model is gathered when it is needed.
+    """Gathers the weights of each part of the model when they are needed.
 
-    Forward and backward contain that communication; it cannot be told from them.
+    The phases forward and backward include the communication, which cannot be measured
+    apart.
     """
 
     needs = {
@@ -41,11 +42,11 @@ class Fsdp(Single):
         "compiles": False,
     }
     options = {
-        # auto: FSDP2, but FSDP1 where this torch cannot run FSDP2 on a CPU.
+        # auto: FSDP2; FSDP1 on a CPU if this torch cannot run FSDP2 there.
         "implementation": {"enum": ["auto", "fsdp2", "fsdp1"], "default": "auto"},
         "reshard_after_forward": {"type": "boolean", "default": True},
-        # Ranks that share one copy of the model; 0: all. Fewer of them make several
-        # copies, which average their gradients.
+        # Number of ranks that share one copy of the model; 0: all ranks. With fewer
+        # there are several copies, which average their gradients.
         "shard_ranks": {"type": "integer", "minimum": 0, "default": 0},
     }
     operations = {"all_gather": 2, "reduce_scatter": 1}
@@ -63,12 +64,12 @@ class Fsdp(Single):
     def _runs_fsdp2(self) -> bool:
         if self.chosen["implementation"] != "auto":
             return bool(self.chosen["implementation"] == "fsdp2")
-        # FSDP2 of torch 2.6 uses streams that a CPU does not have.
+        # FSDP2 in torch 2.6 uses streams, which a CPU does not have.
         major, minor = (int(part) for part in torch.__version__.split(".")[:2])
         return self.world.device.type == "cuda" or (major, minor) >= (2, 8)
 
     def _make_mesh(self) -> DeviceMesh:
-        """Copies of the model, and ranks that share one; one copy is no dimension."""
+        """A mesh [copies, ranks of a copy], or [ranks] if there is a single copy."""
         ranks, kind = self.chosen["shard_ranks"] or self.world.size, self.world.device
         copies = self.world.size // ranks
         if copies == 1:

@@ -1,4 +1,4 @@
-"""torch.distributed.pipelining: a stage per rank, micro-batches follow each other."""
+"""Pipeline parallelism by torch.distributed.pipelining, with micro-batches."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from rankbench.rank.strategies._partition import count_parts
 from rankbench.rank.strategies._pipeline import Stage, Stopwatch, trace_shapes
 from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
 
+# Extra steps for measuring how long each rank waits.
 PROBES = 5
 
 
 class GPipe(Strategy):
-    """Ranks send activations forwards and their gradients backwards.
+    """Ranks send activations to the next stage and gradients to the one before.
 
-    The first stage takes the images, the last one the labels: it knows the loss.
+    The first stage reads the images. The last stage reads the labels, so only its rank
+    knows the loss.
     """
 
     needs = {
@@ -36,20 +38,20 @@ class GPipe(Strategy):
         "splits_batch": True,
         "compiles": False,
         "schedules": {
-            # Older ones wait for the last of the messages that they start together,
-            # and gloo has no order among them: they hang.
+            # Older versions hang over gloo: they wait only for the last message of a
+            # group, and gloo does not keep the messages in order.
             "1f1b": {"microbatches": "one_per_rank", "torch": {"gloo": "2.8"}},
             "interleaved": {"microbatches": "equal_rounds", "torch": {"gloo": "2.8"}},
         },
     }
     options = {
-        # gpipe: all forwards, then all backwards; 1f1b: a backward as soon as there is
-        # one, so that fewer activations are kept; interleaved: 1f1b with several
-        # stages on each rank, so that ranks wait less.
+        # gpipe: all forwards, then all backwards; 1f1b: each backward as early as
+        # possible, to keep fewer activations; interleaved: 1f1b with several stages on
+        # each rank, to shorten the waits.
         "schedule": {"enum": ["gpipe", "1f1b", "interleaved"], "default": "gpipe"},
-        # Into how many a batch is cut.
+        # Number of micro-batches in a batch.
         "microbatches": {"type": "integer", "minimum": 1, "default": 4},
-        # Stages of a rank, if they are interleaved.
+        # Number of stages on each rank under the interleaved schedule.
         "virtual_stages": {"type": "integer", "minimum": 2, "default": 2},
         # As in mp.
         "balance": {
@@ -89,10 +91,10 @@ class GPipe(Strategy):
         return loss
 
     def details(self) -> dict[str, Any]:
-        """Stages of this rank, and the share of a step in which it has nothing to do.
+        """The stages of this rank, and the share of a step in which it waits.
 
-        Steps of their own tell, because the timed ones must not be disturbed; what
-        they do to the model is undone.
+        They are measured in extra steps, because a stopwatch would disturb the timed
+        ones. The extra steps leave the model as it was.
         """
         kept = [(b, b.clone()) for stage in self.stages for b in stage.submod.buffers()]
         images, labels = self._shapes
@@ -133,7 +135,7 @@ class GPipe(Strategy):
         }
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The weights of a rank's own parts; on rank 0 those of all."""
+        """The weights of this rank's parts; on rank 0 those of the whole model."""
         ranks, rank = self.world.size, self.world.rank
         children = [name for name, _ in self.model.named_children()]
         owner = {
@@ -156,7 +158,7 @@ class GPipe(Strategy):
         return weights
 
     def _split(self, batch: Batch) -> None:
-        """Keep the stages of this rank."""
+        """Split the model into stages, and keep the stages of this rank."""
         rank, ranks, device = self.world.rank, self.world.size, self.world.device
         self._shapes = tuple(whole.to("meta") for whole in batch)
         images = batch[0][: len(batch[0]) // self.count]
@@ -175,7 +177,8 @@ class GPipe(Strategy):
                 for part in parts[first:last]:
                     part.to("meta")
                 continue
-            # Given, because torch would run the stage on what happens to be in memory.
+            # Shapes are given, or torch would find them by running the stage on
+            # uninitialised memory.
             self.stages.append(
                 TimedStage(
                     Stage(parts[first:last], self.arithmetic),
@@ -188,7 +191,7 @@ class GPipe(Strategy):
             )
         self.schedule = self._make_schedule()
         mine = [p for stage in self.stages for p in stage.submod.parameters()]
-        # An optimizer wants a parameter, and a stage may have none.
+        # An optimizer requires at least one parameter, and a stage may have none.
         self.optimizer = self.make_optimizer(mine or [nn.Parameter(torch.zeros(1))])
 
     def _make_schedule(self) -> Any:
@@ -200,7 +203,8 @@ class GPipe(Strategy):
         stages = self.stages if self.per_rank > 1 else self.stages[0]
         kind: Any = kinds[self.chosen["schedule"]]
         schedule = kind(stages, self.count, loss_fn=self._share_of_loss)
-        # The loss has the share of a micro-batch; some versions would divide again.
+        # The loss is already divided by the number of micro-batches; some versions of
+        # torch would divide the gradients again.
         schedule.scale_grads = False
         return schedule
 
@@ -209,7 +213,11 @@ class GPipe(Strategy):
             return self.compute_loss(nn.Identity(), (output, labels)) / self.count
 
     def _run(self, batch: Batch) -> Tensor | None:
-        """Forward and backward of all micro-batches; the loss on the last stage."""
+        """Run forward and backward of all micro-batches.
+
+        Returns:
+            The loss on the rank of the last stage; None on the others.
+        """
         images, labels = batch
         fed = (images,) if self.stages[0].is_first else ()
         if not self.stages[-1].is_last:
@@ -221,12 +229,12 @@ class GPipe(Strategy):
 
 
 def idle(_kind: str) -> AbstractContextManager[None]:
-    """The watch of a stage that nobody times."""
+    """Stand in for the stopwatch of a stage that is not timed."""
     return nullcontext()
 
 
 class TimedStage(PipelineStage):
-    """Lets a stopwatch see when it works; it does not when it waits."""
+    """A stage whose stopwatch runs while the stage computes, not while it waits."""
 
     watch: Callable[[str], AbstractContextManager[None]] = staticmethod(idle)
 

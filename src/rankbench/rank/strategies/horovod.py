@@ -1,4 +1,4 @@
-"""Horovod's DistributedOptimizer: gradients averaged by a thread beside backward."""
+"""Horovod's DistributedOptimizer: a thread averages gradients during backward."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
 
 
 class Horovod(Strategy):
-    """A replica per rank; each gradient goes to Horovod as soon as it is there.
+    """A replica per rank; Horovod gets each gradient as soon as it is computed.
 
-    What is not averaged when backward ends is exposed communication.
+    The phase communication is the time that Horovod still needs after backward.
     """
 
     needs = {
@@ -23,7 +23,7 @@ class Horovod(Strategy):
         "precisions": ["fp32", "tf32", "bf16", "fp16"],
     }
     options = {
-        # Gradients that wait at the same time are sent as one, up to this size.
+        # Gradients that are ready at the same time are sent together, up to this size.
         "fusion_threshold_mb": {"type": "number", "minimum": 0, "default": 128},
         "compression": {"enum": ["none", "fp16"], "default": "none"},
     }
@@ -38,7 +38,7 @@ class Horovod(Strategy):
     operations = {"all_reduce": 1}
     phases = ["forward", "backward", "communication", "update"]
 
-    # Horovod derives its class from that of the cell's optimizer at run time.
+    # Any, because Horovod derives the class from the cell's optimizer at run time.
     optimizer: Any
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:

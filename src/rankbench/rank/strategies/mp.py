@@ -1,4 +1,4 @@
-"""Manual model parallelism: the parts of a model lie on several devices of one host."""
+"""Manual model parallelism: the parts of a model are on several devices of a host."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rankbench.rank.strategies.single import Single
 
 
 class ModelParallel(Single):
-    """One batch passes from device to device; only one of them works at a time.
+    """A batch passes from device to device; only one device computes at a time.
 
-    On a CPU the devices are logical: it shows that the split works, not its speed.
+    On a CPU the devices are logical: a run shows that the split works, not its speed.
     """
 
     needs = {
@@ -28,8 +28,9 @@ class ModelParallel(Single):
         "compiles": False,
     }
     options = {
-        # measured: by the time that each part takes; parameters: by their number;
-        # 3,5: the first three parts on the first device, the next five on the second.
+        # How parts are distributed. measured: by the measured time of each part;
+        # parameters: by the number of parameters; 3,5: the first three parts on the
+        # first device, the next five on the second.
         "balance": {
             "type": "string",
             "pattern": "^(measured|parameters|[0-9]+(,[0-9]+)+)$",
@@ -70,10 +71,10 @@ class Chain(nn.Module):
         self.stages: list[nn.Sequential] = []
 
     def place(self, counts: Sequence[int]) -> None:
-        """Move the first parts to the first device, and so on."""
+        """Move the first counts[0] parts to the first device, and so on."""
         left = list(self.parts)
         for count, device in zip(counts, self.devices, strict=True):
-            # In place, so that the optimizer goes on with the same parameters.
+            # `to` works in place, so the optimizer keeps its parameters.
             self.stages.append(nn.Sequential(*left[:count]).to(device))
             left = left[count:]
 

@@ -1,4 +1,4 @@
-"""Pipelined model parallelism: micro-batches follow each other through the devices."""
+"""Pipelined model parallelism: micro-batches pass through the devices of a host."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from rankbench.rank.strategies.mp import ModelParallel
 
 
 class PipelinedModelParallel(ModelParallel):
-    """While a device works on one micro-batch, the one before it works on the next.
+    """Several devices compute at the same time, each on another micro-batch.
 
-    Nothing but the asynchronous execution of CUDA makes them overlap.
+    They overlap only because CUDA executes kernels asynchronously.
     """
 
     needs = {**ModelParallel.needs, "splits_batch": True}
     options = {
         **ModelParallel.options,
-        # Samples of a micro-batch.
+        # Number of samples in a micro-batch.
         "split_size": {"type": "integer", "minimum": 1, "default": 16},
-        # whole: one backward after all forwards; early: each micro-batch's own, as soon
-        # as its forward is done, so that its activations can go.
+        # whole: one backward after all forwards; early: a backward after each forward,
+        # which frees the activations of that micro-batch.
         "backward": {"enum": ["whole", "early"], "default": "whole"},
     }
     phases = ["pipeline", "update"]

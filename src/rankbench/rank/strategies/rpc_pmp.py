@@ -1,4 +1,4 @@
-"""Pipelined model parallelism over torch.distributed.rpc: rank 0 drives the others."""
+"""Pipelined model parallelism by torch.distributed.rpc: rank 0 calls the others."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
 
 
 class RpcPmp(Strategy):
-    """Rank 0 sends micro-batches through the stages, and has the first one itself.
+    """Rank 0 holds the first stage and sends micro-batches through all stages.
 
-    Gradients come back by distributed autograd, updates by a distributed optimizer.
-    Tensors pass through the memory of the hosts, also those of GPUs.
+    Distributed autograd computes the gradients, and a distributed optimizer updates the
+    weights. Tensors pass through host memory, also between GPUs.
     """
 
     needs = {
@@ -34,7 +34,7 @@ class RpcPmp(Strategy):
         "compiles": False,
     }
     options = {
-        # As in pmp.
+        # Number of samples in a micro-batch, as in pmp.
         "split_size": {"type": "integer", "minimum": 1, "default": 16},
         "balance": {
             "type": "string",
@@ -57,11 +57,12 @@ class RpcPmp(Strategy):
         self.others = [name_of(rank) for rank in range(1, self.world.size)]
         self.split = False
         _here = self
-        barrier()  # from here on rank 0 may call
+        barrier()  # all ranks are ready for calls from rank 0
 
     def step(self, batch: Batch, mark: Mark) -> Tensor | None:
         if self.world.rank > 0:
-            # Other threads serve what rank 0 asks for.
+            # RPC threads execute the calls of rank 0. This thread waits for the ends
+            # of the phases.
             for _ in self.phases:
                 mark(self.ended.get())
             return None
@@ -77,21 +78,21 @@ class RpcPmp(Strategy):
         return loss.detach()
 
     def details(self) -> dict[str, Any]:
-        """Which parts this rank has."""
+        """The names of the parts on this rank."""
         return {"parts": self.names}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The weights of a rank's own parts; on rank 0 those of all."""
+        """The weights of this rank's parts; on rank 0 those of the whole model."""
         weights = self.own_weights()
         if self.world.rank == 0:
             for name in self.others:
                 of_other = rpc.rpc_sync(name, _own_weights)
                 weights |= {k: v.to(self.world.device) for k, v in of_other.items()}
-        barrier()  # until then the others must be there, and as they are
+        barrier()  # rank 0 has read the weights of all ranks
         return weights
 
     def keep(self, first: int, last: int) -> None:
-        """Have only these parts of the model from here on."""
+        """Keep parts `first` to `last` - 1 of the model; drop the weights of others."""
         parts = list(self.model)
         self.names = [name for name, _ in self.model.named_children()][first:last]
         for part in parts[:first] + parts[last:]:
@@ -99,16 +100,23 @@ class RpcPmp(Strategy):
         self.stage = Stage(parts[first:last], self.arithmetic)
 
     def parameters(self) -> list[nn.Parameter]:
-        """Those of this rank; an optimizer wants one, and a stage may have none."""
+        """The parameters of this rank's stage, or a dummy if the stage has none.
+
+        An optimizer requires at least one parameter.
+        """
         return list(self.stage.parameters()) or [nn.Parameter(torch.zeros(1))]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Of this rank's stage; micro-batches come in threads of their own."""
+        """Run this rank's stage on a micro-batch.
+
+        Each micro-batch arrives in a thread of its own, so a lock serialises them.
+        """
         with self.lock:
             y: Tensor = self.stage(x.to(self.world.device))
             return y
 
     def own_weights(self) -> dict[str, Tensor]:
+        """The weights of the parts on this rank."""
         whole = self.model.state_dict()
         return {k: v for k, v in whole.items() if k.partition(".")[0] in self.names}
 
@@ -127,7 +135,7 @@ class RpcPmp(Strategy):
         self.together = DistributedOptimizer(_make_optimizer, parameters)
 
     def _forward(self, batch: Batch) -> Tensor:
-        """The loss over all micro-batches: while one is here, others are ahead."""
+        """Send all micro-batches through the stages; return the loss over all."""
         images, labels = batch
         size = int(self.chosen["split_size"])
         coming = []
@@ -147,13 +155,14 @@ class RpcPmp(Strategy):
         return total
 
     def _end(self, phase: str, mark: Mark) -> None:
-        """No rank goes on before all have ended the phase."""
+        """Mark the end of a phase on all ranks together."""
         calls = [rpc.rpc_async(name, _note_end, (phase,)) for name in self.others]
         torch.futures.wait_all(calls)
         mark(phase)
 
 
-# What rank 0 calls on the others. A process is one rank.
+# Rank 0 calls the functions below on the other ranks. They act on the strategy of
+# their process.
 _here: RpcPmp
 
 
@@ -171,7 +180,7 @@ def _make_optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer
 
 
 def _forward(x: Any) -> Tensor:
-    """Of the stage here, on what the stage before has made or will make."""
+    """Run this rank's stage on the output of the stage before, once that is there."""
     arrived = x.to_here() if isinstance(x, rpc.PyRRef) else x
     return _here.forward(arrived).cpu()
 

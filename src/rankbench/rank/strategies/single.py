@@ -8,7 +8,10 @@ from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
 
 
 class Single(Strategy):
-    """On CPU the cores of several devices of one host join into one larger device."""
+    """One process on one device.
+
+    On a CPU with several devices per host, the process uses the cores of all of them.
+    """
 
     needs = {
         "ranks": "one",
@@ -30,7 +33,7 @@ class Single(Strategy):
         return loss
 
     def train_on(self, batch: Batch, mark: Mark) -> Tensor:
-        """Forward and backward: afterwards the gradients are there."""
+        """Run forward and backward, which leave the gradients; return the loss."""
         loss = self.compute_loss(self.model, batch)
         mark("forward")
         self.backward(loss)

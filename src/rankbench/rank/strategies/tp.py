@@ -1,4 +1,4 @@
-"""Tensor parallelism: the linear layers of attention and perceptrons are split."""
+"""Tensor parallelism: the linear layers of attention and MLP blocks are split."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from torch.distributed.tensor.parallel import (
 from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark
 from rankbench.rank.strategies.single import Single
 
-# By name within a block. The first split their outputs, so that a rank has some of the
-# heads or some of the hidden values; the second split their inputs and add up.
+# Names of linear layers within a block. COLUMNS split their outputs, so that each rank
+# has some of the heads or hidden values. ROWS split their inputs and sum their results.
 COLUMNS = ("query", "key", "value", "up")
 ROWS = ("out", "down")
 
@@ -28,8 +28,8 @@ ROWS = ("out", "down")
 class TensorParallel(Single):
     """The ranks of a group work on the same samples, each with a part of the weights.
 
-    What they tell each other is within forward and backward. With fewer ranks in a
-    group than there are, groups average their gradients after backward.
+    The phases forward and backward include the communication within a group. If there
+    are several groups, they average their gradients after backward.
     """
 
     needs = {
@@ -39,7 +39,7 @@ class TensorParallel(Single):
         "compiles": False,
     }
     options = {
-        # Ranks of a group; 0: all.
+        # Number of ranks in a group; 0: all ranks.
         "degree": {"type": "integer", "minimum": 0, "default": 0},
     }
     operations = {"all_reduce": None}
@@ -60,7 +60,7 @@ class TensorParallel(Single):
         split = [weight for weight in weights if isinstance(weight, DTensor)]
         assert split, "the plan lets through only models that can be split"
         whole = [weight for weight in weights if not isinstance(weight, DTensor)]
-        # Apart, because one kernel cannot update both kinds.
+        # Two parameter groups, because one kernel cannot update both kinds.
         sorts = [{"params": split}, {"params": whole}]
         self.optimizer = make_optimizer(cast("Iterable[nn.Parameter]", sorts))
 
@@ -75,7 +75,7 @@ class TensorParallel(Single):
         return {name: _whole(value) for name, value in self.model.state_dict().items()}
 
     def _average(self) -> None:
-        """The gradients of this rank's part, over the ranks that hold the same part."""
+        """Average this rank's gradients over the ranks that hold the same weights."""
         gradients = [_local(weight.grad) for weight in self.model.parameters()]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         distributed.all_reduce(flat, group=self.peers)
@@ -86,7 +86,7 @@ class TensorParallel(Single):
 
 
 def _plan(block: nn.Module) -> dict[str, ParallelStyle]:
-    """How the block's own linear layers are split, by name; {} if it has none."""
+    """Name -> how to split that linear layer of a block; {} if none is to be split."""
     styles = {
         **{name: ColwiseParallel() for name in COLUMNS},
         **{name: RowwiseParallel() for name in ROWS},
@@ -100,10 +100,10 @@ def _plan(block: nn.Module) -> dict[str, ParallelStyle]:
 
 
 def _local(tensor: Any) -> Tensor:
-    """What this rank holds of a tensor."""
+    """The part of a tensor that this rank holds."""
     return cast(Tensor, tensor.to_local() if isinstance(tensor, DTensor) else tensor)
 
 
 def _whole(tensor: Tensor) -> Tensor:
-    """A tensor of which every rank holds a part; all call it together."""
+    """The whole of a tensor that is split over ranks; all ranks call it together."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

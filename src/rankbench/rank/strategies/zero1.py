@@ -1,4 +1,4 @@
-"""ZeroRedundancyOptimizer under DDP: a rank keeps a part of the optimizer's state."""
+"""DDP with ZeroRedundancyOptimizer: each rank keeps a part of the optimizer state."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rankbench.rank.strategies.ddp import Ddp
 
 
 class Zero1(Ddp):
-    """Gradients as in DDP; a rank updates its part and sends it to the others.
+    """Averages gradients as DDP does; each rank updates and broadcasts its weights.
 
-    That exchange is part of the update phase.
+    The phase update includes that broadcast.
     """
 
     options = {
@@ -32,7 +32,7 @@ class Zero1(Ddp):
         def make_sharded(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
             return ZeroRedundancyOptimizer(
                 parameters,
-                # It only calls it; so it need not be a class.
+                # It is only called, so a function works in place of a class.
                 optimizer_class=cast("type[torch.optim.Optimizer]", make_part),
                 parameters_as_bucket_view=self.chosen["parameters_as_bucket_view"],
             )
@@ -40,7 +40,7 @@ class Zero1(Ddp):
         super().setup(model, make_sharded)
 
     def optimizer_state(self) -> Iterable[Any]:
-        """What the optimizer of this rank's part keeps."""
+        """The optimizer state of this rank's part of the weights."""
         sharded = self.optimizer
         assert isinstance(sharded, ZeroRedundancyOptimizer)
         part: torch.optim.Optimizer = sharded.optim

@@ -1,4 +1,4 @@
-"""Batches of a rank: every strategy sees the same global batches in the same order."""
+"""Batches of a rank; all strategies train on the same global batches in one order."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rankbench.rank.strategies.base import Batch
 class Batches:
     """An endless stream of this rank's batches, epoch after epoch.
 
-    Rank r of n takes every n-th sample of a permutation that all ranks share, so the
-    ranks' batches of one step together are one slice of it: the batch that a single
-    process would have taken. Incomplete batches are dropped, on all ranks alike. Ranks
-    that share a model replica count as one.
+    All ranks share one permutation of the samples, and rank r of n takes every n-th
+    sample of it. So the batches of all ranks in a step together are the batch of a
+    single process. Incomplete batches are dropped on all ranks. Ranks that share a
+    model replica count as one rank.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Batches:
 
 
 class _Unpin:
-    """Loader processes run beside their rank, not on its cores."""
+    """Lets a loader process run on other cores than those its rank is pinned to."""
 
     def __init__(self, cpus: set[int]) -> None:
         self._cpus = cpus

@@ -1,7 +1,7 @@
-"""When each phase of each step ended: a monotonic clock, or events in the CUDA stream.
+"""Clocks for the phases of a step: a monotonic host clock, or CUDA events.
 
-A phase is what lies between two marks, so the phases of a step add up to the step; none
-of them is a remainder.
+A phase is the time between two marks. So the phases of a step add up to the step, and
+no phase is computed as a remainder.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ import torch
 
 
 class StepClock(Protocol):
-    """Takes the time of steps; does nothing else while they run."""
+    """Times the phases of steps; it does nothing else while they run."""
 
     def begin(self, step: int) -> None:
-        """A step begins."""
+        """Note the start of a step."""
 
     def mark(self, phase: str) -> None:
-        """What has passed since the mark before belongs to this phase.
+        """Assign the time since the previous mark to this phase.
 
-        Marked several times within a step, a phase adds up.
+        The durations of a phase that is marked several times in a step add up.
+
+        Raises:
+            KeyError: there is no such phase.
         """
 
     def seconds(self) -> np.ndarray:
@@ -35,28 +38,28 @@ class StepClock(Protocol):
         """
 
     def host_start(self) -> np.ndarray:
-        """Host clock at the start of each step, seconds since the first, [steps]."""
+        """Host time at the start of each step, in seconds after the first, [steps]."""
 
     def finish(self) -> None:
-        """Wait until everything that was marked has happened."""
+        """Wait until the device has done all the work before the last mark."""
 
     def another(self, steps: int) -> StepClock:
-        """A clock for more steps like those that this one has seen."""
+        """A new clock for `steps` steps of the same kind."""
 
 
 def make_clock(device: torch.device, phases: Sequence[str], steps: int) -> StepClock:
-    """The clock that tells the time of this device."""
+    """The kind of clock that fits this device."""
     kind = CudaClock if device.type == "cuda" else HostClock
     return kind(phases, steps)
 
 
 class HostClock:
-    """`time.perf_counter_ns` at every mark."""
+    """Reads `time.perf_counter_ns` at every mark."""
 
     def __init__(self, phases: Sequence[str], steps: int) -> None:
         self._phases = list(phases)
         self._column = {phase: i for i, phase in enumerate(phases)}
-        # Lists of the right size: nothing is allocated while the clock runs.
+        # Allocate everything now, so that marks do not allocate.
         unmarked: list[int | None] = [None] * len(phases)
         self._rows = [unmarked.copy() for _ in range(steps)]
         self._row = self._rows[0] if steps else []
@@ -73,7 +76,7 @@ class HostClock:
         self._last = now
 
     def finish(self) -> None:
-        """Marks on the host have happened when they are made."""
+        """Do nothing: work on the host is done when it is marked."""
 
     def another(self, steps: int) -> HostClock:
         return HostClock(self._phases, steps)
@@ -89,23 +92,23 @@ class HostClock:
 
 
 class CudaClock:
-    """An event in the current stream at every mark, read after the window.
+    """Records a CUDA event in the current stream at every mark; read after the window.
 
-    Times are those of the device, so that a launch that has not run yet does not count
-    as work done; the host clock is kept for each step's start, to show where the host
-    could not keep up.
+    Events give the time of the device: a kernel that is queued but has not run does not
+    count as done. The host time of each step's start is kept as well, to show where the
+    host could not keep up.
     """
 
     def __init__(self, phases: Sequence[str], steps: int, marks: int = 0) -> None:
-        """Make the events.
+        """Create the events.
 
         Args:
-            phases: that will be marked.
-            steps: of which the time is taken.
-            marks: in each step, if phases come again within one.
+            phases: names of the phases.
+            steps: number of steps.
+            marks: number of marks in a step, if phases are marked several times.
         """
         self._phases = list(phases)
-        # The beginning of a step, and each mark.
+        # One event for the start of the step, and one for each mark.
         count = max(len(phases), marks) + 1
         self._events = [[_make_event() for _ in range(count)] for _ in range(steps)]
         self._marked: list[list[str]] = [[] for _ in range(steps)]
@@ -121,7 +124,7 @@ class CudaClock:
         events, marked = self._events[self._step], self._marked[self._step]
         if phase not in self._phases:
             raise KeyError(phase)
-        # Within a run of marks of one phase the last one tells it all.
+        # Of consecutive marks of one phase only the last one matters.
         if not marked or marked[-1] != phase:
             marked.append(phase)
             if len(marked) == len(events):
@@ -149,17 +152,17 @@ class CudaClock:
 
 
 def _make_event() -> torch.cuda.Event:
-    """An event that exists: torch creates it when it is recorded for the first time."""
+    """An event that was recorded once, because torch creates it only then."""
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
 
 
 def check_marks(seconds: np.ndarray, phases: list[str]) -> np.ndarray:
-    """Refuse a table with a phase that was not marked, which is NaN.
+    """Return the table if every phase was marked; phases without a mark are NaN.
 
     Raises:
-        ValueError: naming the phase and the step.
+        ValueError: a phase was not marked; names the phase and the step.
     """
     missing = np.argwhere(np.isnan(seconds))
     if len(missing):

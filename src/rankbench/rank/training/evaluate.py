@@ -15,11 +15,11 @@ BATCH = 256
 def evaluate(
     model: nn.Module, dataset: Dataset, *, classes: int, device: torch.device
 ) -> dict[str, Any]:
-    """Accuracy of a whole model.
+    """Accuracy of a model on a data set.
 
     Returns:
         overall (a fraction), per_class (a fraction for each class; None for a class
-        without samples), samples (how many were looked at).
+        without samples), samples (number of samples).
     """
     model.eval()
     right = torch.zeros(classes, dtype=torch.int64)

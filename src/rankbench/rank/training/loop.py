@@ -1,7 +1,7 @@
-"""The measured core: warm-up, a barrier, the timed window. Nothing else runs inside it.
+"""The measured core: a warm-up, a barrier, and the timed window.
 
-Within the window nothing is written, printed or copied from a device: losses stay
-tensors, and the clock stores numbers (or CUDA events) into places made beforehand.
+Nothing is written, printed or copied from a device within the window. Losses stay
+tensors, and the clock stores its numbers or CUDA events in memory allocated before.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from rankbench.rank.training.clock import StepClock, make_clock
 
 @dataclass(frozen=True)
 class Measured:
-    """What one rank measured.
+    """Measurements of one rank.
 
     Attributes:
-        seconds: time of each phase of each timed step, [steps, phases].
-        warmup: the same for the steps before the window, [warmup, phases].
-        host_start: host clock at the start of each timed step, seconds, [steps].
+        seconds: duration of each phase of each timed step, [steps, phases].
+        warmup: duration of each phase of each warm-up step, [warmup, phases].
+        host_start: host time at the start of each timed step, in seconds, [steps].
         loss: this rank's loss of every step, warm-up first, [warmup + steps]; NaN on
-            a rank that does not get to know it.
-        knows_loss: whether it does.
-        warmup_s: wall time of the warm-up, seconds.
-        window_s: wall time of the window on this rank, seconds.
-        samples: samples of this rank within the window.
-        cpu: CPU time that this rank spent within the window.
+            a rank that does not know the loss.
+        knows_loss: whether this rank knows the loss.
+        warmup_s: wall time of the warm-up on this rank, in seconds.
+        window_s: wall time of the timed window on this rank, in seconds.
+        samples: number of samples that this rank loaded within the window.
+        cpu: CPU time that this rank used within the window.
     """
 
     seconds: np.ndarray
@@ -86,7 +86,7 @@ def train(
     run(untimed, warmup)
     untimed.finish()
     warmup_s = time.perf_counter() - begun
-    # Also its events, of as many marks as a step of the warm-up had.
+    # Allocates events for as many marks per step as the warm-up had.
     timed = untimed.another(steps)
 
     progress.enter(TRAINING)
@@ -118,7 +118,7 @@ def move(
     non_blocking: bool,
     memory_format: torch.memory_format,
 ) -> Batch:
-    """A batch on its device: images [N, C, H, W] and labels [N]."""
+    """Copy a batch to a device: images [N, C, H, W] and labels [N]."""
     images, labels = batch
     return (
         images.to(device, non_blocking=non_blocking, memory_format=memory_format),

@@ -1,4 +1,4 @@
-"""How the model of a cell is trained: its loss, its optimizer, its arithmetic."""
+"""The training recipe of a cell: loss, optimizer, precision, model options."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rankbench.rank.strategies.base import (
 
 
 def set_precision(precision: str) -> None:
-    """Let float32 be float32, unless tf32 is asked for."""
+    """Allow TF32 for float32 operations only if the precision is tf32."""
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
 
@@ -29,32 +29,32 @@ _AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def make_scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
-    """Keeps small gradients of fp16 from vanishing; passes all others through."""
+    """A scaler that keeps small fp16 gradients from vanishing; disabled otherwise."""
     return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
 
 def prepare_model(model: nn.Module, cell: Cell) -> nn.Module:
-    """The model as the cell's options want it; its names stay what they were."""
+    """Apply memory format and checkpointing to the model; names do not change."""
     if cell.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if cell.checkpointing:
         for part in model.children():
-            # What has no weights keeps little, and may work in place, which computing
-            # it again from its own input does not allow.
+            # Parts without weights are skipped. They keep few activations, and some
+            # change their input in place, so they could not be recomputed from it.
             if any(True for _ in part.parameters()):
-                # In place, so that strategies find the parts that they know.
+                # Replace only `forward`, so that strategies still find the same parts.
                 keep_nothing = partial(checkpoint, part.forward, use_reentrant=False)
                 part.forward = keep_nothing
     return model
 
 
 def memory_format_of(cell: Cell) -> torch.memory_format:
-    """How images lie in memory."""
+    """The memory format of images."""
     return torch.channels_last if cell.channels_last else torch.preserve_format
 
 
 def make_arithmetic(precision: str, device: torch.device) -> Arithmetic:
-    """The context that a forward runs in."""
+    """A function that returns the context for a forward pass in this precision."""
     if precision in _AUTOCAST:
         return partial(torch.autocast, device.type, dtype=_AUTOCAST[precision])
     return nullcontext
@@ -63,10 +63,12 @@ def make_arithmetic(precision: str, device: torch.device) -> Arithmetic:
 def make_loss(
     precision: str, device: torch.device, *, scale: float = 1.0
 ) -> ComputeLoss:
-    """Cross entropy of a model on a batch, in the precision of the cell.
+    """A function for the mean cross entropy of a model on a batch.
 
     Args:
-        scale: what the loss is multiplied with.
+        precision: precision of the cell.
+        device: device of the model.
+        scale: factor that the loss is multiplied by.
     """
     criterion = nn.CrossEntropyLoss()
     arithmetic = make_arithmetic(precision, device)
@@ -81,7 +83,7 @@ def make_loss(
 
 
 def optimizer_maker(cell: Cell) -> MakeOptimizer:
-    """The optimizer of the cell, still without parameters."""
+    """A function that builds the cell's optimizer for given parameters."""
     kinds: dict[str, type[torch.optim.Optimizer]] = {
         "sgd": torch.optim.SGD,
         "adam": torch.optim.Adam,

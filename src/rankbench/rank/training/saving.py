@@ -1,4 +1,4 @@
-"""Trained models on disk, and how two of them differ, tensor by tensor."""
+"""Saves trained models, and compares two of them tensor by tensor."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ WHOLE = "model.pt"
 def save_model(
     folder: Path, how: str, place: Place, weights: Mapping[str, Tensor]
 ) -> None:
-    """Save what a rank holds after training.
+    """Save the weights of a rank after training.
 
     Args:
         folder: the folder of the launch.
-        how: ``consolidated``: rank 0 alone writes `model.pt`; ``per_rank``: each rank
-            writes `model_rankN.pt`; ``none``.
-        weights: with the names of the bare model.
+        how: ``consolidated``: only rank 0 writes, to `model.pt`; ``per_rank``: each
+            rank writes `model_rankN.pt`; ``none``: nothing is written.
+        place: place of this rank among all.
+        weights: weights under the names of the unwrapped model.
     """
     on_cpu = {name: value.detach().cpu() for name, value in weights.items()}
     if how == "per_rank":
@@ -35,13 +36,14 @@ def save_model(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A tensor that is not the same in two models.
+    """A tensor that differs between two models.
 
     Attributes:
-        what: ``values``, ``shape``, ``type``, or where it is missing: ``first``,
-            ``second``.
-        largest: the largest absolute difference of an element; None unless `values`.
-        relative: |a - b| / |a|, 2 norms; None unless `values`.
+        name: name of the tensor.
+        what: ``values``, ``shape`` or ``type``; ``first`` or ``second`` if the tensor
+            is missing from that model.
+        largest: largest absolute difference of an element; None unless `values`.
+        relative: |a - b| / |a| with 2-norms; None unless `values`.
     """
 
     name: str
@@ -56,7 +58,7 @@ def compare_models(
     """The tensors that differ, in the order of the first model.
 
     Args:
-        tolerance: largest absolute difference of an element that is none.
+        tolerance: absolute difference of an element that still counts as equal.
     """
     found = []
     for name in [*first, *(name for name in second if name not in first)]:
@@ -70,7 +72,7 @@ def compare_models(
             continue
         gap = a.double() - b.double()
         largest = float(gap.abs().max()) if gap.numel() else 0.0
-        # Not `largest > tolerance`: what is not a number differs.
+        # Not `largest > tolerance`, which would be false for NaN.
         if not largest <= tolerance:
             norm = float(torch.linalg.vector_norm(a.double()))
             distance = float(torch.linalg.vector_norm(gap))
@@ -80,28 +82,28 @@ def compare_models(
 
 
 def load_model(path: Path) -> dict[str, Tensor]:
-    """Read a file of `save_model`; nothing in it is executed.
+    """Read a file that `save_model` wrote; no code in it is executed.
 
     Raises:
-        ValueError: it is no such file; the message names it.
+        ValueError: the file is not a saved model; the message names it.
     """
     try:
         weights = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
         said = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{path} is no saved model: {said}") from error
+        raise ValueError(f"{path} is not a saved model: {said}") from error
     if not isinstance(weights, dict) or not all(
         isinstance(value, Tensor) for value in weights.values()
     ):
-        raise ValueError(f"{path} is no saved model: not names with tensors")
+        raise ValueError(f"{path} is not a saved model: it must map names to tensors")
     return weights
 
 
 def find_models(place: Path) -> list[Path]:
-    """The models of a launch's folder, or the file that is given.
+    """The model files in the folder of a launch, or the given file itself.
 
     Raises:
-        ValueError: there are none.
+        ValueError: the folder has no model.
     """
     if place.is_file() and place.name != "record.json":
         return [place]
@@ -114,7 +116,7 @@ def find_models(place: Path) -> list[Path]:
     found = [whole] if whole.exists() else ranks
     if not found:
         raise ValueError(
-            f"{place} holds no model: measure with `save_model: per_rank` or "
+            f"{place} has no model: measure with `save_model: per_rank` or "
             "`consolidated`"
         )
     return found
