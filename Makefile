@@ -20,7 +20,7 @@ quickstart: $(INSTALLED) ## install, and run the default experiment (config.yaml
 
 # A test that lacks something here is no test for new users: mark it `equipment`.
 test: REQUIRE := all
-test: $(INSTALLED) ## tests that need only Python, make and git: about 6 minutes
+test: $(INSTALLED) ## tests that need only Python, make and git: about 7 minutes
 	@$(call run_tests,(unit or contract or first) and not equipment)
 
 test-all: $(INSTALLED) ## all tests this machine can run; REQUIRE=all: a skip is a failure

@@ -98,8 +98,7 @@ def finish(root: Path) -> None:
     """Files as a finished run leaves them: plan, requests, summaries, table."""
     os.chdir(root)
     from rankbench.project import open_run
-    from rankbench.record import write_json
-    from rankbench.results.render.plots import ALWAYS
+    from rankbench.record import PLOTS, write_json
 
     run = open_run(
         {"experiment": "many.yaml"}, profile=Path("local_profile"), write=False
@@ -113,7 +112,7 @@ def finish(root: Path) -> None:
         write_json(run.layout.summary(cell.id), summary)
     for suffix in ("csv", "md", "html", "tex"):
         run.layout.table(suffix).touch()
-    for name in ALWAYS:
+    for name in PLOTS:
         for suffix in ("svg", "png", "csv"):
             run.layout.plot(name, suffix).parent.mkdir(exist_ok=True)
             run.layout.plot(name, suffix).touch()

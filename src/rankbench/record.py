@@ -120,7 +120,10 @@ def _sync_directory(path: Path) -> None:
 
 
 # Plots that every experiment has.
-PLOTS = ("scaling", "efficiency", "phases", "steps", "memory", "curves", "time")
+PLOTS = (
+    *("throughput", "scaling", "efficiency", "phases"),
+    *("steps", "memory", "curves", "time"),
+)
 
 
 @dataclass(frozen=True, slots=True)

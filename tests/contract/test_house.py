@@ -83,6 +83,23 @@ def test_rooms_do_not_know_each_other() -> None:
     check_with("lint-imports", "--no-cache")
 
 
+def test_no_long_chain_of_imports_within_the_results() -> None:
+    """Whoever follows one number to its file reads eight modules at most."""
+    grimp = pytest.importorskip("grimp")  # it comes with import-linter
+    graph = grimp.build_graph("rankbench", exclude_type_checking_imports=True)
+    room = {m for m in graph.modules if m.startswith("rankbench.results.")}
+    chains: dict[str, list[str]] = {}
+
+    def longest(module: str) -> list[str]:
+        if module not in chains:
+            beneath = graph.find_modules_directly_imported_by(module) & room - {module}
+            chains[module] = [module, *max(map(longest, beneath), key=len, default=[])]
+        return chains[module]
+
+    chain = max(map(longest, room), key=len)
+    assert len(chain) <= 8, " > ".join(chain)
+
+
 def test_workflow_is_formatted() -> None:
     check_with("snakefmt", "--check", "Snakefile", "workflow")
 
@@ -176,8 +193,11 @@ def test_the_readme_shows_the_published_example() -> None:
     published = PUBLISHED.search((ROOT / "README.md").read_text())
     assert published
     shown = table_rows(published[1])
-    # What follows the table has headings of its own.
-    text = (ROOT / "docs/example/table.md").read_text().partition("\n## ")[0]
-    example = table_rows(text)
-    assert shown == example
-    assert len(shown) == 11
+    text = (ROOT / "docs/example/table.md").read_text()
+    measured = text.partition("\n## Cells\n")[2].partition("\n### ")[0]
+    example = [
+        [cell.partition("](")[0].lstrip("[") for cell in row]
+        for row in table_rows(measured)
+    ]
+    assert [[cell.partition("](")[0] for cell in row] for row in shown] == example
+    assert len(shown) == 5

@@ -13,6 +13,9 @@ import numpy as np
 import factories
 from rankbench.cell import Cell, Topology
 from rankbench.record import PROFILE, Layout
+from rankbench.results.numbers.found import read
+from rankbench.results.render.document import Document
+from rankbench.results.render.files import write_results
 
 CODE = "c0de" * 16
 PHASES = ["load", "transfer", "forward", "backward", "communication", "update"]
@@ -194,6 +197,11 @@ def write_profile(
     directory.mkdir(parents=True)
     (directory / "record.json").write_text(json.dumps(record | changes))
     return directory
+
+
+def write_tables(layout: Layout) -> Document:
+    """Write the tables of a result directory, without plots."""
+    return write_results(read(layout), plots=False)
 
 
 def make_steps(

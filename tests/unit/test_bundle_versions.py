@@ -14,15 +14,14 @@ import pandas as pd
 import pytest
 
 from rankbench.cli import main
-from rankbench.record import PLOTS, Layout
+from rankbench.record import Layout
 from rankbench.results.bundle import unpack, verify_bundle, write_bundle
-from rankbench.results.bundle.finding import Section
+from rankbench.results.bundle.finding import Checked
+from rankbench.results.bundle.listing import _UNLISTED as UNLISTED
 from rankbench.results.bundle.listing import assign
-from rankbench.results.numbers.summary import read
-from rankbench.results.render import tables as table
-from rankbench.results.render.plots import SOMETIMES
-from rankbench.results.sections import bounds, variance
-from rankbench.results.versions import SECTIONS, UNLISTED, Versions
+from rankbench.results.elements.section import Content, Versions
+from rankbench.results.numbers.found import Found
+from rankbench.results.sections import list_versions, load_sections
 from unit.test_bundle import seal, write_results
 
 pytestmark = pytest.mark.unit
@@ -44,12 +43,26 @@ def bundle(frozen: Path, tmp_path: Path) -> Path:
     return shutil.copytree(frozen, tmp_path / "bundle")
 
 
+@pytest.fixture(scope="module")
+def republished(frozen: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same records, as this rankbench publishes them."""
+    folder = tmp_path_factory.mktemp("republished") / "bundle"
+    write_bundle(Layout(frozen), folder, anonymise=True)
+    return folder
+
+
+@pytest.fixture
+def current(republished: Path, tmp_path: Path) -> Path:
+    """A copy of it to spoil."""
+    return shutil.copytree(republished, tmp_path / "current")
+
+
 @pytest.fixture
 def results(tmp_path: Path) -> Layout:
     return write_results(tmp_path / "results")
 
 
-def section(bundle: Path, name: str) -> Section:
+def section(bundle: Path, name: str) -> Checked:
     (found,) = (one for one in verify_bundle(bundle).sections if one.name == name)
     return found
 
@@ -63,31 +76,41 @@ def change_digit(path: Path) -> None:
     path.write_text("".join(lines))
 
 
+def change(monkeypatch: pytest.MonkeyPatch, name: str, **fields: Any) -> None:
+    """Another declaration of a section."""
+    sections = load_sections()
+    new = dataclasses.replace(sections[name], **fields)
+    monkeypatch.setitem(sections, name, new)
+
+
 def plant(monkeypatch: pytest.MonkeyPatch, **versions: Any) -> None:
     """Another method of `bounds`: other numbers, another column, another text."""
-    make, show = bounds.make_frame, bounds.show
+    old = load_sections()["bounds"]
 
-    def make_anew(found: Any) -> pd.DataFrame:
-        frame = make(found)
-        numbers = frame.select_dtypes("number").columns
-        return frame.assign(**{name: frame[name] * 2 for name in numbers}, new="new")
+    def make(found: Found) -> Content | None:
+        content = old.make(found)
+        assert content
+        rows = [
+            {
+                name: 2 * one if isinstance(one, float) else one
+                for name, one in row.items()
+            }
+            | {"new": "new"}
+            for row in content.rows
+        ]
+        return dataclasses.replace(content, rows=rows)
 
-    def show_anew(found: Any) -> Any:
-        shown = show(found)
-        return shown and dataclasses.replace(shown, about="by another method")
-
-    monkeypatch.setattr(bounds, "make_frame", make_anew)
-    monkeypatch.setattr(bounds, "show", show_anew)
-    monkeypatch.setitem(SECTIONS, "bounds", Versions(**versions))
+    change(
+        monkeypatch,
+        "bounds",
+        make=make,
+        reading="by another method",
+        columns={**old.columns, "new": str},
+        versions=Versions(**versions),
+    )
 
 
 # --- the registry ---------------------------------------------------------------------
-
-
-def test_every_section_has_its_versions(results: Layout) -> None:
-    told = table.tell(results, read(results))
-    plots = {f"plots/{name}" for name in (*PLOTS, *SOMETIMES, "profile")}
-    assert {"table", "utilisation", *told.beside, *plots} == set(SECTIONS)
 
 
 def test_every_file_that_follows_belongs_to_a_section(
@@ -99,20 +122,20 @@ def test_every_file_that_follows_belongs_to_a_section(
         for path in (tmp_path / "bundle").glob("plots/*")
     ]
     names += [path.name for path in (tmp_path / "bundle").glob("*.csv")]
-    found, rest = assign(names, SECTIONS)
+    found, rest = assign(names, list_versions())
     assert rest == set()
     assert len(found["plots/profile"]) == 3
     listed = json.loads((tmp_path / "bundle/sections.json").read_text())["sections"]
     assert listed["table"] == {
-        "numbers": SECTIONS["table"].numbers,
-        "presentation": SECTIONS["table"].presentation,
+        "numbers": list_versions()["table"].numbers,
+        "presentation": list_versions()["table"].presentation,
     }
-    assert listed.keys() == SECTIONS.keys()
+    assert listed.keys() == list_versions().keys()
 
 
 @pytest.mark.parametrize("name", ["plots/profilex.csv", "evil.html", "a/table.csv"])
 def test_other_files_belong_to_none(name: str) -> None:
-    assert assign([name], SECTIONS)[1] == {name}
+    assert assign([name], list_versions())[1] == {name}
 
 
 # --- an older bundle, which lists nothing ---------------------------------------------
@@ -122,8 +145,17 @@ def test_an_older_bundle_is_version_1_of_all(frozen: Path) -> None:
     found = verify_bundle(frozen)
     assert found.findings == []
     assert found.rederived == len(found.sections) == 18
+    said = "presentation not compared: version 1, this is 2"
+    assert [one.notes for one in found.sections] == [[said]] * 18
+    assert set(found.unlisted) == set(list_versions()) - set(UNLISTED)
+
+
+def test_a_bundle_of_today_has_nothing_to_explain(current: Path) -> None:
+    found = verify_bundle(current)
+    assert found.findings == []
+    assert found.rederived == len(found.sections) == 21
     assert [one.notes for one in found.sections if one.notes] == []
-    assert found.unlisted == sorted(set(SECTIONS) - set(UNLISTED))
+    assert found.unlisted == []
 
 
 def test_a_digit_in_every_csv_is_found_and_named(bundle: Path) -> None:
@@ -141,12 +173,12 @@ def test_a_digit_in_every_csv_is_found_and_named(bundle: Path) -> None:
 
 
 def test_another_method_is_named_and_not_compared(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch
+    current: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch, numbers=2)
-    found = verify_bundle(bundle)
+    found = verify_bundle(current)
     assert found.findings == []
-    assert (found.rederived, len(found.sections)) == (17, 18)
+    assert (found.rederived, len(found.sections)) == (20, 21)
     notes = {one.name: one.notes for one in found.sections if one.notes}
     assert notes == {
         "bounds": [
@@ -161,10 +193,10 @@ def test_another_method_is_named_and_not_compared(
 
 
 def test_without_a_new_version_it_is_a_difference(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch
+    current: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    files = {finding.file for finding in verify_bundle(bundle).findings}
+    files = {finding.file for finding in verify_bundle(current).findings}
     assert files == {f"bounds.{s}" for s in ("csv", "md", "tex")} | {
         "table.md",
         "table.html",
@@ -195,12 +227,11 @@ def test_an_appended_column_leaves_the_others_rederived(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     header = (bundle / "variance.csv").read_text().splitlines()[0].split(",")
-    make = variance.make_frame
-    monkeypatch.setattr(
-        variance, "make_frame", lambda found: make(found).assign(new="new")
-    )
-    monkeypatch.setitem(
-        SECTIONS, "variance", Versions(numbers=2, kept={1: tuple(header)})
+    change(
+        monkeypatch,
+        "variance",
+        columns={**load_sections()["variance"].columns, "new": str},
+        versions=Versions(numbers=2, kept={1: tuple(header)}),
     )
     checked = section(bundle, "variance")
     assert (checked.rederived, checked.findings) == (True, [])
@@ -212,7 +243,8 @@ def test_an_appended_column_leaves_the_others_rederived(
 def test_a_kept_column_that_was_cut_out_is_found(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(SECTIONS, "epochs", Versions(numbers=2, kept={1: ("cell",)}))
+    kept = Versions(numbers=2, kept={1: ("cell",)})
+    change(monkeypatch, "epochs", versions=kept)
     path = bundle / "epochs.csv"
     pd.read_csv(path).drop(columns="cell").to_csv(path, index=False)
     (finding,) = section(bundle, "epochs").findings
@@ -220,9 +252,8 @@ def test_a_kept_column_that_was_cut_out_is_found(
 
 
 def test_another_presentation_is_said_and_its_numbers_are_compared(
-    bundle: Path, monkeypatch: pytest.MonkeyPatch
+    bundle: Path,
 ) -> None:
-    monkeypatch.setitem(SECTIONS, "epochs", Versions(presentation=2))
     (bundle / "epochs.md").write_text("as an older rankbench shows it")
     checked = section(bundle, "epochs")
     assert (checked.rederived, checked.findings) == (True, [])
@@ -234,19 +265,20 @@ def test_another_presentation_is_said_and_its_numbers_are_compared(
 def test_a_method_that_can_still_be_followed_is(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(SECTIONS, "epochs", Versions(numbers=3, still=(1, 2)))
-    assert section(bundle, "epochs") == Section("epochs", True, [], [])
+    change(monkeypatch, "epochs", versions=Versions(numbers=3, still=(1, 2)))
+    checked = section(bundle, "epochs")
+    assert (checked.rederived, checked.findings) == (True, [])
 
 
 # --- sections of one side alone -------------------------------------------------------
 
 
-def write_listing(bundle: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+def write_listing(bundle: Path, spoil: Callable[[dict[str, Any]], Any]) -> None:
     value = {
         "schema": 1,
         "sections": {name: {"numbers": 1, "presentation": 1} for name in UNLISTED},
     }
-    change(value)
+    spoil(value)
     (bundle / "sections.json").write_text(json.dumps(value))
     seal(bundle)
 
@@ -275,8 +307,7 @@ def test_a_section_that_the_bundle_does_not_list_is_not_missing(
     results: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as older:
-        older.delitem(SECTIONS, "variance")
-        older.setattr(variance, "show", lambda frame: None)
+        older.delitem(load_sections(), "variance")
         write_bundle(results, tmp_path / "older", anonymise=False)
     found = verify_bundle(tmp_path / "older")
     assert not (tmp_path / "older/variance.csv").exists()
@@ -296,7 +327,7 @@ def test_a_section_that_the_bundle_lists_must_be_there(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("spoil", "said"),
     [
         (lambda v: v.update(schema=2), "has sections schema 2, this rankbench reads 1"),
         (lambda v: v.update(extra=1), "expected the keys schema and sections"),
@@ -313,9 +344,9 @@ def test_a_section_that_the_bundle_lists_must_be_there(
     ],
 )
 def test_a_damaged_list_is_named(
-    bundle: Path, change: Callable[[dict[str, Any]], Any], said: str
+    bundle: Path, spoil: Callable[[dict[str, Any]], Any], said: str
 ) -> None:
-    write_listing(bundle, change)
+    write_listing(bundle, spoil)
     (finding,) = verify_bundle(bundle).findings
     assert finding.file == "sections.json"
     assert said in finding.what

@@ -21,9 +21,10 @@ from pages import Words
 from rankbench.cli import main
 from rankbench.record import Layout
 from rankbench.results.bundle import verify_bundle, write_bundle
+from rankbench.results.elements import panels
+from rankbench.results.numbers.found import read
 from rankbench.results.read.launches import read_launch
-from rankbench.results.render import plots
-from rankbench.results.render import tables as table
+from rankbench.results.render.files import write_results
 from unit.synthetic import (
     make_cell,
     plan_cell,
@@ -353,7 +354,7 @@ def test_texts_are_shown_and_not_obeyed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # The others look alike.
-    monkeypatch.setattr(plots, "_MOST_PANELS", 1)
+    monkeypatch.setattr(panels, "_MOST_PANELS", 1)
     layout = write_texts(tmp_path / "results", TEXTS)
     assert main(["table", "--results", str(layout.root)]) == 0
     assert all(c.isprintable() or c == "\n" for c in capsys.readouterr().out)
@@ -453,8 +454,7 @@ def test_any_change_gives_a_table_or_a_clear_no(layout: Layout, what: str) -> No
     for place, new in random.Random(6).sample(changes, 150):
         path.write_text(json.dumps(put(good, place, new)))
         try:
-            table.build(layout)
-            plots.write_data(layout)
+            write_results(read(layout), draw=False)
         except Exception as error:
             clear = isinstance(error, ValueError) and str(layout.root) in str(error)
             if not clear:

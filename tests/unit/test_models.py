@@ -7,8 +7,7 @@ import importlib
 import pytest
 import torch
 
-from rankbench.rank import models
-from rankbench.rank.data import _torchvision_ops as torchvision_ops
+from rankbench.rank import models, torchvision_ops
 from rankbench.rank.models import lstm, pyramidnet, transformer
 from rankbench.rank.torchvision_ops import import_torchvision
 

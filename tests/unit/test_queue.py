@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from rankbench.launch.hosts import slurm_queue as queue
 from rankbench.launch.hosts.slurm_queue import (
     CellJob,
     parse_queue,
     read_queue,
     wait_for_lost_jobs,
 )
-from rankbench.launch.site.inventory import slurm_queue as queue
 
 pytestmark = pytest.mark.unit
 

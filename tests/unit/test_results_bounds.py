@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from rankbench.record import Layout
-from rankbench.results.numbers.summary import Summary, summarise
-from rankbench.results.read.rows import load
-from rankbench.results.render import plots
-from rankbench.results.render import tables as table
+from rankbench.results.numbers.exchange import find_sweeps
+from rankbench.results.numbers.found import read
+from rankbench.results.numbers.summary import Summary
+from rankbench.results.render.files import write_results
 from rankbench.results.sections import bounds, collectives
 from unit import synthetic
 
@@ -54,25 +54,33 @@ def summarise_one(root: Path, *, phases: list[str] | None = None, **changes) -> 
 
 
 def summaries_of(layout: Layout) -> list[Summary]:
-    return summarise(load(layout))
+    return list(read(layout).summaries)
 
 
 def test_bus_bandwidth(tmp_path: Path) -> None:
     layout = summarise_one(tmp_path, collectives=sweep_of(latency=0, rate=2e9))
-    (sweep,) = collectives.find_sweeps(summaries_of(layout))
+    (sweep,) = find_sweeps(summaries_of(layout))
     assert [point.size for point in sweep.points] == [2**10, 2**20, 2**24]
     for point in sweep.points:
         # Of 2 ranks each byte of an all-reduce crosses the link once.
         assert point.bus_gb_s.value == pytest.approx(2.0)
         assert point.bus_gb_s.low == pytest.approx(2.0)
-    frame = collectives.make_frame([sweep])
-    assert list(frame.columns) == list(collectives.COLUMNS)
-    assert frame["us"].tolist() == pytest.approx([0.512, 524.3, 8389.0])
+    content = collectives.make(read(layout))
+    assert content is not None
+    frame = collectives.SECTION.frame(content)
+    assert list(frame.columns) == [
+        "cell",
+        "operation",
+        "bytes",
+        *("us", "us_lo", "us_hi"),
+        *("bus_gb_s", "bus_gb_s_lo", "bus_gb_s_hi"),
+    ]
+    assert frame["us"].tolist() == pytest.approx([0.512, 524.288, 8388.608])
 
 
 def test_time_between_sizes_and_beyond_them(tmp_path: Path) -> None:
     layout = summarise_one(tmp_path, collectives=sweep_of(latency=0, rate=1e9))
-    (sweep,) = collectives.find_sweeps(summaries_of(layout))
+    (sweep,) = find_sweeps(summaries_of(layout))
     for size in (2**10, 5 * 10**5, 2**24, 10**9):
         assert sweep.seconds_for(size) == pytest.approx(size / 1e9)
 
@@ -81,15 +89,14 @@ def test_sizes_that_a_launch_lacks_are_left_out(tmp_path: Path) -> None:
     layout = summarise_one(tmp_path, collectives=sweep_of())
     planned = synthetic.plan_cell(synthetic.make_cell("ddp", "1x2"))
     synthetic.write_launch(layout, planned, 7, wanted=7, collectives=sweep_of()[:2])
-    (sweep,) = collectives.find_sweeps(summaries_of(layout))
+    (sweep,) = find_sweeps(summaries_of(layout))
     assert [point.size for point in sweep.points] == [2**10, 2**20]
 
 
 def test_no_sweep_no_section(tmp_path: Path) -> None:
     layout = summarise_one(tmp_path)
-    assert collectives.find_sweeps(summaries_of(layout)) == []
-    table.build(layout)
-    plots.build(layout)
+    assert find_sweeps(summaries_of(layout)) == []
+    write_results(read(layout))
     assert not layout.table("csv", "collectives").exists()
     assert not layout.plot("bandwidth", "svg").exists()
 
@@ -112,8 +119,7 @@ def test_what_overlap_could_give(
 ) -> None:
     swept = sweep_of(latency=0, rate=MODEL["parameter_bytes"] / seconds)
     layout = summarise_one(tmp_path, model=MODEL, collectives=swept)
-    summaries = summaries_of(layout)
-    (bound,) = bounds.find_bounds(summaries, collectives.find_sweeps(summaries))
+    (bound,) = bounds.find_bounds(summaries_of(layout))
     assert bound.exchange_ms == pytest.approx(1e3 * seconds)
     assert bound.at_best == pytest.approx(at_best, rel=0.02)
     assert bound.name == "compute"
@@ -125,13 +131,12 @@ def test_what_overlap_could_give(
 
 def test_in_words(tmp_path: Path) -> None:
     layout = summarise_one(tmp_path, model=MODEL, collectives=sweep_of())
-    summaries = summaries_of(layout)
-    (bound,) = bounds.find_bounds(summaries, collectives.find_sweeps(summaries))
+    (bound,) = bounds.find_bounds(summaries_of(layout))
     words = bounds.in_words(bound)
     assert words.startswith("compute-bound: of ")
     assert "80 % compute, 12 % wait for other ranks, 8 % wait for data." in words
-    assert "What its ranks exchange in a step takes 4.1 ms by itself." in words
-    assert "More overlap could make it 1.14 times as fast at best." in words
+    assert "The exchange of a step takes 4.1 ms by itself." in words
+    assert "More overlap could make it at most 1.14 times as fast." in words
 
 
 def test_communication_that_the_phases_hide(tmp_path: Path) -> None:
@@ -141,18 +146,16 @@ def test_communication_that_the_phases_hide(tmp_path: Path) -> None:
         model=MODEL,
         collectives=sweep_of("all_gather", times=2, rate=4e7),
     )
-    summaries = summaries_of(layout)
-    (bound,) = bounds.find_bounds(summaries, collectives.find_sweeps(summaries))
+    (bound,) = bounds.find_bounds(summaries_of(layout))
     assert bound.exchange_ms == pytest.approx(200, rel=0.01)
     assert (bound.name, bound.at_best) == ("communication", None)
-    assert "do not tell communication from computation" in bounds.in_words(bound)
+    assert "do not separate communication from computation" in bounds.in_words(bound)
 
 
 def test_idle_gpu(tmp_path: Path) -> None:
     devices = [{"utilisation_mean": 0.2}] * 2
     layout = summarise_one(tmp_path, devices=devices)
-    summaries = summaries_of(layout)
-    (bound,) = bounds.find_bounds(summaries, [])
+    (bound,) = bounds.find_bounds(summaries_of(layout))
     assert bound.name == "launch"
     assert sum(bound.parts.values()) == pytest.approx(bound.step_ms)
     # 80 % idle, of which 20 % wait for data and other ranks.
@@ -161,8 +164,7 @@ def test_idle_gpu(tmp_path: Path) -> None:
 
 def test_files_and_plot(tmp_path: Path) -> None:
     layout = summarise_one(tmp_path, model=MODEL, collectives=sweep_of())
-    table.build(layout)
-    plots.build(layout)
+    write_results(read(layout))
     (row,) = pd.read_csv(layout.table("csv", "bounds")).to_dict("records")
     assert (row["bound"], row["at_best"]) == ("compute", pytest.approx(1.136))
     assert len(pd.read_csv(layout.table("csv", "collectives"))) == 3

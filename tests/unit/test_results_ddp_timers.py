@@ -10,9 +10,15 @@ import numpy as np
 import pytest
 
 from rankbench.record import Layout
-from rankbench.results.render import tables as table
 from rankbench.results.sections.ddp_timers import sampled_steps
-from unit.synthetic import PHASES, make_cell, plan_cell, write_launch, write_plan
+from unit.synthetic import (
+    PHASES,
+    make_cell,
+    plan_cell,
+    write_launch,
+    write_plan,
+    write_tables,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -67,7 +73,7 @@ def write_timed(root: Path, timers: list[dict[str, float]]) -> Layout:
 
 
 def read_rows(layout: Layout) -> list[dict[str, str]]:
-    table.build(layout)
+    write_tables(layout)
     with layout.table("csv", "ddp-timers").open(newline="") as file:
         return list(csv.DictReader(file))
 
@@ -88,7 +94,7 @@ def test_both_are_of_the_same_steps(tmp_path: Path) -> None:
 
 def test_page_and_document_explain_them(tmp_path: Path) -> None:
     layout = write_timed(tmp_path, [{**TIMERS, "iteration": 4}])
-    table.build(layout)
+    write_tables(layout)
     for text in (
         layout.table("md", "ddp-timers").read_text(),
         layout.table("html").read_text().replace("&#39;", "'"),
@@ -108,7 +114,7 @@ def test_without_timers_there_is_no_file(tmp_path: Path) -> None:
     layout = write_timed(tmp_path, [{}])
     old = layout.table("csv", "ddp-timers")
     old.write_text("of an attempt that is no longer the latest")
-    table.build(layout)
+    write_tables(layout)
     assert not old.exists()
     assert not layout.table("md", "ddp-timers").exists()
     assert "own timers" not in layout.table("html").read_text()

@@ -9,7 +9,6 @@ import pytest
 
 from rankbench.results.numbers.summary import summarise
 from rankbench.results.read.rows import load
-from rankbench.results.render import tables as table
 from rankbench.results.sections import environment
 from unit import synthetic
 
@@ -40,7 +39,7 @@ def lines_of(root: Path, hosts: list[dict], **changes) -> dict[str, str]:
     layout = synthetic.write_plan(root, [planned])
     synthetic.write_launches(layout, planned, hosts=hosts, **changes)
     lines = environment.find_environment(summarise(load(layout)))
-    table.build(layout)
+    synthetic.write_tables(layout)
     written = pd.read_csv(layout.table("csv", "environment"), keep_default_na=False)
     assert list(written.itertuples(index=False, name=None)) == lines
     return {item: value for _, item, value in lines}

@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 
 from rankbench.record import Layout
-from rankbench.results.render import tables as table
-from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
+from unit.synthetic import (
+    make_cell,
+    plan_cell,
+    write_launches,
+    write_plan,
+    write_tables,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -49,7 +54,7 @@ def layout(tmp_path) -> Layout:
 
 
 def test_bubble_stands_beside_the_ideal_and_the_speedup(layout: Layout) -> None:
-    table.build(layout)
+    write_tables(layout)
     with layout.table("csv", "pipeline").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["microbatches"] for row in rows] == ["2", "8"]
@@ -67,7 +72,7 @@ def test_without_a_pipeline_there_is_no_word_of_it(tmp_path) -> None:
     single = plan_cell(make_cell("single"))
     layout = write_plan(tmp_path, [single])
     write_launches(layout, single)
-    table.build(layout)
+    write_tables(layout)
     assert not layout.table("csv", "pipeline").exists()
     assert not layout.table("md", "pipeline").exists()
     assert "Pipelines" not in layout.table("html").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import matplotlib
@@ -11,12 +12,13 @@ from matplotlib.colors import to_rgb
 from matplotlib.lines import Line2D
 
 from rankbench.record import PLOTS, Layout
+from rankbench.results.elements import panels as panel_plots
+from rankbench.results.numbers.found import read
 from rankbench.results.numbers.series import cut, make_panels
 from rankbench.results.numbers.summary import summarise
 from rankbench.results.read.rows import load
-from rankbench.results.render import plots
-from rankbench.results.sections.phases import draw_phases
-from rankbench.results.sections.scaling import draw_scaling
+from rankbench.results.render.files import write_results
+from rankbench.results.sections import memory, phases, scaling, steps, throughput
 from unit.synthetic import (
     make_cell,
     plan_cell,
@@ -30,6 +32,10 @@ pytestmark = pytest.mark.unit
 
 FILES = [(name, suffix) for name in PLOTS for suffix in ("svg", "png", "csv")]
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "csv": b"panel,series,cell"}
+
+
+def build(layout):
+    write_results(read(layout))
 
 
 def make_layout(root, kind):
@@ -67,7 +73,7 @@ def lines_of(axes, **style):
 @pytest.mark.parametrize("kind", ["all", "partly", "none"])
 def test_plots_exist_for_every_outcome(tmp_path, kind):
     layout = make_layout(tmp_path, kind)
-    plots.build(layout)
+    build(layout)
     for name, suffix in FILES:
         data = layout.plot(name, suffix).read_bytes()
         assert data.startswith(STARTS[suffix])
@@ -78,8 +84,8 @@ def test_plots_exist_for_every_outcome(tmp_path, kind):
 
 
 def test_plot_of_nothing_says_so(tmp_path):
-    summaries = summarise(load(make_layout(tmp_path, "none")))
-    figure = plots.draw_nothing("quickstart", summaries)
+    (drawing,) = scaling.SECTION.make(read(make_layout(tmp_path, "none"))).drawings
+    figure = drawing.draw(8)
     texts = [text.get_text() for text in figure.texts]
     assert "No cell of quickstart is ok" in texts[0]
     assert texts[1] == "2 crashed"
@@ -87,13 +93,13 @@ def test_plot_of_nothing_says_so(tmp_path):
 
 def test_same_plan_and_records_give_the_same_bytes(tmp_path):
     first = write_example(tmp_path / "first")
-    plots.build(first)
+    build(first)
     second = Layout(tmp_path / "second")
     second.root.mkdir()
     shutil.copy(first.plan, second.plan)
     shutil.copytree(first.records, second.records)
     with matplotlib.rc_context({"savefig.facecolor": "red", "font.size": 30}):
-        plots.build(second)
+        build(second)
     for name, suffix in FILES:
         data = second.plot(name, suffix).read_bytes()
         assert data == first.plot(name, suffix).read_bytes()
@@ -102,7 +108,7 @@ def test_same_plan_and_records_give_the_same_bytes(tmp_path):
 
 def test_the_data_of_a_plot_is_what_it_shows(tmp_path):
     layout = write_example(tmp_path)
-    plots.build(layout)
+    build(layout)
     frames = {name: pd.read_csv(layout.plot(name, "csv")) for name in PLOTS}
     of_cell = {
         name: frame[frame["cell"] == "ddp.gloo.1x2.convnet.digits"]
@@ -121,9 +127,9 @@ def test_the_data_of_a_plot_is_what_it_shows(tmp_path):
 
 def test_data_is_written_without_drawing(tmp_path):
     drawn = write_example(tmp_path / "drawn")
-    plots.build(drawn)
+    build(drawn)
     layout = write_example(tmp_path / "data")
-    plots.write_data(layout)
+    write_results(read(layout), draw=False)
     there = {path.name for path in (layout.root / "plots").iterdir()}
     assert there == {f"{name}.csv" for name in PLOTS}
     for name in PLOTS:
@@ -134,7 +140,7 @@ def test_data_is_written_without_drawing(tmp_path):
 def test_of_many_cells_the_first_are_drawn_and_all_are_in_the_data(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(plots, "_MOST_PANELS", 2)
+    monkeypatch.setattr(panel_plots, "_MOST_PANELS", 2)
     cells = [
         plan_cell(make_cell("ddp", batch_size=size), suffix=f".batch_size={size}")
         for size in range(1, 31)
@@ -144,7 +150,7 @@ def test_of_many_cells_the_first_are_drawn_and_all_are_in_the_data(
     left = cut(panels, panels_at_most=24, cells=20)
     assert [panel.title for panel in left] == [panel.title for panel in panels[:20]]
     assert len(cut(panels, panels_at_most=7, cells=100)) == 7
-    plots.build(Layout(tmp_path))
+    build(Layout(tmp_path))
     drawn = Layout(tmp_path).plot("scaling", "svg").read_text()
     assert "the first 2 of 30 cells; scaling.csv has all" in drawn
     assert pd.read_csv(Layout(tmp_path).plot("scaling", "csv"))["cell"].nunique() == 30
@@ -152,7 +158,7 @@ def test_of_many_cells_the_first_are_drawn_and_all_are_in_the_data(
 
 def test_settings_of_matplotlib_are_left_alone(tmp_path):
     before = dict(matplotlib.rcParams)
-    plots.build(make_layout(tmp_path, "all"))
+    build(make_layout(tmp_path, "all"))
     after = dict(matplotlib.rcParams)
     assert before.pop("backend", None) is not None
     after.pop("backend")
@@ -237,47 +243,89 @@ def test_scaling_shows_launches_medians_and_the_ideal(tmp_path):
         plan_cell(make_cell("single")),
         plan_cell(make_cell("ddp", "1x1")),
         plan_cell(make_cell("ddp", "1x2")),
-        plan_cell(make_cell("ddp", "1x4"), marks=["oversubscribed"]),
+        plan_cell(make_cell("ddp", "2x2")),
+        plan_cell(make_cell("ddp", "1x8"), marks=["oversubscribed"]),
     ]
-    panels = panels_of(tmp_path, *cells, rates=[800, 790, 1500, 1400])
-    figure = draw_scaling(panels, width=8)
-    (axes,) = figure.axes
+    panels = panels_of(tmp_path, *cells, rates=[800, 790, 1500, 2800, 1400])
+    (axes,) = scaling._draw(panels, 8).axes
     columns = [line for line in axes.get_lines() if len(line.get_xdata()) == 6]
-    assert len(columns) == 4
-    (ideal,) = lines_of(axes, linestyle="--")
-    assert list(ideal.get_xdata()) == [1, 2, 4]
-    assert list(ideal.get_ydata()) == pytest.approx([804, 1608, 3216])
-    assert ideal.get_label() == (
-        "ideal: devices x single.none.1x1.convnet.digits = 804/s"
-    )
-    (trend,) = lines_of(axes, linestyle="-")
-    assert list(trend.get_xdata()) == [1, 2]
     medians = [line for line in axes.get_lines() if len(line.get_xdata()) == 1]
+    assert len(columns) == len(medians) == 5
+    # Launches stand in the column of their median; series stand beside each other.
+    assert [set(line.get_xdata()) for line in columns] == [
+        set(line.get_xdata()) for line in medians
+    ]
+    single, ddp = (float(line.get_xdata()[0]) for line in medians[:2])
+    assert single < 1 < ddp
+    (ideal,) = lines_of(axes, linestyle="--")
+    assert list(ideal.get_xdata()) == [1, 2, 4, 8]
+    assert list(ideal.get_ydata()) == pytest.approx([804, 1608, 3216, 6432])
+    assert ideal.get_label() == "ideal: devices x 804/s of single none 1x1"
+    (trend,) = lines_of(axes, linestyle="-")
+    assert len(trend.get_xdata()) == 3
     hollow = [m for m in medians if to_rgb(m.get_markerfacecolor()) == (1, 1, 1)]
-    assert [list(m.get_xdata()) for m in hollow] == [[4]]
+    assert len(hollow) == 1
     assert axes.get_ylim()[0] == 0
 
 
-def test_launches_that_touch_stand_in_columns(tmp_path):
+def test_two_points_are_not_joined(tmp_path):
+    cells = [plan_cell(make_cell("ddp", topology)) for topology in ("1x1", "1x2")]
+    (axes,) = scaling._draw(panels_of(tmp_path, *cells), 8).axes
+    assert lines_of(axes, linestyle="-") == []
+
+
+def test_throughput_has_the_fastest_first_with_labels(tmp_path):
     cells = [plan_cell(make_cell(s, "1x1")) for s in ("single", "ddp", "fsdp")]
-    panels = panels_of(tmp_path, *cells, rates=[800, 801, 200])
-    (axes,) = draw_scaling(panels, width=8).axes
-    columns = [line for line in axes.get_lines() if len(line.get_xdata()) == 6]
-    first, second, third = (float(line.get_xdata()[0]) for line in columns)
-    assert 1 < first < second
-    assert third == first
+    panels = panels_of(tmp_path, *cells, rates=[800, 900, 200])
+    (axes,) = throughput._draw(panels, 8).axes
+    texts = [text.get_text() for text in axes.texts]
+    assert [text.partition("  ")[0] for text in texts] == [
+        "ddp gloo 1x1",
+        "single 1x1",
+        "fsdp 1x1",
+    ]
+    assert texts[0].endswith("904 [882, 927]")
+    places = [text.xy[1] for text in axes.texts]
+    assert places == [0, 1, 2]
+    assert axes.get_ylim() == (2.5, -0.5)
+    frame = pd.read_csv(_write_data(tmp_path).plot("throughput", "csv"))
+    assert frame["series"].tolist() == ["ddp gloo", "single", "fsdp"]
+
+
+def _write_data(root):
+    write_results(read(Layout(root)), draw=False)
+    return Layout(root)
+
+
+def test_an_outlier_does_not_set_the_axis_and_is_counted(tmp_path):
+    planned = plan_cell(make_cell("single"))
+    layout = write_plan(tmp_path, [planned])
+    write_launches(layout, planned, count=5)
+    path = write_launch(layout, planned, 6) / "record.json"
+    record = json.loads(path.read_text())
+    record["ranks"][0]["memory"]["rss_peak_mib"] = 9000.0
+    path.write_text(json.dumps(record))
+    panels = read(layout).panels
+    usual = record["ranks"][0]["memory"]["rss_peak_mib"]
+    assert usual == 9000.0
+    (axes,) = memory._draw(panels, 8).axes
+    assert axes.get_xlim()[1] == pytest.approx(1.5 * 350, rel=0.02)
+    assert [text.get_text() for text in axes.texts] == ["1 up to 9000 \u25b6"]
+    # Without one, nothing is said.
+    (axes,) = steps._draw(panels, 8).axes
+    assert [text.get_text() for text in axes.texts] == []
 
 
 def test_many_devices_are_logarithmic(tmp_path):
     cells = [plan_cell(make_cell("ddp", topology)) for topology in ("1x1", "4x4")]
-    (axes,) = draw_scaling(panels_of(tmp_path, *cells), width=8).axes
+    (axes,) = scaling._draw(panels_of(tmp_path, *cells), 8).axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
 
 
 def test_phases_stack_to_the_mean_step(tmp_path):
     planned = plan_cell(make_cell("single"), phases=["load", "forward", "optimize"])
     (panel,) = panels_of(tmp_path, planned)
-    figure = draw_phases([panel], width=8)
+    figure = phases._draw([panel], 8)
     (axes,) = figure.axes
     widths = [bar.get_width() for bar in axes.patches]
     (point,) = panel.points
@@ -293,7 +341,7 @@ def test_a_phase_has_one_color_in_all_panels(tmp_path):
         plan_cell(make_cell("single", model="convnet")),
         plan_cell(make_cell("single", model="lenet"), phases=["forward", "update"]),
     ]
-    first, second = draw_phases(panels_of(tmp_path, *cells), width=8).axes
+    first, second = phases._draw(panels_of(tmp_path, *cells), 8).axes
     forward = first.patches[2].get_facecolor()
     assert forward in {bar.get_facecolor() for bar in second.patches if bar.get_width()}
 
@@ -308,6 +356,6 @@ def test_a_series_has_one_color_in_all_panels(tmp_path):
         ]
         for topology in ("1x1", "1x2")
     ]
-    first, second = draw_scaling(panels_of(tmp_path, *cells), width=8).axes
+    first, second = scaling._draw(panels_of(tmp_path, *cells), 8).axes
     assert isinstance(first.get_lines()[1], Line2D)
     assert first.get_lines()[1].get_color() == second.get_lines()[0].get_color()

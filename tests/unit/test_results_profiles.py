@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -11,18 +12,19 @@ import pytest
 from matplotlib.colors import to_hex
 
 from rankbench.record import Layout
+from rankbench.results.elements.plotting import color_phases
+from rankbench.results.numbers.found import read
+from rankbench.results.read.profiles import load_profiles
 from rankbench.results.read.rows import load
-from rankbench.results.render import plots
-from rankbench.results.render import tables as table
-from rankbench.results.sections.phases import color_phases
-from rankbench.results.sections.profiles import load_profiles
-from rankbench.results.sections.timeline import MOST_RANKS, draw_timeline, split_lanes
+from rankbench.results.render.files import write_results
+from rankbench.results.sections.profiles import MOST_RANKS, draw_timeline, split_lanes
 from unit.synthetic import (
     make_cell,
     plan_cell,
     write_launch,
     write_plan,
     write_profile,
+    write_tables,
 )
 
 pytestmark = pytest.mark.unit
@@ -46,7 +48,7 @@ def find(layout: Layout):
 
 def test_operators_of_each_rank_by_step(tmp_path):
     layout = write(tmp_path)
-    table.build(layout)
+    write_tables(layout)
     with layout.table("csv", "profiles").open(newline="") as file:
         first, second, *_ = rows = list(csv.DictReader(file))
     assert [row["rank"] for row in rows] == ["0", "0", "1", "1"]
@@ -61,16 +63,20 @@ def test_with_a_gpu_the_share_is_by_its_time(tmp_path):
 
 def test_pages_lead_to_traces_and_show_the_picture(tmp_path):
     layout = write(tmp_path)
-    table.build(layout)
+    write_results(read(layout), draw=False)
     trace = f"records/{CELL}/1/profile/1/trace1.json.gz"
     page = layout.table("html").read_text()
     assert f'<a href="{trace}">trace1.json.gz</a>' in page
     assert f'<img src="plots/{PLOT}.svg"' in page
-    assert "aten::mm 50 %, aten::add 10 %" in page
-    assert f"[trace1.json.gz]({trace})" in layout.table("md").read_text()
+    _, of_last_rank = page.split(f"<h3>{CELL}, rank 1</h3>")
+    shares = re.findall(r"<td>(aten::\w+)</td>\n.*?>(\d+ %)</td>", of_last_rank, re.S)
+    assert shares == [("aten::mm", "50 %"), ("aten::add", "10 %")]
+    assert "[Profiles](profiles.md)" in layout.table("md").read_text()
     text = layout.table("md", "profiles").read_text()
+    assert f"[trace1.json.gz]({trace})" in text
     assert f"## {CELL}, rank 1" in text
     assert "GPU ms/step" not in text
+    assert "GPU ms/step" not in page
 
 
 def test_addresses_are_quoted(tmp_path):
@@ -78,10 +84,10 @@ def test_addresses_are_quoted(tmp_path):
     layout = write_plan(tmp_path, [planned])
     write_launch(layout, planned, wanted=1)
     write_profile(layout, planned)
-    table.build(layout)
+    write_tables(layout)
     quoted = f"records/{CELL}.a%20b%23c%3F%28d%29/1/profile/1/trace0.json.gz"
     assert f'href="{quoted}"' in layout.table("html").read_text()
-    assert f"({quoted})" in layout.table("md").read_text()
+    assert f"({quoted})" in layout.table("md", "profiles").read_text()
 
 
 def test_the_first_profile_that_succeeded_counts(tmp_path):
@@ -104,7 +110,7 @@ def test_rows_that_are_not_ok_have_none(tmp_path):
 def test_a_damaged_profile_is_named(tmp_path):
     layout = write(tmp_path, profile=[{"rank": 0, "steps": 2}])
     with pytest.raises(ValueError, match=r"profile/1/record\.json is damaged"):
-        table.build(layout)
+        write_tables(layout)
 
 
 def test_a_rank_has_phases_and_collectives_beneath(tmp_path):
@@ -147,24 +153,22 @@ def test_same_plan_and_records_give_the_same_bytes(tmp_path):
     first = write(tmp_path / "first")
     second = Layout(tmp_path / "second")
     shutil.copytree(first.root, second.root)
-    names = ["profiles.csv", "profiles.md", f"plots/{PLOT}.svg", f"plots/{PLOT}.png"]
+    names = ["profiles.csv", "profiles.md", "profiles.tex"]
+    names += [f"plots/{PLOT}.{suffix}" for suffix in ("csv", "svg", "png")]
     for layout in (first, second):
-        table.build(layout)
-        plots.build(layout)
+        write_results(read(layout))
     for name in names:
         assert (first.root / name).read_bytes() == (second.root / name).read_bytes()
 
 
 def test_files_go_with_the_profile(tmp_path):
     layout = write(tmp_path)
-    table.build(layout)
-    plots.build(layout)
-    made = [layout.table("csv", "profiles"), layout.table("md", "profiles")]
-    made += [layout.plot(PLOT, suffix) for suffix in ("svg", "png")]
+    write_results(read(layout))
+    made = [layout.table(suffix, "profiles") for suffix in ("csv", "md", "tex")]
+    made += [layout.plot(PLOT, suffix) for suffix in ("csv", "svg", "png")]
     assert all(path.exists() for path in made)
     shutil.rmtree(layout.attempt(CELL, 1) / "profile")
-    table.build(layout)
-    plots.build(layout)
+    write_results(read(layout))
     assert not any(path.exists() for path in made)
     assert layout.plot("scaling", "svg").exists()
     assert "Profiles" not in layout.table("html").read_text()

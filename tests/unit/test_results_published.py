@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import pytest
 
 from pages import Words
 from rankbench.record import Layout
-from rankbench.results.numbers.summary import summarise
+from rankbench.results.numbers.found import read
 from rankbench.results.read.rows import load
-from rankbench.results.render import tables as table
-from rankbench.results.sections import data_loading as loading
+from rankbench.results.sections import data_loading
 from unit.synthetic import (
     PHASES,
     make_cell,
@@ -20,6 +20,7 @@ from unit.synthetic import (
     write_example,
     write_launches,
     write_plan,
+    write_tables,
 )
 
 pytestmark = pytest.mark.unit
@@ -59,7 +60,7 @@ def layout(tmp_path: Path) -> Layout:
     layout = write_plan(tmp_path, [single, ddp, nccl], study=STUDY)
     write_launches(layout, single, rate=800)
     write_launches(layout, ddp, rate=1500)
-    table.build(layout)
+    write_tables(layout)
     return layout
 
 
@@ -120,7 +121,7 @@ def test_a_row_that_cannot_run_keeps_what_was_published(layout):
 
 def test_the_table_itself_knows_nothing_of_it(layout, tmp_path):
     plain = write_plan(tmp_path / "plain", [])
-    table.build(plain)
+    write_tables(plain)
     header = plain.table("csv").read_text().splitlines()[0]
     assert layout.table("csv").read_text().splitlines()[0] == header
     assert "332" not in layout.table("md").read_text()
@@ -131,7 +132,7 @@ def test_an_override_is_named(tmp_path):
     layout = write_plan(tmp_path, [], study={"source": {"title": "t"}, "rows": []})
     text = layout.plan.read_text().replace('"override": null', '"override": "laptop"')
     layout.plan.write_text(text)
-    table.build(layout)
+    write_tables(layout)
     said = "- **override**: laptop: what was measured is smaller"
     assert said in layout.table("md", "published").read_text()
 
@@ -140,7 +141,8 @@ def test_markdown_has_the_source_the_reading_and_the_notes(layout):
     text = layout.table("md", "published").read_text()
     assert "- **title**: A &lt;study&gt;" in text
     assert "compare no absolute value across the two sides" in text
-    assert f"- **base**: one: {SINGLE}" in text
+    assert "All cells: convnet.digits." in text
+    assert "- **base**: one: single.none.1x1\n" in text
     assert r"- **two**: the log says \| 500" in text
     headings = [line[3:] for line in text.splitlines() if line.startswith("## ")]
     assert headings[0] == "rows"
@@ -151,12 +153,17 @@ def test_markdown_has_the_source_the_reading_and_the_notes(layout):
 def test_a_source_without_numbers_is_shown_all_the_same(tmp_path):
     study = {"source": {"title": "a lab", "note": "its tables are empty"}, "rows": []}
     layout = write_plan(tmp_path, [plan_cell(make_cell("single"))], study=study)
-    table.build(layout)
+    write_tables(layout)
     text = layout.table("md", "published").read_text()
     assert "- **note**: its tables are empty" in text
     assert "|" not in text
     assert layout.table("csv", "published").read_text().count("\n") == 1
-    assert "its tables are empty" in layout.table("html").read_text()
+    page = layout.table("html").read_text()
+    assert "its tables are empty" in page
+    # Every link of the page leads to a section that is there.
+    links, ids = (re.findall(what, page) for what in ('href="#(.*?)"', ' id="(.*?)"'))
+    assert "section-published" in links
+    assert set(links) <= set(ids)
 
 
 def test_the_page_shows_it_escaped(layout):
@@ -180,7 +187,7 @@ def test_a_damaged_study_is_named(layout, whole, damaged):
     assert whole in text
     layout.plan.write_text(text.replace(whole, damaged))
     with pytest.raises(ValueError, match=r"plan\.json is damaged"):
-        table.build(layout)
+        write_tables(layout)
 
 
 def test_plans_of_before_have_no_study(tmp_path):
@@ -198,7 +205,7 @@ def test_loading_is_told_from_the_rest_of_a_step(tmp_path):
     planned = plan_cell(make_cell("ddp", "1x1", num_workers=2, augment="affine"))
     layout = write_plan(tmp_path, [planned])
     write_launches(layout, planned)
-    table.build(layout)
+    write_tables(layout)
     with layout.table("csv", "loading").open(newline="") as file:
         (row,) = csv.DictReader(file)
     assert (row["num_workers"], row["augment"]) == ("2", "affine")
@@ -223,8 +230,8 @@ def test_loading_that_dominates_is_explained(tmp_path, phases, workers, remedy):
     planned = plan_cell(make_cell("single", num_workers=workers), phases=phases)
     layout = write_plan(tmp_path, [planned])
     write_launches(layout, planned)
-    table.build(layout)
-    for suffix, name in (("md", "loading"), ("md", "table"), ("html", "table")):
+    write_tables(layout)
+    for suffix, name in (("md", "loading"), ("html", "table")):
         text = layout.table(suffix, name).read_text().replace("\\", "")
         said = f"loading takes 75% of the step with num_workers {workers}: "
         assert (said in text) == (remedy is not None)
@@ -232,6 +239,10 @@ def test_loading_that_dominates_is_explained(tmp_path, phases, workers, remedy):
 
 
 def test_only_what_was_measured_has_a_time(tmp_path):
-    summaries = summarise(load(write_example(tmp_path)))
-    ok = [s.row.id for s in summaries if s.row.status == "ok"]
-    assert [str(row[0]) for row in loading.show_parts(summaries).rows] == ok
+    found = read(write_example(tmp_path))
+    content = data_loading.make(found)
+    assert content is not None
+    (grid,) = data_loading.SECTION.grids(content)
+    ok = [s.row.id for s in found.summaries if s.row.status == "ok"]
+    assert 0 < len(ok) < len(found.summaries)
+    assert [str(row[0]) for row in grid.rows] == ok

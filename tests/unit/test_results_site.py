@@ -14,15 +14,16 @@ from typing import Any
 
 import pytest
 
+from pages import Words
 from rankbench.cli import main
-from rankbench.record import Layout
+from rankbench.record import PLOTS, Layout
 from rankbench.results.bundle.publish import (
     LONGEST_LOG,
     Published,
     publish,
     write_site,
 )
-from rankbench.results.render.site.facts import Pool, number
+from rankbench.results.render.html.facts import Pool, number
 from unit.synthetic import (
     make_cell,
     plan_cell,
@@ -177,7 +178,8 @@ def test_site_shows_what_the_bundle_holds_and_has_it_beside(tmp_path):
     folder = tmp_path / "site"
     told = dict(read_data(layout)["downloads"])
     tables = {f"table.{suffix}" for suffix in ("csv", "md", "tex")}
-    assert told.keys() == tables | {"results.tar.zst"}
+    plots = {f"plots/{name}.svg" for name in PLOTS}
+    assert told.keys() == tables | plots | {"results.tar.zst"}
     for name, size in told.items():
         assert (folder / name).stat().st_size == size
     bundle = (tmp_path / "results.tar.zst").read_bytes()
@@ -224,7 +226,11 @@ def test_hostile_text_ends_no_script(tmp_path):
     layout = write_plan(tmp_path, [planned], name=HOSTILE)
     write(layout)
     page = read_page(layout)
-    assert set(page.scripts) == {"data", "figures", "datatables", "bokeh", None}
+    sections = {name for name in page.scripts if name and name.startswith("section-")}
+    others = {"data", "figures", "datatables", "bokeh", None}
+    assert set(page.scripts) == others | sections
+    for name in sections:
+        assert "script" not in Words(unpack(page.scripts[name])).tags
     data = read_data(layout)
     assert data["name"] == HOSTILE
     assert data["cells"][0]["reason"] == HOSTILE

@@ -10,13 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
 
 from rankbench.record import Layout
-from rankbench.results.numbers.series import make_panels
-from rankbench.results.numbers.summary import Summary, summarise
-from rankbench.results.read.rows import load
-from rankbench.results.render import tables as table
-from rankbench.results.sections.curves import POINTS, draw_curves, find_curve
+from rankbench.results.numbers.found import Found, read
+from rankbench.results.numbers.summary import Summary
+from rankbench.results.sections import curves
+from rankbench.results.sections.curves import POINTS, find_curve
 from unit.synthetic import (
     BATCH,
     STEPS,
@@ -27,6 +29,7 @@ from unit.synthetic import (
     write_launch,
     write_launches,
     write_plan,
+    write_tables,
 )
 
 pytestmark = pytest.mark.unit
@@ -45,20 +48,30 @@ def set_losses(directory: Path, *ranks: Any) -> None:
     np.savez(path, **kept)
 
 
-def point_of(root: Path, *launches: Any) -> Summary:
+def find(root: Path, *launches: Any) -> Found:
     """ddp on two ranks: for each launch the losses of both."""
     planned = plan_cell(make_cell("ddp", "1x2"))
     layout = write_plan(root, [planned])
     for number, ranks in enumerate(launches, start=1):
         place = write_launch(layout, planned, number, wanted=len(launches))
         set_losses(place, *ranks)
-    (point,) = summarise(load(layout))
+    return read(layout)
+
+
+def point_of(root: Path, *launches: Any) -> Summary:
+    (point,) = find(root, *launches).summaries
     return point
+
+
+def draw_curves(found: Found, name: str = "curves") -> Figure:
+    """The plot of losses over samples; `time` is the one over seconds."""
+    drawings = {drawing.name: drawing for drawing in curves.make(found).drawings}
+    return drawings[name].draw(8)
 
 
 def rows_of(layout: Layout, cell: str) -> dict[tuple[str, str], list[str]]:
     """Of epochs.csv: value and interval by what and number."""
-    table.build(layout)
+    write_tables(layout)
     with layout.table("csv", "epochs").open(newline="") as file:
         return {
             (row["what"], row["number"]): [
@@ -112,7 +125,7 @@ def test_many_steps_become_means(tmp_path):
             "rank0/loss": np.arange(steps, dtype=np.float32),
         }
     np.savez(place / "steps.npz", **kept)
-    (point,) = summarise(load(layout))
+    (point,) = read(layout).summaries
     seen, ((first, second, *_),) = find_curve(point)
     assert len(seen) == POINTS
     assert (first, second) == (1, 4)
@@ -120,8 +133,8 @@ def test_many_steps_become_means(tmp_path):
 
 
 def test_curves_show_the_median_and_the_range_of_launches(tmp_path):
-    point = point_of(tmp_path, *[(np.full(ALL, k),) * 2 for k in (1, 2, 6)])
-    (axes,) = draw_curves(make_panels([point]), width=8).axes
+    found = find(tmp_path, *[(np.full(ALL, k),) * 2 for k in (1, 2, 6)])
+    (axes,) = draw_curves(found).axes
     (line,) = axes.get_lines()
     assert set(line.get_ydata()) == {2.0}
     (band,) = axes.collections
@@ -139,29 +152,92 @@ def test_curves_of_cells_with_one_base_share_a_panel(tmp_path):
     layout = write_plan(tmp_path, cells)
     for planned in cells:
         write_launch(layout, planned, wanted=1)
-    figure = draw_curves(make_panels(summarise(load(layout))), width=8)
-    first, second = figure.axes
+    first, second = draw_curves(read(layout)).axes
     assert len(first.get_lines()) == len(second.get_lines()) == 2
-    # Both trained alike: the second lies within the first.
-    wide, narrow = first.get_lines()
-    assert wide.get_linewidth() > narrow.get_linewidth()
-    assert wide.get_color() == second.get_lines()[0].get_color()
+    assert first.get_lines()[0].get_color() == second.get_lines()[0].get_color()
     assert not first.collections
+
+
+def count_pixels(figure: Figure, color: Any) -> int:
+    """How much of the picture has exactly this color."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    pixels = np.asarray(canvas.buffer_rgba())[..., :3]
+    return int((pixels == np.round(255 * np.array(to_rgb(color)))).all(axis=-1).sum())
+
+
+@pytest.mark.parametrize(("off_by", "alike"), [(1.0, True), (1.01, True), (1.5, False)])
+def test_curves_that_coincide_share_one_line_in_all_colors(tmp_path, off_by, alike):
+    cells = [plan_cell(make_cell(strategy, "1x1")) for strategy in ("single", "ddp")]
+    layout = write_plan(tmp_path, cells)
+    for planned, factor in zip(cells, (1, off_by), strict=True):
+        losses = np.linspace(2, 1, ALL) * factor
+        set_losses(write_launch(layout, planned, wanted=1), losses)
+    figure = draw_curves(read(layout))
+    (axes,) = figure.axes
+    lines = axes.get_lines()
+    assert [line.is_dashed() for line in lines] == [alike, alike]
+    assert len({line.get_linewidth() for line in lines}) == 1
+    # Without the legend, which shows both colors anyway.
+    for legend in figure.legends:
+        legend.remove()
+    below, above = (count_pixels(figure, line.get_color()) for line in lines)
+    assert above > 200
+    assert below == pytest.approx(above, rel=0.25)
+
+
+def test_a_drawn_point_is_the_mean_of_the_points_around_it(tmp_path):
+    planned = plan_cell(make_cell("single"))
+    layout = write_plan(tmp_path, [planned])
+    place = write_launch(
+        layout, planned, wanted=1, steps=100, warmup=0, samples=100 * BATCH
+    )
+    with np.load(place / "steps.npz") as members:
+        kept = dict(members) | {
+            "rank0/seconds": np.resize(members["rank0/seconds"], (100, 6)),
+            "rank0/warmup": np.empty((0, 6)),
+            # Every other step is three times as bad.
+            "rank0/loss": np.resize([1.0, 3.0], 100).astype(np.float32),
+        }
+    np.savez(place / "steps.npz", **kept)
+    found = read(layout)
+    (axes,) = draw_curves(found).axes
+    (line,) = axes.get_lines()
+    assert len(line.get_ydata()) == 100
+    assert np.abs(line.get_ydata() - 2).max() < 0.2
+    # The data have every step.
+    frame = curves.make(found).drawings[0].frame()
+    assert frame["loss"].tolist() == [1.0, 3.0] * 50
+
+
+def test_the_same_losses_over_time(tmp_path):
+    planned = plan_cell(make_cell("single"))
+    layout = write_plan(tmp_path, [planned])
+    # 8 timed steps of 64 samples in 0.64 s.
+    set_losses(write_launch(layout, planned, wanted=1, rate=800), np.arange(ALL))
+    found = read(layout)
+    (axes,) = draw_curves(found, "time").axes
+    (line,) = axes.get_lines()
+    expected = 0.08 * np.arange(1, ALL + 1)
+    assert line.get_xdata() == pytest.approx(expected)
+    assert line.get_ydata().tolist() == list(range(ALL))
+    assert "seconds" in axes.get_xlabel()
+    (frame,) = [d.frame() for d in curves.make(found).drawings if d.name == "time"]
+    assert frame["seconds"].tolist() == pytest.approx(expected)
 
 
 def test_losses_that_fall_far_are_logarithmic(tmp_path):
     falling = np.geomspace(2, 1e-4, ALL)
-    panels = make_panels([point_of(tmp_path, (falling, falling))])
-    (axes,) = draw_curves(panels, width=8).axes
+    (axes,) = draw_curves(find(tmp_path, (falling, falling))).axes
     assert axes.get_yscale() == "log"
 
 
 def test_training_without_a_loss_draws_nothing_and_warns_of_nothing(tmp_path):
     nan = np.full(ALL, np.nan)
-    panels = make_panels([point_of(tmp_path, (nan, nan), (nan, nan))])
+    found = find(tmp_path, (nan, nan), (nan, nan))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        (axes,) = draw_curves(panels, width=8).axes
+        (axes,) = draw_curves(found).axes
     (line,) = axes.get_lines()
     assert np.isnan(line.get_ydata()).all()
 
@@ -186,14 +262,15 @@ def test_epochs_batches_and_losses_are_medians_over_launches(tmp_path):
     assert rows["accuracy", ""][0] == "0.97"
     assert rows["class_accuracy", "2"] == ["0.35", "0.1", "0.6"]
     assert ("class_accuracy", "1") not in rows
-    text = layout.table("md").read_text()
+    assert "[Training](epochs.md)" in layout.table("md").read_text()
+    text = layout.table("md", "epochs").read_text()
     (line,) = [
         li
         for li in text.splitlines()
-        if li.startswith(f"| {DDP}") and "2 |" in li and "6.5 [4, 9]" in li
+        if li.startswith(f"| {DDP}") and "2 |" in li and "6.5 [4.0, 9.0]" in li
     ]
     assert "2 [2, 2]" in line
-    assert "### Accuracy by class" in text
+    assert "## Accuracy by class" in text.splitlines()
 
 
 def test_p95_is_of_the_slowest_rank(tmp_path):
@@ -245,9 +322,9 @@ def test_files_go_with_the_last_row_that_is_ok(tmp_path):
     planned = plan_cell(make_cell("single"))
     layout = write_plan(tmp_path, [planned])
     write_launch(layout, planned, wanted=1)
-    table.build(layout)
+    write_tables(layout)
     write_launch(layout, planned, attempt=2, wanted=1, status="crashed", reason="no")
     assert layout.table("csv", "epochs").exists()
-    table.build(layout)
+    write_tables(layout)
     assert not layout.table("csv", "epochs").exists()
     assert not layout.table("md", "epochs").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,10 @@ from typing import Any
 import pytest
 
 from rankbench.record import Layout
-from rankbench.results.read.rows import load
-from rankbench.results.render import tables as table
-from rankbench.results.sections.utilisation import (
-    ABOUT,
-    CPU,
-    GPUS,
-    LOADERS,
-    collect_usage,
-)
-from unit.synthetic import make_cell, plan_cell, write_launch, write_plan
+from rankbench.results.elements.section import Row
+from rankbench.results.numbers.found import read
+from rankbench.results.sections import utilisation
+from unit.synthetic import make_cell, plan_cell, write_launch, write_plan, write_tables
 
 pytestmark = pytest.mark.unit
 
@@ -39,52 +34,73 @@ def write(root: Path, *launches: dict[str, Any], **changes: Any) -> Layout:
     return layout
 
 
-def usage_of(layout: Layout) -> list[dict[str, str]]:
-    return collect_usage(load(layout).rows)
+def usage_of(layout: Layout) -> tuple[Row, list[str]]:
+    """The row of the one cell, and the headings of the table."""
+    content = utilisation.make(read(layout))
+    assert content is not None
+    (grid,) = utilisation.SECTION.grids(content)
+    (row,) = content.rows
+    return row, list(grid.columns)
 
 
 def test_means_over_launches(tmp_path: Path) -> None:
     one = {"cpu": [1.0, 0.5], "gpus": [0.9, 0.02]}
     two = {"cpu": [0.9, 0.7], "gpus": [0.8, 0.04]}
-    (usage,) = usage_of(write(tmp_path, one, two))
-    assert (usage[CPU], usage[GPUS]) == ("95 %, 60 %", "85 %, 3 %")
+    usage, headings = usage_of(write(tmp_path, one, two))
+    assert (usage["cpu"], usage["gpu"]) == ("95 %, 60 %", "85 %, 3 %")
     assert usage["cell"] == "ddp.gloo.1x2.convnet.digits"
-    assert LOADERS not in usage
+    assert "loaders" not in usage
+    assert headings == ["cell", "CPU of each rank", "GPU of each device"]
 
 
 def test_loaders_where_there_are_any(tmp_path: Path) -> None:
-    (usage,) = usage_of(write(tmp_path, {"cpu": [0.2], "loaders": 1.9}, num_workers=2))
-    assert (usage[CPU], usage[LOADERS]) == ("20 %", "190 %")
+    layout = write(tmp_path, {"cpu": [0.2], "loaders": 1.9}, num_workers=2)
+    usage, headings = usage_of(layout)
+    assert (usage["cpu"], usage["loaders"]) == ("20 %", "190 %")
+    assert headings == ["cell", "CPU of each rank", "its loaders"]
 
 
 def test_many_ranks_are_a_range(tmp_path: Path) -> None:
     cpu = [0.91 + 0.01 * (rank % 5) for rank in range(16)]
-    (usage,) = usage_of(write(tmp_path, {"cpu": cpu}))
-    assert usage[CPU] == "91 % to 95 % of 16"
+    usage, _ = usage_of(write(tmp_path, {"cpu": cpu}))
+    assert usage["cpu"] == "91 % to 95 % of 16"
 
 
 def test_a_device_that_nothing_is_known_of(tmp_path: Path) -> None:
-    (usage,) = usage_of(write(tmp_path, {"cpu": [1.0, 1.0], "gpus": [0.5, None]}))
-    assert usage[GPUS] == "50 %, ?"
+    usage, _ = usage_of(write(tmp_path, {"cpu": [1.0, 1.0], "gpus": [0.5, None]}))
+    assert usage["gpu"] == "50 %, ?"
 
 
 def test_in_the_pages(tmp_path: Path) -> None:
     layout = write(tmp_path, {"cpu": [0.98, 0.97], "gpus": [0.71, 0.03]})
-    table.build(layout)
-    page, text = (layout.table(suffix).read_text() for suffix in ("html", "md"))
-    assert '<td class="words">98 %, 97 %</td>' in page
-    assert '<td class="words">71 %, 3 %</td>' in page
+    write_tables(layout)
+    page = layout.table("html").read_text()
+    text = layout.table("md", "utilisation").read_text()
+    assert "<td>98 %, 97 %</td>" in page
+    assert "<td>71 %, 3 %</td>" in page
     assert "98 %, 97 %" in text
-    assert ABOUT in page
-    assert ABOUT in text
+    assert utilisation.SECTION.reading in page
+    assert utilisation.SECTION.reading in text
+    assert "[Utilisation](utilisation.md)" in layout.table("md").read_text()
+    with layout.table("csv", "utilisation").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row == {
+        "cell": "ddp.gloo.1x2.convnet.digits",
+        "cpu": "98 %, 97 %",
+        "loaders": "",
+        "gpu": "71 %, 3 %",
+    }
 
 
 def test_records_of_before_have_no_table(tmp_path: Path) -> None:
     planned = plan_cell(make_cell())
     layout = write_plan(tmp_path, [planned])
     write_launch(layout, planned, wanted=1)
-    assert load(layout).rows[0].status == "ok"
-    assert usage_of(layout) == []
-    table.build(layout)
+    found = read(layout)
+    assert found.results.rows[0].status == "ok"
+    assert utilisation.make(found) is None
+    write_tables(layout)
+    for suffix in ("csv", "md", "tex"):
+        assert not layout.table(suffix, "utilisation").exists()
     assert "Utilisation" not in layout.table("html").read_text()
     assert "Utilisation" not in layout.table("md").read_text()

@@ -10,6 +10,8 @@ import pytest
 
 from factories import make_shape
 from rankbench.launch.cell.claim import Owner
+from rankbench.launch.hosts import slurm
+from rankbench.launch.hosts import slurm_job_array as job_array
 from rankbench.launch.hosts.slurm import (
     Allocation,
     end_steps,
@@ -19,8 +21,6 @@ from rankbench.launch.hosts.slurm import (
     read_allocation,
     why_ended,
 )
-from rankbench.launch.site.inventory import slurm
-from rankbench.launch.site.inventory import slurm_job_array as job_array
 
 pytestmark = pytest.mark.unit
 

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from rankbench.commands._table import describe, print_table, shorten, show_value
+from rankbench.commands._table import describe, print_table, show_value
 from rankbench.record import Layout
 
 pytestmark = pytest.mark.unit
@@ -66,33 +66,6 @@ def test_nothing_measured_leaves_the_reasons() -> None:
     with console.capture() as captured:
         console.print(part)
     assert captured.get() == "oom: a.b.1x1.m.d: full\n"
-
-
-@pytest.mark.parametrize(
-    ("ids", "short", "shared"),
-    [
-        (["single.none.1x1.m.d"], ["single.none.1x1.m.d"], ""),
-        (
-            ["single.none.1x1.m.d", "ddp.gloo.1x2.m.d"],
-            ["single.none.1x1", "ddp.gloo.1x2"],
-            "m.d",
-        ),
-        (
-            ["single.none.1x1.m.d", "ddp.gloo.1x2.m.d.bucket_mb=1"],
-            ["single.none.1x1.m.d", "ddp.gloo.1x2.m.d.bucket_mb=1"],
-            "",
-        ),
-        (
-            ["a.b.1x1.m.d.lr=0.1", "a.b.1x1.m.e.lr=0.1"],
-            ["a.b.1x1.m.d", "a.b.1x1.m.e"],
-            "lr=0.1",
-        ),
-    ],
-)
-def test_names_without_what_all_share(
-    ids: list[str], short: list[str], shared: str
-) -> None:
-    assert shorten(ids) == (short, shared)
 
 
 @pytest.mark.parametrize(

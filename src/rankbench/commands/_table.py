@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rankbench.record import Layout
+from rankbench.results.elements.names import shorten
 
 # Heading, and the column of table.csv; those with an interval have _lo and _hi. Earlier
 # ones come first where not all fit.
@@ -51,7 +52,8 @@ def describe(rows: Sequence[Row], width: int = WIDTH) -> list[Table | Text]:
     measured = [row for row in rows if row["status"] == "ok"]
     parts: list[Table | Text] = []
     if measured:
-        names, shared = shorten([row["cell"] for row in measured])
+        short, shared = shorten([row["cell"] for row in rows])
+        names = [short[row["cell"]] for row in measured]
         experiment = rows[0]["experiment"]
         title = f"{experiment}: {shared}" if shared else experiment
         table = Table(
@@ -109,19 +111,3 @@ def show_value(row: Row, column: str) -> str:
     )
     # An interval without width says nothing: the values are all the same.
     return value if not low or low == high else f"{value} [{low}, {high}]"
-
-
-def shorten(ids: Sequence[str]) -> tuple[list[str], str]:
-    """The ids without the end that all share, and that end."""
-    parts = [cell.split(".") for cell in ids]
-    shared = 0
-    # Strategy, backend and topology stay.
-    while len(ids) > 1 and all(len(one) - shared > 3 for one in parts):
-        ends = {tuple(one[len(one) - shared - 1 :]) for one in parts}
-        if len(ends) > 1:
-            break
-        shared += 1
-    if not shared:
-        return list(ids), ""
-    short = [".".join(one[: len(one) - shared]) for one in parts]
-    return short, ".".join(parts[0][len(parts[0]) - shared :])

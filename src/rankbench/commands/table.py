@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rankbench.commands.base import (
     OK,
@@ -14,10 +14,6 @@ from rankbench.commands.base import (
     find_results,
     print_json,
 )
-
-if TYPE_CHECKING:
-    from rankbench.record import Layout
-    from rankbench.results.numbers.summary import Found
 
 ABOUT = """\
 Write tables and plots from the plan and the records of a result directory, and print
@@ -53,15 +49,16 @@ def write_table(arguments: argparse.Namespace) -> int:
     """Write tables and plots; needs nothing but plan.json and the records."""
     import pandas as pd
 
-    from rankbench.results.numbers import summary
+    from rankbench.results.numbers.found import read
+    from rankbench.results.render.files import write_results
 
     layout = find_results(arguments)
-    found = summary.read(layout)
+    found = read(layout)
     # It stays to the end. Of ten thousand records the garbage collector would look
     # through all of it again and again: a sixth of the time.
     gc.freeze()
     try:
-        _write(layout, found, plots=not arguments.no_plots)
+        write_results(found, plots=not arguments.no_plots)
     finally:
         gc.unfreeze()
     if arguments.json:
@@ -70,14 +67,3 @@ def write_table(arguments: argparse.Namespace) -> int:
     else:
         print(layout.table("md").read_text())
     return OK
-
-
-def _write(layout: Layout, found: Found, *, plots: bool) -> None:
-    from rankbench.results.render import tables as table
-
-    table.build(layout, found)
-    if plots:
-        # It imports matplotlib, seaborn and scipy.stats.
-        from rankbench.results.render.plots import build
-
-        build(layout, found)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rankbench.commands.base import FINDING, OK, add_parser, print_json
 
 if TYPE_CHECKING:
-    from rankbench.results.bundle.finding import Section, Verification
+    from rankbench.results.bundle.finding import Checked, Verification
 
 ABOUT = """\
 Check a bundle that `rankbench publish` wrote: its files against its manifest, and its
@@ -85,7 +85,7 @@ def _explain(found: Verification) -> list[str]:
     return lines
 
 
-def _describe(section: Section) -> dict[str, Any]:
+def _describe(section: Checked) -> dict[str, Any]:
     return {
         "name": section.name,
         "rederived": section.rederived,

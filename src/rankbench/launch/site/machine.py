@@ -124,9 +124,8 @@ def _fingerprint() -> str:
         if found is not None and found.origin is not None:
             path = Path(found.origin).with_name(file)
             parts += [str(path), path.stat().st_mtime_ns]
-    rank = SOURCE / "rankbench" / "rank"
-    lookers = ("probe.py", "facts.py")
-    parts += [(rank / name).read_text() for name in lookers]
+    facts = SOURCE / "rankbench" / "rank" / "facts"
+    parts += [(facts / name).read_text() for name in ("probe.py", "host.py")]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 

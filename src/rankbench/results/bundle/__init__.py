@@ -1,10 +1,10 @@
-"""A bundle: everything that stands behind a table, so that a stranger can check it.
+"""A bundle: everything that a stranger needs to check a table.
 
     plan.json experiment.yaml requests/ cells/ records/ logs/   what was measured
-    code/HASH/ images/                  definitions of the images, and what they hold
+    code/HASH/ images/                  definitions of the images, and their contents
     about.json CITATION.cff             machines, versions, commit; how to cite
-    table.* ... plots/                  what follows from it
-    manifest.json                       SHA-256 of each other file
+    table.* ... plots/                  the results that follow from it
+    manifest.json                       SHA-256 of every other file
 
 It is a result directory: one archive, ``results.tar.zst``, or a folder.
 """

@@ -1,4 +1,4 @@
-"""Machines, software, code and images of a bundle at one glance: about.json."""
+"""about.json: a summary of the machines, software, code and images of a bundle."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ MADE_WITH = "made_with"
 ALWAYS = ("experiment", "site", "hosts", "software", "code", "images")
 
 _LIBRARIES = ("numpy", "scipy", "pandas", "jinja2", "tabulate", "matplotlib", "seaborn")
-# It differs from launch to launch.
+# This differs from launch to launch.
 _LOAD = "load_1min"
 
 
 def write_about(layout: Layout, cells: Sequence[str], *, anonymised: bool) -> None:
-    """Write about.json into a bundle; what made the tables, too."""
+    """Write about.json into a bundle, with the versions that made the tables."""
     about = describe(layout, cells) | {"anonymised": anonymised}
     versions = {name: importlib.metadata.version(name) for name in _LIBRARIES}
     maker = {"rankbench": __version__, "python": platform.python_version(), **versions}
@@ -32,7 +32,7 @@ def write_about(layout: Layout, cells: Sequence[str], *, anonymised: bool) -> No
 
 
 def describe(layout: Layout, cells: Sequence[str]) -> dict[str, Any]:
-    """What plan and records tell, each fact once."""
+    """The facts in plan and records, each one once."""
     plan, records = read_json(layout.plan), read_records(layout, cells)
     hosts = [host for record in records for host in record.get("hosts") or ()]
     return {
@@ -46,6 +46,6 @@ def describe(layout: Layout, cells: Sequence[str]) -> dict[str, Any]:
 
 
 def _distinct(values: Iterable[Any]) -> list[Any]:
-    """Each once, in order of appearance, without None."""
+    """Each value once, in order of appearance, without None."""
     found = {json.dumps(v, sort_keys=True): v for v in values if v is not None}
     return list(found.values())

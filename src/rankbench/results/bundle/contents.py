@@ -1,4 +1,4 @@
-"""What of a result directory is published: what was measured, and what explains it."""
+"""The files of a result directory that are published."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _OF_LAUNCH = ("record.json", "steps.npz", "*.log", "trace*.json.gz")
 
 
 def read_records(layout: Layout, cells: Sequence[str]) -> list[Record]:
-    """Every record of these cells, whatever it is for.
+    """Every record of these cells: of launches, gates and profiles.
 
     Raises:
         ValueError: one is damaged; the message names it.
@@ -39,7 +39,7 @@ def read_records(layout: Layout, cells: Sequence[str]) -> list[Record]:
 
 
 def find_measured(layout: Layout, cells: Sequence[str]) -> Iterator[Path]:
-    """What was measured of the cells of the plan, and what was said meanwhile."""
+    """Plan, requests, summaries, logs and records of these cells."""
     yield layout.plan
     for cell in cells:
         for path in (layout.request(cell), layout.summary(cell), layout.log(cell)):
@@ -51,7 +51,7 @@ def find_measured(layout: Layout, cells: Sequence[str]) -> Iterator[Path]:
 
 
 def find_launches(layout: Layout, cell: str) -> Iterator[Path]:
-    """Folders of its launches that ended; gates and profiles as well."""
+    """Folders of the launches of a cell that ended, gates and profiles included."""
     for attempt in layout.attempts(cell):
         place = layout.attempt(cell, attempt)
         for folder in (place, place / GATE, place / PROFILE):
@@ -61,7 +61,7 @@ def find_launches(layout: Layout, cell: str) -> Iterator[Path]:
 
 
 def find_definitions(layout: Layout, records: Sequence[Record]) -> Iterator[Path]:
-    """Of the copies of the code that measured: their images, and their commit."""
+    """Image definitions and commit of the code that measured, from frozen copies."""
     measured = {(record.get("code") or {}).get("rank") for record in records}
     for description in sorted(layout.root.glob("code/*/code.json")):
         told = read_json(description)
@@ -72,7 +72,7 @@ def find_definitions(layout: Layout, records: Sequence[Record]) -> Iterator[Path
 
 
 def find_sidecars(plan: Any) -> Iterator[tuple[str, Path]]:
-    """What is known of the images that the plan names, as they were built."""
+    """Name in the bundle, and sidecar, of each image that the plan names."""
     for name, image in sorted(plan["images"].items()):
         sidecar = Path((image or {}).get("sidecar") or "")
         if sidecar.is_file() and read_json(sidecar).get("sha256") == image["sha256"]:
@@ -97,5 +97,5 @@ def find_experiment(layout: Layout, plan: Any) -> Path:
 
 
 def find_citation() -> Path:
-    """How rankbench is to be cited; a frozen copy of the code has it, too."""
+    """CITATION.cff, which a frozen copy of the code has as well."""
     return find_asset(CITATION)

@@ -1,4 +1,4 @@
-"""Where a published file differs from the same one made anew."""
+"""Where a published file differs from the same file made anew."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from rankbench.results.bundle.finding import Finding
 
-# Of one file; who changed more knows it.
+# Differences that are listed for one file.
 _MOST = 20
 _WIDTH = 60
 
@@ -17,7 +17,7 @@ _MISSING, _TOO_MUCH = "is missing", "does not follow from the records"
 
 
 def find_differences(name: str, published: bytes, made: bytes) -> list[Finding]:
-    """Lines, columns and cells that differ; none exactly if the bytes are the same."""
+    """Lines, columns and cells that differ; none only if the bytes are the same."""
     if published == made:
         return []
     try:
@@ -29,14 +29,14 @@ def find_differences(name: str, published: bytes, made: bytes) -> list[Finding]:
     else:
         compared = _compare_lines(name, *texts)
     found = list(itertools.islice(compared, _MOST))
-    # Such as the kind of line ends.
+    # For example in the kind of line ends.
     return found or [Finding(name, "differs from the one made anew in white space")]
 
 
 def find_column_differences(
     name: str, published: bytes, made: bytes, columns: Sequence[str]
 ) -> list[Finding]:
-    """Cells of these columns of a CSV file that differ, rows in their order."""
+    """Cells that differ in these columns of a CSV file, row by row."""
     try:
         theirs, ours = _read(published.decode()), _read(made.decode())
     except UnicodeDecodeError:
@@ -50,7 +50,7 @@ def find_column_differences(
 
 
 def _select(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> list[list[str]]:
-    """These columns of each row; a row of another length stays as it is."""
+    """These columns of each row; a row of another length is kept whole."""
     header = rows[0]
     assert set(columns) <= set(header), "a section keeps a column that it lacks"
     places = [header.index(column) for column in columns]
@@ -69,7 +69,7 @@ def read_header(data: bytes) -> list[str]:
 def _compare_cells(
     name: str, theirs: Sequence[Sequence[str]], ours: Sequence[Sequence[str]]
 ) -> Iterator[Finding]:
-    """Published rows against those made anew."""
+    """Compare published rows with those made anew."""
     header = ours[0] if ours else []
     for number, (left, right) in enumerate(itertools.zip_longest(theirs, ours), 1):
         if left is None or right is None:

@@ -1,7 +1,7 @@
-"""Names become placeholders, the same one for the same name; nothing else changes.
+"""Replace names by placeholders, always the same one for the same name.
 
-Host names, user names, accounts, addresses, job ids and absolute paths: in records, in
-logs, in every text. Tables stay what they are.
+Names are host names, user names, accounts, addresses, job ids and absolute paths, in
+records, logs and every other text. The numbers of the tables do not change.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ _PATH = re.compile(
     r"(?:(?<=file://)|(?<=-[IL])|(?<![\w./~<$}\\-]))"
     r"/[\w.+@~%=,-]+(?:/+[\w.+@~%=,-]*)*"
 )
-# The end of a path that says what was read or run, and nothing of the machine.
+# The end of a path that names a file of ours, and says nothing about the machine.
 _LIBRARY = re.compile(r"/(?:site-packages|lib/python3[\d.]*)/.*")
 _RECORD = re.compile(r"/records/([^/]+)(?:/.*)?")
 
-# A short number is a job only where something says so.
+# A short number is a job id only next to a word that says so.
 _SAYS_JOB = r"(?i:(?:slurm|job|step)(?:[ _-]?id)?s?[ =:_-]{1,3})"
 _LONG_ID = 5  # digits
 _NO_FRACTION = r"(?<!\d\.)"
 
 
 class Disguise:
-    """The placeholders that names have so far: `host1` is the first host that is met.
+    """The placeholders that were given so far: `host1` is the first host that occurs.
 
     Args:
         names: by kind, see `collect_names`.
-        cells: ids of cells, which paths keep.
+        cells: ids of cells, which stay in paths.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Disguise:
         self._counts: dict[str, Iterator[int]] = {}
         jobs = names["job"]
         long = [job for job in jobs if len(job) >= _LONG_ID]
-        # `/root` tells nothing.
+        # `/root` identifies nobody.
         places = (path for path in names["path"] if path.count("/") > 1)
         self._places = sorted(places, key=len, reverse=True)
         self._patterns = [
@@ -61,7 +61,7 @@ class Disguise:
         ]
 
     def in_text(self, text: str) -> str:
-        """The text without any of the names."""
+        """The text with placeholders instead of names."""
         text = _PATH.sub(lambda match: self._hide_path(match[0]), text)
         # What does not look like one, as behind an escaped line break.
         for place in self._places:
@@ -74,7 +74,7 @@ class Disguise:
         return text
 
     def in_value(self, value: Any, key: str = "") -> Any:
-        """A value of JSON without any of the names."""
+        """A JSON value with placeholders instead of names."""
         if key in KEPT:
             return value
         if isinstance(value, dict):
@@ -96,7 +96,7 @@ class Disguise:
         return self.in_text(value)
 
     def in_file(self, source: Path, target: Path) -> None:
-        """Copy a file without the names; steps, which have none, as they are.
+        """Copy a file with placeholders; steps have no names and stay as they are.
 
         Raises:
             ValueError: it is damaged; the message names it.
@@ -137,7 +137,7 @@ class Disguise:
 def _words(
     names: Collection[str], *, before: str = "", behind: str = ""
 ) -> re.Pattern[str] | None:
-    """Each name as a word of its own."""
+    """A pattern that finds each name as a word of its own."""
     if not names:
         return None
     found = "|".join(map(re.escape, sorted(names, key=lambda n: (-len(n), n))))

@@ -1,4 +1,4 @@
-"""What a verification finds."""
+"""The findings of a verification."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it should be.
+    """One fault of a bundle.
 
     Attributes:
         file: below the bundle, or the bundle itself.
-        what: is wrong.
-        where: in the file: a line, a column; empty where it is the whole file.
+        what: the fault.
+        where: line and column in the file; empty if it is about the whole file.
     """
 
     file: str
@@ -23,13 +23,13 @@ class Finding:
     def __str__(self) -> str:
         place = f"{self.file}, {self.where}" if self.where else self.file
         text = f"{place}: {self.what}"
-        # Names may come from a manifest that somebody made: no terminal obeys them.
+        # Names come from a manifest of unknown origin: the terminal must not obey them.
         return "".join(char if char.isprintable() else "?" for char in text)
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
-    """A section of a bundle: was it made anew, and does it say the same?
+class Checked:
+    """A section of a bundle, compared with the same section made anew.
 
     Attributes:
         name: of the section.
@@ -46,24 +46,24 @@ class Section:
 
 @dataclass(slots=True)
 class Verification:
-    """What a verification found out.
+    """The result of a verification.
 
     Attributes:
-        files: what is wrong with the bundle as such: its files and its records.
-        sections: those that the bundle lists and that have anything to show.
+        files: faults of the files and records of the bundle.
+        sections: the listed sections that have anything to show.
         unlisted: sections that this rankbench has and the bundle does not list.
     """
 
     files: list[Finding]
-    sections: list[Section] = field(default_factory=list)
+    sections: list[Checked] = field(default_factory=list)
     unlisted: list[str] = field(default_factory=list)
 
     @property
     def findings(self) -> list[Finding]:
-        """Everything that is wrong; nothing if the bundle is verified."""
+        """All faults; none if the bundle is verified."""
         return [*self.files, *(f for one in self.sections for f in one.findings)]
 
     @property
     def rederived(self) -> int:
-        """How many sections were made anew in all their numbers."""
+        """The number of sections whose numbers were all made anew."""
         return sum(one.rederived for one in self.sections)

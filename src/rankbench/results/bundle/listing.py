@@ -8,13 +8,43 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from rankbench.record import read_json, write_json
-from rankbench.results.versions import SECTIONS, UNLISTED
+from rankbench.results.sections import list_versions
 
 LISTING = "sections.json"
 LISTING_VERSION = 1
 
-# Whatever a section is, it has no other files.
+# A section has no files with other suffixes.
 SUFFIXES = (".csv", ".md", ".tex", ".html", ".svg", ".png")
+
+# Sections of a bundle that lists none: rankbench 0.1 of 2026-11. All are version 1.
+# This list never changes, whatever becomes of the sections.
+_UNLISTED = [
+    "table",
+    "bounds",
+    "collectives",
+    "ddp-timers",
+    "environment",
+    "epochs",
+    "loading",
+    "models",
+    "pipeline",
+    "profiles",
+    "published",
+    "reports",
+    "utilisation",
+    "variance",
+    "plots/bandwidth",
+    "plots/curves",
+    "plots/efficiency",
+    "plots/memory",
+    "plots/microbatches",
+    "plots/models",
+    "plots/phases",
+    "plots/profile",
+    "plots/scaling",
+    "plots/steps",
+    "plots/time",
+]
 
 _NAME = re.compile(r"(plots/)?[a-z0-9]+([-_][a-z0-9]+)*")
 
@@ -27,23 +57,23 @@ class Listed(NamedTuple):
 
 
 def write_listing(root: Path) -> None:
-    """List the sections of this rankbench, also those that have nothing to show."""
+    """List all sections of this rankbench, even those that have nothing to show."""
     sections = {
         name: {"numbers": one.numbers, "presentation": one.presentation}
-        for name, one in SECTIONS.items()
+        for name, one in list_versions().items()
     }
     write_json(root / LISTING, {"schema": LISTING_VERSION, "sections": sections})
 
 
 def read_listing(root: Path) -> dict[str, Listed]:
-    """Name of each section of a bundle, and its versions.
+    """Name and versions of each section of a bundle.
 
     Raises:
         ValueError: the list is damaged or of another version; the message names it.
     """
     path = root / LISTING
     if not path.is_file():
-        return dict.fromkeys(UNLISTED, Listed(1, 1))
+        return dict.fromkeys(_UNLISTED, Listed(1, 1))
     value = read_json(path)
     version = value.get("schema") if isinstance(value, dict) else None
     if version != LISTING_VERSION:
@@ -73,7 +103,7 @@ def _read(path: Path, name: str, value: Any) -> Listed:
 def assign(
     files: Iterable[str], sections: Mapping[str, Any]
 ) -> tuple[dict[str, set[str]], set[str]]:
-    """Files of each of these sections; and files that belong to none of them."""
+    """The files of each of these sections, and the files that belong to none."""
     found: dict[str, set[str]] = {name: set() for name in sections}
     rest: set[str] = set()
     for file in files:

@@ -19,7 +19,7 @@ READABLE_MANIFESTS = (1,)
 
 
 def list_files(root: Path) -> tuple[list[str], list[Finding]]:
-    """Names of the files below a folder, sorted; and what is no plain file there."""
+    """Sorted names of the plain files below a folder; a finding for each other one."""
     names, odd = [], []
     for folder, folders, files in os.walk(root):
         for entry in [*folders, *files]:
@@ -42,7 +42,7 @@ def write_manifest(root: Path) -> None:
 
 
 def check_manifest(root: Path) -> list[Finding]:
-    """Files that are missing, changed, or not listed; and a manifest that is no such.
+    """Files that are missing, changed or not listed, and faults of the manifest itself.
 
     Raises:
         ValueError: there is no manifest: it is no bundle.
@@ -81,7 +81,7 @@ def _describe(path: Path) -> dict[str, Any]:
 
 
 def hash_file(path: Path) -> str:
-    """SHA-256 of what a file holds."""
+    """SHA-256 of the contents of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -1,4 +1,4 @@
-"""The names in a result directory that tell who measured, and where."""
+"""The names in a result directory that identify people and machines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from rankbench.record import Layout, read_json
 
-# A value of these keys is a name, or a list of names, whatever it looks like.
+# The value of these keys is always a name, or a list of names.
 KEYS = {
     "host": "host",
     "hosts": "host",
@@ -19,13 +19,13 @@ KEYS = {
     "LOGNAME": "user",
 }
 
-# What follows from these is compared, or stands in tables: no name is looked for there.
+# Tables and comparisons depend on these values: they are not searched for names.
 KEPT = {
     *("cell", "cell_id", "cell_hash", "id", "hash", "shape", "schema", "status"),
     *("cause", "phases", "marks", "software", "kind", "purpose", "recipe", "sha256"),
 }
 
-# They tell nothing of anybody.
+# These identify nobody.
 COMMON = {"", "localhost", "root", "nobody", "rankbench"}
 
 ADDRESS = re.compile(r"(?<![\w.])(?!127\.|0\.)(?:\d{1,3}\.){3}\d{1,3}(?![\w.]*\d)")
@@ -35,8 +35,8 @@ _HOME = re.compile(r"/(?:home|Users)/([\w.-]+)")
 def collect_names(layout: Layout) -> dict[str, set[str]]:
     """Names by kind: `host`, `user`, `account`, `job`, `path`.
 
-    Hosts are without their domain. Of paths only those whose parts could be recognised:
-    others are known by their look.
+    Hosts are without their domain. Only paths whose parts could identify somebody are
+    listed; other paths are recognised by their form.
 
     Raises:
         ValueError: the plan, a record or a claim is damaged; the message names it.
@@ -54,7 +54,7 @@ def collect_names(layout: Layout) -> dict[str, set[str]]:
 
 
 def _tell(layout: Layout) -> Iterator[Path]:
-    """Files that tell of hosts and users; not all of them are published."""
+    """Files that name hosts and users; not all of them are published."""
     yield layout.plan
     if layout.agenda.exists():
         yield layout.agenda
@@ -63,7 +63,7 @@ def _tell(layout: Layout) -> Iterator[Path]:
 
 
 def _find(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Kind and name of each."""
+    """Kind and value of each name."""
     if key in KEPT:
         return
     if isinstance(value, dict):

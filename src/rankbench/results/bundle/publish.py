@@ -1,4 +1,4 @@
-"""Write what can be published: a bundle, and the site of what the bundle holds."""
+"""Publish results: write a bundle, and the site that shows it."""
 
 from __future__ import annotations
 
@@ -9,33 +9,35 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankbench.record import Layout, Record
-from rankbench.results.bundle import unpack, write_bundle
-from rankbench.results.numbers.summary import read
-from rankbench.results.render.site.figures import make_figures
-from rankbench.results.render.site.overview import describe_results
-from rankbench.results.render.site.page import to_page
+from rankbench.results.bundle.write import write_bundle
+from rankbench.results.numbers.found import read
+from rankbench.results.read.archive import unpack
+from rankbench.results.render.document import make_document
+from rankbench.results.render.html.figures import make_figures
+from rankbench.results.render.html.overview import describe_results
+from rankbench.results.render.html.page import to_page
 
 BUNDLE, SITE = "results.tar.zst", "site"
 
-# Of a longer log the site has the end.
+# The site has only the end of a longer log.
 LONGEST_LOG = 64 * 1024
 
-# Beside the page; the other tables and plots are in the bundle.
+# Formats of the table beside the page; all other tables are in the bundle.
 DOCUMENTS = ("csv", "md", "tex")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """What was written.
+    """The files that were written, and their sizes.
 
     Attributes:
         bundle: everything behind the table, as one file; the site has a copy.
         page: the file to open.
         cells: how many cells the page shows.
-        bundle_bytes: of the bundle.
-        page_bytes: of the page alone.
-        bytes: of the site, without logs and bundle.
-        log_bytes: of the logs beside the page.
+        bundle_bytes: size of the bundle.
+        page_bytes: size of the page alone.
+        bytes: size of the site without logs and bundle.
+        log_bytes: size of the logs beside the page.
     """
 
     bundle: Path
@@ -48,7 +50,7 @@ class Published:
 
 
 def publish(layout: Layout, *, anonymise: bool = False) -> Published:
-    """Write R/results.tar.zst, and R/site/ of what is in it; old ones are replaced.
+    """Write R/results.tar.zst, and R/site/ from its contents; old ones are replaced.
 
     Args:
         layout: the result directory R.
@@ -67,17 +69,19 @@ def publish(layout: Layout, *, anonymise: bool = False) -> Published:
 def write_site(layout: Layout, bundle: Path, folder: Path) -> Published:
     """Write the site of a bundle.
 
-    Written beside and renamed: there is the old site, or the new one.
+    It is written beside and then renamed: there is always one complete site.
 
     Args:
         layout: the bundle, unpacked.
         bundle: the bundle.
-        folder: of the site; it is replaced.
+        folder: the folder of the site; it is replaced.
 
     Raises:
         ValueError: the plan, a record or its steps are damaged; the message names it.
     """
-    data = describe_results(layout, read(layout))
+    found = read(layout)
+    document = make_document(found)
+    data = describe_results(found, document)
     with tempfile.TemporaryDirectory(prefix=".site-", dir=folder.parent) as place:
         beside = Path(place) / folder.name
         for source in find_downloads(layout):
@@ -89,7 +93,7 @@ def write_site(layout: Layout, bundle: Path, folder: Path) -> Published:
             for log in find_shown_logs(layout, data["cells"])
         ]
         page = beside / "index.html"
-        page.write_text(to_page(data, make_figures()), encoding="utf-8")
+        page.write_text(to_page(data, make_figures(), document), encoding="utf-8")
         sizes = dict(_list_sizes(beside))
         shutil.rmtree(folder, ignore_errors=True)
         beside.rename(folder)
@@ -106,14 +110,14 @@ def write_site(layout: Layout, bundle: Path, folder: Path) -> Published:
 
 
 def find_downloads(layout: Layout) -> Iterator[Path]:
-    """The table, and the timelines that views of cells show."""
+    """The table, and the plots that the page shows."""
     paths = [layout.table(suffix) for suffix in DOCUMENTS]
     yield from (path for path in paths if path.exists())
-    yield from sorted((layout.root / "plots").glob("profile-*.svg"))
+    yield from sorted((layout.root / "plots").glob("*.svg"))
 
 
 def find_shown_logs(layout: Layout, cells: Iterable[Record]) -> Iterator[Path]:
-    """Logs that the views of these cells link to."""
+    """The logs that the views of these cells link to."""
     for cell in cells:
         if "log" in cell:
             yield layout.root / cell["log"]
@@ -138,7 +142,7 @@ def _copy(source: Path, place: Path) -> None:
 
 
 def _copy_end(log: Path, place: Path) -> Path:
-    """The log, or the end of a long one, which then says so."""
+    """Copy a log, or the end of a long one with a line that says so."""
     place.parent.mkdir(parents=True, exist_ok=True)
     data = log.read_bytes()
     if len(data) > LONGEST_LOG:

@@ -11,14 +11,15 @@ from rankbench.results.bundle.differences import (
     find_differences,
     read_header,
 )
-from rankbench.results.bundle.finding import Finding, Section
+from rankbench.results.bundle.finding import Checked, Finding
 from rankbench.results.bundle.listing import Listed
-from rankbench.results.versions import SECTIONS, Versions
+from rankbench.results.elements.section import Versions
+from rankbench.results.sections import list_versions
 
-# A picture is the drawing of a csv file of the same name: that one is compared.
+# Pictures are not compared, but the csv files that they were drawn from.
 _PICTURES = (".svg", ".png")
 
-# Pages that show other sections, too.
+# Pages that show several sections.
 _PAGES = ("table.md", "table.html")
 
 _MISSING = "is missing: it follows from the records"
@@ -29,7 +30,7 @@ Files = Mapping[str, Set[str]]
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """A section's files: in the bundle, or made anew."""
+    """The files of a section, in the bundle or made anew."""
 
     root: Path
     files: Set[str]
@@ -43,34 +44,38 @@ class _Side:
 
 def check_sections(
     root: Path, anew: Path, listed: Mapping[str, Listed], published: Files, made: Files
-) -> Iterator[Section]:
-    """Compare the sections that a bundle lists with the same ones made anew.
+) -> Iterator[Checked]:
+    """Compare the sections that a bundle lists with the same sections made anew.
 
     Args:
         root: the bundle.
         anew: the folder with what was made anew.
         listed: versions of the sections, as the bundle lists them.
-        published: files of each of them in the bundle.
-        made: files of each of them that were made anew.
+        published: files of each section in the bundle.
+        made: files of each section made anew.
     """
-    strange = [name for name in listed if not _is_ours(name, listed[name])]
+    ours_now = list_versions()
+    strange = [
+        name for name, one in listed.items() if not _is_ours(ours_now.get(name), one)
+    ]
     for name, versions in listed.items():
         bundle, ours = _Side(root, published[name]), _Side(anew, made[name])
         if not bundle.files and not ours.files:
             continue  # it has nothing to show
-        known = SECTIONS.get(name)
+        known = ours_now.get(name)
         if known is None:
             said = "not re-derived: this rankbench has no such section"
-            yield Section(name, rederived=False, notes=[said])
+            yield Checked(name, rederived=False, notes=[said])
+        elif not bundle.files and versions.numbers != known.numbers:
+            continue  # its method had no files of its own
         elif versions.numbers in (known.numbers, *known.still):
             yield _check_all(name, versions, known, bundle, ours, strange)
         else:
             yield _check_kept(name, versions, known, bundle, ours)
 
 
-def _is_ours(name: str, listed: Listed) -> bool:
+def _is_ours(known: Versions | None, listed: Listed) -> bool:
     """Whether this rankbench shows a section as the bundle does."""
-    known = SECTIONS.get(name)
     return (
         known is not None
         and listed.numbers in (known.numbers, *known.still)
@@ -85,7 +90,7 @@ def _check_all(
     bundle: _Side,
     ours: _Side,
     strange: list[str],
-) -> Section:
+) -> Checked:
     """A section whose method this rankbench has."""
     findings = [*_compare(bundle, ours, numbers=True)]
     notes = []
@@ -96,14 +101,15 @@ def _check_all(
         )
     else:
         shown = [*_compare(bundle, _with_pictures(ours), numbers=False)]
-        # A page shows all sections: who cannot make one cannot tell what it should be.
+        # A page shows several sections. If one of them cannot be made here, the page
+        # cannot be compared.
         excused = {f.file for f in shown if strange and f.file in _PAGES}
         findings += [finding for finding in shown if finding.file not in excused]
         notes += [
             f"{page} not compared: it may show {', '.join(strange)}"
             for page in sorted(excused)
         ]
-    return Section(name, rederived=True, findings=findings, notes=notes)
+    return Checked(name, rederived=True, findings=findings, notes=notes)
 
 
 def _with_pictures(ours: _Side) -> _Side:
@@ -117,7 +123,7 @@ def _with_pictures(ours: _Side) -> _Side:
 
 
 def _compare(bundle: _Side, ours: _Side, *, numbers: bool) -> Iterator[Finding]:
-    """Its CSV, or everything else."""
+    """Differences in the CSV files of a section, or in all its other files."""
     published, made = bundle.names(numbers=numbers), ours.names(numbers=numbers)
     for file in sorted(made - published):
         yield Finding(file, _MISSING)
@@ -130,7 +136,7 @@ def _compare(bundle: _Side, ours: _Side, *, numbers: bool) -> Iterator[Finding]:
 
 def _check_kept(
     name: str, listed: Listed, known: Versions, bundle: _Side, ours: _Side
-) -> Section:
+) -> Checked:
     """A section of another method: only columns that mean the same are compared."""
     kept = known.kept.get(listed.numbers, ())
     files = sorted(bundle.names(numbers=True) & ours.names(numbers=True))
@@ -147,4 +153,4 @@ def _check_kept(
     else:
         note = f"not re-derived: {which}"
     notes = [note, "presentation not compared"]
-    return Section(name, bool(kept) and not others, findings, notes)
+    return Checked(name, bool(kept) and not others, findings, notes)

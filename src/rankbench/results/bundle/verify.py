@@ -20,22 +20,21 @@ from rankbench.results.bundle.manifest import (
     list_files,
 )
 from rankbench.results.bundle.sections import check_sections
-from rankbench.results.numbers import summary
+from rankbench.results.numbers.found import read
 from rankbench.results.read.archive import Damaged, find_foreign, unpack
 from rankbench.results.read.rows import READABLE_PLANS, WORDS
 from rankbench.results.read.schema import read_checked
-from rankbench.results.render import plots
-from rankbench.results.render import tables as table
-from rankbench.results.versions import SECTIONS
+from rankbench.results.render.files import write_results
+from rankbench.results.sections import list_versions
 
 
 def verify_bundle(path: Path) -> Verification:
-    """Everything that is wrong with a bundle, an archive or a folder.
+    """Find all faults of a bundle, which is an archive or a folder.
 
-    Nothing that it holds is executed, and nothing is written but in a temporary folder.
+    Nothing in it is executed. Files are written only in a temporary folder.
 
     Raises:
-        ValueError: it is no bundle at all.
+        ValueError: it is not a bundle.
         OSError: it cannot be read.
     """
     if path.is_dir():
@@ -78,14 +77,14 @@ def _rederive(root: Path, anew: Path, into: Verification) -> None:
 
     Args:
         root: the bundle.
-        anew: a new folder for what is made.
-        into: gets what is found.
+        anew: a new folder for the files that are made.
+        into: receives the findings.
 
     Raises:
         ValueError: the plan, a record or its steps are damaged; the message names it.
     """
     if not (root / "plan.json").is_file():
-        return  # the manifest has told of it
+        return  # the manifest has reported that
     listed = read_listing(root)
     plan = read_checked(root / "plan.json", "plan", versions=READABLE_PLANS)
     cells = [cell["id"] for cell in plan["cells"]]
@@ -93,7 +92,7 @@ def _rederive(root: Path, anew: Path, into: Verification) -> None:
     _make(Layout(anew), listed)
     published, rest = assign(set(list_files(root)[0]) - raw, listed)
     made, _ = assign(set(list_files(anew)[0]) - raw, listed)
-    into.unlisted += [name for name in SECTIONS if name not in listed]
+    into.unlisted += [name for name in list_versions() if name not in listed]
     into.sections += check_sections(root, anew, listed, published, made)
     for name in sorted(rest):
         said = "is no part of a bundle, or of nothing that was measured"
@@ -102,16 +101,14 @@ def _rederive(root: Path, anew: Path, into: Verification) -> None:
 
 
 def _make(layout: Layout, listed: dict[str, Listed]) -> None:
-    """Tables with the listed sections alone, and the data of all plots."""
-    # A bundle that does not list the table has none of its words either.
+    """Write the listed sections and the data of the plots."""
+    # Without a listed table there are no words of it to follow.
     words = listed["table"].numbers if "table" in listed else WORDS
-    found = summary.read(layout, words=words)
-    table.build(layout, found, only=listed)
-    plots.write_data(layout, found)
+    write_results(read(layout, words=words), only=listed, draw=False)
 
 
 def _copy_raw(root: Path, anew: Path, plan: Record, cells: Sequence[str]) -> set[str]:
-    """Copy what was measured; names of all that follows from nothing else."""
+    """Copy the measurements; returns the names of files that are not derived."""
     layout = Layout(root)
     records = contents.read_records(layout, cells)
     paths = [*contents.find_measured(layout, cells), *find_failures(layout, plan)]
@@ -137,7 +134,7 @@ def _check_about(root: Path, plan: Record, cells: Sequence[str]) -> Iterator[Fin
         yield Finding(ABOUT, "is damaged: not a JSON object")
         return
     for key, value in describe(layout, cells).items():
-        # A key that came later is not in an older bundle.
+        # An older bundle lacks keys that were added later.
         if (key in about or key in ALWAYS) and about.get(key) != value:
             yield Finding(ABOUT, "does not follow from plan and records", key)
     wanted = plan["experiment"].get("sha256")
@@ -147,7 +144,7 @@ def _check_about(root: Path, plan: Record, cells: Sequence[str]) -> Iterator[Fin
 
 
 def _locate(said: str, root: Path, anew: Path) -> Finding:
-    """What an error says, with the file's name in the bundle."""
+    """A finding from an error, with the name of the file in the bundle."""
     for place in (anew, root):
         if said.startswith(f"{place}/"):
             name, _, what = said.removeprefix(f"{place}/").partition(" ")

@@ -1,4 +1,4 @@
-"""Write a bundle: what was measured, with or without names, and what follows."""
+"""Write a bundle: the measurements, with or without names, and the results."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ from rankbench.results.bundle.disguise import Disguise
 from rankbench.results.bundle.listing import write_listing
 from rankbench.results.bundle.manifest import MANIFEST, list_files, write_manifest
 from rankbench.results.bundle.names import collect_names
-from rankbench.results.numbers import summary
+from rankbench.results.numbers.found import read
 from rankbench.results.read.archive import SUFFIX, pack
 from rankbench.results.read.rows import READABLE_PLANS
 from rankbench.results.read.schema import read_checked
-from rankbench.results.render import plots
-from rankbench.results.render import tables as table
+from rankbench.results.render.files import write_results
 
 
 def write_bundle(layout: Layout, out: Path, *, anonymise: bool) -> None:
-    """Write the bundle of a result directory; tables and plots are made anew in it.
+    """Write the bundle of a result directory, with tables and plots made anew.
 
     Args:
         layout: the result directory; nothing in it is changed.
@@ -45,9 +44,7 @@ def write_bundle(layout: Layout, out: Path, *, anonymise: bool) -> None:
         root = Path(place) / "bundle"
         root.mkdir()
         _collect(layout, root, anonymise=anonymise)
-        found = summary.read(Layout(root))
-        table.build(Layout(root), found)
-        plots.build(Layout(root), found)
+        write_results(read(Layout(root)))
         write_listing(root)
         write_manifest(root)
         names, _ = list_files(root)
@@ -58,7 +55,7 @@ def write_bundle(layout: Layout, out: Path, *, anonymise: bool) -> None:
 
 
 def _collect(layout: Layout, root: Path, *, anonymise: bool) -> None:
-    """What is no function of anything else."""
+    """Copy all files that do not follow from other files."""
     if not layout.plan.exists():
         raise ValueError(f"{layout.plan} is missing: no experiment was run here")
     plan = read_checked(layout.plan, "plan", versions=READABLE_PLANS)
@@ -68,7 +65,7 @@ def _collect(layout: Layout, root: Path, *, anonymise: bool) -> None:
     for name, source in _find(layout, plan, cells, records):
         target = root / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Definitions are what images are made of: not one byte of them may change.
+        # Definitions of images are identified by their bytes, which must not change.
         if disguise and not name.startswith(contents.DEFINITIONS):
             disguise.in_file(source, target)
         else:
@@ -80,7 +77,7 @@ def _collect(layout: Layout, root: Path, *, anonymise: bool) -> None:
 def _find(
     layout: Layout, plan: Record, cells: Sequence[str], records: Sequence[Record]
 ) -> Iterator[tuple[str, Path]]:
-    """Name in the bundle, and file; in an order that does not depend on the disk."""
+    """Name in the bundle, and file, in an order that does not depend on the disk."""
     yield layout.experiment.name, contents.find_experiment(layout, plan)
     measured = contents.find_measured(layout, cells)
     for path in (*measured, *find_failures(layout, plan)):
@@ -91,7 +88,7 @@ def _find(
 
 
 def _check_target(folder: Path) -> None:
-    """Refuse to replace what is no bundle."""
+    """Refuse to replace anything but a bundle."""
     if not folder.exists() or (folder / MANIFEST).is_file():
         return
     if not folder.is_dir() or any(folder.iterdir()):
@@ -102,7 +99,7 @@ def _check_target(folder: Path) -> None:
 
 
 def _replace(folder: Path, root: Path, names: Sequence[str]) -> None:
-    """Put a bundle in the place of the one that was there."""
+    """Replace a bundle by another one."""
     shutil.rmtree(folder, ignore_errors=True)
     for name in names:
         target = folder / name

@@ -1,4 +1,4 @@
-"""Two runs, cell by cell: which cells are better, worse, or as they were."""
+"""Compare two runs: which cells became better, worse, or stayed equal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BETTER, WORSE, EQUAL = "better", "worse", "equal"
 TOO_FEW, LOST, GAINED, CHANGED = "too few launches", "lost", "gained", "changed"
 NO_NUMBER = "no number"
 
-# What a verdict means, in the order in which they are told.
+# Verdict -> its meaning, in the order of the output.
 VERDICTS = {
     WORSE: "slower, beyond chance and margin",
     LOST: "had a number in OLD, has none in NEW",
@@ -34,7 +34,7 @@ VERDICTS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """One cell that both sides have.
+    """A cell that both sides have.
 
     Attributes:
         id: of the cell.
@@ -57,13 +57,13 @@ class Comparison:
     """NEW against OLD.
 
     Attributes:
-        confidence, margin: as they were asked for.
+        confidence, margin: the arguments of `compare`.
         facts: what differs between the sides: key -> values in OLD, and in NEW.
         cells: those that both have, in NEW's order.
-        only_old, only_new: ids of the others.
-        blind: cells with too few launches to find a change that they alone have.
-        drifting: cells whose launches, in OLD or in NEW, grew faster or slower from one
-            to the next: the machine changed meanwhile, and may have done so in between.
+        only_old, only_new: ids of cells that one side has alone.
+        blind: cells with too few launches to find a change of one cell alone.
+        drifting: cells whose launches became steadily faster or slower in OLD or in
+            NEW. The machine changed meanwhile, perhaps between OLD and NEW as well.
     """
 
     old: Side
@@ -183,7 +183,7 @@ def _judge(
 def _differing(
     old: Mapping[str, Sequence[str]], new: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[Sequence[str], Sequence[str]]]:
-    """Facts that are not the same; none where a side has not measured anything."""
+    """Facts that differ; none if one side has no measurement."""
     if not old or not new:
         return {}
     keys = dict.fromkeys((*new, *old))

@@ -1,6 +1,6 @@
-"""What a comparison needs of one side: the launches of each cell, and on what they ran.
+"""One side of a comparison: the launches of each cell, and the machine they ran on.
 
-It is read from results, or from a file that was stored once: small enough for git.
+It is read from results, or from a stored baseline, which is small enough for git.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rankbench.results.read.sources import open_results
 
 BASELINE_VERSION = 1
 
-# Members of a record's host that are no property of the machine.
+# Keys of a host in a record that are not properties of the machine.
 _PASSING = ("load_1min",)
 
 
@@ -41,12 +41,12 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of the two that are compared.
+    """One of the two runs that are compared.
 
     Attributes:
         name: the path that the user gave.
         experiment: its name.
-        facts: what the launches ran on and what they ran: key -> all its values.
+        facts: key -> all its values: of hosts, software, images and code.
         cells: by id, in the order of the plan.
     """
 
@@ -60,7 +60,7 @@ def read_side(path: Path) -> Side:
     """Read results, or a stored baseline.
 
     Raises:
-        ValueError: the path leads to neither, or something in it is damaged.
+        ValueError: the path leads to neither, or a file is damaged.
     """
     if path.suffix == ".json" and path.is_file():
         return _read_baseline(path)
@@ -92,7 +92,7 @@ def _measure(row: Row) -> Cell:
 
 
 def _collect_facts(records: Iterable[Record]) -> dict[str, tuple[str, ...]]:
-    """Every fact of hosts, software, image and code that a record has."""
+    """All values of each fact of hosts, software, image and code."""
     found: dict[str, set[str]] = {}
     for record in records:
         for host in record["hosts"]:

@@ -18,23 +18,23 @@ from rankbench.results.compare.comparison import (
 from rankbench.results.compare.sides import Cell
 from rankbench.results.elements.text import figures, show_estimate
 
-# Of more values a line would not be read.
+# A line with more values would be hard to read.
 _MOST_VALUES = 4
 
 _HEADINGS = ("cell", "verdict", "NEW / OLD", "NEW is faster", "p", "OLD", "NEW")
 
 
 def to_text(comparison: Comparison) -> str:
-    """What differs around the runs, then the cells, then what it amounts to."""
+    """The comparison as text: circumstances that differ, cells, summary."""
     lines = "\n".join(_lines(comparison)).splitlines()
-    # Records may come from anywhere: nothing in them is to command the terminal.
+    # Records may come from anywhere: the terminal must not obey them.
     return "\n".join(
         "".join(char if char.isprintable() else "?" for char in line) for line in lines
     )
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
-    """Everything that `to_text` tells, with all digits."""
+    """The contents of `to_text` as JSON, with all digits."""
     return {
         "old": comparison.old.name,
         "new": comparison.new.name,
@@ -159,6 +159,6 @@ def _values(values: Sequence[str]) -> str:
 
 
 def _short(value: str) -> str:
-    """A hash by its beginning, as git does."""
+    """The beginning of a hash, as git shows it."""
     is_hash = len(value) >= 32 and all(char in "0123456789abcdef" for char in value)
     return value[:12] if is_hash else value

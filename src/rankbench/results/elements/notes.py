@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from rankbench.record import UNCLEAN_END, Record
-from rankbench.results.elements.text import ALIKE, describe_base
+from rankbench.results.elements.text import Note, describe_base
 from rankbench.results.numbers.statistics import CONFIDENCE, MIN_LAUNCHES
 from rankbench.results.numbers.summary import NO_STEADY_STATE, Base, Summary
 from rankbench.results.read.rows import REFERENCE
@@ -40,12 +39,8 @@ _BUILDS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A term of the table and what it means here, in plain text."""
-
-    term: str
-    text: str
+# Beside a speedup: the cell and its base cannot be told apart.
+ALIKE = "="
 
 
 def collect_notes(summaries: Sequence[Summary]) -> list[Note]:
@@ -65,11 +60,6 @@ def collect_notes(summaries: Sequence[Summary]) -> list[Note]:
         *_of_gate(summaries),
         *_of_machines(summaries),
         *_of_gpudirect(summaries),
-        *(
-            Note(s.row.id, f"{s.row.status}: {s.row.reason}")
-            for s in summaries
-            if s.row.status != "ok"
-        ),
     ]
     return notes
 
@@ -83,7 +73,7 @@ def _of_numbers(summaries: Sequence[Summary]) -> list[Note]:
             f"{percent} rank intervals of the median; for speedup and efficiency they "
             f"are {percent} intervals of the ratio of medians, from the intervals of "
             f"both. No brackets: fewer than {MIN_LAUNCHES} launches, or the base "
-            "itself. 4 significant digits.",
+            "itself. The digits follow the interval.",
         ),
         Note(
             "throughput",

@@ -1,112 +1,119 @@
-"""What plots with a panel for each question share: figure, axes, colors and legend."""
+"""Plots with a panel for each group of cells that may be compared."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-import seaborn as sns
-from matplotlib.artist import Artist
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+import pandas as pd
 
-from rankbench.results.numbers.series import Panel, is_shared
+from rankbench.results.elements.section import (
+    Content,
+    Drawing,
+    Section,
+    Versions,
+    make_frame,
+)
+from rankbench.results.numbers.series import Panel, Series, cut
 from rankbench.results.numbers.summary import Summary
 
-# Above so many devices their axis is logarithmic.
-_LINEAR_UP_TO = 8
-_LEGEND_WIDTH = 100  # characters
-_MARKERS = "osD^vPX*"
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-T = TypeVar("T")
+    from rankbench.results.numbers.found import Found
 
+# Nobody could read the plot of a larger experiment, nor hold its bitmap in memory.
+_MOST_PANELS, _MOST_CELLS = 6, 60
 
-def make_figure(heights: Sequence[float], *, width: float) -> tuple[Figure, list[Axes]]:
-    """Panels below each other.
-
-    Args:
-        heights: of the panels, in inches.
-        width: of the figure, in inches.
-    """
-    figure = Figure(figsize=(width, sum(heights) + 0.5), layout="constrained")
-    grid = figure.subplots(len(heights), squeeze=False, height_ratios=list(heights))
-    return figure, list(grid[:, 0])
+Place = tuple[Panel, Series, Summary]
 
 
-def add_legend(figure: Figure, handles: Sequence[Artist], *, columns: int = 4) -> None:
-    """Below all panels, in as many columns as there is room for."""
-    longest = max(len(str(handle.get_label())) for handle in handles)
-    fit = max(1, min(columns, _LEGEND_WIDTH // (longest + 6)))
-    figure.legend(handles=handles, loc="outside lower center", ncols=fit)
-
-
-def color_series(panels: Sequence[Panel]) -> dict[str, Any]:
-    """A color for the name of each series, the same in all panels and plots."""
-    names = list(dict.fromkeys(s.name for panel in panels for s in panel.series))
-    kind = "colorblind" if len(names) <= 10 else "husl"
-    return dict(zip(names, sns.color_palette(kind, len(names)), strict=True))
-
-
-def choose_markers(things: Sequence[T]) -> dict[T, str]:
-    """A marker for each, so that they differ in grey too."""
-    return {thing: _MARKERS[i % len(_MARKERS)] for i, thing in enumerate(things)}
-
-
-def fill_of(point: Summary, color: Any) -> Any:
-    """Markers of cells whose ranks share cores or GPUs are hollow."""
-    return "white" if is_shared(point) else color
-
-
-def scale_devices(panel: Panel) -> tuple[list[int], bool]:
-    """The numbers of devices that occur, and whether their axis is linear."""
-    devices = sorted({point.row.devices for point in panel.points})
-    return devices, devices[-1] <= _LINEAR_UP_TO
-
-
-def finish_devices(axes: Axes, panel: Panel) -> None:
-    """Title, and the axis of devices."""
-    devices, linear = scale_devices(panel)
-    axes.set_title(panel.title, parse_math=False)
-    if not linear:
-        axes.set_xscale("log", base=2)
-    axes.set_xticks(devices, [str(count) for count in devices])
-    axes.grid(visible=False, axis="x")
-    sns.despine(ax=axes)
-
-
-def draw_rows(
-    panels: Sequence[Panel],
-    draw_row: Callable[[Axes, Summary, int], None],
+def make_plot_section(
     *,
-    width: float,
-    row: float,
-    label: str,
-    margin: float = 0.04,
-) -> Figure:
-    """A line of its own for each cell, by name.
+    name: str,
+    title: str,
+    reading: str,
+    order: int,
+    columns: Mapping[str, type],
+    rows: Callable[[Summary], Iterable[Mapping[str, Any]]],
+    draw: Callable[[Sequence[Panel], float], Figure],
+    sort: Callable[[Place], Any] | None = None,
+) -> Section:
+    """A section of one plot, which every experiment has, whatever was measured.
 
     Args:
-        panels: at least one.
-        draw_row: draws a cell at a place of the vertical axis.
-        width: of the figure, in inches.
-        row: the height of a line, in inches.
-        label: of the horizontal axis.
-        margin: beside what is drawn, as a share of the axis.
+        name, title, reading, order: as of `Section`.
+        columns: of the data of the plot, after panel, series and cell.
+        rows: cell -> its rows.
+        draw: panels, at least one, and width in inches -> the figure.
+        sort: key by which the cells are sorted; by default they keep their order.
     """
-    heights = [row * len(panel.points) + 0.75 for panel in panels]
-    figure, grid = make_figure(heights, width=width)
-    for axes, panel in zip(grid, panels, strict=True):
-        names: list[str] = []
+    every = {"panel": str, "series": str, "cell": str, **columns}
+
+    def frame(panels: Sequence[Panel]) -> pd.DataFrame:
+        places = each_point(panels)
+        found = [
+            {"panel": panel.title, "series": series.name, "cell": point.row.id, **row}
+            for panel, series, point in (sorted(places, key=sort) if sort else places)
+            for row in rows(point)
+        ]
+        return make_frame(every, found)
+
+    def make(found: Found) -> Content:
+        return Content(drawings=[draw_panels(found, name, reading, frame, draw)])
+
+    return Section(
+        name=name,
+        title=title,
+        reading=reading,
+        order=order,
+        make=make,
+        plots={name: Versions()},
+    )
+
+
+def draw_panels(
+    found: Found,
+    name: str,
+    caption: str,
+    frame: Callable[[Sequence[Panel]], pd.DataFrame],
+    draw: Callable[[Sequence[Panel], float], Figure],
+) -> Drawing:
+    """A plot of all panels, or of the first ones; or a sentence if there are none."""
+
+    def draw_some(width: float) -> Figure:
+        if not found.panels:
+            return _draw_nothing(found, width)
+        panels = cut(found.panels, panels_at_most=_MOST_PANELS, cells=_MOST_CELLS)
+        figure = draw(panels, width)
+        shown, there = (sum(len(p.points) for p in x) for x in (panels, found.panels))
+        if shown < there:
+            said = f"the first {shown} of {there} cells; {name}.csv has all"
+            figure.suptitle(said, size=9)
+        return figure
+
+    return Drawing(
+        name=name, caption=caption, frame=lambda: frame(found.panels), draw=draw_some
+    )
+
+
+def each_point(panels: Sequence[Panel]) -> Iterator[Place]:
+    """Every cell, with the panel and the series that it belongs to."""
+    for panel in panels:
         for series in panel.series:
             for point in series.points:
-                draw_row(axes, point, len(names))
-                note = " (oversubscribed)" if is_shared(point) else ""
-                names.append(f"{series.name} {point.row.cell.topology}{note}")
-        axes.set_title(panel.title, parse_math=False)
-        axes.set_yticks(range(len(names)), names, parse_math=False)
-        axes.set_ylim(len(names) - 0.5, -0.5)
-        axes.margins(x=margin)
-        axes.grid(visible=False, axis="y")
-        sns.despine(ax=axes, left=True)
-    grid[-1].set_xlabel(label)
+                yield panel, series, point
+
+
+def _draw_nothing(found: Found, width: float) -> Figure:
+    from matplotlib.figure import Figure
+
+    counts = Counter(summary.row.status for summary in found.summaries)
+    listed = ", ".join(f"{count} {status}" for status, count in sorted(counts.items()))
+    name = found.results.experiment
+    text = f"No cell of {name} is ok, so there is nothing to plot."
+    figure = Figure(figsize=(width, 1.2))
+    figure.text(0.5, 0.6, text, ha="center", va="center", size=11, parse_math=False)
+    figure.text(0.5, 0.3, listed or "the plan has no cells", ha="center", va="center")
     return figure

@@ -1,34 +1,44 @@
-"""Numbers and rows as text, the same in every format."""
+"""Fields, tables and notes as text, the same in every format."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from rankbench.results.numbers.statistics import Estimate
-from rankbench.results.numbers.summary import Base, Summary
+if TYPE_CHECKING:
+    from rankbench.results.numbers.statistics import Estimate
+    from rankbench.results.numbers.summary import Base
 
-# The columns for readers, with the estimate that each shows, if any.
-SHOWN = {
-    "cell": None,
-    "status": None,
-    "launches": None,
-    "throughput (samples/s)": "throughput",
-    "step (ms)": "step_ms",
-    "speedup": "speedup",
-    "efficiency": "efficiency",
-    "memory (MiB)": "memory_mib",
-    "accuracy": "accuracy",
-    "marks": None,
-    "reason": None,
-}
+_MOST_DIGITS = 4
 
 
-# Beside a speedup: the cell and its base cannot be told apart.
-ALIKE = "="
+@dataclass(frozen=True, slots=True)
+class Note:
+    """A term and its explanation, in plain text."""
+
+    term: str
+    text: str
+
+
+class Text(NamedTuple):
+    """One field of a table.
+
+    Attributes:
+        value: may be the id of a cell, which a document then shows by its short name.
+        interval: such as ``[801, 821]``.
+        href: a file below the result directory that the field leads to.
+    """
+
+    value: str
+    interval: str = ""
+    href: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.value} {self.interval}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,39 +61,38 @@ class Grid:
         return {i for i, number in enumerate(self.columns.values()) if number}
 
 
-class Text(NamedTuple):
-    """What stands in one field of the table.
-
-    Attributes:
-        href: a file below the result directory that the field leads to.
-    """
-
-    value: str
-    interval: str = ""
-    href: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.value} {self.interval}".strip()
-
-
-def round_figures(value: float) -> float:
-    """The value with 4 significant digits."""
-    return float(f"{value:.4g}")
-
-
 def figures(value: float) -> str:
     """The value with 4 significant digits, never in scientific notation."""
-    return str(np.format_float_positional(round_figures(value), trim="-"))
+    text = f"{value:.{_MOST_DIGITS}g}"
+    if "e" not in text:
+        return text
+    return str(np.format_float_positional(float(text), trim="-"))
 
 
 def show_estimate(number: Estimate | None) -> Text:
-    """``812.3`` and ``[801, 820.5]``; the latter only where there is an interval."""
+    """``812`` and ``[801, 821]``; the latter only where there is an interval.
+
+    Digits follow the interval: its width has two significant digits, and no number has
+    more than four.
+    """
     if number is None:
         return Text("")
     if number.low is None or number.high is None:
         return Text(figures(number.value))
-    interval = f"[{figures(number.low)}, {figures(number.high)}]"
-    return Text(figures(number.value), interval)
+    width = number.high - number.low
+    ends = (number.value, number.low, number.high)
+    largest = max(map(abs, ends))
+    if not (0 < width < math.inf and largest < math.inf):
+        value, low, high = map(figures, ends)
+    else:
+        places = min(1 - _exponent(width), _MOST_DIGITS - 1 - _exponent(largest))
+        value, low, high = (f"{round(end, places):.{max(0, places)}f}" for end in ends)
+    return Text(value, f"[{low}, {high}]")
+
+
+def _exponent(value: float) -> int:
+    """The power of ten of the first digit."""
+    return math.floor(math.log10(value))
 
 
 def describe_base(base: Base) -> str:
@@ -91,33 +100,6 @@ def describe_base(base: Base) -> str:
     return f"{base.id} = {figures(base.throughput.value)}/s"
 
 
-def show_rows(summaries: Sequence[Summary]) -> list[dict[str, Text]]:
-    """Every row by the columns of `SHOWN`."""
-    return [_show(summary) for summary in summaries]
-
-
-def _show(summary: Summary) -> dict[str, Text]:
-    row = summary.row
-    texts = {
-        "cell": row.id,
-        "status": row.status,
-        "launches": f"{row.ok}/{row.wanted}" if row.wanted else "",
-        "marks": ", ".join(summary.marks),
-        "reason": row.reason or "",
-    }
-    shown = {
-        column: Text(texts[column])
-        if name is None
-        else show_estimate(summary.numbers.get(name))
-        for column, name in SHOWN.items()
-    }
-    speedup = summary.numbers.get("speedup")
-    if speedup and speedup.may_be(1.0):
-        value, interval, _ = shown["speedup"]
-        shown["speedup"] = Text(value, f"{interval} {ALIKE}")
-    return shown
-
-
 def one_line(text: str) -> str:
-    """Without what a terminal would obey, or a reader would not see."""
+    """The text without line breaks, and without characters that a terminal obeys."""
     return "".join(char for char in " ".join(text.split()) if char.isprintable())

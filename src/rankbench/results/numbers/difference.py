@@ -1,4 +1,4 @@
-"""Whether two samples of launches differ: one rank statistic says it in three ways.
+"""Whether two samples of launches differ: one rank statistic, shown in three ways.
 
 Of all pairs of a launch of one side and a launch of the other, in how many is the first
 faster? Mann and Whitney's test asks whether that share could be 1/2 by chance, for any
@@ -32,11 +32,12 @@ class Difference:
     """How one sample differs from another.
 
     Attributes:
-        ratio: a typical ratio of a launch to one of the other side: the median over
-            all pairs; with an interval from 6 launches on.
-        superiority: share of the pairs in which it is the larger, 0 to 1; of ties half.
-        p_value: chance of at least such a difference if there is none beyond the
-            margin. None below 6 launches.
+        ratio: median over all pairs of a launch and a launch of the other side of
+            their ratio; it has an interval from 6 launches on.
+        superiority: share of the pairs in which this side is larger, 0 to 1. Half of
+            the ties count.
+        p_value: probability of a difference this large or larger if the true one is
+            within the margin. None below 6 launches.
     """
 
     ratio: Estimate
@@ -71,9 +72,9 @@ def differ(
 
 
 def trend(values: Sequence[float]) -> float | None:
-    """Chance of such a trend in the order of launches if there is none (Kendall).
+    """P-value of a trend in the order of the launches (Kendall).
 
-    Where there is one, something else than chance made launches differ. None below 6
+    A trend means that launches differ for another reason than chance. None below 6
     launches.
     """
     if len(values) < MIN_LAUNCHES or min(values) == max(values):
@@ -97,16 +98,15 @@ def adjust(p_values: Sequence[float]) -> list[float]:
 
 
 def can_be_found(count: int, other: int, *, level: float, cells: int) -> bool:
-    """Whether so many launches suffice to find a change of one cell alone, of many.
+    """Whether so many launches can show a change of one cell among many.
 
-    Even where each launch of one side is faster than all of the other, chance could
-    have parted them so.
+    With few launches even complete separation of both sides may be chance.
     """
     return 2 / math.comb(count + other, count) <= level / cells
 
 
 def _stats() -> ModuleType:
-    """scipy.stats, where launches are many enough: half a second to import."""
+    """scipy.stats, imported on demand: that takes half a second."""
     from scipy import stats
 
     module: ModuleType = stats
@@ -135,7 +135,7 @@ def _method(count: int, other: int) -> str:
 
 @functools.cache
 def _fewest_wins(count: int, other: int, level: float) -> int:
-    """The fewest pairs won that the test takes for chance at this level."""
+    """The smallest number of won pairs that is not significant at this level."""
 
     def is_chance(wins: int) -> bool:
         # Any two samples with so many wins have the same p-value.

@@ -1,4 +1,4 @@
-"""What one launch measured: its record and its steps as a few numbers."""
+"""Reduce one launch, its record and its steps, to a few numbers."""
 
 from __future__ import annotations
 
@@ -17,24 +17,25 @@ from rankbench.results.read.launches import Launch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
-    """One launch, over the steady part of its timed window.
+    """The numbers of one launch, over the steady part of its timed window.
 
-    That begins where the warm-up ends. Without a steady state it is the whole window.
+    The steady part begins after the warm-up. Without a steady state it is the whole
+    window.
 
     Attributes:
-        warmup: steps before it: those that the cell asks for, or more.
+        warmup: steps before the steady part; at least those that the cell asks for.
         steady: whether there is a steady state.
         throughput: samples of all replicas per second of the slowest rank.
         step_ms: median over the steps of the slowest rank's step time.
-        step_p95_ms: the time that 95 % of the steps stay below, of the slowest rank.
+        step_p95_ms: 95 % of the steps of the slowest rank are shorter than this.
         step_spread: interquartile range of the same times over their median.
         epoch_s: seconds of one epoch's worth of steps.
         epochs_s: seconds of each whole epoch of the window, of its slowest rank.
         total_s: seconds of the whole window, of the slowest rank.
-        memory_mib: peak of the rank that took most; see `peak_memory`.
+        memory_mib: peak memory of the rank that used most; see `peak_memory`.
         accuracy: share of the held-out samples, 0 to 1; None if not evaluated.
         class_accuracy: the same by class; None for a class without samples.
-        loss: of the first and the last step of the window; None if it is no number.
+        loss: at the first and the last step of the window; None if not a number.
         phase_ms: mean per step by phase, over ranks and steps.
         torch: version.
         steps_s: seconds of each step of the whole window, of its slowest rank, [steps].
@@ -61,27 +62,27 @@ class Measures:
 
     @property
     def load_ms(self) -> float:
-        """Waiting for data, of a step."""
+        """Time of a step spent on waiting for data."""
         return self.phase_ms.get("load", 0.0)
 
     @property
     def transfer_ms(self) -> float:
-        """Copies to the device, of a step."""
+        """Time of a step spent on copies to the device."""
         return self.phase_ms.get("transfer", 0.0)
 
     @property
     def update_ms(self) -> float:
-        """All of a step but the waiting for data."""
+        """Time of a step without waiting for data."""
         return sum(self.phase_ms.values()) - self.load_ms
 
     @property
     def compute_ms(self) -> float:
-        """All of a step but data: arithmetic and communication."""
+        """Time of a step spent on arithmetic and communication."""
         return self.update_ms - self.transfer_ms
 
     @property
     def load_share(self) -> float:
-        """Share of a step that waits for data, 0 to 1."""
+        """Share of a step spent on waiting for data, 0 to 1."""
         return self.load_ms / (self.load_ms + self.update_ms)
 
 
@@ -100,7 +101,7 @@ def measure(launch: Launch) -> Measures:
         found = find_warmup(slowest_rank(read.warmup, timed), fixed)
         warmup = fixed if found is None else found
         late, steps = np.split(timed, [warmup - fixed], axis=1)
-        # Of the window, which holds more than its steps, only late ones are taken away.
+        # The window holds more than its steps: subtract only those of the warm-up.
         kept = steps.shape[1]
         windows = np.array([rank["window_s"] for rank in ranks])
         seconds = float((windows - late.sum(axis=(1, 2))).max())
@@ -136,7 +137,7 @@ def measure(launch: Launch) -> Measures:
 
 
 def slowest_rank(*parts: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Seconds of each step, [steps]: it lasts until its slowest rank is done.
+    """Seconds of each step, [steps], until its slowest rank is done.
 
     Args:
         parts: seconds of [ranks, steps, phases], one after the other.
@@ -145,7 +146,7 @@ def slowest_rank(*parts: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _slowest_epochs(ranks: Sequence[Record]) -> tuple[float, ...]:
-    """None where a rank of an older record does not tell."""
+    """Seconds of each whole epoch; empty for older records."""
     told = [rank.get("epochs_s") or () for rank in ranks]
     return tuple(max(epoch) for epoch in zip(*told, strict=False))
 
@@ -155,7 +156,7 @@ def _loss_ends(loss: Record) -> tuple[float | None, float | None]:
 
 
 def peak_memory(ranks: Sequence[Record]) -> float:
-    """MiB of the rank that took most: CUDA tensors if there are any, else resident."""
+    """Peak MiB of the rank that used most: CUDA tensors, or else resident memory."""
     cuda = [rank["memory"]["cuda_allocated_mib"] for rank in ranks]
     present = [mib for mib in cuda if mib is not None]
     resident = [rank["memory"]["rss_peak_mib"] for rank in ranks]

@@ -1,4 +1,4 @@
-"""Which points of the plots belong together: panels of comparable cells, and series."""
+"""Group cells for plots: panels of comparable cells, and series within them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,8 @@ class Series:
     def lines(self) -> list[list[Summary]]:
         """Points that a line may join, by ascending devices.
 
-        Shared cores or GPUs follow another trend and are left out. Where two topologies
-        have equally many devices no line can tell which of them it means; then each
-        number of hosts has its own.
+        Cells that share cores or GPUs follow another trend and are left out. If two
+        topologies have equally many devices, each number of hosts has its own line.
         """
         points = [point for point in self.points if not is_shared(point)]
         ordered = sorted(points, key=lambda point: point.row.devices)
@@ -51,7 +50,7 @@ class Panel:
 
 
 def cut(panels: Sequence[Panel], *, panels_at_most: int, cells: int) -> list[Panel]:
-    """As much of the panels as one can still look at, from the first on."""
+    """The first panels and cells, as many as a reader can still look at."""
     kept = []
     for panel in panels[:panels_at_most]:
         series = []
@@ -107,7 +106,7 @@ def _key(cell: Cell) -> str:
 
 
 def _name_series(cells: Sequence[Cell]) -> dict[str, str]:
-    """Strategy and backend, and what else tells two series apart."""
+    """Name of each series: strategy, backend, and whatever else distinguishes it."""
     alike: dict[str, list[Cell]] = {}
     for cell in cells:
         name = cell.strategy
@@ -136,7 +135,7 @@ def _name_series(cells: Sequence[Cell]) -> dict[str, str]:
 
 
 def _name_groups(cells: Sequence[Cell]) -> list[str]:
-    """Model, data and batch, and what else tells two panels apart."""
+    """Title of each panel: model, data, batch, and whatever else distinguishes it."""
     fields = [cell.to_dict() for cell in cells]
     titles = []
     for cell, one in zip(cells, fields, strict=True):

@@ -1,8 +1,8 @@
-"""Medians, and how sure they are: the unit of statistics is a launch.
+"""Medians and their intervals. The unit of statistics is a launch.
 
-Steps of one process are not independent: more of them cannot reveal what differs from
-process to process. So each launch counts as one value, and nothing is assumed about the
-distribution of those values.
+Steps of one process are not independent: more steps do not reveal how processes differ.
+So each launch counts as one value. Nothing is assumed about the distribution of these
+values.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MIN_LAUNCHES = 6
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value with its 95 % interval; without one where the launches are too few."""
+    """A value with its 95 % interval, which needs 6 launches."""
 
     value: float
     low: float | None = None
@@ -90,13 +90,13 @@ def ratio_of_medians(above: Sequence[float], below: Sequence[float]) -> Estimate
 
 
 def spread(values: Sequence[float] | NDArray[np.float64]) -> float:
-    """Interquartile range over the median: what scatters, whatever the distribution."""
+    """Interquartile range over the median: scatter without assuming a distribution."""
     low, center, high = np.quantile(values, (0.25, 0.5, 0.75))
     return float((high - low) / center)
 
 
 def _log_margins(values: Sequence[float]) -> tuple[float, float]:
-    """From the median down and up to the ends of its interval, in logarithms.
+    """Distances from the median to both ends of its interval, in logarithms.
 
     The ends lie between two order statistics each, where the confidence is very nearly
     95 % for any distribution (Hettmansperger and Sheather, Statistics & Probability
@@ -114,7 +114,7 @@ def _log_margins(values: Sequence[float]) -> tuple[float, float]:
 
 @functools.cache
 def _inner_weight(count: int) -> float:
-    """How far the ends lie from the outer order statistics towards the inner ones."""
+    """Position of the ends between the outer and the inner order statistics."""
     rank = _lower_rank(count)
     outer, inner = 1 - 2 * _share_up_to(count)[[rank - 1, rank]]
     surplus = (outer - CONFIDENCE) / (outer - inner)
@@ -123,9 +123,9 @@ def _inner_weight(count: int) -> float:
 
 @functools.cache
 def _lower_rank(count: int) -> int:
-    """Rank of the value that an interval of the median begins with; 0 if there is none.
+    """Rank of the order statistic at which the interval begins; 0 if there is none.
 
-    The largest one that leaves at most 2.5 % below.
+    It is the largest rank that leaves at most 2.5 % below.
     """
     return int(np.searchsorted(_share_up_to(count), (1 - CONFIDENCE) / 2))
 

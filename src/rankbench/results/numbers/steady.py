@@ -1,8 +1,8 @@
-"""When a launch has warmed up: the change points of its step times.
+"""Find the end of the warm-up: the change points of the step times of a launch.
 
-A step that follows others is never independent of them, and a machine knows other
-changes of pace than its warm-up. So a level counts as another one only where it is told
-apart with autocorrelation allowed for, and differs by enough to matter.
+Steps depend on the steps before them, and a machine changes its pace for other reasons
+than warm-up. So two levels are different only if a test that allows for autocorrelation
+says so, and if they differ by enough to matter.
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ import math
 from collections.abc import Iterator
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from scipy import special
 
-# Steps below which no level can be told from noise: the cell's own warm-up holds.
+# With fewer steps levels cannot be told from noise: the cell's own warm-up is used.
 FEWEST_STEPS = 40
 
-# A level is another one if its median step takes so much longer, or shorter.
+# Levels differ if the median steps differ by more than this share.
 SHIFT = 0.05
 
-# Of more steps, medians of neighbors: a launch is judged in about a millisecond.
+# More steps are reduced to medians of neighbors, so that a launch takes a millisecond.
 _BLOCKS = 400
 _SHORTEST = 8
 _ALPHA = 0.001
@@ -32,12 +31,12 @@ Values = NDArray[np.float64]
 
 
 def find_warmup(seconds: Values, fixed: int) -> int | None:
-    """Steps before the steady state: the levels before the last lasting one.
+    """The number of steps before the steady state.
 
     Args:
         seconds: of each step, the warm-up steps that the cell asks for first.
-        fixed: how many those are. They are never fewer, and it stays with them where
-            there are too few steps to judge.
+        fixed: the number of those warm-up steps. It is the result if there are too few
+            steps to judge.
 
     Returns:
         at least `fixed`; None if there is no steady state: the pace that the launch
@@ -57,7 +56,7 @@ def find_warmup(seconds: Values, fixed: int) -> int | None:
 
 
 def _change_points(values: Values, begin: int, end: int) -> Iterator[int]:
-    """Binary segmentation: the likeliest place, then those on either side of it."""
+    """Binary segmentation: the likeliest change point, then those on either side."""
     part = values[begin:end]
     place = _split(part)
     if place is None:
@@ -68,11 +67,11 @@ def _change_points(values: Values, begin: int, end: int) -> Iterator[int]:
 
 
 def _split(values: Values) -> int | None:
-    """The place that parts two levels best, if they are told apart.
+    """The place that separates two levels best; None if they do not differ.
 
-    The rank sum before each place (Wilcoxon), its variance inflated for the
-    autocorrelation within the parts; of a part that holds several levels that would be
-    too much, so the lesser one counts. Bonferroni over the places.
+    The statistic is the rank sum before each place (Wilcoxon). Its variance is inflated
+    for the autocorrelation within the parts. A part that holds several levels has too
+    much autocorrelation, so the smaller one counts. Bonferroni corrects for the places.
     """
     count = len(values)
     places = np.arange(_SHORTEST, count - _SHORTEST + 1)
@@ -100,7 +99,7 @@ def _is_alike(one: float, other: float) -> bool:
 
 
 def _autocorrelation(values: Values) -> float:
-    """Of neighbors, by their ranks: 0 to 1."""
+    """Rank autocorrelation of neighbors, 0 to 1."""
     ranks = _ranks(values)
     ranks = ranks - ranks.mean()
     square = float(ranks @ ranks)
@@ -109,11 +108,13 @@ def _autocorrelation(values: Values) -> float:
 
 
 def _ranks(values: Values) -> Values:
-    """From 1; equal values share the mean of theirs."""
-    return np.asarray(pd.Series(values).rank())
+    """Ranks from 1; equal values share their mean rank."""
+    _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
+    last = np.cumsum(counts)
+    return np.asarray((last - (counts - 1) / 2)[places])
 
 
 def _block_medians(values: Values, size: int) -> Values:
-    """The median of each `size` neighbors; a rest at the end is left out."""
+    """The median of each `size` neighbors; a remainder at the end is left out."""
     count = len(values) // size
     return np.asarray(np.median(values[: count * size].reshape(count, size), axis=1))

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rankbench.cell import Cell
-from rankbench.record import Layout
 from rankbench.results.numbers.measures import Measures, measure
 from rankbench.results.numbers.statistics import Estimate, median, ratio_of_medians
-from rankbench.results.read.rows import WORDS, Results, Row, load
+from rankbench.results.read.rows import Results, Row
 
 OF_LAUNCHES = ("throughput", "step_ms", "epoch_s", "total_s", "memory_mib", "accuracy")
 
@@ -45,8 +44,8 @@ class Summary:
 
     Attributes:
         row: the cell and its status.
-        group: equal for cells that share everything that a ratio needs to agree on.
-        marks: the row's, and what its launches and the comparison with its bases add.
+        group: equal for cells that may be compared with each other.
+        marks: those of the row, of its launches and of the comparison with its bases.
         measures: by launch; empty unless the row is ok.
         numbers: by column; empty unless the row is ok.
         speedup_base: `single` on one device, or None.
@@ -63,31 +62,9 @@ class Summary:
 
     @property
     def bases(self) -> list[Base]:
-        """The bases of speedup and efficiency; one if they are the same cell."""
+        """The bases of speedup and efficiency, without repetition."""
         found = {b.id: b for b in (self.speedup_base, self.efficiency_base) if b}
         return list(found.values())
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What was read of a result directory; tables and plots share it."""
-
-    results: Results
-    summaries: Sequence[Summary]
-
-
-def read(layout: Layout, *, words: int = WORDS) -> Found:
-    """Read plan and records, measure the launches, and compare the rows.
-
-    Args:
-        layout: the result directory.
-        words: version of the words of reasons.
-
-    Raises:
-        ValueError: the plan, a record or its steps are damaged; the message names it.
-    """
-    results = load(layout, words=words)
-    return Found(results, summarise(results))
 
 
 def summarise(results: Results) -> list[Summary]:
@@ -140,7 +117,7 @@ def _summarise(
 
 
 class _Bases:
-    """Rows on one device that others are compared with, by what both agree on."""
+    """Rows on one device that others are compared with."""
 
     def __init__(self, ok: Iterable[Row]) -> None:
         self._single: dict[str, list[Row]] = {}
@@ -153,7 +130,7 @@ class _Bases:
                     self._single.setdefault(key, []).append(row)
 
     def single(self, row: Row) -> Row | None:
-        """The one of `single`; of several, itself, else one of its launcher."""
+        """The row of `single`: of several, this row itself or one of its launcher."""
         return min(
             self._single.get(_key(row.cell, FREE_OF_SINGLE), ()),
             key=lambda other: (
@@ -165,7 +142,7 @@ class _Bases:
         )
 
     def own(self, row: Row) -> Row | None:
-        """The one of the same strategy."""
+        """The row of the same strategy on one device."""
         return self._own.get(_key(row.cell, _FREE_OF_OWN))
 
 

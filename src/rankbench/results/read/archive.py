@@ -1,7 +1,7 @@
-"""A folder as one file and back: the same files give the same bytes, and no surprises.
+"""Pack a folder into one file and back. The same files give the same bytes.
 
-What is unpacked may come from anywhere. Nothing is written outside of the folder that
-was named, only plain files are, and no more than so many bytes.
+An archive may come from anywhere. Unpacking writes plain files only, below the given
+folder, up to a limit of bytes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LONGEST_NAME, _LONGEST_PART = 1000, 255  # bytes
 
 
 class Damaged(ValueError):
-    """A bundle that is not what rankbench wrote."""
+    """A file that differs from what rankbench wrote."""
 
 
 def pack(root: Path, names: Sequence[str], target: Path) -> None:
@@ -54,7 +54,7 @@ def pack(root: Path, names: Sequence[str], target: Path) -> None:
 
 
 def _write_tar(root: Path, names: Sequence[str], target: IO[bytes]) -> None:
-    """Sorted names; times, owners and rights are those that TarInfo has by default."""
+    """Write a tar of sorted names, with the default metadata of TarInfo."""
     with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name in sorted(names):
             member = tarfile.TarInfo(name)
@@ -67,9 +67,9 @@ def unpack(path: Path, into: Path) -> None:
     """Unpack a bundle into an empty folder.
 
     Raises:
-        ValueError: it is no archive of this kind.
-        Damaged: it is cut off or changed, or has what no bundle has: names that lead
-            elsewhere, links, devices, a name twice, too many bytes.
+        ValueError: it is not such an archive.
+        Damaged: it is truncated or changed, or has members that no bundle has: names
+            that lead elsewhere, links, devices, a repeated name, too many bytes.
         OSError: it cannot be read, or its files cannot be written.
     """
     with _plain_tar(path, into.parent) as plain:
@@ -123,7 +123,7 @@ def _first_difference(one: IO[bytes], other: IO[bytes]) -> int | None:
 
 @contextlib.contextmanager
 def _plain_tar(path: Path, folder: Path) -> Iterator[IO[bytes]]:
-    """The archive without its compression, as a file that goes away."""
+    """The decompressed archive as a temporary file."""
     with path.open("rb") as file, tempfile.TemporaryFile(dir=folder) as plain:
         head = file.read(_LONGEST_HEAD)
         if not head.startswith(zstandard.FRAME_HEADER):
@@ -154,7 +154,7 @@ def _plain_tar(path: Path, folder: Path) -> Iterator[IO[bytes]]:
 
 
 class _Careful:
-    """A file of which nobody reads much at once: a header that claims gigabytes."""
+    """A file that limits each read: a header may claim gigabytes."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file

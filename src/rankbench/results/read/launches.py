@@ -1,11 +1,13 @@
-"""One launch as it lies on disk: its record, and its steps on demand."""
+"""Read one launch from disk: its record, and its steps on demand."""
 
 from __future__ import annotations
 
 import functools
 import io
 import math
+import struct
 import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,19 +18,20 @@ from numpy.typing import NDArray
 from rankbench.record import READABLE_RECORDS, Record, first_line, numbered
 from rankbench.results.read.schema import read_checked
 
-# What a launch has that is measured, beside what the schema wants of every record.
+# Keys of the record of a measured launch, beside those that the schema requires.
 _MEASURED = ("wanted", "cell_hash")
 _IF_OK = "ranks"
 
-# Whatever is beyond these, no rank has written.
+# A rank never writes values beyond these.
 _LONGEST_STEP = 1e9  # seconds
 _LARGEST_LOSS = 1e40  # of float32
 
 _LENGTH_GIVEN = 10  # bytes of an array, the last two the length of its header
+_LENGTHS_AT = 26  # bytes of a zip's local header before the lengths of name and extra
 
 
 class Steps(NamedTuple):
-    """What steps.npz holds of a launch.
+    """The contents of steps.npz.
 
     Attributes:
         warmup: seconds, [ranks, steps, phases].
@@ -57,7 +60,7 @@ class Launch:
         return int(self.directory.name)
 
     def read_steps(self) -> Steps:
-        """What its ranks timed, and the losses.
+        """Read the times of all ranks, and the losses.
 
         Raises:
             ValueError: steps.npz is damaged or does not match the record.
@@ -70,15 +73,13 @@ class Launch:
             "loss": (warmup + count,),
         }
         try:
-            # Opened once: a thousand launches are read in a few seconds.
-            with zipfile.ZipFile(self._steps) as members:
-                found = {
-                    name: self._read(members, name, shape)
-                    for name, shape in shapes.items()
-                }
+            members = _Members(self._steps)
+            found = {
+                name: self._read(members, name, shape) for name, shape in shapes.items()
+            }
         except Exception as error:
-            # Damage shows anywhere: in the zip's directory, in an array's header, which
-            # numpy reads as Python, in a checksum. Each has its own exceptions.
+            # Damage may be in the directory of the zip, in the header of an array, or
+            # in a checksum. Each raises exceptions of its own.
             reason = first_line(str(error)) or type(error).__name__
             raise ValueError(f"{self._steps} is damaged: {reason}") from error
         return Steps(found["warmup"], found["seconds"], _mean_of_known(found["loss"]))
@@ -88,7 +89,7 @@ class Launch:
         return self.directory / "steps.npz"
 
     def _read(
-        self, members: zipfile.ZipFile, name: str, shape: tuple[int, ...]
+        self, members: _Members, name: str, shape: tuple[int, ...]
     ) -> NDArray[np.float64]:
         """An array of each rank: [ranks, *shape]."""
         ranks = [f"rank{rank['rank']}/{name}.npy" for rank in self.record["ranks"]]
@@ -103,47 +104,70 @@ class Launch:
 
 
 def _mean_of_known(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Of the ranks that know a loss, as on a pipeline the last stage alone does.
+    """Mean loss over the ranks that know it; in a pipeline the last stage alone does.
 
-    NaN where one of those has none: training that has diverged.
+    NaN if one of these ranks has no number: training has diverged.
     """
     known = [losses for losses in ranks if not np.isnan(losses).all()]
     mean = np.mean(known, axis=0) if known else np.full(ranks.shape[1], np.nan)
     return np.asarray(mean)
 
 
+class _Members:
+    """The members of a steps.npz, read in one go for speed.
+
+    Raises:
+        ValueError, zipfile.BadZipFile, LookupError: it is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._bytes = path.read_bytes()
+        self._infos = zipfile.ZipFile(io.BytesIO(self._bytes)).NameToInfo
+
+    def read(self, name: str) -> memoryview:
+        """The bytes of a file, checked against its checksum."""
+        info = self._infos[name]
+        # Ranks do not compress them: what is read is never more than what lies there.
+        if info.compress_type != zipfile.ZIP_STORED:
+            raise ValueError(f"{name} is compressed")
+        # Two lengths of the local header say where the file begins.
+        place = info.header_offset + _LENGTHS_AT
+        lengths = struct.unpack_from("<HH", self._bytes, place)
+        begin = place + 4 + sum(lengths)
+        data = memoryview(self._bytes)[begin : begin + info.file_size]
+        if len(data) < info.file_size or zlib.crc32(data) != info.CRC:
+            raise ValueError(f"{name} does not match its checksum")
+        return data
+
+
 def _read_array(
-    members: zipfile.ZipFile, name: str, shape: tuple[int, ...]
+    members: _Members, name: str, shape: tuple[int, ...]
 ) -> NDArray[np.float64]:
     """An array of floats of this shape; anything else is refused before it is read.
 
     Raises:
         ValueError: another shape or type, such as pickled objects.
     """
-    info = members.getinfo(name)
-    # Ranks do not compress them: what is read is never more than what lies there.
-    if info.compress_type != zipfile.ZIP_STORED:
-        raise ValueError(f"{name} is compressed")
-    with members.open(info) as file:
-        start = file.read(_LENGTH_GIVEN)
-        if np.lib.format.read_magic(io.BytesIO(start)) != (1, 0):
-            raise ValueError(f"{name} has the npy format {tuple(start[6:8])}")
-        header = start + file.read(int.from_bytes(start[-2:], "little"))
-        found, by_column, dtype = _parse_header(header)
-        if found != shape or dtype not in (np.float32, np.float64):
-            raise ValueError(
-                f"{name} has {dtype} of shape {found}, not floats of shape {shape}"
-            )
-        size = dtype.itemsize * math.prod(shape)
-        array = np.frombuffer(file.read(size), dtype)
-        if file.read(1):
-            raise ValueError(f"{name} has more bytes than its header says")
+    data = members.read(name)
+    start = bytes(data[:_LENGTH_GIVEN])
+    if np.lib.format.read_magic(io.BytesIO(start)) != (1, 0):
+        raise ValueError(f"{name} has the npy format {tuple(start[6:8])}")
+    end = _LENGTH_GIVEN + int.from_bytes(start[-2:], "little")
+    found, by_column, dtype = _parse_header(bytes(data[:end]))
+    if found != shape or dtype not in (np.float32, np.float64):
+        raise ValueError(
+            f"{name} has {dtype} of shape {found}, not floats of shape {shape}"
+        )
+    size = dtype.itemsize * math.prod(shape)
+    if len(data) - end != size:
+        raise ValueError(f"{name} has {len(data) - end} bytes of {size}")
+    array = np.frombuffer(data[end:], dtype)
     return array.reshape(shape, order="F" if by_column else "C").astype(float)
 
 
 @functools.lru_cache(maxsize=1000)
 def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, order and type of an array by the head of its file: few differ.
+    """Shape, order and type of an array from the header of its file; few differ.
 
     Raises:
         ValueError: it is damaged.
@@ -154,21 +178,43 @@ def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def read_launches(attempt: Path, *, measured: bool = True) -> list[Launch]:
-    """The launches below a folder that ended, by number.
+    """The launches in a folder that have ended, by number.
 
     Args:
         attempt: the folder.
-        measured: whether they are those of a cell, and not of its gate or profile.
+        measured: whether they belong to a cell, and not to its gate or profile.
 
     Raises:
         ValueError: a record is damaged or of another schema version.
     """
-    places = [attempt / str(number) for number in numbered(attempt)]
-    return [
-        read_launch(place, measured=measured)
-        for place in places
-        if (place / "record.json").exists()
-    ]
+    launches: list[Launch] = []
+    for number in numbered(attempt):
+        place = attempt / str(number)
+        if (place / "record.json").exists():
+            launch = read_launch(place, measured=measured)
+            if launches:
+                _share(launch.record, launches[-1].record)
+            launches.append(launch)
+    return launches
+
+
+def _share(new: Any, old: Any) -> None:
+    """Share equal parts with another record, which halves the memory of ten thousand.
+
+    Launches of one cell differ in few parts.
+    """
+    both = new.items() if isinstance(new, dict) else enumerate(new)
+    for key, value in both:
+        if not isinstance(value, dict | list | str):
+            continue
+        try:
+            other = old[key]
+        except LookupError:
+            continue
+        if value == other:
+            new[key] = other
+        elif type(value) is type(other) and not isinstance(value, str):
+            _share(value, other)
 
 
 def read_launch(directory: Path, *, measured: bool = True) -> Launch:

@@ -21,24 +21,24 @@ from rankbench.record import (
 from rankbench.results.read.launches import Launch, read_launches
 from rankbench.results.read.schema import read_checked
 from rankbench.results.read.study import Study, read_study
-from rankbench.results.versions import SECTIONS
 
 READABLE_PLANS = (2,)
 
-# Version of the words of reasons; and what version 1 said instead.
-WORDS = SECTIONS["table"].numbers
+# Version of the words of reasons, which is that of the numbers of the table; and what
+# version 1 said instead.
+WORDS = 2
 _BEFORE = {
     NOT_MEASURED: "not measured yet: run snakemake",
     UNFINISHED: "launches are done: run snakemake again to continue",
 }
 
-# What the gate compares the others with.
+# The strategy that the gate compares others with.
 REFERENCE = "single"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One planned cell and what its latest attempt amounts to.
+    """One planned cell and the result of its latest attempt.
 
     Attributes:
         id: the readable identity of the cell.
@@ -47,9 +47,9 @@ class Row:
         reason: None exactly if the status is ``ok``.
         marks: sorted.
         ok: launches that succeeded.
-        wanted: launches that were asked for; 0 where the cell cannot run here.
-        attempt: None where there is no record.
-        launches: those that may be published: all that succeeded, if the row is ok.
+        wanted: launches that were asked for; 0 if the cell cannot run here.
+        attempt: None if there is no record.
+        launches: the launches that succeeded, if the row is ok; else none.
     """
 
     id: str
@@ -69,7 +69,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """An experiment's rows, in the order of the plan, and what a source published."""
+    """The rows of an experiment in the order of the plan, and its study if any."""
 
     experiment: str
     rows: tuple[Row, ...]
@@ -78,13 +78,13 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class _Planned:
-    """What the plan says of one cell.
+    """The entry of one cell in the plan.
 
     Attributes:
-        image: recipe and sha256 of what it runs in; None for no image.
+        image: recipe and sha256 of its image; None if it runs natively.
         launches: how many the experiment asks for.
         code: hash of the rank-side code at the time of the plan.
-        wanted: what must be there before it can be measured.
+        wanted: image and data that it needs before it can be measured.
     """
 
     id: str
@@ -103,7 +103,7 @@ def load(layout: Layout, *, words: int = WORDS) -> Results:
 
     Args:
         layout: the result directory.
-        words: version of the words of reasons: that of the numbers of the table.
+        words: version of the words of reasons.
 
     Raises:
         ValueError: there is no plan, or a file is damaged; the message names it.
@@ -118,7 +118,7 @@ def _read_plan(path: Path) -> tuple[str, list[_Planned], Study | None]:
         raise ValueError(f"{path} does not exist: rankbench run makes the plan")
     plan = read_checked(path, "plan", versions=READABLE_PLANS)
     try:
-        # Where launches take turns, the first job measures all cells: it needs all.
+        # If launches take turns, the first job measures all cells and needs all images.
         turns = plan["experiment"].get("interleave")
         feasible = [one for one in plan["cells"] if one["infeasible"] is None]
         together = [_needs(one) for one in feasible] if turns else []
@@ -188,7 +188,7 @@ def _load_row(layout: Layout, planned: _Planned, words: int) -> Row:
 
 
 def _say_as_before(reason: str) -> str:
-    """The words of version 1, for bundles that have them."""
+    """The reason in the words of version 1, for older bundles."""
     for today, before in _BEFORE.items():
         if reason.endswith(today):
             return reason.removesuffix(today) + before
@@ -198,9 +198,9 @@ def _say_as_before(reason: str) -> str:
 def _latest(
     layout: Layout, cell_id: str
 ) -> tuple[int | None, list[Launch], list[Launch]]:
-    """The latest attempt with a record; the launches of its gate, and its own.
+    """The latest attempt with a record, the launches of its gate, and its own launches.
 
-    There are none of its own where the gate refused the strategy.
+    There are no own launches if the gate refused the strategy.
     """
     for attempt in reversed(layout.attempts(cell_id)):
         place = layout.attempt(cell_id, attempt)
@@ -211,7 +211,7 @@ def _latest(
 
 
 def _marks(records: Sequence[Record], planned: _Planned) -> set[str]:
-    """Marks that only the records of an attempt can tell."""
+    """Marks that follow from the records of an attempt."""
     ok = [record for record in records if record["status"] == "ok"]
     found = {mark for record in records for mark in record.get("marks") or ()}
     if any(_code(record) not in (None, planned.code) for record in records):

@@ -1,6 +1,6 @@
-"""What a plan and a record must be like before anything of them is used.
+"""Check plans and records against their schemas before they are used.
 
-They may come from elsewhere, in a bundle: nothing in them is trusted.
+They may come in a bundle of unknown origin: nothing in them is trusted.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from rankbench.record import Record, read_json
 
 SCHEMAS = find_asset("workflow/schemas")
 
-_SHOWN = 60  # characters of a value that is refused
+_SHOWN = 60  # characters of a refused value
 
 
 def read_checked(path: Path, kind: str, *, versions: Sequence[int]) -> Record:
-    """Read a JSON file and hold it against ``workflow/schemas/KIND.schema.yaml``.
+    """Read a JSON file and check it against ``workflow/schemas/KIND.schema.yaml``.
 
     Args:
         path: the file.
@@ -31,8 +31,8 @@ def read_checked(path: Path, kind: str, *, versions: Sequence[int]) -> Record:
         versions: of its schema that can be read.
 
     Raises:
-        ValueError: it is damaged or of another version; names the file, and where it
-            is damaged the key and what was expected.
+        ValueError: it is damaged or of another version. The message names the file, the
+            key and what was expected.
     """
     value = read_json(path)
     if not isinstance(value, dict):
@@ -59,10 +59,10 @@ def _checker(kind: str) -> Callable[[Any], Any]:
 
 
 def _inline(schema: Any, definitions: Mapping[str, Any]) -> Any:
-    """The schema with each definition where it is referred to.
+    """The schema with definitions in place of references to them.
 
-    The checks that are made of it words where they are at each reference, which takes
-    them longer than the check itself.
+    Compiled checks format their position at every reference, which takes longer than
+    the check itself.
     """
     if isinstance(schema, list):
         return [_inline(one, definitions) for one in schema]
@@ -82,6 +82,6 @@ def _explain(error: fastjsonschema.JsonSchemaValueException) -> str:
 
 
 def _show(value: object) -> str:
-    """The beginning of a value, without what a terminal would obey."""
+    """The beginning of a value, without characters that a terminal obeys."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

@@ -1,4 +1,4 @@
-"""Where results come from: a path that a user gave becomes a result directory."""
+"""Turn a path that a user gave into a result directory."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 @contextmanager
 def open_results(path: Path) -> Iterator[Path]:
-    """A result directory, with its plan and its records, for as long as it is needed.
+    """A result directory with its plan and records, for as long as it is needed.
 
-    A bundle is unpacked; it need not be verified, but it leads nowhere else.
+    A bundle is unpacked into a temporary folder. It is not verified.
 
     Raises:
         ValueError: the path leads to no results; the message says what was expected.

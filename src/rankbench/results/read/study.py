@@ -1,4 +1,4 @@
-"""What a study's source published, as the plan holds it."""
+"""The published numbers of a study, as the plan holds them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Published:
         label: the row's name in the source.
         cell: id of a cell of the plan.
         numbers: quantity -> values, several where there is one for each device.
-        note: what is to be said of the row, such as where the source contradicts it.
+        note: a remark on the row, such as a contradiction in the source.
     """
 
     label: str
@@ -29,9 +29,9 @@ class Study:
     """The source of published numbers, and its rows in order.
 
     Attributes:
-        source: title, url, hardware, software, settings, base, note; not each is there.
-        rows: none where the source has no numbers.
-        override: what the measured cells were scaled down by, or None.
+        source: title, url, hardware, software, settings, base, note, if given.
+        rows: none if the source has no numbers.
+        override: name of the override that scaled the cells down, or None.
     """
 
     source: Mapping[str, str]
@@ -46,12 +46,12 @@ class Study:
 
 
 def read_study(experiment: Mapping[str, Any], cells: Collection[str]) -> Study | None:
-    """The study of a plan with these cells; None where it repeats nobody's.
+    """The study of a plan with these cells; None if it repeats no published table.
 
     Raises:
         LookupError, TypeError, AttributeError: the plan is damaged.
     """
-    # Plans of before there were studies have neither key.
+    # Plans that are older than studies have neither key.
     value = experiment.get("study")
     if value is None:
         return None

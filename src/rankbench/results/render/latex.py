@@ -1,14 +1,11 @@
-r"""Tables as fragments of LaTeX, for ``\input``."""
+r"""Documents as fragments of LaTeX, for ``\input``."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-import pandas as pd
-
-from rankbench.results.elements.content import Section
-from rankbench.results.elements.notes import Note
-from rankbench.results.elements.text import SHOWN, Text, one_line
+from rankbench.results.elements.text import Grid, Note, one_line
+from rankbench.results.render.document import Document, Made
 
 _SPECIAL = {
     **{char: rf"\{char}" for char in "&%$#_{}"},
@@ -23,43 +20,51 @@ _SPECIAL = {
 }
 
 
-def to_latex(title: str, rows: Sequence[dict[str, Text]], notes: Sequence[Note]) -> str:
-    """The table; it is wide, so reasons stand below it."""
-    shown = {column: name for column, name in SHOWN.items() if column != "reason"}
-    fields = [[row[column] for column in shown] for row in rows]
-    numbers = {column: name is not None for column, name in shown.items()}
-    frame = pd.DataFrame(fields, columns=list(shown), dtype=object)
-    return _join([_needs(title), _table(frame, list(numbers.values())), *_list(notes)])
-
-
-def section_to_latex(title: str, section: Section) -> str:
-    """The tables of a section, each below its heading, and what is told of them."""
-    parts = [_needs(f"{title}: {section.title.lower()}"), _escape(section.about)]
-    parts += _list(section.before)
-    for grid in section.grids:
-        if grid.title != section.title:
-            parts.append(rf"\paragraph{{{_escape(grid.title)}}}")
-        frame = pd.DataFrame(grid.rows, columns=list(grid.columns), dtype=object)
-        parts.append(_table(frame, list(grid.columns.values())))
-    return _join([*parts, *_list(section.notes)])
+def to_latex(document: Document, made: Made) -> str:
+    """The tables of a section, each below its heading, and their notes."""
+    name = document.name
+    parts = [_needs(f"{document.title}: {made.title}"), _escape(made.reading)]
+    if document.shared:
+        parts.append(_escape(f"All cells: {document.shared}."))
+    parts += _list(made.content.before, name)
+    for grid in made.grids:
+        if grid.title != made.title:
+            parts.append(rf"\paragraph{{{_escape(name(grid.title))}}}")
+        parts.append(_table(document, grid))
+    return _join([*parts, *_list(made.content.notes, name)])
 
 
 def _needs(title: str) -> str:
     return f"% {one_line(title)}: needs the packages booktabs and graphicx."
 
 
-def _table(texts: pd.DataFrame, numbers: Sequence[bool]) -> str:
-    frame = texts.map(lambda text: _escape(str(text)))
-    frame.columns = frame.columns.map(_escape)
-    align = "".join("r" if number else "l" for number in numbers)
-    table = frame.style.hide(axis="index").to_latex(column_format=align, hrules=True)
-    return f"\\resizebox{{\\textwidth}}{{!}}{{%\n{table}}}"
+def _table(document: Document, grid: Grid) -> str:
+    rows = [[document.show(text) for text in row] for row in grid.rows]
+    header, *body = (
+        " & ".join(map(_escape, row)) + r" \\" for row in [[*grid.columns], *rows]
+    )
+    align = "".join("r" if number else "l" for number in grid.columns.values())
+    lines = [
+        r"\resizebox{\textwidth}{!}{%",
+        rf"\begin{{tabular}}{{{align}}}",
+        r"\toprule",
+        header,
+        r"\midrule",
+        *body,
+        r"\bottomrule",
+        r"\end{tabular}",
+        "}",
+    ]
+    return "\n".join(lines)
 
 
-def _list(notes: Sequence[Note]) -> Iterator[str]:
-    """LaTeX refuses a list without an item."""
+def _list(notes: Sequence[Note], name: Callable[[str], str]) -> Iterator[str]:
+    """A description list; LaTeX refuses one without items."""
     if notes:
-        items = [rf"\item[{_escape(note.term)}] {_escape(note.text)}" for note in notes]
+        items = [
+            rf"\item[{_escape(name(note.term))}] {_escape(name(note.text))}"
+            for note in notes
+        ]
         yield "\n".join([r"\begin{description}", *items, r"\end{description}"])
 
 

@@ -6,30 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
-from rankbench.results.elements.content import Section
-from rankbench.results.elements.notes import Note
-from rankbench.results.elements.text import Grid, Text, figures, round_figures
+from rankbench.results.elements.section import Content, Section
+from rankbench.results.elements.text import Grid, Note, Text, figures
+from rankbench.results.numbers.exchange import Sweep, find_sweeps
+from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.pipelines import bubbles, find_pipelines
 from rankbench.results.numbers.summary import Summary
-from rankbench.results.sections.collectives import Sweep
-from rankbench.results.sections.pipeline import find_pipelines
-
-TITLE = "What bounds each cell"
-
-ABOUT = (
-    "Cells with several ranks. A step is split by its phases (medians over launches); "
-    "the largest part names the bound. input: waiting for data and copying it. "
-    "communication: what no computation hides; of a pipeline, what its ranks wait for "
-    "each other. launch: time in which the GPU had nothing to do although nothing else "
-    "was waited for. compute: the rest. exchange: how long the bytes of a step take by "
-    "themselves, by the sweep of the same cell. at best: the speedup over this very "
-    "row if all of the exchange were hidden behind computation: the step cannot be "
-    "shorter than either."
-)
 
 BOUNDS = ("compute", "communication", "input", "launch")
-COLUMNS = ("cell", "bound", "step_ms", *BOUNDS, "exchange_ms", "at_best")
+
+_TITLE = "What bounds each cell"
+
+_WORDS = {
+    "compute": "compute",
+    "communication": "wait for other ranks",
+    "input": "wait for data",
+    "launch": "leave the GPU idle",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +32,9 @@ class Bound:
 
     Attributes:
         step_ms: mean time of a step.
-        parts: milliseconds of it by name of `BOUNDS`; without communication where the
-            phases of the strategy do not tell it from computation.
-        exchange_ms: how long the exchange of a step takes by itself; None if unknown.
+        parts: name in `BOUNDS` -> milliseconds of it. Communication is not there if the
+            phases of the strategy do not separate it from computation.
+        exchange_ms: time of the exchange of a step by itself; None if unknown.
     """
 
     cell: str
@@ -50,7 +44,7 @@ class Bound:
 
     @property
     def name(self) -> str:
-        """The largest part; where communication is in it unseen, what it would be."""
+        """The largest part. Hidden communication counts as long as its exchange."""
         if "communication" not in self.parts and self.exchange_ms is not None:
             hidden = min(self.exchange_ms, self.parts["compute"])
             known = {**self.parts, "communication": hidden}
@@ -60,76 +54,52 @@ class Bound:
 
     @property
     def at_best(self) -> float | None:
-        """Speedup over this row with perfect overlap; None if that cannot be told."""
+        """Speedup over this row with perfect overlap; None if unknown."""
         exposed = self.parts.get("communication")
         if exposed is None or self.exchange_ms is None:
             return None
         return self.step_ms / max(self.step_ms - exposed, self.exchange_ms)
 
 
-def find_bounds(summaries: Sequence[Summary], sweeps: Sequence[Sweep]) -> list[Bound]:
-    """Rows that are ok and have several ranks."""
+def make(found: Found) -> Content | None:
+    """A row for each cell that is ok and has several ranks."""
+    bounds = find_bounds(found.summaries)
+    if not bounds:
+        return None
+    rows = [
+        {
+            "cell": one.cell,
+            "bound": one.name,
+            "step_ms": one.step_ms,
+            **one.parts,
+            "exchange_ms": one.exchange_ms,
+            "at_best": one.at_best,
+        }
+        for one in bounds
+    ]
+    notes = [Note(one.cell, in_words(one)) for one in bounds]
+    return Content(rows=rows, grids=[_show(bounds)], notes=notes)
+
+
+def find_bounds(summaries: Sequence[Summary]) -> list[Bound]:
+    """The bounds of the rows that are ok and have several ranks."""
     by_cell: dict[str, list[Sweep]] = {}
-    for sweep in sweeps:
+    for sweep in find_sweeps(summaries):
         by_cell.setdefault(sweep.cell, []).append(sweep)
-    bubbles = {summary.row.id for summary in find_pipelines(summaries)}
+    pipelines = {summary.row.id for summary in find_pipelines(summaries)}
     return [
         _find(
             summary,
             by_cell.get(summary.row.id, []),
-            is_pipeline=summary.row.id in bubbles,
+            is_pipeline=summary.row.id in pipelines,
         )
         for summary in summaries
         if summary.measures and len(summary.row.launches[0].record["ranks"]) > 1
     ]
 
 
-def make_frame(bounds: Sequence[Bound]) -> pd.DataFrame:
-    """The columns of bounds.csv; numbers have 4 significant digits or are missing."""
-    rows = [
-        {
-            "cell": one.cell,
-            "bound": one.name,
-            "step_ms": round_figures(one.step_ms),
-            **{name: round_figures(ms) for name, ms in one.parts.items()},
-            "exchange_ms": _round(one.exchange_ms),
-            "at_best": _round(one.at_best),
-        }
-        for one in bounds
-    ]
-    types = dict.fromkeys(COLUMNS[2:], "float64")
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(types)
-
-
-def show(bounds: Sequence[Bound]) -> Section | None:
-    """Nothing where no cell has several ranks."""
-    if not bounds:
-        return None
-    columns = {"cell": False, "bound": False, "step (ms)": True}
-    columns |= {f"{name} (%)": True for name in BOUNDS}
-    columns |= {"exchange (ms)": True, "at best": True}
-    rows = [
-        [
-            Text(one.cell),
-            Text(f"{one.name}-bound"),
-            Text(figures(one.step_ms)),
-            *(Text(_percent(one, name)) for name in BOUNDS),
-            _show(one.exchange_ms),
-            _show(one.at_best, "x"),
-        ]
-        for one in bounds
-    ]
-    return Section(
-        title=TITLE,
-        about=ABOUT,
-        files=("bounds.csv",),
-        grids=[Grid(TITLE, columns, rows)],
-        notes=[Note(one.cell, in_words(one)) for one in bounds],
-    )
-
-
 def in_words(bound: Bound) -> str:
-    """The figures of a row as sentences."""
+    """The numbers of a row as sentences."""
     parts = sorted(bound.parts.items(), key=lambda part: -part[1])
     shares = [
         f"{100 * ms / bound.step_ms:.0f} % {_WORDS[name]}"
@@ -139,21 +109,31 @@ def in_words(bound: Bound) -> str:
     text = f"{bound.name}-bound: of {figures(bound.step_ms)} ms, {', '.join(shares)}."
     if bound.exchange_ms is not None:
         alone = f"{figures(round(bound.exchange_ms, 3))} ms"
-        text += f" What its ranks exchange in a step takes {alone} by itself."
+        text += f" The exchange of a step takes {alone} by itself."
     if bound.at_best is not None:
         factor = figures(round(bound.at_best, 2))
-        text += f" More overlap could make it {factor} times as fast at best."
+        text += f" More overlap could make it at most {factor} times as fast."
     elif "communication" not in bound.parts:
-        text += " Its phases do not tell communication from computation."
+        text += " Its phases do not separate communication from computation."
     return text
 
 
-_WORDS = {
-    "compute": "compute",
-    "communication": "wait for other ranks",
-    "input": "wait for data",
-    "launch": "leave the GPU idle",
-}
+def _show(bounds: Sequence[Bound]) -> Grid:
+    columns = {"cell": False, "bound": False, "step (ms)": True}
+    columns |= {f"{name} (%)": True for name in BOUNDS}
+    columns |= {"exchange (ms)": True, "at best": True}
+    rows = [
+        [
+            Text(one.cell),
+            Text(f"{one.name}-bound"),
+            Text(figures(one.step_ms)),
+            *(Text(_percent(one, name)) for name in BOUNDS),
+            _show_number(one.exchange_ms),
+            _show_number(one.at_best, "x"),
+        ]
+        for one in bounds
+    ]
+    return Grid(_TITLE, columns, rows)
 
 
 def _find(summary: Summary, sweeps: Sequence[Sweep], *, is_pipeline: bool) -> Bound:
@@ -164,7 +144,8 @@ def _find(summary: Summary, sweeps: Sequence[Sweep], *, is_pipeline: bool) -> Bo
     step = sum(phases.values())
     parts = {"input": phases.get("load", 0.0) + phases.get("transfer", 0.0)}
     if is_pipeline:
-        parts["communication"] = phases["pipeline"] * _bubble(summary)
+        waiting = float(np.median(bubbles(summary)))
+        parts["communication"] = phases["pipeline"] * waiting
     elif "communication" in phases:
         parts["communication"] = phases["communication"]
     if idle := _idle_share(summary):
@@ -178,20 +159,8 @@ def _find(summary: Summary, sweeps: Sequence[Sweep], *, is_pipeline: bool) -> Bo
     )
 
 
-def _bubble(summary: Summary) -> float:
-    """Share of a step in which a rank of a pipeline waits."""
-    return float(
-        np.median(
-            [
-                np.mean([rank["details"]["bubble"] for rank in launch.record["ranks"]])
-                for launch in summary.row.launches
-            ]
-        )
-    )
-
-
 def _idle_share(summary: Summary) -> float:
-    """Share of the window in which no kernel ran on the GPUs; 0 where nobody knows."""
+    """Share of the window in which no kernel ran on the GPUs; 0 if it is unknown."""
     busy = [
         device["utilisation_mean"]
         for launch in summary.row.launches
@@ -202,7 +171,7 @@ def _idle_share(summary: Summary) -> float:
 
 
 def _exchange_ms(summary: Summary, sweeps: Sequence[Sweep]) -> float | None:
-    """None where a strategy exchanges other bytes than the weights'."""
+    """None if the strategy exchanges other bytes than those of the weights."""
     model = summary.row.launches[0].record.get("model")
     if not sweeps or not model or any(sweep.times_weights is None for sweep in sweeps):
         return None
@@ -219,9 +188,28 @@ def _percent(bound: Bound, part: str) -> str:
     return "" if ms is None else f"{100 * ms / bound.step_ms:.0f}"
 
 
-def _round(value: float | None) -> float | None:
-    return None if value is None else round_figures(value)
-
-
-def _show(value: float | None, unit: str = "") -> Text:
+def _show_number(value: float | None, unit: str = "") -> Text:
     return Text("" if value is None else f"{figures(round(value, 3))}{unit}")
+
+
+SECTION = Section(
+    name="bounds",
+    title=_TITLE,
+    reading=(
+        "Cells with several ranks. A step is split by its phases (medians over "
+        "launches), and the largest part is the bound. input: waiting for data and "
+        "copying it. communication: the part of it that no computation hides; in a "
+        "pipeline, the time in which ranks wait for each other. launch: time in which "
+        "the GPU was idle for no other reason. compute: the rest. exchange: how long "
+        "the bytes of a step take by themselves, from the sweep of the same cell. at "
+        "best: the speedup over this row if computation hid the whole exchange."
+    ),
+    order=20,
+    make=make,
+    columns={
+        "cell": str,
+        "bound": str,
+        **dict.fromkeys(("step_ms", *BOUNDS, "exchange_ms", "at_best"), float),
+    },
+    appendix=False,
+)

@@ -1,42 +1,42 @@
-"""The plot of the loss while training."""
+"""The loss while training, over samples and over time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter, NullFormatter
 from numpy.typing import NDArray
 
-from rankbench.results.elements.panels import add_legend, color_series, make_figure
+from rankbench.results.elements.panels import draw_panels, each_point
+from rankbench.results.elements.section import Content, Section, Versions
+from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.series import Panel
 from rankbench.results.numbers.summary import Summary
 
-COLUMNS = ("panel", "series", "cell", "samples", "loss", "loss_lo", "loss_hi")
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+_COLUMNS = ("panel", "series", "cell", "samples", "loss", "loss_lo", "loss_hi")
 
 _HEIGHT = 3.2
-_STYLES: Sequence[Any] = (
-    "-",
-    "--",
-    ":",
-    "-.",
-    (0, (6, 1, 1, 1, 1, 1)),
-    (0, (1, 4)),
-    (0, (8, 3)),
-)
 
-# Of lines that lie on each other, each shows around the next.
-_WIDEST, _NARROWEST = 3.4, 1.0
+# Lines coincide if no point differs by more than this share.
+_ALIKE = 0.02
 
-# Points of a line; of more steps it shows means.
+# Length of the dashes of lines that coincide, in points: each fills the gaps of the
+# others.
+_DASH = 7.0
+
+# Points of a line in the data; of more steps they are means.
 POINTS = 200
+
+# A drawn point is the mean of so many points around it.
+_SMOOTHED = 11
 
 # Losses that span more than this are easier to tell apart on a logarithmic axis.
 _LINEAR_UP_TO = 30
@@ -45,73 +45,43 @@ _LABELS = {
     "samples": "samples seen (warm-up included)",
     "seconds": "seconds of training (steps at their mean time, warm-up included)",
 }
+_TIME_CAPTION = "The same over time: which cell gets there first."
 
 Values = NDArray[np.float64]
 
 
-def draw_curves(
-    panels: Sequence[Panel], *, width: float, over: str = "samples"
-) -> Figure:
-    """Loss over samples or time: the median of the launches, their range as a band.
-
-    Args:
-        panels: at least one.
-        width: of the figure, in inches.
-        over: ``samples`` that were seen, or ``seconds`` of training.
-
-    Raises:
-        ValueError: the steps of a launch are damaged; the message names the file.
-    """
-    figure, grid = make_figure([_HEIGHT] * len(panels), width=width)
-    colors = color_series(panels)
-    points = [point for panel in panels for point in panel.points]
-    by_devices = sorted(points, key=lambda point: point.row.devices)
-    topologies = list(dict.fromkeys(p.row.cell.topology for p in by_devices))
-    styles = {t: _STYLES[i % len(_STYLES)] for i, t in enumerate(topologies)}
-    for axes, panel in zip(grid, panels, strict=True):
-        _draw_panel(axes, panel, colors, styles, over)
-    grid[-1].set_xlabel(_LABELS[over])
-    handles = [Line2D([], [], color=colors[n], lw=2, label=n) for n in colors]
-    line = partial(Line2D, [], [], color="0.4", lw=1.4)
-    if len(topologies) > 1:
-        handles += [line(linestyle=styles[t], label=t) for t in topologies]
-    if any(len(point.row.launches) > 1 for point in points):
-        band = Line2D([], [], color="0.4", lw=6, alpha=0.2, label="range of launches")
-        handles.append(band)
-    add_legend(figure, handles, columns=5)
-    return figure
-
-
-def make_frame(panels: Sequence[Panel], over: str = "samples") -> pd.DataFrame:
-    """The data of the plot: a row for each point of each cell.
-
-    Raises:
-        ValueError: the steps of a launch are damaged; the message names the file.
-    """
-    frames = [
-        _frame(panel.title, series.name, point, over)
-        for panel in panels
-        for series in panel.series
-        for point in series.points
+def make(found: Found) -> Content:
+    """The plots over samples, and over time."""
+    drawings = [
+        draw_panels(
+            found, name, caption, partial(_frame, over=over), partial(_draw, over=over)
+        )
+        for name, over, caption in (
+            ("curves", "samples", SECTION.reading),
+            ("time", "seconds", _TIME_CAPTION),
+        )
     ]
-    columns = [over if name == "samples" else name for name in COLUMNS]
-    return pd.concat(frames) if frames else pd.DataFrame(columns=columns)
+    return Content(drawings=drawings)
 
 
-def _frame(panel: str, series: str, point: Summary, over: str) -> pd.DataFrame:
-    seen, losses = find_curve(point, over)
-    center, low, high = (
-        np.median(losses, axis=0),
-        losses.min(axis=0),
-        losses.max(axis=0),
-    )
-    columns = (panel, series, point.row.id, seen, center, low, high)
-    frame = pd.DataFrame(dict(zip(COLUMNS, columns, strict=True)))
+def _frame(panels: Sequence[Panel], *, over: str) -> pd.DataFrame:
+    """A row for each point of each cell.
+
+    Raises:
+        ValueError: the steps of a launch are damaged; the message names the file.
+    """
+    frames = []
+    for panel, series, point in each_point(panels):
+        seen, losses = find_curve(point, over)
+        center, low, high = np.median(losses, axis=0), losses.min(0), losses.max(0)
+        columns = (panel.title, series.name, point.row.id, seen, center, low, high)
+        frames.append(pd.DataFrame(dict(zip(_COLUMNS, columns, strict=True))))
+    frame = pd.concat(frames) if frames else pd.DataFrame(columns=list(_COLUMNS))
     return frame.rename(columns={"samples": over})
 
 
 def find_curve(point: Summary, over: str = "samples") -> tuple[Values, Values]:
-    """Of a cell that is ok, what its launches have seen and lost.
+    """Progress and loss of the launches of a cell that is ok.
 
     Returns:
         samples of all replicas, or seconds, at each point, [points]; loss,
@@ -132,25 +102,48 @@ def find_curve(point: Summary, over: str = "samples") -> tuple[Values, Values]:
     return np.array([seen[part].mean() for part in parts]), np.stack(means, axis=1)
 
 
-def _draw_panel(
-    axes: Axes,
-    panel: Panel,
-    colors: dict[str, Any],
-    styles: dict[str, Any],
-    over: str,
-) -> None:
-    cells = [(series.name, point) for series in panel.series for point in series.points]
-    widths = np.linspace(_WIDEST, _NARROWEST, len(cells)) if len(cells) > 1 else [1.4]
-    drawn = []
-    for (name, point), width in zip(cells, widths, strict=True):
+def _draw(panels: Sequence[Panel], width: float, *, over: str) -> Figure:
+    """The median of the launches as a line, their range as a band."""
+    from matplotlib.lines import Line2D
+
+    from rankbench.results.elements import plotting
+
+    figure, grid = plotting.make_figure([_HEIGHT] * len(panels), width=width)
+    names = {
+        point.row.id: plotting.name_point(series, point)
+        for _, series, point in each_point(panels)
+    }
+    colors = plotting.choose_colors(list(dict.fromkeys(names.values())))
+    for axes, panel in zip(grid, panels, strict=True):
+        cells = {point.row.id: colors[names[point.row.id]] for point in panel.points}
+        _draw_panel(axes, panel, cells, over)
+    grid[-1].set_xlabel(_LABELS[over])
+    handles = [
+        Line2D([], [], color=color, lw=2, label=n) for n, color in colors.items()
+    ]
+    if any(len(p.row.launches) > 1 for _, _, p in each_point(panels)):
+        band = Line2D([], [], color="0.4", lw=6, alpha=0.2, label="range of launches")
+        handles.append(band)
+    plotting.add_legend(figure, handles, columns=5)
+    return figure
+
+
+def _draw_panel(axes: Axes, panel: Panel, colors: dict[str, Any], over: str) -> None:
+    import seaborn as sns
+    from matplotlib.ticker import EngFormatter
+
+    drawn: list[Values] = []
+    lines: list[Line2D] = []
+    for point in panel.points:
         seen, losses = find_curve(point, over)
-        center = np.median(losses, axis=0)
-        style = styles[point.row.cell.topology]
-        axes.plot(seen, center, color=colors[name], lw=width, ls=style)
+        losses = _smooth(losses)
+        color = colors[point.row.id]
+        lines += axes.plot(seen, np.median(losses, axis=0), color=color, lw=1.6)
         if len(losses) > 1:
             ends = losses.min(axis=0), losses.max(axis=0)
-            axes.fill_between(seen, *ends, color=colors[name], alpha=0.2, lw=0)
+            axes.fill_between(seen, *ends, color=color, alpha=0.2, lw=0)
         drawn.append(losses)
+    _dash_coinciding(lines)
     _scale(axes, np.concatenate([losses.ravel() for losses in drawn]))
     axes.set_title(panel.title, parse_math=False)
     axes.set_ylabel("loss")
@@ -160,7 +153,40 @@ def _draw_panel(
     sns.despine(ax=axes)
 
 
+def _dash_coinciding(lines: Sequence[Line2D]) -> None:
+    groups: list[list[Line2D]] = []
+    for line in lines:
+        data = line.get_xydata()
+        for group in groups:
+            other = group[0].get_xydata()
+            if np.shape(data) == np.shape(other) and np.allclose(
+                data, other, rtol=_ALIKE, equal_nan=True
+            ):
+                group.append(line)
+                break
+        else:
+            groups.append([line])
+    for group in groups:
+        gap = _DASH * (len(group) - 1)
+        for place, line in enumerate(group if gap else []):
+            line.set_linestyle((place * _DASH, (_DASH, gap)))
+            line.set_dash_capstyle("butt")
+
+
+def _smooth(losses: Values) -> Values:
+    """Running means over the points, [launches, points]; NaN stays NaN."""
+    if losses.shape[1] <= 2 * _SMOOTHED:
+        return losses
+    # At the ends there are fewer points to take the mean of.
+    weights = np.ones(_SMOOTHED)
+    count = np.convolve(np.ones(losses.shape[1]), weights, mode="same")
+    rows = [np.convolve(launch, weights, mode="same") / count for launch in losses]
+    return np.stack(rows)
+
+
 def _scale(axes: Axes, losses: Values) -> None:
+    from matplotlib.ticker import NullFormatter
+
     known = losses[np.isfinite(losses)]
     if len(known) and 0 < known.min() < known.max() / _LINEAR_UP_TO:
         axes.set_yscale("log")
@@ -168,3 +194,17 @@ def _scale(axes: Axes, losses: Values) -> None:
         axes.yaxis.set_minor_formatter(NullFormatter())
     elif len(known) and known.min() >= 0:
         axes.set_ylim(bottom=0)
+
+
+SECTION = Section(
+    name="curves",
+    title="Loss while training",
+    reading=(
+        "Mean loss over the ranks that know it: median of the launches, and their "
+        "range as a band; running means. Curves that coincide "
+        "share one line in the colors of all. A gap is a loss that is not a number."
+    ),
+    order=7,
+    make=make,
+    plots={"curves": Versions(), "time": Versions()},
+)

@@ -1,56 +1,58 @@
-"""How much of a step is spent on waiting for data, and what follows from it."""
+"""How much of a step waits for data, and what would help."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-import pandas as pd
+from collections.abc import Iterator
 
 from rankbench.record import Record
-from rankbench.results.elements.content import Section
-from rankbench.results.elements.notes import Note
-from rankbench.results.elements.text import Grid, Text, show_estimate
+from rankbench.results.elements.section import Content, Section
+from rankbench.results.elements.text import Note
+from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.statistics import Estimate, median
 from rankbench.results.numbers.summary import Summary
 
-TITLE = "Loading"
-
-ABOUT = (
-    "Milliseconds of a step, means over ranks and steps, medians over launches: "
-    "waiting for data, copying it to the device, and computing, communication included."
-)
-
-# From this share of a step on it is loading that decides how fast a cell trains.
+# Above this share of a step, loading decides how fast a cell trains.
 DOMINATES = 0.5
 
-_PARTS = ("load_ms", "transfer_ms", "compute_ms", "load_share")
-_TITLES = ("load (ms)", "transfer (ms)", "compute (ms)", "load / step")
+PARTS = ("load_ms", "transfer_ms", "compute_ms", "load_share")
+
+
+def make(found: Found) -> Content | None:
+    """A row for each cell that is ok."""
+    if not found.measured:
+        return None
+    rows = [
+        {
+            "cell": summary.row.id,
+            "augment": summary.row.cell.augment,
+            "num_workers": summary.row.cell.num_workers,
+            **estimate_parts(summary),
+        }
+        for summary in found.measured
+    ]
+    return Content(rows=rows, notes=list(explain(found)))
 
 
 def estimate_parts(summary: Summary) -> dict[str, Estimate]:
-    """Mean milliseconds of a step by part, and the share of load: over the launches."""
+    """Milliseconds of a step by part, and the share of loading, over the launches."""
     return {
         name: median([getattr(launch, name) for launch in summary.measures])
-        for name in _PARTS
+        for name in PARTS
     }
 
 
-def explain(summaries: Sequence[Summary]) -> list[Note]:
-    """In words, the rows that loading holds up."""
-    notes = []
-    for summary in _measured(summaries):
+def explain(found: Found) -> Iterator[Note]:
+    """A note for each row that spends most of its time on loading."""
+    for summary in found.measured:
         share = estimate_parts(summary)["load_share"].value
         if share >= DOMINATES:
             workers = summary.row.cell.num_workers
             said = f"loading takes {share:.0%} of the step with num_workers {workers}"
             remedy = _remedy(summary.row.launches[0].record, workers)
-            notes.append(Note(summary.row.id, f"{said}: {remedy}"))
-    return notes
+            yield Note(summary.row.id, f"{said}: {remedy}")
 
 
 def _remedy(record: Record, workers: int) -> str:
-    """What helps against waiting for data."""
     host = record["hosts"][0]
     ranks = sum(rank["host"] == host["host"] for rank in record["ranks"])
     if ranks * (1 + workers) < host["cores"]:
@@ -61,48 +63,23 @@ def _remedy(record: Record, workers: int) -> str:
     )
 
 
-def show(summaries: Sequence[Summary]) -> Section | None:
-    """Nothing where no cell is ok."""
-    if not _measured(summaries):
-        return None
-    return Section(
-        title=TITLE,
-        about=ABOUT,
-        files=("loading.csv",),
-        grids=[show_parts(summaries)],
-        notes=explain(summaries),
-    )
-
-
-def show_parts(summaries: Sequence[Summary]) -> Grid:
-    """A row for each cell that is ok."""
-    words = ("cell", "num_workers", "augment")
-    columns = dict.fromkeys(words, False) | dict.fromkeys(_TITLES, True)
-    rows = []
-    for summary in _measured(summaries):
-        cell, parts = summary.row.cell, estimate_parts(summary)
-        texts = [Text(summary.row.id), Text(str(cell.num_workers)), Text(cell.augment)]
-        rows.append([*texts, *(show_estimate(parts[name]) for name in _PARTS)])
-    return Grid(TITLE, columns, rows)
-
-
-def make_frame(summaries: Sequence[Summary]) -> pd.DataFrame:
-    """The columns of loading.csv."""
-    ends = ("", "_lo", "_hi")
-    numbers = [f"{name}{end}" for name in _PARTS for end in ends]
-    lines: list[dict[str, Any]] = []
-    for summary in _measured(summaries):
-        cell = summary.row.cell
-        line: dict[str, Any] = {"cell": summary.row.id, "augment": cell.augment}
-        line["num_workers"] = cell.num_workers
-        for name, part in estimate_parts(summary).items():
-            values = (part.value, part.low, part.high)
-            line |= {f"{name}{e}": v for e, v in zip(ends, values, strict=True)}
-        lines.append(line)
-    columns = ["cell", "num_workers", "augment", *numbers]
-    frame = pd.DataFrame(lines, columns=columns)
-    return frame.astype(dict.fromkeys(numbers, "float64"))
-
-
-def _measured(summaries: Sequence[Summary]) -> list[Summary]:
-    return [summary for summary in summaries if summary.measures]
+SECTION = Section(
+    name="loading",
+    title="Loading",
+    reading=(
+        "Milliseconds of a step, mean over ranks and steps, median over launches: "
+        "waiting for data, copying it to the device, and computing. Communication "
+        "counts as computing."
+    ),
+    order=60,
+    make=make,
+    columns={
+        "cell": (str, "cell"),
+        "num_workers": (int, "num_workers"),
+        "augment": (str, "augment"),
+        "load_ms": (Estimate, "load (ms)"),
+        "transfer_ms": (Estimate, "transfer (ms)"),
+        "compute_ms": (Estimate, "compute (ms)"),
+        "load_share": (Estimate, "load / step"),
+    },
+)

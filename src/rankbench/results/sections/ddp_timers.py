@@ -7,23 +7,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from rankbench.results.elements.content import Section
-from rankbench.results.elements.notes import Note
-from rankbench.results.elements.text import Grid, Text, figures
-from rankbench.results.numbers.summary import Summary
+from rankbench.results.elements.section import Content, Section
+from rankbench.results.elements.text import Note
+from rankbench.results.numbers.found import Found
 from rankbench.results.read.launches import Launch
 
 # DDP samples each of its first steps, then one in a hundred.
 FIRST, EVERY = 10, 100
 
-TITLE = "DDP's own timers"
-
-COLUMNS = ("cell", "phase", "ours_ms", "ddp_ms", "window_ms", "sampled")
-
-# What is there to compare: our phase, and what of DDP's timers is nearest to it.
+# Our phase, and the timers of DDP that are nearest to it.
 _PAIRS = {
     "forward": ("forward", ("forward_ms",)),
     "backward": ("backward", ("backward_ms",)),
@@ -35,8 +29,8 @@ EXPLAINED = (
     Note(
         "sampled",
         "DDP times each of its first 10 steps and then one step in 100, warm-up "
-        "included. ours_ms is our mean over the same steps, window_ms that over the "
-        "timed window, which the other tables show.",
+        "included. ours_ms is our mean over the same steps; window_ms is our mean over "
+        "the timed window, which the other tables show.",
     ),
     Note("forward", "DDP's ends with the model's output; ours includes the loss."),
     Note(
@@ -73,43 +67,18 @@ class _Rank:
     samples: int
 
 
-def make_frame(summaries: Sequence[Summary]) -> pd.DataFrame:
-    """Means over ranks and launches, in ms: a row for each cell and phase.
-
-    Cells whose launches have no timers of DDP have no row.
+def make(found: Found) -> Content | None:
+    """Means over ranks and launches: a row for each phase of each cell with timers.
 
     Raises:
         ValueError: a launch's steps are damaged; the message names the file.
     """
     rows = []
-    for summary in summaries:
+    for summary in found.summaries:
         ranks = [rank for one in summary.row.launches for rank in _read_ranks(one)]
         if ranks:
             rows += [{"cell": summary.row.id, **row} for row in _rows(ranks)]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
-
-
-def show(timers: pd.DataFrame) -> Section | None:
-    """The same for readers; nothing where there are no timers."""
-    if not len(timers):
-        return None
-    columns = {column: column not in ("cell", "phase") for column in COLUMNS}
-    rows = [
-        [Text(_show(row[column])) for column in COLUMNS]
-        for row in timers.to_dict("records")
-    ]
-    return Section(
-        title=TITLE,
-        files=("ddp-timers.csv",),
-        grids=[Grid(TITLE, columns, rows)],
-        notes=EXPLAINED,
-    )
-
-
-def _show(value: str | float) -> str:
-    if isinstance(value, str):
-        return value
-    return "" if np.isnan(value) else figures(value)
+    return Content(rows=rows, notes=EXPLAINED) if rows else None
 
 
 def sampled_steps(last: int) -> list[int]:
@@ -170,3 +139,20 @@ def _read_ranks(launch: Launch) -> list[_Rank]:
 
 def _means(phases: Sequence[str], seconds: NDArray[np.float64]) -> dict[str, float]:
     return dict(zip(phases, (1e3 * seconds.mean(axis=0)).tolist(), strict=True))
+
+
+SECTION = Section(
+    name="ddp-timers",
+    title="DDP's own timers",
+    reading="Milliseconds of a step by our clock and by DDP's, over the same steps.",
+    order=90,
+    make=make,
+    columns={
+        "cell": (str, "cell"),
+        "phase": (str, "phase"),
+        "ours_ms": (float, "ours (ms)"),
+        "ddp_ms": (float, "DDP's (ms)"),
+        "window_ms": (float, "whole window (ms)"),
+        "sampled": (int, "sampled steps"),
+    },
+)

@@ -5,19 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-import pandas as pd
-
 from rankbench.record import Record
-from rankbench.results.elements.content import Section
-from rankbench.results.elements.text import Grid, Text, figures
+from rankbench.results.elements.section import Content, Section
+from rankbench.results.elements.text import figures
+from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.summary import Summary
 
-TITLE = "Environment"
-ABOUT = (
-    "From the records of all rows, of every host. Several values: hosts or rows "
-    "differ; of hardware with how many hosts have it."
-)
 COLUMNS = ("part", "item", "value")
+
 # Named as people know it -> as the record has it.
 _SOFTWARE = {
     "Python": "python",
@@ -38,6 +33,13 @@ _SOFTWARE = {
 Line = tuple[str, str, str]
 
 
+def make(found: Found) -> Content | None:
+    """A row for each item of hardware and software."""
+    lines = find_environment(found.summaries)
+    rows = [dict(zip(COLUMNS, line, strict=True)) for line in lines]
+    return Content(rows=rows) if rows else None
+
+
 def find_environment(summaries: Sequence[Summary]) -> list[Line]:
     """Part, item and value; empty where no row is ok."""
     records = [launch.record for s in summaries for launch in s.row.launches]
@@ -50,20 +52,6 @@ def find_environment(summaries: Sequence[Summary]) -> list[Line]:
         *_of_hosts(list(hosts.values())),
         *_of_software(records, list(hosts.values())),
     ]
-
-
-def make_frame(lines: Sequence[Line]) -> pd.DataFrame:
-    """The columns of environment.csv."""
-    return pd.DataFrame(lines, columns=list(COLUMNS), dtype=object)
-
-
-def show(lines: Sequence[Line]) -> Section | None:
-    """Nothing where no row is ok."""
-    if not lines:
-        return None
-    rows = [[Text(field) for field in line] for line in lines]
-    grid = Grid(TITLE, dict.fromkeys(COLUMNS, False), rows)
-    return Section(title=TITLE, about=ABOUT, files=("environment.csv",), grids=[grid])
 
 
 def _of_hosts(hosts: Sequence[Record]) -> list[Line]:
@@ -103,7 +91,7 @@ def _of_software(records: Sequence[Record], hosts: Sequence[Record]) -> list[Lin
 
 
 def _by_host(values: Sequence[str | None]) -> str:
-    """A value that all hosts have, or each with how many have it."""
+    """The value of all hosts, or each value with the number of its hosts."""
     told = [value or "none" for value in values]
     counts = {value: told.count(value) for value in told}
     if len(counts) == 1:
@@ -133,5 +121,18 @@ def _count(names: Iterable[str]) -> str:
 
 
 def _distinct(values: Iterable[Any]) -> list[str]:
-    """Each value once, in order of appearance, without what nobody tells."""
+    """Each value once, in order of appearance, without missing ones."""
     return list(dict.fromkeys(str(value) for value in values if value is not None))
+
+
+SECTION = Section(
+    name="environment",
+    title="Environment",
+    reading=(
+        "Hardware and software of every host, from the records of all rows. Several "
+        "values: hosts or rows differ. Hardware then says how many hosts have it."
+    ),
+    order=110,
+    make=make,
+    columns={name: (str, name) for name in COLUMNS},
+)

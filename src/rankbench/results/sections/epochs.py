@@ -4,27 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import pandas as pd
-
-from rankbench.results.elements.content import Section
-from rankbench.results.elements.text import Grid, Text, round_figures, show_estimate
+from rankbench.results.elements.section import Content, Section
+from rankbench.results.elements.text import Grid, Text, show_estimate
+from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.measures import Measures
 from rankbench.results.numbers.statistics import Estimate, median
 from rankbench.results.numbers.summary import Summary
 
-COLUMNS = ("cell", "what", "number", "value", "value_lo", "value_hi")
-
-TITLE = "Training"
-
-ABOUT = (
-    "Medians over launches; brackets: their 95 % interval. An epoch lasts as long as "
-    "its slowest rank; later epochs: the median of all whole epochs but the first. "
-    "Batch: a step of the slowest rank, the median of the steps; p95: what 95 % of "
-    "them stay below. Loss: of the first and the last timed step. Classes are numbered "
-    "as in the data."
-)
-
-# Of more classes the page would show numbers that nobody reads: epochs.csv has them.
+# Of more classes the document would show numbers that nobody reads: the CSV has them.
 _MOST_CLASSES = 20
 
 _HEADINGS = {
@@ -39,36 +26,20 @@ _HEADINGS = {
 }
 
 
-def make_frame(summaries: Sequence[Summary]) -> pd.DataFrame:
-    """The columns of epochs.csv; a row for each number of each cell that is ok.
+def make(found: Found) -> Content | None:
+    """A row for each number of each cell that is ok.
 
     `what` is epoch_s, batch_ms, batch_p95_ms, loss_first, loss_last, accuracy or
     class_accuracy; `number` counts epochs from 1 and classes from 0.
     """
-    rows = [
-        {
-            "cell": summary.row.id,
-            "what": what,
-            "number": number,
-            "value": round_figures(found.value),
-            "value_lo": None if found.low is None else round_figures(found.low),
-            "value_hi": None if found.high is None else round_figures(found.high),
-        }
-        for summary in _measured(summaries)
-        for what, number, found in _estimate(summary.measures)
-    ]
-    values = dict.fromkeys(("value", "value_lo", "value_hi"), "float64")
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(
-        {"number": "Int64"} | values
-    )
-
-
-def show(summaries: Sequence[Summary]) -> Section | None:
-    """Nothing where no cell is ok."""
-    measured = _measured(summaries)
-    if not measured:
+    if not found.measured:
         return None
-    fields = [_overview(summary) for summary in measured]
+    rows = [
+        {"cell": summary.row.id, "what": what, "number": number, "value": estimate}
+        for summary in found.measured
+        for what, number, estimate in _estimate(summary.measures)
+    ]
+    fields = [_overview(summary) for summary in found.measured]
     # A column that no row can fill says nothing.
     shown = [h for h in _HEADINGS.values() if any(h in field for field in fields)]
     overview = Grid(
@@ -76,25 +47,16 @@ def show(summaries: Sequence[Summary]) -> Section | None:
         {"cell": False} | dict.fromkeys(shown, True),
         [
             [Text(summary.row.id), *(field.get(name, Text("")) for name in shown)]
-            for summary, field in zip(measured, fields, strict=True)
+            for summary, field in zip(found.measured, fields, strict=True)
         ],
     )
-    return Section(
-        title=TITLE,
-        about=ABOUT,
-        files=("epochs.csv",),
-        grids=[overview, *_show_classes(measured)],
-    )
-
-
-def _measured(summaries: Sequence[Summary]) -> list[Summary]:
-    return [summary for summary in summaries if summary.measures]
+    return Content(rows=rows, grids=[overview, *_show_classes(found.measured)])
 
 
 def _estimate(
     launches: Sequence[Measures],
 ) -> Iterator[tuple[str, int | None, Estimate]]:
-    """What, its number, and its estimate; what a launch does not know is left out."""
+    """Kind, number and estimate; a value that one of the launches lacks is left out."""
     for epoch in range(min(len(one.epochs_s) for one in launches)):
         yield "epoch_s", epoch + 1, median([one.epochs_s[epoch] for one in launches])
     for what, values in _totals(launches).items():
@@ -152,3 +114,19 @@ def _show_classes(measured: Sequence[Summary]) -> list[Grid]:
         )
         for count, rows in tables.items()
     ]
+
+
+SECTION = Section(
+    name="epochs",
+    title="Training",
+    reading=(
+        "Medians over launches, in brackets their 95 % interval. An epoch lasts as "
+        "long as its slowest rank; later epochs: the median of all whole epochs but "
+        "the first. Batch: a step of the slowest rank, median over the steps; p95: "
+        "95 % of the steps are shorter. Loss: at the first and the last timed step. "
+        "Classes have the numbers of the data set."
+    ),
+    order=50,
+    make=make,
+    columns={"cell": str, "what": str, "number": int, "value": Estimate},
+)

@@ -1,104 +1,161 @@
-"""Pipelines: the share of a step in which ranks wait, and what it would be at best."""
+"""Pipelines: the share of a step in which ranks wait, and the least it could be."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from rankbench.record import Record
-from rankbench.results.elements.content import Section
-from rankbench.results.elements.notes import Note
-from rankbench.results.elements.text import Grid, Text, round_figures, show_estimate
+from rankbench.results.elements.section import (
+    Content,
+    Drawing,
+    Section,
+    Versions,
+    make_frame,
+)
+from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.pipelines import bubbles, find_pipelines, rank_details
 from rankbench.results.numbers.statistics import Estimate, median
 from rankbench.results.numbers.summary import Summary
 
-ABOUT = Note(
-    "bubble",
-    "share of a step in which a rank has nothing to do: the mean over the ranks, the "
-    "median over the launches, from steps after the timed ones. ideal: (K-1)/(M+K-1) "
-    "with K ranks and M microbatches (M times the stages of a rank, if interleaved). "
-    "What is above it are stages that take unequal time, and communication.",
-)
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-TITLE = "Pipelines"
-PLOTTED = "Speedup against microbatches: more of them shorten the bubble."
-
-_WORDS = ("cell", "schedule", "microbatches", "ranks")
-_NUMBERS = {"bubble": "bubble", "ideal_bubble": "ideal", "speedup": "speedup"}
+_HEIGHT = 3.4
+_CAPTION = "Speedup against microbatches: more of them shorten the bubble."
 
 
-def find_pipelines(summaries: Sequence[Summary]) -> list[Summary]:
-    """Rows whose ranks have told how long they wait."""
-    return [s for s in summaries if s.measures and _tells(s)]
-
-
-def _tells(summary: Summary) -> bool:
-    return {"schedule", "microbatches"} <= summary.row.cell.options.keys() and all(
-        "bubble" in rank for ranks in _details(summary) for rank in ranks
-    )
-
-
-def show(pipelines: Sequence[Summary], *, has_plot: bool = False) -> Section | None:
-    """A row for each of them; nothing where there are none.
-
-    has_plot: whether any of them differ in microbatches alone.
-    """
-    if not pipelines:
+def make(found: Found) -> Content | None:
+    """A row for each cell that is a pipeline."""
+    rows = [_row(summary) for summary in find_pipelines(found.summaries)]
+    if not rows:
         return None
-    columns = dict.fromkeys(_WORDS, False) | dict.fromkeys(_NUMBERS.values(), True)
-    rows = []
-    for summary in pipelines:
-        numbers = _estimate(summary)
-        words = [Text(str(word)) for word in _describe(summary).values()]
-        rows.append([*words, *(show_estimate(numbers.get(name)) for name in _NUMBERS)])
-    return Section(
-        title=TITLE,
-        files=("pipeline.csv",),
-        plots=[("microbatches", PLOTTED)] if has_plot else [],
-        grids=[Grid(TITLE, columns, rows)],
-        notes=[ABOUT],
-    )
+    groups = find_microbatches(found.summaries)
+    drawings = [
+        Drawing(
+            name="microbatches",
+            caption=_CAPTION,
+            frame=partial(_frame, groups),
+            draw=partial(_draw, groups),
+        )
+    ]
+    return Content(rows=rows, drawings=drawings if groups else [])
 
 
-def make_frame(pipelines: Sequence[Summary]) -> pd.DataFrame:
-    """The columns of pipeline.csv."""
-    ends = ("", "_lo", "_hi")
-    columns = [f"{name}{end}" for name in _NUMBERS for end in ends]
-    lines: list[dict[str, Any]] = []
-    for summary in pipelines:
-        line = _describe(summary)
-        for name, number in _estimate(summary).items():
-            for end, value in zip(
-                ends, (number.value, number.low, number.high), strict=True
-            ):
-                line[f"{name}{end}"] = None if value is None else round_figures(value)
-        lines.append(line)
-    frame = pd.DataFrame(lines, columns=[*_WORDS, *columns])
-    return frame.astype(dict.fromkeys(columns, "float64"))
-
-
-def _describe(summary: Summary) -> dict[str, Any]:
-    ranks = _details(summary)[0]
+def _row(summary: Summary) -> dict[str, Any]:
+    ranks = rank_details(summary)[0]
     options = summary.row.cell.options
-    values = (summary.row.id, options["schedule"], options["microbatches"], len(ranks))
-    return dict(zip(_WORDS, values, strict=True))
-
-
-def _estimate(summary: Summary) -> dict[str, Estimate]:
-    launches = _details(summary)
-    bubbles = [sum(rank["bubble"] for rank in ranks) / len(ranks) for ranks in launches]
-    numbers = {
-        "bubble": median(bubbles),
-        "ideal_bubble": Estimate(launches[0][0]["ideal_bubble"]),
+    return {
+        "cell": summary.row.id,
+        "schedule": options["schedule"],
+        "microbatches": options["microbatches"],
+        "ranks": len(ranks),
+        "bubble": median(bubbles(summary)),
+        "ideal_bubble": Estimate(ranks[0]["ideal_bubble"]),
+        "speedup": summary.numbers.get("speedup"),
     }
-    if "speedup" in summary.numbers:
-        numbers["speedup"] = summary.numbers["speedup"]
-    return numbers
 
 
-def _details(summary: Summary) -> list[list[Record]]:
-    """What the strategy told, by launch and rank."""
-    records = [launch.record for launch in summary.row.launches]
-    return [[rank.get("details", {}) for rank in r["ranks"]] for r in records]
+def find_microbatches(summaries: Sequence[Summary]) -> dict[str, list[Summary]]:
+    """Rows that differ only in their number of microbatches, by a name of the group."""
+    groups: dict[str, list[Summary]] = {}
+    for summary in summaries:
+        options = summary.row.cell.options
+        if summary.measures and "microbatches" in options:
+            fields = summary.row.cell.to_dict()
+            rest = {k: v for k, v in options.items() if k != "microbatches"}
+            key = json.dumps({**fields, "options": rest}, sort_keys=True)
+            groups.setdefault(key, []).append(summary)
+    found = {}
+    for group in groups.values():
+        cell = group[0].row.cell
+        name = f"{cell.strategy} {cell.backend} {cell.topology} {cell.model}"
+        if len(group) > 1:
+            found[f"{name} {cell.options.get('schedule', '')}".strip()] = group
+    return found
+
+
+def _frame(groups: Mapping[str, Sequence[Summary]]) -> pd.DataFrame:
+    columns = {
+        "series": str,
+        "cell": str,
+        "microbatches": int,
+        "speedup": Estimate,
+        "throughput": Estimate,
+    }
+    rows = [
+        {
+            "series": name,
+            "cell": summary.row.id,
+            "microbatches": summary.row.cell.options["microbatches"],
+            "speedup": summary.numbers.get("speedup"),
+            "throughput": summary.numbers.get("throughput"),
+        }
+        for name, group in groups.items()
+        for summary in group
+    ]
+    return make_frame(columns, rows)
+
+
+def _draw(groups: Mapping[str, Sequence[Summary]], width: float) -> Figure:
+    """Speedup against microbatches; throughput if a row has no base."""
+    import seaborn as sns
+    from matplotlib.figure import Figure
+
+    from rankbench.results.elements import plotting
+
+    figure = Figure(figsize=(width, _HEIGHT), layout="constrained")
+    axes = figure.subplots()
+    members = [summary for group in groups.values() for summary in group]
+    what = "speedup" if all("speedup" in s.numbers for s in members) else "throughput"
+    colors, markers = (
+        plotting.choose_colors(list(groups)),
+        plotting.choose_markers(list(groups)),
+    )
+    for name, group in groups.items():
+        ordered = sorted(group, key=lambda s: s.row.cell.options["microbatches"])
+        x = [s.row.cell.options["microbatches"] for s in ordered]
+        numbers = [s.numbers[what] for s in ordered]
+        y = [number.value for number in numbers]
+        style = {"color": colors[name], "marker": markers[name], "ms": 5, "lw": 1.1}
+        axes.plot(x, y, label=name, **style)
+        for at, number in zip(x, numbers, strict=True):
+            plotting.draw_interval(axes, at, number, color=colors[name])
+    counts = sorted({s.row.cell.options["microbatches"] for s in members})
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.minorticks_off()
+    axes.set_xlabel("microbatches")
+    axes.set_ylabel(what if what == "speedup" else "samples/s")
+    axes.set_ylim(bottom=0)
+    figure.legend(loc="outside lower center", ncols=2)
+    sns.despine(ax=axes)
+    return figure
+
+
+SECTION = Section(
+    name="pipeline",
+    title="Pipelines",
+    reading=(
+        "Bubble: share of a step in which a rank waits, mean over the ranks, median "
+        "over the launches, from steps after the timed ones. Ideal: (K-1)/(M+K-1) with "
+        "K ranks and M microbatches (M times the stages of a rank if they are "
+        "interleaved). Stages of unequal length and communication are why a bubble is "
+        "larger than the ideal one."
+    ),
+    order=80,
+    make=make,
+    columns={
+        "cell": (str, "cell"),
+        "schedule": (str, "schedule"),
+        "microbatches": (int, "microbatches"),
+        "ranks": (int, "ranks"),
+        "bubble": (Estimate, "bubble"),
+        "ideal_bubble": (Estimate, "ideal"),
+        "speedup": (Estimate, "speedup"),
+    },
+    plots={"microbatches": Versions()},
+)

@@ -1,154 +1,109 @@
-"""What the profiler saw: the operators that took longest, and where the traces are."""
+"""Profiles: the longest operators of each rank, the traces, and a timeline."""
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from rankbench.record import PROFILE, Layout, Record
-from rankbench.results.elements.content import Section
-from rankbench.results.elements.text import Grid, Text, figures, round_figures
-from rankbench.results.read.launches import Launch, read_launches
-from rankbench.results.read.rows import Row
-
-TITLE = "Profiles"
-
-ABOUT = (
-    "A few steps of each cell under torch.profiler, in a launch of its own: the "
-    "profiler slows a step down, so look at shares, not at times. Operators by their "
-    "own time, without that of the operators they call; share: of the time of a step, "
-    "by the clock of the GPU where there is one. What several threads or streams do "
-    "runs at the same time, and a GPU's kernel stands beside the operator that started "
-    "it, so that shares may add up to more than 100 %."
+from rankbench.record import Record
+from rankbench.results.elements.section import (
+    Content,
+    Drawing,
+    Section,
+    Versions,
+    make_frame,
+)
+from rankbench.results.elements.text import Grid, Text, figures
+from rankbench.results.numbers.found import Found
+from rankbench.results.read.profiles import (
+    TOP,
+    Operator,
+    Profile,
+    RankProfile,
+    load_profiles,
 )
 
-CAPTION = (
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_CAPTION = (
     "{cell}: phases of the profiled steps, and below them the collective operations; "
     "on each rank since the start of its own first step."
 )
 
-COLUMNS = ("cell", "rank", "operator", "calls", "cpu_ms", "device_ms", "share")
+# Of more ranks the picture would be a carpet; the traces have them all.
+MOST_RANKS = 8
 
-# In the documents; profiles.csv has all that the record has.
-TOP, TOP_OF_PAGE = 10, 3
+_PHASE, _COMMUNICATION = "phase", "communication"
+_HEIGHT = 0.62  # of a rank, in inches
+_LEGEND_COLUMNS = 8
+_TITLE_WIDTH = 90  # characters
+_COLLECTIVE = "0.35"
 
-Number = float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Operator:
-    """An operator by its own time; all numbers are of one step."""
-
-    name: str
-    calls: float
-    cpu_ms: float
-    device_ms: float
-    share: Number
+# Where the two rows of a rank begin, and how high they are, in heights of a rank.
+_PHASES = (-0.38, 0.48)
+_BENEATH = (0.13, 0.25)
 
 
-@dataclass(frozen=True, slots=True)
-class RankProfile:
-    """What the profiler saw of one rank.
-
-    Attributes:
-        trace: its file, relative to the result directory.
-        operators: the longest first.
-        spans: phases and communication: kind, name, start_ms, ms.
-    """
-
-    rank: int
-    trace: str
-    operators: Sequence[Operator]
-    spans: Sequence[Record]
-
-
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """The profile of a cell, by rank."""
-
-    cell: str
-    ranks: Sequence[RankProfile]
-
-    @property
-    def plot(self) -> str:
-        return f"profile-{self.cell}"
-
-
-def load_profiles(layout: Layout, rows: Sequence[Row]) -> list[Profile]:
-    """The profiles of rows that are ok.
+def make(found: Found) -> Content | None:
+    """A row for each operator of each rank of each profile.
 
     Raises:
         ValueError: a record is damaged; the message names it.
     """
-    found = []
-    for row in rows:
-        if row.status != "ok" or row.attempt is None:
-            continue
-        place = layout.attempt(row.id, row.attempt) / PROFILE
-        for launch in read_launches(place, measured=False):
-            if launch.record["status"] == "ok" and launch.record.get("profile"):
-                found.append(_read(row.id, launch, layout.root))
-                break
-    return found
-
-
-def make_frame(profiles: Sequence[Profile]) -> pd.DataFrame:
-    """The columns of profiles.csv; calls and times are of one step."""
+    profiles = load_profiles(found.layout, found.results.rows)
+    if not profiles:
+        return None
     rows = [
         {
             "cell": profile.cell,
             "rank": rank.rank,
             "operator": one.name,
-            "calls": round_figures(one.calls),
-            "cpu_ms": round_figures(one.cpu_ms),
-            "device_ms": round_figures(one.device_ms),
-            "share": None if one.share is None else round_figures(one.share),
+            "calls": one.calls,
+            "cpu_ms": one.cpu_ms,
+            "device_ms": one.device_ms,
+            "share": one.share,
         }
         for profile in profiles
         for rank in profile.ranks
         for one in rank.operators
     ]
-    types = dict.fromkeys(COLUMNS[3:], "float64")
-    return pd.DataFrame(rows, columns=list(COLUMNS)).astype(types)
-
-
-def show(profiles: Sequence[Profile]) -> Section | None:
-    """Pictures, traces, and the first few operators of each rank."""
-    if not profiles:
-        return None
-    columns = dict.fromkeys(("cell", "rank", "trace", "longest operators"), False)
-    rows = [
+    traces = [
         [
             Text(profile.cell),
             Text(str(rank.rank)),
             Text(Path(rank.trace).name, href=rank.trace),
-            Text(", ".join(map(_name, rank.operators[:TOP_OF_PAGE]))),
         ]
         for profile in profiles
         for rank in profile.ranks
     ]
-    return Section(
-        title=TITLE,
-        about=ABOUT,
-        files=("profiles.csv", "profiles.md"),
-        plots=[(p.plot, CAPTION.format(cell=p.cell)) for p in profiles],
-        grids=[Grid(TITLE, columns, rows)],
+    columns = dict.fromkeys(("cell", "rank", "trace"), False)
+    return Content(
+        rows=rows,
+        grids=[
+            Grid("Traces", columns, traces),
+            *(
+                _show_rank(f"{profile.cell}, rank {rank.rank}", rank.operators)
+                for profile in profiles
+                for rank in profile.ranks
+            ),
+        ],
+        drawings=[
+            Drawing(
+                name=profile.plot,
+                caption=_CAPTION.format(cell=profile.cell),
+                frame=partial(make_timeline_frame, profile),
+                draw=partial(draw_timeline, profile),
+            )
+            for profile in profiles
+        ],
     )
-
-
-def show_operators(profiles: Sequence[Profile]) -> Section | None:
-    """The tables of profiles.md."""
-    if not profiles:
-        return None
-    grids = [
-        _show_rank(f"{profile.cell}, rank {rank.rank}", rank.operators)
-        for profile in profiles
-        for rank in profile.ranks
-    ]
-    return Section(title=TITLE, about=ABOUT, files=("profiles.csv",), grids=grids)
 
 
 def _show_rank(title: str, operators: Sequence[Operator]) -> Grid:
@@ -159,7 +114,7 @@ def _show_rank(title: str, operators: Sequence[Operator]) -> Grid:
         [
             Text(one.name),
             *(Text(figures(getattr(one, field))) for field in numbers.values()),
-            Text(_percent(one.share)),
+            Text("" if one.share is None else f"{100 * one.share:.0f} %"),
         ]
         for one in operators[:TOP]
     ]
@@ -167,42 +122,113 @@ def _show_rank(title: str, operators: Sequence[Operator]) -> Grid:
     return Grid(title, columns, rows)
 
 
-def _read(cell: str, launch: Launch, root: Path) -> Profile:
-    place = launch.directory.relative_to(root)
-    ranks = [
-        RankProfile(
-            rank=rank["rank"],
-            trace=f"{place}/trace{rank['rank']}.json.gz",
-            operators=_per_step(rank),
-            spans=rank["spans"],
-        )
-        for rank in launch.record["profile"]
+def make_timeline_frame(profile: Profile) -> pd.DataFrame:
+    """The data of the timeline, of all ranks: a row for each span."""
+    columns = {"rank": int, "kind": str, "name": str, "start_ms": float, "ms": float}
+    rows = [
+        {"rank": rank.rank} | {name: span[name] for name in columns if name != "rank"}
+        for rank in profile.ranks
+        for span in rank.spans
     ]
-    return Profile(cell, ranks)
+    return make_frame(columns, rows)
 
 
-def _per_step(rank: Record) -> list[Operator]:
-    steps, operators = rank["steps"], rank["operators"]
-    phases = [span["ms"] for span in rank["spans"] if span["kind"] == "phase"]
-    on_device = any(one["device_ms"] for one in operators)
-    found = []
-    for one in operators:
-        spent = one["device_ms"] if on_device else one["cpu_ms"]
-        found.append(
-            Operator(
-                name=one["name"],
-                calls=one["calls"] / steps,
-                cpu_ms=one["cpu_ms"] / steps,
-                device_ms=one["device_ms"] / steps,
-                share=spent / sum(phases) if sum(phases) else None,
-            )
+def draw_timeline(profile: Profile, width: float) -> Figure:
+    """Two rows for each rank, over the milliseconds since its first profiled step."""
+    import seaborn as sns
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    from rankbench.results.elements import plotting
+
+    ranks = profile.ranks[:MOST_RANKS]
+    figure = Figure(figsize=(width, _HEIGHT * len(ranks) + 1.3), layout="constrained")
+    axes = figure.subplots()
+    names = [span["name"] for rank in ranks for span in _of(rank, _PHASE)]
+    colors = plotting.color_phases(names)
+    for place, rank in enumerate(ranks):
+        _draw_rank(axes, rank, place, colors)
+    title = profile.cell
+    if len(profile.ranks) > len(ranks):
+        title += f" (the first {len(ranks)} of {len(profile.ranks)} ranks)"
+    axes.set_title(textwrap.fill(title, _TITLE_WIDTH), parse_math=False)
+    places = [place + _PHASES[0] + _PHASES[1] / 2 for place in range(len(ranks))]
+    axes.set_yticks(places, [f"rank {rank.rank}" for rank in ranks])
+    axes.set_ylim(len(ranks) - 0.5, -0.5)
+    axes.set_xlabel("ms since the start of the first profiled step")
+    axes.set_xlim(left=0)
+    axes.grid(visible=False, axis="y")
+    sns.despine(ax=axes, left=True)
+    handles = [Patch(color=color, label=name) for name, color in colors.items()]
+    if any(_of(rank, _COMMUNICATION) for rank in ranks):
+        handles.append(Patch(color=_COLLECTIVE, label="collectives"))
+    figure.legend(
+        handles=handles,
+        loc="outside upper center",
+        ncols=max(1, min(_LEGEND_COLUMNS, len(handles))),
+        handlelength=1.2,
+        columnspacing=1.4,
+    )
+    return figure
+
+
+def _draw_rank(
+    axes: Axes, rank: RankProfile, place: int, colors: dict[str, Any]
+) -> None:
+    phases = _of(rank, _PHASE)
+    axes.broken_barh(
+        [(span["start_ms"], span["ms"]) for span in phases],
+        (place + _PHASES[0], _PHASES[1]),
+        facecolors=[colors[span["name"]] for span in phases],
+        lw=0,
+    )
+    lanes = split_lanes(_of(rank, _COMMUNICATION))
+    height = _BENEATH[1] / max(1, len(lanes))
+    for lane, spans in enumerate(lanes):
+        axes.broken_barh(
+            [(span["start_ms"], span["ms"]) for span in spans],
+            (place + _BENEATH[0] + lane * height, height),
+            facecolors=_COLLECTIVE,
+            edgecolors="white",
+            lw=0.4,
         )
-    return found
 
 
-def _name(operator: Operator) -> str:
-    return f"{operator.name} {_percent(operator.share)}".strip()
+def split_lanes(spans: Sequence[Record]) -> list[list[Record]]:
+    """Rows of spans such that those of a row do not overlap."""
+    lanes: list[list[Record]] = []
+    for span in sorted(spans, key=lambda one: one["start_ms"]):
+        for lane in lanes:
+            if lane[-1]["start_ms"] + lane[-1]["ms"] <= span["start_ms"]:
+                lane.append(span)
+                break
+        else:
+            lanes.append([span])
+    return lanes
 
 
-def _percent(share: Number) -> str:
-    return "" if share is None else f"{100 * share:.0f} %"
+def _of(rank: RankProfile, kind: str) -> list[Record]:
+    return [span for span in rank.spans if span["kind"] == kind]
+
+
+SECTION = Section(
+    name="profiles",
+    title="Profiles",
+    reading=(
+        "A few steps of each cell under torch.profiler, in a launch of its own. The "
+        "profiler slows a step down: look at shares, not at times. Operators by their "
+        "own time, without that of the operators that they call; share: of the time of "
+        "a step, by the clock of the GPU if there is one. Threads and streams run at "
+        "the same time, and the kernel of a GPU stands beside the operator that "
+        "started it: shares may add up to more than 100 %."
+    ),
+    order=95,
+    make=make,
+    columns={
+        "cell": str,
+        "rank": int,
+        "operator": str,
+        **dict.fromkeys(("calls", "cpu_ms", "device_ms", "share"), float),
+    },
+    plots={"profile": Versions()},
+)

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
-from rankbench.results.elements.content import Section
-from rankbench.results.elements.notes import Note
-from rankbench.results.elements.text import Grid, Text, figures, show_estimate
+from rankbench.results.elements.section import Content, Section, Versions
+from rankbench.results.elements.text import Grid, Note, Text, figures, show_estimate
+from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.statistics import Estimate, median, ratio_of_medians
 from rankbench.results.numbers.summary import Summary
 from rankbench.results.read.study import Published, Study
@@ -27,24 +25,10 @@ QUANTITIES = {
     "memory_mib": ("memory (MiB)", True),
     "accuracy": ("accuracy", False),
 }
-COLUMNS = (
-    *("label", "cell", "status", "reason", "marks", "quantity"),
-    *("measured", "measured_lo", "measured_hi", "published", "published_each"),
-    *("ratio", "ratio_lo", "ratio_hi", "published_ratio", "base", "note"),
-)
-_FIGURES = (
-    *("measured", "measured_lo", "measured_hi", "published"),
-    *("ratio", "ratio_lo", "ratio_hi", "published_ratio"),
-)
-READING = (
-    "The published numbers are another machine's, and often another software's: "
-    "compare no absolute value across the two sides. Compare the ratios: each side is "
-    "divided by its own base, so that the machine cancels out as far as it can."
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Pair:
     """One published number and what was measured in its place.
 
     Attributes:
@@ -65,7 +49,7 @@ class Comparison:
     their_ratio: float | None
 
 
-def compare(study: Study, summaries: Sequence[Summary]) -> list[Comparison]:
+def compare(study: Study, summaries: Sequence[Summary]) -> list[Pair]:
     """Every published number beside its cell's, in the order of the source."""
     by_cell = {summary.row.id: summary for summary in summaries}
     base = study.base
@@ -79,7 +63,7 @@ def compare(study: Study, summaries: Sequence[Summary]) -> list[Comparison]:
 
 def _compare(
     row: Published, name: str, base: Published | None, cells: Mapping[str, Summary]
-) -> Comparison:
+) -> Pair:
     theirs, values = max(row.numbers[name]), _values(cells[row.cell], name)
     our_ratio = their_ratio = None
     if base and QUANTITIES[name][1]:
@@ -90,7 +74,7 @@ def _compare(
             our_ratio = ratio_of_medians(values, below)
         if name in base.numbers:
             their_ratio = theirs / max(base.numbers[name])
-    return Comparison(
+    return Pair(
         row=row,
         summary=cells[row.cell],
         quantity=name,
@@ -107,29 +91,29 @@ def _values(summary: Summary, name: str) -> list[float]:
     return [value for value in found if value is not None]
 
 
-def show(study: Study, summaries: Sequence[Summary]) -> Section:
-    """The study as documents show it: about it, its tables, remarks on its rows."""
-    comparisons = compare(study, summaries)
+def make(found: Found) -> Content | None:
+    """A row for each published number; None if the experiment repeats no study."""
+    study, summaries = found.results.study, found.summaries
+    if study is None:
+        return None
     by_cell = {summary.row.id: summary for summary in summaries}
+    pairs = compare(study, summaries)
     grids = [_show_rows(study, by_cell)] if study.rows else []
     for name in QUANTITIES:
-        found = [one for one in comparisons if one.quantity == name]
-        if found:
-            grids.append(_show_quantity(name, found))
+        of_quantity = [one for one in pairs if one.quantity == name]
+        if of_quantity:
+            grids.append(_show_quantity(name, of_quantity))
     about = [Note(key, text) for key, text in study.source.items() if key != "base"]
     if study.override:
         text = f"{study.override}: what was measured is smaller than what was published"
         about.append(Note("override", f"{text}; the cells say how."))
     if study.base:
-        about.append(Note("how to read", READING))
         about.append(Note("base", f"{study.base.label}: {study.base.cell}"))
-    notes = [Note(row.label, row.note) for row in study.rows if row.note]
-    return Section(
-        title="Published numbers",
-        files=("published.csv",),
-        before=about,
+    return Content(
+        rows=_rows(study, pairs, by_cell),
         grids=grids,
-        notes=notes,
+        before=about,
+        notes=[Note(row.label, row.note) for row in study.rows if row.note],
     )
 
 
@@ -143,7 +127,7 @@ def _show_rows(study: Study, by_cell: Mapping[str, Summary]) -> Grid:
     return Grid("rows", columns, rows)
 
 
-def _show_quantity(name: str, found: Sequence[Comparison]) -> Grid:
+def _show_quantity(name: str, found: Sequence[Pair]) -> Grid:
     title, has_ratio = QUANTITIES[name]
     columns = {"published row": False, "measured": True, "published": True}
     if has_ratio:
@@ -159,25 +143,25 @@ def _show_quantity(name: str, found: Sequence[Comparison]) -> Grid:
     return Grid(title, columns, rows)
 
 
-def make_frame(study: Study, summaries: Sequence[Summary]) -> pd.DataFrame:
-    """The columns of published.csv: a line for each number, or for a row without."""
-    by_cell = {summary.row.id: summary for summary in summaries}
+def _rows(
+    study: Study, pairs: Sequence[Pair], by_cell: Mapping[str, Summary]
+) -> list[dict[str, Any]]:
+    """A row for each number, and for each row of the source without any."""
     base = study.base.label if study.base else None
-    lines: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for row in study.rows:
         if not row.numbers:
-            lines.append(_describe(row, by_cell[row.cell]))
-    for one in compare(study, summaries):
+            rows.append(_describe(row, by_cell[row.cell]))
+    for one in pairs:
         line = _describe(one.row, one.summary) | {"quantity": one.quantity}
         each = one.row.numbers[one.quantity]
         if len(each) > 1:
             line["published_each"] = " ".join(map(figures, each))
         line |= {"published": one.theirs, "published_ratio": one.their_ratio}
         line |= {"base": base} if one.their_ratio is not None else {}
-        line |= _spread("measured", one.ours) | _spread("ratio", one.our_ratio)
-        lines.append(line)
-    frame = pd.DataFrame(lines, columns=list(COLUMNS))
-    return frame.astype(dict.fromkeys(_FIGURES, "float64"))
+        line |= {"measured": one.ours, "ratio": one.our_ratio}
+        rows.append(line)
+    return rows
 
 
 def _describe(row: Published, summary: Summary) -> dict[str, Any]:
@@ -191,8 +175,27 @@ def _describe(row: Published, summary: Summary) -> dict[str, Any]:
     }
 
 
-def _spread(name: str, estimate: Estimate | None) -> dict[str, float | None]:
-    if estimate is None:
-        return {}
-    values = (estimate.value, estimate.low, estimate.high)
-    return {f"{name}{e}": v for e, v in zip(("", "_lo", "_hi"), values, strict=True)}
+SECTION = Section(
+    name="published",
+    title="Published numbers",
+    reading=(
+        "The published numbers are another machine's, and often another software's: "
+        "compare no absolute value across the two sides. Compare the ratios: each side "
+        "is divided by its own base, so that the machine cancels out as far as it can."
+    ),
+    order=10,
+    make=make,
+    columns={
+        **dict.fromkeys(
+            ("label", "cell", "status", "reason", "marks", "quantity"), str
+        ),
+        "measured": Estimate,
+        "published": float,
+        "published_each": str,
+        "ratio": Estimate,
+        "published_ratio": float,
+        "base": str,
+        "note": str,
+    },
+    versions=Versions(numbers=2, still=(1,)),
+)

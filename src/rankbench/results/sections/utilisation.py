@@ -1,4 +1,4 @@
-"""Who was busy while training: every rank's cores and every GPU of each cell."""
+"""How busy each rank's cores and each GPU were while training."""
 
 from __future__ import annotations
 
@@ -6,66 +6,53 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rankbench.record import Record
-from rankbench.results.elements.content import Section
+from rankbench.results.elements.section import Content, Section, Versions
 from rankbench.results.elements.text import Grid, Text
+from rankbench.results.numbers.found import Found
 from rankbench.results.read.rows import Row
 
-# A cell of the utilisation table: column -> text, without the columns that it lacks.
-Usage = dict[str, str]
+_TITLE = "Utilisation"
 
-CPU, LOADERS, GPUS = "CPU of each rank", "its loaders", "GPU of each device"
+# Heading -> column.
+_COLUMNS = {
+    "CPU of each rank": "cpu",
+    "its loaders": "loaders",
+    "GPU of each device": "gpu",
+}
 
-ABOUT = (
-    "Means over the timed window and over launches. CPU: of one core, so that a rank "
-    "with two busy threads has 200 %. GPU: share of the time in which any kernel ran; "
-    "one that is idle while another is busy waits for it."
-)
-
-LISTED = 8
+# The values of more ranks or devices than this are summed up, not listed.
+_LISTED = 8
 
 
-def show_usage(rows: Sequence[Row]) -> Section | None:
-    """Nothing where no record tells of it."""
-    usage = collect_usage(rows)
-    if not usage:
+def make(found: Found) -> Content | None:
+    """A row for each cell whose records have it."""
+    usage = {row.id: _usage(row) for row in found.results.rows}
+    rows = [{"cell": cell, **texts} for cell, texts in usage.items() if texts]
+    if not rows:
         return None
-    title = "Utilisation"
-    columns = dict.fromkeys(usage[0], False)
-    fields = [[Text(text) for text in one.values()] for one in usage]
-    return Section(title=title, about=ABOUT, grids=[Grid(title, columns, fields)])
-
-
-def collect_usage(rows: Sequence[Row]) -> list[Usage]:
-    """What the records of each row tell; rows without any of it are left out.
-
-    Rows of one table have the same columns: those that any of them can fill.
-    """
-    found = {row.id: _usage(row) for row in rows}
-    columns = [
-        column
-        for column in (CPU, LOADERS, GPUS)
-        if any(column in usage for usage in found.values())
+    # A column that no row can fill says nothing.
+    shown = {h: c for h, c in _COLUMNS.items() if any(c in row for row in rows)}
+    fields = [
+        [Text(row.get(column, "")) for column in ("cell", *shown.values())]
+        for row in rows
     ]
-    return [
-        {"cell": cell, **{column: usage.get(column, "") for column in columns}}
-        for cell, usage in found.items()
-        if usage
-    ]
+    columns = dict.fromkeys(("cell", *shown), False)
+    return Content(rows=rows, grids=[Grid(_TITLE, columns, fields)])
 
 
-def _usage(row: Row) -> Usage:
+def _usage(row: Row) -> dict[str, str]:
     records = [launch.record for launch in row.launches]
-    told = {
-        CPU: _means(records, "ranks", "cpu_utilisation"),
-        GPUS: _means(records, "devices", "utilisation_mean"),
+    means = {
+        "cpu": _means(records, "ranks", "cpu_utilisation"),
+        "gpu": _means(records, "devices", "utilisation_mean"),
     }
     if row.cell.num_workers:
-        told[LOADERS] = _means(records, "ranks", "loader_utilisation")
-    return {column: _show(means) for column, means in told.items() if means}
+        means["loaders"] = _means(records, "ranks", "loader_utilisation")
+    return {column: _show(values) for column, values in means.items() if values}
 
 
 def _means(records: Sequence[Record], members: str, name: str) -> list[float | None]:
-    """Mean over launches of each rank or device; [] where no launch tells of it."""
+    """Mean over launches of each rank or device; [] if no launch recorded it."""
     launches: list[Sequence[Mapping[str, Any]]] = [
         record.get(members) or [] for record in records
     ]
@@ -78,8 +65,8 @@ def _means(records: Sequence[Record], members: str, name: str) -> list[float | N
 
 
 def _show(means: Sequence[float | None]) -> str:
-    """``98 %, 3 %``; of many the least and the most."""
-    if len(means) <= LISTED:
+    """``98 %, 3 %``; of many values the least and the most."""
+    if len(means) <= _LISTED:
         return ", ".join(map(_percent, means))
     known = [mean for mean in means if mean is not None]
     return f"{_percent(min(known))} to {_percent(max(known))} of {len(means)}"
@@ -87,3 +74,19 @@ def _show(means: Sequence[float | None]) -> str:
 
 def _percent(share: float | None) -> str:
     return "?" if share is None else f"{100 * share:.0f} %"
+
+
+SECTION = Section(
+    name="utilisation",
+    title=_TITLE,
+    reading=(
+        "Means over the timed window and over launches. CPU: of one core, so that a "
+        "rank with two busy threads has 200 %. GPU: share of the time in which any "
+        "kernel ran. A GPU that is idle while another is busy waits for it."
+    ),
+    order=75,
+    make=make,
+    columns=dict.fromkeys(("cell", *_COLUMNS.values()), str),
+    # 2: it has a file of its own.
+    versions=Versions(numbers=2),
+)

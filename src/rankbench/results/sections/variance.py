@@ -1,59 +1,27 @@
-"""How much launches scatter, and steps within them; how launches stand to the base."""
+"""How much launches and steps scatter, and how launches compare to the base."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from rankbench.results.elements.content import Section
-from rankbench.results.elements.text import Grid, Text, figures, round_figures
+from rankbench.results.elements.section import Content, Section, show_value
+from rankbench.results.elements.text import Grid, Text
 from rankbench.results.numbers.difference import differ
+from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.measures import Measures
 from rankbench.results.numbers.statistics import spread
 from rankbench.results.numbers.summary import Summary
 
-TITLE = "Spread"
-
-ABOUT = (
-    "Between: how the throughput of launches scatters; more launches show it, more "
-    "steps do not. Within: how the steps of a launch scatter (the slowest rank's time; "
-    "median over launches). Both are interquartile ranges over the median. Warm-up: "
-    "steps that are left out, the most of any launch: those that the cell asks for, or "
-    "more where step times change their level by over 5 % later on. Steady: launches "
-    "that end at a level that they kept for half of the timed steps or more. Faster: "
-    "of all pairs of a launch of the cell and one of the base of its speedup, the "
-    "share in which the cell's is faster (Vargha and Delaney's A); 50 % is no "
-    "difference."
-)
-
-COLUMNS = (
-    "cell",
-    "launches",
-    "between_pct",
-    "within_pct",
-    "warmup_steps",
-    "steady_launches",
-    "base",
-    "superiority",
-)
+_TITLE = "Scatter of launches and steps"
 
 
-def make_frame(summaries: Sequence[Summary]) -> pd.DataFrame:
-    """The columns of variance.csv; a row for each cell that is ok."""
-    measures = {summary.row.id: summary.measures for summary in summaries}
-    rows = [_row(one, measures) for one in summaries if one.measures]
-    numbers = ("between_pct", "within_pct", "superiority")
-    frame = pd.DataFrame(rows, columns=list(COLUMNS))
-    return frame.astype(dict.fromkeys(numbers, "float64"))
-
-
-def show(variance: pd.DataFrame) -> Section | None:
-    """The same for readers; nothing where no cell is ok."""
-    if not len(variance):
-        return None
+def make(found: Found) -> Content | None:
+    """A row for each cell that is ok."""
+    measures = {summary.row.id: summary.measures for summary in found.summaries}
+    rows = [_row(one, measures) for one in found.measured]
     columns = {
         "cell": False,
         "between (%)": True,
@@ -62,23 +30,18 @@ def show(variance: pd.DataFrame) -> Section | None:
         "steady": True,
         "faster than the base (%)": True,
     }
-    rows = [
+    fields = [
         [
             Text(row["cell"]),
-            Text(_show(row["between_pct"])),
-            Text(_show(row["within_pct"])),
+            show_value(row["between_pct"]),
+            show_value(row["within_pct"]),
             Text(str(row["warmup_steps"])),
             Text(f"{row['steady_launches']}/{row['launches']}"),
-            Text(_show(100 * row["superiority"])),
+            show_value(100 * row["superiority"] if "superiority" in row else None),
         ]
-        for row in variance.to_dict("records")
+        for row in rows
     ]
-    return Section(
-        title=TITLE,
-        about=ABOUT,
-        files=("variance.csv",),
-        grids=[Grid(TITLE, columns, rows)],
-    )
+    return Content(rows=rows, grids=[Grid(_TITLE, columns, fields)]) if rows else None
 
 
 def _row(
@@ -86,24 +49,46 @@ def _row(
 ) -> dict[str, Any]:
     launches, base = summary.measures, summary.speedup_base
     rates = [one.throughput for one in launches]
+    within = float(np.median([one.step_spread for one in launches]))
     row = {
         "cell": summary.row.id,
         "launches": len(launches),
-        "between_pct": _percent(spread(rates)) if len(rates) > 1 else None,
-        "within_pct": _percent(np.median([one.step_spread for one in launches])),
+        "between_pct": 100 * spread(rates) if len(rates) > 1 else None,
+        "within_pct": 100 * within,
         "warmup_steps": max(one.warmup for one in launches),
         "steady_launches": sum(one.steady for one in launches),
     }
     if base and base.id != summary.row.id:
         others = [one.throughput for one in measures[base.id]]
-        found = differ(rates, others).superiority
-        row |= {"base": base.id, "superiority": round_figures(found)}
+        superiority = differ(rates, others).superiority
+        row |= {"base": base.id, "superiority": superiority}
     return row
 
 
-def _percent(share: float) -> float:
-    return round_figures(100 * share)
-
-
-def _show(value: float) -> str:
-    return "" if np.isnan(value) else figures(value)
+SECTION = Section(
+    name="variance",
+    title=_TITLE,
+    reading=(
+        "Between: how the throughput of launches scatters. More launches show it, more "
+        "steps do not. Within: how the steps of a launch scatter (time of the slowest "
+        "rank, median over launches). Both are interquartile ranges over the median. "
+        "Warm-up: the most steps that any launch leaves out: those that the cell asks "
+        "for, or more if step times later change their level by over 5 %. Steady: "
+        "launches that end at a level which they kept for half of the timed steps or "
+        "more. Faster: of all pairs of a launch of the cell and one of the base of its "
+        "speedup, the share in which the cell is faster (Vargha and Delaney's A). 50 % "
+        "is no difference."
+    ),
+    order=40,
+    make=make,
+    columns={
+        "cell": str,
+        "launches": int,
+        "between_pct": float,
+        "within_pct": float,
+        "warmup_steps": int,
+        "steady_launches": int,
+        "base": str,
+        "superiority": float,
+    },
+)

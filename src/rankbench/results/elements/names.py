@@ -1,0 +1,34 @@
+"""Short names of cells: without the parts of their ids that all cells share."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+# Strategy, backend and topology always stay.
+_KEPT = 3
+
+# Not at the decimal point of `learning_rate=0.1`.
+_DOT = re.compile(r"\.(?!\d+(?:e[+-]?\d+)?(?:\.|$))")
+
+
+def shorten(ids: Sequence[str]) -> tuple[dict[str, str], str]:
+    """Id of each cell -> its short name; and the parts that were left out.
+
+    ``ddp.gloo.1x2.convnet.digits`` is ``ddp.gloo.1x2`` if all cells train a convnet on
+    digits. One cell alone keeps its id.
+    """
+    parts = {name: _DOT.split(name) for name in ids}
+    rests = [one[_KEPT:] for one in parts.values()]
+    shared = (
+        [part for part in rests[0] if all(part in rest for rest in rests)]
+        if len(rests) > 1
+        else []
+    )
+    names = {
+        name: ".".join(
+            [*one[:_KEPT], *(part for part in one[_KEPT:] if part not in shared)]
+        )
+        for name, one in parts.items()
+    }
+    return names, ".".join(shared)

@@ -1,0 +1,117 @@
+"""Latency and bus bandwidth of the collective operations of a cell, by size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankbench.results.numbers.statistics import Estimate, median
+from rankbench.results.numbers.summary import Summary
+
+# Of n ranks; NVIDIA/nccl-tests, doc/PERFORMANCE.md.
+_BUS: dict[str, Callable[[int], float]] = {
+    "all_reduce": lambda n: 2 * (n - 1) / n,
+    "reduce_scatter": lambda n: (n - 1) / n,
+    "all_gather": lambda n: (n - 1) / n,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One size of an operation.
+
+    Attributes:
+        size: bytes of the whole tensor.
+        us: microseconds of a call.
+        bus_gb_s: bus bandwidth, 10^9 bytes per second.
+    """
+
+    size: int
+    us: Estimate
+    bus_gb_s: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """One operation of a cell, by size.
+
+    Attributes:
+        times_weights: how many times per step the operation moves a volume equal to the
+            weights of the model; None if the volume is something else.
+    """
+
+    summary: Summary
+    operation: str
+    times_weights: float | None
+    points: tuple[Point, ...]
+
+    @property
+    def cell(self) -> str:
+        return self.summary.row.id
+
+    @property
+    def fastest(self) -> Point:
+        """The size with the highest bus bandwidth."""
+        return max(self.points, key=lambda point: point.bus_gb_s.value)
+
+    def seconds_for(self, size: float) -> float:
+        """Time of a call of any size, by linear interpolation and extrapolation."""
+        sizes = [point.size for point in self.points]
+        seconds = [point.us.value / 1e6 for point in self.points]
+        if size > sizes[-1]:
+            return float(seconds[-1] * size / sizes[-1])
+        return float(np.interp(size, sizes, seconds))
+
+
+def find_sweeps(summaries: Sequence[Summary]) -> list[Sweep]:
+    """One sweep for each operation of each row that is ok."""
+    return [sweep for summary in summaries for sweep in _find(summary)]
+
+
+def _find(summary: Summary) -> list[Sweep]:
+    launches = [
+        launch.record.get("collectives") or [] for launch in summary.row.launches
+    ]
+    # Launch -> seconds of a call by operation and size.
+    calls = [
+        {
+            (point["operation"], point["bytes"]): float(np.median(point["seconds"]))
+            for point in launch
+        }
+        for launch in launches
+    ]
+    if not calls or not all(calls):
+        return []
+    # A launch with a slow moment may have stopped before the largest size.
+    known = [key for key in calls[0] if all(key in launch for launch in calls)]
+    times = {point["operation"]: point["times_weights"] for point in launches[0]}
+    ranks = len(summary.row.launches[0].record["ranks"])
+    return [
+        Sweep(
+            summary,
+            operation,
+            times[operation],
+            tuple(
+                _point(
+                    operation,
+                    size,
+                    [launch[operation, size] for launch in calls],
+                    ranks,
+                )
+                for name, size in known
+                if name == operation
+            ),
+        )
+        for operation in dict.fromkeys(name for name, _ in known)
+    ]
+
+
+def _point(operation: str, size: int, seconds: Sequence[float], ranks: int) -> Point:
+    factor = _BUS.get(operation, lambda _: 1.0)(ranks)
+    return Point(
+        size,
+        us=median([1e6 * one for one in seconds]),
+        bus_gb_s=median([factor * size / one / 1e9 for one in seconds]),
+    )

@@ -1,0 +1,40 @@
+"""Data frames as CSV."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from rankbench.results.elements.text import figures
+
+# A spreadsheet computes fields that begin with these.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def to_csv(table: pd.DataFrame) -> str:
+    """A table as text that is the same on every machine and safe for spreadsheets.
+
+    Numbers have 4 significant digits.
+    """
+    words = table.select_dtypes(exclude="number")
+    safe = {str(name): _defuse_all(column) for name, column in words.items()}
+    text: str = table.assign(**safe).to_csv(
+        index=False, float_format=_figures, lineterminator="\n"
+    )
+    return text
+
+
+def _defuse_all(column: pd.Series) -> pd.Series:
+    """Look at each text once: most of them occur often."""
+    return column.map({value: _defuse(value) for value in column.unique()})
+
+
+def _defuse(value: object) -> object:
+    """Make text of a formula."""
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return f"'{value}"
+    return value
+
+
+def _figures(value: object) -> str:
+    assert isinstance(value, float)
+    return figures(value)

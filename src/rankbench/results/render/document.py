@@ -1,0 +1,147 @@
+"""The sections of one experiment, made and ready to be written in any format."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rankbench.results.elements.names import shorten
+from rankbench.results.elements.section import Content, Section
+from rankbench.results.elements.text import Grid, Text
+from rankbench.results.sections import load_sections
+
+if TYPE_CHECKING:
+    from rankbench.results.numbers.found import Found
+
+
+@dataclass(frozen=True)
+class Made:
+    """A section with its content.
+
+    Attributes:
+        section: what the file declares.
+        content: empty if the section could not be made.
+        error: why it could not be made; None if it was.
+    """
+
+    section: Section
+    content: Content
+    error: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.section.name
+
+    @property
+    def title(self) -> str:
+        return self.section.title
+
+    @property
+    def reading(self) -> str:
+        """How to read it, or why there is nothing to read."""
+        return self.error or self.section.reading
+
+    @cached_property
+    def grids(self) -> Sequence[Grid]:
+        return self.section.grids(self.content)
+
+    @property
+    def has_table(self) -> bool:
+        """Whether it has files of its own beside its plots."""
+        return bool(self.section.columns) and self.error is None
+
+
+@dataclass(frozen=True)
+class Document:
+    """Everything that there is to show of one experiment.
+
+    Attributes:
+        title: name of the experiment.
+        names: id of each cell -> its short name.
+        shared: parts of the ids that the short names leave out.
+        table: the section of all cells.
+        sections: the other sections, in their order.
+    """
+
+    title: str
+    names: dict[str, str]
+    shared: str
+    table: Made
+    sections: Sequence[Made]
+
+    def name(self, text: str) -> str:
+        """The text with short names instead of ids."""
+        if text in self.names:
+            return self.names[text]
+        # Ids stand in sentences and lists, too.
+        words = text.split(" ")
+        return " ".join(self._name_word(word) for word in words)
+
+    def _name_word(self, word: str) -> str:
+        stem = word.rstrip(",.:;")
+        return self.names.get(stem, stem) + word[len(stem) :]
+
+    def show(self, text: Text) -> str:
+        """A field with its interval."""
+        return str(text._replace(value=self.name(text.value)))
+
+
+def make_document(
+    found: Found,
+    *,
+    only: Collection[str] | None = None,
+    report: Callable[[str], None] = print,
+) -> Document:
+    """Make the sections.
+
+    Args:
+        found: what was read of a result directory.
+        only: names of the sections to make, and of plots as plots/NAME; None for all.
+            The table is always made.
+        report: gets the traceback of a section that could not be made.
+
+    Raises:
+        ValueError: a record is damaged; the message names it.
+    """
+    made = [
+        one
+        for name, section in load_sections().items()
+        if only is None or name == "table" or not {*_names(section)}.isdisjoint(only)
+        if (one := _make(section, found, report))
+    ]
+    names, shared = shorten([summary.row.id for summary in found.summaries])
+    (table,) = (one for one in made if one.name == "table")
+    sections = [one for one in made if one is not table]
+    return Document(found.results.experiment, names, shared, table, sections)
+
+
+def _names(section: Section) -> Sequence[str]:
+    """Its name and those of its plots, as a bundle lists them."""
+    return [section.name, *(f"plots/{name}" for name in section.plots)]
+
+
+def _make(section: Section, found: Found, report: Callable[[str], None]) -> Made | None:
+    try:
+        content = section.make(found)
+        if content is None:
+            return None
+        made = Made(section, content)
+        made.grids  # noqa: B018
+        section.frame(content)
+    except Exception as error:
+        if _tells_of_a_file(error, found.layout.root):
+            raise
+        # One section must not take the others with it.
+        report(f"section {section.name}:\n{traceback.format_exc()}")
+        said = f"This section could not be made: {type(error).__name__}."
+        return Made(section, Content(), error=said)
+    return made
+
+
+def _tells_of_a_file(error: Exception, root: Path) -> bool:
+    """Whether a record is damaged, as the message then says."""
+    return isinstance(error, ValueError) and str(root) in str(error)

@@ -1,0 +1,96 @@
+"""The files of a result directory that people read: functions of plan and records."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from rankbench.record import Layout, write_if_changed
+from rankbench.results.render import plots as drawn
+from rankbench.results.render.csv import to_csv
+from rankbench.results.render.document import Document, make_document
+from rankbench.results.render.html.table import to_html
+from rankbench.results.render.latex import to_latex
+from rankbench.results.render.markdown import section_to_markdown, to_markdown
+from rankbench.results.sections import load_sections
+
+if TYPE_CHECKING:
+    from rankbench.results.numbers.found import Found
+
+SUFFIXES = ("csv", "md", "tex")
+
+
+def write_results(
+    found: Found,
+    *,
+    only: Collection[str] | None = None,
+    plots: bool = True,
+    draw: bool = True,
+) -> Document:
+    """Write table.{csv,md,html,tex}, the files of each section, and the plots.
+
+    Files of a section that has nothing to show are removed.
+
+    Args:
+        found: what was read of a result directory.
+        only: names of the sections to write; None for all.
+        plots: whether to write the plots and their data.
+        draw: whether they are drawn, and not only their data written.
+
+    Raises:
+        ValueError: a record or its steps are damaged; the message names it.
+    """
+    document = make_document(found, only=only, report=_say)
+    layout = found.layout
+    texts = {
+        "csv": to_csv(document.table.section.frame(document.table.content)),
+        "md": to_markdown(document),
+        "html": to_html(document),
+        "tex": to_latex(document, document.table),
+    }
+    for suffix, text in texts.items():
+        write_if_changed(layout.table(suffix), text.encode())
+    _write_sections(layout, document, only)
+    if plots:
+        drawings = [d for made in document.sections for d in made.content.drawings]
+        drawn.write_data(layout, drawings)
+        if draw:
+            drawn.draw(layout, drawings)
+        _remove_others(layout, {drawing.name for drawing in drawings})
+    return document
+
+
+def _write_sections(
+    layout: Layout, document: Document, only: Collection[str] | None
+) -> None:
+    written = set()
+    for made in document.sections:
+        if not made.has_table or (only is not None and made.name not in only):
+            continue
+        written.add(made.name)
+        texts = {
+            "csv": to_csv(made.section.frame(made.content)),
+            "md": section_to_markdown(document, made),
+            "tex": to_latex(document, made),
+        }
+        for suffix, text in texts.items():
+            write_if_changed(layout.table(suffix, made.name), text.encode())
+    for name, section in load_sections().items():
+        if section.columns and name not in {"table", *written}:
+            for suffix in SUFFIXES:
+                layout.table(suffix, name).unlink(missing_ok=True)
+
+
+def _remove_others(layout: Layout, there: set[str]) -> None:
+    """Remove plots of earlier results that have nothing to show any more."""
+    families = [name for one in load_sections().values() for name in one.plots]
+    for family in families:
+        for pattern in (f"{family}.*", f"{family}-*.*"):
+            for path in (layout.root / "plots").glob(pattern):
+                if path.stem not in there and path.suffix in (".svg", ".png", ".csv"):
+                    path.unlink()
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr)

@@ -1,0 +1,1 @@
+"""HTML: table.html, and the site with its page and downloads."""

@@ -1,0 +1,188 @@
+"""The table: one row for every planned cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rankbench.results.elements.notes import ALIKE, collect_notes
+from rankbench.results.elements.section import Content, Section, Versions
+from rankbench.results.elements.text import (
+    Grid,
+    Note,
+    Text,
+    describe_base,
+    show_estimate,
+)
+from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.statistics import Estimate
+from rankbench.results.numbers.summary import Summary
+from rankbench.results.read.rows import WORDS
+
+_TITLE = "Cells"
+
+# Heading -> the estimate that it shows.
+_ESTIMATES = {
+    "throughput (samples/s)": "throughput",
+    "step (ms)": "step_ms",
+    "speedup": "speedup",
+    "efficiency": "efficiency",
+    "memory (MiB)": "memory_mib",
+    "accuracy": "accuracy",
+}
+
+# Of more cells with one reason, a document names the first ones.
+_MOST_NAMES = 4
+
+
+def make(found: Found) -> Content:
+    """A row for every cell; documents collapse those without numbers."""
+    experiment, summaries = found.results.experiment, found.summaries
+    grids = [_show_measured(found.measured)] if found.measured else []
+    grids += _show_others(summaries)
+    return Content(
+        rows=[{"experiment": experiment, **_row(summary)} for summary in summaries],
+        grids=grids,
+        before=list(_summarise(summaries)),
+        notes=collect_notes(summaries),
+    )
+
+
+def _row(summary: Summary) -> dict[str, Any]:
+    row, cell = summary.row, summary.row.cell
+    return {
+        "cell": row.id,
+        "strategy": cell.strategy,
+        "backend": cell.backend,
+        "topology": cell.topology,
+        "devices": row.devices,
+        "launcher": cell.launcher,
+        "model": cell.model,
+        "data": cell.data,
+        "batch_size": cell.batch_size,
+        "scaling": cell.scaling,
+        "status": row.status,
+        "reason": row.reason,
+        "marks": " ".join(summary.marks) or None,
+        "launches_ok": row.ok,
+        "launches": row.wanted,
+        "base": "; ".join(map(describe_base, summary.bases)) or None,
+        "attempt": row.attempt,
+        **summary.numbers,
+    }
+
+
+def _summarise(summaries: Sequence[Summary]) -> list[Note]:
+    """How many cells have numbers, and which is the fastest of each workload."""
+    statuses = [summary.row.status for summary in summaries]
+    counts = [f"{statuses.count(one)} {one}" for one in dict.fromkeys(sorted(statuses))]
+    notes = [Note("cells", f"{len(summaries)}: {', '.join(counts)}.")]
+    groups: dict[str, list[Summary]] = {}
+    for summary in summaries:
+        if summary.measures:
+            groups.setdefault(summary.group, []).append(summary)
+    for group in groups.values():
+        if len(group) > 1:
+            notes.append(Note("highest throughput", _describe_fastest(group)))
+    return notes
+
+
+def _describe_fastest(group: Sequence[Summary]) -> str:
+    fastest = max(group, key=lambda one: one.numbers["throughput"].value)
+    number = fastest.numbers["throughput"]
+    text = f"{fastest.row.id}: {show_estimate(number)} samples/s"
+    speedup = fastest.numbers.get("speedup")
+    if speedup and fastest.speedup_base and speedup.interval:
+        times = show_estimate(speedup)
+        text += f", {times} times {describe_base(fastest.speedup_base)}"
+    close = [
+        one.row.id
+        for one in group
+        if one is not fastest and _overlap(one.numbers["throughput"], number)
+    ]
+    if close:
+        text += f". The interval of {', '.join(close)} overlaps with it"
+    return f"{text}."
+
+
+def _overlap(one: Estimate, other: Estimate) -> bool:
+    if not one.interval or not other.interval:
+        return False
+    return one.interval[0] <= other.interval[1] and other.interval[0] <= one.interval[1]
+
+
+def _show_measured(measured: Sequence[Summary]) -> Grid:
+    shown = {
+        heading: name
+        for heading, name in _ESTIMATES.items()
+        if any(name in summary.numbers for summary in measured)
+    }
+    marks = any(summary.marks for summary in measured)
+    columns = {"cell": False, "launches": False} | dict.fromkeys(shown, True)
+    columns |= {"marks": False} if marks else {}
+    rows = [
+        [
+            Text(summary.row.id, href=f"cells/{summary.row.id}.json"),
+            Text(f"{summary.row.ok}/{summary.row.wanted}"),
+            *(_show(summary, name) for name in shown.values()),
+            *([Text(", ".join(summary.marks))] if marks else []),
+        ]
+        for summary in measured
+    ]
+    return Grid(_TITLE, columns, rows)
+
+
+def _show(summary: Summary, name: str) -> Text:
+    number = summary.numbers.get(name)
+    shown = show_estimate(number)
+    if name == "speedup" and number and number.may_be(1.0):
+        return shown._replace(interval=f"{shown.interval} {ALIKE}")
+    return shown
+
+
+def _show_others(summaries: Sequence[Summary]) -> list[Grid]:
+    """A row for each reason why cells have no numbers."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for summary in summaries:
+        if not summary.measures:
+            key = (summary.row.status, summary.row.reason or "")
+            reasons.setdefault(key, []).append(summary.row.id)
+    rows = [
+        [Text(status), Text(str(len(ids))), Text(_list_names(ids)), Text(reason)]
+        for (status, reason), ids in reasons.items()
+    ]
+    columns = {"status": False, "count": True, "cells": False, "reason": False}
+    return [Grid("Cells without numbers", columns, rows)] if rows else []
+
+
+def _list_names(ids: Sequence[str]) -> str:
+    named = ", ".join(ids[:_MOST_NAMES])
+    more = len(ids) - _MOST_NAMES
+    return f"{named} and {more} more" if more > 0 else named
+
+
+SECTION = Section(
+    name="table",
+    title=_TITLE,
+    reading="",
+    order=0,
+    make=make,
+    columns={
+        **dict.fromkeys(("experiment", "cell", "strategy", "backend", "topology"), str),
+        "devices": int,
+        **dict.fromkeys(("launcher", "model", "data"), str),
+        "batch_size": int,
+        **dict.fromkeys(("scaling", "status", "reason", "marks"), str),
+        "launches_ok": int,
+        "launches": int,
+        **dict.fromkeys(
+            ("throughput", "step_ms", "epoch_s", "total_s", "speedup"), Estimate
+        ),
+        "base": str,
+        **dict.fromkeys(("efficiency", "memory_mib", "accuracy"), Estimate),
+        "attempt": int,
+    },
+    appendix=False,
+    # 2: other words for what is not measured.
+    versions=Versions(numbers=WORDS, still=(1,)),
+)

@@ -1,0 +1,97 @@
+"""What every section of the results must keep."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from rankbench.record import PLOTS
+from rankbench.results.elements.section import Section
+from rankbench.results.numbers.found import Found, read
+from rankbench.results.sections import collect, load_sections
+from unit.synthetic import make_cell, plan_cell, write_example, write_plan
+
+pytestmark = pytest.mark.contract
+
+FOLDER = Path(__file__).resolve().parents[2] / "src/rankbench/results/sections"
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """Cells of every status."""
+    return read(write_example(tmp_path_factory.mktemp("example")))
+
+
+@pytest.fixture(scope="module")
+def nothing(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    """A plan of which nothing was measured."""
+    cells = [plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))]
+    return read(write_plan(tmp_path_factory.mktemp("nothing"), cells))
+
+
+def make_module(name: str, section: object = None) -> ModuleType:
+    module = ModuleType(name)
+    module.__file__ = f"sections/{name}.py"
+    if section is not None:
+        module.SECTION = section  # type: ignore[attr-defined]
+    return module
+
+
+def test_every_file_is_a_section() -> None:
+    files = [path for path in FOLDER.glob("*.py") if not path.name.startswith("_")]
+    assert len(load_sections()) == len(files) > 20
+
+
+def test_a_file_without_a_declaration_is_named() -> None:
+    with pytest.raises(TypeError, match=r"sections/empty\.py: expected SECTION"):
+        collect([make_module("empty")])
+
+
+def test_two_sections_of_one_name_are_named() -> None:
+    memory = load_sections()["memory"]
+    modules = [make_module("memory", memory), make_module("again", memory)]
+    with pytest.raises(TypeError, match=r"sections/again\.py: another file .*'memory'"):
+        collect(modules)
+
+
+@pytest.mark.parametrize("name", list(load_sections()))
+def test_a_section_keeps_its_declaration(
+    name: str, example: Found, nothing: Found
+) -> None:
+    section = load_sections()[name]
+    assert isinstance(section, Section)
+    assert section.name == name
+    assert section.title
+    assert section.reading or name == "table"
+    assert section.reading == " ".join(section.reading.split())
+    for found in (example, nothing):
+        try:
+            content = section.make(found)
+        except Exception as error:
+            pytest.fail(f"{name}: {error!r}")
+        if content is None:
+            continue
+        section.frame(content)
+        for grid in section.grids(content):
+            assert {len(row) for row in grid.rows} <= {len(grid.columns)}
+        for drawing in content.drawings:
+            families = [
+                plot
+                for plot in section.plots
+                if drawing.name == plot or drawing.name.startswith(f"{plot}-")
+            ]
+            assert families, f"{drawing.name} is not declared in plots"
+            assert list(drawing.frame().columns)
+
+
+def test_places_of_sections_differ() -> None:
+    orders = [section.order for section in load_sections().values()]
+    assert len(set(orders)) == len(orders)
+
+
+def test_plots_that_are_always_there(nothing: Found) -> None:
+    contents = [section.make(nothing) for section in load_sections().values()]
+    drawn = [d.name for content in contents if content for d in content.drawings]
+    assert tuple(drawn) == PLOTS

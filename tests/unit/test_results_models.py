@@ -1,0 +1,92 @@
+"""Computation against communication: sizes of the model, and ratios by hand."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankbench.record import Layout
+from unit.synthetic import (
+    make_cell,
+    plan_cell,
+    write_launches,
+    write_plan,
+    write_tables,
+)
+
+pytestmark = pytest.mark.unit
+
+MODEL = {
+    "parameters": 25_000_000,
+    "parameter_bytes": 100_000_000,
+    "flops_per_sample": 20_000_000_000,
+}
+TITLE = "Computation and communication of the models"
+
+
+def write(root: Path, *, replicas: int, samples: int, **changes: Any) -> Layout:
+    planned = plan_cell(make_cell("ddp", "1x2"))
+    layout = write_plan(root, [planned])
+    shape = {"replicas": replicas, "global_batch": samples}
+    write_launches(layout, planned, **{"shape": shape, "model": MODEL, **changes})
+    write_tables(layout)
+    return layout
+
+
+def row_of(layout: Layout) -> dict[str, str]:
+    with layout.table("csv", "models").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    return row
+
+
+def test_ratio_is_of_a_replica(tmp_path):
+    row = row_of(write(tmp_path, replicas=4, samples=256))
+    assert row["model"] == "convnet"
+    assert (row["parameters"], row["gradient_mb"]) == ("25000000", "100")
+    assert (row["gflop_per_sample"], row["replica_batch"]) == ("20", "64")
+    # 64 samples of 20 GFLOP, over 100 MB.
+    assert row["flop_per_byte"] == "12800"
+
+
+def test_achieved_rate_is_throughput_times_arithmetic(tmp_path):
+    layout = write(tmp_path, replicas=2, samples=128)
+    row = row_of(layout)
+    with layout.table("csv").open(newline="") as file:
+        (measured,) = csv.DictReader(file)
+    for end in ("", "_lo", "_hi"):
+        rate = 20 * float(measured[f"throughput{end}"])
+        assert float(row[f"gflop_s{end}"]) == pytest.approx(rate, rel=1e-3)
+
+
+def test_one_replica_averages_nothing(tmp_path):
+    row = row_of(write(tmp_path, replicas=1, samples=64))
+    assert (row["replica_batch"], row["flop_per_byte"]) == ("64", "")
+
+
+def test_the_pages_have_a_section(tmp_path):
+    layout = write(tmp_path, replicas=2, samples=128)
+    assert f"- [{TITLE}](models.md)" in layout.table("md").read_text()
+    text = layout.table("md", "models").read_text()
+    assert TITLE in text.splitlines()[0]
+    assert "12800" in text
+    page = layout.table("html").read_text()
+    assert f"<h2>{TITLE}</h2>" in page
+    assert "FLOP per byte" in page
+    assert '<td class="number">12800</td>' in page
+
+
+def test_records_without_a_model_have_no_section_and_no_file(tmp_path):
+    layout = write(tmp_path, replicas=2, samples=128, model=None)
+    assert TITLE not in layout.table("md").read_text()
+    assert TITLE not in layout.table("html").read_text()
+    for suffix in ("csv", "md", "tex"):
+        assert not layout.table(suffix, "models").exists()
+
+
+def test_a_model_without_arithmetic_has_a_rate_of_zero(tmp_path):
+    empty = {"parameters": 0, "parameter_bytes": 0, "flops_per_sample": 0}
+    row = row_of(write(tmp_path, replicas=2, samples=128, model=empty))
+    assert (row["flop_per_byte"], row["gflop_s"], row["gflop_s_lo"]) == ("", "0", "")
