@@ -1,13 +1,13 @@
-# `make` alone lists the targets. Needs Python 3.11 or newer; the rest is installed into
-# .venv, pinned. requirements-torch.txt says how TORCH and TORCH_INDEX choose torch.
+# `make` without a target lists the targets. It needs Python 3.11 or newer, and installs
+# pinned packages into .venv. requirements-torch.txt explains TORCH and TORCH_INDEX.
 
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
-# With MPI's headers there is more to build than without.
+# If MPI's compiler is installed, Horovod is built with MPI as well.
 EXTRAS := .venv/extras-$(if $(shell command -v mpicxx),mpi,gloo)
 
-# Measurements and tests would disturb each other, also under `make -j`.
+# Even under `make -j`, measurements and tests must not run at the same time.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
 .PHONY: help quickstart test test-all test-gpu lint status rerun table cluster-demo bench venv extras lock clean FORCE
@@ -18,12 +18,12 @@ help: ## list the targets
 quickstart: $(INSTALLED) ## install, and run the default experiment (config.yaml)
 	@$(BIN)/rankbench run
 
-# A test that lacks something here is no test for new users: mark it `equipment`.
+# A skip is a failure here: mark a test `equipment` if it needs more than this.
 test: REQUIRE := all
 test: $(INSTALLED) ## tests that need only Python, make and git: about 7 minutes
 	@$(call run_tests,(unit or contract or first) and not equipment)
 
-test-all: $(INSTALLED) ## all tests this machine can run; REQUIRE=all: a skip is a failure
+test-all: $(INSTALLED) ## all tests that this machine can run; REQUIRE=all: a skip is a failure
 	@$(call run_tests,not gpu and not oneccl$(if $(EXCEPT), and not ($(EXCEPT))))
 
 test-gpu: $(INSTALLED) ## the tests that need a CUDA device
@@ -31,11 +31,12 @@ test-gpu: $(INSTALLED) ## the tests that need a CUDA device
 
 pytest = $(BIN)/python -m pytest -q $(if $(REQUIRE),--require=$(REQUIRE))
 apart := (alone or cluster)
-# EXCEPT='MARKERS': `make test-all` leaves out tests with these markers.
+# EXCEPT='MARKERS': `make test-all` omits tests with these markers.
 
-# Two tests run at a time: much of a test is waiting, and launches wait for one another.
-# Tests that compare durations or fill the machine follow one by one, also if a test has
-# failed before. Status 5: ARGS chose no test of this half.
+# The first half runs two tests at a time, because tests wait a lot, and launches wait for
+# one another. The second half runs tests that compare durations or fill the machine, one
+# at a time, even if a test of the first half has failed. Status 5 of pytest means that
+# ARGS chose no test of a half.
 define run_tests
 both=0; one=0; \
 $(pytest) -n 2 --dist loadfile -m '$(1) and not $(apart)' $(ARGS) || both=$$?; \
@@ -49,55 +50,55 @@ lint: $(INSTALLED) ## style, types, rooms, workflow
 	$(BIN)/mypy --no-error-summary
 	$(BIN)/python -m pytest -q tests/contract/test_house.py
 
-# Another one than config.yaml, or smaller, or elsewhere than on this machine:
+# Options for another experiment, a smaller version of it, or another machine:
 # make status EXPERIMENT=FILE OVERRIDE=NAME PROFILE=slurm_profile
 of_experiment = $(if $(EXPERIMENT),--experiment "$$EXPERIMENT") \
     $(if $(OVERRIDE),--override "$$OVERRIDE") $(if $(PROFILE),--profile "$$PROFILE")
 
-# Exit status 1 says that a cell has failed: here that is an answer, not an error.
-status: $(INSTALLED) ## the state of every cell; EXPERIMENT=FILE: of another than config.yaml
+# Exit status 1 means that a cell has failed; for `make` that is not an error.
+status: $(INSTALLED) ## show the state of every cell; EXPERIMENT=FILE instead of config.yaml
 	@$(BIN)/rankbench status $(of_experiment) || [ $$? -eq 1 ]
 
-# $$CELL is the environment's: make puts it there, and no shell reads what it holds.
+# $$CELL comes from the environment, so that the shell does not interpret its value.
 rerun: $(if $(CELL)$(FAILED)$(STALE),$(INSTALLED)) ## measure again: CELL=ID, FAILED=1 or STALE=1, and EXPERIMENT=FILE
 	@[ -n "$$CELL$$FAILED$$STALE" ] || { \
 	    echo 'which cell? make rerun CELL=ID, with an ID from `make status`;' \
-	        'FAILED=1: all that failed; STALE=1: all that are stale' >&2; exit 2; }
+	        'FAILED=1: all failed cells; STALE=1: all stale cells' >&2; exit 2; }
 	@$(BIN)/rankbench rerun $(of_experiment) $(if $(FAILED),--failed) \
 	    $(if $(STALE),--stale) -- $(if $(CELL),"$$CELL")
 
-table: $(INSTALLED) ## tables and plots from the records: measures nothing
+table: $(INSTALLED) ## make tables and plots from the records; measures nothing
 	@$(BIN)/rankbench table $(of_experiment)
 
-cluster-demo: $(INSTALLED) ## as root: an experiment by Slurm, on a pretend cluster of 4 hosts
+cluster-demo: $(INSTALLED) ## as root: run an experiment with Slurm on a pretend cluster of 4 hosts
 	@$(BIN)/python tests/cluster/demo.py
 
-bench: $(INSTALLED) ## rankbench itself against bare loops
+bench: $(INSTALLED) ## measure rankbench's own overhead against bare loops
 	@[ -e data/digits.npz ] || \
 	    $(BIN)/python -m rankbench.rank.data.prepare digits --root data
 	@set -e; for name in collectives harness pipeline planning startup tables; do \
 	    echo "benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py; done
 
-venv: $(INSTALLED) ## the environment alone, in .venv
+venv: $(INSTALLED) ## only install the environment into .venv
 
-extras: $(EXTRAS) ## Horovod and DeepSpeed into .venv; wants g++, make, and for MPI mpicxx
+extras: $(EXTRAS) ## install Horovod and DeepSpeed; needs g++, make, and mpicxx for MPI
 
-lock: ## renew the pinned requirements, on Python 3.11; UPGRADE=1: newest versions
+lock: ## renew the pinned requirements with Python 3.11; UPGRADE=1: newest versions
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
-	    echo "the lock is made with Python 3.11: make lock PYTHON=python3.11" >&2; exit 1; }
+	    echo "make lock needs Python 3.11: make lock PYTHON=python3.11" >&2; exit 1; }
 	@$(PYTHON) -m venv build/lock
 	@build/lock/bin/pip install -q pip-tools==7.6.2
 	@$(pip_compile) --output-file requirements.lock pyproject.toml
 	@$(pip_compile) --extra extras --constraint requirements.lock \
 	    --output-file requirements-extras.txt pyproject.toml
-	@# Images hold the same versions. DeepSpeed is only in sources.txt; pip must find
-	@# torch's CPU build (requirements-torch.txt), too.
+	@# Images get the same versions. DeepSpeed is in sources.txt only. pip must also find
+	@# the CPU build of torch (requirements-torch.txt).
 	@set -e; for file in containers/requirements/*.in; do \
 	    $(pip_compile) --no-config --generate-hashes --strip-extras \
 	        --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
 	        --constraint requirements.lock --constraint requirements-extras.txt \
 	        --unsafe-package deepspeed --output-file "$${file%.in}.txt" "$$file"; done
-	@# The ends of all warn of what is not in them, which is on purpose.
+	@# Remove the warning at the end of each file about packages that we omit on purpose.
 	@sed -i '/^$$/,$$d' requirements.lock requirements-extras.txt \
 	    $(patsubst %.in,%.txt,$(wildcard containers/requirements/*.in))
 
@@ -109,31 +110,31 @@ clean: ## remove the environment and caches, not results, data or images
 	    .import_linter_cache
 	find src tests -name __pycache__ -prune -exec rm -rf {} +
 
-# The build of torch that was asked for; another one is installed over it.
+# The build of torch that was requested before; another TORCH installs over it.
 asked_before := $(file < .venv/torch)
-# A copied or moved environment would run the code of the place that it was made in.
+# A copied or moved environment would run the code at its old place.
 made_here := $(shell grep -sF -- ' $(CURDIR)/.venv' .venv/pyvenv.cfg)
 
 $(INSTALLED): requirements.lock requirements-torch.txt pyproject.toml \
     $(if $(made_here),,FORCE) $(if $(filter-out $(asked_before),$(TORCH)),FORCE)
 	@$(if $(made_here),$(BIN)/python -m pip --version >/dev/null 2>&1,false) || { \
 	    $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
-	        have="$$($(PYTHON) --version 2>/dev/null || echo not there)"; \
+	        have="$$($(PYTHON) --version 2>/dev/null || echo not installed)"; \
 	        echo "rankbench needs Python 3.11 or newer; $(PYTHON) is $$have." \
-	            "Name another: make PYTHON=python3.11 ..." >&2; \
+	            "Choose another one: make PYTHON=python3.11 ..." >&2; \
 	        exit 1; }; \
 	    $(PYTHON) -m venv --clear '$(CURDIR)/.venv'; }
 	@echo "installing the pinned packages into .venv (about 2 minutes with torch)"
 	@$(BIN)/python -m pip install -qq --require-hashes -r requirements.lock
 	@$(BIN)/python -P src/rankbench/torch_build.py
 	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation -e .
-	@# Looks at torch and the devices once; the answer is kept in .venv.
+	@# Inspect torch and the devices once; the result is cached in .venv.
 	@$(BIN)/python -m rankbench.launch.site.machine >/dev/null
 	@printf '%s\n' "$$TORCH" > .venv/torch && touch $@
 
 $(EXTRAS): $(INSTALLED) requirements-extras.txt containers/build_horovod.sh
 	@echo "installing DeepSpeed and the build tools of Horovod into .venv"
-	@# DeepSpeed has no wheel: it is built against the torch that is there.
+	@# DeepSpeed has no wheel; it is built against the installed torch.
 	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --require-hashes \
 	    -r requirements-extras.txt
 	@MAKEFLAGS= bash containers/build_horovod.sh --python $(BIN)/python

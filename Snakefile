@@ -1,16 +1,16 @@
 # rankbench: from an experiment to a results table.
 #
-#   snakemake --profile local_profile                                    one machine
-#   snakemake --profile local_profile -n                                 what would run, why not
-#   snakemake --profile local_profile --config experiment=studies/x.yaml                 a study in full
-#   snakemake --profile local_profile --config experiment=studies/x.yaml override=laptop   and scaled down
-#   snakemake --profile local_profile --config only='strategy=ddp'       part of the matrix
-#   snakemake --profile local_profile --config rerun=CELL                one cell again
-#   snakemake --profile local_profile --config plots=false               tables only: sooner
-#   snakemake --profile local_profile images                             only its images
-#   snakemake --profile local_profile publish                            a site to put on the web
-#   snakemake --profile slurm_profile                                    a cluster: docs/slurm.md
-#   snakemake --profile slurm_profile site_check                         is it as site.yaml says?
+#   snakemake --profile local_profile                                    measure on this machine
+#   snakemake --profile local_profile -n                                 show what would run
+#   snakemake --profile local_profile --config experiment=studies/x.yaml                   a study
+#   snakemake --profile local_profile --config experiment=studies/x.yaml override=laptop   a smaller version
+#   snakemake --profile local_profile --config only='strategy=ddp'       a part of the matrix
+#   snakemake --profile local_profile --config rerun=CELL                measure a cell again
+#   snakemake --profile local_profile --config plots=false               no plots, which is faster
+#   snakemake --profile local_profile images                             make the images only
+#   snakemake --profile local_profile publish                            make a web site
+#   snakemake --profile slurm_profile                                    measure on a cluster (docs/slurm.md)
+#   snakemake --profile slurm_profile site_check                         compare hosts with site.yaml
 from snakemake.utils import min_version
 
 min_version("9.17.0")
@@ -28,11 +28,11 @@ include: "workflow/rules/site_check.smk"
 rule all:
     default_target: True
     input:
-        # Also when a table stands already: after a failure, or after a part of the matrix.
+        # Summaries as well, because a table may exist although cells are missing.
         RUN.summaries(),
         RESULTS,
     message:
-        "all that was asked for is there"
+        "all requested cells and tables are done"
 
 
 onerror:

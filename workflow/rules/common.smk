@@ -1,5 +1,5 @@
-# One look at the experiment and the site. The main process plans and writes the plan;
-# jobs read it. A dry run writes nothing.
+# Reads the experiment and the site once. The main process makes and writes the plan; jobs
+# read it. A dry run writes nothing.
 import re
 import subprocess
 import sys
@@ -13,12 +13,12 @@ from rankbench.project import open_run, reopen_run
 from rankbench.record import PLOTS, Layout
 from rankbench.sigterm import take_sigterm_in_a_thread
 
-# Also in a job, which Slurm ends by it.
+# Needed in jobs as well, because Slurm ends them by SIGTERM.
 take_sigterm_in_a_thread()
 
 
 def get_run():
-    """The plan of this experiment, and the cells that were asked for."""
+    """The plan of this experiment, and the requested cells."""
     if not workflow.is_main_process:
         return reopen_run()
     invocation = read_invocation()
@@ -33,7 +33,7 @@ def get_run():
 
 
 def write_table():
-    """The table of what there is: after a failure its rule does not run."""
+    """Write the table from the existing records; after a failure its rule does not run."""
     command = [sys.executable, "-m", "rankbench.cli", "table", *TABLE_OPTIONS]
     subprocess.run([*command, "--results", str(LAYOUT.root)], stdout=subprocess.DEVNULL)
 
@@ -62,5 +62,5 @@ wildcard_constraints:
     experiment=re.escape(RUN.plan.name),
     cell=r"[^/]+",
     data=r"[a-z0-9_]+",
-    # A request is no image, though it has the same name.
+    # No slash, because the request of an image has the same name in a subfolder.
     image=r"[^/]+",

@@ -1,15 +1,15 @@
-# Images: what an experiment's cells run in. Each is built, or pulled, if it is not there
-# as it is wanted; what is wanted the main process writes into the request, whose time
-# says whether something has changed (launch/images/store.py).
+# Images for the cells of an experiment. An image is built or pulled if it is missing or
+# out of date. The main process writes a request for each image; Snakemake remakes the
+# image if its request is newer (launch/images/store.py).
 
 
 def get_image_request(wildcards):
-    """What is wanted of an image, once that is written: a dry run writes nothing."""
+    """The request of an image; none if a dry run has not written it."""
     return RUN.image_input(wildcards.image)
 
 
 def get_images(wildcards):
-    """All images that the chosen cells run in."""
+    """All images that the chosen cells need."""
     return RUN.images()
 
 
@@ -22,7 +22,7 @@ rule image:
     input:
         get_image_request,
     output:
-        # Not deleted before: a build that fails leaves the image that was there.
+        # `update` keeps the old image until a new one is built.
         update(str(RUN.image_dir / "{image}.json")),
     log:
         "logs/images/{image}.log",
@@ -31,11 +31,11 @@ rule image:
         python=sys.executable,
         images=str(RUN.image_dir),
         mirror=RUN.plan.site["debian_mirror"],
-        # A plan of an earlier version has none.
+        # Plans of earlier versions do not have this key.
         torch_index=RUN.plan.site.get("torch_index", "auto"),
     message:
         "making the image {wildcards.image}"
-    # exec: what ends Snakemake's child must end the build.
+    # exec, so that a signal to Snakemake's child ends the build.
     shell:
         "exec {params.python:q} -m rankbench.launch.images build {wildcards.image:q}"
         " --image-dir {params.images:q} --mirror {params.mirror:q}"

@@ -1,13 +1,13 @@
-# One job per cell: it launches what the wanted attempt still lacks, and ends well for
-# every typed status. Records are no outputs, so Snakemake never deletes one.
+# One job per cell. It runs the launches that the attempt still lacks, and exits with 0 for
+# every typed status. Records are not outputs, so Snakemake never deletes them.
 
-# The plugin writes rule and wildcards into Slurm's comment. So there are two, though the
-# experiment is known: the comment says of which one a cell is (launch/hosts/slurm_queue.py).
+# The plugin writes the rule and its wildcards into the comment of a Slurm job. The
+# experiment is a wildcard so that the comment names it (launch/hosts/slurm_queue.py).
 ANY_LAYOUT = Layout(LAYOUT.root.with_name("{experiment}"))
 
 
 def any_of(cells):
-    """What matches one of them; nothing if there is none."""
+    """A pattern that matches any of these cells; without cells it matches nothing."""
     return "|".join(map(re.escape, cells)) or "(?!)"
 
 
@@ -29,7 +29,7 @@ def get_image(wildcards):
 
 
 def get_resource(name):
-    """A function that tells one resource of a cell's job; None leaves it out."""
+    """A function that returns one resource of a cell's job; None omits the resource."""
 
     def get(wildcards):
         return RUN.resources_of(wildcards.cell).get(name)
@@ -41,13 +41,13 @@ rule cell:
     input:
         request=get_request,
         data=ancient(get_data),
-        # A new image makes what was measured stale; it measures nothing by itself.
+        # A new image makes records stale, but it does not start a measurement.
         image=ancient(get_image),
     output:
         str(ANY_LAYOUT.summary("{cell}")),
     log:
         str(ANY_LAYOUT.log("{cell}")),
-    # What they are and why: launch/hosts/slurm_resources.py. Without Slurm there are none.
+    # launch/hosts/slurm_resources.py explains them. Without Slurm there are none.
     resources:
         nodes=get_resource("nodes"),
         tasks=get_resource("tasks"),
@@ -66,13 +66,14 @@ rule cell:
         results=str(LAYOUT.root),
     message:
         "measuring {wildcards.cell}"
-    # exec: the supervisor must be Snakemake's own child, so that it notices if it dies.
+    # exec makes the supervisor Snakemake's own child, so that it notices when Snakemake
+    # dies.
     shell:
         "exec {params.python:q} -m rankbench.launch {params.results:q}"
         " {wildcards.cell:q} --log {log:q}"
 
 
-# Its hosts are jobs of their own, which its supervisor submits from here.
+# The hosts of such a cell are separate jobs, which its supervisor submits from here.
 use rule cell as cell_of_job_array with:
     wildcard_constraints:
         cell=any_of(RUN.job_arrays()),

@@ -1,4 +1,4 @@
-# Data sets: made once, as plain array files, so that ranks need no library to read them.
+# Data sets, prepared once as plain array files, so that ranks need no library for them.
 
 
 rule prepare:

@@ -1,4 +1,4 @@
-# The site: a page with its data, and what can be downloaded, that needs no server.
+# The web site: a page with its data and downloads, which needs no server.
 
 
 rule publish:

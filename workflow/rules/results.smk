@@ -1,9 +1,9 @@
-# The table is one function of plan and records: called here when a cell was measured or
-# the plan has changed, after a failure, and by `rankbench table`.
+# The table is a function of plan and records. It is made when a cell was measured or the
+# plan has changed, after a failure, and by `rankbench table`.
 
 
 def get_plan(wildcards):
-    """The plan, once there is one: a dry run before the first run has none."""
+    """The plan; none in a dry run before the first run."""
     return [str(LAYOUT.plan)] if LAYOUT.plan.exists() else []
 
 

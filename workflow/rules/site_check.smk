@@ -1,5 +1,5 @@
-# Whether the hosts are as site.yaml says: one short job over all of them, as a cell is
-# one, and a judgement with remedies.
+# Checks whether the hosts are as site.yaml says: one short job on all hosts, then a report
+# with remedies.
 
 
 rule site_check:
@@ -13,7 +13,7 @@ rule site_check:
         plan=str(LAYOUT.plan),
     message:
         "checking the hosts"
-    # It removes its input: each check looks anew.
+    # The command removes its input, so that each check inspects the hosts again.
     shell:
         "{params.python:q} -m rankbench.launch.site.check {params.plan:q} {input:q}"
         " 2>&1 | tee {log:q}"
@@ -30,7 +30,7 @@ rule hosts:
         python=sys.executable,
         plan=str(LAYOUT.plan),
     message:
-        "looking at the hosts"
+        "inspecting the hosts"
     shell:
         "{params.python:q} -m rankbench.launch.site.inventory {params.plan:q} --out {output:q}"
         " > {log:q} 2>&1"
