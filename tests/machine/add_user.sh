@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Makes an ordinary user for tests, as root: users of clusters are not root, and
-# Apptainer builds for those who have a range of user ids, which useradd gives.
+# Creates an ordinary user for tests; run it as root. Tests need one, because users of
+# clusters are not root. useradd also gives the user a range of user ids, which Apptainer
+# needs to build images.
 set -euo pipefail
 name="${1:-rankbench}"
 python="${2:-.venv/bin/python}"
 id "$name" >/dev/null 2>&1 || useradd --create-home --shell /bin/bash "$name"
 grep -q "^$name:" /etc/subuid || usermod --add-subuids 200000-265535 \
     --add-subgids 200000-265535 "$name"
-# The project, and the Python of its environment, may lie below the home of root: this
-# user, and no other, may pass through to them.
+# The project and its Python may be below the home of root. Let this user, and no other,
+# pass through the folders above them.
 for path in "$(realpath --no-symlinks "$python")" "$(realpath "$python")"; do
     IFS=/ read -ra parts <<<"$(dirname "$path")"
     folder=

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Runs `make test` as a new user would: in a fresh clone of what is committed here, with a
-# new environment, an empty home, and a PATH that holds Python, make, git and the small
-# programs of every system. Whatever else is installed here is not found: no MPI,
-# Apptainer, Slurm, browser or compiler. As root: bare.sh USER runs it as this user.
+# Runs `make test` as a new user would: in a fresh clone of the last commit, with a new
+# environment and an empty home. PATH has only Python, make, git and basic programs. Other
+# installed programs are hidden: MPI, Apptainer, Slurm, browser, compiler. As root,
+# `bare.sh USER` runs it as this user.
 set -euo pipefail
 checkout="$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)"
 user="${1:-}"
@@ -18,20 +18,20 @@ folder="$(mktemp -d "${TMPDIR:-/tmp}/rankbench-bare-XXXXXX")"
 trap 'rm -rf "$folder"' EXIT
 mkdir "$folder"/{bin,home}
 for name in "${PROGRAMS[@]}"; do
-    # A small system may lack some of them.
+    # Some systems lack some of these programs.
     path="$(type -P "$name")" || continue
     ln -s "$path" "$folder/bin/$name"
 done
-# Not the shim of a version manager, which would look for its versions elsewhere.
+# Link the interpreter itself: the shim of a version manager would not find its versions.
 python="$("${PYTHON:-python3}" -c 'import sys; print(sys.executable)')"
 ln -s "$python" "$folder/bin/python3"
 
-# The checkout may belong to somebody else, as it does in a container.
+# safe.directory, because the checkout may belong to another user, as in a container.
 git clone --quiet --upload-pack "git -c safe.directory='*' upload-pack" \
     "$checkout" "$folder/rankbench"
 
-# Where packages come from is a fact of this machine, not of the user: environment
-# variables, and the configuration of whoever calls this.
+# Package sources depend on this machine, so keep the variables and the pip configuration
+# of the caller.
 variables=()
 while IFS= read -r -d '' variable; do
     case "${variable%%=*}" in

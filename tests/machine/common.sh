@@ -1,4 +1,4 @@
-# Read by the scripts beside: they install packages of Debian, as root.
+# Functions for the scripts in this folder that install Debian packages as root.
 
 export DEBIAN_FRONTEND=noninteractive
 
@@ -7,8 +7,8 @@ fail() {
     exit 1
 }
 
-# want_debian ELSEWHERE: what to do on another system
+# want_debian ADVICE: fails unless this is root on Debian; the advice is for other systems
 want_debian() {
-    [ "$(id -u)" -eq 0 ] || fail "as root: it installs packages of the system"
-    command -v apt-get >/dev/null || fail "this is for Debian; elsewhere: $*"
+    [ "$(id -u)" -eq 0 ] || fail "run this as root: it installs system packages"
+    command -v apt-get >/dev/null || fail "this works on Debian only; elsewhere: $*"
 }

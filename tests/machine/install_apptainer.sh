@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Installs Apptainer on Debian, as root: for tests, and for trying images on a machine
-# that is one's own. A cluster has it already, or its operators install it.
+# Installs Apptainer on Debian; run it as root. It is for tests, and for trying images on
+# your own machine. On a cluster, the operators install Apptainer.
 #
-# Debian packages Apptainer in `sid` only, built against a newer C library than a stable
-# release has. So its files are unpacked over the system's own, and a C library that
-# suits them is put beside, which only they use: the system's stays as it is.
+# Debian has Apptainer in `sid` only, built against a newer C library than that of a stable
+# release. So this script unpacks Apptainer's files into the system, together with a newer
+# C library in a folder of its own. Only Apptainer uses that library; the system's C
+# library does not change.
 set -euo pipefail
 
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -13,7 +14,7 @@ PREFIX=/opt/apptainer/glibc
 
 want_debian "apptainer.org/docs/admin/main/installation.html"
 
-# An ordinary user mounts images through FUSE, and builds them with a range of user ids.
+# Ordinary users need FUSE to mount images, and uidmap to build them.
 apt-get update -qq
 apt-get install -qq -y --no-install-recommends \
     squashfs-tools squashfuse fuse-overlayfs fuse3 uidmap debootstrap patchelf \
@@ -26,7 +27,7 @@ if ! command -v apptainer >/dev/null; then
     else
         work="$(mktemp -d)"
         trap 'rm -rf "$work"' EXIT
-        # The mirror that this machine uses anyway.
+        # Use the mirror that apt of this machine uses.
         mirror="$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' |
             grep -m 1 '/debian/*$')" || fail "apt knows no Debian mirror"
         mkdir -p "$work"/{parts,lists/partial,cache/archives/partial}
@@ -50,7 +51,8 @@ END
         found="$(find "$work/libc" -name 'ld-linux-x86-64.so.2' -type f | head -n 1)"
         [ -n "$found" ] || fail "the C library has no loader for this processor"
         cp -a "$(dirname "$found")/." "$PREFIX"
-        # RPATH, not RUNPATH: Apptainer sets LD_LIBRARY_PATH for its helpers.
+        # RPATH instead of RUNPATH, because Apptainer sets LD_LIBRARY_PATH for its helpers,
+        # which overrides RUNPATH.
         for program in /usr/bin/apptainer $(find /usr/lib* -path '*apptainer*' \
             -name 'starter*' -type f); do
             patchelf --set-interpreter "$PREFIX/ld-linux-x86-64.so.2" --force-rpath \
@@ -59,8 +61,8 @@ END
         done
     fi
 fi
-# Root of a machine that is itself a container may lack capabilities that Apptainer
-# wants to hand on.
+# If this machine is a container, its root may lack capabilities that Apptainer would pass
+# on to containers.
 configuration=/etc/apptainer/apptainer.conf
 sed -i 's/^root default capabilities = .*/root default capabilities = no/' \
     "$configuration"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Installs on Debian, as root, the browser that looks at the site in tests: Chromium, the
-# driver of the same version, the sandbox for an ordinary user, and one family of fonts.
+# Installs the browser for tests of the site on Debian; run it as root. It installs
+# Chromium, its driver, the sandbox for ordinary users, and one font family.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-want_debian "install Chromium or Chrome, and the chromedriver of its version"
+want_debian "install Chromium or Chrome, and a chromedriver of the same version"
 
 apt-get update -qq
 apt-get install -qq -y --no-install-recommends \

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Installs on Debian, as root, what a pretend cluster is made of (tests/cluster): Slurm
-# with munge and PMIx, and Open MPI to try PMIx with. The packages' own services are not
-# started: each pretend cluster starts its own, from its own configuration.
+# Installs the packages for a pretend cluster (tests/cluster) on Debian; run it as root: Slurm
+# with munge and PMIx, and Open MPI to test PMIx. It does not start their services, because
+# each pretend cluster starts its own with its own configuration.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 want_debian "install Slurm with PMIx, munge and iproute2 from your system's packages"
 
-# The answer to a package that asks whether to start its service: 101 is no.
+# Packages run this program to ask whether to start their service; 101 means no.
 policy=/usr/sbin/policy-rc.d
 if [ ! -e "$policy" ]; then
     trap 'rm -f "$policy"' EXIT
