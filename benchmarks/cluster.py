@@ -1,12 +1,12 @@
-"""What the workflow costs on a cluster, over the same commands without it.
+"""Overhead of the workflow on a cluster, compared with the same commands without it.
 
-    sudo .venv/bin/python benchmarks/cluster.py         # wants a quiet machine
+    sudo .venv/bin/python benchmarks/cluster.py         # needs an idle machine
 
-A cell of two hosts in its image, on a pretend cluster (docs/pretend-cluster.md), by
-turns through `snakemake --profile slurm_profile` and by a batch script as one would
-write it. Both run the same `srun ... apptainer exec ...` over the same hosts. Compared
-are the time of a step, and the time that the command takes: for the workflow until the
-cell's summary is there, and until Snakemake ends, with table and plots.
+It measures a cell of two hosts in its image, on a pretend cluster
+(docs/pretend-cluster.md), alternately by `snakemake --profile slurm_profile` and by a
+plain batch script. Both run the same `srun ... apptainer exec ...` on the same hosts.
+It compares the time of a step, and the time of the whole command: until the cell's
+summary is written, and until Snakemake ends with table and plots.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ launches: 1
 steps: {{steps}}
 gate: false
 """
-# The resources that the cell's job asks for.
+# It requests the same resources as the cell's job.
 SCRIPT = """\
 #!/bin/bash
 #SBATCH --nodes=2 --ntasks=2 --ntasks-per-node=1 --cpus-per-task=1 --exclusive
@@ -44,7 +44,11 @@ SCRIPT = """\
 
 
 def by_workflow(login: Login, *config: str) -> tuple[dict[str, Any], float, float]:
-    """Measure the cell: its record, seconds to its summary, and to the end."""
+    """Measure the cell by the workflow.
+
+    Returns:
+        Its record, the seconds until its summary is written, and until Snakemake ends.
+    """
     begun = time.time()
     login.run(*SNAKEMAKE, "--config", f"experiment={NAME}.yaml", *config)
     ended = time.time()
@@ -57,7 +61,11 @@ def by_workflow(login: Login, *config: str) -> tuple[dict[str, Any], float, floa
 
 
 def by_hand(login: Login, like: dict[str, Any], number: int) -> tuple[float, float]:
-    """The same launch from a batch script: seconds of a step, and to its end."""
+    """Run the same launch by a batch script.
+
+    Returns:
+        The seconds of a step, and the seconds until the script ends.
+    """
     folder = login.home / f"bare-{number}"
     work = folder / "work"
     (work / "home").mkdir(parents=True)
@@ -69,7 +77,7 @@ def by_hand(login: Login, like: dict[str, Any], number: int) -> tuple[float, flo
     argv = [part.replace(like["directory"], str(folder)) for part in launcher["argv"]]
     command = ["env", *variables, *argv]
     script = folder / "job.sh"
-    # Not the end of `sbatch --wait`, which looks ever more rarely.
+    # Not the end of `sbatch --wait`, which polls less and less often.
     ended = folder / "ended"
     text = SCRIPT.format(log=folder / "log", command=shlex.join(command), ended=ended)
     script.write_text(text)
@@ -83,7 +91,7 @@ def by_hand(login: Login, like: dict[str, Any], number: int) -> tuple[float, flo
 
 
 def spec_like(record: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """What ranks are told, as in a launch that has been; nobody's heart beats here."""
+    """The launch.json of an earlier launch, but without a limit on the heartbeat."""
     return {
         "purpose": "measure",
         "save_model": "none",
@@ -98,14 +106,14 @@ def spec_like(record: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def step_seconds(record: dict[str, Any]) -> float:
-    """Mean seconds of a step of the slowest rank."""
+    """Mean duration of a step on the slowest rank, in seconds."""
     return max(rank["window_s"] for rank in record["ranks"]) / record["steps"]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--pairs", type=int, default=12)
-    parser.add_argument("--steps", type=int, default=200, help="of each launch")
+    parser.add_argument("--steps", type=int, default=200, help="steps of each launch")
     parser.add_argument("--images", type=Path, default=ROOT / "images")
     arguments = parser.parse_args()
     text = EXPERIMENT.format(steps=arguments.steps)
@@ -115,7 +123,7 @@ def main() -> None:
 
 
 def compare(login: Login, pairs: int) -> None:
-    """Interleaved pairs, in either order by turns; the first run warms the caches."""
+    """Measure pairs in alternating order, after a first pair that warms the caches."""
     like, _, _ = by_workflow(login)
     by_hand(login, like, 0)
     steps: dict[str, list[float]] = {"workflow": [], "hand": []}

@@ -1,8 +1,9 @@
-"""Bus bandwidth by rankbench's sweep, over a bare loop of all-reduces: gloo, 2 ranks.
+"""Bandwidth in rankbench's sweep, compared with a bare loop of all-reduces.
 
 python benchmarks/collectives.py
 
-Both run in turn in the same processes over the same connections.
+Both run over gloo on 2 ranks, in turn, in the same processes and over the same
+connections.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from rankbench.rank.runtimes import process_group
 RANKS, CALLS = 2, collectives.REPEATS
 SIZES = (2**16, 2**20, 2**24)
 
-# Gloo allocates a buffer in each call. Whether its pages must be asked for anew depends
-# on what was freed before, by either: the two then differ by some per cent, at random.
-# Here glibc keeps what it has.
+# Gloo allocates a buffer in each call. Whether glibc must request new pages for it
+# depends on earlier calls, so the two would differ by some per cent at random. With
+# these settings, glibc keeps freed pages.
 KEEP_PAGES = {
     "MALLOC_TRIM_THRESHOLD_": str(2**30),
-    "MALLOC_MMAP_THRESHOLD_": str(2**25),  # the largest that it takes
+    "MALLOC_MMAP_THRESHOLD_": str(2**25),  # the maximum of glibc
 }
 
 
@@ -55,7 +56,7 @@ def main() -> None:
         ]
     for size in map(str, sizes):
         ours, theirs = (
-            # A call lasts until its slowest rank is done; bandwidth is bytes over that.
+            # The duration of a call is that of its slowest rank.
             [
                 int(size) / slowest / 1e9
                 for slowest in map(max, *(r[kind][size] for r in of_ranks))
@@ -66,6 +67,7 @@ def main() -> None:
 
 
 def be_rank(rank: int, folder: Path, pairs: int, sizes: Sequence[int]) -> None:
+    """Time both in one rank, and write the seconds of each call into the folder."""
     torch.set_num_threads(1)
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[rank % len(cores)]})
@@ -79,17 +81,17 @@ def be_rank(rank: int, folder: Path, pairs: int, sizes: Sequence[int]) -> None:
     kinds = {"sweep": sweep, "loop": loop}
     for pair in range(pairs + 1):
         for size in sizes:
-            # Side by side in time, and neither always first.
+            # Directly one after the other, in alternating order.
             for kind in sorted(kinds, reverse=bool(pair % 2)):
                 seconds = kinds[kind](size)
-                if pair:  # the first one warms up
+                if pair:  # the first pair is a warm-up
                     found[kind][size].append(seconds)
     (folder / f"{rank}.json").write_text(json.dumps(found))
     process_group.leave()
 
 
 def sweep(size: int) -> float:
-    """Median seconds of an all-reduce, as ranks of a cell find it out."""
+    """Median seconds of an all-reduce, measured by the sweep of a cell's ranks."""
     with mock.patch.object(collectives, "SIZES", (size,)):
         (point,) = collectives.sweep(
             {"all_reduce": 1}, process_group, torch.device("cpu")
@@ -98,7 +100,7 @@ def sweep(size: int) -> float:
 
 
 def loop(size: int) -> float:
-    """Median seconds of an all-reduce, as one would write it down."""
+    """Median seconds of an all-reduce, measured by a bare loop."""
     tensor = torch.zeros(size // 4)
     for _ in range(2):
         distributed.all_reduce(tensor)

@@ -1,10 +1,10 @@
 """Can the statistics be trusted? False alarms, power, and coverage of the intervals.
 
-False alarms and power are found with real launches: of an experiment that this measures
-(two small cells, many launches), or of result directories that are there already. Two
-runs are drawn from the launches of one cell, where nothing has changed: each that is
-called different is a false alarm. Coverage is found with simulated launches, whose
-truth is known.
+False alarms and power are measured on real launches: of an experiment that this program
+runs (two small cells, many launches), or of existing result directories. It draws two
+runs from the launches of one cell, where nothing has changed, so every reported
+difference is a false alarm. Coverage is measured on simulated launches, whose true
+values are known.
 
     python benchmarks/comparing.py --launches 120       # half an hour on two cores
     python benchmarks/comparing.py --results DIR ...    # five minutes
@@ -50,7 +50,7 @@ gate: false
 LEVEL, FIXED, SLOWDOWN = 0.05, 0.07, 0.03
 POWER = 0.8
 COUNTS = (6, 10, 15, 20, 30, 40)
-SCATTER = (0.01, 0.02, 0.03, 0.05, 0.08)  # interquartile range over the median
+SCATTER = (0.01, 0.02, 0.03, 0.05, 0.08)  # interquartile range / median
 
 Values = NDArray[np.float64]
 Pair = tuple[Values, Values]
@@ -60,10 +60,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--launches", type=int, default=60, help="of each cell")
-    parser.add_argument("--results", type=Path, nargs="+", help="measure nothing")
+    parser.add_argument("--launches", type=int, default=60, help="launches per cell")
+    parser.add_argument("--results", type=Path, nargs="+", help="run nothing")
     parser.add_argument("--pairs", type=int, default=2000)
-    parser.add_argument("--runs", type=int, default=2000, help="simulated, of each")
+    parser.add_argument("--runs", type=int, default=2000, help="simulated runs")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     rng = np.random.default_rng(arguments.seed)
@@ -83,7 +83,7 @@ def main() -> None:
 
 @contextmanager
 def measured(launches: int, given: list[Path] | None) -> Iterator[list[Path]]:
-    """Result directories: those given, or those of an experiment that is run now."""
+    """The given result directories, or that of an experiment that is run now."""
     if given:
         yield given
         return
@@ -115,7 +115,7 @@ def tell_pools(pools: dict[str, Values]) -> None:
 def tell_false_alarms(
     pools: list[Values], pairs: int, rng: np.random.Generator
 ) -> None:
-    """Of runs drawn at random, of runs one after the other, and of alternating ones."""
+    """Print the false alarms of runs drawn at random, alternating and in sequence."""
     print(f"\n## False alarms of a test at {100 * LEVEL:g} %\n")
     print(f"| launches | order | pairs | alarms | at most (95 %) | fixed {FIXED:.0%} |")
     print("|---|---|---|---|---|---|")
@@ -139,7 +139,7 @@ def tell_false_alarms(
 
 
 def tell_power(pools: dict[str, Values], pairs: int, rng: np.random.Generator) -> None:
-    """How often launches that are all slower by as much are found to be so."""
+    """Print how often a comparison detects that all launches are slower by SLOWDOWN."""
     print(f"\n## Power: a slowdown of {100 * SLOWDOWN:g} % is found\n")
     print("| cell | " + " | ".join(f"{count} launches" for count in COUNTS) + " |")
     print("|---|" + "---|" * len(COUNTS))
@@ -153,7 +153,7 @@ def tell_power(pools: dict[str, Values], pairs: int, rng: np.random.Generator) -
 
 
 def tell_budget(pairs: int, rng: np.random.Generator) -> None:
-    """The launches that a slowdown takes, by how much launches scatter; simulated."""
+    """Print how many launches detect SLOWDOWN, for each scatter of the launches."""
     print(f"\n## Launches that find {SLOWDOWN:.0%} with power {POWER}, simulated\n")
     print("| scatter of launches | normal | skewed |")
     print("|---|---|---|")
@@ -186,7 +186,7 @@ def tell_coverage(runs: int, seed: int) -> None:
 
 
 def judge(old: Values, new: Values) -> tuple[bool, bool]:
-    """Whether the test sees a difference, and whether a fixed rule does."""
+    """Whether the test reports a difference, and whether a fixed threshold does."""
     p_value = differ(new, old).p_value
     assert p_value is not None
     change = np.median(new) / np.median(old) - 1
@@ -202,7 +202,7 @@ def is_slower(old: Values, new: Values) -> bool:
 def draw(
     pools: list[Values], count: int, pairs: int, rng: np.random.Generator
 ) -> Iterator[Pair]:
-    """Two runs out of the launches of a cell, at random, none of them twice."""
+    """Pairs of runs, drawn from the launches of one cell without replacement."""
     large = [pool for pool in pools if len(pool) >= 2 * count]
     for number in range(pairs if large else 0):
         pool = large[number % len(large)]
@@ -211,7 +211,7 @@ def draw(
 
 
 def cut(pools: list[Values], count: int, *, take_turns: bool) -> Iterator[Pair]:
-    """Two runs out of neighboring launches, in the order of measuring."""
+    """Pairs of runs, cut from consecutive launches of one cell."""
     for pool in pools:
         for begin in range(len(pool) - 2 * count + 1):
             part = pool[begin : begin + 2 * count]

@@ -1,10 +1,11 @@
-"""A step inside the harness against a bare training loop, which is written out below.
+"""The time of a step in the harness, compared with the bare training loop below.
 
-Both train the very same model on the same stream of batches, in the same processes, in
-blocks that take turns: what the machine does to one it does to the other. (Two models
-in one process differ by up to a tenth, for where their memory lies; that is no
-overhead.) Step time is the median over a block of the slowest rank's time for a step; a
-launch gives the median ratio of its pairs of blocks, and the interval is over launches.
+Both train the same model on the same stream of batches, in the same processes, in
+alternating blocks, so that disturbances of the machine affect both. (Two models in one
+process would differ by up to 10 %, because of where their memory is; that is not
+overhead.) The step time of a block is the median over its steps of the slowest rank's
+time. The result of a launch is the median ratio of its pairs of blocks, and the
+interval is over launches.
 
     python benchmarks/harness.py            # single and ddp on 2 ranks
 """
@@ -23,13 +24,13 @@ from pathlib import Path
 
 from pairs import report
 
-BLOCK = 22  # steps: one epoch of digits at batch 64
+BLOCK = 22  # steps of a block: one epoch of digits with batches of 64
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--launches", type=int, default=10)
-    parser.add_argument("--pairs", type=int, default=10, help="pairs of blocks in each")
+    parser.add_argument("--pairs", type=int, default=10, help="pairs per launch")
     parser.add_argument("--data", type=Path, default=Path("data"))
     arguments = parser.parse_args()
     for strategy, ranks in (("single", 1), ("ddp", 2)):
@@ -52,7 +53,7 @@ def main() -> None:
 def launch(
     strategy: str, ranks: int, pairs: int, data: Path
 ) -> tuple[list[float], list[float]]:
-    """Milliseconds of a step, per block: in the harness, and bare."""
+    """Run a launch; return the step time of each block in ms: (harness, bare)."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
@@ -69,7 +70,7 @@ def launch(
 
 
 def _slowest(ranks: list[list[list[float]]]) -> list[float]:
-    """Per block: median over its steps of the slowest rank's milliseconds."""
+    """Step time of each block: median over steps of the slowest rank's time, in ms."""
     return [
         statistics.median(max(steps) * 1e3 for steps in zip(*block, strict=True))
         for block in zip(*ranks, strict=True)
@@ -77,7 +78,7 @@ def _slowest(ranks: list[list[list[float]]]) -> list[float]:
 
 
 def be_rank(strategy_name: str, pairs: int, data_dir: Path, out: Path) -> None:
-    """One rank: alternate blocks of the bare loop and of the harness."""
+    """Run one rank: alternate blocks of the bare loop and of the harness."""
     from rankbench.cores import physical_cores
     from rankbench.environ import read_place
     from rankbench.rank.joining.placement import choose_cores, pin
@@ -149,7 +150,7 @@ def be_rank(strategy_name: str, pairs: int, data_dir: Path, out: Path) -> None:
             hook.remove()
         return [float(step) for step in measured.seconds.sum(axis=1)]
 
-    # The bare loop: what one would write without rankbench.
+    # The bare loop, as in a plain training script.
     model, optimizer = strategy.model, strategy.optimizer
     criterion = nn.CrossEntropyLoss()
     for hook in getattr(strategy, "_hooks", {}).values():

@@ -1,10 +1,10 @@
-"""What an image costs: step time and time to the first step, in it and outside of it.
+"""Overhead of images: step time and time to the first step, inside and outside.
 
-python benchmarks/images.py wheels     gloo-cpu.sif over the same wheels in .venv
-python benchmarks/images.py tree       mpi-cpu.sif over its root tree, without Apptainer
+python benchmarks/images.py wheels     gloo-cpu.sif against the same wheels in .venv
+python benchmarks/images.py tree       mpi-cpu.sif against its files without Apptainer
 
-`tree` needs bubblewrap (Debian: bubblewrap). Both want images in `images/`, of
-`snakemake images`, and a quiet machine; start them as an ordinary user.
+`tree` needs bubblewrap (Debian: bubblewrap). Both need an ordinary user, an idle
+machine, and the images that `snakemake images` makes in `images/`.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("over", choices=["wheels", "tree"])
     parser.add_argument("--images", type=Path, default=Path("images"))
-    parser.add_argument("--pairs", type=int, default=40, help="of steps (%(default)s)")
-    parser.add_argument("--first", type=int, default=12, help="of first steps")
+    parser.add_argument("--pairs", type=int, default=40, help="for steps (%(default)s)")
+    parser.add_argument("--first", type=int, default=12, help="pairs for first steps")
     arguments = parser.parse_args()
     over = wheels if arguments.over == "wheels" else tree
     with mock.patch.object(command, "library_variables", variables):
@@ -59,15 +59,16 @@ def main() -> None:
 
 
 def variables(cell: Cell) -> dict[str, str]:
-    """Large pages for both: else launches differ by where their memory happens to lie.
+    """The variables of a cell, with huge pages switched on.
 
-    With small ones the step time of equal launches scattered by 8 %, with these by 3 %.
+    Without them launches differ because of where their memory is: the step time of
+    equal launches scattered by 8 %, with huge pages by 3 %.
     """
     return {**library_variables(cell), "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
 
 def wheels(images: Path, pairs: Mapping[str, int]) -> None:
-    """In the image of gloo, and natively with the wheels that it was built from."""
+    """Compare the image gloo with the same wheels, installed natively."""
     image = (images / "gloo-cpu.sif").resolve()
     compare(
         make_task("gloo"),
@@ -80,7 +81,7 @@ def wheels(images: Path, pairs: Mapping[str, int]) -> None:
 
 
 def tree(images: Path, pairs: Mapping[str, int]) -> None:
-    """In the image of mpi, in the same unpacked, and in that tree by bubblewrap."""
+    """Compare the image mpi, its unpacked files, and these files under bubblewrap."""
     if shutil.which("bwrap") is None:
         sys.exit("bubblewrap is not installed (Debian: bubblewrap)")
     image = (images / "mpi-cpu.sif").resolve()
@@ -105,20 +106,20 @@ def tree(images: Path, pairs: Mapping[str, int]) -> None:
 
 
 def compare(task: Task, pairs: Mapping[str, int], places: dict) -> None:
-    """Interleaved launches in each place; ratios over the last one."""
+    """Launch in each place in turn; report ratios to the last place."""
     for what, cell, unit in (
         ("step", task.cell, "ms"),
         ("first step", replace(task.cell, steps=1, warmup=0), "s"),
     ):
         if not pairs[what]:
             continue
-        # How long the first takes is what unpacking is for.
+        # The unpacked image matters for the first step only.
         compared = {p: places[p] for p in places if what != "step" or p != "unpacked"}
         found: dict[str, list[float]] = {place: [] for place in compared}
         for pair in range(pairs[what] + 1):
             for place, launch in compared.items():
                 value = measure(replace(task, cell=cell), launch, what)
-                if pair:  # the first one warms the caches
+                if pair:  # the first pair warms the caches
                     found[place].append(value)
         *ours, base = compared
         for place in ours:
@@ -135,13 +136,13 @@ def measure(task: Task, launch, what: str) -> float:
         if record["status"] != "ok":
             sys.exit(f"{record['reason']}\n{(directory / 'launcher.log').read_text()}")
         if what == "first step":
-            # From the start of the launcher to the end of the ranks.
+            # From the start of the launcher until all ranks have ended.
             return record["seconds"]["launch"]
         return 1e3 * median_step(directory / "steps.npz", len(record["ranks"]))
 
 
 def median_step(path: Path, ranks: int) -> float:
-    """Seconds of a step, of its slowest rank: as the table has it."""
+    """Median step time of the slowest rank in seconds, as in the table."""
     with np.load(path, allow_pickle=False) as steps:
         of_ranks = [steps[f"rank{rank}/seconds"].sum(axis=1) for rank in range(ranks)]
     return float(np.median(np.max(of_ranks, axis=0)))
@@ -153,7 +154,10 @@ def in_image(task: Task, file: Path) -> Task:
 
 
 def enter_tree(image: Path, argv: Sequence[str], **places: Any) -> list[str]:
-    """As `container.exec_argv`, by bubblewrap; the image's own settings by hand."""
+    """Like `container.exec_argv`, but with bubblewrap.
+
+    It sets the environment of the image explicitly.
+    """
     home = places["home"]
     binds = ["--bind", str(image), "/", "--dev-bind", "/dev", "/dev"]
     binds += ["--proc", "/proc", "--ro-bind", "/sys", "/sys"]
@@ -169,7 +173,7 @@ def enter_tree(image: Path, argv: Sequence[str], **places: Any) -> list[str]:
 
 
 def make_task(backend: str) -> Task:
-    """A launch of two ranks; where it is to be measured is filled in later."""
+    """The task of a launch with two ranks, still without a directory."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "images.yaml")
         path.write_text(EXPERIMENT.format(backend=backend))

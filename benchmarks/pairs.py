@@ -1,4 +1,4 @@
-"""Paired measurements: medians with a distribution-free interval."""
+"""Statistics of paired measurements: medians with distribution-free intervals."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scipy import stats
 def median_of(values: Sequence[float]) -> tuple[float, float, float]:
     """Median of ratios or differences of pairs, and its 95 % rank interval.
 
-    Below 6 pairs there is none: its ends are nan.
+    With fewer than 6 pairs there is no interval, and its ends are NaN.
     """
     test = stats.quantile_test(values, p=0.5)
     interval = test.confidence_interval(confidence_level=0.95)
@@ -26,7 +26,15 @@ def report(
     unit: str,
     ratios: Sequence[float] | None = None,
 ) -> None:
-    """Print both medians and their ratio; each pair has one ratio unless given."""
+    """Print both medians and the median ratio with its interval.
+
+    Args:
+        title: text before the numbers.
+        ours: values of rankbench.
+        theirs: values of the alternative, in the same order.
+        unit: unit of the values.
+        ratios: ratios to use; by default one for each pair.
+    """
     paired = ratios or [a / b for a, b in zip(ours, theirs, strict=True)]
     ratio, low, high = median_of(paired)
     print(

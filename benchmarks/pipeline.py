@@ -1,11 +1,12 @@
-"""A step of gpipe against the time that its stages need, forward and backward apart.
+"""The time of a gpipe step, compared with the time that its stages need.
 
-Two stages on two ranks, micro-batches of a fixed size, a model that computes much and
-sends little. Through a pipeline without other costs, M micro-batches take the sum of
-the stage times plus M-1 times the slowest. The stage times are those of the same step,
-so that a machine whose speed changes does not count as a cost of the pipeline. A launch
-gives the median ratio of its steps, and the interval is over launches. The bubble, the
-share of a step in which a rank has nothing to do, stands beside its ideal.
+There are two stages on two ranks, micro-batches of a fixed size, and a model that
+computes much and sends little. In a pipeline without overhead, M micro-batches take the
+sum of the stage times plus M-1 times the slowest stage time. The stage times are taken
+from the same step, so that changes in the machine's speed do not count as overhead.
+Forward and backward are compared separately. The result of a launch is the median ratio
+of its steps, and the interval is over launches. The bubble is the share of a step in
+which a rank waits; it is printed together with its ideal value.
 
     python benchmarks/pipeline.py
 """
@@ -28,7 +29,7 @@ from pairs import report
 
 COUNTS = (2, 4, 8, 16)
 MICROBATCH, WIDTH, LAYERS = 256, 1024, 5
-SENT = 64  # features of a sample that pass from stage to stage
+SENT = 64  # number of features per sample that a stage sends to the next
 WARMUP = 2
 
 Span = tuple[float, float]
@@ -37,7 +38,7 @@ Span = tuple[float, float]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--launches", type=int, default=10)
-    parser.add_argument("--steps", type=int, default=5, help="for each M, per launch")
+    parser.add_argument("--steps", type=int, default=5, help="steps per launch and M")
     arguments = parser.parse_args()
     launches = [launch(arguments.steps) for _ in range(arguments.launches)]
     for count in COUNTS:
@@ -61,7 +62,7 @@ def median_of(steps: Sequence[dict[str, Any]], way: str, what: str) -> float:
 
 
 def launch(steps: int) -> dict[str, list[dict[str, Any]]]:
-    """What each step took and needed, by number of micro-batches."""
+    """Run a launch: number of micro-batches -> result of `judge` for each step."""
     with tempfile.TemporaryDirectory() as folder:
         command = [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
@@ -78,9 +79,12 @@ def launch(steps: int) -> dict[str, list[dict[str, Any]]]:
 
 
 def judge(first: dict[str, list[Span]], last: dict[str, list[Span]]) -> dict[str, Any]:
-    """What a step took and what its stages needed; both ranks have the same clock."""
+    """The time that a step took, and the time that its stages needed.
+
+    The times of both ranks can be compared, because they are on one host.
+    """
     count = len(first["forward"])
-    # The loss belongs to the last stage.
+    # The last stage computes the loss as well.
     forward = [busy(first["forward"]), busy(last["forward"]) + busy(last["loss"])]
     backward = [busy(first["backward"]), busy(last["backward"])]
     taken = {
@@ -110,7 +114,7 @@ def busy(spans: Sequence[Span]) -> float:
 
 
 def be_rank(steps: int, out: Path) -> None:
-    """One rank: steps of each number of micro-batches, and when its stage worked."""
+    """Run one rank: for each number of micro-batches, time the work of its stage."""
     from rankbench.cores import physical_cores
     from rankbench.environ import read_place
     from rankbench.rank.joining.placement import choose_cores, pin

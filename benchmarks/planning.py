@@ -1,6 +1,6 @@
-"""How long Snakemake takes to see what is to do, for 10, 1,000 and 10,000 cells.
+"""How long `snakemake -n` takes for 10, 1,000 and 10,000 cells.
 
-Each run of rankbench takes turns with a bare Snakefile of as many jobs of one rule.
+Runs of rankbench alternate with a bare Snakefile that has the same number of jobs.
 
     python benchmarks/planning.py
 """
@@ -77,7 +77,7 @@ def snakemake(experiment: str, *flags: str) -> list[str]:
 
 
 def timed(command: list[str], where: Path, says: str, runs: int) -> tuple[float, int]:
-    """(median seconds, peak memory in KiB) of whole processes."""
+    """Median seconds and peak memory in KiB of whole processes."""
     seconds, peak = [], 0
     for _ in range(runs):
         begun = time.perf_counter()
@@ -95,7 +95,7 @@ def timed(command: list[str], where: Path, says: str, runs: int) -> tuple[float,
 
 
 def finish(root: Path) -> None:
-    """Files as a finished run leaves them: plan, requests, summaries, table."""
+    """Write the files of a finished run: plan, requests, summaries, table."""
     os.chdir(root)
     from rankbench.project import open_run
     from rankbench.record import PLOTS, write_json

@@ -1,6 +1,6 @@
 """The login side of a pretend cluster (docs/pretend-cluster.md), with the project.
 
-Wants root, as the cluster does; what is measured runs as an ordinary user.
+It needs root for the cluster; the measured commands run as an ordinary user.
 """
 
 from __future__ import annotations
@@ -39,7 +39,11 @@ class Login:
         return {"PYTHONPATH": f"{self.home}/src"}
 
     def run(self, *argv: str | Path) -> str:
-        """Run a command to its end, as the user. PretendError: it failed."""
+        """Run a command as the user, wait for its end, and return its output.
+
+        Raises:
+            PretendError: the command failed.
+        """
         return self.cluster.run(*argv, environment=self.variables, cwd=self.home)
 
 
@@ -49,8 +53,11 @@ def pretend_login(
 ) -> Iterator[Login]:
     """A cluster of two hosts, and a project with the experiment `name`.yaml.
 
-    image: in which cells run, NAME.sif with its NAME.json beside it; without one they
-    run in this environment.
+    Args:
+        experiment: text of the experiment file.
+        name: name of the experiment.
+        image: image for the cells, NAME.sif with NAME.json in the same folder; None
+            runs them in this environment.
     """
     with tempfile.TemporaryDirectory(prefix="rankbench-login-") as folder:
         work = Path(folder)
@@ -60,7 +67,7 @@ def pretend_login(
         copy_project(home).experiment(experiment, f"{name}.yaml")
         facts = SITE_FILE
         if image:
-            # Of the user's own, who keeps notes beside it; and where hosts see it.
+            # Copy it into a folder that hosts see and the user can write.
             images = home / "images"
             images.mkdir()
             for suffix in (".sif", ".json"):
@@ -77,6 +84,6 @@ def pretend_login(
 
 
 def give(folder: Path) -> None:
-    """Let the user have a folder with all that is in it."""
+    """Make the user the owner of a folder and everything in it."""
     for path in (folder, *folder.rglob("*")):
         shutil.chown(path, USER)

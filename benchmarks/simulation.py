@@ -1,8 +1,8 @@
 """Coverage of the intervals on simulated launches, whose true values are known.
 
-A launch has a level of its own, drawn from a distribution as real ones have it; its
-steps scatter around that level and depend on those before. What is measured of it is
-the mean rate over its steps.
+Each launch has its own level, drawn from a distribution like those of real launches.
+Its steps scatter around that level and are correlated. The result of a launch is the
+mean rate over its steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Values = NDArray[np.float64]
 STEPS, CORRELATION, WITHIN, BETWEEN = 50, 0.8, 0.05, 0.02
 _MANY = 100_000
 
-# Levels of launches, in logarithms, with a scale of about 1.
+# Distributions of the logarithm of a launch's level, with a scale of about 1.
 LEVELS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Values]] = {
     "normal": lambda rng, shape: rng.normal(size=shape),
     "skewed": lambda rng, shape: rng.exponential(size=shape),
@@ -32,7 +32,7 @@ LEVELS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Values]] = {
     ),
 }
 
-# Of a ratio: above, below, and how much more the former scatters.
+# Ratios: numerator, denominator, and how many times more the numerator scatters.
 PAIRS = (
     ("skewed", "skewed", 1.0),
     ("bimodal", "bimodal", 1.0),
@@ -44,10 +44,14 @@ PAIRS = (
 
 @dataclass(frozen=True)
 class Coverage:
-    """How often an interval held the truth, and how wide it was.
+    """The coverage and the width of an interval.
 
     Attributes:
-        excess: mean width over that of the middle 95 % of the estimates, less 1.
+        what: name of the interval.
+        launches: number of launches.
+        hits: share of runs in which the interval contains the true value.
+        excess: mean width of the interval / width of the middle 95 % of the estimates,
+            minus 1.
     """
 
     what: str
@@ -59,7 +63,7 @@ class Coverage:
 def simulate(
     rng: np.random.Generator, kind: str, shape: tuple[int, int], scale: float
 ) -> Values:
-    """Samples/s of launches: [runs, launches]."""
+    """Simulated samples/s of launches, [runs, launches]."""
     levels = np.exp(-scale * LEVELS[kind](rng, shape))
     noise = WITHIN * np.sqrt(1 - CORRELATION**2) * rng.normal(size=(*shape, STEPS))
     seconds = np.exp(signal.lfilter([1], [1, -CORRELATION], noise))
@@ -69,13 +73,13 @@ def simulate(
 def draw_levels(
     rng: np.random.Generator, kind: str, shape: tuple[int, int], scatter: float
 ) -> Values:
-    """Samples/s whose interquartile range is `scatter` of their median."""
+    """Simulated samples/s with an interquartile range of `scatter` times the median."""
     low, high = np.quantile(LEVELS[kind](rng, (_MANY,)), (0.25, 0.75))
     return np.exp(-scatter / (high - low) * LEVELS[kind](rng, shape))
 
 
 def coverages(runs: int, counts: tuple[int, ...], seed: int) -> Iterator[Coverage]:
-    """Of the median, of a ratio of medians, and of the ratio that `compare` prints."""
+    """Coverage for medians, for ratios of medians, and for the ratio of `compare`."""
     rng = np.random.default_rng(seed)
     truths = {kind: _true_median(rng, kind, BETWEEN) for kind in LEVELS}
     for count in counts:

@@ -1,7 +1,6 @@
-"""The site of 1,000 cells: how large it is, and how soon it is seen, opened from disk.
+"""The size of the site of 1,000 cells, and how fast it opens from disk.
 
-The cells are synthetic, with six launches each; the browser is a real one, without a
-window.
+The cells are synthetic, with six launches each. The browser is a headless Chromium.
 
     PYTHONPATH=tests python benchmarks/site.py
 """
@@ -22,7 +21,7 @@ from unit.synthetic import write_many
 
 MIB = 1024**2
 
-# Milliseconds from the start of the navigation: something is painted; the rows stand.
+# Milliseconds after the start of the navigation: first paint, and all rows shown.
 TIMES = """
 const [painted] = performance.getEntriesByName("first-contentful-paint");
 const [shown] = performance.getEntriesByName("shown");

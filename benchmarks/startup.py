@@ -1,4 +1,4 @@
-"""From a rank's start to its first step, against importing torch and torchvision.
+"""Time from a rank's start to its first step, compared with importing torch.
 
 python benchmarks/startup.py
 """
@@ -20,7 +20,7 @@ from rankbench.environ import Place
 from rankbench.launch.process.environment import build_environment
 from rankbench.project import open_run
 
-# Where torch has no CUDA, torchvision needs a remedy to be imported at all.
+# Without CUDA, torchvision can be imported only by `import_torchvision`.
 IMPORT = (
     "import torch; from rankbench.rank.torchvision_ops import import_torchvision; "
     "import_torchvision()"
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def start_rank(planned, folder: Path, data_dir: Path, env: dict[str, str]) -> float:
-    """Seconds from the creation of the process to its first step."""
+    """Start a rank; return the seconds from its creation to its first step."""
     work = folder / "work"
     work.mkdir()
     (work / "heartbeat").write_text("1")

@@ -1,11 +1,12 @@
-"""What 1,000 cells cost the login side of a cluster while they wait in its queue.
+"""Load on the login side of a cluster while 1,000 cells wait in its queue.
 
     sudo .venv/bin/python benchmarks/submitting.py
 
-`snakemake --profile slurm_profile` on a pretend cluster (docs/pretend-cluster.md) whose
-partition takes jobs and starts none, so that the queue grows until the cap on queued
-jobs, `jobs` of the profile. Told are the time until the first and the last is queued,
-the most that were there, and the peak memory of Snakemake, also while it looks at them.
+It runs `snakemake --profile slurm_profile` on a pretend cluster
+(docs/pretend-cluster.md). The partition accepts jobs but starts none, so the queue
+grows up to the limit `jobs` of the profile. It reports the time until the first and the
+last job is queued, the largest length of the queue, and the peak memory of Snakemake,
+including its status checks.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ data: synthetic
 learning_rate: {{rates}}
 gate: false
 """
-LOOKS = 3  # of Snakemake at its queue, once it is full
-SECONDS_BETWEEN_LOOKS = 10  # of the profile
+LOOKS = 3  # status checks of Snakemake to wait for when the queue is full
+SECONDS_BETWEEN_LOOKS = 10  # as in the profile
 
 
 def main() -> None:
@@ -46,7 +47,7 @@ def main() -> None:
 
 
 def submit(login: Login, cells: int, cap: int) -> None:
-    """Let Snakemake fill the queue, look at it, and end; say what that took."""
+    """Let Snakemake fill the queue and check it, and print the measurements."""
     command = (*SNAKEMAKE, f"--jobs={cap}", "--config", f"experiment={NAME}.yaml")
     log = login.home / f"{cap}.log"
     begun = time.monotonic()
@@ -69,7 +70,7 @@ def submit(login: Login, cells: int, cap: int) -> None:
 def watch(
     login: Login, session: subprocess.Popen[bytes], begun: float, cells: int, cap: int
 ) -> None:
-    """Look at the queue every second, until it is full and Snakemake has looked."""
+    """Watch the queue until it is full and Snakemake has checked it, and print."""
     first = full = 0.0
     most, ends = 0, float("inf")
     while time.monotonic() < ends:
@@ -87,13 +88,13 @@ def watch(
         time.sleep(1)
     print(
         f"{cells} cells, at most {cap} jobs: first queued after {first:.0f} s, "
-        f"{most} at most, there after {full:.0f} s; "
+        f"{most} at most, reached after {full:.0f} s; "
         f"peak {peak_mib(session.pid):.0f} MiB"
     )
 
 
 def peak_mib(pid: int) -> float:
-    """Peak resident memory of a process that runs."""
+    """Peak resident memory of a running process, in MiB."""
     status = Path(f"/proc/{pid}/status").read_text()
     (kib,) = re.findall(r"VmHWM:\s+(\d+) kB", status)
     return int(kib) / 1024

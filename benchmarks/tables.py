@@ -1,8 +1,9 @@
-"""How long 10,000 records take to become tables and plots, and how much memory.
+"""Time and memory for tables and plots of 10,000 records.
 
     python benchmarks/tables.py [--cells 1000] [--launches 10] [--profile]
 
-The records are synthetic, as large as real ones; each runs in a process of its own.
+The records are synthetic, but as large as real ones. Tables are made in a process of
+their own, which is measured as a whole.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from unit.synthetic import (  # noqa: E402
     write_plan,
 )
 
-# Enough for the warm-up to be looked for.
+# Enough steps for the search for a steady state.
 synthetic.STEPS = 60
 MODELS = ("convnet", "lstm", "resnet18", "resnet50", "transformer")
 TOPOLOGIES = ("1x1", "1x2", "1x4", "2x4")
@@ -39,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cells", type=int, default=1000)
     parser.add_argument("--launches", type=int, default=10)
-    parser.add_argument("--profile", action="store_true", help="where the time goes")
+    parser.add_argument("--profile", action="store_true", help="print a profile")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         layout = write_results(Path(folder), arguments.cells, arguments.launches)
@@ -57,10 +58,10 @@ def main() -> None:
 
 
 def write_results(root: Path, cells: int, launches: int) -> Layout:
-    """Results of a matrix of strategies, models, topologies and batch sizes."""
+    """Write the results of a matrix of strategies, models, topologies and batches."""
     planned = [plan_cell(cell, suffix=suffix) for cell, suffix in make_cells(cells)]
     layout = write_plan(root, planned, launches=launches)
-    # As much as real records say of what tables do not show.
+    # Real records also have facts of about this size that tables do not show.
     details = {"launcher": {"name": "spawn", "argv": ["x" * 60] * 12, "env": {}}}
     for number, cell in enumerate(planned):
         write_launches(
@@ -70,7 +71,7 @@ def write_results(root: Path, cells: int, launches: int) -> Layout:
 
 
 def make_cells(count: int) -> list[tuple[Cell, str]]:
-    """Cells, and what tells their ids apart."""
+    """Cells, each with a suffix that makes its id unique."""
     found = []
     batch = 8
     while len(found) < count:
@@ -93,7 +94,7 @@ def make_cells(count: int) -> list[tuple[Cell, str]]:
 
 
 def timed(command: list[str]) -> tuple[float, float, int]:
-    """Seconds of a whole process, by the clock and of CPU; its peak memory in KiB."""
+    """Wall seconds, CPU seconds and peak memory in KiB of a whole process."""
     begun = time.perf_counter()
     with open(os.devnull, "w") as out:
         child = subprocess.Popen(command, stdout=out)
