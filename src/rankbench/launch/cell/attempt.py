@@ -148,7 +148,7 @@ class Attempt:
         )
 
     def _scratch_of(self, directory: Path) -> Path | None:
-        """The scratch folder of a launch; None for a job array, whose hosts are unknown."""
+        """The scratch folder of a launch; None for a job array."""
         if self._array is not None:
             return None
         return scratch_of(self._plan["site"]["scratch"], job_id(), directory)

@@ -87,8 +87,8 @@ class Launcher(Protocol):
     optional.
 
     In a Slurm job the command runs once on each host at the same time. With
-    ``NEEDS["per"] == "rank"`` it runs once for each rank. With ``"array"`` each host is a
-    task of a job array, and runs it once.
+    ``NEEDS["per"] == "rank"`` it runs once for each rank. With ``"array"`` each host is
+    a task of a job array, and runs it once.
     """
 
     def build_argv(self, start: Start) -> list[str]:
