@@ -1,1 +1,1 @@
-"""Cell + site -> processes: argv, environment, supervision, and the record."""
+"""Start and supervise the processes of a cell on a site, and write its records."""

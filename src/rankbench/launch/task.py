@@ -19,12 +19,12 @@ class Task:
     Attributes:
         heartbeat_grace: seconds without a heartbeat after which ranks end themselves.
         purpose: ``measure``, ``gate`` or ``profile``.
-        gate: what the gate of the attempt found, for the record.
-        image: what the ranks run in: name, file, recipe, sha256; None for no image.
+        gate: the result of the attempt's gate, for the record.
+        image: name, file, recipe and sha256 of the image; None for no image.
         allocation: the hosts of the Slurm job; None for this host, without Slurm.
         interface: the network interface between hosts; None leaves it to libraries.
-        turns_seed: of the order in which cells take turns; None where they do not.
-        array: where each host is a task of a job array that is still to be submitted.
+        turns_seed: seed of the order in which cells take turns; None if they do not.
+        array: the job array whose tasks are the hosts, if there is one.
         scratch: a folder of this launch's own on each host, TMPDIR of the ranks; None
             leaves them what they find.
     """

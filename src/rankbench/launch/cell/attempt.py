@@ -1,4 +1,4 @@
-"""What an attempt of a cell has in common, and what each of its launches is told."""
+"""An attempt of a cell: what its launches share, and what each of them is told."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ MEASURE = "measure"
 
 
 class Attempt:
-    """The wanted attempt of a cell: what its launches have in common."""
+    """The wanted attempt of a cell, with everything that its launches share."""
 
     def __init__(
         self, layout: Layout, plan: Entry, entry: Entry, request: Request, project: Path
     ) -> None:
         self.directory = layout.attempt(entry["id"], request.attempt)
         self.request = request
-        # Of the order in which cells take turns, where they do.
+        # Seed of the random order of cells that take turns, if they do.
         self.turns_seed: int | None = None
         name = entry["image"]
         self.image = None if name is None else dict(plan["images"][name])
@@ -51,7 +51,7 @@ class Attempt:
             try:
                 self.image = read_image(self.image)
             except ValueError as error:
-                # Of this host: a record will tell of it.
+                # A fault of this host only: a record will name it.
                 self.image["sha256"], self._no_image = None, str(error)
         self._image_is_good = self.image is None
         cell = Cell.from_dict(entry["cell"])
@@ -70,14 +70,14 @@ class Attempt:
                 start_within=plan["experiment"]["start_within"],
                 comment=comment_of(plan["experiment"]["name"], entry["id"]),
             )
-            # Time in the queue counts.
+            # Waiting in the queue counts as well.
             self.time_limit += self._array.start_within
         elif slurm:
             self._allocation = read_allocation(shape)
         self._code = describe_code()
 
     def check_image(self) -> None:
-        """Once, before the first launch: it is the one that was built, and starts here.
+        """Check once that the image is unchanged and starts here.
 
         Raises:
             ValueError: it is not, or does not.
@@ -91,7 +91,7 @@ class Attempt:
         self._image_is_good = True
 
     def why_stale(self) -> str | None:
-        """Why launches of today would not belong to the attempt; None if they would."""
+        """Why new launches would not belong to the attempt; None if they would."""
         return why_stale(
             read_attempt(self.directory),
             cell_hash=self._entry["hash"],
@@ -108,7 +108,7 @@ class Attempt:
         return Series(self, purpose, self.directory / purpose, 1)
 
     def gate(self) -> dict[str, Any] | None:
-        """What the gate found; None if there was none or it came to no end."""
+        """The result of the gate; None if there was none or if it failed."""
         found: dict[str, Any] | None = None
         for record in read_attempt(self.directory / GATE):
             found = record.get("gate") or found
@@ -148,7 +148,7 @@ class Attempt:
         )
 
     def _scratch_of(self, directory: Path) -> Path | None:
-        """The folder of a launch; hosts of a job array are not known beforehand."""
+        """The scratch folder of a launch; None for a job array."""
         if self._array is not None:
             return None
         return scratch_of(self._plan["site"]["scratch"], job_id(), directory)

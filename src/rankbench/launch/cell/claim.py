@@ -17,8 +17,8 @@ from rankbench.record import numbered, read_json, write_json
 
 HEARTBEAT = "work/heartbeat"
 
-# A heartbeat is written each second; on a shared file system another host may see it
-# only after the attribute cache of NFS (60 s by default) has run out.
+# A heartbeat is written every second. On a shared file system another host may see it
+# only after the attribute cache of NFS has expired (60 s by default).
 SILENT_AFTER = 150.0
 
 
@@ -43,14 +43,14 @@ class Owner:
         )
 
     def is_alive(self, directory: Path) -> bool:
-        """Whether it still runs; for another host, whether its heart beats.
+        """Whether it still runs; on another host, whether its heartbeat continues.
 
-        A Slurm job that is over has no processes left: that is known at once.
+        A Slurm job that has ended has no processes, which is known at once.
         """
         if self.host == socket.gethostname():
             if self.boot != _boot_id():
                 return False
-            # The start time tells a process from a later one with the same number.
+            # The start time distinguishes it from a later process of the same number.
             return _start_ticks(self.pid) == self.started
         if self.job_id is not None and has_ended(self.job_id):
             return False
@@ -89,7 +89,7 @@ def claim_next(attempt_dir: Path) -> tuple[int, Path]:
 
 
 def read_owner(directory: Path) -> Owner:
-    """Who claimed a launch.
+    """The owner of a launch.
 
     Raises:
         ValueError: the claim is damaged.
@@ -123,5 +123,5 @@ def _start_ticks(pid: int) -> int | None:
         return None
     # Fields 3 (state) and 22 (starttime) of proc(5), counted from behind the name.
     fields = stat.rpartition(")")[2].split()
-    # In a container without an init process nobody collects a dead orphan.
+    # In a container without an init process a dead orphan stays a zombie.
     return None if fields[0] in "ZX" else int(fields[19])

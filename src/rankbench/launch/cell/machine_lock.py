@@ -1,4 +1,4 @@
-"""Never two measurements at once on one machine, whatever runs started them."""
+"""A lock, so that two measurements never run on one machine at the same time."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ASK_SECONDS = 0.5
 def machine_to_itself(
     *, told_to_stop: Callable[[], None], say: Callable[[str], None]
 ) -> Iterator[None]:
-    """Wait for this user's other measurements on this machine, then keep them waiting.
+    """Wait for this user's other measurements on this machine, then hold the lock.
 
     Args:
-        told_to_stop: raises where waiting is to end.
+        told_to_stop: raises if the waiting must end.
         say: gets a line if there is something to wait for.
     """
     told = False
-    # Given up by the kernel with the process, however it ends.
+    # The kernel releases it with the process, however the process ends.
     while (release := _take(f"rankbench-{os.getuid()}")) is None:
         if not told:
             say("  waiting: another measurement runs on this machine")
@@ -42,10 +42,10 @@ def machine_to_itself(
 
 
 def _take(name: str) -> Callable[[], None] | None:
-    """What gives the lock up again; None while another process has it.
+    """A function that releases the lock; None while another process holds it.
 
-    On Linux it is the abstract name of a socket. A file below TMPDIR or /tmp would be
-    another one for each TMPDIR, and for each job whose /tmp Slurm makes private.
+    On Linux the lock is the abstract name of a socket. A lock file below TMPDIR or /tmp
+    would differ with each TMPDIR and each private /tmp of a Slurm job.
     """
     if sys.platform == "linux":
         return _take_socket(name)

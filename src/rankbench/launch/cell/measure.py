@@ -1,7 +1,7 @@
-"""The launches that an attempt of a cell still lacks, one after the other.
+"""Run the launches that an attempt of a cell still lacks.
 
-Or by turns with those of the run's other cells: what the machine does meanwhile it then
-does to all of them alike.
+They run one after the other, or in turns with launches of the other cells. Then changes
+of the machine affect all cells alike.
 """
 
 from __future__ import annotations
@@ -38,15 +38,14 @@ from rankbench.record import (
 
 
 class Interrupted(Exception):
-    """This process was told to end; what is missing is left to the next run."""
+    """This process was told to end. The next run measures missing launches."""
 
 
 def run_cell(layout: Layout, cell_id: str, *, project: Path, out: Out) -> Verdict:
-    """Launch what is missing of the wanted attempt, then write the summary.
+    """Run the missing launches of the wanted attempt, then write the summary.
 
-    First the gate, then the launches that are measured, then the profile if one is
-    wanted. It can be called again at any time: with nothing missing it only writes the
-    summary.
+    First the gate, then the measured launches, then the profile if one is wanted. It
+    may be called again at any time. With nothing missing it only writes the summary.
 
     Args:
         layout: the result directory.
@@ -86,11 +85,11 @@ def run_cell(layout: Layout, cell_id: str, *, project: Path, out: Out) -> Verdic
 
 
 def _launch_all(attempt: Attempt, stop: Stop, pace: Pace, out: Out) -> Verdict:
-    """All that is missing of the attempt, in its order."""
+    """Run the missing launches of one attempt in order."""
     if attempt.has_gate:
         _launch_missing(attempt.series(GATE), stop, pace, out)
     if attempt.verdict().status == "mismatch":
-        # What trains something else gets no speed: there is nothing to measure.
+        # A strategy that trains something else is not measured.
         return attempt.verdict()
     _launch_missing(attempt.series(MEASURE), stop, pace, out)
     verdict = attempt.verdict()
@@ -102,10 +101,10 @@ def _launch_all(attempt: Attempt, stop: Stop, pace: Pace, out: Out) -> Verdict:
 def _find_others(
     layout: Layout, plan: Entry, cell_id: str, project: Path, out: Out
 ) -> Iterator[Attempt]:
-    """Attempts of this run's other cells that can be measured here and now.
+    """Attempts of other cells of this run that can be measured here now.
 
-    The job of each still comes, finds nothing missing and writes its summary, or says
-    what is wrong with it.
+    The job of each cell runs later. It finds nothing missing and writes the summary, or
+    reports a fault of the cell.
     """
     for other in read_json(layout.agenda)["launches"]:
         request = read_request(layout, other)
@@ -122,9 +121,9 @@ def _find_others(
 
 
 def _take_turns(attempts: Sequence[Attempt], stop: Stop, pace: Pace, out: Out) -> None:
-    """One launch of each cell, in an order by chance, then the next of each.
+    """One launch of each cell in random order, then the next launch of each.
 
-    Records have the seed of that order.
+    Records have the seed of the order.
     """
     seed = secrets.randbits(32)
     chance = random.Random(seed)
@@ -172,13 +171,13 @@ def _launch(attempt: Attempt, task: Task, stop: Stop) -> Record:
     try:
         attempt.check_image()
     except (ValueError, OSError) as error:
-        # Of this host: others of the site may well have it.
+        # A fault of this host: other hosts of the site may have the image.
         return refuse_launch(task, str(error), started)
     return run_launch(task, stop)
 
 
 def _settle_claims(series: Series, stop: Stop, out: Out) -> None:
-    """Wait for launches that others are measuring; close those whose owner is dead."""
+    """Wait for launches of other processes, and close those whose owner is dead."""
     told = False
     while claims := open_claims(series.directory):
         for number, directory in claims:

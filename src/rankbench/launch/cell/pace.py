@@ -1,4 +1,4 @@
-"""What a run says while it goes on: which launch, how fast, how much is left."""
+"""Messages during a run: the launch, its speed, and the remaining time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Out:
 
 
 class Pace:
-    """How fast this run proceeds, and how much of it is left."""
+    """The pace of a run, and its remaining time."""
 
     def __init__(self, layout: Layout, cell_id: str) -> None:
         self._seconds: list[float] = []
@@ -36,7 +36,7 @@ class Pace:
         """Progress after a launch that took so many seconds.
 
         Args:
-            elsewhere: launches of other cells to come, where this job has them too.
+            elsewhere: launches of other cells to come, if this job runs them too.
         """
         self._seconds.append(seconds)
         here = 0 if verdict.complete else verdict.wanted - verdict.ok
@@ -57,7 +57,7 @@ class Pace:
 
 
 def describe_result(record: Record) -> str:
-    """What a launch found, or why it failed, in a few words."""
+    """The result of a launch, or the reason of its failure, in a few words."""
     if record["status"] != "ok":
         return f"{record['status']}: {record['reason']}"
     if record["purpose"] == "gate":

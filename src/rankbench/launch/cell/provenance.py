@@ -1,7 +1,7 @@
-"""Which code measures: its commit, a hash of what ranks execute, a frozen copy.
+"""The code that measures: its commit, a hash of the rank-side code, a frozen copy.
 
-The code is that of a checkout, of an installed wheel, or a frozen copy, which is laid
-out as a checkout.
+The code is a checkout, an installed wheel, or a frozen copy, which has the layout of a
+checkout.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def rank_code_hash(package: Path = PACKAGE) -> str:
 
 
 def hash_files(files: Mapping[Path, Path]) -> str:
-    """SHA-256 over the contents of files, and over the names that they are given."""
+    """SHA-256 over the contents and the given names of files."""
     digest = hashlib.sha256()
     for name, path in files.items():
         digest.update(f"{name}\0".encode())
@@ -46,20 +46,20 @@ def hash_files(files: Mapping[Path, Path]) -> str:
 
 
 def describe_code(package: Path = PACKAGE) -> dict[str, Any]:
-    """Version, commit, whether the tree was changed since, hash of the rank-side code.
+    """Version, commit, whether the tree has changed since, hash of the rank-side code.
 
-    A frozen copy says what held when it was made. Outside a git checkout commit and
-    dirty are None.
+    A frozen copy describes the code at the time of the copy. Outside a git checkout,
+    commit and dirty are None.
     """
     project = package.parents[1]
     if (project / DESCRIPTION).exists():
         described: dict[str, Any] = read_json(project / DESCRIPTION)
         return described
     commit, changes = None, None
-    # A wheel may be installed below a checkout of something else.
+    # A wheel may be installed below a checkout of another project.
     if _git(project, "ls-files", "--error-unmatch", f"{PLACE}/__init__.py") is not None:
         commit = _git(project, "rev-parse", "HEAD")
-        # Also files that git does not know: a new strategy is one.
+        # Files that git does not track count as well, such as a new strategy.
         parts = (str(PLACE), *OF_JOBS)
         changes = _git(project, "status", "--porcelain", "--", *parts)
     return {
@@ -71,7 +71,7 @@ def describe_code(package: Path = PACKAGE) -> dict[str, Any]:
 
 
 def freeze_code(place: Path, package: Path = PACKAGE) -> Path:
-    """Copy what jobs run, so that an edit while they run changes none of them.
+    """Copy the code that jobs run, so that later edits do not affect them.
 
     Args:
         place: folder that keeps such copies, one for each state of the code.
@@ -100,13 +100,13 @@ def freeze_code(place: Path, package: Path = PACKAGE) -> Path:
         for name in OF_JOBS:
             (beside / LINKS / name).symlink_to(Path("../../..", name))
         beside.rename(copy)
-    # The same code may have been committed in the meantime.
+    # The same code may have been committed meanwhile.
     write_json(copy / DESCRIPTION, describe_code(package))
     return copy
 
 
 def _files_below(place: Path) -> list[Path]:
-    """The file itself, or all of a folder but compiled ones, sorted."""
+    """The file itself, or all files of a folder except compiled ones, sorted."""
     found = sorted([place, *place.rglob("*")])
     return [path for path in found if path.is_file() and path.suffix != ".pyc"]
 

@@ -1,4 +1,4 @@
-"""Which attempt of a cell is wanted: made once, raised only by a rerun."""
+"""The wanted attempt of each cell. It is set once and raised only by a rerun."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rankbench.record import Layout, read_json, write_json
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """So many launches of a cell, as it was defined when they were asked for.
+    """A request for launches of a cell, as the cell was defined then.
 
     Attributes:
         profile: whether a profile of it is wanted beside them.
@@ -49,7 +49,7 @@ def ensure_request(
         request = Request(attempt, launches, cell_hash, profile)
         write_json(layout.request(cell_id), asdict(request))
     elif profile and not request.profile:
-        # The same attempt: what it has is kept, the profile is added.
+        # The same attempt: its launches are kept, and the profile is added.
         request = replace(request, profile=True)
         write_json(layout.request(cell_id), asdict(request))
     return request
@@ -63,7 +63,7 @@ def raise_request(
     cell_hash: str,
     profile: bool = False,
 ) -> Request:
-    """Ask for a new attempt; what was measured before stays where it is."""
+    """Ask for a new attempt; earlier measurements are kept."""
     before = read_request(layout, cell_id)
     used = [*layout.attempts(cell_id), before.attempt if before else 0]
     request = Request(max(used) + 1, launches, cell_hash, profile)

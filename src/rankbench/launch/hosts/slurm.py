@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from rankbench.cell import Shape
 from rankbench.environ import read_job
 
-# Below the ports that a kernel hands out by itself (32768 and above).
+# Below the range from which the kernel chooses ports (32768 and above).
 _FIRST_PORT, _PORTS = 20000, 12000
 
 ASK_SECONDS = 30.0
@@ -19,7 +19,7 @@ STEP_GONE_AFTER = 60.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What a launch gets of a job: so many of its hosts, in Slurm's order."""
+    """The hosts of a job that a launch uses, in Slurm's order."""
 
     job: str
     hosts: tuple[str, ...]
@@ -27,8 +27,8 @@ class Allocation:
     def port(self, number: int) -> int:
         """Where the ranks of a launch meet.
 
-        Jobs may share a host, and a port may still be held by the launch before: both
-        get another one.
+        Jobs that share a host, and successive launches, use different ports, because an
+        earlier launch may still hold its port.
         """
         return _FIRST_PORT + (int(self.job) * 97 + number) % _PORTS
 
@@ -63,7 +63,7 @@ def read_allocation(shape: Shape) -> Allocation:
 
 
 def is_even(tasks: str) -> bool:
-    """Whether ``2(x3)`` says the same number for every host; ``2(x2),1`` does not."""
+    """Whether all hosts have the same number: ``2(x3)`` does, ``2(x2),1`` does not."""
     counts = [re.sub(r"\(x\d+\)", "", part) for part in tasks.split(",")]
     return len(set(counts)) == 1
 
@@ -91,26 +91,26 @@ def step_argv(
         f"--ntasks-per-node={tasks_per_host}",
         # Rank 0 is on the first host, and ranks fill one after the other.
         "--distribution=block",
-        # All that the job has, whatever the step around this one has taken of it.
+        # All resources of the job, even if an outer step has taken some of them.
         "--overlap",
         *(["--overcommit"] if shares_cores else []),
         # Ranks pin themselves.
         "--cpu-bind=none",
         f"--mpi={'pmix' if mpi else 'none'}",
-        # One that fails ends all.
+        # A task that fails ends all tasks.
         "--kill-on-bad-exit=1",
         "--export=ALL",
     ]
 
 
 def list_steps(job: str) -> set[str] | None:
-    """Ids of the steps that a job has at the moment; None if Slurm does not tell."""
+    """Ids of the current steps of a job; None if Slurm does not answer."""
     said = _ask("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i")
     return None if said is None else set(said.split())
 
 
 def end_steps(job: str, before: set[str] | None) -> None:
-    """End what a launch has left of its step on any host, and wait until it is gone.
+    """End the remaining processes of a launch's step on all hosts, and wait for that.
 
     Args:
         job: the job.
@@ -131,8 +131,8 @@ def end_steps(job: str, before: set[str] | None) -> None:
 def why_ended(job: str) -> str | None:
     """Why Slurm ends a job: ``timeout``, ``host``, ``cancelled``; None if it does not.
 
-    To a process of the job it is COMPLETING, not yet CANCELLED or so, as long as the
-    process is there: the reason says more than the state.
+    As long as a process of the job exists, the state is COMPLETING and not yet, for
+    example, CANCELLED. So the reason says more than the state.
     """
     said = _ask("scontrol", "show", "job", "--oneliner", job) or ""
     words = dict(re.findall(r"\b(JobState|Reason)=(\w+)", said))
@@ -146,12 +146,12 @@ def why_ended(job: str) -> str | None:
     return None
 
 
-# What Slurm says of a job that it has known, or never knew.
+# Slurm's message for a job that it has forgotten, or never knew.
 _UNKNOWN = "Invalid job id"
 
 
 def has_ended(job: str) -> bool:
-    """Whether Slurm knows that a job is over; False where it does not tell."""
+    """Whether Slurm knows that a job has ended; False if it does not answer."""
     done = run_program("squeue", "--noheader", f"--jobs={job}", "--format=%T")
     if done is None:
         return False
@@ -161,7 +161,7 @@ def has_ended(job: str) -> bool:
 
 
 def _ask(*command: str) -> str | None:
-    """What a program of Slurm prints; None if it fails, is missing or hangs."""
+    """The output of a Slurm program; None if it fails, is missing or hangs."""
     done = run_program(*command)
     return None if done is None or done.returncode != 0 else done.stdout
 
@@ -169,7 +169,7 @@ def _ask(*command: str) -> str | None:
 def run_program(
     *command: str, timeout: float | None = None
 ) -> subprocess.CompletedProcess[str] | None:
-    """A program of Slurm, run to its end; None if it is missing or hangs.
+    """Run a Slurm program to its end; None if it is missing or hangs.
 
     Args:
         command: what is run.

@@ -3,9 +3,9 @@
 python -m rankbench.launch.hosts.slurm_job_array --tasks N --start-within S
     --logs FOLDER [options of sbatch] -- COMMAND
 
-It runs where Snakemake runs, as the launcher of a launch; each task of the array runs
-the command. It ends when all have ended, when one has failed, or when not all have
-started in time. Nothing of the array is left in the queue then.
+This program runs where Snakemake runs, as the launcher of a launch. Each task of the
+array runs the command. The program ends when all tasks have ended, when one has failed,
+or when not all have started in time. Then nothing of the array is left in the queue.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ GONE_AFTER = 30.0  # seconds
 _SUBMITTED = "job array {job}: {tasks} tasks"
 _QUEUED = ("PENDING", "CONFIGURING")
 _ALIVE = (*_QUEUED, "RUNNING", "SUSPENDED", "COMPLETING")
-# One that fails ends all: the others would wait for it.
+# A failed task ends all tasks, because the others would wait for it.
 _SCRIPT = """\
 #!/bin/sh
 "$@"
@@ -42,7 +42,7 @@ exit "$code"
 
 @dataclass(frozen=True, slots=True)
 class ArrayRequest:
-    """What is asked of Slurm.
+    """A request for a job array.
 
     Attributes:
         tasks: hosts.
@@ -55,7 +55,7 @@ class ArrayRequest:
     options: tuple[str, ...]
 
     def argv(self, command: Sequence[str], *, logs: Path) -> list[str]:
-        """What runs a command as each task of the array.
+        """The command that runs a given command as each task of the array.
 
         Args:
             command: of one host.
@@ -67,7 +67,7 @@ class ArrayRequest:
 
 
 def read_job(log: str) -> str | None:
-    """The job's number, from what this program has printed."""
+    """The number of the job, from the output of this program."""
     found = re.search(_SUBMITTED.format(job=r"(\d+)", tasks=r"\d+"), log)
     return found[1] if found else None
 
@@ -109,12 +109,12 @@ def _submit(
         print(f"sbatch is missing, or does not answer within {SUBMIT_SECONDS:g} s")
         return None
     print(done.stderr, end="", file=sys.stderr, flush=True)
-    # With the name of the cluster behind it, where Slurm has several.
+    # The name of the cluster follows if Slurm has several.
     return None if done.returncode else done.stdout.strip().partition(";")[0]
 
 
 def _await(job: str, count: int, start_within: float) -> bool:
-    """Whether all tasks came to a good end. Returns early where they cannot."""
+    """Whether all tasks ended well. Returns early if that is impossible."""
     parent, begun = os.getppid(), time.monotonic()
     while os.getppid() == parent:
         time.sleep(ASK_SECONDS)
@@ -133,9 +133,9 @@ def _await(job: str, count: int, start_within: float) -> bool:
 
 
 def _look(job: str) -> list[dict[str, str]] | None:
-    """What Slurm knows of the tasks of an array; None if it does not tell.
+    """The tasks of an array as Slurm knows them; None if it does not answer.
 
-    Those that have not started may be one: ArrayTaskId, JobState, Reason.
+    Tasks that have not started may be one entry: ArrayTaskId, JobState, Reason.
     """
     done = run_program("scontrol", "--oneliner", "show", "job", job)
     if done is None or done.returncode != 0:
@@ -145,7 +145,7 @@ def _look(job: str) -> list[dict[str, str]] | None:
 
 
 def _cancel(job: str) -> None:
-    """Leave nothing of the array on any host or in the queue."""
+    """Remove the array from all hosts and from the queue."""
     run_program("scancel", "--quiet", job)
     deadline = time.monotonic() + GONE_AFTER
     while time.monotonic() < deadline:

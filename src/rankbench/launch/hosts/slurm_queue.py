@@ -1,4 +1,4 @@
-"""Jobs of Slurm that measure cells: which there are, and waiting for lost ones."""
+"""Slurm jobs that measure cells: list them, and wait for those of a lost session."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# How the plugin tells of a rule with two wildcards; the names of both are in
+# The plugin's comment on a rule with two wildcards, which are named in
 # workflow/rules/measure.smk.
 _COMMENT = "rule_cell_wildcards_{experiment}_{cell}"
 
 
 def comment_of(experiment: str, cell: str) -> str:
-    """What the queue shows of a job that measures a cell."""
+    """The comment in the queue of a job that measures a cell."""
     return _COMMENT.format(experiment=experiment, cell=cell)
 
 
@@ -68,7 +68,7 @@ def read_queue(experiment: str, folder: Path, cells: Iterable[str]) -> list[Cell
 def parse_queue(
     said: str, experiment: str, folder: str, cells: Iterable[str]
 ) -> list[CellJob]:
-    """The jobs among the lines of squeue that are those of `read_queue`."""
+    """The jobs of `read_queue` among the lines of squeue."""
     of = {comment_of(experiment, cell): cell for cell in cells}
     found = []
     for line in said.splitlines():
@@ -81,7 +81,7 @@ def parse_queue(
 def wait_for_lost_jobs(
     look: Callable[[], Sequence[CellJob]], *, say: Callable[[str], None]
 ) -> bool:
-    """Wait until no job of an earlier session is left: they go on without it.
+    """Wait for the jobs of an earlier session, which go on without it.
 
     Args:
         look: finds those that are left.

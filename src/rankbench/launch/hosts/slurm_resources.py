@@ -1,4 +1,4 @@
-"""What a cell's Slurm job asks for: a pure function of the cell and the site."""
+"""The resources of a cell's Slurm job, as a pure function of cell and site."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from rankbench.cell import Cell, Shape, Topology
 from rankbench.launch.hosts.slurm_job_array import ArrayRequest
 
-# Beside its launches: two starts of Snakemake, a look at the image, the summary.
+# Time beside the launches: two starts of Snakemake, checking the image, the summary.
 OVERHEAD = 180.0  # seconds
 # A launch that takes this much longer than the mean of those before still fits.
 MARGIN = 1.5
@@ -29,7 +29,7 @@ def job_resources(
         seconds: how long it may take (`job_seconds`).
 
     Returns:
-        Nothing but no memory where there is no Slurm. What is left out, Slurm decides.
+        Only `mem_mb: 0` without Slurm. Slurm decides about all other resources.
     """
     # Tasks that share cores need no cores of their own.
     tasks_per_node = min(shape.ranks_per_node, site["cores"])
@@ -59,14 +59,14 @@ def _ask(
         "nodes": nodes,
         "tasks": tasks,
         "cpus_per_task": site["cores"] // tasks_per_node,
-        # 0 asks for none: Snakemake wants a number.
+        # 0 asks for none: Snakemake needs a number.
         "mem_mb": site["memory"] or 0,
         "runtime": math.ceil(seconds / 60),
         "gres": gres,
         # With GPUs the plugin would take `tasks` for tasks of each GPU.
         "tasks_per_gpu": 0,
-        # That the resource is there keeps the plugin from running the supervisor by
-        # srun: it starts steps itself. With one task the plugin refuses a value.
+        # With this resource the plugin does not start the supervisor by srun, which
+        # starts steps itself. With one task the plugin refuses a value.
         "mpi": "srun" if tasks > 1 else "",
         "slurm_partition": site["partition"],
         "slurm_account": site["account"],
@@ -85,14 +85,14 @@ def array_request(
     start_within: float,
     comment: str,
 ) -> ArrayRequest:
-    """What a launch asks for whose hosts are tasks of a job array.
+    """The resources of a launch whose hosts are tasks of a job array.
 
     Args:
         time_limit: seconds of a launch.
         start_within: seconds within which all tasks must have started.
         comment: what the queue shows.
     """
-    # The first may wait so long for the last.
+    # The first task may wait so long for the last one.
     seconds = job_seconds(1, time_limit=start_within + time_limit, mean=None)
     asked = _ask(site, 1, 1, _gres(cell, site), seconds)
     values = {
@@ -114,7 +114,7 @@ def array_request(
 
 
 def job_seconds(launches: int, *, time_limit: float, mean: float | None) -> float:
-    """How long a cell's job may take.
+    """The time limit of a cell's job, in seconds.
 
     Args:
         launches: how many are to come at most.

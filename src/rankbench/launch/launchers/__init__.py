@@ -1,4 +1,4 @@
-"""What starts the processes of a launch: one file per launcher, chosen by name."""
+"""Launchers start the processes of a launch. Each is a file, chosen by its name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOOPBACK = "127.0.0.1"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What a launcher must know to start the ranks of one launch.
+    """Everything that a launcher needs to start the ranks of one launch.
 
     Attributes:
         python: the interpreter of the ranks.
@@ -49,18 +49,18 @@ class Start:
     @property
     def slots(self) -> dict[str, int]:
         """Ranks of each host, by the name that a launcher knows it by."""
-        # A host may call itself otherwise than Slurm does; here that is no matter.
+        # A host may use another name than Slurm does; here that does not matter.
         hosts = self.hosts if self.is_spread else ("localhost",)
         return dict.fromkeys(hosts, self.shape.ranks_per_node)
 
     @property
     def hostfile(self) -> Path:
-        """Where a launcher that reads such a file finds it."""
+        """The path of the hostfile."""
         return self.spec.with_name("hostfile")
 
     @property
     def secret(self) -> Path:
-        """What the hosts of a launch know each other by; nobody else can read it."""
+        """The file with the secret of a launch, which only its owner can read."""
         return self.spec.with_name("secret")
 
     @property
@@ -70,7 +70,7 @@ class Start:
 
     @property
     def meeting_argv(self) -> list[str]:
-        """What comes before a launcher that gives its ranks no place to meet."""
+        """The beginning of the command of a launcher that has no rendezvous."""
         place = [f"--address={self.address}", f"--port={self.port}"]
         return [
             self.python,
@@ -83,23 +83,23 @@ class Start:
 class Launcher(Protocol):
     """Each launcher is a module with these two functions, or three.
 
-    ``build_variables(start)`` is left out where it would say nothing: variables of the
-    environment that the launcher wants.
+    ``build_variables(start)`` returns environment variables of the launcher and is
+    optional.
 
-    In a Slurm job the command runs once on each host, at the same time; with
-    ``NEEDS["per"] == "rank"`` once for each rank. With ``"array"`` it runs once on each
-    host too, which is then a task of a job array.
+    In a Slurm job the command runs once on each host at the same time. With
+    ``NEEDS["per"] == "rank"`` it runs once for each rank. With ``"array"`` each host is
+    a task of a job array, and runs it once.
     """
 
     def build_argv(self, start: Start) -> list[str]:
         """The command that starts ranks and ends when they have ended."""
 
     def read_exits(self, log: str) -> Mapping[int, int]:
-        """Exit codes by rank, as far as the launcher's own output tells them."""
+        """Exit codes by rank, as far as the launcher prints them."""
 
 
 def variables_of(launcher: Launcher, start: Start) -> dict[str, str]:
-    """What the launcher wants in its environment."""
+    """Environment variables of the launcher."""
     build = getattr(launcher, "build_variables", None)
     return build(start) if build else {}
 

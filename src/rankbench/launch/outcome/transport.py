@@ -1,4 +1,4 @@
-"""What carried the bytes, read out of what the communication libraries log of it."""
+"""Find out which transport carried the bytes, from logs of communication libraries."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 Facts = dict[str, Any]
 
-# Connections are made before the timed window, so what counts stands at the beginning
-# of a log; a library that was asked for more than that can fill a disk.
+# Connections are made before the timed window, so the facts are at the beginning of a
+# log. A library with a more verbose level could fill a disk.
 READ_AT_MOST = 4 * 1024 * 1024  # bytes
 
 
 def read_logs(directory: Path, ranks: int) -> list[Facts]:
-    """What the logs of a launch tell, see `group`; [] where they tell nothing."""
+    """The facts in the logs of a launch, see `group`; [] if they have none."""
     found = {}
     for rank in range(ranks):
         try:
@@ -55,7 +55,7 @@ def read_log(text: str) -> Facts:
 
 
 def group(found: Mapping[int, Facts]) -> list[Facts]:
-    """Ranks whose facts are equal, together: one entry where all ranks agree."""
+    """Group ranks with equal facts: one entry if all ranks agree."""
     groups: list[Facts] = []
     for rank, facts in sorted(found.items()):
         libraries = _with_version(facts, found)
@@ -131,7 +131,7 @@ _UCX_NETWORK = re.compile(r"\b(?:rc|dc|ud)(?:_\w+)?/")
 def _read_ucx(text: str) -> Facts | None:
     lanes = []
     for said in re.findall(r"UCX  INFO .*\b(?:cfg#\d+|ep_cfg\[\d+\]:) (.+)", text):
-        # ka: messages that only ask whether a peer is still there
+        # ka: keep-alive messages
         lanes += _UCX_LANE.findall(re.sub(r"\bka\([^)]*\)", "", said))
     gpu_aware = gpudirect = None
     from_gpu = False
@@ -197,7 +197,7 @@ def _first(pattern: str, text: str) -> str | None:
     return found[1] if found else None
 
 
-# What must stand in a log for a reader to look at it at all.
+# A reader looks only at logs that contain this.
 _READERS = {
     "nccl": ("NCCL INFO", _read_nccl),
     "ucx": ("UCX  INFO", _read_ucx),

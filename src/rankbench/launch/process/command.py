@@ -1,6 +1,6 @@
 """The command of a launch: a step of Slurm, in it an image, in it the launcher.
 
-Pure functions of a task: what is run can be read and tested without any of the three.
+Pure functions: commands can be read and tested without Slurm, Apptainer or launcher.
 """
 
 from __future__ import annotations

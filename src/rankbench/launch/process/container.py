@@ -1,4 +1,4 @@
-"""A command inside an image: its binds and variables, and nothing else of the host.
+"""Run a command inside an image, with its binds and variables and little else.
 
 Pure functions to text, so that a command can be read, repeated by hand and tested.
 """
@@ -9,7 +9,7 @@ import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-# What Apptainer itself wants to know.
+# Variables of Apptainer itself.
 _FOR_APPTAINER = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "XDG_RUNTIME_DIR")
 _FOR_APPTAINER_PREFIXES = ("APPTAINER_", "SINGULARITY_")
 
@@ -43,9 +43,9 @@ def exec_argv(
     binds += [f"{path}:{path}" for path in writable]
     return [
         "apptainer",
-        "--quiet",  # what it could not find of what it does not need
+        "--quiet",  # warnings about missing things that it does not need
         "exec",
-        # Packages and settings of a user's home must not change what is measured.
+        # Packages and settings in a user's home must not affect the measurement.
         f"--home={home}:{HOME}",
         "--no-mount=cwd",
         *(["--nv"] if gpus else []),

@@ -1,4 +1,4 @@
-"""The environment of the ranks: a short list is passed on, all of it is recorded."""
+"""The environment of the ranks. A short list is passed on, and all is recorded."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _PASSED_NATIVE = (
 )
 _PASSED_PREFIXES = ("NCCL_", "GLOO_", "TP_", "TORCH_", "UCX_", "FI_", "RANKBENCH_TEST_")
 
-# What makes a library tell which way it sends, without a line for each message: what is
-# measured stays as it is. launch/outcome/transport.py reads the answers.
+# These make libraries log their transport, without a line for each message, so the
+# measurement is not affected. launch/outcome/transport.py reads the logs.
 _LOGS = {
     # Each connection once, when it is made; NET adds where GPUDirect RDMA is possible.
     "NCCL_DEBUG": "INFO",
@@ -42,7 +42,7 @@ _LOGS = {
     # `debug` has lines for each cycle.
     "HOROVOD_LOG_LEVEL": "info",
 }
-# These would take the answers elsewhere.
+# These would write the logs elsewhere.
 _LOG_FILES = ("NCCL_DEBUG_FILE", "UCX_LOG_FILE")
 
 # By which interface sockets reach other hosts. Open MPI has its own words for it, see
@@ -107,7 +107,7 @@ def build_environment(
         if key in names or key.startswith(_PASSED_PREFIXES)
     }
     passed |= {
-        # Packages of the user's home must not change what is measured.
+        # Packages in the user's home must not affect the measurement.
         "PYTHONNOUSERSITE": "1",
         "PYTHONPATH": str(SOURCE),
         "PYTHONUNBUFFERED": "1",
@@ -135,13 +135,13 @@ _OPTIONS = {"fusion_threshold_mb": ("HOROVOD_FUSION_THRESHOLD", 2**20)}
 
 
 def library_variables(cell: Cell) -> dict[str, str]:
-    """What libraries must know before code of a rank could tell them."""
+    """Variables that libraries read before any code of a rank runs."""
     variables = {
         variable: str(int(cell.options[option] * unit))
         for option, (variable, unit) in _OPTIONS.items()
         if option in cell.options
     }
     if cell.device == "cpu":
-        # DeepSpeed would take a GPU that is there.
+        # DeepSpeed would use a GPU if there is one.
         variables["DS_ACCELERATOR"] = "cpu"
     return variables

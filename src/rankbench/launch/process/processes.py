@@ -1,4 +1,4 @@
-"""Every process of a launch, orphans too: found, watched, ended."""
+"""Find, watch and end every process of a launch, orphans included."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def end_descendants(*, grace: float = 3.0) -> None:
     _signal_all(signal.SIGTERM)
     while descendants() and time.monotonic() < deadline:
         time.sleep(0.05)
-    # Killing one may hand its children to us: repeat until none is left. What waits for
-    # a device or a dead file server cannot be killed, and must not hold us up for ever.
+    # Killing a process may make us the parent of its children: repeat until none is
+    # left. A process that waits for a device or a dead file server cannot be killed,
+    # and must not block us for ever.
     deadline = time.monotonic() + UNKILLABLE_AFTER
     while descendants() and time.monotonic() < deadline:
         _signal_all(signal.SIGKILL)
@@ -75,7 +76,7 @@ _awaited: set[int] = set()
 
 
 def await_elsewhere(pid: int) -> None:
-    """Leave the exit status of this child to its `subprocess.Popen`."""
+    """Do not reap this child: its `subprocess.Popen` needs the exit status."""
     _awaited.add(pid)
 
 

@@ -1,4 +1,4 @@
-"""A folder for each launch on each of its hosts, for what ranks write meanwhile.
+"""A temporary folder for each launch on each of its hosts.
 
 ``python -m rankbench.launch.process.scratch make|remove FOLDER`` does it on one host.
 """
@@ -23,14 +23,14 @@ from rankbench.record import first_line
 
 MODULE = "rankbench.launch.process.scratch"
 
-ROOM = 2**20  # bytes that must fit in: with less, ranks fail in ways of their own
+ROOM = 2**20  # bytes of free space that ranks need to start
 PATIENCE = 60.0  # seconds that the hosts may take
 
 _NO_JOB = "0"
 
 
 class NoScratch(Exception):
-    """A host cannot give the folder: which one, why, and what to do."""
+    """A host cannot provide the folder. The message names host, cause and remedy."""
 
 
 def scratch_of(scratch: str | None, job: str | None, directory: Path) -> Path | None:
@@ -50,7 +50,7 @@ def scratch_of(scratch: str | None, job: str | None, directory: Path) -> Path | 
 
 @contextmanager
 def private_scratch(task: Task) -> Iterator[None]:
-    """While this lasts every host of a launch has its folder, if it is to have one.
+    """A context in which every host of a launch has its folder, if one is wanted.
 
     Raises:
         NoScratch: a host cannot give it.
@@ -63,12 +63,12 @@ def private_scratch(task: Task) -> Iterator[None]:
             raise NoScratch(fault)
         yield
     finally:
-        # What a host keeps that was lost meanwhile the next launch there removes.
+        # The next launch on a host removes files that a lost launch left there.
         _on_hosts(task, "remove", task.scratch)
 
 
 def _on_hosts(task: Task, action: str, folder: Path) -> str | None:
-    """Do it on every host of a launch; what went wrong, None if all is well."""
+    """Make or remove the folder on every host; returns the fault, or None."""
     command = [sys.executable, "-m", MODULE, action, str(folder)]
     if task.allocation is not None:
         command = [*step_argv(task.allocation.hosts, tasks_per_host=1), *command]
@@ -104,7 +104,7 @@ def make(folder: Path) -> None:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what launches have left whose job or supervisor was killed."""
+    """Remove folders of launches whose job or supervisor was killed."""
     own = _job_of(folder)
     for other in folder.parent.glob(f"{_mine()}*"):
         job = _job_of(other)

@@ -1,4 +1,4 @@
-"""Signs of life and of death: the heartbeat, and what tells a supervisor to end."""
+"""The heartbeat of a supervisor, and the signals that tell it to end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 class Stop:
-    """Remembers that this process was told to end, so that it can end in good order."""
+    """Remember that this process was told to end, so that it can end in good order."""
 
     def __init__(self) -> None:
         self.signal: str | None = None
@@ -30,7 +30,7 @@ class Stop:
                 signal.signal(number, handler)
 
     def reason(self) -> str | None:
-        """Signal's name, ``parent`` if whoever started this has died, or None."""
+        """Name of the signal; ``parent`` if the parent process has died; or None."""
         if self.signal is None and os.getppid() != self._parent:
             return "parent"
         return self.signal
@@ -52,7 +52,7 @@ class Heartbeat:
         self.beat()
 
     def beat(self) -> None:
-        # In place and of one width: it needs no new block, so a full disk is no matter.
+        # In place with a fixed width: that needs no new block, even on a full disk.
         self._count += 1
         os.pwrite(self._file, f"{self._count:012}".encode(), 0)
 

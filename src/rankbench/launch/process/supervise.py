@@ -36,8 +36,8 @@ from rankbench.record import Record, write_json
 
 HEARTBEAT_SECONDS = 1.0
 
-# Seconds that a launcher has to end the others when a rank has failed. Intel MPI's does
-# not where they still wait for that rank to join.
+# Seconds for a launcher to end the other ranks after one has failed. Intel MPI does not
+# end ranks that still wait for the failed one to join.
 FAILURE_GRACE = 10.0
 
 # Seconds that ranks have to end when all of them have reported.
@@ -86,8 +86,8 @@ def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
     processes.adopt_orphans()
     log_path = task.directory / "launcher.log"
     with open(log_path, "wb") as log, _beating(task) as heartbeat:
-        # A session of its own: Ctrl-C reaches the supervisor only, which then ends the
-        # ranks in good order.
+        # A session of its own: only the supervisor gets Ctrl-C, and ends the ranks in
+        # good order.
         child = subprocess.Popen(
             command.argv,
             env=command.outer,
@@ -106,7 +106,7 @@ def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
             job_ended = why_ended(job.job) if job and returncode != 0 else None
             # A job that ends takes its steps along, and leaves no time to wait.
             if job and job_ended is None:
-                # What srun cannot tell any more to a host that it has lost.
+                # Signals that srun can no longer deliver, because it lost the host.
                 end_steps(job.job, steps)
 
     text = log_path.read_text(errors="replace")
@@ -151,7 +151,7 @@ def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
 
 
 def _write_inputs(task: Task, start: Start) -> None:
-    """What launcher and ranks find when they start."""
+    """Write the files that launcher and ranks read at their start."""
     write_json(start.spec, _spec(task))
     start.hostfile.write_text(hostfile(start.slots))
     if task.image is not None:
@@ -170,7 +170,7 @@ def _beating(task: Task) -> Heartbeat:
 def _collect(
     task: Task, reports: list[dict[str, Any]]
 ) -> tuple[Finding, dict[str, Any]]:
-    """What the ranks of a launch that ended well have found."""
+    """The results of the ranks of a launch that ended well."""
     if task.purpose == "gate":
         try:
             finding, numbers = judge_gate(reports)
@@ -194,7 +194,7 @@ def _wait(
     progress: ProgressFile,
     devices: Devices | None,
 ) -> str | None:
-    """Until the launcher ends; returns why it was stopped, if it was."""
+    """Wait until the launcher ends; returns why it was stopped, if it was."""
     deadline = time.monotonic() + task.time_limit
     reports = Reports(task.directory / "work", task.shape.ranks)
     failure = leaving = math.inf

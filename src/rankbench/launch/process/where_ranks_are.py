@@ -1,7 +1,7 @@
-"""Where each rank is: a few bytes of shared memory that ranks store into.
+"""The progress of each rank, in a few bytes of shared memory.
 
-A rank must not write a file while it is timed. Storing two integers into a mapped page
-costs nothing that could be measured, and the supervisor reads them whenever it likes.
+A rank must not write files while it is timed. Storing two integers into a mapped page
+has no measurable cost, and the supervisor can read them at any time.
 """
 
 from __future__ import annotations

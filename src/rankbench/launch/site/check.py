@@ -1,4 +1,4 @@
-"""Whether the hosts are as the site file says: what is wrong, and what to do.
+"""Check whether the hosts match the site file; each fault has a remedy.
 
 ``python -m rankbench.launch.site.check PLAN HOSTS`` reads what `hosts` has found.
 """
@@ -25,7 +25,7 @@ MOST_NAME_SECONDS = 2.0
 
 
 def find_faults(site: Facts, found: Facts) -> list[str]:
-    """What a site lacks, each with its remedy; empty if all is well.
+    """The faults of a site, each with its remedy; empty if there are none.
 
     Args:
         site: the site of the plan.
@@ -105,7 +105,7 @@ def _memory_and_disk(host: Facts) -> Iterator[str]:
 
 
 def _neighbours(host: Facts, hosts: Sequence[Facts]) -> Iterator[str]:
-    """What is wrong between this host and the others."""
+    """Faults between this host and the others."""
     names = {other["host"] for other in hosts}
     if unseen := sorted(names - set(host["seen"])):
         yield (
@@ -130,13 +130,13 @@ def _last_line(said: str) -> str:
 
 
 def _clock_seconds(host: Facts, found: Facts) -> float | None:
-    """How far a clock is off at least, if that is too far: it was read between two."""
+    """The least error of a clock that was read between two others, if too large."""
     off: float = max(found["began"] - host["time"], host["time"] - found["ended"])
     return off if off > MOST_CLOCK_SECONDS else None
 
 
 def describe(site: Facts, found: Facts) -> list[str]:
-    """What the hosts have, in lines."""
+    """The equipment of the hosts, as lines."""
     lines = []
     for host in found["hosts"]:
         interfaces = ", ".join(
@@ -164,7 +164,7 @@ def describe(site: Facts, found: Facts) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """0 if all is well, 1 if something is not."""
+    """0 without faults, else 1."""
     parser = argparse.ArgumentParser(prog="python -m rankbench.launch.site.check")
     parser.add_argument("plan", type=Path)
     parser.add_argument(

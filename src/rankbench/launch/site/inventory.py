@@ -1,4 +1,4 @@
-"""What the hosts of a site have: each looks at itself, all in one job.
+"""The equipment of the hosts of a site. Each host inspects itself, all in one job.
 
 ``python -m rankbench.launch.site.inventory PLAN --out FILE``; within it each host runs
 ``python -m rankbench.launch.site.inventory PLAN --look FOLDER``.
@@ -24,7 +24,7 @@ from rankbench.cores import physical_cores
 from rankbench.environ import restore_job
 from rankbench.record import read_json, write_json
 
-# So long hosts wait for each other's files, and for a name.
+# Seconds that hosts wait for each other's files, and for a name.
 PATIENCE = 60.0
 _ASK_SECONDS = 30.0
 
@@ -34,11 +34,11 @@ MODULE = "rankbench.launch.site.inventory"
 
 
 def look_at_hosts(site: Facts, folder: Path, *, plan: Path) -> Facts:
-    """Let every host of this job look at itself.
+    """Let every host of this job inspect itself.
 
     Args:
         site: the site of the plan.
-        folder: where hosts write what they find; all should see it.
+        folder: where hosts write their facts; all hosts should see it.
         plan: the file of the plan.
 
     Returns:
@@ -64,7 +64,7 @@ def look_at_hosts(site: Facts, folder: Path, *, plan: Path) -> Facts:
 
 
 def look(site: Facts, folder: Path) -> Facts:
-    """What this host has, and what it sees of the others."""
+    """The equipment of this host, and its view of the others."""
     name = socket.gethostname()
     now = time.time()
     (folder / f"{name}.here").touch()
@@ -113,15 +113,15 @@ def _interfaces() -> dict[str, list[str]]:
 
 
 def _resolve(host: str) -> Facts:
-    """Addresses of a name, and how long asking took, there and back."""
+    """Addresses of a name, and the duration of the look-up in both directions."""
     begun = time.monotonic()
     try:
         addresses = {str(i[4][0]) for i in socket.getaddrinfo(host, 22)}
     except OSError:
         addresses = set()
     for address in addresses:
-        # Libraries ask for the name of who connects: a name server that does not
-        # answer makes each connection slow.
+        # Libraries look up the name of each peer: a name server that does not answer
+        # makes each connection slow.
         socket.getnameinfo((address, 22), 0)
     return {"addresses": sorted(addresses), "seconds": time.monotonic() - begun}
 
@@ -134,14 +134,14 @@ def _free_mib(folder: Path) -> int | None:
 
 
 def _output(*command: str) -> str | None:
-    """What a program says; None if it is missing or fails."""
+    """The output of a program; None if it is missing or fails."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=_ASK_SECONDS, check=True
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    # Some say what they are asked for on the other channel.
+    # Some programs answer on the other channel.
     return (done.stdout or done.stderr).strip()
 
 

@@ -1,8 +1,8 @@
-"""What torch and devices this machine has, found without importing torch here.
+"""The torch and the devices of this machine, found without importing torch here.
 
-Importing torch takes longer than planning an experiment. So a child process looks once,
-and what it found is kept in the environment that it describes, under a fingerprint of
-everything that could change the answer.
+Importing torch takes longer than planning an experiment. So a child process looks once.
+Its answer is kept in the environment that it describes, under a fingerprint of
+everything that could change it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rankbench.cores import physical_cores
 from rankbench.launch.process.environment import SOURCE
 from rankbench.record import write_json
 
-# A file of each package that another build of it brings anew.
+# A file of each package that every build of it replaces.
 _LOOKED_AT = {
     "torch": "version.py",
     "horovod": "__init__.py",
@@ -39,7 +39,7 @@ def probe_machine(
     """Facts of the environment that ranks will run in.
 
     Args:
-        programs: those that are looked for.
+        programs: names of programs to look for.
         write: keep a new answer (a dry run must not).
         cache: where answers are kept.
 
@@ -70,7 +70,7 @@ def probe_machine(
 
 
 def count_gpus() -> int:
-    """NVIDIA GPUs that the kernel shows, without a torch that could ask them."""
+    """NVIDIA GPUs that the kernel lists, without asking torch."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         # -1 ends the list, as it does for CUDA.
@@ -80,12 +80,12 @@ def count_gpus() -> int:
 
 
 def _beside(programs: Sequence[str]) -> dict[str, Any]:
-    """What is found at once, and may change with each start."""
+    """Facts that may change with each start and take no time to find."""
     return {"cores": len(physical_cores()), "programs": find_programs(programs)}
 
 
 def find_programs(names: Sequence[str]) -> dict[str, bool]:
-    """Which are there: beside this Python, which need not be activated, or on PATH."""
+    """Whether each program is there: beside this Python, or on PATH."""
     beside = Path(sys.executable).parent
     return {
         name: (beside / name).exists() or shutil.which(name) is not None

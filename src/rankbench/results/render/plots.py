@@ -60,3 +60,4 @@ def draw(layout: Layout, drawings: Iterable[Drawing]) -> None:
                 write_if_changed(layout.plot(drawing.name, suffix), file.getvalue())
                 # The layout takes longest: once is enough.
                 figure.set_layout_engine("none")
+            figure.clear()  # now, not when the garbage collector looks
