@@ -113,7 +113,7 @@ def compare(task: Task, pairs: Mapping[str, int], places: dict) -> None:
     ):
         if not pairs[what]:
             continue
-        # The unpacked image matters for the first step only.
+        # The unpacked image is measured only for the time to the first step.
         compared = {p: places[p] for p in places if what != "step" or p != "unpacked"}
         found: dict[str, list[float]] = {place: [] for place in compared}
         for pair in range(pairs[what] + 1):

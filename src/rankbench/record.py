@@ -34,7 +34,7 @@ MAX_RETRIES = 2
 # Folders within an attempt for launches that are not measured.
 GATE, PROFILE = "gate", "profile"
 
-# After so many failures without a success, no further launch of the attempt is started.
+# Number of failed launches, without a success, after which an attempt is given up.
 GIVE_UP_AFTER = 2
 
 # Mark of a launch that hung or crashed after every rank had reported.

@@ -81,8 +81,8 @@ def load(
 
     Raises:
         DataError: the prepared file is missing or damaged.
-        ValueError: there is no such data set or augmentation, or the data cannot have
-            so many channels.
+        ValueError: there is no such data set or augmentation, or the images cannot be
+            converted to this number of channels.
     """
     if augment not in AUGMENTS:
         raise ValueError(

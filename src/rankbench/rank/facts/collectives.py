@@ -14,7 +14,7 @@ import torch
 
 from rankbench.rank.runtimes import Runtime
 
-# Bytes of a call: from 1 KiB, which is all latency, to 16 MiB, which is all bandwidth.
+# Bytes of a call, 1 KiB to 16 MiB: latency dominates small calls, bandwidth large ones.
 SIZES = tuple(4**k for k in range(5, 13))
 
 # Repetitions of each size, and the seconds that they may take together. There are fewer

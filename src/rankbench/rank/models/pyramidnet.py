@@ -54,7 +54,10 @@ def _conv(width: int, out: int, stride: int = 1) -> nn.Conv2d:
 
 
 def _group(widths: list[int], *, stride: int) -> nn.Sequential:
-    """Blocks from each width to the next; only the first block has the stride."""
+    """A group of blocks; block i maps widths[i] to widths[i + 1] channels.
+
+    Only the first block has the stride.
+    """
     strides = [stride] + [1] * (len(widths) - 2)
     return nn.Sequential(*map(Block, widths[:-1], widths[1:], strides))
 

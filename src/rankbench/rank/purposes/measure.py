@@ -107,7 +107,7 @@ def count_steps(cell: Cell, steps_per_epoch: int) -> int:
 
 
 def weights_of(duty: Duty, strategy: Strategy) -> dict[str, Tensor] | None:
-    """The trained weights, saved if the cell asks for it; None if nothing uses them."""
+    """The trained weights, saved if `save_model` says so; None if nothing uses them."""
     duty.progress.enter(EVALUATION)
     if not duty.cell.evaluate and duty.save_model == "none":
         return None

@@ -44,8 +44,8 @@ class Ddp(Strategy):
         "bucket_mb": {"type": "number", "exclusiveMinimum": 0, "default": 25},
         "gradient_as_bucket_view": {"type": "boolean", "default": False},
         "static_graph": {"type": "boolean", "default": False},
-        # Number of micro-steps: the rank's batch is split into so many parts, and
-        # gradients are averaged over the ranks after the last part.
+        # Number of parts that a rank's batch is split into. Gradients are averaged over
+        # the ranks after the last part only.
         "accumulation": {"type": "integer", "minimum": 1, "default": 1},
         # Batch normalisation uses the statistics of all ranks' samples.
         "sync_bn": {"type": "boolean", "default": False},

@@ -13,7 +13,7 @@ class DdpOfDataParallel(Ddp):
     """nn.DataParallel scatters a rank's batch over its host's devices.
 
     The devices of a host add up their gradients at the end of backward, all at once.
-    So little of the communication between hosts overlaps with backward.
+    Therefore hardly any communication between hosts overlaps with backward.
     """
 
     needs = {

@@ -180,7 +180,7 @@ def _make_optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer
 
 
 def _forward(x: Any) -> Tensor:
-    """Run this rank's stage on the output of the stage before, once that is there."""
+    """Wait for the output of the previous stage, and run this rank's stage on it."""
     arrived = x.to_here() if isinstance(x, rpc.PyRRef) else x
     return _here.forward(arrived).cpu()
 
