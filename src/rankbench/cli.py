@@ -95,7 +95,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=__version__)
     shtab.add_argument_to(
-        parser, ["--print-completion"], help="print the completion script of a shell"
+        parser, ["--print-completion"], help="print the completion script for a shell"
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:

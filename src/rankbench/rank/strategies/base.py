@@ -21,7 +21,7 @@ Batch = tuple[Tensor, Tensor]
 Mark = Callable[[str], None]
 # Builds the cell's optimizer for the given parameters.
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-# Runs a model on a batch in the cell's precision; the mean loss over the batch, [].
+# Runs a model on a batch in the cell's precision; returns the mean loss, shape [].
 ComputeLoss = Callable[[nn.Module, Batch], Tensor]
 # Returns a context for a forward pass: autocast, or a context that does nothing.
 Arithmetic = Callable[[], AbstractContextManager[Any]]
