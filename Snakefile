@@ -28,9 +28,8 @@ include: "workflow/rules/site_check.smk"
 rule all:
     default_target: True
     input:
-        # Summaries as well, because a table may exist although cells are missing.
-        RUN.summaries(),
         RESULTS,
+        missing_summaries(RUN),
     message:
         "all requested cells and tables are done"
 

@@ -97,14 +97,15 @@ def timed(command: list[str], where: Path, says: str, runs: int) -> tuple[float,
 def finish(root: Path) -> None:
     """Write the files of a finished run: plan, requests, summaries, table."""
     os.chdir(root)
-    from rankbench.project import open_run
+    from rankbench.project import begin, open_run
+    from rankbench.project.inputs import data_files
     from rankbench.record import PLOTS, write_json
 
     run = open_run(
         {"experiment": "many.yaml"}, profile=Path("local_profile"), write=False
     )
-    run.begin()
-    for path in run.prepared_data():
+    begin(run)
+    for path in data_files(run):
         Path(path).parent.mkdir(exist_ok=True)
         Path(path).touch()
     for cell in run.feasible:
@@ -116,8 +117,7 @@ def finish(root: Path) -> None:
         for suffix in ("svg", "png", "csv"):
             run.layout.plot(name, suffix).parent.mkdir(exist_ok=True)
             run.layout.plot(name, suffix).touch()
-    assert run._lock is not None
-    run._lock.release()
+    run.lock.release()
 
 
 if __name__ == "__main__":

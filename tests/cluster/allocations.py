@@ -19,9 +19,9 @@ ALLOCATION = ("--nodes=2", "--nodelist=node1,node2", "--exclusive", "--time=30")
 _BEGIN = """
 import sys
 from pathlib import Path
-from rankbench.project import open_run
+from rankbench.project import begin, open_run
 run = open_run({"experiment": sys.argv[1]}, profile=Path("site"), write=False)
-run.begin()
+begin(run)
 print(*(cell.id for cell in run.feasible), sep="\\n")
 """
 

@@ -19,7 +19,7 @@ from factories import make_shape
 from rankbench.launch.cell.measure import run_cell
 from rankbench.launch.cell.pace import Out
 from rankbench.launch.outcome.gpu_usage import open_devices
-from rankbench.project import open_run
+from rankbench.project import begin, open_run
 from rankbench.record import Layout
 
 pytestmark = [
@@ -113,7 +113,7 @@ def measure(root: Path, text: str) -> tuple[Layout, dict]:
     run = open_run(
         {"experiment": root / "experiment.yaml"}, profile=root / "profile", write=False
     )
-    run.begin()
+    begin(run)
     verdicts = {
         cell.id: run_cell(run.layout, cell.id, project=root, out=Out())
         for cell in run.feasible

@@ -22,6 +22,7 @@ from rankbench.failures import (
 )
 from rankbench.launch.cell.requests import ensure_request
 from rankbench.launch.images import __main__ as images
+from rankbench.project.status import find_state
 from rankbench.rank.data.prepare import main as prepare
 from rankbench.record import Layout
 from rankbench.results.bundle import verify_bundle, write_bundle
@@ -29,7 +30,6 @@ from rankbench.results.bundle.listing import read_listing
 from rankbench.results.numbers.found import read
 from rankbench.results.read.rows import load
 from rankbench.results.render.files import write_results
-from rankbench.status import find_state
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 from unit.test_bundle import seal
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rankbench.polling import look_steadily
+from rankbench.snakemake_fixes.polling import look_steadily
 
 pytestmark = pytest.mark.unit
 

@@ -7,10 +7,18 @@ from pathlib import Path
 import pytest
 
 from factories import make_probe
-from rankbench import project, survey
-from rankbench.failures import DATA, Wanted
-from rankbench.project import InUse, Run, open_run, reopen_run
-from rankbench.status import find_verdict
+from rankbench.failures import DATA, PLAN_VARIABLE, Wanted
+from rankbench.project import (
+    InUse,
+    Run,
+    begin,
+    find_pending,
+    open_run,
+    reopen_run,
+    start,
+    survey,
+)
+from rankbench.project.status import find_verdict
 
 pytestmark = pytest.mark.unit
 
@@ -18,7 +26,7 @@ pytestmark = pytest.mark.unit
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     monkeypatch.setattr(survey, "probe_machine", lambda programs, write: make_probe())
-    monkeypatch.setenv(project.PLAN_VARIABLE, "unset")
+    monkeypatch.setenv(PLAN_VARIABLE, "unset")
     monkeypatch.setenv("PYTHONPATH", "")
     (tmp_path / "e.yaml").write_text(
         "name: some\nstrategy: [single, ddp]\ntopology: [1x1, 1x2]\nlaunches: 3\n"
@@ -31,23 +39,22 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def test_opening_writes_nothing(opened: Run) -> None:
     assert not opened.layout.root.exists()
-    assert opened.pending() == dict.fromkeys(opened.plan.cells, 3)
+    assert find_pending(opened) == dict.fromkeys(opened.plan.cells, 3)
 
 
 def test_a_job_finds_the_plan_that_the_main_process_wrote(opened: Run) -> None:
-    opened.begin()
+    begin(opened)
     again = reopen_run()
     assert again.plan == opened.plan
     assert again.layout == opened.layout
 
 
 def test_requests_are_made_once(opened: Run) -> None:
-    opened.begin()
+    begin(opened)
     before = {p: p.read_bytes() for p in opened.layout.root.rglob("requests/*")}
     assert len(before) == 4
-    assert opened._lock is not None
-    opened._lock.release()
-    opened.begin()
+    opened.lock.release()
+    begin(opened)
     after = {p: p.read_bytes() for p in opened.layout.root.rglob("requests/*")}
     assert after == before
 
@@ -58,15 +65,15 @@ def test_a_run_forgets_why_an_earlier_one_could_not_prepare(opened: Run) -> None
     failed.parent.mkdir(parents=True)
     for file in (failed, other):
         file.write_text("{}")
-    opened.begin()
+    begin(opened)
     assert (failed.exists(), other.exists()) == (False, True)
 
 
 def test_a_second_run_is_refused_and_told_by_whom(opened: Run, tmp_path: Path) -> None:
-    opened.begin()
+    begin(opened)
     config = {"experiment": tmp_path / "e.yaml"}
     with pytest.raises(InUse, match=r"is in use by process \d+ on "):
-        open_run(config, profile=tmp_path, write=False).begin()
+        begin(open_run(config, profile=tmp_path, write=False))
 
 
 def test_images_are_made_where_slurm_does_not_answer(
@@ -75,15 +82,14 @@ def test_images_are_made_where_slurm_does_not_answer(
     def find_jobs(*_: object) -> None:
         raise ValueError("squeue is not here")
 
-    monkeypatch.setattr(project, "find_jobs", find_jobs)
-    opened.begin(measures=False)
+    monkeypatch.setattr(start, "find_jobs", find_jobs)
+    begin(opened, measures=False)
     said = capsys.readouterr().err
     assert "squeue is not here; this run submits no job, so it goes on" in said
     assert opened.layout.plan.exists()
-    assert opened._lock is not None
-    opened._lock.release()
+    opened.lock.release()
     with pytest.raises(ValueError, match="squeue is not here"):
-        opened.begin()
+        begin(opened)
 
 
 @pytest.mark.parametrize(
@@ -109,8 +115,8 @@ def test_several_cells_can_be_measured_again_at_once(
     ids = ["single.none.1x1.convnet.digits", "ddp.gloo.1x2.convnet.digits"]
     config = {"experiment": tmp_path / "e.yaml", "rerun": ", ".join(ids)}
     run = open_run(config, profile=tmp_path, write=False)
-    assert list(run.pending()) == ids
-    run.begin()
+    assert list(find_pending(run)) == ids
+    begin(run)
     verdicts = {find_verdict(run.plan, run.layout, cell) for cell in run.chosen}
     assert {(v.status, v.ok, v.wanted) for v in verdicts if v} == {("not-run", 0, 3)}
 
@@ -119,5 +125,5 @@ def test_an_override_has_results_of_its_own(opened: Run, tmp_path: Path) -> None
     config = {"experiment": tmp_path / "e.yaml", "override": "small"}
     run = open_run(config, profile=tmp_path, write=False)
     assert run.layout.root == opened.layout.root.with_name("some-small")
-    assert set(run.pending().values()) == {2}
+    assert set(find_pending(run).values()) == {2}
     assert {cell.cell.topology for cell in run.chosen} == {"1x1"}

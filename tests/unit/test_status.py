@@ -12,8 +12,8 @@ from rankbench.launch.cell.claim import claim_next
 from rankbench.launch.cell.requests import ensure_request, read_request
 from rankbench.launch.hosts.slurm_queue import CellJob
 from rankbench.matrix.plan import Plan
+from rankbench.project.status import State, cells_to_rerun, find_jobs, find_state
 from rankbench.record import Layout, write_json
-from rankbench.status import State, cells_to_rerun, find_jobs, find_state
 
 pytestmark = pytest.mark.unit
 

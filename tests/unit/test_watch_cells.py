@@ -14,8 +14,8 @@ from rich.console import Console
 from rankbench.commands._display import Plain, describe_event, open_display
 from rankbench.commands._execute import _start
 from rankbench.commands._watch import Event, Watch, Watched
+from rankbench.project.status import State
 from rankbench.record import Layout, write_json
-from rankbench.status import State
 
 pytestmark = pytest.mark.unit
 

@@ -1,6 +1,7 @@
 # Reads the experiment and the site once. The main process makes and writes the plan; jobs
 # read it. A dry run writes nothing.
 import re
+import shlex
 import subprocess
 import sys
 
@@ -8,10 +9,21 @@ from snakemake.exceptions import WorkflowError
 
 from rankbench.invocation import read_invocation
 from rankbench.matrix.site import SLURM
-from rankbench.polling import look_steadily
-from rankbench.project import open_run, reopen_run
+from rankbench.project import begin, make_preview, open_run, reopen_run
+from rankbench.project.inputs import (
+    array_cells,
+    data_files,
+    image_files,
+    image_inputs,
+    missing_summaries,
+    needed_files,
+    request_file,
+    summary_files,
+)
+from rankbench.project.resources import host_resources, rule_resources
 from rankbench.record import PLOTS, Layout
-from rankbench.sigterm import take_sigterm_in_a_thread
+from rankbench.snakemake_fixes.polling import look_steadily
+from rankbench.snakemake_fixes.sigterm import take_sigterm_in_a_thread
 
 # Needed in jobs as well, because Slurm ends them by SIGTERM.
 take_sigterm_in_a_thread()
@@ -24,12 +36,17 @@ def get_run():
     invocation = read_invocation()
     run = open_run(config, profile=invocation.profile, write=not invocation.passive)
     if invocation.dry_run or not invocation.passive:
-        print(*run.preview().lines(), sep="\n", file=sys.stderr)
+        print(*make_preview(run).lines(), sep="\n", file=sys.stderr)
     if not invocation.passive:
-        run.begin(measures=invocation.measures)
+        begin(run, measures=invocation.measures)
         if run.plan.site["scheduler"] == SLURM:
             look_steadily()
     return run
+
+
+def as_text(*words):
+    """Words of a shell command, in which Snakemake finds no fields."""
+    return shlex.join(words).replace("{", "{{").replace("}", "}}")
 
 
 def write_table():

@@ -5,12 +5,12 @@
 
 def get_image_request(wildcards):
     """The request of an image; none if a dry run has not written it."""
-    return RUN.image_input(wildcards.image)
+    return image_inputs(RUN, wildcards.image)
 
 
 def get_images(wildcards):
     """All images that the chosen cells need."""
-    return RUN.images()
+    return image_files(RUN)
 
 
 rule images:

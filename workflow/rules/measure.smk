@@ -11,72 +11,44 @@ def any_of(cells):
     return "|".join(map(re.escape, cells)) or "(?!)"
 
 
+# A new image makes records stale, but it does not start a measurement: hence ancient().
+NEEDED = {
+    cell: [ancient(file) for file in files] for cell, files in needed_files(RUN).items()
+}
+
+
 def get_inputs(wildcards):
-    """Request, data and image of a cell."""
-    return RUN.inputs_of(wildcards.cell)
+    """The request of a cell, its data and its image."""
+    return request_file(RUN, wildcards.cell) + NEEDED[wildcards.cell]
 
 
-def get_request(wildcards):
-    return get_inputs(wildcards)["request"]
-
-
-def get_data(wildcards):
-    return get_inputs(wildcards)["data"]
-
-
-def get_image(wildcards):
-    return get_inputs(wildcards)["image"]
-
-
-def get_resource(name):
-    """A function that returns one resource of a cell's job; None omits the resource."""
-
-    def get(wildcards):
-        return RUN.resources_of(wildcards.cell).get(name)
-
-    return get
+# Part of the command's text, not params: Snakemake formats params three times per job.
+LAUNCH = as_text(sys.executable, "-m", "rankbench.launch", str(LAYOUT.root))
 
 
 rule cell:
     input:
-        request=get_request,
-        data=ancient(get_data),
-        # A new image makes records stale, but it does not start a measurement.
-        image=ancient(get_image),
+        get_inputs,
     output:
         str(ANY_LAYOUT.summary("{cell}")),
     log:
         str(ANY_LAYOUT.log("{cell}")),
-    # launch/hosts/slurm_resources.py explains them. Without Slurm there are none.
+    # launch/hosts/slurm_resources.py explains them.
     resources:
-        nodes=get_resource("nodes"),
-        tasks=get_resource("tasks"),
-        cpus_per_task=get_resource("cpus_per_task"),
-        mem_mb=get_resource("mem_mb"),
-        runtime=get_resource("runtime"),
-        gres=get_resource("gres"),
-        tasks_per_gpu=get_resource("tasks_per_gpu"),
-        mpi=get_resource("mpi"),
-        slurm_partition=get_resource("slurm_partition"),
-        slurm_account=get_resource("slurm_account"),
-        qos=get_resource("qos"),
-        slurm_extra=get_resource("slurm_extra"),
-    params:
-        python=sys.executable,
-        results=str(LAYOUT.root),
+        **rule_resources(RUN),
     message:
         "measuring {wildcards.cell}"
     # exec makes the supervisor Snakemake's own child, so that it notices when Snakemake
     # dies.
     shell:
-        "exec {params.python:q} -m rankbench.launch {params.results:q}"
+        f"exec {LAUNCH}"
         " {wildcards.cell:q} --log {log:q}"
 
 
 # The hosts of such a cell are separate jobs, which its supervisor submits from here.
 use rule cell as cell_of_job_array with:
     wildcard_constraints:
-        cell=any_of(RUN.job_arrays()),
+        cell=any_of(array_cells(RUN)),
     localrule: True
 
 

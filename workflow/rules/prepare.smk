@@ -3,7 +3,7 @@
 
 rule prepare:
     input:
-        RUN.prepared_data(),
+        data_files(RUN),
 
 
 rule prepare_data:

@@ -8,8 +8,8 @@ rule publish:
 
 rule site:
     input:
-        RUN.summaries(),
         RESULTS,
+        missing_summaries(RUN),
     output:
         str(LAYOUT.root / "site" / "index.html"),
     log:

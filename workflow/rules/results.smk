@@ -9,7 +9,7 @@ def get_plan(wildcards):
 
 rule table:
     input:
-        RUN.summaries(),
+        summary_files(RUN),
         plan=get_plan,
     output:
         RESULTS,

@@ -25,7 +25,7 @@ rule hosts:
     log:
         "logs/hosts.log",
     resources:
-        **RUN.check_resources(),
+        **host_resources(RUN),
     params:
         python=sys.executable,
         plan=str(LAYOUT.plan),

@@ -18,8 +18,8 @@ from rich.text import Text
 
 from rankbench.commands._watch import Event, Watched
 from rankbench.launch.cell.pace import describe_result, minutes
+from rankbench.project.status import State
 from rankbench.record import Record
-from rankbench.status import State
 
 # Cells that are listed below the bar; more do not fit on a terminal.
 LISTED = 12

@@ -25,8 +25,8 @@ from rankbench.commands.base import (
 )
 from rankbench.invocation import shown
 from rankbench.matrix.site import SLURM
-from rankbench.project import Run
-from rankbench.status import State, find_jobs, find_state, find_verdict
+from rankbench.project import Run, find_pending
+from rankbench.project.status import State, find_jobs, find_state, find_verdict
 
 # Seconds between looks at the files. A shared file system is not to be worn out.
 LOOK, LOOK_ON_CLUSTER = 0.5, 10.0
@@ -51,13 +51,13 @@ def execute(run: Run, argv: Sequence[str], *, rest: str, verbose: bool) -> int:
     """
     # Those of the results, too: the table comes last, and is not to fail then.
     require_workflow(run, "results")
-    run.lock()
-    run.unlock()
+    run.lock.take()
+    run.lock.release()
     log = run.layout.root / "logs" / f"run-{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True, highlight=False)
     print(f"$ {shown(argv)}\n  log: {log}", file=sys.stderr, flush=True)
-    watch = Watch(run.layout, run.pending(), _kept(run))
+    watch = Watch(run.layout, find_pending(run), _kept(run))
     display = open_display(console, watch.cells, plain=verbose)
     with open(log, "w+") as file, _start(argv, file) as (child, signals):
         try:

@@ -14,6 +14,7 @@ from rankbench.commands.base import (
     plan_run,
     print_json,
 )
+from rankbench.project import find_pending, make_preview
 
 ABOUT = """\
 List the cells of the matrix: those that can run on this site, and why the others
@@ -48,7 +49,7 @@ def list_cells(arguments: argparse.Namespace) -> int:
     """Print the cells, and what a run would do."""
     run = plan_run(arguments)
     if arguments.json:
-        pending = run.pending()
+        pending = find_pending(run)
         cells = [
             {
                 "cell": cell.id,
@@ -65,5 +66,5 @@ def list_cells(arguments: argparse.Namespace) -> int:
     for cell in run.chosen:
         note = f"  unsupported: {cell.infeasible}" if cell.infeasible else ""
         print(f"{cell.id}{note}")
-    print(run.preview().lines()[0], file=sys.stderr)
+    print(make_preview(run).lines()[0], file=sys.stderr)
     return OK

@@ -24,6 +24,7 @@ from rankbench.launch.images.store import (
     reason_to_make,
 )
 from rankbench.project import Run
+from rankbench.project.inputs import image_files
 
 ABOUT = """\
 Build, or pull, the images that an experiment runs in, one for each backend: those that
@@ -95,8 +96,8 @@ def _choose(run: Run, names: list[str]) -> dict[str, Image]:
             raise ValueError(f"{name}: no such image (known: {', '.join(known)})")
     if names:
         return {name: known[name] for name in names}
-    run.images()  # says why there are none
-    return {name: known[name] for name in run.image_names()}
+    image_files(run)  # says why there are none
+    return {name: known[name] for name in run.image_names}
 
 
 def _argv(run: Run, names: list[str], arguments: argparse.Namespace) -> list[str]:

@@ -16,6 +16,7 @@ from rankbench.commands.base import (
     print_json,
     require_workflow,
 )
+from rankbench.project.inputs import data_files
 
 ABOUT = """\
 Make the data files that the cells of an experiment read. `rankbench run` does it by
@@ -50,6 +51,6 @@ def prepare(arguments: argparse.Namespace) -> int:
     require_workflow(run)
     status = run_target(argv_for(arguments, targets=["prepare"]))
     if arguments.json:
-        files = run.prepared_data()
+        files = data_files(run)
         print_json([{"file": f, "there": Path(f).exists()} for f in files])
     return status

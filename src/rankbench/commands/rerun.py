@@ -18,7 +18,7 @@ from rankbench.commands.base import (
     print_json,
 )
 from rankbench.commands.run import show_end
-from rankbench.status import cells_to_rerun
+from rankbench.project.status import cells_to_rerun
 
 ABOUT = """\
 Measure cells again, each as a new attempt, and write the table. What was measured

@@ -23,7 +23,7 @@ from rankbench.commands.base import (
     print_json,
 )
 from rankbench.invocation import read_invocation, shown
-from rankbench.project import Run
+from rankbench.project import Run, make_preview
 
 ABOUT = """\
 Measure what an experiment still lacks, and write its table and plots. Snakemake does
@@ -88,7 +88,7 @@ def measure(arguments: argparse.Namespace) -> int:
     check_flags(arguments.snakemake)
     run = plan_run(arguments, write=not arguments.dry_run)
     argv = argv_for(arguments, flags=arguments.snakemake)
-    preview = run.preview()
+    preview = make_preview(run)
     lines = preview.lines()
     if arguments.dry_run and arguments.json:
         print_json({"command": shown(argv), **preview.facts()})

@@ -14,8 +14,8 @@ from rankbench.commands.base import (
     plan_run,
     print_json,
 )
+from rankbench.project.status import find_jobs, find_state
 from rankbench.record import read_attempt
-from rankbench.status import find_jobs, find_state
 
 ABOUT = """\
 Print all that is known of one cell: what it is, its state, every attempt with its

@@ -17,7 +17,7 @@ from rankbench.commands.base import (
     plan_run,
     print_json,
 )
-from rankbench.status import find_jobs, find_state
+from rankbench.project.status import find_jobs, find_state
 
 ABOUT = """\
 Print what state every cell is in, also while a run goes on: its launches, why it

@@ -241,9 +241,9 @@ def choose_launcher(facts: StrategyFacts, backend: str, *, slurm: bool = False) 
 def _check_twins(cells: Mapping[str, Cell]) -> None:
     ids: dict[str, str] = {}
     for cell_id, cell in cells.items():
-        if twin := ids.get(cell.hash()):
+        twin = ids.setdefault(cell.hash(), cell_id)
+        if twin != cell_id:
             raise ValueError(f"{twin} and {cell_id} are the same cell here")
-        ids[cell.hash()] = cell_id
 
 
 def _exclude(cells: dict[str, Cell], entries: list[str]) -> dict[str, Cell]:

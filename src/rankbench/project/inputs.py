@@ -1,0 +1,100 @@
+"""The files that Snakemake's rules read or make."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.plan import PlannedCell
+from rankbench.matrix.site import NATIVE
+from rankbench.project.run import Run
+
+
+def summary_files(run: Run) -> list[str]:
+    """The files that say that the chosen cells have been measured."""
+    return [str(run.layout.summary(cell.id)) for cell in run.feasible]
+
+
+def missing_summaries(run: Run) -> list[str]:
+    """Summaries that Snakemake would not make, because a table exists already.
+
+    That is so after a failure, and after a run of a part of the matrix.
+    """
+    if not run.layout.table("csv").exists():
+        return []
+    return [file for file in summary_files(run) if not os.path.exists(file)]
+
+
+def request_file(run: Run, cell_id: str) -> list[str]:
+    """What the job of a cell reads: a file that says which attempt is wanted."""
+    return _if_written(run.layout.request(cell_id))
+
+
+def needed_files(run: Run) -> dict[str, list[str]]:
+    """Data and image that the job of each cell needs.
+
+    If launches take turns, the first job measures all chosen cells.
+    """
+    if run.plan.experiment["interleave"]:
+        return dict.fromkeys(run.plan.cells, _needed_by(run, run.feasible))
+    # Many cells, few of these: the list of each pair is made once.
+    pairs = {(cell.cell.data, cell.image): cell for cell in run.plan.feasible}
+    files = {pair: _needed_by(run, [cell]) for pair, cell in pairs.items()}
+    return {cell.id: files[cell.cell.data, cell.image] for cell in run.plan.feasible}
+
+
+def array_cells(run: Run) -> list[str]:
+    """Cells whose hosts are tasks of a job array: they have no job of their own."""
+    launchers = load_catalog().launchers
+    return [
+        cell.id
+        for cell in run.plan.feasible
+        if launchers[cell.cell.launcher]["per"] == "array"
+    ]
+
+
+def data_files(run: Run) -> list[str]:
+    """Data files that the chosen cells read."""
+    return _data_of(run, run.feasible)
+
+
+def image_files(run: Run) -> list[str]:
+    """The files that say that the images of the chosen cells exist.
+
+    Raises:
+        ValueError: this site has no images.
+    """
+    if run.plan.site["software"] == NATIVE:
+        raise ValueError(
+            "no cell runs in an image here: the site file says software: native "
+            "(with software: container each cell runs in the image of its backend)"
+        )
+    return [run.plan.images[name]["sidecar"] for name in run.image_names]
+
+
+def image_inputs(run: Run, name: str) -> list[str]:
+    """What the job that makes an image reads: a file that says which one is wanted."""
+    return _if_written(Path(run.plan.images[name]["request"]))
+
+
+def _if_written(path: Path) -> list[str]:
+    """The file if it exists: the main process writes it, but not in a dry run."""
+    return [str(path)] if path.exists() else []
+
+
+def _needed_by(run: Run, cells: Sequence[PlannedCell]) -> list[str]:
+    images = {cell.image for cell in cells if cell.image is not None}
+    sidecars = [run.plan.images[name]["sidecar"] for name in sorted(images)]
+    return [*_data_of(run, cells), *sidecars]
+
+
+def _data_of(run: Run, cells: Sequence[PlannedCell]) -> list[str]:
+    catalog = load_catalog()
+    names = {cell.cell.data for cell in cells}
+    return [
+        str(run.data_dir / f"{name}.npz")
+        for name in sorted(names)
+        if catalog.data[name]["prepared"]
+    ]

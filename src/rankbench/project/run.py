@@ -1,0 +1,59 @@
+"""A run: the plan of an experiment, and the cells that were asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankbench.launch.hosts.slurm_resources import Resources
+from rankbench.launch.images.store import Image
+from rankbench.matrix.plan import Plan, PlannedCell
+from rankbench.project.lock import Lock
+from rankbench.record import Layout
+
+
+@dataclass
+class Run:
+    """A plan, and the cells that were asked for.
+
+    Attributes:
+        plan: every cell of the experiment on this site.
+        layout: the result directory.
+        chosen: the cells that were asked for.
+        rerun: those of them that need a new attempt.
+        known_images: images of this site; empty in a job, which needs only its plan.
+        plots: whether to draw plots beside the tables.
+        lock: the lock of the result directory; not taken yet.
+        resources: what the jobs of cells ask of Slurm, as far as it was computed.
+    """
+
+    plan: Plan
+    layout: Layout
+    chosen: list[PlannedCell]
+    rerun: list[PlannedCell] = field(default_factory=list)
+    known_images: Mapping[str, Image] = field(default_factory=dict)
+    plots: bool = True
+    lock: Lock = field(init=False, repr=False, compare=False)
+    resources: dict[str, Resources] = field(default_factory=dict, init=False)
+
+    def __post_init__(self) -> None:
+        self.lock = Lock(self.layout)
+
+    @property
+    def data_dir(self) -> Path:
+        return Path(self.plan.site["data_dir"])
+
+    @property
+    def image_dir(self) -> Path:
+        return Path(self.plan.site["image_dir"])
+
+    @property
+    def feasible(self) -> list[PlannedCell]:
+        """The chosen cells that can run on this site."""
+        return [cell for cell in self.chosen if cell.infeasible is None]
+
+    @property
+    def image_names(self) -> list[str]:
+        """Images that the chosen cells run in."""
+        return sorted({cell.image for cell in self.feasible if cell.image is not None})

@@ -1,0 +1,92 @@
+"""What the main process does before Snakemake starts a job."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+from rankbench.failures import DATA, IMAGE, PLAN_VARIABLE, Wanted
+from rankbench.launch.cell.provenance import freeze_code
+from rankbench.launch.hosts.slurm_queue import CellJob, wait_for_lost_jobs
+from rankbench.launch.images.store import request_image
+from rankbench.project.preview import make_preview
+from rankbench.project.requests import find_pending, make_requests
+from rankbench.project.run import Run
+from rankbench.project.status import find_jobs
+from rankbench.record import write_if_changed, write_json
+
+
+def begin(run: Run, *, measures: bool = True) -> None:
+    """Take the lock, and write the plan and the requests: jobs may start.
+
+    Args:
+        run: what was asked for.
+        measures: whether jobs may be submitted. If not, Slurm need not answer.
+
+    Raises:
+        InUse: another run measures into this result directory.
+        ValueError: Slurm does not answer.
+    """
+    run.lock.take()
+    try:
+        _wait_for_lost_jobs(run)
+    except ValueError as error:
+        if measures:
+            raise
+        _tell(f"{error}; this run submits no job, so it goes on")
+    write_if_changed(run.layout.plan, run.plan.to_json())
+    source = Path(run.plan.experiment["file"])
+    write_if_changed(run.layout.experiment, source.read_bytes())
+    pending = find_pending(run)
+    make_requests(run)
+    for name in run.image_names:
+        request_image(run.known_images[name])
+    _forget_failures(run)
+    _set_environment(run)
+    write_json(run.layout.agenda, {**_describe_process(), "launches": pending})
+
+
+def _wait_for_lost_jobs(run: Run) -> None:
+    """Wait for jobs of an earlier run, which has ended: this run holds its lock."""
+    chosen = {cell.id for cell in run.chosen}
+
+    def look() -> list[CellJob]:
+        jobs = find_jobs(run.plan, Path()).values()
+        return [job for job in jobs if job.cell in chosen]
+
+    if wait_for_lost_jobs(look, say=_tell):
+        _tell(make_preview(run).lines()[0])
+
+
+def _forget_failures(run: Run) -> None:
+    """Remove the notes of earlier failures: this run tries again."""
+    wanted = [Wanted(IMAGE, name) for name in run.image_names]
+    wanted += [Wanted(DATA, name) for name in {c.cell.data for c in run.feasible}]
+    for one in wanted:
+        one.file(run.layout).unlink(missing_ok=True)
+
+
+def _set_environment(run: Run) -> None:
+    """Let all child processes of Snakemake, also Slurm jobs, find plan and code."""
+    os.environ[PLAN_VARIABLE] = str(run.layout.plan)
+    frozen = freeze_code(run.layout.root.absolute() / "code") / "src"
+    others = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{frozen}:{others}" if others else str(frozen)
+
+
+def _describe_process() -> dict[str, Any]:
+    program = Path(sys.argv[0])
+    # `python -m NAME` runs NAME/__main__.py.
+    name = program.parent.name if program.name == "__main__.py" else program.name
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "command": " ".join([name, *sys.argv[1:]]),
+    }
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
