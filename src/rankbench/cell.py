@@ -97,7 +97,7 @@ class Cell:
         Raises:
             ValueError: a field is missing or unknown.
         """
-        names = {f.name for f in dataclasses.fields(cls)}
+        names = set(cls.__slots__)
         if values.keys() != names:
             missing, unknown = names - values.keys(), values.keys() - names
             raise ValueError(
@@ -107,7 +107,7 @@ class Cell:
         return cls(**values)
 
     def to_dict(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {name: getattr(self, name) for name in self.__slots__}
 
     def hash(self) -> str:
         """The identity of the cell: a hash of all fields, 16 hexadecimal digits."""

@@ -155,14 +155,14 @@ class Layout:
         return self.root / "records"
 
     def request(self, cell_id: str) -> Path:
-        return self.root / "requests" / f"{cell_id}.json"
+        return self.root.joinpath("requests", f"{cell_id}.json")
 
     def summary(self, cell_id: str) -> Path:
-        return self.root / "cells" / f"{cell_id}.json"
+        return self.root.joinpath("cells", f"{cell_id}.json")
 
     def log(self, cell_id: str) -> Path:
         """The log of the jobs of a cell."""
-        return self.root / "logs" / f"{cell_id}.log"
+        return self.root.joinpath("logs", f"{cell_id}.log")
 
     def attempt(self, cell_id: str, attempt: int) -> Path:
         return self.records / cell_id / str(attempt)

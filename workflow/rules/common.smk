@@ -1,5 +1,6 @@
 # Reads the experiment and the site once. The main process makes and writes the plan; jobs
 # read it. A dry run writes nothing.
+import gc
 import re
 import shlex
 import subprocess
@@ -59,6 +60,11 @@ try:
     RUN = get_run()
 except ValueError as error:
     raise WorkflowError(str(error)) from None
+
+# The plan and Snakemake's jobs live as long as this process. Searching them again and
+# again for garbage would take a tenth of the time of a dry run with 10,000 cells.
+gc.freeze()
+gc.set_threshold(100_000, 50, 50)
 
 LAYOUT = RUN.layout
 

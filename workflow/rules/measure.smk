@@ -31,8 +31,6 @@ rule cell:
         get_inputs,
     output:
         str(ANY_LAYOUT.summary("{cell}")),
-    log:
-        str(ANY_LAYOUT.log("{cell}")),
     # launch/hosts/slurm_resources.py explains them.
     resources:
         **rule_resources(RUN),
@@ -41,8 +39,7 @@ rule cell:
     # exec makes the supervisor Snakemake's own child, so that it notices when Snakemake
     # dies.
     shell:
-        f"exec {LAUNCH}"
-        " {wildcards.cell:q} --log {log:q}"
+        f"exec {LAUNCH} {{wildcards.cell:q}}"
 
 
 # The hosts of such a cell are separate jobs, which its supervisor submits from here.

@@ -18,18 +18,16 @@ def main() -> int:
     parser.add_argument("results", type=Path, help="result directory with plan.json")
     parser.add_argument("cell", help="id of a cell of the plan")
     parser.add_argument("--project", type=Path, default=Path())
-    parser.add_argument("--log", type=Path, required=True)
     arguments = parser.parse_args()
     restore_job()
-    arguments.log.parent.mkdir(parents=True, exist_ok=True)
-    with open(arguments.log, "a") as log:
+    layout = Layout(arguments.results)
+    path = layout.log(arguments.cell)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a") as log:
         out = Out(sys.stderr, log)
         try:
             verdict = run_cell(
-                Layout(arguments.results),
-                arguments.cell,
-                project=arguments.project,
-                out=out,
+                layout, arguments.cell, project=arguments.project, out=out
             )
         except Interrupted as reason:
             out.say(f"{arguments.cell}  stopped: {reason}; run again to continue")

@@ -24,8 +24,7 @@ Schema = dict[str, Any]
 
 def load_schema(name: str) -> Schema:
     """Read the schema ``workflow/schemas/NAME.schema.yaml``."""
-    schema: Schema = yaml.safe_load((SCHEMAS / f"{name}.schema.yaml").read_text())
-    return schema
+    return load_yaml(SCHEMAS / f"{name}.schema.yaml")
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -67,7 +66,8 @@ class _UniqueKeyLoader(_SafeLoader):
                     None, None, f"key {key!r} appears twice", key_node.start_mark
                 )
             seen.add(key)
-        return super().construct_mapping(node, deep)
+        found: dict[Any, Any] = super().construct_mapping(node, deep)
+        return found
 
 
 _NO_LINE_BREAK = r"(?!\n)"

@@ -24,7 +24,7 @@ OF_A_CELL = (
 
 
 def rule_resources(run: Run) -> dict[str, Any]:
-    """The resources of the rule that measures a cell: values, and functions of wildcards.
+    """Return the resources of `rule cell`: values, and functions of its wildcards.
 
     Snakemake calls each function several times for each job. Twelve of them doubled the
     time of a dry run, so there are as few as possible: none without Slurm.
