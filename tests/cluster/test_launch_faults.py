@@ -78,8 +78,8 @@ def test_a_rank_of_another_host_that_is_killed(
 
 HOLD = """
 import os, socket, time
-from rankbench.launch.hosts.slurm import Allocation
-port = Allocation(os.environ["SLURM_JOB_ID"], ()).port(1)
+from rankbench.launch.hosts.slurm import SlurmJob
+port = SlurmJob(os.environ["SLURM_JOB_ID"], ()).port(1)
 with socket.create_server(("", port)):
     open("held", "w").close()
     time.sleep(600)

@@ -15,8 +15,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1]))  # where it is run by hand
 
 from factories import make_cell
-from rankbench.launch.hosts.slurm import Allocation
-from rankbench.launch.hosts.slurm_job_array import ArrayRequest
+from rankbench.launch.hosts.slurm import SlurmJob
+from rankbench.launch.hosts.slurm_job_array import JobArray
+from rankbench.launch.hosts.this_machine import ThisMachine
 from rankbench.launch.process.command import Command, build_command, make_start
 from rankbench.launch.process.environment import SOURCE
 from rankbench.launch.process.supervise import _spec
@@ -77,7 +78,7 @@ def make_task(
         "collectives": False,
         "heartbeat_grace": 15,
         "code": {},
-        "allocation": Allocation("4711", ("node1", "node2")[:nodes]),
+        "hosts": SlurmJob("4711", ("node1", "node2")[:nodes]),
         "interface": "eth0",
     }
     return Task(**{**values, **changes})
@@ -119,7 +120,7 @@ def render_all() -> str:
                 continue
             if needs["scheduler"] is None:
                 for topology in TOPOLOGIES[:2]:
-                    task = make_task(launcher, topology, backend, allocation=None)
+                    task = make_task(launcher, topology, backend, hosts=ThisMachine())
                     lines += render(f"{name} {topology}, no Slurm", task)
             for topology in TOPOLOGIES:
                 task = make_task(launcher, topology, backend)
@@ -133,14 +134,13 @@ def render_all() -> str:
 def render_array(launcher: str) -> Iterator[str]:
     """Nothing is known of its hosts, and there is no job yet."""
     for topology in TOPOLOGIES[2:]:
-        request = ArrayRequest(2, 600, ("--nodes=1", "--exclusive"))
+        array = JobArray(2, 600, ("--nodes=1", "--exclusive"))
         for where, image in (("", None), (", image", IMAGE)):
             task = make_task(
                 launcher,
                 topology,
                 init_method="file",
-                allocation=None,
-                array=request,
+                hosts=array,
                 image=image,
             )
             yield from render(f"{launcher} {topology}{where}", task)
@@ -180,7 +180,7 @@ def test_more_tasks_than_cores_are_asked_for() -> None:
 
 
 def test_launches_of_a_job_and_jobs_on_a_host_meet_at_other_ports() -> None:
-    ports = {Allocation(job, ("a",)).port(n) for job in ("1", "2") for n in range(50)}
+    ports = {SlurmJob(job, ("a",)).port(n) for job in ("1", "2") for n in range(50)}
     assert len(ports) == 100
     assert all(20000 <= port < 32000 for port in ports)
 

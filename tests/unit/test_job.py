@@ -13,9 +13,9 @@ from factories import backends_of, make_site, read_plan_of
 from rankbench.launch.hosts.slurm_resources import (
     OVERHEAD,
     Resources,
-    array_request,
     job_resources,
     job_seconds,
+    plan_array,
 )
 from rankbench.matrix.site import Site
 
@@ -173,7 +173,7 @@ def test_each_host_of_a_job_array_is_a_job_of_its_own(tmp_path: Path) -> None:
     text = "name: x\nstrategy: ddp\ntopology: 3x2"
     site = dataclasses.replace(GPU_SITE, nodes=3)
     (planned,) = read_plan_of(tmp_path, text, site).feasible
-    request = array_request(
+    request = plan_array(
         planned.cell,
         planned.shape,
         site.to_dict(),

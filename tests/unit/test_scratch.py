@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rankbench.launch.hosts.this_machine import ThisMachine
 from rankbench.launch.process import scratch
 from rankbench.launch.process.scratch import (
     NoScratch,
@@ -29,7 +30,7 @@ def folder_of(site: Path, job: str | None = None, launch: str = "1") -> Path:
 
 
 def task_with(folder: Path | None) -> Any:
-    return SimpleNamespace(allocation=None, scratch=folder)
+    return SimpleNamespace(hosts=ThisMachine(), work=None, scratch=folder)
 
 
 def test_no_two_launches_have_the_same(tmp_path: Path) -> None:

@@ -13,13 +13,10 @@ from rankbench.launch.cell.claim import Owner
 from rankbench.launch.hosts import slurm
 from rankbench.launch.hosts import slurm_job_array as job_array
 from rankbench.launch.hosts.slurm import (
-    Allocation,
-    end_steps,
+    SlurmJob,
+    find_slurm_job,
     has_ended,
     is_even,
-    list_steps,
-    read_allocation,
-    why_ended,
 )
 
 pytestmark = pytest.mark.unit
@@ -57,34 +54,34 @@ def test_a_launch_takes_the_first_hosts_of_the_job(
 ) -> None:
     in_job(monkeypatch, "2(x3)")
     calls = program("scontrol", "echo node1; echo node2; echo node3")
-    assert read_allocation(SHAPE) == Allocation("4711", ("node1", "node2"))
+    assert find_slurm_job(SHAPE) == SlurmJob("4711", ("node1", "node2"))
     assert calls.read_text() == "scontrol show hostnames node[1-3]\n"
 
 
 def test_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     with pytest.raises(ValueError, match=r"no Slurm job: .*`salloc --nodes=2"):
-        read_allocation(SHAPE)
+        find_slurm_job(SHAPE)
 
 
 def test_too_few_hosts(monkeypatch: pytest.MonkeyPatch, program: Install) -> None:
     in_job(monkeypatch)
     program("scontrol", "echo node1")
     with pytest.raises(ValueError, match="needs 2 hosts, job 4711 has 1"):
-        read_allocation(SHAPE)
+        find_slurm_job(SHAPE)
 
 
 def test_uneven_hosts(monkeypatch: pytest.MonkeyPatch, program: Install) -> None:
     in_job(monkeypatch, "2(x2),1")
     program("scontrol", "echo node1; echo node2; echo node3")
     with pytest.raises(ValueError, match=r"2\(x2\),1 tasks .* equally many"):
-        read_allocation(SHAPE)
+        find_slurm_job(SHAPE)
 
 
 def test_no_scontrol(monkeypatch: pytest.MonkeyPatch, program: Install) -> None:
     in_job(monkeypatch)
-    with pytest.raises(ValueError, match="scontrol does not tell the hosts"):
-        read_allocation(SHAPE)
+    with pytest.raises(ValueError, match="scontrol does not list the hosts"):
+        find_slurm_job(SHAPE)
 
 
 @pytest.mark.parametrize("tasks", ["1", "2(x3)", "2,2", "2(x2),2"])
@@ -107,7 +104,7 @@ def test_what_a_launch_has_left_is_ended_and_waited_for(
     )
     (tmp_path / "n").write_text("3\n")
     program("scancel", "")
-    end_steps("7", {"7.batch"})
+    SlurmJob("7", ()).end_steps({"7.batch"})
     asked = calls.read_text().splitlines()
     assert asked.count("scancel --signal=KILL 7.3") == 1
     assert len(asked) == 5
@@ -115,8 +112,8 @@ def test_what_a_launch_has_left_is_ended_and_waited_for(
 
 def test_steps_of_others_stay(program: Install) -> None:
     calls = program("squeue", "echo 7.batch; echo 7.0")
-    assert list_steps("7") == {"7.batch", "7.0"}
-    end_steps("7", {"7.batch", "7.0"})
+    assert SlurmJob("7", ()).list_steps() == {"7.batch", "7.0"}
+    SlurmJob("7", ()).end_steps({"7.batch", "7.0"})
     assert "scancel" not in calls.read_text()
 
 
@@ -134,12 +131,12 @@ def test_steps_of_others_stay(program: Install) -> None:
 )
 def test_why_a_job_ends(program: Install, said: str, why: str | None) -> None:
     program("scontrol", f"echo JobId=7 UserId=me {said} Requeue=0")
-    assert why_ended("7") == why
+    assert SlurmJob("7", ()).why_ended() == why
 
 
 def test_nobody_tells_why_a_job_ends(program: Install) -> None:
     program("scontrol", "exit 1")
-    assert why_ended("7") is None
+    assert SlurmJob("7", ()).why_ended() is None
 
 
 ENDED = [

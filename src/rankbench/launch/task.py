@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Cell, Shape
-from rankbench.launch.hosts.slurm import Allocation
-from rankbench.launch.hosts.slurm_job_array import ArrayRequest
+from rankbench.launch.hosts.base import Hosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +17,12 @@ class Task:
 
     Attributes:
         heartbeat_grace: seconds without a heartbeat after which ranks end themselves.
+        hosts: where the ranks run.
         purpose: ``measure``, ``gate`` or ``profile``.
         gate: the result of the attempt's gate, for the record.
         image: name, file, recipe and sha256 of the image; None for no image.
-        allocation: the hosts of the Slurm job; None for this host, without Slurm.
         interface: the network interface between hosts; None leaves it to libraries.
         turns_seed: seed of the order in which cells take turns; None if they do not.
-        array: the job array whose tasks are the hosts, if there is one.
         scratch: a folder of this launch's own on each host, TMPDIR of the ranks; None
             leaves them what they find.
     """
@@ -47,14 +45,13 @@ class Task:
     save_model: str
     collectives: bool
     heartbeat_grace: float
+    hosts: Hosts
     code: Mapping[str, Any]
     purpose: str = "measure"
     gate: Mapping[str, Any] | None = None
     image: Mapping[str, Any] | None = None
-    allocation: Allocation | None = None
     interface: str | None = None
     turns_seed: int | None = None
-    array: ArrayRequest | None = None
     scratch: Path | None = None
 
     @property

@@ -10,9 +10,11 @@ from rankbench.cell import Cell, Shape
 from rankbench.environ import job_id
 from rankbench.launch.cell.provenance import describe_code
 from rankbench.launch.cell.requests import Request
-from rankbench.launch.hosts.slurm import read_allocation
+from rankbench.launch.hosts.base import Hosts
+from rankbench.launch.hosts.slurm import find_slurm_job
 from rankbench.launch.hosts.slurm_queue import comment_of
-from rankbench.launch.hosts.slurm_resources import array_request
+from rankbench.launch.hosts.slurm_resources import plan_array
+from rankbench.launch.hosts.this_machine import ThisMachine
 from rankbench.launch.images.checks import check_runs
 from rankbench.launch.images.verify import check_file, read_image
 from rankbench.launch.launchers import find_launcher, is_array
@@ -57,23 +59,9 @@ class Attempt:
         cell = Cell.from_dict(entry["cell"])
         self.has_gate = plan["experiment"]["gate"] and has_gate(cell)
         self._plan, self._entry, self._project = plan, entry, project
-        shape = Shape(**entry["shape"])
-        slurm = plan["site"]["scheduler"] == "slurm"
-        self.time_limit: float = plan["experiment"]["time_limit"]
-        self._array = self._allocation = None
-        if is_array(find_launcher(cell.launcher)):
-            self._array = array_request(
-                cell,
-                shape,
-                plan["site"],
-                time_limit=self.time_limit,
-                start_within=plan["experiment"]["start_within"],
-                comment=comment_of(plan["experiment"]["name"], entry["id"]),
-            )
-            # Waiting in the queue counts as well.
-            self.time_limit += self._array.start_within
-        elif slurm:
-            self._allocation = read_allocation(shape)
+        self._hosts = _find_hosts(cell, plan, entry)
+        # Waiting in the queue counts as well.
+        self.time_limit = plan["experiment"]["time_limit"] + self._hosts.start_within
         self._code = describe_code()
 
     def check_image(self) -> None:
@@ -141,15 +129,14 @@ class Attempt:
             purpose=series.purpose,
             gate=self.gate(),
             image=self.image,
-            allocation=self._allocation,
+            hosts=self._hosts,
             interface=site["interface"],
-            array=self._array,
             scratch=self._scratch_of(directory),
         )
 
     def _scratch_of(self, directory: Path) -> Path | None:
-        """The scratch folder of a launch; None for a job array."""
-        if self._array is not None:
+        """The scratch folder of a launch; None if its hosts are not known yet."""
+        if not self._hosts.names:
             return None
         return scratch_of(self._plan["site"]["scratch"], job_id(), directory)
 
@@ -168,6 +155,27 @@ class Series:
 
     def task(self, number: int, directory: Path) -> Task:
         return self.attempt.task(self, number, directory)
+
+
+def _find_hosts(cell: Cell, plan: Entry, entry: Entry) -> Hosts:
+    """Return the hosts on which the launches of a cell run.
+
+    Raises:
+        ValueError: the site has Slurm, and its job lacks what the cell needs.
+    """
+    shape, experiment = Shape(**entry["shape"]), plan["experiment"]
+    if is_array(find_launcher(cell.launcher)):
+        return plan_array(
+            cell,
+            shape,
+            plan["site"],
+            time_limit=experiment["time_limit"],
+            start_within=experiment["start_within"],
+            comment=comment_of(experiment["name"], entry["id"]),
+        )
+    if plan["site"]["scheduler"] == "slurm":
+        return find_slurm_job(shape)
+    return ThisMachine()
 
 
 def _threads(shape: Shape, site: Entry) -> int:

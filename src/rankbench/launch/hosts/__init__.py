@@ -1,1 +1,1 @@
-"""Where launches run: on this machine, or in a job of Slurm."""
+"""Where launches run: on this machine, in a Slurm job, or in an array of Slurm jobs."""

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from rankbench.cell import Shape
-from rankbench.environ import read_job
+from rankbench.environ import for_srun, read_job
+from rankbench.launch.hosts.base import Hosts
 
 # Below the range from which the kernel chooses ports (32768 and above).
 _FIRST_PORT, _PORTS = 20000, 12000
@@ -17,27 +21,93 @@ ASK_SECONDS = 30.0
 STEP_GONE_AFTER = 60.0  # seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
-    """The hosts of a job that a launch uses, in Slurm's order."""
+@dataclass(frozen=True)
+class SlurmJob(Hosts):
+    """The hosts of a Slurm job that a launch uses, in Slurm's order."""
 
-    job: str
-    hosts: tuple[str, ...]
+    id: str
+    names: tuple[str, ...]
+    start_within = 0.0
+
+    def step(
+        self,
+        argv: Sequence[str],
+        *,
+        logs: Path,
+        tasks_per_host: int = 1,
+        mpi: bool = False,
+        shares_cores: bool = False,
+    ) -> list[str]:
+        return [
+            "srun",
+            f"--nodes={len(self.names)}",
+            f"--nodelist={','.join(self.names)}",
+            f"--ntasks={len(self.names) * tasks_per_host}",
+            f"--ntasks-per-node={tasks_per_host}",
+            # Rank 0 is on the first host, and ranks fill one after the other.
+            "--distribution=block",
+            # All resources of the job, even if an outer step has taken some of them.
+            "--overlap",
+            *(["--overcommit"] if shares_cores else []),
+            # Ranks pin themselves.
+            "--cpu-bind=none",
+            f"--mpi={'pmix' if mpi else 'none'}",
+            # A task that fails ends all tasks.
+            "--kill-on-bad-exit=1",
+            "--export=ALL",
+            *argv,
+        ]
 
     def port(self, number: int) -> int:
-        """Where the ranks of a launch meet.
+        """Return the port at which the ranks of a launch meet.
 
         Jobs that share a host, and successive launches, use different ports, because an
         earlier launch may still hold its port.
         """
-        return _FIRST_PORT + (int(self.job) * 97 + number) % _PORTS
+        return _FIRST_PORT + (int(self.id) * 97 + number) % _PORTS
+
+    def variables(self, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
+        return for_srun(inherited)
+
+    def list_steps(self) -> set[str] | None:
+        said = _ask(
+            "squeue", "--noheader", "--steps", f"--jobs={self.id}", "--format=%i"
+        )
+        return None if said is None else set(said.split())
+
+    def end_steps(self, before: set[str] | None) -> None:
+        # srun cannot deliver signals to a host that it has lost.
+        deadline = time.monotonic() + STEP_GONE_AFTER
+        cancelled = False
+        while time.monotonic() < deadline:
+            left = self.list_steps()
+            if left is None or before is None or not left - before:
+                return
+            if not cancelled:
+                _ask("scancel", "--signal=KILL", *sorted(left - before))
+                cancelled = True
+            time.sleep(0.2)
+
+    def why_ended(self) -> str | None:
+        # As long as a process of the job exists, the state is COMPLETING and not yet,
+        # for example, CANCELLED. So the reason says more than the state.
+        said = _ask("scontrol", "show", "job", "--oneliner", self.id) or ""
+        words = dict(re.findall(r"\b(JobState|Reason)=(\w+)", said))
+        state, reason = words.get("JobState"), words.get("Reason")
+        if state == "TIMEOUT" or reason == "TimeLimit":
+            return "timeout"
+        if state == "NODE_FAIL" or reason == "NodeDown":
+            return "host"
+        if state in ("COMPLETING", "CANCELLED", "PREEMPTED"):
+            return "cancelled"
+        return None
 
 
-def read_allocation(shape: Shape) -> Allocation:
-    """The hosts of this job that a launch of this shape takes.
+def find_slurm_job(shape: Shape) -> SlurmJob:
+    """Return the hosts of this process's job that a launch of this shape uses.
 
     Raises:
-        ValueError: there is no job, or it has not got what the shape needs.
+        ValueError: there is no job, or it lacks what the shape needs.
     """
     job = read_job()
     if job is None:
@@ -47,7 +117,7 @@ def read_allocation(shape: Shape) -> Allocation:
         )
     said = _ask("scontrol", "show", "hostnames", job.hosts)
     if said is None:
-        raise ValueError(f"scontrol does not tell the hosts of {job.hosts}")
+        raise ValueError(f"scontrol does not list the hosts of {job.hosts}")
     hosts = said.split()
     if len(hosts) < shape.nodes:
         raise ValueError(
@@ -59,91 +129,13 @@ def read_allocation(shape: Shape) -> Allocation:
             f"job {job.id} has {job.tasks} tasks on {job.hosts}: every host must have "
             "equally many (sbatch --ntasks-per-node)"
         )
-    return Allocation(job.id, tuple(hosts[: shape.nodes]))
+    return SlurmJob(job.id, tuple(hosts[: shape.nodes]))
 
 
 def is_even(tasks: str) -> bool:
-    """Whether all hosts have the same number: ``2(x3)`` does, ``2(x2),1`` does not."""
+    """Whether hosts have equally many tasks: in ``2(x3)`` yes, in ``2(x2),1`` no."""
     counts = [re.sub(r"\(x\d+\)", "", part) for part in tasks.split(",")]
     return len(set(counts)) == 1
-
-
-def step_argv(
-    hosts: tuple[str, ...],
-    *,
-    tasks_per_host: int,
-    mpi: bool = False,
-    shares_cores: bool = False,
-) -> list[str]:
-    """The beginning of a command that runs as a step of the job.
-
-    Args:
-        hosts: where it runs.
-        tasks_per_host: how often it runs on each.
-        mpi: whether its tasks are the ranks of an MPI program.
-        shares_cores: whether there are fewer cores than tasks.
-    """
-    return [
-        "srun",
-        f"--nodes={len(hosts)}",
-        f"--nodelist={','.join(hosts)}",
-        f"--ntasks={len(hosts) * tasks_per_host}",
-        f"--ntasks-per-node={tasks_per_host}",
-        # Rank 0 is on the first host, and ranks fill one after the other.
-        "--distribution=block",
-        # All resources of the job, even if an outer step has taken some of them.
-        "--overlap",
-        *(["--overcommit"] if shares_cores else []),
-        # Ranks pin themselves.
-        "--cpu-bind=none",
-        f"--mpi={'pmix' if mpi else 'none'}",
-        # A task that fails ends all tasks.
-        "--kill-on-bad-exit=1",
-        "--export=ALL",
-    ]
-
-
-def list_steps(job: str) -> set[str] | None:
-    """Ids of the current steps of a job; None if Slurm does not answer."""
-    said = _ask("squeue", "--noheader", "--steps", f"--jobs={job}", "--format=%i")
-    return None if said is None else set(said.split())
-
-
-def end_steps(job: str, before: set[str] | None) -> None:
-    """End the remaining processes of a launch's step on all hosts, and wait for that.
-
-    Args:
-        job: the job.
-        before: steps that were there before the launch.
-    """
-    deadline = time.monotonic() + STEP_GONE_AFTER
-    told = False
-    while time.monotonic() < deadline:
-        left = list_steps(job)
-        if left is None or before is None or not left - before:
-            return
-        if not told:
-            _ask("scancel", "--signal=KILL", *sorted(left - before))
-            told = True
-        time.sleep(0.2)
-
-
-def why_ended(job: str) -> str | None:
-    """Why Slurm ends a job: ``timeout``, ``host``, ``cancelled``; None if it does not.
-
-    As long as a process of the job exists, the state is COMPLETING and not yet, for
-    example, CANCELLED. So the reason says more than the state.
-    """
-    said = _ask("scontrol", "show", "job", "--oneliner", job) or ""
-    words = dict(re.findall(r"\b(JobState|Reason)=(\w+)", said))
-    state, reason = words.get("JobState"), words.get("Reason")
-    if state == "TIMEOUT" or reason == "TimeLimit":
-        return "timeout"
-    if state == "NODE_FAIL" or reason == "NodeDown":
-        return "host"
-    if state in ("COMPLETING", "CANCELLED", "PREEMPTED"):
-        return "cancelled"
-    return None
 
 
 # Slurm's message for a job that it has forgotten, or never knew.

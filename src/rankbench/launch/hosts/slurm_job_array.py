@@ -16,12 +16,14 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
+from rankbench.environ import for_srun
+from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.hosts.slurm import run_program
 
 ASK_SECONDS = 2.0
@@ -40,36 +42,40 @@ exit "$code"
 """
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayRequest:
-    """A request for a job array.
+@dataclass(frozen=True)
+class JobArray(Hosts):
+    """The tasks of a job array that is yet to be submitted; each is a host.
 
     Attributes:
-        tasks: hosts.
+        tasks: number of hosts.
         start_within: seconds within which all of them must have started.
-        options: of sbatch, for each task.
+        options: options of sbatch for each task.
     """
 
     tasks: int
     start_within: float
     options: tuple[str, ...]
+    names = ()
 
-    def argv(self, command: Sequence[str], *, logs: Path) -> list[str]:
-        """The command that runs a given command as each task of the array.
-
-        Args:
-            command: of one host.
-            logs: folder for what tasks print.
-        """
+    def step(
+        self,
+        argv: Sequence[str],
+        *,
+        logs: Path,
+        tasks_per_host: int = 1,
+        mpi: bool = False,
+        shares_cores: bool = False,
+    ) -> list[str]:
         module = (sys.executable, "-m", "rankbench.launch.hosts.slurm_job_array")
         ours = (f"--tasks={self.tasks}", f"--start-within={self.start_within:g}")
-        return [*module, *ours, f"--logs={logs}", *self.options, "--", *command]
+        return [*module, *ours, f"--logs={logs}", *self.options, "--", *argv]
 
+    def variables(self, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
+        return for_srun(inherited)
 
-def read_job(log: str) -> str | None:
-    """The number of the job, from the output of this program."""
-    found = re.search(_SUBMITTED.format(job=r"(\d+)", tasks=r"\d+"), log)
-    return found[1] if found else None
+    def find_job(self, log: str) -> str | None:
+        found = re.search(_SUBMITTED.format(job=r"(\d+)", tasks=r"\d+"), log)
+        return found[1] if found else None
 
 
 def main() -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rankbench.cell import Cell, Shape, Topology
-from rankbench.launch.hosts.slurm_job_array import ArrayRequest
+from rankbench.launch.hosts.slurm_job_array import JobArray
 
 # Time beside the launches: two starts of Snakemake, checking the image, the summary.
 OVERHEAD = 180.0  # seconds
@@ -76,7 +76,7 @@ def _ask(
     return {name: value for name, value in asked.items() if value is not None}
 
 
-def array_request(
+def plan_array(
     cell: Cell,
     shape: Shape,
     site: Mapping[str, Any],
@@ -84,7 +84,7 @@ def array_request(
     time_limit: float,
     start_within: float,
     comment: str,
-) -> ArrayRequest:
+) -> JobArray:
     """The resources of a launch whose hosts are tasks of a job array.
 
     Args:
@@ -110,7 +110,7 @@ def array_request(
     }
     options = [f"{name}={value}" for name, value in values.items() if value is not None]
     options += ["--no-requeue", *(["--exclusive"] if site["exclusive"] else [])]
-    return ArrayRequest(shape.nodes, start_within, tuple(options))
+    return JobArray(shape.nodes, start_within, tuple(options))
 
 
 def job_seconds(launches: int, *, time_limit: float, mean: float | None) -> float:

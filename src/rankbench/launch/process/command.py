@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankbench.environ import for_srun
-from rankbench.launch.hosts.slurm import step_argv
 from rankbench.launch.launchers import (
     LOOPBACK,
     Start,
@@ -46,7 +44,7 @@ class Command:
 
 def make_start(task: Task, *, python: str = sys.executable) -> Start:
     """What the launcher is told."""
-    job = task.allocation
+    hosts = task.hosts
     spread = task.shape.nodes > 1
     return Start(
         python=container.PYTHON if task.image else python,
@@ -55,9 +53,9 @@ def make_start(task: Task, *, python: str = sys.executable) -> Start:
         spec=task.work / "launch.json",
         backend=task.cell.backend,
         shares_cores=_shares_cores(task),
-        hosts=_hosts_of(task),
-        address=job.hosts[0] if job and spread else LOOPBACK,
-        port=job.port(task.number) if job else 0,
+        hosts=hosts.names,
+        address=hosts.names[0] if hosts.names and spread else LOOPBACK,
+        port=hosts.port(task.number),
         interface=task.interface,
     )
 
@@ -89,19 +87,15 @@ def build_command(
     if task.image is not None:
         argv = _in_image(task, Path(task.image["file"]), argv)
         outer = container.environment_for(env, inherited)
-    if task.allocation is not None:
-        per_rank = is_per_rank(launcher)
-        step = step_argv(
-            task.allocation.hosts,
-            tasks_per_host=task.shape.ranks_per_node if per_rank else 1,
-            mpi=per_rank and task.cell.backend == "mpi",
-            shares_cores=_shares_cores(task),
-        )
-        argv, outer = [*step, *argv], {**outer, **for_srun(inherited)}
-    if task.array is not None:
-        argv = task.array.argv(argv, logs=task.work)
-        outer = {**outer, **for_srun(inherited)}
-    return Command(argv, env, outer)
+    per_rank = is_per_rank(launcher)
+    argv = task.hosts.step(
+        argv,
+        logs=task.work,
+        tasks_per_host=task.shape.ranks_per_node if per_rank else 1,
+        mpi=per_rank and task.cell.backend == "mpi",
+        shares_cores=_shares_cores(task),
+    )
+    return Command(argv, env, {**outer, **task.hosts.variables(inherited)})
 
 
 def home_of(task: Task) -> Path:
@@ -118,13 +112,6 @@ def _in_image(task: Task, image: Path, argv: list[str]) -> list[str]:
         home=home_of(task),
         gpus=task.cell.device == "cuda",
     )
-
-
-def _hosts_of(task: Task) -> tuple[str, ...]:
-    """Hosts, as far as they are known before the launch."""
-    if task.array is not None:
-        return ()
-    return task.allocation.hosts if task.allocation else ("localhost",)
 
 
 def _shares_cores(task: Task) -> bool:

@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rankbench.environ import for_srun, without_job
-from rankbench.launch.hosts.slurm import has_ended, step_argv
+from rankbench.environ import without_job
+from rankbench.launch.hosts.slurm import has_ended
 from rankbench.launch.task import Task
 from rankbench.record import first_line
 
@@ -70,12 +70,10 @@ def private_scratch(task: Task) -> Iterator[None]:
 def _on_hosts(task: Task, action: str, folder: Path) -> str | None:
     """Make or remove the folder on every host; returns the fault, or None."""
     command = [sys.executable, "-m", MODULE, action, str(folder)]
-    if task.allocation is not None:
-        command = [*step_argv(task.allocation.hosts, tasks_per_host=1), *command]
     try:
         done = subprocess.run(
-            command,
-            env={**without_job(), **for_srun()},
+            task.hosts.step(command, logs=task.work),
+            env={**without_job(), **task.hosts.variables()},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

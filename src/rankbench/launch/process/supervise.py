@@ -11,8 +11,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rankbench.launch.hosts.slurm import end_steps, list_steps, why_ended
-from rankbench.launch.hosts.slurm_job_array import read_job
 from rankbench.launch.launchers import Start, find_launcher
 from rankbench.launch.launchers._hostfiles import hostfile
 from rankbench.launch.outcome.classify import Ending, Finding, classify
@@ -72,11 +70,11 @@ def refuse_launch(task: Task, reason: str, started: datetime) -> Record:
 
 def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
     clock = time.monotonic()
-    work, job = task.work, task.allocation
+    work, hosts = task.work, task.hosts
     start = make_start(task)
     command = build_command(task, start)
     _write_inputs(task, start)
-    steps = list_steps(job.job) if job else None
+    steps = hosts.list_steps()
     progress = ProgressFile(work / "progress", task.shape.ranks)
     devices = (
         open_devices(task.shape, command.env) if task.cell.device == "cuda" else None
@@ -103,11 +101,10 @@ def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
         finally:
             processes.end_descendants()
             returncode = child.wait()
-            job_ended = why_ended(job.job) if job and returncode != 0 else None
+            job_ended = None if returncode == 0 else hosts.why_ended()
             # A job that ends takes its steps along, and leaves no time to wait.
-            if job and job_ended is None:
-                # Signals that srun can no longer deliver, because it lost the host.
-                end_steps(job.job, steps)
+            if job_ended is None:
+                hosts.end_steps(steps)
 
     text = log_path.read_text(errors="replace")
     reports = read_reports(work, task.shape.ranks)
@@ -140,8 +137,7 @@ def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
         "env": command.env,
         "hosts": list(start.hosts),
     }
-    if task.array:
-        record["job_id"] = read_job(text)
+    record["job_id"] = hosts.find_job(text)
     record |= results
     if finding.status == "ok":
         record.setdefault("seconds", {})["launch"] = time.monotonic() - clock
@@ -163,8 +159,7 @@ def _write_inputs(task: Task, start: Start) -> None:
 
 def _beating(task: Task) -> Heartbeat:
     """The heartbeat of a launch, such that its hosts see it."""
-    shared = task.allocation is not None or task.array is not None
-    return Heartbeat(task.work / "heartbeat", shared=shared)
+    return Heartbeat(task.work / "heartbeat", shared=task.hosts.share_files)
 
 
 def _collect(
