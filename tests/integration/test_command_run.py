@@ -71,7 +71,7 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(small) -> None:
         (("--profile=slurm_profile",), "give --profile before the --"),
         (("-n",), "-n measures nothing: give -n before the --"),
         ((DDP,), f"`rankbench rerun {DDP}` measures a cell again"),
-        (("--no-such-option",), "Snakemake does not take these options"),
+        (("--no-such-option",), "Snakemake does not know these options"),
     ],
 )
 def test_options_of_snakemake_that_would_mislead_are_refused(
@@ -153,7 +153,7 @@ def test_ctrl_c_keeps_what_is_measured_and_a_second_run_is_refused(small) -> Non
     os.killpg(run.pid, signal.SIGINT)
     said, _ = run.communicate(timeout=90)
     assert run.returncode == 130, said
-    assert "ended by SIGINT: what was measured is kept" in said
+    assert "stopped by SIGINT: finished launches are kept" in said
     assert "\n  rankbench run --no-plots\n" in said
     small.wait_until_gone()
     kept = [path.read_bytes() for path in records_of(small.root)]

@@ -109,7 +109,7 @@ def test_a_profile_that_is_not_there(
     before = sorted(folder.rglob("*"))
     assert main([*arguments, "--profile", "slurm"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("rankbench: slurm is no profile: it has no site.yaml ")
+    assert said.startswith("rankbench: slurm is not a profile: it has no site.yaml ")
     assert "(profiles here: container_profile, local_profile)" in said
     assert "Traceback" not in said
     assert sorted(folder.rglob("*")) == before

@@ -1,1 +1,1 @@
-"""The commands of `rankbench`, a file each: what it does, its examples, `add`."""
+"""The commands of `rankbench`, one file each: description, examples and `add`."""

@@ -1,4 +1,4 @@
-"""The progress of a run for people: a live display on a terminal, else plain lines."""
+"""The progress of a run: a live display on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -21,37 +21,37 @@ from rankbench.launch.cell.pace import describe_result, minutes
 from rankbench.project.status import State
 from rankbench.record import Record
 
-# Cells that are listed below the bar; more do not fit on a terminal.
+# Number of unfinished cells that are listed; more do not fit on a terminal.
 LISTED = 12
 
 _COLOURS = {"ok": "green", "unsupported": "dim", "not-run": "yellow"}
 
 
 class Display(Protocol):
-    """Where the progress of a run goes."""
+    """The output for the progress of a run."""
 
     def show(self, event: Event, state: State | None) -> None:
-        """Something has happened to a cell; `state` is that of one that is done."""
+        """Show an event of a cell; `state` is the cell's state if it is done."""
 
     def say(self, text: str, *, warning: bool = False) -> None:
-        """A line of its own."""
+        """Show a line of text."""
 
     def refresh(self, waiting_for: str) -> None:
-        """Time has passed; `waiting_for` is what Snakemake is at."""
+        """Update the display; `waiting_for` is Snakemake's last line."""
 
     def close(self) -> None:
-        """No more follows."""
+        """End the display."""
 
 
 class Plain:
-    """A line for each event: for logs, and for programs that read along."""
+    """Prints a line for each event, for logs and for programs."""
 
     def __init__(self, console: Console, cells: list[Watched]) -> None:
         self._console, self._cells = console, cells
 
     def show(self, event: Event, state: State | None) -> None:
         if event.kind == "begun":
-            return  # its end says the same, and more
+            return  # the line at its end says more
         words = describe_event(event, state)
         done = sum(cell.done for cell in self._cells)
         self._print(f"[{done}/{len(self._cells)}] {event.cell.id}  {words}")
@@ -70,7 +70,7 @@ class Plain:
 
 
 class Terminal:
-    """Lines for cells that are done; below them those that are not, and a bar."""
+    """Prints a line per finished cell; below are unfinished cells and a bar."""
 
     def __init__(self, console: Console, cells: list[Watched]) -> None:
         self._console, self._cells = console, cells
@@ -87,8 +87,8 @@ class Terminal:
         total = sum(cell.wanted for cell in cells)
         kept = sum(min(cell.launched, cell.wanted) for cell in cells)
         self._task = self._bar.add_task("", total=total, completed=kept, left="")
-        # It is drawn at each look. A thread that draws more often would disturb what
-        # is measured on this machine.
+        # Drawn only in `refresh`: a thread that redraws more often would disturb
+        # measurements on this machine.
         self._live = Live(
             self._render(), console=console, auto_refresh=False, transient=True
         )
@@ -119,7 +119,7 @@ class Terminal:
         self._live.stop()
 
     def _count(self, record: Record) -> None:
-        """Move the bar on; what is left takes the mean of the launches so far."""
+        """Advance the bar; estimate the time left from the mean launch so far."""
         self._seconds.append(record.get("seconds", {}).get("launch", 0.0))
         done = sum(min(cell.launched, cell.wanted) for cell in self._cells)
         total = sum(cell.wanted for cell in self._cells)
@@ -131,7 +131,7 @@ class Terminal:
 
     def _render(self) -> RenderableType:
         open_cells = [cell for cell in self._cells if not cell.done]
-        # What runs comes first, also where there are many.
+        # Running cells come first, so that a long list shows them.
         open_cells.sort(key=lambda cell: cell.running is None)
         lines = [
             Text(f"{cell.running or cell.queued:<16}{cell.id}", no_wrap=True)
@@ -145,8 +145,8 @@ class Terminal:
 
 
 def describe_event(event: Event, state: State | None) -> str:
-    """An event in words, without the cell that it is about."""
-    # Reasons quote logs: a terminal must not obey what stands there.
+    """Return a description of an event, without the name of its cell."""
+    # Reasons quote logs: a terminal must not obey control characters in them.
     return re.sub(r"[\x00-\x1f\x7f]", "?", _describe(event, state))
 
 
@@ -163,8 +163,8 @@ def _describe(event: Event, state: State | None) -> str:
 
 
 def open_display(console: Console, cells: list[Watched], *, plain: bool) -> Display:
-    """The display for where the output goes."""
-    # Not `is_terminal`: FORCE_COLOR makes that true of a file.
+    """Return a live display if the output is a terminal, or else a plain one."""
+    # Not `is_terminal`: with FORCE_COLOR it is true for a file, too.
     if plain or not console.file.isatty() or console.is_dumb_terminal:
         return Plain(console, cells)
     return Terminal(console, cells)

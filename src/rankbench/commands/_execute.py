@@ -1,4 +1,4 @@
-"""Snakemake as a child process: watched, ended in good order, and judged."""
+"""Runs Snakemake as a child process: shows its progress, stops it, judges its end."""
 
 from __future__ import annotations
 
@@ -28,28 +28,27 @@ from rankbench.matrix.site import SLURM
 from rankbench.project import Run, find_pending
 from rankbench.project.status import State, find_jobs, find_state, find_verdict
 
-# Seconds between looks at the files. A shared file system is not to be worn out.
+# Seconds between looks at the files; longer on a cluster to spare its file system.
 LOOK, LOOK_ON_CLUSTER = 0.5, 10.0
 LAST_LINES = 15
 
 
 def execute(run: Run, argv: Sequence[str], *, rest: str, verbose: bool) -> int:
-    """Run Snakemake to its end, and show what becomes of the cells.
+    """Run Snakemake to its end, and show the progress of the cells.
 
     Args:
-        run: what it was asked for; nothing has begun yet.
+        run: the run, not begun yet.
         argv: the command.
-        rest: the command that measures what an interruption leaves.
-        verbose: also what Snakemake says itself.
+        rest: the command that continues after an interruption.
+        verbose: whether to show the output of Snakemake as well.
 
     Returns:
-        The exit status: 0 well, 1 a cell or Snakemake failed, 130 interrupted.
+        The exit status: 0 success, 1 a cell or Snakemake failed, 130 interrupted.
 
     Raises:
-        ValueError: another run is at work in the result directory, or packages are
-            missing.
+        ValueError: another run uses the result directory, or packages are missing.
     """
-    # Those of the results, too: the table comes last, and is not to fail then.
+    # The table is made last: missing packages for results must show up now, not then.
     require_workflow(run, "results")
     run.lock.take()
     run.lock.release()
@@ -66,15 +65,15 @@ def execute(run: Run, argv: Sequence[str], *, rest: str, verbose: bool) -> int:
             display.close()
     if signals:
         name = signal.Signals(signals[0]).name
-        _tell(f"ended by {name}: what was measured is kept. To continue:\n  {rest}")
+        _tell(f"stopped by {name}: finished launches are kept. To continue:\n  {rest}")
         return INTERRUPTED
     return _conclude(run, child.returncode, log)
 
 
 def run_target(argv: Sequence[str]) -> int:
-    """Run a command to its end, on this terminal; returns 0, 1 or 130.
+    """Run a command to its end on this terminal; return 0, 1 or 130.
 
-    What it prints goes to stderr: stdout is for facts.
+    Its output goes to stderr, because stdout is for results.
     """
     print(f"$ {shown(argv)}", file=sys.stderr, flush=True)
     with _start(argv, sys.stderr) as (child, signals):
@@ -93,7 +92,7 @@ def _follow(
     *,
     verbose: bool,
 ) -> None:
-    """Until Snakemake ends."""
+    """Show the progress of the cells until Snakemake ends."""
     on_cluster = run.plan.site["scheduler"] == SLURM
     pause = LOOK_ON_CLUSTER if on_cluster else LOOK
     tail, looked = _Tail(log), 0.0
@@ -118,7 +117,7 @@ def _follow(
 
 
 def _conclude(run: Run, status: int, log: Path) -> int:
-    """What the end of Snakemake means, in words and as an exit status."""
+    """Print why Snakemake failed, if it did; return the exit status."""
     failed = [cell for cell, state in states_of(run).items() if state.has_failed]
     if status and not failed:
         lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
@@ -128,12 +127,12 @@ def _conclude(run: Run, status: int, log: Path) -> int:
 
 
 def states_of(run: Run) -> dict[str, State]:
-    """The states of the cells that a run was about."""
+    """Return the states of the chosen cells of a run."""
     return {cell.id: find_state(run.plan, run.layout, cell) for cell in run.chosen}
 
 
 class _Tail:
-    """The lines that are added to a file."""
+    """Reads the lines that are appended to a file."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._place = path, 0
@@ -152,13 +151,13 @@ class _Tail:
 
 
 def _is_for_people(run: Run, line: str) -> bool:
-    """Whether it says why minutes pass before any cell begins: images, lost jobs."""
+    """Return whether a line explains a late first cell: image builds, lost jobs."""
     of_image = line.partition("  ")[0] in run.plan.images
     return of_image or "of an earlier run are still in the queue" in line
 
 
 def _kept(run: Run) -> dict[str, int]:
-    """Launches that are there of the attempts that are wanted."""
+    """Return how many launches of each requested attempt exist already."""
     again = {cell.id for cell in run.rerun}
     verdicts = {
         cell.id: find_verdict(run.plan, run.layout, cell)
@@ -169,11 +168,11 @@ def _kept(run: Run) -> dict[str, int]:
 
 
 def _ask_queue(run: Run, watch: Watch) -> None:
-    """Note which cells wait in Slurm's queue, and for what."""
+    """Note which cells wait in Slurm's queue, and why."""
     try:
         jobs = find_jobs(run.plan, Path())
     except ValueError:
-        return  # it may answer the next time
+        return  # Slurm may answer the next time
     for cell in watch.cells:
         job = jobs.get(cell.id)
         cell.queued = job.describe() if job else "queued"
@@ -183,14 +182,14 @@ def _ask_queue(run: Run, watch: Watch) -> None:
 def _start(
     argv: Sequence[str], output: IO[str]
 ) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
-    """Start Snakemake. SIGINT, SIGTERM and SIGHUP end it, and it ends its jobs.
+    """Start Snakemake. On SIGINT, SIGTERM or SIGHUP, it stops and cancels its jobs.
 
     Args:
         argv: the command.
-        output: gets what it prints.
+        output: file for its output.
 
     Yields:
-        The process, and the signals that have come so far.
+        The process, and the list of signals received so far.
     """
     came: list[int] = []
     child: subprocess.Popen[bytes] | None = None
@@ -198,7 +197,7 @@ def _start(
     def interrupt() -> None:
         if child is not None:
             try:
-                # As Ctrl-C: Snakemake waits for its jobs after any other signal.
+                # As Ctrl-C does: after other signals, Snakemake waits for its jobs.
                 os.killpg(child.pid, signal.SIGINT)
             except ProcessLookupError:
                 pass
@@ -207,9 +206,9 @@ def _start(
         came.append(number)
         interrupt()
 
-    # An ignored signal, such as SIGHUP under nohup, stays ignored here. The child would
-    # inherit that, and Snakemake would not stop at SIGINT: so nothing is ignored by the
-    # time when it starts. A handler does not outlive its start.
+    # A signal that is ignored here, such as SIGHUP under nohup, stays ignored. But the
+    # child would inherit an ignored SIGINT and not stop at it. So SIGINT then gets a
+    # handler that does nothing: the child starts without its parent's handlers.
     before: dict[int, Callable | int | None] = {}
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         ignored = signal.getsignal(number) is signal.SIG_IGN
@@ -222,10 +221,10 @@ def _start(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=None if output is sys.stderr else subprocess.STDOUT,
-            # Of its own: each signal reaches Snakemake and its jobs once, from here.
+            # In its own group, Snakemake gets each signal once: from the handler here.
             process_group=0,
         )
-        if came:  # before there was a child
+        if came:  # a signal came before the child started
             interrupt()
         yield child, came
     finally:

@@ -1,4 +1,4 @@
-"""The results table for a terminal: what was measured, and why the rest is missing."""
+"""The results table for a terminal: measured cells, and why others are missing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rich.text import Text
 from rankbench.record import Layout
 from rankbench.results.elements.names import shorten
 
-# Heading, and the column of table.csv; those with an interval have _lo and _hi. Earlier
-# ones come first where not all fit.
+# Heading -> column of table.csv. Columns with an interval have _lo and _hi. If not all
+# fit, the first ones are shown.
 COLUMNS = {
     "samples/s": "throughput",
     "speedup": "speedup",
@@ -22,17 +22,17 @@ COLUMNS = {
     "accuracy": "accuracy",
     "step (ms)": "step_ms",
 }
-WIDTH = 120  # where the output is no terminal
+WIDTH = 120  # if the output is not a terminal
 GAP = 2  # between columns
 
 Row = Mapping[str, str]
 
 
 def print_table(layout: Layout) -> None:
-    """Print the table of a result directory, and where the files are."""
+    """Print the table of a result directory, and the paths of its files."""
     path = layout.table("csv")
     if not path.exists():
-        print(f"no table yet: {path} is written when something was measured")
+        print(f"no table yet: {path} is written after a cell is measured")
         return
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
@@ -48,7 +48,7 @@ def print_table(layout: Layout) -> None:
 
 
 def describe(rows: Sequence[Row], width: int = WIDTH) -> list[Table | Text]:
-    """The rows that are ok as a table; of the others a line for each reason."""
+    """Return a table of the rows that are ok, and a line for each other reason."""
     measured = [row for row in rows if row["status"] == "ok"]
     parts: list[Table | Text] = []
     if measured:
@@ -82,7 +82,7 @@ def describe(rows: Sequence[Row], width: int = WIDTH) -> list[Table | Text]:
 def _columns(
     rows: Sequence[Row], names: Sequence[str], width: int
 ) -> list[tuple[str, Sequence[str]]]:
-    """Headings and texts, as many as have something to say and fit."""
+    """Return headings and texts of the columns that fit and are not empty."""
     launches = [f"{row['launches_ok']}/{row['launches']}" for row in rows]
     columns = [("cell", names), ("launches", launches)]
     if any(row["marks"] for row in rows):
@@ -102,12 +102,12 @@ def _width(heading: str, texts: Sequence[str]) -> int:
 
 
 def show_value(row: Row, column: str) -> str:
-    """``1183 [1010, 1268]``, in four digits."""
+    """Return value and interval in four digits, such as ``1183 [1010, 1268]``."""
     if not row[column]:
         return ""
     value, low, high = (
         f"{float(row[name]):.4g}" if row.get(name) else ""
         for name in (column, f"{column}_lo", f"{column}_hi")
     )
-    # An interval without width says nothing: the values are all the same.
+    # An interval without width is omitted: all values are equal.
     return value if not low or low == high else f"{value} [{low}, {high}]"

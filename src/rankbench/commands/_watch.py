@@ -1,7 +1,7 @@
-"""What happens to the cells of a run, learnt from the files that its launches leave.
+"""Follows the cells of a run by the files that their launches write anyway.
 
-Jobs write nothing for this: a launch that begins has a claim, one that ended a record,
-and a cell that is done a summary. So it works for a job on another host, too.
+A launch that has begun has a claim; a launch that has ended has a record; a cell that
+is done has a summary. So this works for jobs on other hosts, too.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from rankbench.record import GATE, PROFILE, Layout, Record, numbered, read_json
 
 @dataclass
 class Watched:
-    """A cell that is to be measured.
+    """A cell that the run measures.
 
     Attributes:
         wanted: launches that make it complete.
-        queued: what it waits for, while nothing runs.
-        running: what it is at, such as ``launch 3 of 6``; None while nothing runs.
-        launched: launches that have ended, those of gate and profile left out; at first
-            those that an earlier run has kept.
-        done: its summary has been written.
-        begun: host clock when its first launch was seen; None before.
+        queued: why it waits while no launch runs.
+        running: the current launch, such as ``launch 3 of 6``; None if no launch runs.
+        launched: number of ended launches without gate and profile; launches of an
+            earlier run count.
+        done: whether its summary has been written.
+        begun: host clock when its first launch was seen; None before that.
     """
 
     id: str
@@ -41,19 +41,19 @@ class Watched:
 
     @property
     def seconds(self) -> float:
-        """Since its first launch; 0 before."""
+        """Seconds since its first launch was seen; 0 before that."""
         return 0.0 if self.begun is None else time.monotonic() - self.begun
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that has happened to a cell.
+    """An event in the life of a cell.
 
     Attributes:
         kind: ``begun`` (a launch), ``ended`` (a launch), ``done`` (the cell), or
-            ``said`` (something that its job wants people to know).
-        text: the launch in words, or what was said.
-        record: of the launch that has ended.
+            ``said`` (its job printed a message for users).
+        text: the name of the launch, or the message.
+        record: the record of an ended launch.
     """
 
     kind: str
@@ -63,7 +63,7 @@ class Event:
 
 
 class Watch:
-    """The cells that a run measures."""
+    """Follows the cells that a run measures."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class Watch:
         pending: Mapping[str, int],
         kept: Mapping[str, int] | None = None,
     ) -> None:
-        """Remember what is there before the run begins.
+        """Note which files exist before the run begins.
 
         Args:
-            layout: its result directory.
-            pending: cells that are to be measured, with the launches of each.
-            kept: how many of these an earlier run has measured already.
+            layout: the result directory.
+            pending: cell to measure -> number of its launches.
+            kept: cell -> number of these launches that an earlier run measured.
         """
         self._layout = layout
         self.cells = [
@@ -91,13 +91,13 @@ class Watch:
             cell._summary = _mtime(layout.summary(cell.id))
 
     def look(self) -> Iterator[Event]:
-        """What has happened since the last look, cell by cell."""
+        """Yield the events since the last look, cell by cell."""
         for cell in self.cells:
             if not cell.done:
                 yield from self._look_at(cell)
 
     def _look_at(self, cell: Watched) -> Iterator[Event]:
-        # Before the records: a summary is written after them.
+        # Read before the records, because jobs write a summary after them.
         summary = _mtime(self._layout.summary(cell.id))
         for purpose, place in self._launches(cell, ended=True):
             if place not in cell._seen:
@@ -124,7 +124,7 @@ class Watch:
             yield Event("done", cell)
 
     def _launches(self, cell: Watched, *, ended: bool) -> Iterator[tuple[str, Path]]:
-        """Folders of launches of all attempts, with what each is for."""
+        """Yield purpose and folder of each launch of all attempts."""
         for attempt in self._layout.attempts(cell.id):
             place = self._layout.attempt(cell.id, attempt)
             for purpose, folder in _folders(place):
@@ -140,11 +140,11 @@ class Watch:
         if purpose != "launch":
             return purpose
         number = cell.launched + (0 if ended else 1)
-        # A launch that is tried again is one more.
+        # A retried launch counts once more.
         return f"launch {number} of {max(number, cell.wanted)}"
 
     def _new_lines(self, cell: Watched) -> Iterable[str]:
-        """What its job said beside the progress of launches: waiting, errors."""
+        """Return new messages of its job: why it waits, and errors."""
         path, begin = self._layout.log(cell.id), self._logs[cell.id]
         if _size(path) <= begin:
             return []

@@ -1,4 +1,4 @@
-"""What all commands share: how they are added and end, and how they find a run."""
+"""Common parts of all commands: options, exit statuses, and access to a run."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def add_parser(
     examples: str,
     json_holds: str,
 ) -> argparse.ArgumentParser:
-    """Add a command to the parser of `rankbench`; returns its own.
+    """Add a command to the parser of `rankbench`; return the command's parser.
 
     Args:
-        run: does it, and returns the exit status.
+        run: the function that executes the command and returns the exit status.
         summary: a line for the list of commands.
-        about: what stands above its options.
-        examples: what stands below them, exit status included.
-        json_holds: what `--json` prints.
+        about: the text above the options.
+        examples: the text below the options: examples and exit statuses.
+        json_holds: the contents of the JSON output.
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -60,7 +60,7 @@ def add_parser(
 def add_experiment(
     parser: argparse.ArgumentParser, *, profile: str = DEFAULT_PROFILE
 ) -> None:
-    """Options that say which experiment a command is about.
+    """Add the options that choose an experiment and its site.
 
     Args:
         profile: the default of `--profile`.
@@ -74,51 +74,51 @@ def add_experiment(
     parser.add_argument(
         "--override",
         metavar="NAME",
-        help="one of the overrides that the experiment file names",
+        help="name of an override in the experiment file",
     )
     profile = os.environ.get("SNAKEMAKE_PROFILE", profile)
     parser.add_argument(
         "--profile",
         metavar="DIR",
         default=profile,
-        help=f"folder of the profile with site.yaml ({profile})",
+        help=f"folder of a profile, with site.yaml in it ({profile})",
     )
 
 
 def add_only(parser: argparse.ArgumentParser) -> None:
-    """The option that takes a part of the matrix."""
+    """Add the option that chooses a part of the matrix."""
     parser.add_argument(
         "--only",
         nargs="+",
         metavar="KEY=VALUE",
-        help="a part of the matrix: cells that have all of these (KEY=A,B: either)",
+        help="only cells that match all of these (KEY=A,B matches A or B)",
     )
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
-    """An experiment, or a result directory that needs none."""
+    """Add the options that choose a result directory, by path or by experiment."""
     add_experiment(parser)
-    # `find_results` must know what was given, and fills in the rest.
+    # `find_results` must know which options were given; it fills in the defaults.
     parser.set_defaults(experiment=None, profile=None)
     parser.add_argument(
         "--results",
         metavar="DIR",
         type=Path,
-        help="a result directory with plan.json, in place of an experiment",
+        help="a result directory with plan.json, instead of an experiment",
     )
 
 
 def plan_run(
     arguments: argparse.Namespace, *, rerun: str | None = None, write: bool = True
 ) -> Run:
-    """The plan of what `add_experiment` and `add_only` asked for.
+    """Return the run that the options of `add_experiment` and `add_only` choose.
 
     Args:
         rerun: as for `project.open_run`.
-        write: whether what a look at the machine found may be kept.
+        write: whether the facts about this machine may be cached.
 
     Raises:
-        ValueError: what is wrong with the input.
+        ValueError: the input is wrong; the message explains the error.
     """
     config = {
         "experiment": arguments.experiment,
@@ -133,19 +133,19 @@ def plan_run(
 
 
 def _only(arguments: argparse.Namespace) -> str | None:
-    """The filter, as `project.open_run` takes it; None for all cells."""
+    """Return the filter as `project.open_run` takes it; None for all cells."""
     given: list[str] | None = getattr(arguments, "only", None)
     return " ".join(given) if given else None
 
 
 def _check_profile(profile: Path) -> None:
-    """Raises ValueError if it is no profile, with the names of those that there are."""
+    """Raise ValueError if the folder is not a profile; the message lists profiles."""
     if (profile / "site.yaml").exists():
         return
     there = sorted(str(path.parent) for path in Path().glob("*/site.yaml"))
     raise ValueError(
-        f"{profile} is no profile: it has no site.yaml "
-        f"(profiles here: {', '.join(there) or 'none; `rankbench init` writes some'})"
+        f"{profile} is not a profile: it has no site.yaml "
+        f"(profiles here: {', '.join(there) or 'none; `rankbench init` writes two'})"
     )
 
 
@@ -156,7 +156,7 @@ def argv_for(
     targets: Sequence[str] = (),
     flags: Sequence[str] = (),
 ) -> list[str]:
-    """The command of Snakemake for what the options of a command ask for."""
+    """Return the command of Snakemake for the options of a command."""
     return snakemake_argv(
         experiment=arguments.experiment,
         override=arguments.override,
@@ -170,10 +170,10 @@ def argv_for(
 
 
 def require_workflow(run: Run, *extras: str) -> None:
-    """Check that Snakemake is there, and what it takes to submit to this site.
+    """Check that Snakemake is installed, and its Slurm plugin if the site needs it.
 
     Args:
-        extras: further ones that are needed.
+        extras: further extras of rankbench that are needed.
 
     Raises:
         ValueError: a package is missing.
@@ -183,10 +183,10 @@ def require_workflow(run: Run, *extras: str) -> None:
 
 
 def find_results(arguments: argparse.Namespace) -> Layout:
-    """The result directory that is given, or that of the experiment.
+    """Return the given result directory, or that of the experiment.
 
     Raises:
-        ValueError: both are given, or there is no plan in it.
+        ValueError: both are given, or the directory contains no plan.
     """
     if arguments.results is not None:
         _refuse_experiment(arguments)
@@ -203,17 +203,17 @@ def find_results(arguments: argparse.Namespace) -> Layout:
 
 
 def _refuse_experiment(arguments: argparse.Namespace) -> None:
-    """Raises ValueError if a result directory is given and an experiment, too."""
+    """Raise ValueError if both a result directory and an experiment are given."""
     options = ("experiment", "override", "profile")
     if given := [f"--{o}" for o in options if getattr(arguments, o) is not None]:
         raise ValueError(
             f"--results and {', '.join(given)}: a result directory needs no "
-            "experiment; give one of the two"
+            "experiment; give only one of the two"
         )
 
 
 def how_to_rerun(arguments: argparse.Namespace, cell_id: str) -> str:
-    """The command that measures a cell again."""
+    """Return the command that measures a cell again."""
     return rerun_command(
         cell_id,
         experiment=arguments.experiment,
@@ -223,9 +223,9 @@ def how_to_rerun(arguments: argparse.Namespace, cell_id: str) -> str:
 
 
 def how_to_continue(arguments: argparse.Namespace) -> str:
-    """The command that measures what is left after an interruption.
+    """Return the command that measures the pending launches after an interruption.
 
-    Of a rerun, too: the same command would ask for one more attempt.
+    It is `rankbench run` for a rerun, too: a second rerun would begin a new attempt.
     """
     return run_command(
         experiment=arguments.experiment,
@@ -238,5 +238,5 @@ def how_to_continue(arguments: argparse.Namespace) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Strict JSON, which has no infinities."""
+    """Print a value as strict JSON, which has no infinities."""
     print(json.dumps(value, indent=1, default=str, allow_nan=False))

@@ -17,8 +17,7 @@ from rankbench.commands.base import (
 from rankbench.project import find_pending, make_preview
 
 ABOUT = """\
-List the cells of the matrix: those that can run on this site, and why the others
-cannot. Nothing is run."""
+List the cells of the matrix, and why a cell cannot run on this site. Nothing is run."""
 
 EXAMPLES = """\
 examples:
@@ -31,22 +30,22 @@ exit status: 0, or 2 on bad input"""
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser of `rankbench`."""
+    """Add the command to the parser of `rankbench`."""
     parser = add_parser(
         commands,
         "cells",
         list_cells,
-        summary="the matrix: what runs here, and why not",
+        summary="list the cells, and why some cannot run here",
         about=ABOUT,
         examples=EXAMPLES,
-        json_holds="each cell with its fields, and the launches to come",
+        json_holds="each cell with its fields and the number of pending launches",
     )
     add_experiment(parser)
     add_only(parser)
 
 
 def list_cells(arguments: argparse.Namespace) -> int:
-    """Print the cells, and what a run would do."""
+    """Print the cells, and a summary of a run."""
     run = plan_run(arguments)
     if arguments.json:
         pending = find_pending(run)

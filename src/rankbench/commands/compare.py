@@ -12,9 +12,9 @@ from rankbench.commands.base import BAD_INPUT, FINDING, OK, add_parser, print_js
 ABOUT = """\
 Compare two runs, cell by cell: is NEW better than OLD, worse, or equal?
 
-OLD and NEW are result directories, or a baseline that --save-baseline wrote. What
-differs between the runs besides (machines, versions, images, code) is named first.
-docs/comparing.md says what a verdict means and how many launches it takes."""
+OLD and NEW are result directories, or baselines that --save-baseline wrote. Other
+differences between the runs (machines, versions, images, code) are printed first.
+docs/comparing.md explains the verdicts, and how many launches a verdict needs."""
 
 EXAMPLES = """\
 examples:
@@ -28,15 +28,15 @@ exit status: 0 no cell is worse, 1 a cell is worse or has lost its number,
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser of `rankbench`."""
+    """Add the command to the parser of `rankbench`."""
     parser = add_parser(
         commands,
         "compare",
         compare_runs,
-        summary="is a run better than another, worse or equal?",
+        summary="compare two runs: better, worse or equal?",
         about=ABOUT,
         examples=EXAMPLES,
-        json_holds="the verdicts and all that they rest on",
+        json_holds="the verdicts with the numbers behind them",
     )
     parser.add_argument("old", metavar="OLD", type=Path)
     parser.add_argument("new", metavar="NEW", type=Path, nargs="?")
@@ -44,24 +44,24 @@ def add(commands: Any) -> None:
         "--confidence",
         type=float,
         default=0.95,
-        help="of the verdicts over all cells, and of each interval (%(default)s)",
+        help="confidence of all verdicts together, and of each interval (%(default)s)",
     )
     parser.add_argument(
         "--margin",
         type=float,
         default=0.0,
-        help="relative changes up to this one are no change: 0.03 for 3 %% (0)",
+        help="treat relative changes up to this size as no change: 0.03 is 3 %% (0)",
     )
     parser.add_argument(
         "--save-baseline",
         metavar="FILE",
         type=Path,
-        help="store what NEW measured (or OLD, if it is alone) as a small JSON file",
+        help="save the numbers of NEW (of OLD, if NEW is not given) in a JSON file",
     )
 
 
 def compare_runs(arguments: argparse.Namespace) -> int:
-    """Print the comparison; 1 if a cell is worse, 2 if none could be judged."""
+    """Print the comparison; return 1 if a cell is worse, 2 if none could be judged."""
     from rankbench.results.compare.comparison import compare
     from rankbench.results.compare.sides import read_side, save_baseline
     from rankbench.results.compare.text import to_json, to_text
@@ -76,8 +76,8 @@ def compare_runs(arguments: argparse.Namespace) -> int:
     found = compare(*sides, confidence=arguments.confidence, margin=arguments.margin)
     if not found.cells:
         raise ValueError(
-            f"{arguments.old} and {arguments.new} have no cell in common: are they of "
-            "the same experiment?"
+            f"{arguments.old} and {arguments.new} have no cell in common: do they "
+            "belong to the same experiment?"
         )
     if arguments.json:
         print_json(to_json(found))

@@ -10,9 +10,8 @@ from typing import Any
 from rankbench.commands.base import FINDING, OK, add_parser, print_json
 
 ABOUT = """\
-Tell which tensors of trained models differ, and how much: the first model against each
-of the others. Models are kept by launches with `save_model`; reading one executes
-nothing."""
+Compare the first trained model with each of the others: print which tensors differ, and
+how much. Launches with `save_model` save models. Reading a model executes nothing."""
 
 EXAMPLES = """\
 examples:
@@ -23,32 +22,32 @@ exit status: 0 all are equal, 1 one differs, 2 bad input"""
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser of `rankbench`."""
+    """Add the command to the parser of `rankbench`."""
     parser = add_parser(
         commands,
         "diff-models",
         diff_models,
-        summary="which tensors of two trained models differ, and how much",
+        summary="show which tensors of trained models differ, and how much",
         about=ABOUT,
         examples=EXAMPLES,
-        json_holds="the tensors that differ, for each pair",
+        json_holds="the tensors that differ, for each pair of models",
     )
     parser.add_argument(
         "model",
         nargs="+",
         type=Path,
-        help="a model file, or the folder of a launch; one folder compares its ranks",
+        help="a model file, or the folder of a launch with the models of its ranks",
     )
     parser.add_argument(
         "--tolerance",
         type=float,
         default=0.0,
-        help="largest difference of an element that does not count (%(default)s)",
+        help="largest difference between elements that is ignored (%(default)s)",
     )
 
 
 def diff_models(arguments: argparse.Namespace) -> int:
-    """Compare the first model with each of the others; 1 if one differs."""
+    """Compare the first model with each of the others; return 1 if one differs."""
     from rankbench.rank.training import saving
 
     paths = [path for given in arguments.model for path in saving.find_models(given)]
@@ -93,7 +92,7 @@ def _to_text(one: Any) -> str:
 
 
 def _to_json(one: Any) -> dict[str, Any]:
-    """What is not finite is told in words: JSON has no number for it."""
+    """Return a difference for JSON, with strings for numbers that are not finite."""
     found = {"name": one.name, "what": one.what}
     for key in ("largest", "relative"):
         value = getattr(one, key)

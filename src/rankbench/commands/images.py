@@ -27,9 +27,9 @@ from rankbench.project import Run
 from rankbench.project.inputs import image_files
 
 ABOUT = """\
-Build, or pull, the images that an experiment runs in, one for each backend: those that
-are not there as they are wanted. With names it builds those, whatever the experiment
-needs."""
+Build or pull the images of an experiment, one for each backend, that are missing or out
+of date. If names are given, build these images, even if the experiment does not need
+them."""
 
 EXAMPLES = """\
 examples:
@@ -38,11 +38,11 @@ examples:
   rankbench images gloo-cpu --test
   rankbench images --profile slurm_profile --show --json
 
-exit status: 0 well, 1 an image could not be made or fails its test, 2 bad input"""
+exit status: 0 success, 1 an image could not be made or failed its test, 2 bad input"""
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser of `rankbench`."""
+    """Add the command to the parser of `rankbench`."""
     parser = add_parser(
         commands,
         "images",
@@ -50,25 +50,25 @@ def add(commands: Any) -> None:
         summary="build, test or show images",
         about=ABOUT,
         examples=EXAMPLES,
-        json_holds="each image: whether it is there, its SHA-256, its file",
+        json_holds="each image: why it must be made (or null), file and SHA-256",
     )
     add_experiment(parser)
     add_only(parser)
     parser.add_argument("name", nargs="*", help="image and flavour, such as gloo-cpu")
     what = parser.add_mutually_exclusive_group()
     what.add_argument(
-        "--test", action="store_true", help="test whether they keep their promises"
+        "--test", action="store_true", help="compare images with images.yaml"
     )
     what.add_argument(
-        "--show", action="store_true", help="say what is known of them, build nothing"
+        "--show", action="store_true", help="show file and SHA-256; build nothing"
     )
     what.add_argument(
-        "--force", action="store_true", help="build also what is there already"
+        "--force", action="store_true", help="build images again that are up to date"
     )
 
 
 def make_images(arguments: argparse.Namespace) -> int:
-    """Build, test or show images; returns the exit status."""
+    """Build, test or show images; return the exit status."""
     run = plan_run(arguments)
     images = _choose(run, arguments.name)
     status = 0
@@ -85,10 +85,10 @@ def make_images(arguments: argparse.Namespace) -> int:
 
 
 def _choose(run: Run, names: list[str]) -> dict[str, Image]:
-    """The images of these names; without any, those of the chosen cells.
+    """Return the images with these names; without names, those of the chosen cells.
 
     Raises:
-        ValueError: there is no such image, or no cell runs in one.
+        ValueError: an image does not exist, or no cell runs in an image.
     """
     known = run.known_images or load_images(find_asset("containers"), run.image_dir, {})
     for name in names:
@@ -96,7 +96,7 @@ def _choose(run: Run, names: list[str]) -> dict[str, Image]:
             raise ValueError(f"{name}: no such image (known: {', '.join(known)})")
     if names:
         return {name: known[name] for name in names}
-    image_files(run)  # says why there are none
+    image_files(run)  # raises if no cell runs in an image
     return {name: known[name] for name in run.image_names}
 
 

@@ -13,7 +13,7 @@ from rankbench.assets import find_asset
 from rankbench.commands.base import OK, add_parser, print_json
 
 ABOUT = """\
-Write a project folder of your own: an experiment, a profile for this machine, one for a
+Write a new project folder: an experiment, a profile for this machine, a profile for a
 Slurm cluster, and a Snakefile that uses the installed workflow. Nothing is measured."""
 
 EXAMPLES = """\
@@ -21,27 +21,27 @@ examples:
   rankbench init my-benchmark
   rankbench init my-benchmark --json
 
-exit status: 0, or 2 if the folder is not empty: nothing is written then"""
+exit status: 0, or 2 if the folder is not empty (then nothing is written)"""
 
-# What a user edits. The workflow itself stays in the package.
+# Files that users edit. The workflow itself stays in the package.
 OWN = ("config.yaml", "local_profile", "slurm_profile")
 
 SNAKEFILE = """\
-# The workflow of the installed rankbench. Rules of your own may follow.
+# The workflow of the installed rankbench. You can add rules of your own below.
 from rankbench.assets import find_asset
 
 
 include: str(find_asset("Snakefile"))
 
 
-# The default target of a file that is included does not count.
+# Snakemake ignores the default target of an included file.
 rule default:
     default_target: True
     input:
         rules.all.input,
 """
 
-# Everything that a run writes.
+# Everything that runs write.
 IGNORED = """\
 .snakemake/
 data/
@@ -52,24 +52,24 @@ results/
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser of `rankbench`."""
+    """Add the command to the parser of `rankbench`."""
     parser = add_parser(
         commands,
         "init",
         init,
-        summary="a project folder of your own",
+        summary="write a new project folder",
         about=ABOUT,
         examples=EXAMPLES,
-        json_holds="the folder, and the files that were written",
+        json_holds="the folder, and the files written",
     )
     parser.add_argument("folder", type=Path, help="a new folder, or an empty one")
 
 
 def init(arguments: argparse.Namespace) -> int:
-    """Write the folder.
+    """Write the project folder.
 
     Raises:
-        ValueError: it is not empty, or no folder.
+        ValueError: the folder is not empty, or is a file.
     """
     folder: Path = arguments.folder
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -79,7 +79,7 @@ def init(arguments: argparse.Namespace) -> int:
     for name in OWN:
         asset = find_asset(name)
         if asset.is_dir():
-            # Without modes: those of an installed package may forbid to write.
+            # Not the modes: files of an installed package may be read-only.
             (folder / name).mkdir()
             for file in asset.iterdir():
                 shutil.copyfile(file, folder / name / file.name)
@@ -98,6 +98,6 @@ def init(arguments: argparse.Namespace) -> int:
         f"next: cd {shlex.quote(str(folder))}, then edit config.yaml (the experiment) "
         "and local_profile/site.yaml (this machine);\n"
         "`rankbench run -n` shows what would run, `rankbench run` measures it\n"
-        f"all keys of both files: {find_asset('workflow/schemas')}"
+        f"schemas with all keys of both files: {find_asset('workflow/schemas')}"
     )
     return OK

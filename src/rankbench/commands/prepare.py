@@ -19,19 +19,19 @@ from rankbench.commands.base import (
 from rankbench.project.inputs import data_files
 
 ABOUT = """\
-Make the data files that the cells of an experiment read. `rankbench run` does it by
-itself; beforehand it is useful where the machine that measures has no network."""
+Make the data files that the cells of an experiment read. `rankbench run` makes them,
+too. Run this command first if the machine that measures has no network."""
 
 EXAMPLES = """\
 examples:
   rankbench prepare
   rankbench prepare --experiment studies/lenet-mnist-workers.yaml --json
 
-exit status: 0 they are there, 1 one could not be made, 2 bad input"""
+exit status: 0 all files exist, 1 a file could not be made, 2 bad input"""
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser of `rankbench`."""
+    """Add the command to the parser of `rankbench`."""
     parser = add_parser(
         commands,
         "prepare",
@@ -39,14 +39,14 @@ def add(commands: Any) -> None:
         summary="make the data files of an experiment",
         about=ABOUT,
         examples=EXAMPLES,
-        json_holds="the files, and whether each is there",
+        json_holds="the files, and whether each exists",
     )
     add_experiment(parser)
     add_only(parser)
 
 
 def prepare(arguments: argparse.Namespace) -> int:
-    """Make them by Snakemake; returns the exit status."""
+    """Make the data files with Snakemake; return the exit status."""
     run = plan_run(arguments)
     require_workflow(run)
     status = run_target(argv_for(arguments, targets=["prepare"]))

@@ -15,9 +15,9 @@ from rankbench.commands.base import (
 )
 
 ABOUT = """\
-Write what can be published of an experiment: R/results.tar.zst, a bundle with all
-that stands behind the table, and R/site, the same as a page that opens from disk and
-from any web host, without network."""
+Write files for publication into the result directory R: R/results.tar.zst, a bundle
+with plan, records and tables, and R/site, a web page with the same contents. The page
+opens from disk or from any web host, and loads nothing from the network."""
 
 EXAMPLES = """\
 examples:
@@ -29,26 +29,26 @@ exit status: 0, or 2 on bad input"""
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser of `rankbench`."""
+    """Add the command to the parser of `rankbench`."""
     parser = add_parser(
         commands,
         "publish",
         publish,
-        summary="a bundle, and a site that needs no server",
+        summary="write a bundle, and a web page that needs no server",
         about=ABOUT,
         examples=EXAMPLES,
-        json_holds="the files, their bytes, the number of cells",
+        json_holds="the files, their sizes in bytes, the number of cells",
     )
     add_results(parser)
     parser.add_argument(
         "--anonymise",
         action="store_true",
-        help="placeholders for names of hosts, users, accounts, jobs, and for paths",
+        help="replace names of hosts, users, accounts, jobs and paths by placeholders",
     )
 
 
 def publish(arguments: argparse.Namespace) -> int:
-    """Write bundle and site; needs nothing but a result directory."""
+    """Write bundle and site; only the result directory is needed."""
     from rankbench.results.bundle import publish as publishing
 
     layout = find_results(arguments)

@@ -21,9 +21,8 @@ from rankbench.commands.run import show_end
 from rankbench.project.status import cells_to_rerun
 
 ABOUT = """\
-Measure cells again, each as a new attempt, and write the table. What was measured
-before is kept. Snakemake does it, as in a run of the whole matrix; other cells are not
-touched."""
+Measure cells again, each as a new attempt, and write the table. Earlier attempts and
+other cells are not touched. Snakemake runs the jobs, as in `rankbench run`."""
 
 EXAMPLES = """\
 examples:
@@ -33,36 +32,36 @@ examples:
   rankbench rerun --stale --experiment studies/lenet-mnist-workers.yaml
   rankbench rerun --profile slurm_profile ddp.gloo.2x1.convnet.digits
 
-exit status: 0 the cells are ok now (or there were none), 1 one is not, 2 bad input"""
+exit status: 0 the cells are ok now (or none matched), 1 a cell is not, 2 bad input"""
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser of `rankbench`."""
+    """Add the command to the parser of `rankbench`."""
     parser = add_parser(
         commands,
         "rerun",
         rerun_cells,
-        summary="measure cells again, and the table",
+        summary="measure cells again, and write the table",
         about=ABOUT,
         examples=EXAMPLES,
-        json_holds="the state of each of the cells; the run itself goes to stderr",
+        json_holds="the state of each chosen cell; the progress goes to stderr",
     )
     add_experiment(parser)
     add_only(parser)
     parser.add_argument(
-        "--verbose", action="store_true", help="show what Snakemake says, too"
+        "--verbose", action="store_true", help="show the output of Snakemake, too"
     )
     parser.add_argument("cell", nargs="*", help="id of a cell (`rankbench cells`)")
-    parser.add_argument("--failed", action="store_true", help="all that have failed")
+    parser.add_argument("--failed", action="store_true", help="all failed cells")
     parser.add_argument(
         "--stale",
         action="store_true",
-        help="all that were measured as another cell, or in another image",
+        help="all cells whose definition or image has changed since",
     )
 
 
 def rerun_cells(arguments: argparse.Namespace) -> int:
-    """Measure cells again: by Snakemake, so that there is one way to do it."""
+    """Measure cells again, with Snakemake like any run; return the exit status."""
     wanted = _choose(arguments)
     if not wanted:
         if arguments.json:
@@ -88,10 +87,10 @@ def _words(arguments: argparse.Namespace) -> list[str]:
 
 
 def _choose(arguments: argparse.Namespace) -> list[str]:
-    """What is to be measured again, as `project.open_run` takes it.
+    """Return the cells to measure again, as `project.open_run` takes them.
 
     Raises:
-        ValueError: nothing says which cells, or two things do.
+        ValueError: no option chooses cells, or two options exclude each other.
     """
     words = _words(arguments)
     if arguments.cell and arguments.only:

@@ -26,9 +26,9 @@ from rankbench.invocation import read_invocation, shown
 from rankbench.project import Run, make_preview
 
 ABOUT = """\
-Measure what an experiment still lacks, and write its table and plots. Snakemake does
-it: its command is printed, and its output goes to a log. Run it again to continue after
-an interruption: what was measured is kept."""
+Measure the pending launches of an experiment, and write its table and plots. Snakemake
+runs the jobs; its command is printed, and its output goes to a log. After an
+interruption, run the command again to continue: finished launches are kept."""
 
 EXAMPLES = """\
 examples:
@@ -42,8 +42,8 @@ examples:
 exit status: 0 all is well, 1 a cell has failed, 2 bad input, 130 interrupted"""
 
 
-# Options of Snakemake that rankbench gives itself, and what stands for them. Snakemake
-# takes only the last --config.
+# Options that rankbench passes to Snakemake itself -> the option of rankbench to use
+# instead. Snakemake takes only the last --config.
 _CONFIG = "--experiment, --override, --only or --no-plots"
 _OWN = {
     "--config": _CONFIG,
@@ -55,7 +55,7 @@ _OWN = {
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser of `rankbench`."""
+    """Add the command to the parser of `rankbench`."""
     parser = add_parser(
         commands,
         "run",
@@ -63,28 +63,28 @@ def add(commands: Any) -> None:
         summary="measure an experiment, and print its table",
         about=ABOUT,
         examples=EXAMPLES,
-        json_holds="the state of each cell (with -n what would run); the progress goes "
-        "to stderr",
+        json_holds="the state of each cell (with -n, a preview); the progress goes to "
+        "stderr",
     )
     add_experiment(parser)
     add_only(parser)
     parser.add_argument(
-        "-n", "--dry-run", action="store_true", help="say what would run; write nothing"
+        "-n", "--dry-run", action="store_true", help="preview the run; write nothing"
     )
     parser.add_argument(
-        "--verbose", action="store_true", help="show what Snakemake says, too"
+        "--verbose", action="store_true", help="show the output of Snakemake, too"
     )
-    parser.add_argument("--no-plots", action="store_true", help="only the tables")
+    parser.add_argument("--no-plots", action="store_true", help="write only tables")
     parser.add_argument(
         "snakemake",
         nargs="*",
         metavar="-- OPTION",
-        help="options of Snakemake, after two dashes",
+        help="options for Snakemake, after two dashes",
     )
 
 
 def measure(arguments: argparse.Namespace) -> int:
-    """Run Snakemake, show its progress, print the table."""
+    """Run Snakemake, show its progress, and print the table."""
     check_flags(arguments.snakemake)
     run = plan_run(arguments, write=not arguments.dry_run)
     argv = argv_for(arguments, flags=arguments.snakemake)
@@ -104,25 +104,25 @@ def measure(arguments: argparse.Namespace) -> int:
 
 
 def check_flags(flags: Sequence[str]) -> None:
-    """Refuse options of Snakemake that would be lost, or would measure nothing.
+    """Refuse options for Snakemake that would be lost, or would measure nothing.
 
     Raises:
-        ValueError: what to give instead.
+        ValueError: an option is refused; the message says which option to use.
     """
     if flags and not flags[0].startswith("-"):
         raise ValueError(
-            f"{flags[0]}: behind -- are options of Snakemake; `rankbench rerun "
+            f"{flags[0]}: only options for Snakemake may follow --; `rankbench rerun "
             f"{flags[0]}` measures a cell again"
         )
     for flag in flags:
         if instead := _OWN.get(flag.partition("=")[0]):
-            raise ValueError(f"{flag} behind --: give {instead} before the -- instead")
+            raise ValueError(f"{flag} after --: give {instead} before the -- instead")
     if not flags:
         return
     try:
         invocation = read_invocation(flags)
     except SystemExit:
-        said = f"Snakemake does not take these options: {shlex.join(flags)}"
+        said = f"Snakemake does not know these options: {shlex.join(flags)}"
         raise ValueError(said) from None
     if invocation.passive:
         raise ValueError(
@@ -132,7 +132,7 @@ def check_flags(flags: Sequence[str]) -> None:
 
 
 def show_end(run: Run, arguments: argparse.Namespace) -> None:
-    """The table, or as JSON the state of each cell."""
+    """Print the table, or the state of each cell as JSON."""
     if arguments.json:
         print_json(
             [

@@ -18,8 +18,8 @@ from rankbench.project.status import find_jobs, find_state
 from rankbench.record import read_attempt
 
 ABOUT = """\
-Print all that is known of one cell: what it is, its state, every attempt with its
-launches, and where records and log lie."""
+Print everything about one cell: its fields, its state, every attempt with its launches,
+and the paths of its records and its log."""
 
 EXAMPLES = """\
 examples:
@@ -30,22 +30,22 @@ exit status: 0, or 2 on bad input"""
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser of `rankbench`."""
+    """Add the command to the parser of `rankbench`."""
     parser = add_parser(
         commands,
         "show",
         show_cell,
-        summary="everything that is known of one cell",
+        summary="show everything about one cell",
         about=ABOUT,
         examples=EXAMPLES,
-        json_holds="its latest record",
+        json_holds="the latest record of the cell",
     )
     add_experiment(parser)
     parser.add_argument("cell", help="id of a cell")
 
 
 def show_cell(arguments: argparse.Namespace) -> int:
-    """Print what a cell is, its attempts, and where its logs lie."""
+    """Print the fields of a cell, its attempts, and the paths of its files."""
     run = plan_run(arguments)
     cell, layout = run.plan.find(arguments.cell), run.layout
     attempts = {

@@ -19,33 +19,33 @@ from rankbench.commands.base import (
 from rankbench.matrix.site import SLURM
 
 ABOUT = """\
-Look at the hosts of a cluster by a short job, and say where they are not as site.yaml
-says, with what to do."""
+Inspect the hosts of a cluster in a short job. Print where they differ from site.yaml,
+and how to correct it."""
 
 EXAMPLES = f"""\
 examples:
   rankbench site-check --profile {DEFAULT_CLUSTER}
   rankbench site-check --profile {DEFAULT_CLUSTER} --json
 
-exit status: 0 all is as it should be, 1 something is not, 2 bad input"""
+exit status: 0 no difference found, 1 a difference found, 2 bad input"""
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser of `rankbench`."""
+    """Add the command to the parser of `rankbench`."""
     parser = add_parser(
         commands,
         "site-check",
         check_site,
-        summary="are the hosts as site.yaml says?",
+        summary="check whether site.yaml describes the hosts correctly",
         about=ABOUT,
         examples=EXAMPLES,
-        json_holds="whether all is well; what is not is said on stderr",
+        json_holds="whether all is well; differences go to stderr",
     )
     add_experiment(parser, profile=DEFAULT_CLUSTER)
 
 
 def check_site(arguments: argparse.Namespace) -> int:
-    """Check them by Snakemake; returns the exit status.
+    """Check the hosts in a job of Snakemake; return the exit status.
 
     Raises:
         ValueError: the site has no Slurm, or packages are missing.
@@ -54,7 +54,7 @@ def check_site(arguments: argparse.Namespace) -> int:
     if run.plan.site["scheduler"] != SLURM:
         raise ValueError(
             f"{arguments.profile}/site.yaml has no scheduler: there are no hosts to "
-            "check; name the profile of a cluster, such as --profile slurm_profile"
+            "check; give the profile of a cluster, such as --profile slurm_profile"
         )
     require_workflow(run)
     status = run_target(argv_for(arguments, targets=["site_check"]))

@@ -20,8 +20,8 @@ from rankbench.commands.base import (
 from rankbench.project.status import find_jobs, find_state
 
 ABOUT = """\
-Print what state every cell is in, also while a run goes on: its launches, why it
-failed, the job and its hosts, the log, and the command that measures it again."""
+Print the state of every cell, also during a run: its launches, why it failed, its job
+and hosts, its log, and the command that measures it again."""
 
 EXAMPLES = """\
 examples:
@@ -33,22 +33,22 @@ exit status: 0, 1 if a cell has failed, 2 on bad input"""
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser of `rankbench`."""
+    """Add the command to the parser of `rankbench`."""
     parser = add_parser(
         commands,
         "status",
         show_status,
-        summary="the state of every cell",
+        summary="show the state of every cell",
         about=ABOUT,
         examples=EXAMPLES,
-        json_holds="the state of each cell, its log, how to rerun it",
+        json_holds="the state of each cell, its log, the command that reruns it",
     )
     add_experiment(parser)
     add_only(parser)
 
 
 def show_status(arguments: argparse.Namespace) -> int:
-    """A line for each cell, two more for those that were started; 1 if one failed."""
+    """Print one line per cell, three if it was started; return 1 if a cell failed."""
     run = plan_run(arguments)
     jobs = find_jobs(run.plan, Path())
     states = {

@@ -17,7 +17,7 @@ from rankbench.commands.base import (
 
 ABOUT = """\
 Write tables and plots from the plan and the records of a result directory, and print
-the table. Nothing is measured, and the experiment file is not needed."""
+the table. Nothing is measured. With --results, the experiment file is not needed."""
 
 EXAMPLES = """\
 examples:
@@ -29,24 +29,24 @@ exit status: 0, or 2 on bad input"""
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser of `rankbench`."""
+    """Add the command to the parser of `rankbench`."""
     parser = add_parser(
         commands,
         "table",
         write_table,
-        summary="tables and plots from plan and records",
+        summary="write tables and plots from plan and records",
         about=ABOUT,
         examples=EXAMPLES,
         json_holds="the rows of table.csv",
     )
     add_results(parser)
     parser.add_argument(
-        "--no-plots", action="store_true", help="only the tables: in half of the time"
+        "--no-plots", action="store_true", help="write only tables, in half of the time"
     )
 
 
 def write_table(arguments: argparse.Namespace) -> int:
-    """Write tables and plots; needs nothing but plan.json and the records."""
+    """Write tables and plots; only plan.json and the records are needed."""
     import pandas as pd
 
     from rankbench.results.numbers.found import read
@@ -54,8 +54,8 @@ def write_table(arguments: argparse.Namespace) -> int:
 
     layout = find_results(arguments)
     found = read(layout)
-    # It stays to the end. Of ten thousand records the garbage collector would look
-    # through all of it again and again: a sixth of the time.
+    # `found` is needed to the end. With ten thousand records, scanning it again and
+    # again would cost the garbage collector a sixth of the time.
     gc.freeze()
     try:
         write_results(found, plots=not arguments.no_plots)

@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from rankbench.results.bundle.finding import Checked, Verification
 
 ABOUT = """\
-Check a bundle that `rankbench publish` wrote: its files against its manifest, and its
-tables and the data of its plots against what its plan and records give. Each difference
-is printed with its place. Of a bundle by another version of rankbench, the sections
-whose method has changed since are named, and compared only in what means the same.
-Nothing that a bundle holds is executed."""
+Check a bundle that `rankbench publish` wrote: compare its files with its manifest, and
+its tables and plot data with numbers derived again from its plan and records. Each
+difference is printed with its place. If another version of rankbench wrote the bundle,
+sections with a changed method are listed, and only columns that still mean the same are
+compared. No content of a bundle is executed."""
 
 EXAMPLES = """\
 examples:
@@ -25,30 +25,30 @@ examples:
   rankbench verify docs/example --json
   rankbench verify docs/example --strict
 
-exit status: 0 all is well, 1 something is not, 2 it is no bundle"""
+exit status: 0 verified, 1 a difference was found, 2 not a bundle"""
 
 
 def add(commands: Any) -> None:
-    """Add it to the parser of `rankbench`."""
+    """Add the command to the parser of `rankbench`."""
     parser = add_parser(
         commands,
         "verify",
         verify,
-        summary="is a bundle whole, and do its tables follow from its records?",
+        summary="check the files of a bundle, and derive its tables again",
         about=ABOUT,
         examples=EXAMPLES,
-        json_holds="whether it is verified, each finding, and each section",
+        json_holds="whether the bundle is verified, each finding, and each section",
     )
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="fail unless all numbers of all its sections were derived again",
+        help="fail unless all numbers of all sections were derived again",
     )
-    parser.add_argument("bundle", type=Path, help="results.tar.zst, or such a folder")
+    parser.add_argument("bundle", type=Path, help="results.tar.zst or its folder")
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Check a bundle; 1 if anything in it is not as it should be."""
+    """Check a bundle; return 1 if a difference was found."""
     from rankbench.results.bundle import verify_bundle
 
     found = verify_bundle(arguments.bundle)
@@ -78,7 +78,7 @@ def verify(arguments: argparse.Namespace) -> int:
 
 
 def _explain(found: Verification) -> list[str]:
-    """A line for everything that could not be compared."""
+    """Return a line for each part that could not be compared."""
     lines = [f"{one.name}: {note}" for one in found.sections for note in one.notes]
     if found.unlisted and not found.findings:
         lines.append(f"not in this bundle: {', '.join(found.unlisted)}")

@@ -1,6 +1,6 @@
-"""An experiment on disk: what the Snakefile and the commands do with it.
+"""Operations of the Snakefile and the commands on an experiment on disk.
 
-With `commands` and `cli` this package is all that knows more than one room.
+Only this package, `commands` and `cli` know more than one room.
 """
 
 from rankbench.project.lock import InUse

@@ -1,4 +1,4 @@
-"""The files that Snakemake's rules read or make."""
+"""Paths of the files that Snakemake's rules read or make."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rankbench.project.run import Run
 
 
 def summary_files(run: Run) -> list[str]:
-    """The files that say that the chosen cells have been measured."""
+    """Return the summaries of the chosen cells; each appears when its cell is done."""
     return [str(run.layout.summary(cell.id)) for cell in run.feasible]
 
 
 def missing_summaries(run: Run) -> list[str]:
-    """Summaries that Snakemake would not make, because a table exists already.
+    """Return summaries that Snakemake would not make, because a table exists already.
 
-    That is so after a failure, and after a run of a part of the matrix.
+    A table exists early after a failure, or after a run of a part of the matrix.
     """
     if not run.layout.table("csv").exists():
         return []
@@ -28,25 +28,25 @@ def missing_summaries(run: Run) -> list[str]:
 
 
 def request_file(run: Run, cell_id: str) -> list[str]:
-    """What the job of a cell reads: a file that says which attempt is wanted."""
+    """Return the input of a cell's job: the request, which names the wanted attempt."""
     return _if_written(run.layout.request(cell_id))
 
 
 def needed_files(run: Run) -> dict[str, list[str]]:
-    """Data and image that the job of each cell needs.
+    """Return the files of data and image that the job of each cell needs.
 
-    If launches take turns, the first job measures all chosen cells.
+    If launches are interleaved, the first job measures all chosen cells.
     """
     if run.plan.experiment["interleave"]:
         return dict.fromkeys(run.plan.cells, _needed_by(run, run.feasible))
-    # Many cells, few of these: the list of each pair is made once.
+    # Many cells share a pair of data and image, so each pair's list is made once.
     pairs = {(cell.cell.data, cell.image): cell for cell in run.plan.feasible}
     files = {pair: _needed_by(run, [cell]) for pair, cell in pairs.items()}
     return {cell.id: files[cell.cell.data, cell.image] for cell in run.plan.feasible}
 
 
 def array_cells(run: Run) -> list[str]:
-    """Cells whose hosts are tasks of a job array: they have no job of their own."""
+    """Return cells whose hosts are tasks of a job array and have no own job."""
     launchers = load_catalog().launchers
     return [
         cell.id
@@ -56,31 +56,31 @@ def array_cells(run: Run) -> list[str]:
 
 
 def data_files(run: Run) -> list[str]:
-    """Data files that the chosen cells read."""
+    """Return the data files that the chosen cells read."""
     return _data_of(run, run.feasible)
 
 
 def image_files(run: Run) -> list[str]:
-    """The files that say that the images of the chosen cells exist.
+    """Return the sidecars of the chosen cells' images; each appears with its image.
 
     Raises:
         ValueError: this site has no images.
     """
     if run.plan.site["software"] == NATIVE:
         raise ValueError(
-            "no cell runs in an image here: the site file says software: native "
-            "(with software: container each cell runs in the image of its backend)"
+            "no cell runs in an image here: the site file has software: native "
+            "(with software: container, each cell runs in the image of its backend)"
         )
     return [run.plan.images[name]["sidecar"] for name in run.image_names]
 
 
 def image_inputs(run: Run, name: str) -> list[str]:
-    """What the job that makes an image reads: a file that says which one is wanted."""
+    """Return the input of an image's job: the request, which names the recipe."""
     return _if_written(Path(run.plan.images[name]["request"]))
 
 
 def _if_written(path: Path) -> list[str]:
-    """The file if it exists: the main process writes it, but not in a dry run."""
+    """Return the file if it exists. The main process writes it, except in a dry run."""
     return [str(path)] if path.exists() else []
 
 

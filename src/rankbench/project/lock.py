@@ -14,7 +14,7 @@ class InUse(ValueError):
 class Lock:
     """The lock of a result directory.
 
-    The kernel releases it with the process that holds it, however that process ends.
+    However the process that holds the lock ends, the kernel then releases it.
     """
 
     def __init__(self, layout: Layout) -> None:
@@ -22,10 +22,10 @@ class Lock:
         self._file = FileLock(layout.lock, thread_local=False)
 
     def take(self) -> None:
-        """Keep other runs from measuring until this process ends or releases it.
+        """Keep other runs from measuring until this process ends or releases the lock.
 
         Raises:
-            InUse: another run holds it; the message names its process.
+            InUse: another run holds the lock; the message names its process.
         """
         self._layout.root.mkdir(parents=True, exist_ok=True)
         try:
@@ -33,11 +33,11 @@ class Lock:
         except Timeout:
             raise InUse(
                 f"{self._layout.root} is in use by {self._holder()}: wait for it or "
-                "end it; `rankbench status` shows how far it is"
+                "end it; `rankbench status` shows its progress"
             ) from None
 
     def release(self) -> None:
-        """Let other runs take it; does nothing if it is not taken."""
+        """Let other runs take the lock; do nothing if this process does not hold it."""
         self._file.release()
 
     def _holder(self) -> str:

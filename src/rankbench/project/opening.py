@@ -26,17 +26,17 @@ CONFIG_KEYS = ("experiment", "override", "only", "rerun", "plots")
 
 
 def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
-    """Plan an experiment; the result directory stays as it is.
+    """Plan an experiment; change nothing in its result directory.
 
     Args:
         config: `experiment` (a file), `override` (the name of one of its overrides),
             `only` (a filter), `rerun` (cell ids, `failed`, `stale`), and `plots`
-            (whether to draw any).
+            (whether to draw plots).
         profile: folder with `site.yaml`.
-        write: whether the facts found about this machine may be kept in a cache.
+        write: whether the facts about this machine may be cached.
 
     Raises:
-        ValueError: the input is wrong; the message says how.
+        ValueError: the input is wrong; the message explains the error.
     """
     _check_config(config)
     plots = _read_switch(config, "plots")
@@ -71,7 +71,7 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
 
 
 def reopen_run(environ: Mapping[str, str] = os.environ) -> Run:
-    """The run that this job belongs to: jobs read the plan, they never plan."""
+    """Return the run that this job belongs to: jobs read the plan, they never plan."""
     keep_job()
     path = Path(environ[PLAN_VARIABLE])
     plan = read_plan(path)
@@ -83,14 +83,14 @@ def _check_config(config: Mapping[str, Any]) -> None:
         if key not in CONFIG_KEYS:
             raise ValueError(
                 f"--config {key}: unknown key{did_you_mean(key, CONFIG_KEYS)} "
-                f"(known: {', '.join(CONFIG_KEYS)}; an experiment file is given as "
-                "experiment=FILE, not by --configfile)"
+                f"(known: {', '.join(CONFIG_KEYS)}; give an experiment file as "
+                "experiment=FILE, not with --configfile)"
             )
 
 
 def _read_switch(config: Mapping[str, Any], key: str) -> bool:
-    """The value of a key that is true by default."""
-    # Snakemake passes `false` on as a word.
+    """Return the value of a key that is true by default."""
+    # Snakemake passes `false` on as a string.
     given = str(config.get(key, "true"))
     if given.lower() not in ("true", "false"):
         raise ValueError(f"--config {key}: expected true or false, not {given!r}")

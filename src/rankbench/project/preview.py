@@ -1,4 +1,4 @@
-"""What a run would do."""
+"""The preview of a run: its launches, its images and its time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rankbench.project.run import Run
 
 
 def make_preview(run: Run) -> Preview:
-    """What a run would do; writes nothing."""
+    """Return what a run would do; write nothing."""
     pending = find_pending(run)
     experiment = run.plan.experiment
     known = {cell_id: launch_seconds(run, cell_id) for cell_id in pending}

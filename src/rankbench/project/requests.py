@@ -1,4 +1,4 @@
-"""Which launches are still to come, and the request files that ask for them."""
+"""Pending launches, and the request files that ask for them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from rankbench.project.run import Run
 
 
 def find_pending(run: Run) -> dict[str, int]:
-    """Launches to come for each chosen cell that is not measured yet."""
+    """Return the number of pending launches of each chosen cell not measured yet."""
     again = {cell.id for cell in run.rerun}
     wanted = run.plan.experiment["launches"]
     found = {}
@@ -20,7 +20,7 @@ def find_pending(run: Run) -> dict[str, int]:
 
 
 def make_requests(run: Run) -> None:
-    """Make the missing requests of the chosen cells, and raise those of a rerun."""
+    """Write missing requests of the chosen cells; ask for a new attempt in a rerun."""
     again = {cell.id for cell in run.rerun}
     profile = run.plan.experiment["profile"]
     for cell in run.feasible:
@@ -45,7 +45,7 @@ def _has_profile(run: Run, cell_id: str) -> bool:
 
 
 def _is_measured(run: Run, cell_id: str) -> bool:
-    """Whether the summary of the cell is newer than its request."""
+    """Return whether the summary of the cell is newer than its request."""
     summary, request = run.layout.summary(cell_id), run.layout.request(cell_id)
     try:
         return summary.stat().st_mtime >= request.stat().st_mtime

@@ -1,4 +1,4 @@
-"""What the jobs of a run ask of Slurm."""
+"""Resources that the jobs of a run request from Slurm."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rankbench.matrix.site import SLURM
 from rankbench.project.run import Run
 from rankbench.record import read_json
 
-# Differ between cells; all other resources are facts of the site.
+# These resources differ between cells; all others are facts of the site.
 OF_A_CELL = (
     *("nodes", "tasks", "cpus_per_task", "runtime"),
     *("gres", "mpi", "slurm_extra"),
@@ -24,10 +24,10 @@ OF_A_CELL = (
 
 
 def rule_resources(run: Run) -> dict[str, Any]:
-    """Return the resources of `rule cell`: values, and functions of its wildcards.
+    """Return the resources of `rule cell`: values, and functions of wildcards.
 
-    Snakemake calls each function several times for each job. Twelve of them doubled the
-    time of a dry run, so there are as few as possible: none without Slurm.
+    Snakemake calls each function several times per job: twelve functions doubled the
+    time of a dry run. So there are as few as possible, and none without Slurm.
     """
     functions: dict[str, Any] = {}
     if run.plan.site["scheduler"] == SLURM:
@@ -36,13 +36,13 @@ def rule_resources(run: Run) -> dict[str, Any]:
 
 
 def _resource_function(run: Run, name: str) -> Callable[[Any], int | str | None]:
-    # None leaves the resource out.
+    # None omits the resource.
     return lambda wildcards: cell_resources(run, wildcards.cell).get(name)
 
 
 def cell_resources(run: Run, cell_id: str) -> Resources:
-    """What the job of a cell asks of Slurm."""
-    # Snakemake asks again for each resource.
+    """Return the resources that the job of a cell requests from Slurm."""
+    # Snakemake asks again for each resource, so they are computed once.
     if cell_id not in run.resources:
         planned = run.plan.cells[cell_id]
         seconds = job_seconds(
@@ -57,17 +57,17 @@ def cell_resources(run: Run, cell_id: str) -> Resources:
 
 
 def host_resources(run: Run) -> Resources:
-    """What the job that looks at the hosts of this site asks of Slurm."""
+    """Return the resources that the job for the site check requests from Slurm."""
     return check_resources(run.plan.site)
 
 
 def extra_launches(run: Run, cell_id: str, *, measures: bool = True) -> int:
-    """Launches of a cell that are not measured: its gate and its profile.
+    """Return the number of a cell's launches that are not measured: gate and profile.
 
     Args:
         run: the plan.
         cell_id: the cell.
-        measures: whether there are launches for the gate to check.
+        measures: whether the cell has launches for the gate to check.
     """
     experiment = run.plan.experiment
     gate = experiment["gate"] and measures and has_gate(run.plan.cells[cell_id].cell)
@@ -75,7 +75,7 @@ def extra_launches(run: Run, cell_id: str, *, measures: bool = True) -> int:
 
 
 def launch_seconds(run: Run, cell_id: str) -> float | None:
-    """Mean seconds of a cell's launches in its latest records; None without any."""
+    """Return the mean seconds of a cell's latest launches; None without a summary."""
     summary = run.layout.summary(cell_id)
     if not summary.exists():
         return None

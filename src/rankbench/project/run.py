@@ -1,4 +1,4 @@
-"""A run: the plan of an experiment, and the cells that were asked for."""
+"""A run: the plan of an experiment, and the requested cells."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from rankbench.record import Layout
 
 @dataclass
 class Run:
-    """A plan, and the cells that were asked for.
+    """A plan, and the requested cells.
 
     Attributes:
         plan: every cell of the experiment on this site.
         layout: the result directory.
-        chosen: the cells that were asked for.
-        rerun: those of them that need a new attempt.
+        chosen: the requested cells.
+        rerun: the chosen cells that need a new attempt.
         known_images: images of this site; empty in a job, which needs only its plan.
         plots: whether to draw plots beside the tables.
-        lock: the lock of the result directory; not taken yet.
-        resources: what the jobs of cells ask of Slurm, as far as it was computed.
+        lock: the lock of the result directory, not acquired yet.
+        resources: cell id -> resources of its Slurm job, if computed already.
     """
 
     plan: Plan
@@ -55,5 +55,5 @@ class Run:
 
     @property
     def image_names(self) -> list[str]:
-        """Images that the chosen cells run in."""
+        """The names of the images that the chosen cells run in."""
         return sorted({cell.image for cell in self.feasible if cell.image is not None})

@@ -1,4 +1,4 @@
-"""What the main process does before Snakemake starts a job."""
+"""Preparations of the main process before Snakemake starts a job."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rankbench.record import write_if_changed, write_json
 
 
 def begin(run: Run, *, measures: bool = True) -> None:
-    """Take the lock, and write the plan and the requests: jobs may start.
+    """Take the lock, and write the plan and the requests, so that jobs can start.
 
     Args:
-        run: what was asked for.
-        measures: whether jobs may be submitted. If not, Slurm need not answer.
+        run: the run to begin.
+        measures: whether jobs may be submitted. If not, Slurm does not have to answer.
 
     Raises:
-        InUse: another run measures into this result directory.
+        InUse: another run uses this result directory.
         ValueError: Slurm does not answer.
     """
     run.lock.take()
@@ -50,7 +50,7 @@ def begin(run: Run, *, measures: bool = True) -> None:
 
 
 def _wait_for_lost_jobs(run: Run) -> None:
-    """Wait for jobs of an earlier run, which has ended: this run holds its lock."""
+    """Wait for jobs of an earlier run. It has ended, since this run has the lock."""
     chosen = {cell.id for cell in run.chosen}
 
     def look() -> list[CellJob]:
@@ -62,7 +62,7 @@ def _wait_for_lost_jobs(run: Run) -> None:
 
 
 def _forget_failures(run: Run) -> None:
-    """Remove the notes of earlier failures: this run tries again."""
+    """Remove the notes of earlier failures, because this run tries again."""
     wanted = [Wanted(IMAGE, name) for name in run.image_names]
     wanted += [Wanted(DATA, name) for name in {c.cell.data for c in run.feasible}]
     for one in wanted:
@@ -70,7 +70,7 @@ def _forget_failures(run: Run) -> None:
 
 
 def _set_environment(run: Run) -> None:
-    """Let all child processes of Snakemake, also Slurm jobs, find plan and code."""
+    """Set variables by which all jobs, Slurm jobs too, find the plan and the code."""
     os.environ[PLAN_VARIABLE] = str(run.layout.plan)
     frozen = freeze_code(run.layout.root.absolute() / "code") / "src"
     others = os.environ.get("PYTHONPATH")

@@ -1,4 +1,4 @@
-"""What state each cell is in: measured or not, queued, running, and where."""
+"""The state of each cell: measured or not, queued, running, and where."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rankbench.record import (
     why_stale,
 )
 
-# Words that stand for cells in `rerun=`: no id is one, since ids have dots.
+# Words for sets of cells in `rerun=`. No cell id equals one, since ids have dots.
 RERUN_WORDS: Mapping[str, Sequence[str]] = {"failed": FAILURES, "stale": ("stale",)}
 
 
@@ -34,9 +34,9 @@ class State:
 
     Attributes:
         status: a status of the table, or ``queued`` or ``running``.
-        launches: k/n of the wanted attempt; empty if nothing was asked for.
-        reason: why it is not ok; empty if it is, or runs.
-        where: host and job where it runs, or ran; empty if it never did.
+        launches: k/n of the requested attempt; empty without a request.
+        reason: why the cell is not ok; empty if it is ok or running.
+        where: host and job of its current or last launch; empty without launches.
     """
 
     status: str
@@ -50,7 +50,7 @@ class State:
 
 
 def find_verdict(plan: Plan, layout: Layout, cell: PlannedCell) -> Verdict | None:
-    """What the wanted attempt of a cell amounts to; None if nothing was asked for."""
+    """Return the verdict on a cell's requested attempt; None without a request."""
     request = read_request(layout, cell.id)
     return None if request is None else _judge(plan, layout, cell, request)
 
@@ -58,7 +58,7 @@ def find_verdict(plan: Plan, layout: Layout, cell: PlannedCell) -> Verdict | Non
 def find_state(
     plan: Plan, layout: Layout, cell: PlannedCell, job: CellJob | None = None
 ) -> State:
-    """The state of a cell, whose job is in Slurm's queue if one is given."""
+    """Return the state of a cell; `job` is its job in Slurm's queue, if any."""
     if cell.infeasible:
         return State("unsupported", "", cell.infeasible, "")
     request = read_request(layout, cell.id)
@@ -81,15 +81,15 @@ def find_state(
 
 
 def _why_not_run(plan: Plan, layout: Layout, cell: PlannedCell) -> str | None:
-    """What the cell waits for and could not be made, and why."""
-    # Where launches take turns, the first job measures all cells.
+    """Return which data or image of the cell could not be made, and why."""
+    # If launches are interleaved, the first job measures all cells.
     cells = plan.feasible if plan.experiment["interleave"] else [cell]
     needs = [(one.image, one.cell.data) for one in cells]
     return explain_failures(layout, find_wanted(needs))
 
 
 def find_jobs(plan: Plan, folder: Path) -> dict[str, CellJob]:
-    """Jobs in Slurm's queue by their cells; none where there is no Slurm.
+    """Return the jobs in Slurm's queue by their cells; {} on a site without Slurm.
 
     Raises:
         ValueError: Slurm does not answer.
@@ -100,7 +100,7 @@ def find_jobs(plan: Plan, folder: Path) -> dict[str, CellJob]:
 
 
 def cells_to_rerun(plan: Plan, layout: Layout, word: str) -> list[PlannedCell]:
-    """The cells that one of `RERUN_WORDS` stands for."""
+    """Return the cells that one of `RERUN_WORDS` stands for."""
     found = []
     for cell in plan.feasible:
         verdict = find_verdict(plan, layout, cell)
@@ -124,7 +124,7 @@ def _judge(plan: Plan, layout: Layout, cell: PlannedCell, request: Request) -> V
 
 
 def _measuring_host(attempt: Path) -> str | None:
-    """Where a launch of the attempt runs at the moment."""
+    """Return the host on which a launch of the attempt runs now."""
     for folder in (attempt, attempt / GATE, attempt / PROFILE):
         for _, launch in open_claims(folder):
             owner = read_owner(launch)
@@ -134,7 +134,7 @@ def _measuring_host(attempt: Path) -> str | None:
 
 
 def _last_place(attempt: Path) -> str | None:
-    """Where the last launch of the attempt ran."""
+    """Return job and hosts of the attempt's last launch."""
     records = read_attempt(attempt) or read_attempt(attempt / GATE)
     if not records:
         return None
@@ -144,7 +144,7 @@ def _last_place(attempt: Path) -> str | None:
 
 
 def _hosts_of(record: Record) -> list[str]:
-    """Hosts as the ranks found them; of a launch that failed, as it was started."""
+    """Return the hosts from the ranks' reports, or else those given to the launcher."""
     if "hosts" in record:
         return [host["host"] for host in record["hosts"]]
     started: list[str] = record.get("launcher", {}).get("hosts", ["an unknown host"])

@@ -1,4 +1,4 @@
-"""A site as the plan sees it: its file, the machine, and the images that it has."""
+"""The site of a plan, read from its file, the machine and its images."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ CONTAINERS = find_asset("containers")
 
 
 def survey_site(path: Path, *, write: bool) -> tuple[Site, dict[str, Image]]:
-    """Read the site file, and look at the machine or at its images.
+    """Read the site file, and inspect the machine or its images.
 
     Args:
         path: `site.yaml` of a profile.
-        write: whether what a look at the machine found may be kept.
+        write: whether the facts about this machine may be cached.
 
     Returns:
-        The site, and its images by their names with flavour (none if native).
+        The site, and its images by name and flavour ({} if native).
 
     Raises:
-        ValueError: the file is not as its schema wants it, or contradicts the machine.
+        ValueError: the file does not match its schema, or contradicts the machine.
     """
     facts = read_site(path)
     if facts["software"] == NATIVE:
@@ -63,7 +63,7 @@ def survey_site(path: Path, *, write: bool) -> tuple[Site, dict[str, Image]]:
 def native_site(
     facts: Mapping[str, Any], probe: Mapping[str, Any], *, source: Path
 ) -> Site:
-    """The site whose ranks run in the environment that was looked at."""
+    """Return a site whose ranks run in the environment that the probe describes."""
     gpus = cuda_devices_of(facts, found=len(probe["cuda_devices"]))
     return make_site(
         facts,

@@ -1,1 +1,1 @@
-"""Faults of Snakemake and its Slurm plugin, mended while they run, a file each."""
+"""Patches for faults of Snakemake and its Slurm plugin; one file per fault."""

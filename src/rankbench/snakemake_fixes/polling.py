@@ -15,7 +15,7 @@ def look_steadily() -> None:
 
     When Slurm does not answer (its controller restarts, or is busy for long), the
     plugin drops all jobs and never checks them again, so Snakemake would wait forever.
-    The patch checks every job again that a check did not report on.
+    The patch checks a job again if a check did not report on it.
     """
     from snakemake_executor_plugin_slurm import Executor
 

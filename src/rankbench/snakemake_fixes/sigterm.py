@@ -7,11 +7,11 @@ from typing import Any
 
 
 def take_sigterm_in_a_thread() -> None:
-    """Patch Snakemake's scheduler to handle SIGTERM in a thread of its own.
+    """Patch Snakemake's scheduler to handle SIGTERM in a separate thread.
 
     Its handler takes locks that the interrupted thread may hold, for example while it
     finishes a job. Then Snakemake would hang, and outlive its Slurm job if Slurm tracks
-    processes by their parents. In its own thread, the handler can wait for the locks.
+    processes by their parents. A separate thread can wait for the locks.
     """
     from snakemake.scheduling.job_scheduler import JobScheduler
 
