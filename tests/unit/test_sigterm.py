@@ -43,3 +43,9 @@ def test_the_handler_does_not_wait_for_the_thread_it_interrupts(
     for _ in range(signals):
         assert scheduler._open_jobs.acquire(timeout=10)
     assert scheduler._user_kill == "graceful"
+
+
+def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankbench.snakemake_fixes.version", lambda _: "10.1.0")
+    with pytest.raises(ValueError, match=r"snakemake 10.1.0: .* 'snakemake==9\.\*'"):
+        take_sigterm_in_a_thread()

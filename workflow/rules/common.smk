@@ -26,9 +26,6 @@ from rankbench.record import PLOTS, Layout
 from rankbench.snakemake_fixes.polling import look_steadily
 from rankbench.snakemake_fixes.sigterm import take_sigterm_in_a_thread
 
-# Needed in jobs as well, because Slurm ends them by SIGTERM.
-take_sigterm_in_a_thread()
-
 
 def get_run():
     """The plan of this experiment, and the requested cells."""
@@ -57,6 +54,8 @@ def write_table():
 
 
 try:
+    # Needed in jobs as well, because Slurm ends them by SIGTERM.
+    take_sigterm_in_a_thread()
     RUN = get_run()
 except ValueError as error:
     raise WorkflowError(str(error)) from None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+from rankbench.snakemake_fixes import check_version
+
 
 def look_steadily() -> None:
     """Patch two faults of the plugin, so that it notices the end of every job in time.
@@ -17,6 +19,7 @@ def look_steadily() -> None:
     plugin drops all jobs and never checks them again, so Snakemake would wait forever.
     The patch checks a job again if a check did not report on it.
     """
+    check_version("snakemake-executor-plugin-slurm", 2)
     from snakemake_executor_plugin_slurm import Executor
 
     _hold_the_pace(Executor)

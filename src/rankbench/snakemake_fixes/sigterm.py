@@ -5,6 +5,8 @@ from __future__ import annotations
 import _thread
 from typing import Any
 
+from rankbench.snakemake_fixes import check_version
+
 
 def take_sigterm_in_a_thread() -> None:
     """Patch Snakemake's scheduler to handle SIGTERM in a separate thread.
@@ -13,6 +15,7 @@ def take_sigterm_in_a_thread() -> None:
     finishes a job. Then Snakemake would hang, and outlive its Slurm job if Slurm tracks
     processes by their parents. A separate thread can wait for the locks.
     """
+    check_version("snakemake", 9)
     from snakemake.scheduling.job_scheduler import JobScheduler
 
     handler = JobScheduler.exit_gracefully
