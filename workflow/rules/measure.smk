@@ -31,6 +31,9 @@ rule cell:
         get_inputs,
     output:
         str(ANY_LAYOUT.summary("{cell}")),
+    # The command knows this path, too, and appends to the file.
+    log:
+        str(ANY_LAYOUT.log("{cell}")),
     # launch/hosts/slurm_resources.py explains them.
     resources:
         **rule_resources(RUN),
