@@ -185,7 +185,7 @@ def test_another_image_makes_rows_stale_and_a_changed_file_runs_nothing(
         file.write(bytes(4096))
     tampered = project.snakemake("experiment=experiment.yaml", "rerun=" + row["cell"])
     assert "is not the file that was verified" in tampered.stdout
-    assert "put the right file back" in tampered.stdout
+    assert "restore the right file" in tampered.stdout
 
 
 def test_native_rows_and_those_of_images_never_stand_in_one_table(

@@ -186,7 +186,7 @@ def test_workflow_makes_what_is_needed_and_nothing_else(
 ) -> None:
     mpi = workflow.root / "containers/mpi.sh"
     before = files(built.dir, "gloo-cpu")
-    assert "  mpi-cpu  there is none yet" in make(workflow, "-n")
+    assert "  mpi-cpu  not made yet" in make(workflow, "-n")
     make(workflow, "only=backend=gloo")
     assert files(built.dir, "mpi-cpu") == {}
 
@@ -366,7 +366,7 @@ def test_root_of_a_machine_that_is_a_container(built: Images, privileged: None) 
     write_containers(images.root / "containers", "gloo", based_on=based_on)
     said = images.fails("build", "gloo-cpu")
     assert "%post failed" in said
-    assert "as an ordinary user" in said
+    assert "use an ordinary user account" in said
 
 
 def test_disk_that_is_too_small(images: Images, small_disk: Path) -> None:

@@ -140,7 +140,7 @@ def test_request_is_newer_exactly_if_there_is_something_to_make(
 
 def test_reasons_to_make(containers: Path, image_dir: Path) -> None:
     image = load(containers, image_dir)["gloo-cpu"]
-    assert reason_to_make(image) == "there is none yet"
+    assert reason_to_make(image) == "not made yet"
     pretend_built(image)
     assert reason_to_make(image) is None
     image.file.unlink()
@@ -155,7 +155,7 @@ def test_reasons_to_make(containers: Path, image_dir: Path) -> None:
 
 def test_file_that_was_tampered_with(containers: Path, image_dir: Path) -> None:
     image = load(containers, image_dir)["gloo-cpu"]
-    with pytest.raises(ValueError, match="nothing says what the file should be"):
+    with pytest.raises(ValueError, match="so the image cannot be verified"):
         check_sif(image)
     pretend_built(image)
     assert check_sif(image)["recipe"] == image.recipe
@@ -200,8 +200,8 @@ def test_given_source_is_kept_with_the_others(
         ({"file": "x.sif", "source": "docker://x"}, "give either `file`"),
         ({"file": "x.sif"}, "`sha256sum x.sif` prints it"),
         ({"file": "x.sif", "sha256": "abc"}, "expected 64 digits"),
-        ({"source": "docker://registry.example/mpi:latest"}, "names no digest"),
-        ({"source": f"library://x@{DIGEST}"}, "names no digest"),
+        ({"source": "docker://registry.example/mpi:latest"}, "has no digest"),
+        ({"source": f"library://x@{DIGEST}"}, "has no digest"),
     ],
 )
 def test_given_image_that_is_not_pinned(
@@ -256,7 +256,7 @@ FATAL:   While performing build: conveyor failed to get: while debootstrapping
     [
         ("fuse", "/dev/fuse", "chmod 666 /dev/fuse"),
         ("subuid", "no range of user ids", "usermod --add-subuids"),
-        ("root", "lacks a capability", "as an ordinary user"),
+        ("root", "lacks a capability", "use an ordinary user account"),
         ("mirror", "http://mirror.example/debian", "`debian_mirror` in site.yaml"),
         ("disk", "the disk is full", "APPTAINER_TMPDIR"),
     ],
@@ -342,7 +342,7 @@ def test_steps_are_told_as_they_begin(containers: Path, image_dir: Path) -> None
         yield "error: this one does not compile\n"
         raise subprocess.CalledProcessError(255, "apptainer")
 
-    with pytest.raises(ValueError, match=r"it says:\n(.*\n)+  error: this one"):
+    with pytest.raises(ValueError, match=r"its log ends:\n(.*\n)+  error: this one"):
         work.follow(build())
     assert told == ["fetch", "bootstrap", "%post", "%post: installing wheels"]
     assert list(work.steps) == ["fetch", "bootstrap", "%post"]
@@ -356,7 +356,7 @@ def test_downloads_are_complete_or_not_there(
     requirements = containers / "requirements" / "cpu.txt"
     requirements.write_text(f"no-such-package-here==1.0 --hash={DIGEST}\n")
     image = load(containers, image_dir)["gloo-cpu"]
-    with pytest.raises(ValueError, match=r"carry the folder \.downloads"):
+    with pytest.raises(ValueError, match=r"copy the folder \.downloads"):
         fetched(image, torch_index="off", log=print).__enter__()
     assert [p for p in (image_dir / ".downloads").iterdir() if p.is_dir()] == []
 
@@ -390,7 +390,9 @@ def test_second_builder_waits_and_takes_what_the_first_has_made(
                 log_path=image_dir / "log",
                 tell=told.put,
             )
-            assert told.get(timeout=30).endswith("waiting: another process makes it")
+            assert told.get(timeout=30).endswith(
+                "waiting: another process is making it"
+            )
             pretend_built(image)
             os.utime(image.sidecar, ns=(0, 0))
         assert second.result(timeout=30)["recipe"] == image.recipe

@@ -28,7 +28,7 @@ def missing_summaries(run: Run) -> list[str]:
 
 
 def request_file(run: Run, cell_id: str) -> list[str]:
-    """Return the input of a cell's job: the request, which names the wanted attempt."""
+    """Return the input of a cell's job: the request, which names the attempt."""
     return _if_written(run.layout.request(cell_id))
 
 

@@ -27,9 +27,9 @@ CONTAINERS = find_asset("containers")
 
 
 def main() -> int:
-    """0 well, 1 an image could not be made or is not as it should be, 2 bad input."""
+    """Return 0 on success, 1 if an image failed, 2 on bad input, 130 if interrupted."""
     arguments = _parse()
-    # What was begun is ended and tidied up, as with Ctrl-C.
+    # Clean up after SIGTERM as after Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         if hasattr(arguments, "torch_index"):
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def build(image: Image, arguments: argparse.Namespace) -> None:
-    """Build or take an image that is not there as it is wanted."""
+    """Build or pull an image that is missing or out of date."""
     log = arguments.log or image.sidecar.with_suffix(".log")
     wanted = Wanted(IMAGE, image.name)
     try:
@@ -71,17 +71,17 @@ def build(image: Image, arguments: argparse.Namespace) -> None:
 
 
 def test(image: Image, arguments: argparse.Namespace) -> None:
-    """Compare the file with its sidecar, and hold it to what it promises."""
+    """Compare the file of an image with its sidecar, and test its promises."""
     check_sif(image)
     prove(image, image.file, Work(image, sys.stdout, _tell))
-    print(f"{image.name}: {image.file} is as it was built, and keeps its promises")
+    print(f"{image.name}: {image.file} equals the built file, and keeps its promises")
 
 
 def show(image: Image, arguments: argparse.Namespace) -> None:
-    """Print what is known of it, without the lists of packages."""
+    """Print the sidecar of an image, with counts of packages instead of lists."""
     known = read_sidecar(image)
     if known is None:
-        print(f"{image.name}: to be made: {reason_to_make(image)}")
+        print(f"{image.name}: must be made: {reason_to_make(image)}")
         return
     packages = {kind: len(found) for kind, found in known.pop("packages").items()}
     print(
@@ -108,10 +108,10 @@ def _parse() -> argparse.Namespace:
             one.add_argument(
                 "--torch-index",
                 default="auto",
-                help="for torch, if pip lacks it; off: none (PyTorch's own)",
+                help="index for torch if pip's have none; off: none (PyTorch's own)",
             )
-            one.add_argument("--log", type=Path, help="(IMAGE_DIR/NAME.log)")
-            one.add_argument("--force", action="store_true", help="also if it is there")
+            one.add_argument("--log", type=Path, help="log file (IMAGE_DIR/NAME.log)")
+            one.add_argument("--force", action="store_true", help="even if up to date")
     return parser.parse_args()
 
 

@@ -1,4 +1,4 @@
-"""Apptainer, by way of spython."""
+"""Runs Apptainer through spython."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 from spython.main import get_client
 from spython.utils import stream_command
 
-# What is in an image must come from it alone: no home, no packages and no variables of
-# whoever runs it.
+# Programs see only the contents of the image, and no home folder, packages or variables
+# of the user.
 APART = (
     *("--cleanenv", "--no-home", "--no-mount", "cwd", "--pwd", "/"),
     *("--env", "PYTHONNOUSERSITE=1"),
@@ -20,41 +20,41 @@ APART = (
 
 
 def find_program() -> str:
-    """The container program of this machine.
+    """Return the name of this machine's container program.
 
     Raises:
-        ValueError: there is none.
+        ValueError: no container program is installed.
     """
     for name in ("apptainer", "singularity"):
         if shutil.which(name):
             return name
     raise ValueError(
-        "Apptainer is not installed, or not on PATH: ask your site for its module "
+        "Apptainer is not installed, or not on PATH: ask your operators for its module "
         "(`module load apptainer`) or install it; without it, set `software: native` "
         "in site.yaml"
     )
 
 
 def version() -> str:
-    """Name and version of the container program."""
+    """Return name and version of the container program."""
     lines = stream_command([find_program(), "--version"], output_type="stdout")
     return "".join(lines).strip()
 
 
 def build(image: Path, definition: Path, options: Sequence[str]) -> Iterator[str]:
-    """Build an image; yields what Apptainer says, line by line.
+    """Build an image; yield the output of Apptainer, line by line.
 
     Raises:
         subprocess.CalledProcessError: after the last line, if the build failed.
     """
-    # Client.build reads one of the two pipes, and stands still when the other is full.
+    # Client.build reads only one of the two pipes, and hangs when the other is full.
     command = _client()._init_command(["build", *options, str(image), str(definition)])
     lines: Iterator[str] = stream_command(command, output_type="both")
     return lines
 
 
 def pull(image: Path, source: str) -> Iterator[str]:
-    """Pull an image; as `build`."""
+    """Pull an image; yield lines as `build` does."""
     lines: Iterator[str]
     _, lines = _client().pull(source, name=str(image), force=True, stream=True)
     return lines
@@ -68,11 +68,11 @@ def execute(
     options: Sequence[str] = APART,
     stream: str = "both",
 ) -> Iterator[str]:
-    """Run a command in an image; as `build`.
+    """Run a command in an image; yield lines as `build` does.
 
     Args:
         binds: ``OUTSIDE:INSIDE:ro``.
-        stream: what is yielded: ``stdout`` (short answers only), or ``both``.
+        stream: output to yield: ``stdout`` (only for short outputs), or ``both``.
     """
     lines: Iterator[str] = _client().execute(
         str(image),
@@ -86,14 +86,14 @@ def execute(
 
 
 def inspect(image: Path) -> dict[str, Any]:
-    """Labels, help, definition and scripts of an image."""
+    """Return labels, help, definition and scripts of an image."""
     found: dict[str, Any] = _client().inspect(str(image))["attributes"]
     return found
 
 
 @cache
 def _client() -> Any:
-    """spython's client; it knows Apptainer by its old name only."""
+    """Return spython's client, patched: it calls Apptainer by its old name only."""
     client = get_client(quiet=False)
     begin = client._init_command
 

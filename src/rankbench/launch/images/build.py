@@ -1,4 +1,4 @@
-"""From what an image is made of to a verified file with its sidecar."""
+"""Makes an image: a verified file with its sidecar."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from rankbench.launch.images.work import Work
 from rankbench.launch.process.processes import end_descendants
 from rankbench.record import write_json
 
-# GiB that a build takes at its largest, unpacked; and that its downloads and the image
-# take, which stay.
+# Flavour -> GiB for the unpacked image during a build, and GiB that stay: downloads and
+# image.
 SPACE = {"cpu": (5.0, 1.5), "cuda": (30.0, 10.0)}
 
-# Levels of compression. By zstd an image is no larger than by gzip, made in a third of
-# the time, and read sooner by every launch; of gzip, mksquashfs would take the highest
-# level by itself: minutes, for some MiB less.
+# Levels of compression. A zstd image is no larger than a gzip image, is made in a third
+# of the time, and is read faster. mksquashfs defaults to the highest level of gzip:
+# this takes minutes more and saves a few MiB.
 _LEVELS = {"zstd": 3, "gzip": 4}
 
 
@@ -46,22 +46,22 @@ def make_image(
     tell: Callable[[str], None],
     force: bool = False,
 ) -> Sidecar:
-    """Build or take an image, prove what it promises, and put it into its place.
+    """Build or pull an image, test its promises, and move it to its place.
 
-    An image that is there as it is wanted is left alone, and its sidecar written anew:
-    it is up to date as of now.
+    If the image is up to date, only its sidecar is written again, so that Snakemake
+    finds it newer than the request.
 
     Args:
         image: from `store.load_images`.
         mirror: site key `debian_mirror`.
         torch_index: site key `torch_index`.
-        log_path: gets everything that is said meanwhile.
-        tell: gets a line for each step.
-        force: also if it is there.
+        log_path: file for the output of all steps.
+        tell: receives a line for each step.
+        force: whether to make the image even if it is up to date.
 
     Raises:
-        ValueError: which step failed, why, and what to do. What was there before is
-            there still.
+        ValueError: a step failed; says which, why, and what to do. An earlier image
+            is kept.
     """
     image.request.parent.mkdir(parents=True, exist_ok=True)
     log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def make_image(
                 f"{error}\n  log: {log_path}"
             ) from None
         finally:
-            # Apptainer removes what it has unpacked when it is told to end.
+            # Apptainer removes its unpacked files when it receives a signal to end.
             end_descendants(grace=60)
 
 
@@ -113,7 +113,7 @@ def _make(work: Work, mirror: str, torch_index: str) -> Sidecar:
         }
         work.end()
         sidecar |= {"seconds": round(work.seconds, 1), "steps": work.steps}
-        # Never a sidecar beside a file that it does not describe.
+        # A sidecar must never describe another file.
         image.sidecar.unlink(missing_ok=True)
         if sif == beside:
             os.replace(beside, image.file)
@@ -125,7 +125,7 @@ def _make(work: Work, mirror: str, torch_index: str) -> Sidecar:
 
 
 def _obtain(work: Work, mirror: str, torch_index: str, beside: Path) -> Path:
-    """The file of an image, not yet in its place if it is made here."""
+    """Return the file of an image; it is at `beside` if it was made here."""
     image = work.image
     if image.given and image.given.file:
         return image.file
@@ -148,23 +148,23 @@ def _obtain(work: Work, mirror: str, torch_index: str, beside: Path) -> Path:
         with (
             checks.explaining_full_disks((checks.build_dir(), beside.parent)),
             spinning_steps_back(apptainer.find_program()),
-            # Definitions name their files from there.
+            # Definitions contain paths relative to this folder.
             chdir(image.containers.parent),
         ):
             work.follow(apptainer.build(beside, image.definition, options))
     for name, sha256 in image.inputs.items():
         if hash_file(image.containers / name) != sha256:
-            raise ValueError(f"{name} was changed meanwhile: run it again")
+            raise ValueError(f"{name} has changed during the build: run it again")
     return beside
 
 
 def _squash_options() -> tuple[str, str]:
-    """How the image is packed: by zstd, if this mksquashfs has it (4.3 may not)."""
-    # An ordinary user's PATH may lack the place where it is.
+    """Return options that compress by zstd, if mksquashfs supports it (4.3 may not)."""
+    # An ordinary user's PATH may lack the folder of mksquashfs.
     folders = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     name = "gzip"
     if program := shutil.which("mksquashfs", path=folders):
-        command = [program, "-help"]  # whose exit status differs between versions
+        command = [program, "-help"]  # its exit status depends on the version
         said = subprocess.run(command, capture_output=True, text=True, check=False)
         if "zstd" in said.stdout + said.stderr:
             name = "zstd"
@@ -172,25 +172,25 @@ def _squash_options() -> tuple[str, str]:
 
 
 def _check_given(image: Image, sif: Path) -> str:
-    """SHA-256 of the file: before anything in it is run, the one that is trusted."""
+    """Return the SHA-256 of a file, checked before a program in it runs."""
     found = hash_file(sif)
     if image.given and image.given.sha256 not in (None, found):
         raise ValueError(
             f"{sif} has the SHA-256 {found}, the site key images: {image.name} says "
-            f"{image.given.sha256}: take the right file, or correct the key if this "
-            "one is trusted"
+            f"{image.given.sha256}: use the right file, or correct the key if you "
+            "trust this one"
         )
     return found
 
 
 @contextmanager
 def _alone(image: Image, tell: Callable[[str], None]) -> Iterator[None]:
-    """Two at once: the second waits, and finds the image of the first."""
+    """Hold the lock of an image: a second process waits and finds the image made."""
     lock = FileLock(image.request.with_suffix(".lock"))
     try:
         lock.acquire(timeout=0)
     except Timeout:
-        tell(f"{image.name}  waiting: another process makes it")
+        tell(f"{image.name}  waiting: another process is making it")
         lock.acquire()
     try:
         yield

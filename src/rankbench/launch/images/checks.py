@@ -1,4 +1,4 @@
-"""What keeps images from being built or run here, each in one line with its remedy."""
+"""Checks for causes that prevent building or running images, with their remedies."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rankbench.launch.images import apptainer
 
 MIRROR_TIMEOUT = 20.0  # seconds
 GIB = 1024**3
-FULL = 2**20  # bytes that nothing can be done with
+FULL = 2**20  # free bytes below which a disk counts as full
 
 
 def check_runs(image: Path) -> None:
-    """Start a container of the image, and nothing in it: 0.2 s.
+    """Start a container of the image that does nothing: 0.2 s.
 
     Raises:
         ValueError: it does not start; says why, and what to do.
@@ -40,12 +40,12 @@ def check_runs(image: Path) -> None:
 def find_mirror(
     configured: str, *, tell: Callable[[str], object] = lambda _: None
 ) -> str:
-    """The Debian mirror that images are built from.
+    """Return the Debian mirror to build images from.
 
     Args:
         configured: site key `debian_mirror`: an address, or ``auto`` for the mirror
             that this machine's own apt uses, or else debootstrap's default.
-        tell: gets a line that names debootstrap's default if that is taken.
+        tell: receives a line if debootstrap's default is used.
 
     Raises:
         ValueError: ``auto``, and neither apt nor debootstrap names a mirror.
@@ -53,29 +53,29 @@ def find_mirror(
     if configured != "auto":
         return configured
     for label, address in _apt_sources():
-        # Debian's security archive and backports are no place to bootstrap from.
+        # debootstrap cannot use Debian's security archive or backports.
         if label == "Debian" or (not label and address.rstrip("/").endswith("/debian")):
             return address
     address = _default_of_debootstrap()
     tell(
-        f"this machine's apt names no Debian mirror: taking debootstrap's default, "
-        f"{address} (`debian_mirror` in site.yaml names another)"
+        f"this machine's apt names no Debian mirror: using debootstrap's default, "
+        f"{address} (set `debian_mirror` in site.yaml for another)"
     )
     return address
 
 
 def find_debootstrap() -> Path:
-    """The program that unpacks Debian into an image.
+    """Return the path of debootstrap, which installs Debian into an image.
 
     Raises:
-        ValueError: it is not installed; names the package.
+        ValueError: it is not installed; the message names the package.
     """
-    # An ordinary user's PATH may lack the folder where it is.
+    # An ordinary user's PATH may lack the folder of debootstrap.
     folders = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     if program := shutil.which("debootstrap", path=folders):
         return Path(program)
     raise ValueError(
-        "debootstrap is not installed, and images are built with it: have the "
+        "debootstrap is not installed, and building images needs it: have the "
         "machine's operator install the package `debootstrap` (Debian, Ubuntu: "
         "`apt-get install debootstrap`; RHEL, Rocky, Alma: `dnf install epel-release`, "
         "then `dnf install debootstrap`), or build on another machine and copy the "
@@ -91,15 +91,15 @@ def _default_of_debootstrap() -> str:
         return found[1]
     raise ValueError(
         f"this machine's apt names no Debian mirror, and {program} names no default: "
-        "set `debian_mirror` in site.yaml to the address of one"
+        "set `debian_mirror` in site.yaml to the address of a mirror"
     )
 
 
 def check_mirror(mirror: str, suite: str) -> None:
-    """Ask for the first file that a build asks for.
+    """Check the mirror: request the file that a build requests first.
 
     Raises:
-        ValueError: it cannot be had.
+        ValueError: the file cannot be fetched.
     """
     address = f"{mirror.rstrip('/')}/dists/{suite}/InRelease"
     try:
@@ -113,13 +113,13 @@ def check_mirror(mirror: str, suite: str) -> None:
 
 
 def check_space(needed: Mapping[Path, float]) -> None:
-    """Raise unless there is room to build in.
+    """Check that there is enough disk space to build.
 
     Args:
-        needed: GiB by folder that the build writes to.
+        needed: folder that the build writes to -> GiB that it needs there.
 
     Raises:
-        ValueError: names the first with too little.
+        ValueError: a folder has too little space; the message names the first.
     """
     for place, needs in needed.items():
         free = shutil.disk_usage(place).free / GIB
@@ -132,13 +132,13 @@ def check_space(needed: Mapping[Path, float]) -> None:
 
 @contextmanager
 def explaining_full_disks(places: Iterable[Path]) -> Iterator[None]:
-    """Find out whether a failure was due to a full disk, whatever it says itself.
+    """Watch free disk space, so that a failure due to a full disk is reported as such.
 
-    debootstrap then says that it cannot download, or that a file is there already; and
-    when Apptainer has ended there is room again.
+    debootstrap reports a full disk as a failed download or as an existing file, and
+    Apptainer frees the space when it ends.
 
     Raises:
-        ValueError: instead of the one that is raised inside, if a disk was full.
+        ValueError: a disk was full; replaces the ValueError that was raised inside.
     """
     least = {place: float("inf") for place in places}
     over = threading.Event()
@@ -163,12 +163,12 @@ def explaining_full_disks(places: Iterable[Path]) -> Iterator[None]:
 
 
 def build_dir() -> Path:
-    """Where Apptainer unpacks what it builds."""
+    """Return the folder in which Apptainer unpacks images during a build."""
     return Path(os.environ.get("APPTAINER_TMPDIR") or tempfile.gettempdir())
 
 
 def diagnose(log: str) -> str | None:
-    """Why it failed, by what Apptainer said; None if that is nothing known."""
+    """Return the cause of a failure, from Apptainer's log; None if it is unknown."""
     for pattern, explain in _CAUSES:
         if found := re.search(pattern, log):
             return explain(found)
@@ -176,10 +176,10 @@ def diagnose(log: str) -> str | None:
 
 
 def last_words(log: str, lines: int = 1) -> str:
-    """The end of a log, without empty lines and colours."""
+    """Return the last lines of a log, without empty lines and colours."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", log)
     said = [line.rstrip() for line in plain.splitlines() if line.strip()]
-    return "\n".join(said[-lines:]) or "it said nothing"
+    return "\n".join(said[-lines:]) or "it printed nothing"
 
 
 _MIRROR = (
@@ -187,15 +187,15 @@ _MIRROR = (
     "reachable from here"
 )
 _SPACE = (
-    "make room, or name folders with more: `image_dir` in site.yaml for images, "
-    "APPTAINER_TMPDIR for what they are built in"
+    "make room, or use a larger disk: set `image_dir` in site.yaml (images) and "
+    "APPTAINER_TMPDIR (files during a build)"
 )
 
 
 def _fuse(_: re.Match[str]) -> str:
     state = "is not accessible for you" if os.path.exists("/dev/fuse") else "is missing"
     return (
-        f"/dev/fuse {state}, and a user without it cannot mount an image: have the "
+        f"/dev/fuse {state}, and users cannot mount an image without it: have the "
         "machine's operator load the kernel module fuse (`modprobe fuse`) and allow "
         "/dev/fuse for users (`chmod 666 /dev/fuse`)"
     )
@@ -205,7 +205,7 @@ def _subuid(_: re.Match[str]) -> str:
     user = getpass.getuser()
     return (
         f"{user} has no range of user ids in /etc/subuid and /etc/subgid, which "
-        "building wants: have the machine's operator give one (`usermod --add-subuids "
+        "building needs: have the machine's operator add one (`usermod --add-subuids "
         f"200000-265535 --add-subgids 200000-265535 {user}`), or build on another "
         "machine and copy the .sif and .json"
     )
@@ -213,9 +213,9 @@ def _subuid(_: re.Match[str]) -> str:
 
 def _root(_: re.Match[str]) -> str:
     return (
-        "root of this machine lacks a capability that Apptainer hands on (it is itself "
-        "a container): do it as an ordinary user; only to run images, `root default "
-        "capabilities = no` in apptainer.conf helps as well"
+        "root lacks a capability that Apptainer passes on, because this machine is a "
+        "container: use an ordinary user account; to run images without building, "
+        "`root default capabilities = no` in apptainer.conf helps, too"
     )
 
 
@@ -234,7 +234,7 @@ def _nodev(_: re.Match[str]) -> str:
     )
 
 
-# The first that is found counts: what is further down may be a consequence.
+# The first match in this order counts, because others may be its consequences.
 _CAUSES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
     (r"No space left on device|Disk quota exceeded", _disk),
     (r"fuse: device not found|failed to open /dev/fuse", _fuse),
@@ -246,7 +246,7 @@ _CAUSES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
 
 
 def _apt_sources() -> list[tuple[str, str]]:
-    """Label and address of each source of this machine's apt; [] without apt."""
+    """Return label and address of each source of this machine's apt; [] without apt."""
     fields = "$(LABEL)|$(REPO_URI)"
     command = ["apt-get", "indextargets", "--format", fields, "Created-By: Packages"]
     try:

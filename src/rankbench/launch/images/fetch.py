@@ -1,7 +1,7 @@
-"""What an image is built from, fetched and checked before the build.
+"""Fetches and checks all packages of an image before the build.
 
-`%post` reaches the Debian mirror alone: it trusts no authority that a site has of its
-own, and what it installs is to be what was checked here.
+During the build, `%post` reaches only the Debian mirror: it does not trust a site's own
+certificate authority, and it must install exactly the packages checked here.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rankbench.torch_build import (
 
 DOWNLOADS = ".downloads"
 
-# Of the C library; that of Debian 12. Newer wheels would not load there.
+# Minor version of glibc in Debian 12: wheels for newer ones would not load there.
 _NEWEST_GLIBC = 36
 
 
@@ -35,19 +35,19 @@ _NEWEST_GLIBC = 36
 def fetched(
     image: Image, *, torch_index: str, log: Callable[[str], object]
 ) -> Iterator[Path]:
-    """A folder with every wheel and source of the image, for as long as it is built.
+    """Yield a temporary folder with all wheels and sources of an image.
 
-    What has been fetched before is not fetched again: without a network it is enough
-    that the folder `.downloads` beside the image has been carried there.
+    Earlier downloads are used again. So a machine without a network needs only a copy
+    of the folder `.downloads` from beside the image.
 
     Args:
-        image: one that is built.
-        torch_index: site key `torch_index`: asked for torch and torchvision if the
-            sources that pip is configured for lack them; ``off``: nothing is.
-        log: gets what pip says.
+        image: an image to build.
+        torch_index: site key `torch_index`: index for torch and torchvision if pip's
+            configured sources lack them; ``off``: no such index.
+        log: receives the output of pip.
 
     Raises:
-        ValueError: something cannot be had, or is not what its hash says.
+        ValueError: a package cannot be fetched, or has another hash.
     """
     downloads = image.sidecar.parent / DOWNLOADS
     downloads.mkdir(parents=True, exist_ok=True)
@@ -56,7 +56,7 @@ def fetched(
         for file in requirements_of(image.promise)
     ]
     with tempfile.TemporaryDirectory(prefix=".build-", dir=downloads) as together:
-        # Two requirements files may name one package.
+        # Two requirements files may name the same package.
         files = {path.name: path for folder in folders for path in folder.iterdir()}
         for name, path in files.items():
             os.link(path, Path(together, name))
@@ -70,11 +70,11 @@ def _fetch(
     torch_index: str,
     log: Callable[[str], object],
 ) -> Path:
-    """The folder of one requirements file: it is there complete, or not at all."""
+    """Return the folder of one requirements file; it exists only when complete."""
     name, key = Path(file).name, image.inputs[file][:12]
     if name == SOURCES:
         place = downloads / f"{name}-{key}"
-        # Looks at the metadata of the sources, by means that are installed here.
+        # pip reads the metadata of sources with the build tools installed here.
         options = ["--no-binary", ":all:", "--no-build-isolation"]
     else:
         python = image.promise["python"]
@@ -111,7 +111,7 @@ def _download(
 
 
 def _platform(python: str) -> list[str]:
-    """For an image, whatever Python and system this machine has."""
+    """Return pip options for the image's Python and system, not this machine's."""
     machine = platform.machine()
     names = [f"manylinux_2_{minor}" for minor in range(_NEWEST_GLIBC, 4, -1)]
     names += ["manylinux2014", "manylinux2010", "manylinux1", "linux"]
@@ -122,18 +122,18 @@ def _platform(python: str) -> list[str]:
 
 
 def _explain(error: PipError, requirements: Path, torch_index: str) -> str:
-    """What pip's errors mean for who wants the image."""
+    """Return the meaning of an error of pip, with its remedy."""
     if "No space left on device" in error.said:
         return f"the disk is full: {error}"
     if "DO NOT MATCH THE HASHES" in error.said:
         return (
-            f"pip got other files than {requirements} names: what serves them was "
-            "changed, or serves builds of its own: leave that index out"
+            f"pip got other files than {requirements} names: the index has changed, or "
+            "serves its own builds: do not use it"
         )
-    configured = "pip looks where its own configuration says (`pip config list`)"
+    configured = "pip uses the indexes of its own configuration (`pip config list`)"
     if "distribution found for torch" in str(error):
         configured = f"{where_looked(torch_index)} (`torch_index` in site.yaml)"
     return (
         f"{error}: {configured}; check the network and the configuration; without a "
-        "network carry the folder .downloads here from a machine that has one"
+        "network, copy the folder .downloads here from a machine with a network"
     )

@@ -1,4 +1,4 @@
-"""An image that a site gives, by path or digest, instead of one that is built."""
+"""Images that a site provides, by path or digest, instead of building them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# A tag can be moved to other bytes: a digest cannot.
+# A tag can be moved to another image, a digest cannot.
 _PINNED = re.compile(r"(docker|oras)://\S+@sha256:[0-9a-f]{64}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """An image that the site has instead of one that is built.
+    """An image that the site provides instead of building it.
 
     Attributes:
-        file: a SIF file that is used where it lies; None for a `source`.
-        source: a URI with a digest that it is pulled from; None for a `file`.
-        sha256: of the SIF file; None where only the digest of the source is known.
-        promise: what it promises otherwise than the entry in images.yaml.
+        file: path of a SIF file, which is used in place; None if `source` is set.
+        source: URI with a digest, to pull the image from; None if `file` is set.
+        sha256: SHA-256 of the SIF file; None if only the source's digest is known.
+        promise: keys that differ from the image's entry in images.yaml.
     """
 
     file: str | None
@@ -30,10 +30,10 @@ class Given:
 
 
 def parse_given(name: str, raw: Mapping[str, Any]) -> Given:
-    """What the site file says of one image.
+    """Return the image that an entry in the site file describes.
 
     Raises:
-        ValueError: it does not say which bytes it means.
+        ValueError: the entry does not identify one file by its hash.
     """
     key = f"site key images: {name}"
     promise = dict(raw.get("promise") or {})
@@ -48,7 +48,7 @@ def parse_given(name: str, raw: Mapping[str, Any]) -> Given:
         return Given(file, None, sha256, promise)
     if not _PINNED.fullmatch(str(source)):
         raise ValueError(
-            f"{key}: source: {source!r} names no digest, and what a tag means changes: "
+            f"{key}: source: {source!r} has no digest, and a tag may change: "
             "give docker://NAME@sha256:DIGEST or oras://NAME@sha256:DIGEST"
         )
     return Given(None, source, sha256, promise)

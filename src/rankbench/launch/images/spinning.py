@@ -1,7 +1,7 @@
-"""Apptainer 1.4 spins on a core, for nothing, from the end of debootstrap on.
+"""Lowers the priority of a useless busy thread of Apptainer 1.4.
 
-Whatever the build does then has one core less. The thread that spins cannot be stopped
-without the build, but it can be told that all else comes first.
+From the end of debootstrap on, this thread keeps one core busy, so the build has a core
+less. It cannot be stopped without stopping the build, but its priority can be lowered.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from contextlib import contextmanager
 import psutil
 
 LOOK_SECONDS = 2.0
-BUSY = 0.2  # of the time between two looks; Apptainer itself mostly waits
+BUSY = 0.2  # share of LOOK_SECONDS; other threads of Apptainer mostly wait
 LAST = 19
 
 
 @contextmanager
 def spinning_steps_back(program: str) -> Iterator[None]:
-    """While this holds, busy threads of that program among our children yield."""
+    """Lower the priority of busy threads in child processes that run `program`."""
     ended = threading.Event()
     watch = threading.Thread(target=_watch, args=(program, ended), daemon=True)
     watch.start()

@@ -1,11 +1,11 @@
-"""Images: what each is made from, which file it is, and what is known of it.
+"""Images: the inputs, the file and the sidecar of each.
 
-    containers/images.yaml            what each image promises
+    containers/images.yaml            promises of each image
     IMAGE_DIR/NAME.sif                the image, if it is built or pulled here
-    IMAGE_DIR/NAME.json               its sidecar: digest, recipe, packages, facts
-    IMAGE_DIR/.recipes/NAME.json      what is wanted; a newer one rebuilds the image
+    IMAGE_DIR/NAME.json               its sidecar: SHA-256, recipe, packages, facts
+    IMAGE_DIR/.recipes/NAME.json      request; a newer one rebuilds the image
 
-NAME is that of the entry and its flavour: ``mpi-cpu``.
+NAME is the name of the entry and the flavour: ``mpi-cpu``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from rankbench.record import read_json, write_json
 
 SIDECAR_VERSION = 1
 
-# Proves inside an image what it promises, one that is given as well.
+# Runs inside an image, also a given one, and tests its promises.
 TEST = "check_image.py"
 
-# Of the requirements the file that every image takes, with what has no wheels.
+# Requirements file of all images: packages without wheels.
 SOURCES = "sources.txt"
 
 Sidecar = dict[str, Any]
@@ -39,17 +39,17 @@ class Image:
     """One image of this site.
 
     Attributes:
-        name: of the entry in images.yaml, and the flavour: ``mpi-cpu``.
+        name: name of the entry in images.yaml, and the flavour: ``mpi-cpu``.
         flavour: ``cpu`` or ``cuda``.
         promise: its entry in images.yaml, with name and flavour.
         containers: folder of the definitions.
-        inputs: what it is made from: file below `containers` -> SHA-256.
-        recipe: SHA-256 over all that should make a new image if it changes. Not where
-            packages are fetched from: mirrors hold the same.
+        inputs: file below `containers` that it is made from -> SHA-256.
+        recipe: SHA-256 over everything whose change requires a new image. Mirrors are
+            not part of it: all hold the same packages.
         file: the SIF file.
-        sidecar: what is known of that file.
-        request: the file whose change rebuilds it.
-        given: set if it is taken instead of built.
+        sidecar: JSON file with facts about the SIF file.
+        request: JSON file whose change rebuilds the image.
+        given: the image that the site provides; None if it is built.
     """
 
     name: str
@@ -65,11 +65,11 @@ class Image:
 
     @property
     def definition(self) -> Path | None:
-        """What it is built from; None if it is given."""
+        """The definition to build it from; None if the site provides the image."""
         return None if self.given else self.containers / self.promise["definition"]
 
     def describe(self) -> dict[str, Any]:
-        """For the plan; sha256 is None while it is not there as it is wanted."""
+        """Return facts for the plan; sha256 is None if the image must be made."""
         known = read_sidecar(self)
         return {
             "name": self.name,
@@ -81,7 +81,7 @@ class Image:
         }
 
     def facts(self) -> dict[str, Any]:
-        """What was found in it, or what it promises while it is not there."""
+        """Return facts found in the image, or its promises if it must be made."""
         known = read_sidecar(self)
         if known is not None:
             return dict(known["facts"])
@@ -99,16 +99,16 @@ class Image:
 def load_images(
     containers: Path, image_dir: Path, given: Mapping[str, Any]
 ) -> dict[str, Image]:
-    """Every image that can be had here.
+    """Return all images that this site can have, by name and flavour.
 
     Args:
         containers: folder with `images.yaml`.
-        image_dir: where images are kept.
+        image_dir: folder of the images.
         given: `images` of the site file: name -> ``{file, sha256}`` or
-            ``{source, sha256}``, either with what it promises otherwise (`promise`).
+            ``{source, sha256}``, either with changed promises (`promise`).
 
     Raises:
-        ValueError: a definition, an input or what is given is not as it must be.
+        ValueError: a definition, an input or a given image is invalid.
     """
     entries: dict[str, Any] = yaml.safe_load((containers / "images.yaml").read_text())
     wanted = {
@@ -131,7 +131,7 @@ def load_images(
 
 
 def read_sidecar(image: Image) -> Sidecar | None:
-    """What is known of an image; None if it is not there, or is of another recipe.
+    """Return the sidecar of an image; None if it is missing or of another recipe.
 
     Raises:
         ValueError: the sidecar is damaged.
@@ -143,9 +143,9 @@ def read_sidecar(image: Image) -> Sidecar | None:
 
 
 def reason_to_make(image: Image) -> str | None:
-    """Why an image has to be built or pulled; None if it is there as it is wanted."""
+    """Return why an image must be built or pulled; None if it is up to date."""
     if not image.sidecar.exists():
-        return "there is none yet"
+        return "not made yet"
     known: Sidecar = read_json(image.sidecar)
     if known.get("recipe") != image.recipe:
         before = known.get("inputs", {})
@@ -154,18 +154,17 @@ def reason_to_make(image: Image) -> str | None:
             for name in before.keys() | image.inputs.keys()
             if before.get(name) != image.inputs.get(name)
         )
-        return f"changed: {', '.join(changed) or 'what it promises, or where from'}"
+        return f"changed: {', '.join(changed) or 'its promises, or its source'}"
     if not image.file.exists():
         return f"{image.file} is gone"
     return None
 
 
 def request_image(image: Image) -> bool:
-    """Say which image is wanted, if it is to be made; returns whether that was said.
+    """Write the request for an image if it must be made; return whether it was written.
 
-    A request is new exactly if there is something to make: times of files that a
-    checkout touches rebuild nothing, and a folder of images that others keep need not
-    be one to write in.
+    Only a new request rebuilds an image. So new file times after a checkout rebuild
+    nothing, and a shared folder of finished images can be read-only.
     """
     if reason_to_make(image) is None:
         return False
@@ -175,22 +174,22 @@ def request_image(image: Image) -> bool:
         "inputs": image.inputs,
         "given": None if image.given is None else asdict(image.given),
     }
-    # Also if it stands there already, and with another content: after a build that
-    # failed Snakemake puts the sidecar back as if it were new, and takes a request that
-    # reads as before for done.
+    # Written even if a request exists, and with a new time in it: after a failed build,
+    # Snakemake restores the old sidecar with a new time, and would take a request with
+    # the same content as fulfilled.
     write_json(image.request, {**wanted, "asked": datetime.now(UTC).isoformat()})
     return True
 
 
 def read_given(image_dir: Path) -> dict[str, Any]:
-    """What the site gives, as the requests have it: a job reads no site file."""
+    """Return the given images, read from the requests: jobs read no site file."""
     requests = sorted((image_dir / ".recipes").glob("*.json"))
     found = {path.stem: read_json(path)["given"] for path in requests}
     return {name: given for name, given in found.items() if given is not None}
 
 
 def requirements_of(promise: Mapping[str, Any]) -> list[str]:
-    """Files below the definitions that name what is fetched for an image."""
+    """Return the requirements files of an image, relative to `containers`."""
     own = promise["requirements"][promise["flavour"]]
     return [f"requirements/{file}" for file in (*own, SOURCES)]
 
@@ -218,7 +217,7 @@ def _load_image(
         files += requirements_of(promise)
     inputs = {file: _hash_input(containers / file, name) for file in sorted(files)}
     origin = None if given is None else [given.source, given.sha256]
-    # Which cells run in it says nothing of what it is.
+    # `serves`, the cells that run in the image, is no part of its recipe.
     made_of = json.dumps([promise, inputs, origin], sort_keys=True)
     own = image_dir / f"{name}.sif"
     return Image(

@@ -1,4 +1,4 @@
-"""Whether a file is the image that it should be, and what is in it."""
+"""Verifies the file of an image, and finds out its contents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rankbench.launch.images.work import Work
 from rankbench.launch.process.environment import SOURCE
 from rankbench.record import read_json, write_json
 
-# Every image has one.
+# Mount point of files from outside; this folder exists in every image.
 _INSIDE = "/mnt"
 
 
@@ -36,23 +36,23 @@ def check_sif(image: Image) -> Sidecar:
 
 
 def read_image(planned: Mapping[str, Any]) -> dict[str, Any]:
-    """What the sidecar says that the file of an image is.
+    """Return the expected file of an image and its SHA-256, from its sidecar.
 
     Args:
-        planned: what `Image.describe` says; a job has it from the plan.
+        planned: the result of `Image.describe`; a job reads it from the plan.
 
     Returns:
         name, file, sidecar, recipe and sha256 of the image.
 
     Raises:
-        ValueError: the sidecar is missing, or of another definition; says what to do.
+        ValueError: the sidecar is missing, or belongs to another recipe.
     """
     name, sidecar = planned["name"], Path(planned["sidecar"])
     known = read_json(sidecar) if sidecar.exists() else {}
     if known.get("recipe") != planned["recipe"]:
         raise ValueError(
             f"image {name}: on the host {gethostname()} {sidecar} is missing or of "
-            "another definition, so nothing says what the file should be: "
+            "another definition, so the image cannot be verified: "
             "`rankbench images` makes it, in a folder that all hosts must see "
             "(image_dir in site.yaml)"
         )
@@ -61,13 +61,13 @@ def read_image(planned: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_file(image: Mapping[str, Any]) -> None:
-    """Read the whole file of an image: some seconds for each GiB.
+    """Compare the SHA-256 of an image's file with its sidecar: some seconds per GiB.
 
     Args:
         image: from `read_image`.
 
     Raises:
-        ValueError: it is missing, or not what its sidecar says; says what to do.
+        ValueError: the file is missing or has another SHA-256; says what to do.
     """
     name, file, sidecar = (image[key] for key in ("name", "file", "sidecar"))
     if not Path(file).exists():
@@ -80,16 +80,16 @@ def check_file(image: Mapping[str, Any]) -> None:
     if found != image["sha256"]:
         raise ValueError(
             f"image {name}: {file} is not the file that was verified: its SHA-256 is "
-            f"{found[:12]}..., {sidecar} says {image['sha256'][:12]}...: put the right "
-            f"file back, or remove {sidecar} and `rankbench images` makes it anew"
+            f"{found[:12]}..., {sidecar} says {image['sha256'][:12]}...: restore the "
+            f"right file, or remove {sidecar} and make the image: `rankbench images`"
         )
 
 
 def prove(image: Image, sif: Path, work: Work) -> dict[str, Any]:
-    """Hold an image to what it promises; returns what was found in it.
+    """Test the promises of an image; return the facts found in it.
 
     Raises:
-        ValueError: a promise is not kept.
+        ValueError: the image does not keep a promise.
     """
     gpu = ("--nv",) if _has_gpu(image) else ()
     with tempfile.TemporaryDirectory() as folder:
@@ -103,16 +103,16 @@ def prove(image: Image, sif: Path, work: Work) -> dict[str, Any]:
 
 
 def ask_facts(image: Image, sif: Path) -> dict[str, Any]:
-    """What planning must know of an image, found by the project's own code in it.
+    """Return the facts about an image that planning needs, found by a probe inside.
 
     Raises:
-        ValueError: it differs from what the image promises.
+        ValueError: the facts contradict the promises of the image.
     """
     probe = ["python3", "-m", "rankbench.rank.facts.probe", *image.promise["programs"]]
     options = [*apptainer.APART, "--env", f"PYTHONPATH={_INSIDE}"]
     said = _ask(sif, probe, binds=[f"{SOURCE}:{_INSIDE}:ro"], options=options)
     facts: dict[str, Any] = json.loads(said.splitlines()[-1])
-    # Of this machine, not of the image.
+    # These are facts of this machine, not of the image.
     for key in ("cores", "cuda_devices"):
         facts.pop(key, None)
     broken = [
@@ -121,12 +121,12 @@ def ask_facts(image: Image, sif: Path) -> dict[str, Any]:
         if not kept
     ]
     if broken:
-        raise ValueError(f"it is not as images.yaml promises: {'; '.join(broken)}")
+        raise ValueError(f"it breaks promises of images.yaml: {'; '.join(broken)}")
     return facts
 
 
 def list_packages(sif: Path) -> dict[str, dict[str, str]]:
-    """Packages and their versions: of Debian, and of the Python of the ranks."""
+    """Return names and versions of Debian's packages and of the ranks' Python."""
     dpkg = _ask(sif, ["sh", "-c", _LIST_DPKG])
     return {
         "dpkg": dict(line.split() for line in dpkg.splitlines()),
@@ -134,12 +134,12 @@ def list_packages(sif: Path) -> dict[str, dict[str, str]]:
     }
 
 
-# An image that is given may be of another distribution.
+# A given image may use another distribution.
 _LIST_DPKG = r"""
 ! command -v dpkg-query >/dev/null || dpkg-query -W -f '${Package} ${Version}\n'
 """
 
-# What `pip list` lists, also where there is no pip.
+# Lists the same packages as `pip list`, but works without pip.
 _LIST_PYTHON = """
 import importlib.metadata, json
 found = importlib.metadata.distributions()
@@ -148,7 +148,7 @@ print(json.dumps({one.metadata["Name"]: one.version for one in found}))
 
 
 def _ask(sif: Path, command: list[str], **settings: Any) -> str:
-    """What a command in the image prints."""
+    """Return the output of a command in the image."""
     said: list[str] = []
     try:
         said.extend(apptainer.execute(sif, command, stream="stdout", **settings))
@@ -159,7 +159,7 @@ def _ask(sif: Path, command: list[str], **settings: Any) -> str:
 
 
 def _kept(promise: dict[str, Any], facts: dict[str, Any]) -> dict[str, bool]:
-    """For each promise that the facts speak of, whether it is kept."""
+    """Return for each promise that the facts cover whether it is kept."""
     return {
         "torch": facts["torch"].partition("+")[0] == promise["torch"],
         "backends": set(promise["backends"]) <= set(facts["backends"]),

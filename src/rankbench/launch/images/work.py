@@ -1,4 +1,4 @@
-"""One image in the making: its log, and how far it is."""
+"""The making of one image: its log and its steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TextIO
 from rankbench.launch.images import checks
 from rankbench.launch.images.store import Image
 
-# What Apptainer says when a step begins.
+# Message of Apptainer at the begin of a step -> name of the step.
 _STEPS = {
     "Starting build": "bootstrap",
     "Running post scriptlet": "%post",
@@ -22,10 +22,10 @@ _STEPS = {
 
 @dataclass
 class Work:
-    """One image in the making: its log, and how far it is.
+    """The making of one image.
 
     Attributes:
-        steps: seconds of each step, the last one unfinished.
+        steps: step -> its seconds; 0 for the current step.
     """
 
     image: Image
@@ -55,10 +55,10 @@ class Work:
             self.steps[next(reversed(self.steps))] = round(seconds, 1)
 
     def follow(self, lines: Iterable[str]) -> None:
-        """Write what Apptainer says to the log, and tell of the steps.
+        """Write the output of Apptainer to the log, and report its steps.
 
         Raises:
-            ValueError: it failed; by what it said, or its last words.
+            ValueError: Apptainer failed; says why, or has the end of its output.
         """
         said: list[str] = []
         try:
@@ -68,7 +68,7 @@ class Work:
                 self._notice(line)
         except subprocess.CalledProcessError:
             text = "".join(said)
-            cause = checks.diagnose(text) or "it says:\n  " + checks.last_words(
+            cause = checks.diagnose(text) or "its log ends:\n  " + checks.last_words(
                 text, lines=5
             ).replace("\n", "\n  ")
             raise ValueError(cause) from None
@@ -78,5 +78,5 @@ class Work:
             if line.startswith("INFO:") and sign in line and step not in self.steps:
                 self.begin(step)
         if line.startswith("== "):
-            # What %post says of its own progress; how long it took stands before it.
+            # A message of %post about its progress; the seconds before it are dropped.
             self.say(f"%post: {line.rstrip().rpartition(': ')[2]}")
