@@ -55,6 +55,9 @@ def start_rank(planned, folder: Path, data_dir: Path, env: dict[str, str]) -> fl
     (work / "heartbeat").write_text("1")
     (work / "progress").write_bytes(bytes(8))
     spec = {
+        "purpose": "measure",
+        "save_model": "none",
+        "collectives": False,
         "cell": planned.cell.to_dict() | {"epochs": None, "steps": 1, "warmup": 0},
         "shape": planned.shape.to_dict(),
         "directory": str(folder),
