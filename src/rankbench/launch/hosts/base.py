@@ -5,9 +5,27 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rankbench.environ import job_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """How a command runs on the hosts.
+
+    Attributes:
+        logs: a folder for its output, if that needs files.
+        tasks_per_host: how often it runs on each host.
+        mpi: whether its tasks are the ranks of an MPI program.
+        shares_cores: whether there are fewer cores than tasks.
+    """
+
+    logs: Path
+    tasks_per_host: int = 1
+    mpi: bool = False
+    shares_cores: bool = False
 
 
 class Hosts(ABC):
@@ -27,24 +45,8 @@ class Hosts(ABC):
     share_files = True
 
     @abstractmethod
-    def step(
-        self,
-        argv: Sequence[str],
-        *,
-        logs: Path,
-        tasks_per_host: int = 1,
-        mpi: bool = False,
-        shares_cores: bool = False,
-    ) -> list[str]:
-        """Return the command that runs a command on every host.
-
-        Args:
-            argv: the command.
-            logs: a folder for what it prints, if that needs files.
-            tasks_per_host: how often it runs on each host.
-            mpi: whether its tasks are the ranks of an MPI program.
-            shares_cores: whether there are fewer cores than tasks.
-        """
+    def step(self, argv: Sequence[str], how: Step) -> list[str]:
+        """Return the command that runs a command on every host."""
 
     def port(self, number: int) -> int:
         """Return the port at which the ranks of a launch meet; 0 for any free one."""

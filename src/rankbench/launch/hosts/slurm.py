@@ -8,11 +8,10 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from rankbench.cell import Shape
 from rankbench.environ import for_srun, read_job
-from rankbench.launch.hosts.base import Hosts
+from rankbench.launch.hosts.base import Hosts, Step
 
 # Below the range from which the kernel chooses ports (32768 and above).
 _FIRST_PORT, _PORTS = 20000, 12000
@@ -29,29 +28,21 @@ class SlurmJob(Hosts):
     names: tuple[str, ...]
     start_within = 0.0
 
-    def step(
-        self,
-        argv: Sequence[str],
-        *,
-        logs: Path,
-        tasks_per_host: int = 1,
-        mpi: bool = False,
-        shares_cores: bool = False,
-    ) -> list[str]:
+    def step(self, argv: Sequence[str], how: Step) -> list[str]:
         return [
             "srun",
             f"--nodes={len(self.names)}",
             f"--nodelist={','.join(self.names)}",
-            f"--ntasks={len(self.names) * tasks_per_host}",
-            f"--ntasks-per-node={tasks_per_host}",
+            f"--ntasks={len(self.names) * how.tasks_per_host}",
+            f"--ntasks-per-node={how.tasks_per_host}",
             # Rank 0 is on the first host, and ranks fill one after the other.
             "--distribution=block",
             # All resources of the job, even if an outer step has taken some of them.
             "--overlap",
-            *(["--overcommit"] if shares_cores else []),
+            *(["--overcommit"] if how.shares_cores else []),
             # Ranks pin themselves.
             "--cpu-bind=none",
-            f"--mpi={'pmix' if mpi else 'none'}",
+            f"--mpi={'pmix' if how.mpi else 'none'}",
             # A task that fails ends all tasks.
             "--kill-on-bad-exit=1",
             "--export=ALL",

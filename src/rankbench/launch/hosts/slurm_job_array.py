@@ -23,7 +23,7 @@ from types import FrameType
 from typing import NoReturn
 
 from rankbench.environ import for_srun
-from rankbench.launch.hosts.base import Hosts
+from rankbench.launch.hosts.base import Hosts, Step
 from rankbench.launch.hosts.slurm import run_program
 
 ASK_SECONDS = 2.0
@@ -57,18 +57,10 @@ class JobArray(Hosts):
     options: tuple[str, ...]
     names = ()
 
-    def step(
-        self,
-        argv: Sequence[str],
-        *,
-        logs: Path,
-        tasks_per_host: int = 1,
-        mpi: bool = False,
-        shares_cores: bool = False,
-    ) -> list[str]:
+    def step(self, argv: Sequence[str], how: Step) -> list[str]:
         module = (sys.executable, "-m", "rankbench.launch.hosts.slurm_job_array")
         ours = (f"--tasks={self.tasks}", f"--start-within={self.start_within:g}")
-        return [*module, *ours, f"--logs={logs}", *self.options, "--", *argv]
+        return [*module, *ours, f"--logs={how.logs}", *self.options, "--", *argv]
 
     def variables(self, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
         return for_srun(inherited)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-from rankbench.launch.hosts.base import Hosts
+from rankbench.launch.hosts.base import Hosts, Step
 
 
 class ThisMachine(Hosts):
@@ -15,13 +14,5 @@ class ThisMachine(Hosts):
     start_within = 0.0
     share_files = False
 
-    def step(
-        self,
-        argv: Sequence[str],
-        *,
-        logs: Path,
-        tasks_per_host: int = 1,
-        mpi: bool = False,
-        shares_cores: bool = False,
-    ) -> list[str]:
+    def step(self, argv: Sequence[str], how: Step) -> list[str]:
         return list(argv)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from rankbench.launch.hosts.base import Step
 from rankbench.launch.launchers import (
     LOOPBACK,
     Start,
@@ -88,13 +89,13 @@ def build_command(
         argv = _in_image(task, Path(task.image["file"]), argv)
         outer = container.environment_for(env, inherited)
     per_rank = is_per_rank(launcher)
-    argv = task.hosts.step(
-        argv,
+    how = Step(
         logs=task.work,
         tasks_per_host=task.shape.ranks_per_node if per_rank else 1,
         mpi=per_rank and task.cell.backend == "mpi",
         shares_cores=_shares_cores(task),
     )
+    argv = task.hosts.step(argv, how)
     return Command(argv, env, {**outer, **task.hosts.variables(inherited)})
 
 

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rankbench.environ import without_job
+from rankbench.launch.hosts.base import Step
 from rankbench.launch.hosts.slurm import has_ended
 from rankbench.launch.task import Task
 from rankbench.record import first_line
@@ -72,7 +73,7 @@ def _on_hosts(task: Task, action: str, folder: Path) -> str | None:
     command = [sys.executable, "-m", MODULE, action, str(folder)]
     try:
         done = subprocess.run(
-            task.hosts.step(command, logs=task.work),
+            task.hosts.step(command, Step(logs=task.work)),
             env={**without_job(), **task.hosts.variables()},
             stdin=subprocess.DEVNULL,
             capture_output=True,
