@@ -138,7 +138,7 @@ def be_rank(strategy_name: str, pairs: int, data_dir: Path, out: Path) -> None:
         measured = train(
             strategy,
             batches,
-            device=cpu,
+            devices=(cpu,),
             phases=phases,
             warmup=0,
             steps=BLOCK,

@@ -100,7 +100,7 @@ def _be_rank(
     measured = train(
         trained,
         iter(_batches(rank // replica_ranks, ranks // replica_ranks, dtype)),
-        device=cpu,
+        devices=(cpu,),
         phases=phases,
         warmup=2,
         steps=steps,

@@ -21,6 +21,7 @@ NAMES = {
     "host": {"n7", "login-2"},
     "user": {"jdoe"},
     "account": {"phys042"},
+    "gpu": {"GPU-5c0ffee5-0001"},
 }
 JOBS = {"job": {"64", "4711042"}}
 CELL = "ddp.gloo.1x2.convnet.digits"
@@ -79,7 +80,9 @@ def test_the_same_name_has_the_same_placeholder(disguise: Disguise) -> None:
 
 def test_a_host_may_have_any_name() -> None:
     """Even one that a strategy has: what tables are made of does not change."""
-    names: dict[str, set[str]] = {kind: set() for kind in ("account", "job", "path")}
+    names: dict[str, set[str]] = {
+        kind: set() for kind in ("account", "job", "gpu", "path")
+    }
     names |= {"host": {"ddp"}, "user": {"gloo"}}
     record = {
         "cell": {"strategy": "ddp", "backend": "gloo"},
@@ -102,6 +105,7 @@ REAL = {
     "scratch-project": "folder",
     "8150042": "job",
     "phys042": "account",
+    "GPU-5c0ffee5-0001": "gpu",
     "10.11.12.13": "address",
 }
 
@@ -123,6 +127,8 @@ def write_results(root: Path) -> Layout:
     for path in sorted(layout.records.rglob("record.json")):
         record = json.loads(path.read_text())
         record |= {"launcher": launcher, "job_id": "8150042"}
+        for rank in record.get("ranks", []):
+            rank["gpus"] = [{"uuid": "GPU-5c0ffee5-0001", "pci": "00:1a:00"}]
         if record["status"] == "crashed":
             record["reason"] = f"bigiron17: {HOME}/train.py failed in job 8150042"
         path.write_text(json.dumps(record))
@@ -130,6 +136,7 @@ def write_results(root: Path) -> Layout:
         (path.parent / "claim.json").write_text(json.dumps(owner))
         (path.parent / "rank0.log").write_text(
             f"[bigiron17] jdoe: NET/Socket eth0:10.11.12.13<0> {HOME}/.netrc\n"
+            "ranks 0 and 1 used the same GPU (GPU-5c0ffee5-0001)\n"
             "slurmstepd: *** STEP 8150042.0 ON bigiron17 CANCELLED ***\n"
         )
         if path.parent.parent.name == "profile":

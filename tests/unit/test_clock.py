@@ -83,7 +83,7 @@ def test_a_phase_may_take_no_time() -> None:
 
 
 def test_times_are_real() -> None:
-    clock = make_clock(torch.device("cpu"), PHASES, 1)
+    clock = make_clock((torch.device("cpu"),), PHASES, 1)
     clock.begin(0)
     clock.mark("load")
     time.sleep(0.02)

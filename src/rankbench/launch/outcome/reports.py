@@ -90,6 +90,23 @@ def merge_reports(
     }
 
 
+def find_shared_gpu(reports: list[dict[str, Any]]) -> str | None:
+    """Return a sentence about two ranks that used one GPU; None if none did.
+
+    Backends other than NCCL let ranks share a GPU silently, each at half its speed.
+    """
+    owners: dict[str, int] = {}
+    for rank in (report["rank"] for report in reports):
+        for uuid in {gpu["uuid"] for gpu in rank["gpus"]} - {None}:
+            first = owners.setdefault(uuid, rank["rank"])
+            if first != rank["rank"]:
+                return (
+                    f"ranks {first} and {rank['rank']} used the same GPU of the host "
+                    f"{rank['host']} ({uuid}): each needs its own"
+                )
+    return None
+
+
 def _merge_collectives(
     of_ranks: list[list[dict[str, Any]] | None],
 ) -> list[dict[str, Any]] | None:

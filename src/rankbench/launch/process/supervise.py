@@ -6,6 +6,7 @@ import math
 import secrets
 import subprocess
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,6 +20,7 @@ from rankbench.launch.outcome.gpu_usage import Devices, open_devices
 from rankbench.launch.outcome.judge_gate import judge_gate
 from rankbench.launch.outcome.reports import (
     Reports,
+    find_shared_gpu,
     merge_reports,
     merge_steps,
     read_reports,
@@ -76,9 +78,7 @@ def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
     _write_inputs(task, start)
     steps = hosts.list_steps()
     progress = ProgressFile(work / "progress", task.shape.ranks)
-    devices = (
-        open_devices(task.shape, command.env) if task.cell.device == "cuda" else None
-    )
+    devices = _find_devices(task, command.env)
     oom_before = _oom_kills()
 
     processes.adopt_orphans()
@@ -157,6 +157,14 @@ def _write_inputs(task: Task, start: Start) -> None:
         start.secret.write_text(secrets.token_hex())
 
 
+def _find_devices(task: Task, env: Mapping[str, str]) -> Devices | None:
+    """Return the GPUs of this host to watch; None if the launch uses none here."""
+    # The hosts of a job array are not known, and this host is none of them.
+    if task.cell.device != "cuda" or not task.hosts.names:
+        return None
+    return open_devices(task.shape, env)
+
+
 def _beating(task: Task) -> Heartbeat:
     """The heartbeat of a launch, such that its hosts see it."""
     return Heartbeat(task.work / "heartbeat", shared=task.hosts.share_files)
@@ -174,6 +182,8 @@ def _collect(
         return finding, {"gate": numbers}
     if task.purpose == "profile":
         return Finding("ok"), {"profile": [report["profile"] for report in reports]}
+    if not task.cell.oversubscribe and (shared := find_shared_gpu(reports)):
+        return Finding("crashed", shared), {}
     merged = merge_reports(reports, replica_ranks=task.shape.replica_ranks)
     seen = read_logs(task.directory, task.shape.ranks)
     merged["transport"] = join(merged["transport"], seen)

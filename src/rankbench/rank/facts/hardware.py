@@ -60,6 +60,22 @@ def describe_gpu(index: int) -> dict[str, Any]:
     }
 
 
+def identify_gpu(index: int) -> dict[str, str | None]:
+    """Return what tells a GPU from all others: its UUID, and its place on the PCI bus.
+
+    Returns:
+        uuid, pci; None for what this version of torch does not report.
+    """
+    properties = torch.cuda.get_device_properties(index)
+    uuid = getattr(properties, "uuid", None)
+    names = ("pci_domain_id", "pci_bus_id", "pci_device_id")
+    parts = [getattr(properties, name) for name in names if hasattr(properties, name)]
+    return {
+        "uuid": None if uuid is None else f"GPU-{uuid}",
+        "pci": ":".join(f"{part:02x}" for part in parts) or None,
+    }
+
+
 def gpu_driver(path: Path = GPU_DRIVER) -> str | None:
     """The version of NVIDIA's kernel module; None without one."""
     found = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", _read(path) or "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,37 +12,42 @@ import torch
 MIB = 1024**2
 
 
-def reset_peaks(device: torch.device) -> None:
+def reset_peaks(devices: Sequence[torch.device]) -> None:
     """Reset the high-water marks, so that peaks do not include imports and start-up."""
     try:
         # Sets VmHWM of this process to the memory that is resident now; see proc(5).
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         pass  # the kernel or container forbids it: the peak includes start-up
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+    for gpu in _gpus(devices):
+        torch.cuda.reset_peak_memory_stats(gpu)
 
 
-def read_peaks(device: torch.device) -> dict[str, float | None]:
-    """Peaks since `reset_peaks`, in MiB; None for values of a device that is not used.
+def read_peaks(devices: Sequence[torch.device]) -> dict[str, Any]:
+    """Return the peaks since `reset_peaks`, in MiB; None for devices that are not used.
 
     `rss_peak_mib`: resident host memory, including pages shared with other processes.
     `cuda_allocated_mib`: tensors. `cuda_reserved_mib`: the pool of torch's allocator.
     `cuda_device_used_mib`: memory in use on the whole device at the time of the call,
-    with contexts and communication buffers, also of other processes.
+    with contexts and communication buffers, also of other processes. Each is that of
+    the GPU of this rank on which it is largest; `cuda_allocated_by_gpu_mib` lists the
+    tensors of all GPUs of this rank.
     """
-    peaks: dict[str, float | None] = {
+    gpus = _gpus(devices)
+    used = [(total - free) / MIB for free, total in map(torch.cuda.mem_get_info, gpus)]
+    allocated = [torch.cuda.max_memory_allocated(gpu) / MIB for gpu in gpus]
+    reserved = [torch.cuda.max_memory_reserved(gpu) / MIB for gpu in gpus]
+    return {
         "rss_peak_mib": _resident_peak() / MIB,
-        "cuda_allocated_mib": None,
-        "cuda_reserved_mib": None,
-        "cuda_device_used_mib": None,
+        "cuda_allocated_mib": max(allocated, default=None),
+        "cuda_reserved_mib": max(reserved, default=None),
+        "cuda_device_used_mib": max(used, default=None),
+        "cuda_allocated_by_gpu_mib": allocated or None,
     }
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        peaks["cuda_allocated_mib"] = torch.cuda.max_memory_allocated(device) / MIB
-        peaks["cuda_reserved_mib"] = torch.cuda.max_memory_reserved(device) / MIB
-        peaks["cuda_device_used_mib"] = (total - free) / MIB
-    return peaks
+
+
+def _gpus(devices: Sequence[torch.device]) -> list[torch.device]:
+    return [one for one in dict.fromkeys(devices) if one.type == "cuda"]
 
 
 def optimizer_mib(state: Iterable[Any]) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -40,25 +41,46 @@ def join_world(
 def choose_devices(
     cell: Cell, shape: Shape, local_rank: int
 ) -> tuple[torch.device, ...]:
-    """The devices that a rank drives."""
+    """Return the devices that a rank drives.
+
+    Raises:
+        RuntimeError: this host has fewer GPUs than the rank needs.
+    """
     if cell.device == "cpu":
         return (torch.device("cpu"),) * shape.devices_per_rank
-    # With more ranks than GPUs, ranks share GPUs in turn, and the row is marked.
     present = torch.cuda.device_count()
     first = local_rank * shape.devices_per_rank
+    last = first + shape.devices_per_rank - 1
+    if not present or (last >= present and not cell.oversubscribe):
+        shown = os.environ.get("CUDA_VISIBLE_DEVICES", "not set")
+        raise RuntimeError(
+            f"local rank {local_rank} needs the GPU {last}, but torch finds {present} "
+            f"here (CUDA_VISIBLE_DEVICES: {shown}): correct the GPUs in site.yaml, or "
+            "allow ranks to share GPUs by oversubscribe: true"
+        )
+    # If they are oversubscribed, ranks share GPUs in turn, and the row is marked.
     return tuple(
-        torch.device("cuda", (first + i) % present)
-        for i in range(shape.devices_per_rank)
+        torch.device("cuda", index % present) for index in range(first, last + 1)
     )
 
 
-def wait_for_all(runtime: Runtime) -> None:
-    """Wait until all ranks are here and their devices have finished all work."""
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+def wait_for_all(runtime: Runtime, devices: Sequence[torch.device]) -> None:
+    """Wait until all ranks are here and their devices have finished all work.
+
+    Args:
+        runtime: what joins the ranks.
+        devices: all devices of this rank.
+    """
+    wait_for_devices(devices)
     runtime.barrier()
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+    wait_for_devices(devices)
+
+
+def wait_for_devices(devices: Sequence[torch.device]) -> None:
+    """Wait until these devices have finished all work; nothing waits for a CPU."""
+    for device in dict.fromkeys(devices):
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
 
 
 def leave_world(runtime: Runtime) -> None:

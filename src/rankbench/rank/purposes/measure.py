@@ -31,7 +31,7 @@ def run(duty: Duty) -> None:
     imported = clock()
     runtime, world = join_others(duty, precision=cell.precision)
     material = load_material(cell, duty.data_dir)
-    memory.reset_peaks(world.device)
+    memory.reset_peaks(world.devices)
     strategy = set_up_strategy(
         cell,
         world,
@@ -43,16 +43,16 @@ def run(duty: Duty) -> None:
     measured = train(
         strategy,
         iter(batches),
-        device=world.device,
+        devices=world.devices,
         phases=duty.phases,
         warmup=cell.warmup,
         steps=count_steps(cell, batches.steps_per_epoch),
         non_blocking=cell.non_blocking,
         memory_format=memory_format_of(cell),
-        barrier=lambda: wait_for_all(runtime),
+        barrier=lambda: wait_for_all(runtime, world.devices),
         progress=duty.progress,
     )
-    peaks = memory.read_peaks(world.device)
+    peaks = memory.read_peaks(world.devices)
     peaks["optimizer_mib"] = memory.optimizer_mib(strategy.optimizer_state())
     trained = clock()
     swept = None

@@ -63,7 +63,7 @@ def run(duty: Duty) -> None:
     duty.progress.enter(TRAINING)
     for _ in range(max(2, min(cell.warmup, 5))):
         step()
-    wait_for_all(runtime)
+    wait_for_all(runtime, world.devices)
     activities = [ProfilerActivity.CPU]
     if world.device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
@@ -71,7 +71,7 @@ def run(duty: Duty) -> None:
         for number in range(STEPS):
             with record_function(f"{_STEP}{number}"):
                 step()
-        wait_for_all(runtime)
+        wait_for_all(runtime, world.devices)
     plain = duty.work / f"trace{duty.place.rank}.json"
     profiler.export_chrome_trace(str(plain))
     trace = json.loads(plain.read_text())

@@ -13,6 +13,7 @@ import torch
 from rankbench.cell import Cell
 from rankbench.environ import Place, step_id
 from rankbench.rank.facts import host as facts
+from rankbench.rank.facts.hardware import identify_gpu
 from rankbench.rank.joining.world import describe_transport
 from rankbench.rank.strategies.base import World
 from rankbench.rank.training.loop import Measured
@@ -27,7 +28,7 @@ def write_report(
     measured: Measured,
     *,
     seconds: dict[str, float],
-    memory: dict[str, float | None],
+    memory: dict[str, Any],
     accuracy: dict[str, Any] | None,
     phases: list[str],
     steps_per_epoch: int,
@@ -64,6 +65,9 @@ def write_report(
         "host": os.uname().nodename,
         "pid": os.getpid(),
         "device": str(world.device),
+        "gpus": [
+            identify_gpu(one.index) for one in world.devices if one.type == "cuda"
+        ],
         "cores": cores,
         "threads": torch.get_num_threads(),
         "seconds": seconds,

@@ -5,11 +5,16 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from datetime import timedelta
 
 import torch
 from torch import distributed
 
 from rankbench.environ import Place
+
+# Longer than any launch, because the supervisor enforces the time limit. By default,
+# NCCL would end ranks that wait ten minutes for an evaluation on rank 0.
+ENDLESS = timedelta(days=7)
 
 
 def join(backend: str, place: Place, init_method: str, device: torch.device) -> None:
@@ -20,6 +25,7 @@ def join(backend: str, place: Place, init_method: str, device: torch.device) -> 
         init_method=init_method,
         rank=place.rank,
         world_size=place.size,
+        timeout=ENDLESS,
         device_id=device if backend == "nccl" else None,
     )
 

@@ -1,4 +1,4 @@
-"""Clocks for the phases of a step: a monotonic host clock, or CUDA events.
+"""Clocks for the phases of a step: CUDA events for one GPU, else the host's clock.
 
 A phase is the time between two marks. So the phases of a step add up to the step, and
 no phase is computed as a remainder.
@@ -13,6 +13,8 @@ from typing import Protocol
 
 import numpy as np
 import torch
+
+from rankbench.rank.joining.world import wait_for_devices
 
 
 class StepClock(Protocol):
@@ -47,10 +49,20 @@ class StepClock(Protocol):
         """A new clock for `steps` steps of the same kind."""
 
 
-def make_clock(device: torch.device, phases: Sequence[str], steps: int) -> StepClock:
-    """The kind of clock that fits this device."""
-    kind = CudaClock if device.type == "cuda" else HostClock
-    return kind(phases, steps)
+def make_clock(
+    devices: Sequence[torch.device], phases: Sequence[str], steps: int
+) -> StepClock:
+    """Return a clock for the devices of this rank.
+
+    Args:
+        devices: all devices that this rank drives, the same one perhaps several times.
+        phases: names of the phases.
+        steps: number of steps.
+    """
+    gpus = [one for one in dict.fromkeys(devices) if one.type == "cuda"]
+    if len(gpus) > 1:
+        return WaitingClock(phases, steps, gpus)
+    return CudaClock(phases, steps) if gpus else HostClock(phases, steps)
 
 
 class HostClock:
@@ -89,6 +101,28 @@ class HostClock:
     def host_start(self) -> np.ndarray:
         starts = np.array(self._starts, dtype=np.int64)
         return (starts - starts[:1]) * 1e-9
+
+
+class WaitingClock(HostClock):
+    """Waits at every mark until several GPUs have finished, and reads the host's clock.
+
+    The times of events on different GPUs cannot be compared. A process that drives
+    several GPUs runs its phases one after the other anyway, so waiting costs it little:
+    the device stands still while the host launches the first kernels of a phase.
+    """
+
+    def __init__(
+        self, phases: Sequence[str], steps: int, gpus: Sequence[torch.device]
+    ) -> None:
+        super().__init__(phases, steps)
+        self._gpus = gpus
+
+    def mark(self, phase: str) -> None:
+        wait_for_devices(self._gpus)
+        super().mark(phase)
+
+    def another(self, steps: int) -> WaitingClock:
+        return WaitingClock(self._phases, steps, self._gpus)
 
 
 class CudaClock:

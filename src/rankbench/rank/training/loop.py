@@ -52,7 +52,7 @@ def train(
     strategy: Strategy,
     batches: Iterator[Batch],
     *,
-    device: torch.device,
+    devices: Sequence[torch.device],
     phases: Sequence[str],
     warmup: int,
     steps: int,
@@ -61,7 +61,10 @@ def train(
     barrier: Callable[[], None],
     progress: Progress,
 ) -> Measured:
-    """Train `warmup` steps, then `steps` timed ones, on all ranks together."""
+    """Train `warmup` steps, then `steps` timed ones, on all ranks together.
+
+    Batches go to the first of the devices.
+    """
 
     def run(clock: StepClock, count: int) -> int:
         samples = 0
@@ -71,7 +74,10 @@ def train(
             batch = next(batches)
             clock.mark("load")
             batch = move(
-                batch, device, non_blocking=non_blocking, memory_format=memory_format
+                batch,
+                devices[0],
+                non_blocking=non_blocking,
+                memory_format=memory_format,
             )
             clock.mark("transfer")
             losses.append(strategy.step(batch, clock.mark))
@@ -79,7 +85,7 @@ def train(
         return samples
 
     losses: list[Tensor | None] = []
-    untimed = make_clock(device, phases, warmup)
+    untimed = make_clock(devices, phases, warmup)
 
     progress.enter(WARM_UP)
     begun = time.perf_counter()

@@ -1,7 +1,8 @@
 """Replace names by placeholders, always the same one for the same name.
 
-Names are host names, user names, accounts, addresses, job ids and absolute paths, in
-records, logs and every other text. The numbers of the tables do not change.
+Names are host names, user names, accounts, addresses, job ids, UUIDs of GPUs and
+absolute paths, in records, logs and every other text. The numbers of the tables do not
+change.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ class Disguise:
             ("host", _words(names["host"], behind=r"(?:\.[A-Za-z][\w-]*)*")),
             ("user", _words(names["user"])),
             ("account", _words(names["account"])),
+            ("gpu", _words(names["gpu"])),
             ("job", _words(jobs, before=_SAYS_JOB)),
             ("job", _words(long, before=_NO_FRACTION)),
         ]

@@ -17,6 +17,7 @@ KEYS = {
     "job_id": "job",
     "USER": "user",
     "LOGNAME": "user",
+    "uuid": "gpu",
 }
 
 # Tables and comparisons depend on these values: they are not searched for names.
@@ -33,7 +34,7 @@ _HOME = re.compile(r"/(?:home|Users)/([\w.-]+)")
 
 
 def collect_names(layout: Layout) -> dict[str, set[str]]:
-    """Names by kind: `host`, `user`, `account`, `job`, `path`.
+    """Names by kind: `host`, `user`, `account`, `job`, `gpu`, `path`.
 
     Hosts are without their domain. Only paths whose parts could identify somebody are
     listed; other paths are recognised by their form.

@@ -1,0 +1,215 @@
+"""A rank uses the planned GPUs, times and weighs all of them, and shares none."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from factories import make_cell, make_shape
+from rankbench.environ import Place
+from rankbench.launch.hosts.slurm_job_array import JobArray
+from rankbench.launch.hosts.this_machine import ThisMachine
+from rankbench.launch.outcome.reports import find_shared_gpu
+from rankbench.launch.process import supervise
+from rankbench.rank.facts import memory
+from rankbench.rank.facts.hardware import identify_gpu
+from rankbench.rank.joining.world import choose_devices, wait_for_all
+from rankbench.rank.runtimes import process_group
+from rankbench.rank.training.clock import (
+    CudaClock,
+    HostClock,
+    WaitingClock,
+    make_clock,
+)
+
+pytestmark = pytest.mark.unit
+
+CPU = torch.device("cpu")
+GPUS = (torch.device("cuda", 0), torch.device("cuda", 1))
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
+    """The GPUs that were waited for, in this order."""
+    found: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", found.append)
+    return found
+
+
+def find_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+
+
+@pytest.mark.parametrize(
+    ("local_rank", "per_rank", "numbers"), [(0, 1, [0]), (3, 1, [3]), (1, 2, [2, 3])]
+)
+def test_a_rank_drives_the_gpus_behind_those_of_earlier_ranks(
+    monkeypatch: pytest.MonkeyPatch, local_rank: int, per_rank: int, numbers: list[int]
+) -> None:
+    find_gpus(monkeypatch, 4)
+    shape = make_shape(4 // per_rank, devices_per_rank=per_rank)
+    devices = choose_devices(make_cell(device="cuda"), shape, local_rank)
+    assert [device.index for device in devices] == numbers
+
+
+@pytest.mark.parametrize("present", [0, 1])
+def test_too_few_gpus_are_refused(
+    monkeypatch: pytest.MonkeyPatch, present: int
+) -> None:
+    find_gpus(monkeypatch, present)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+    said = (
+        f"local rank 1 needs the GPU 1, but torch finds {present} here "
+        "(CUDA_VISIBLE_DEVICES: 3)"
+    )
+    with pytest.raises(RuntimeError, match=re.escape(said)):
+        choose_devices(make_cell(device="cuda"), make_shape(2), 1)
+
+
+def test_ranks_share_gpus_only_if_the_cell_allows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cell = make_cell(device="cuda", oversubscribe=True)
+    find_gpus(monkeypatch, 1)
+    assert choose_devices(cell, make_shape(2), 1) == (GPUS[0],)
+    find_gpus(monkeypatch, 0)
+    with pytest.raises(RuntimeError, match="torch finds 0"):
+        choose_devices(cell, make_shape(2), 1)
+
+
+def test_all_gpus_of_a_rank_are_waited_for(waits: list[torch.device]) -> None:
+    runtime: Any = SimpleNamespace(barrier=lambda: waits.append(CPU))
+    wait_for_all(runtime, GPUS)
+    assert waits == [*GPUS, CPU, *GPUS]
+
+
+def test_a_rank_on_cpus_never_touches_cuda(waits: list[torch.device]) -> None:
+    wait_for_all(process_group, (CPU, CPU))
+    assert not waits
+
+
+def test_the_clock_fits_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None: ...
+        def record(self) -> None: ...
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    assert type(make_clock((CPU, CPU), ["load"], 1)) is HostClock
+    assert type(make_clock(GPUS[:1], ["load"], 1)) is CudaClock
+    # Ranks that share GPUs may list one of them twice.
+    assert type(make_clock((GPUS[0], GPUS[0]), ["load"], 1)) is CudaClock
+    clock = make_clock(GPUS, ["load"], 1)
+    assert type(clock) is WaitingClock
+    assert type(clock.another(2)) is WaitingClock
+
+
+def test_a_phase_ends_when_all_gpus_have_finished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The work of the second GPU takes 5 s, and the host has long gone on."""
+    now = [0]
+
+    def finish(device: torch.device) -> None:
+        now[0] += 5 * 10**9 * device.index
+
+    monkeypatch.setattr(torch.cuda, "synchronize", finish)
+    monkeypatch.setattr("time.perf_counter_ns", lambda: now[0])
+    clock = make_clock(GPUS, ["load", "forward"], 1)
+    clock.begin(0)
+    clock.mark("load")
+    clock.mark("forward")
+    clock.finish()
+    np.testing.assert_allclose(clock.seconds(), [[5, 5]])
+
+
+def test_the_fullest_gpu_is_the_peak_of_a_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reset: list[torch.device] = []
+    facts = {
+        "reset_peak_memory_stats": reset.append,
+        "mem_get_info": lambda gpu: ((9 - gpu.index) * 2**20, 9 * 2**20),
+        "max_memory_allocated": lambda gpu: (gpu.index + 1) * 2**20,
+        "max_memory_reserved": lambda gpu: (gpu.index + 2) * 2**20,
+    }
+    for name, function in facts.items():
+        monkeypatch.setattr(torch.cuda, name, function)
+    memory.reset_peaks(GPUS)
+    assert reset == list(GPUS)
+    peaks = memory.read_peaks(GPUS)
+    assert peaks["cuda_allocated_mib"] == 2
+    assert peaks["cuda_reserved_mib"] == 3
+    assert peaks["cuda_device_used_mib"] == 1
+    assert peaks["cuda_allocated_by_gpu_mib"] == [1, 2]
+    assert memory.read_peaks((CPU,))["cuda_allocated_by_gpu_mib"] is None
+
+
+@pytest.mark.parametrize(
+    ("properties", "expected"),
+    [
+        (
+            {"uuid": "ab-12", "pci_domain_id": 0, "pci_bus_id": 26, "pci_device_id": 0},
+            {"uuid": "GPU-ab-12", "pci": "00:1a:00"},
+        ),
+        ({}, {"uuid": None, "pci": None}),
+    ],
+)
+def test_a_gpu_has_a_name_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+    properties: dict[str, Any],
+    expected: dict[str, str | None],
+) -> None:
+    found = SimpleNamespace(**properties)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found)
+    assert identify_gpu(0) == expected
+
+
+def report(rank: int, host: str, *uuids: str | None) -> dict[str, Any]:
+    gpus = [{"uuid": uuid, "pci": None} for uuid in uuids]
+    return {"rank": {"rank": rank, "host": host, "gpus": gpus}}
+
+
+def test_ranks_that_shared_a_gpu_are_named() -> None:
+    reports = [report(0, "node1", "GPU-a", "GPU-a"), report(1, "node1", "GPU-a")]
+    said = (
+        "ranks 0 and 1 used the same GPU of the host node1 (GPU-a): each needs its own"
+    )
+    assert find_shared_gpu(reports) == said
+
+
+def test_gpus_that_nobody_shares_or_identifies() -> None:
+    assert find_shared_gpu([report(0, "a", "GPU-a"), report(1, "a", "GPU-b")]) is None
+    assert find_shared_gpu([report(0, "a", None), report(1, "a", None)]) is None
+    assert find_shared_gpu([report(0, "a"), report(1, "a")]) is None
+
+
+def test_a_job_array_watches_no_gpu_of_the_login_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(supervise, "open_devices", lambda shape, env: "devices")
+    cell, shape = make_cell(device="cuda"), make_shape(1)
+    here: Any = SimpleNamespace(cell=cell, shape=shape, hosts=ThisMachine())
+    array: Any = SimpleNamespace(cell=cell, shape=shape, hosts=JobArray(2, 60, ()))
+    assert supervise._find_devices(here, {}) == "devices"
+    assert supervise._find_devices(array, {}) is None
+
+
+def test_only_the_supervisor_limits_how_long_ranks_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Rank 0 may evaluate for longer than NCCL's default of ten minutes."""
+    asked: dict[str, Any] = {}
+
+    def init(backend: str, **options: Any) -> None:
+        asked.update(options)
+
+    monkeypatch.setattr("torch.distributed.init_process_group", init)
+    monkeypatch.setattr("os.environ", {})
+    place = Place(rank=0, size=1, local_rank=0, local_size=1, node=0)
+    process_group.join("nccl", place, "file:///x", GPUS[0])
+    assert asked["timeout"].total_seconds() > 24 * 3600
