@@ -9,6 +9,7 @@ proved to be built in and to load; with one it reduces on that, with two as the 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import functools
 import importlib.util
 import json
@@ -108,6 +109,10 @@ def proofs(promise: dict[str, Any]) -> Iterator[str]:
         if shutil.which(program) is None:
             raise Broken(f"program {program}: promised, not on PATH")
         yield f"program {program}"
+
+    for library in promise.get("libraries", []):
+        run(part("load", library))
+        yield f"library {library} loads"
 
     yield contains("torch.distributed", promise["backends"], facts["backends"])
     for backend in promise["backends"]:
@@ -244,6 +249,10 @@ def print_facts(*packages: str) -> None:
     print(json.dumps(facts))
 
 
+def load(library: str) -> None:
+    ctypes.CDLL(library)
+
+
 def unmet_requirements(package: str) -> Iterator[str]:
     """What a package requires and does not get. `pip check` looks at all packages, and
     Debian's own do not always meet what their metadata says."""
@@ -349,6 +358,7 @@ def expect(found: object, wanted: object) -> None:
 
 PARTS: dict[str, Callable[..., None]] = {
     "facts": print_facts,
+    "load": load,
     "spawn": spawn,
     "mpi": functools.partial(reduce_over, 0, "mpi", None, RANKS),
     "horovod": reduce_horovod,

@@ -128,6 +128,19 @@ def test_nccl_reduces_on_what_gpus_there_are(
     assert f"horovod over nccl: {by_horovod}" in shown
 
 
+def test_libraries_that_others_open_at_run_time_are_loaded(
+    check: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = proofs(check, monkeypatch, {}, libraries=["libibverbs.so.1"])
+    assert "library libibverbs.so.1 loads" in shown
+
+
+def test_a_library_that_does_not_load_is_named(check: ModuleType) -> None:
+    check.run(check.part("load", "libc.so.6"))
+    with pytest.raises(check.Broken, match=r"libnone\.so\.1: cannot open"):
+        check.run(check.part("load", "libnone.so.1"))
+
+
 @pytest.mark.parametrize("name", ["libmpi.so.12", "libcuda.so.1"])
 def test_only_the_driver_may_be_missing(
     check: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str

@@ -19,7 +19,7 @@ from rankbench.launch.process import supervise
 from rankbench.rank.facts import memory
 from rankbench.rank.facts.hardware import identify_gpu
 from rankbench.rank.joining.world import choose_devices, wait_for_all
-from rankbench.rank.runtimes import process_group
+from rankbench.rank.runtimes import horovod, process_group
 from rankbench.rank.training.clock import (
     CudaClock,
     HostClock,
@@ -213,3 +213,33 @@ def test_only_the_supervisor_limits_how_long_ranks_wait(
     place = Place(rank=0, size=1, local_rank=0, local_size=1, node=0)
     process_group.join("nccl", place, "file:///x", GPUS[0])
     assert asked["timeout"].total_seconds() > 24 * 3600
+
+
+@pytest.mark.parametrize(
+    ("device", "backend", "built", "refused"),
+    [
+        (GPUS[0], "mpi", True, True),
+        (GPUS[0], "mpi", False, False),
+        (CPU, "mpi", True, False),
+    ],
+)
+def test_horovod_measures_the_backend_that_its_row_names(
+    monkeypatch: pytest.MonkeyPatch,
+    device: torch.device,
+    backend: str,
+    built: bool,
+    refused: bool,
+) -> None:
+    begun: list[str] = []
+    library = SimpleNamespace(
+        nccl_built=lambda: built, init=lambda: begun.append("init")
+    )
+    monkeypatch.setattr(horovod, "_horovod", lambda: library)
+    monkeypatch.setattr("os.environ", {})
+    place = Place(rank=0, size=1, local_rank=0, local_size=1, node=0)
+    if refused:
+        with pytest.raises(RuntimeError, match=r"built with NCCL .* not mpi"):
+            horovod.join(backend, place, "env://", device)
+    else:
+        horovod.join(backend, place, "env://", device)
+    assert bool(begun) is not refused

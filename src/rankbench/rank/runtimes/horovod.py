@@ -32,7 +32,13 @@ def join(backend: str, place: Place, init_method: str, device: torch.device) -> 
     }
     if controller == "gloo" and "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in os.environ:
         os.environ |= _meet(place, init_method)
-    _horovod().init()
+    horovod = _horovod()
+    if device.type == "cuda" and backend != "nccl" and horovod.nccl_built():
+        raise RuntimeError(
+            f"this Horovod was built with NCCL and uses it for tensors on a GPU, not "
+            f"{backend}: choose backend: nccl, or build Horovod without NCCL"
+        )
+    horovod.init()
 
 
 def barrier() -> None:
