@@ -105,6 +105,8 @@ def make_site(**changes: Any) -> Site:
         "torch_index": "auto",
         "cpu_threads_per_gpu": 0,
         "scratch": None,
+        "env": {},
+        "binds": [],
         "heartbeat_grace": 15,
         "partition": None,
         "account": None,

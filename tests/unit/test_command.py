@@ -173,6 +173,15 @@ def test_the_scratch_of_a_launch_is_there_in_its_image() -> None:
     assert bind in inside.argv
 
 
+def test_an_image_sees_the_paths_and_variables_of_the_site() -> None:
+    site = {"binds": [Path("/opt/efa")], "env": {"FI_PROVIDER": "efa"}}
+    inside = command_of(make_task("srun", "2x1", image=IMAGE, **site))
+    assert "--bind=/opt/efa:/opt/efa:ro" in inside.argv
+    assert inside.outer["FI_PROVIDER"] == "efa"
+    native = command_of(make_task("srun", "2x1", **site))
+    assert native.env["FI_PROVIDER"] == "efa"
+
+
 def test_more_tasks_than_cores_are_asked_for() -> None:
     usual = command_of(make_task("srun", "2x2"))
     shared = command_of(make_task("srun", "2x2", marks=["oversubscribed"]))

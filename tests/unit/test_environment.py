@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 
 from factories import make_cell, make_shape
+from rankbench.launch.process.container import check_binds
 from rankbench.launch.process.environment import (
     SOURCE,
     build_environment,
     library_variables,
 )
+from rankbench.matrix.site import OWN_VARIABLES
 
 pytestmark = pytest.mark.unit
 
@@ -33,6 +35,21 @@ def build(
     return build_environment(
         shape, threads=threads, backend_logs=logs, inherited=inherited
     )
+
+
+def test_a_site_can_set_every_variable_but_ours() -> None:
+    environment = build_environment(
+        make_shape(), threads=1, inherited={}, site={"FI_PROVIDER": "efa"}
+    )
+    assert environment.pop("FI_PROVIDER") == "efa"
+    assert environment.keys() == OURS | LO
+    assert environment.keys() <= OWN_VARIABLES.keys()
+
+
+def test_a_bind_that_the_host_lacks_is_named(tmp_path: Path) -> None:
+    check_binds([str(tmp_path)])
+    with pytest.raises(ValueError, match=r"has no .*/efa: correct binds in site.yaml"):
+        check_binds([f"{tmp_path}/efa"])
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,33 @@ def test_the_supervisor_may_be_silent_for_as_long_as_the_site_says(
             site_of(tmp_path, f"heartbeat_grace: {bad}")
 
 
+def test_variables_and_binds_of_a_site(tmp_path: Path) -> None:
+    text = "env: {FI_PROVIDER: efa, NCCL_IB_QPS_PER_CONNECTION: 4}\nbinds: [/opt/efa]"
+    site = site_of(tmp_path, text)
+    assert site.env == {"FI_PROVIDER": "efa", "NCCL_IB_QPS_PER_CONNECTION": "4"}
+    assert site.binds == ["/opt/efa"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("env: {TMPDIR: /x}", "env.TMPDIR: rankbench sets this .*key scratch"),
+        ("env: {NCCL_SOCKET_IFNAME: ib0}", "set the key interface instead"),
+        ("env: {RANK: 0}", "env.RANK: .*from its launcher"),
+        ("env: {'A B': x}", "env"),
+        ("env: {A: [1]}", "env.A"),
+        ("binds: [opt/efa]", "binds"),
+        ("binds: ['/opt/efa:/x']", "binds"),
+        ("binds: [/opt/efa, /opt/efa]", "binds"),
+    ],
+)
+def test_variables_and_binds_that_are_refused(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        site_of(tmp_path, text)
+
+
 CLUSTER = "scheduler: slurm\nnodes: 8\ncores: 64\n"
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ class Task:
         turns_seed: seed of the order in which cells take turns; None if they do not.
         scratch: a folder of this launch's own on each host, TMPDIR of the ranks; None
             leaves them what they find.
+        env: variables that the site file sets for every rank.
+        binds: paths of the host that an image also sees, read-only.
     """
 
     experiment: str
@@ -53,6 +55,8 @@ class Task:
     interface: str | None = None
     turns_seed: int | None = None
     scratch: Path | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    binds: Sequence[Path] = ()
 
     @property
     def work(self) -> Path:

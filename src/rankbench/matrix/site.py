@@ -19,6 +19,29 @@ NONE, SLURM = "none", "slurm"
 _SAID_OF_HOSTS = ("device", "cores")
 
 
+_LAUNCHER = "remove it: each rank gets its own value from its launcher"
+_INTERFACE = "set the key interface instead"
+
+# Variables that a site file cannot set, and what to do instead.
+OWN_VARIABLES = {
+    "CUDA_DEVICE_ORDER": "remove it: GPUs have the numbers that NVML gives them",
+    "CUDA_VISIBLE_DEVICES": "set it where you start rankbench",
+    "OMP_NUM_THREADS": "set the key cpu_threads_per_gpu, or cores_per_device of a cell",
+    "PYTHONNOUSERSITE": "remove it: packages of a home would change the measurement",
+    "PYTHONPATH": "remove it: ranks run a frozen copy of the code",
+    "PYTHONUNBUFFERED": "remove it",
+    "TMPDIR": "set the key scratch instead",
+    **dict.fromkeys(
+        ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), _INTERFACE
+    ),
+    **dict.fromkeys(
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK"),
+        _LAUNCHER,
+    ),
+    **dict.fromkeys(("MASTER_ADDR", "MASTER_PORT"), _LAUNCHER),
+}
+
+
 @dataclass(frozen=True)
 class Site:
     """A machine, as far as planning needs to know it.
@@ -42,6 +65,8 @@ class Site:
             its share of the cores.
         scratch: folder on each host for temporary files of ranks; every launch gets
             a subfolder. None means TMPDIR.
+        env: variables for every rank.
+        binds: paths of the hosts that images also see, read-only.
         heartbeat_grace: seconds without a heartbeat of the supervisor after which
             ranks end themselves.
         partition: Slurm partition for jobs; None means the cluster's default.
@@ -68,6 +93,8 @@ class Site:
     torch_index: str
     cpu_threads_per_gpu: int
     scratch: str | None
+    env: dict[str, str]
+    binds: list[str]
     heartbeat_grace: float
     partition: str | None
     account: str | None
@@ -96,7 +123,15 @@ def read_site(path: Path) -> dict[str, Any]:
     schema = load_schema("site")
     given = load_yaml(path)
     check(given, schema, source=str(path))
-    return with_defaults(given, schema)
+    facts = with_defaults(given, schema)
+    for name in facts["env"]:
+        if name in OWN_VARIABLES:
+            raise ValueError(
+                f"{path}: env.{name}: rankbench sets this variable itself; "
+                f"{OWN_VARIABLES[name]}"
+            )
+    facts["env"] = {name: str(value) for name, value in facts["env"].items()}
+    return facts
 
 
 def make_site(

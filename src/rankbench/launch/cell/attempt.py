@@ -19,6 +19,7 @@ from rankbench.launch.images.checks import check_runs
 from rankbench.launch.images.verify import check_file, read_image
 from rankbench.launch.launchers import find_launcher, is_array
 from rankbench.launch.outcome.judge_gate import has_gate
+from rankbench.launch.process.container import check_binds
 from rankbench.launch.process.scratch import scratch_of
 from rankbench.launch.task import Task
 from rankbench.record import (
@@ -65,7 +66,7 @@ class Attempt:
         self._code = describe_code()
 
     def check_image(self) -> None:
-        """Check once that the image is unchanged and starts here.
+        """Check once that the image is unchanged and starts here, with its binds.
 
         Raises:
             ValueError: it is not, or does not.
@@ -74,6 +75,7 @@ class Attempt:
             return
         if self._no_image:
             raise ValueError(self._no_image)
+        check_binds(self._plan["site"]["binds"])
         check_file(self.image)
         check_runs(Path(self.image["file"]))
         self._image_is_good = True
@@ -132,6 +134,8 @@ class Attempt:
             hosts=self._hosts,
             interface=site["interface"],
             scratch=self._scratch_of(directory),
+            env=site["env"],
+            binds=[Path(path) for path in site["binds"]],
         )
 
     def _scratch_of(self, directory: Path) -> Path | None:

@@ -81,6 +81,7 @@ def build_command(
         in_image=task.image is not None,
         interface=task.interface,
         scratch=task.scratch,
+        site=task.env,
         inherited=inherited,
     )
     env |= library_variables(task.cell) | variables_of(launcher, start)
@@ -108,7 +109,11 @@ def _in_image(task: Task, image: Path, argv: list[str]) -> list[str]:
     return container.exec_argv(
         image,
         argv,
-        readable=[SOURCE, *([task.data_dir] if task.data_dir.exists() else [])],
+        readable=[
+            SOURCE,
+            *([task.data_dir] if task.data_dir.exists() else []),
+            *task.binds,
+        ],
         writable=[task.directory, *([task.scratch] if task.scratch else [])],
         home=home_of(task),
         gpus=task.cell.device == "cuda",

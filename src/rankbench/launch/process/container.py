@@ -6,6 +6,7 @@ Pure functions to text, so that a command can be read, repeated by hand and test
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -54,6 +55,20 @@ def exec_argv(
         str(image),
         *argv,
     ]
+
+
+def check_binds(paths: Sequence[str]) -> None:
+    """Check that this host has the paths that an image shall see.
+
+    Raises:
+        ValueError: it lacks one; the message names host, path and remedy.
+    """
+    for path in paths:
+        if not os.path.exists(path):
+            raise ValueError(
+                f"the host {socket.gethostname()} has no {path}: correct binds in "
+                "site.yaml"
+            )
 
 
 def environment_for(

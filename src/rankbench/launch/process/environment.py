@@ -84,6 +84,7 @@ def build_environment(
     in_image: bool = False,
     interface: str | None = None,
     scratch: Path | None = None,
+    site: Mapping[str, str] | None = None,
     inherited: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     """Variables for the launcher and its ranks.
@@ -97,6 +98,7 @@ def build_environment(
         backend_logs: let the communication libraries tell which way they send.
         in_image: the ranks run in an image, which has its own paths.
         interface: the network interface between hosts; None leaves it to libraries.
+        site: variables that the site file sets.
         scratch: the ranks' TMPDIR; None passes on the one that there is.
         inherited: the environment to pass the known variables on from.
     """
@@ -106,6 +108,7 @@ def build_environment(
         for key, value in inherited.items()
         if key in names or key.startswith(_PASSED_PREFIXES)
     }
+    passed |= site or {}
     passed |= {
         # Packages in the user's home must not affect the measurement.
         "PYTHONNOUSERSITE": "1",

@@ -82,6 +82,8 @@ def _faults_of(host: Facts, site: Facts, hosts: Sequence[Facts]) -> Iterator[str
                 "does not let users mount images: /dev/fuse must be readable and "
                 "writable for all (chmod 666), or Apptainer be installed setuid"
             )
+    for path in host["missing"]:
+        yield f"has no {path}: correct binds in site.yaml"
     if site["scheduler"] == "slurm" and host["slurm"] is None:
         yield "has no Slurm commands on PATH: ranks are started by srun there"
     yield from _memory_and_disk(host)

@@ -81,6 +81,7 @@ def look(site: Facts, folder: Path) -> Facts:
         "slurm": _output("sinfo", "--version"),
         "apptainer": _output("apptainer", "--version")
         or _output("singularity", "--version"),
+        "missing": [path for path in site["binds"] if not os.path.exists(path)],
         "fuse": os.access("/dev/fuse", os.R_OK | os.W_OK),
         "shm_mib": _free_mib(Path("/dev/shm")),  # noqa: S108
         "scratch": str(scratch),
