@@ -92,7 +92,7 @@ def be_rank(rank: int, folder: Path, pairs: int, sizes: Sequence[int]) -> None:
 
 def sweep(size: int) -> float:
     """Median seconds of an all-reduce, measured by the sweep of a cell's ranks."""
-    with mock.patch.object(collectives, "SIZES", (size,)):
+    with mock.patch.object(collectives, "SIZES", {"cpu": (size,)}):
         (point,) = collectives.sweep(
             {"all_reduce": 1}, process_group, torch.device("cpu")
         )

@@ -16,7 +16,7 @@ from rankbench.launch.hosts.slurm_job_array import JobArray
 from rankbench.launch.hosts.this_machine import ThisMachine
 from rankbench.launch.outcome.reports import find_shared_gpu
 from rankbench.launch.process import supervise
-from rankbench.rank.facts import memory
+from rankbench.rank.facts import collectives, memory
 from rankbench.rank.facts.hardware import identify_gpu
 from rankbench.rank.joining.world import choose_devices, wait_for_all
 from rankbench.rank.runtimes import horovod, process_group
@@ -243,3 +243,53 @@ def test_horovod_measures_the_backend_that_its_row_names(
     else:
         horovod.join(backend, place, "env://", device)
     assert bool(begun) is not refused
+
+
+class GpuOfConstantSpeed:
+    """A GPU whose collectives take 10 us and 1 s per 10 GB, on a clock of its own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+        self.seconds = 0.0
+        self.calls: dict[int, int] = {}
+        monkeypatch.setattr(torch.cuda, "Event", self.event)
+        monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, free))
+
+    def event(self, *, enable_timing: bool) -> Any:
+        assert enable_timing
+        event = SimpleNamespace(at=0.0)
+        event.record = lambda: setattr(event, "at", self.seconds)
+        event.elapsed_time = lambda end: 1e3 * (end.at - event.at)
+        return event
+
+    def operation(self, name: str, size: int, device: torch.device) -> Any:
+        def call() -> None:
+            self.calls[size] = self.calls.get(size, 0) + 1
+            self.seconds += 1e-5 + size / 1e10
+
+        return call
+
+    def largest(self, value: float) -> float:
+        return value
+
+
+def test_collectives_of_gpus_are_timed_up_to_1_gib(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu: Any = GpuOfConstantSpeed(monkeypatch, free=80 * 2**30)
+    points = collectives.sweep({"all_reduce": 1.0}, gpu, GPUS[0])
+    assert [point["bytes"] for point in points] == [4**k for k in range(5, 16)]
+    for point in points:
+        expected = 1e-5 + point["bytes"] / 1e10
+        assert point["seconds"] == pytest.approx([expected] * len(point["seconds"]))
+    # Ten times 20 small calls; large ones one by one. Two come before, to warm up.
+    assert gpu.calls[4**5] == 2 + 10 * 20
+    assert gpu.calls[4**15] == 2 + collectives.FEWEST
+
+
+def test_collectives_end_before_the_memory_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gpu: Any = GpuOfConstantSpeed(monkeypatch, free=2 * 4**14)
+    points = collectives.sweep({"all_reduce": 1.0}, gpu, GPUS[0])
+    assert points[-1]["bytes"] == 4**13

@@ -14,8 +14,18 @@ import torch
 
 from rankbench.rank.runtimes import Runtime
 
-# Bytes of a call, 1 KiB to 16 MiB: latency dominates small calls, bandwidth large ones.
-SIZES = tuple(4**k for k in range(5, 13))
+# Bytes of a call: latency dominates small calls, bandwidth large ones. CPUs get up to
+# 16 MiB. GPUs get up to 1 GiB, because 16 MiB do not saturate NVLink or InfiniBand.
+SIZES = {
+    "cpu": tuple(4**k for k in range(5, 13)),
+    "cuda": tuple(4**k for k in range(5, 16)),
+}
+# On a GPU so many calls follow each other within one time, if they take no longer than
+# BATCH together: the launch of a single small call takes longer than the call.
+CALLS, BATCH = 20, 0.02
+
+# Tensors of a call, at most: the whole, what is received, and a part.
+TENSORS = 3
 
 # Repetitions of each size, and the seconds that they may take together. There are fewer
 # repetitions if the time does not suffice, but not fewer than FEWEST.
@@ -38,8 +48,9 @@ def sweep(
 
     Returns:
         For each operation and size: operation, times_weights, bytes (of the whole
-        tensor, as in nccl-tests) and seconds (of this rank, for each repetition). The
-        duration of a call is that of its slowest rank, because a late rank waits less.
+        tensor, as in nccl-tests) and seconds (of a call on this rank, for each
+        repetition; on a GPU the mean of several calls). The duration of a call is that
+        of its slowest rank, because a late rank waits less.
     """
     return [
         point
@@ -52,13 +63,17 @@ def _sweep(
     operation: str, times: float | None, runtime: Runtime, device: torch.device
 ) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    for size in SIZES:
+    for size in SIZES[device.type]:
+        # All ranks must make the same calls.
+        on_gpu = device.type == "cuda"
+        if on_gpu and runtime.largest(TENSORS * size > _free_bytes(device)):
+            break
         call = runtime.operation(operation, size, device)
         _time(call, device)  # creates connections and buffers
-        # All ranks must make the same number of calls.
         longest = runtime.largest(_time(call, device))
         repeats = max(FEWEST, min(REPEATS, int(BUDGET / longest)))
-        seconds = [_time(call, device) for _ in range(repeats)]
+        calls = max(1, min(CALLS, int(BATCH / longest))) if on_gpu else 1
+        seconds = [_time(call, device, calls) for _ in range(repeats)]
         found.append(
             {
                 "operation": operation,
@@ -72,9 +87,21 @@ def _sweep(
     return found
 
 
-def _time(call: Callable[[], None], device: torch.device) -> float:
-    begun = time.perf_counter()
-    call()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    return time.perf_counter() - begun
+def _free_bytes(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0]
+
+
+def _time(call: Callable[[], None], device: torch.device, calls: int = 1) -> float:
+    """Return the mean seconds of calls that follow each other."""
+    if device.type != "cuda":
+        begun = time.perf_counter()
+        for _ in range(calls):
+            call()
+        return (time.perf_counter() - begun) / calls
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(calls):
+        call()
+    end.record()
+    torch.cuda.synchronize(device)
+    return float(start.elapsed_time(end)) * 1e-3 / calls
