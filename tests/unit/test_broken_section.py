@@ -56,7 +56,7 @@ def test_the_others_are_written_and_it_says_that_it_failed(
     page = layout.table("html").read_text()
     assert f"<h2>{title}</h2>" in page
     assert BROKEN in page
-    # Files of before would be taken for those of today.
+    # Files of an earlier run must not pass for files of this one.
     assert not list(layout.root.glob("variance.*"))
     said = capsys.readouterr().err
     assert said.startswith("section variance:\nTraceback")

@@ -38,7 +38,7 @@ def disguise() -> Disguise:
         ("rank 1 on n7 ended", "rank 1 on host1 ended"),
         ("n7.cluster.example.org:29500", "host1:29500"),
         ("on n7.", "on host1."),
-        # Parts of words and other numbers are no names.
+        # A part of a word is not a host name, and neither is a longer number.
         ("an7 n71 n7_x n7-x 1.n7", "an7 n71 n7_x n7-x 1.host1"),
         ("jdoe@login-2", "user1@host1"),
         (f"{HOME}/bench/run.py", "/path1"),
@@ -55,7 +55,7 @@ def disguise() -> Disguise:
             f"{HOME}/R/records/{CELL}/1/2/work/x",
             f"/path1/records/{CELL}/1/2/work/x",
         ),
-        # Of a cell that is not ours the path may say anything.
+        # The path behind an unknown cell may contain anything, so it is hidden.
         (f"{HOME}/records/secret/1", "/path1"),
         ("https://pytorch.org/docs/stable", "https://pytorch.org/docs/stable"),
         ("3244 samples/s, 1/6 ok, either/or", "3244 samples/s, 1/6 ok, either/or"),
@@ -170,7 +170,7 @@ def test_no_real_name_is_left_anywhere(made: Path, name: str) -> None:
     assert hidden.keys() == open_.keys()
     assert any(name.encode() in data for data in open_.values())
     left = [file for file, data in hidden.items() if name.encode() in data]
-    if name == "8150042":  # a time of a trace is a number like any other
+    if name == "8150042":  # A time in a trace is a number, not a job id.
         left = [file for file in left if not file.endswith("trace0.json.gz")]
     assert not left
     assert not [file for file in hidden if name in file]

@@ -207,7 +207,7 @@ def test_columns_that_kept_their_meaning_are_compared(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch, numbers=2, kept={1: ("cell", "bound")})
-    # What has another meaning today may be anything.
+    # A column whose meaning has changed since is not compared.
     change_digit(bundle / "bounds.csv")
     checked = section(bundle, "bounds")
     assert (checked.rederived, checked.findings) == (False, [])
@@ -297,7 +297,7 @@ def test_a_section_that_this_rankbench_does_not_know(bundle: Path) -> None:
     assert section(bundle, "energy").notes == [
         "not re-derived: this rankbench has no such section"
     ]
-    # What belongs to no section is still no part of a bundle.
+    # A file that belongs to no section is still refused.
     (bundle / "energy.js").write_text("")
     seal(bundle)
     assert [one.file for one in verify_bundle(bundle).findings] == ["energy.js"]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 FILE = Path(__file__).resolve().parents[2] / "containers" / "check_image.py"
-# What this test's own Python has; nothing of it starts ranks.
+# The packages and programs that the Python of this test has; none of them starts ranks.
 PROMISE: dict[str, Any] = {
     "flavour": "cpu",
     "python": ".".join(map(str, sys.version_info[:2])),
@@ -159,7 +159,7 @@ def test_a_command_that_does_not_end_is_ended(
     monkeypatch.setattr(check, "TIME_LIMIT", 0.5)
     begin = time.monotonic()
     with pytest.raises(check.Broken, match="no end after"):
-        # Its child holds the pipe, as ranks do.
+        # Its child keeps the pipe open, as ranks do.
         check.run(["sh", "-c", "sleep 60 & wait"])
     assert time.monotonic() - begin < 20
 

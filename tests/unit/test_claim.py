@@ -52,7 +52,7 @@ def test_no_number_is_given_twice(tmp_path: Path) -> None:
     assert {int(n) for n in given[0] + given[1]} == set(range(1, 2 * CLAIMS + 1))
     for claimant, numbers in zip(claimants, given, strict=True):
         assert {read_owner(tmp_path / n).pid for n in numbers} == {claimant.pid}
-    # Nothing is left of the claims that came second.
+    # Claims that came second leave no files.
     assert len(os.listdir(tmp_path)) == 2 * CLAIMS
 
 
@@ -112,7 +112,7 @@ def test_living_owner(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
 def test_dead_owner(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
     owner = owner_of(sleeper.pid)
     sleeper.kill()
-    # First a zombie, as in a container where nobody waits for it; then gone.
+    # At first the process is a zombie, as in a container where no parent collects it.
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
     assert not owner.is_alive(tmp_path)
     sleeper.wait()
@@ -147,7 +147,7 @@ def test_owner_on_another_host(
     there = dataclasses.replace(Owner.me(), host="not-" + socket.gethostname())
     then = time.time() - age
     if beats:
-        # Only the newest sign of life counts.
+        # Of all signs of life, only the newest counts.
         (place / HEARTBEAT).write_text("1")
         os.utime(place / HEARTBEAT, (then, then))
         os.utime(place / "claim.json", (0, 0))

@@ -64,7 +64,7 @@ PEER = failed("[gloo] Connection closed by peer [127.0.0.1]:1234")
         pytest.param(
             {"reports": FINE, "returncode": 0}, "ok", None, None, id="all reported"
         ),
-        # Not ok: one of these is missing.
+        # A launch is not ok if a report or an exit status is missing.
         pytest.param(
             {"reports": {0: {}}, "returncode": 0, "log": "bye"},
             "crashed",
@@ -79,7 +79,7 @@ PEER = failed("[gloo] Connection closed by peer [127.0.0.1]:1234")
             None,
             id="launcher failed",
         ),
-        # Stopped by us.
+        # Launches that the supervisor stopped.
         pytest.param(
             {"stopped": "parent", "reports": FINE, "returncode": 0},
             "cancelled",
@@ -101,7 +101,7 @@ PEER = failed("[gloo] Connection closed by peer [127.0.0.1]:1234")
             None,
             id="timeout",
         ),
-        # Out of memory comes before the time limit and before a crash.
+        # Running out of memory is reported even if the time limit or a crash follows.
         pytest.param(
             {"reports": OOM},
             "oom",
@@ -151,7 +151,7 @@ PEER = failed("[gloo] Connection closed by peer [127.0.0.1]:1234")
             None,
             id="the kernel killed somebody else",
         ),
-        # Crashes: a signal, an exception, a launcher, silence.
+        # Kinds of crash: a signal, an exception, a failed launcher, no message at all.
         pytest.param(
             {"exits": {1: -11}, "reports": {0: PEER}},
             "crashed",
@@ -259,7 +259,7 @@ def test_classify(
     ("what", "parting"),
     [
         ({"returncode": 0}, None),
-        # Whatever the kernel ended meanwhile was no part of the launch.
+        # If all ranks end well, an out-of-memory kill hit a process outside the launch.
         ({"returncode": 0, "oom_kills": 1}, None),
         (
             {"returncode": 3, "log": "bye"},

@@ -37,7 +37,7 @@ def test_phases_are_what_lies_between_marks(ticks: list[int]) -> None:
     run_steps(clock, PHASES, PHASES)
     expected = np.array([[10, 20, 30], [1, 2, 3]]) * 1e-9
     np.testing.assert_allclose(clock.seconds(), expected)
-    # The phases add up to the step.
+    # The phases of a step add up to its duration.
     np.testing.assert_allclose(clock.seconds().sum(axis=1), [60e-9, 6e-9])
     np.testing.assert_allclose(clock.host_start(), [0, 1000e-9])
 

@@ -136,7 +136,7 @@ def test_frozen_code_does_not_change(
     checkout: Path, tmp_path: Path, installed: bool
 ) -> None:
     package = checkout / "src/rankbench"
-    if installed:  # no links, and no project around it
+    if installed:  # An installed package has no links and no project around it.
         package = tmp_path / "site-packages/rankbench"
         shutil.copytree(checkout / "src/rankbench", package)
     else:
@@ -155,7 +155,7 @@ def test_frozen_code_does_not_change(
     assert changed != frozen
     assert describe(changed)["dirty"] is (None if installed else True)
     assert not (frozen / "results").exists()
-    # The same layout from either, and assets are found in it.
+    # Both sources give the same layout, in which the assets are found.
     assert (frozen / "containers/gloo.def").is_file()
     for asset in ("containers/gloo.def", "workflow/rules/cell.smk", "Snakefile"):
         assert (frozen / "src/rankbench/assets" / asset).read_text() == f"# {asset}\n"

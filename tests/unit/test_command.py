@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))  # where it is run by hand
+# The folder of the tests is not on the path if this file is run by hand.
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from factories import make_cell
 from rankbench.launch.hosts.slurm import SlurmJob
@@ -32,7 +33,7 @@ TOPOLOGIES = ("1x1", "1x2", "2x1", "2x2")
 IMAGE = {"name": "gloo-cpu", "file": "/images/gloo.sif", "recipe": "", "sha256": ""}
 INHERITED = {"PATH": "/bin", "SLURM_JOB_ID": "4711", "SLURM_CPUS_PER_TASK": "7"}
 
-# Launchers that are started otherwise where MPI connects the ranks.
+# Launchers whose command differs if MPI connects the ranks.
 BACKENDS = {
     "srun": ("gloo", "mpi"),
     "horovodrun": ("gloo", "mpi"),
@@ -102,7 +103,7 @@ def render(title: str, task: Task) -> Iterator[str]:
         yield " ".join(f"{name}={value}" for name, value in told.items()) + " \\"
     line = shlex.join(command.argv).replace(str(SOURCE), "/src")
     line = line.replace(sys.executable, "/venv/python")
-    # A line for each of the three that stand around each other.
+    # One line each for srun, Apptainer and the launcher, which contain each other.
     for word in ("apptainer ", "/images/gloo.sif "):
         line = line.replace(f" {word}", f" \\\n    {word}")
     yield line.replace("--export=ALL /venv", "--export=ALL \\\n    /venv")

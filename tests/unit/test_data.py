@@ -213,7 +213,7 @@ def test_damaged_cifar10_is_not_unpickled(
     assert "cifar-10-python.tar.gz" in message
 
 
-# Without a network
+# The machine has no network.
 
 
 @pytest.fixture
@@ -278,7 +278,7 @@ def test_damaged_file_is_written_again(digits_root: Path, tmp_path: Path) -> Non
     assert file.read_bytes() == data.path("digits", digits_root).read_bytes()
 
 
-# The prepared file
+# The file that `prepare` writes.
 
 
 def test_file_is_plain_and_not_compressed(root: Path) -> None:
@@ -438,7 +438,7 @@ def test_affine_comes_before_normalisation(tmp_path: Path) -> None:
     plain, _, _ = data.load("mnist", tmp_path)
     train, _, _ = data.load("mnist", tmp_path, augment="affine")
     black = float(plain[0][0].min()) - 20 / float(np.std(np.arange(20, 40)))
-    # What moves in from outside is black, not grey.
+    # Pixels that a shift moves in from outside are black, not grey.
     values = torch.cat([train[0][0].flatten() for _ in range(5)])
     assert values.min() == pytest.approx(black, abs=1e-4)
 
@@ -451,7 +451,7 @@ def test_unknown_augment(root: Path) -> None:
 def test_workers_need_not_be_forked(root: Path) -> None:
     train, _, _ = data.load("mnist", root, augment="affine")
     assert train[0]
-    # A fresh process could not import it by itself everywhere.
+    # A new process cannot import torchvision on every machine.
     assert b"torchvision.transforms" not in pickle.dumps(train)
 
 

@@ -25,7 +25,8 @@ class Nvml:
     NVMLError = NVMLError
 
     def __init__(self, rates: list[list[int | None]]) -> None:
-        self.rates = rates  # percent by device and sample; None: not told
+        # Percent per device and sample; None: the device does not report it.
+        self.rates = rates
         self.looks = [0] * len(rates)
 
     def nvmlInit(self) -> None:

@@ -40,7 +40,7 @@ def find_commands(program: str) -> list[tuple[str, list[str]]]:
 
 @pytest.mark.parametrize(("document", "words"), find_commands("rankbench"))
 def test_commands_of_rankbench(document: str, words: list[str]) -> None:
-    # What is to be replaced is written in capitals.
+    # Words in capitals are placeholders that the reader replaces.
     words = words[: words.index("|")] if "|" in words else words
     build_parser().parse_args(words)
 

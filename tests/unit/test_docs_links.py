@@ -36,7 +36,7 @@ def find_pages() -> list[Path]:
         check=True,
     ).stdout.splitlines()
     pages = [ROOT / name for name in names if name.endswith(".md")]
-    # The tables of the published example are its own.
+    # The tables of the published example link to files of that example.
     return [page for page in pages if ROOT / "docs/example" not in page.parents]
 
 

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.unit
 
 PLACE = Place(rank=5, size=8, local_rank=1, local_size=4, node=1)
 
-# What a task of a step gets, and what is said of its job beside it.
+# The variables that Slurm sets for a task of a step, and those about its job.
 SRUN = {
     "SLURM_PROCID": "5",
     "SLURM_LOCALID": "1",
@@ -124,7 +124,7 @@ def test_job() -> None:
     assert step_id(SRUN) == "3"
     assert read_node(SRUN) == 1
     assert read_node({}) == 0
-    # Each task of an array is a job of one host, the first of its own.
+    # Each task of an array is a job with one host, which is the first of that job.
     assert read_node({"SLURM_ARRAY_TASK_ID": "2", "SLURM_NODEID": "0"}) == 2
 
 
@@ -152,7 +152,7 @@ def test_what_slurm_says_survives_a_program_that_takes_it_away() -> None:
     keep_job(environ)
     below = {k: v for k, v in environ.items() if k not in ("SLURM_CONF", *said)}
     below["SLURM_JOB_ID"] = "7"
-    keep_job(below)  # by Snakemake's second part, which sees less
+    keep_job(below)  # Snakemake's inner process calls it with fewer variables.
     restore_job(below)
     assert below == {**said, "HOME": "/h"}
 

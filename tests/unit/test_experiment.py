@@ -221,7 +221,7 @@ def test_refused(tmp_path: Path, text: str, complaint: str) -> None:
     source = re.escape(str(tmp_path / "experiment.yaml"))
     with pytest.raises(ValueError, match=rf"^{source}: ") as caught:
         read_experiment(tmp_path, text)
-    # "..." stands for a list of names that grows.
+    # "..." replaces a list of names that grows with each release.
     assert all(part in str(caught.value) for part in complaint.split(" ... "))
 
 
@@ -311,7 +311,8 @@ learning_rate: [0.1, 1.0e-6]
 oversubscribe: [false, true]
 """
     experiment = read_experiment(tmp_path, text)
-    # Without a backend one, ddp two; three ddp; six other keys with two values each.
+    # One strategy without a backend, with two values of an option; two with three
+    # backends; six other keys with two values each.
     assert len(experiment.cells) == (2 * 1 + 3 * 2) * 2**6
     hashes = {cell.hash() for cell in experiment.cells.values()}
     assert len(hashes) == len(experiment.cells)
@@ -476,7 +477,7 @@ def test_auto_is_srun_where_there_is_slurm() -> None:
 
     assert auto("ddp", "gloo", slurm=False) == "torchrun"
     assert auto("ddp", "gloo", slurm=True) == "srun"
-    # One process has nobody to meet.
+    # A single process needs no rendezvous.
     assert auto("single", "none", slurm=False) == "manual"
     assert auto("single", "none", slurm=True) == "srun"
     assert auto("ddp", "mpi", slurm=False) == "mpirun"
@@ -484,7 +485,7 @@ def test_auto_is_srun_where_there_is_slurm() -> None:
     assert auto("horovod", "mpi", slurm=False) == "horovodrun"
     assert auto("horovod", "mpi", slurm=True) == "srun"
     assert auto("horovod", "ccl", slurm=True) == "horovodrun"
-    # Its own launcher is a part of what is measured.
+    # The launcher that a strategy brings along is part of what is measured.
     assert auto("deepspeed", "gloo", slurm=True) == "deepspeed"
 
 

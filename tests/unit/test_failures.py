@@ -201,7 +201,7 @@ def test_the_words_of_an_older_bundle_still_follow(
     bundle = tmp_path / "bundle"
     write_bundle(layout, bundle, anonymise=False)
     (bundle / "sections.json").unlink()
-    # Sections that rankbench did not have then.
+    # Sections that did not exist when the bundle was made.
     for pattern in ("launches.*", "utilisation.*", "plots/throughput.*"):
         for path in bundle.glob(pattern):
             path.unlink()

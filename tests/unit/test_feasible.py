@@ -46,7 +46,7 @@ NCCL = {"backend": "nccl", **GPU}
 @pytest.mark.parametrize(
     ("cell", "site", "reason"),
     [
-        # What the strategy is.
+        # Obstacles of the strategy.
         (DP, make_site(), "dp needs 2 CUDA devices; this machine has 0"),
         ({**DP, **GPU}, make_gpu_site(), "dp needs 2 devices, 1x1 has fewer"),
         (
@@ -86,7 +86,7 @@ NCCL = {"backend": "nccl", **GPU}
             make_site(programs={"mpirun": NO_MPIRUN}),
             NO_MPIRUN,
         ),
-        # How ranks find each other.
+        # Obstacles of the rendezvous.
         *(
             (
                 {"launcher": launcher, "init_method": method},
@@ -113,7 +113,7 @@ NCCL = {"backend": "nccl", **GPU}
             make_site(backends=backends_of()),
             "gpudirect is of GPUs; the cell runs on cpu",
         ),
-        # What the site has.
+        # Obstacles of the site.
         (
             {"topology": "2x1"},
             make_site(),
@@ -153,7 +153,7 @@ NCCL = {"backend": "nccl", **GPU}
             "(oversubscribe: true shares them, and marks the row)",
         ),
         (GPU, make_site(), "the cell asks for CUDA devices; this machine has none"),
-        # What the backend can.
+        # Obstacles of the backend.
         ({"backend": "mpi"}, make_site(), MPI_MISSING),
         (
             {"backend": "mpi"},
@@ -171,7 +171,7 @@ NCCL = {"backend": "nccl", **GPU}
             make_gpu_site(1),
             "nccl refuses two ranks on one GPU",
         ),
-        # No advice to oversubscribe, which would not help.
+        # The reason does not advise to oversubscribe, because NCCL would refuse that.
         (
             {**NCCL, "topology": "1x2"},
             make_gpu_site(1),
@@ -182,7 +182,7 @@ NCCL = {"backend": "nccl", **GPU}
             make_gpu_site(cuda_devices=1),
             "one process of dp drives 2 GPUs; this site has 1 on a host",
         ),
-        # Model, data, batch, arithmetic.
+        # Obstacles of the model, the data, the batch and the arithmetic.
         (
             {"model": "resnet50", "image_size": 16},
             make_site(),
@@ -228,7 +228,7 @@ NCCL = {"backend": "nccl", **GPU}
             make_gpu_site(nodes=2),
             "gloo cannot carry what gpipe sends from GPUs",
         ),
-        # How a pipeline is filled.
+        # Obstacles of micro-batches.
         *(
             (
                 {**GPIPE, "options": {"schedule": name, "microbatches": count}},
@@ -289,7 +289,8 @@ def test_obstacle(cell: dict[str, Any], site: Any, reason: str) -> None:
         ({**NCCL, "gpudirect": True}, make_gpu_site()),
         ({**NCCL, "gpudirect": False}, make_gpu_site()),
         ({"model": "resnet50", "image_size": 17}, make_site()),
-        # The strong batch is one for the whole of `single`, so it need not split.
+        # Under strong scaling, `single` keeps the whole batch, so it need not be
+        # divisible.
         ({**SINGLE, "topology": "1x2", "scaling": "strong", "batch_size": 63}, None),
         ({"scaling": "strong", "topology": "1x2", "batch_size": 64}, make_site()),
         ({"batch_size": 1437}, make_site()),
@@ -341,7 +342,7 @@ def test_models_may_want_certain_channels(monkeypatch: pytest.MonkeyPatch) -> No
             make_site(),
             ["approximate", "functional"],
         ),
-        # A forward normalises over a part of what it should.
+        # With accumulation, batch norm would use the statistics of a part of the batch.
         (
             {"model": "resnet18", "options": {"accumulation": 2}},
             make_site(),
@@ -381,8 +382,8 @@ def shape(*numbers: int) -> Shape:
 @pytest.mark.parametrize(
     ("cell", "expected"),
     [
-        # nodes, ranks, per node, devices and cores per rank, replicas, ranks of one,
-        # batch, batch of a rank
+        # The numbers are: nodes, ranks, ranks per node, devices per rank, cores per
+        # rank, replicas, ranks per replica, global batch, batch of a rank.
         (SINGLE, shape(1, 1, 1, 1, 1, 1, 1, 64, 64)),
         ({**SINGLE, "topology": "1x2"}, shape(1, 1, 1, 2, 2, 1, 1, 64, 64)),
         (
@@ -405,7 +406,7 @@ def shape(*numbers: int) -> Shape:
             shape(2, 8, 4, 1, 2, 8, 1, 512, 64),
         ),
         ({"topology": "2x4", **GPU}, shape(2, 8, 4, 1, 0, 8, 1, 512, 64)),
-        # One process on each host; every device has a replica.
+        # There is one process per host, and each of its devices has a replica.
         (
             {"strategy": "ddp_dp", "topology": "2x4"},
             shape(2, 2, 1, 4, 4, 8, 1, 512, 256),

@@ -13,14 +13,14 @@ pytestmark = pytest.mark.unit
 
 FOLDER = Path(__file__).resolve().parents[1] / "bundles"
 
-# The files themselves must not change: a bundle made anew would prove nothing.
+# These files must never be regenerated: a new bundle would prove nothing.
 FROZEN = {
     "quickstart-2026-11.tar.zst": (
         "45d093680ac51392e569176eaebf2e5c0055b03617aefe70dc029001b58daf0e"
     ),
 }
 
-# Sections whose method has changed since, by bundle: all others are derived again.
+# Bundle -> sections whose method has changed since; all others are derived again.
 CHANGED: dict[str, set[str]] = {"quickstart-2026-11.tar.zst": set()}
 
 

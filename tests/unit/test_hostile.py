@@ -253,10 +253,11 @@ def test_a_flipped_bit_in_the_header_of_an_array_names_the_file(layout: Layout) 
             except ValueError as error:
                 words.add(str(error))
             else:
-                # Some bits mean nothing, such as one of the white space at the end.
+                # Some bits have no meaning, for example one in the white space at the
+                # end.
                 assert np.array_equal(timed, sound.timed)
     assert all(said.startswith(f"{path} is damaged: ") for said in words)
-    # One of them is what numpy's second look at a header ends in.
+    # One damage makes numpy fail while it parses the header as Python.
     assert any("EOF in multi-line statement" in said for said in words)
 
 
@@ -353,7 +354,7 @@ def test_texts_are_shown_and_not_obeyed(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # The others look alike.
+    # One panel is enough, because all look alike.
     monkeypatch.setattr(panels, "_MOST_PANELS", 1)
     layout = write_texts(tmp_path / "results", TEXTS)
     assert main(["table", "--results", str(layout.root)]) == 0
@@ -361,7 +362,7 @@ def test_texts_are_shown_and_not_obeyed(
     for path in layout.root.rglob("*.csv"):
         with path.open(newline="") as file:
             cells = [cell for row in csv.reader(file) for cell in row]
-        # Negative numbers aside, which no column has.
+        # No column has negative numbers, so these may get a quote as well.
         assert not [c for c in cells if c.startswith(("=", "+", "-", "@", "\t", "\r"))]
     page = Words(layout.table("html").read_text())
     assert "script" not in page.tags
@@ -386,7 +387,7 @@ VALUES: list[Any] = [None, -1, 0, 10**30, 1e300, "x", "", [], {}, [None], True]
 TIMERS = {"forward_ms": 1.0, "backward_ms": 2.0, "communication_ms": 1.0}
 TIMERS |= {"overlap_ms": 0.5, "iteration": 10}
 
-# What not every record tells.
+# Fields that not every record has.
 TOLD = {
     "model": {"parameters": 5, "parameter_bytes": 20, "flops_per_sample": 7},
     "shape": {"global_batch": 128, "replicas": 2},

@@ -121,7 +121,7 @@ def test_request_is_newer_exactly_if_there_is_something_to_make(
     assert request_image(image)
     pretend_built(image)
     os.utime(image.request, ns=(0, 0))
-    # A checkout touches times: the content is what counts.
+    # A checkout changes the times of files, so only the content counts.
     os.utime(containers / "gloo.def")
     assert not request_image(load(containers, image_dir)["gloo-cpu"])
     assert image.request.stat().st_mtime_ns == 0
@@ -129,8 +129,8 @@ def test_request_is_newer_exactly_if_there_is_something_to_make(
     (containers / "gloo.sh").write_text("false\n")
     changed = load(containers, image_dir)["gloo-cpu"]
     assert request_image(changed)
-    # The build fails, and Snakemake puts back the old sidecar, as a new file. It looks
-    # at the content of requests, too.
+    # After a failed build, Snakemake restores the old sidecar with a new time. It also
+    # compares the content of requests.
     os.utime(image.sidecar)
     before = image.request.read_bytes()
     assert request_image(changed)
@@ -172,7 +172,7 @@ def test_given_file_stays_where_it_lies(containers: Path, image_dir: Path) -> No
     image = load(containers, image_dir, mpi_cpu=given)["mpi-cpu"]
     assert image.file == Path("/apps/mpi.sif")
     assert image.sidecar == image_dir / "mpi-cpu.json"
-    # Only the test of it can change what is known of it.
+    # For an existing image, only the script that tests it is an input.
     assert list(image.inputs) == ["check_image.py"]
     assert image.definition is None
 
@@ -216,7 +216,7 @@ def test_given_image_of_an_unknown_name(containers: Path, image_dir: Path) -> No
         load(containers, image_dir, mpj_cpu={"file": "x", "sha256": 64 * "a"})
 
 
-# What Apptainer 1.4 and debootstrap said where each of these was so.
+# Messages of Apptainer 1.4 and debootstrap in each of these situations.
 SAID = {
     "fuse": """\
 FATAL:   container creation failed: image driver mount failure: image driver \
@@ -283,7 +283,7 @@ def test_mirror_of_the_machine_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "_apt_sources", lambda: sources)
     assert checks.find_mirror("auto") == "http://mirror.example/debian/"
     assert checks.find_mirror("file:///mirror") == "file:///mirror"
-    # Lists that were removed, as images of Debian have it, tell no label.
+    # Debian's own images have no package lists, so their sources have no label.
     unlabelled = [("", uri) for _, uri in sources]
     monkeypatch.setattr(checks, "_apt_sources", lambda: unlabelled)
     assert checks.find_mirror("auto") == "http://mirror.example/debian/"
@@ -360,7 +360,7 @@ def test_downloads_are_complete_or_not_there(
         fetched(image, torch_index="off", log=print).__enter__()
     assert [p for p in (image_dir / ".downloads").iterdir() if p.is_dir()] == []
 
-    # Carried from another machine: nothing is asked for.
+    # The downloads come from another machine, so nothing is downloaded.
     key = image.inputs["requirements/sources.txt"][:12]
     place = image_dir / ".downloads" / f"sources.txt-{key}"
     place.mkdir()
@@ -396,5 +396,5 @@ def test_second_builder_waits_and_takes_what_the_first_has_made(
             pretend_built(image)
             os.utime(image.sidecar, ns=(0, 0))
         assert second.result(timeout=30)["recipe"] == image.recipe
-    # Snakemake sees by its time that it is as it is wanted.
+    # Snakemake compares the time of the sidecar with that of the request.
     assert image.sidecar.stat().st_mtime_ns > 0

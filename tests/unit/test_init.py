@@ -36,7 +36,7 @@ def test_init_writes_what_a_user_edits(
         "slurm_profile/site.yaml",
     ]
     assert yaml.safe_load((folder / "config.yaml").read_text())["name"] == "quickstart"
-    # The workflow is the package's own.
+    # The project uses the workflow inside the package.
     assert "rankbench.assets" in (folder / "Snakefile").read_text()
     assert not (folder / "workflow").exists()
 
@@ -47,7 +47,7 @@ def test_init_says_what_comes_next(
     assert main(["init", str(tmp_path / "my own")]) == 0
     said = capsys.readouterr().out
     assert f"cd '{tmp_path}/my own'" in said
-    # The files that it wrote name these by their place in a checkout.
+    # The files of the new project refer to these schemas by their path in a checkout.
     schemas = Path(said.split()[-1])
     assert (schemas / "experiment.schema.yaml").exists()
     assert (schemas / "site.schema.yaml").exists()

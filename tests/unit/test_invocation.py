@@ -37,10 +37,10 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--profile", "none", "--cores", "1"], DEFAULT_PROFILE),
         (["-n", "--profile", "slurm_profile"], "slurm_profile"),
         (["--profile", "slurm_profile/config.yaml"], "slurm_profile"),
-        # Of several, the last that has site facts.
+        # Of several profiles, the last one with a site file is used.
         (["--profile", "local_profile", "--profile", "slurm_profile"], "slurm_profile"),
         (["--profile", "slurm_profile", "--profile", "extra"], "slurm_profile"),
-        # Without site facts, it is still the one that was asked for.
+        # A profile without a site file is used if it is the only one.
         (["--profile", "extra"], "extra"),
     ],
 )

@@ -56,7 +56,7 @@ def sbatch_line(resources: Resources) -> str:
     """What the plugin's own code makes of resources, without the paths of a run."""
     plugin = pytest.importorskip("snakemake_executor_plugin_slurm", reason="make venv")
     submit, validation, utils = plugin.submit_string, plugin.validation, plugin.utils
-    # As the plugin's executor does, whose own methods ask a Slurm.
+    # This repeats what the plugin's executor does, whose own methods call Slurm.
     asked = {"account": "slurm_account", "partition": "slurm_partition"}
     flags = {"account": "-A", "partition": "-p"}
     params: dict[str, Any] = {
@@ -112,7 +112,7 @@ GPU_SITE_ASKS = "-A physics -p gpu -t 10 --qos=short --mem 240000"
 @pytest.mark.parametrize(
     ("topology", "asks"),
     [
-        # One task is Slurm's own default; the plugin does not say it with GPUs.
+        # One task is Slurm's default; with GPUs the plugin does not name it.
         (
             "1x1",
             "--nodes=1 --cpus-per-task=32"
@@ -152,7 +152,7 @@ def test_one_process_has_all_gpus_of_its_cell(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("site", "topology", "asked"),
     [
-        # More ranks than cores, or than GPUs: they share what a host has.
+        # With more ranks than cores or GPUs, ranks share those of a host.
         (CPU_SITE, "2x10", {"tasks": 16, "cpus_per_task": 1}),
         (GPU_SITE, "1x8", {"tasks": 8, "cpus_per_task": 4, "gres": "gpu:a100:4"}),
     ],
@@ -203,9 +203,11 @@ def test_the_plugin_leaves_the_supervisor_in_the_batch_step(tmp_path: Path) -> N
     ("launches", "mean", "seconds"),
     [
         (6, None, 6 * 600),
-        # 6 launches of 20 s with half as much again, and one that reaches its limit.
+        # Six launches of 20 s with a margin of one half, and one launch that reaches
+        # its limit.
         (6, 20.0, 180 + 600),
-        # What was known does not make it longer than the limits do.
+        # Known durations never make the limit longer than the time limits of all
+        # launches.
         (6, 500.0, 6 * 600),
     ],
 )

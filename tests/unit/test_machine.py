@@ -16,7 +16,7 @@ from rankbench.launch.cell import machine_lock as machine
 
 pytestmark = pytest.mark.unit
 
-# Takes the lock, says so, and keeps it.
+# A process that takes the lock, prints that, and keeps it.
 HOLD = """
 import sys, time
 from rankbench.launch.cell import machine_lock as machine
@@ -55,7 +55,7 @@ def test_another_tmpdir_is_the_same_machine(name: str, tmp_path: Path) -> None:
     with another(name, TMPDIR=str(tmp_path)) as holder:
         assert answer(holder) == "held"
         assert machine._take(name) is None
-        # However it ends, the kernel gives the lock up.
+        # The kernel releases the lock, however the process ends.
         holder.send_signal(signal.SIGKILL)
         holder.wait()
     release = machine._take(name)

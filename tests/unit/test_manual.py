@@ -96,7 +96,7 @@ def test_rendezvous_of_several_hosts(
     monkeypatch.setenv("SLURM_STEP_ID", "3")
     file = tmp_path / "rendezvous.4711.3"
     file.touch()
-    # A rank of another host has come first.
+    # The file exists already if a rank of another host was faster.
     assert choose_rendezvous("file", tmp_path, *first) == (f"file://{file}", {})
 
 

@@ -181,7 +181,7 @@ def test_rerun_of_a_part(
         return 0
 
     monkeypatch.setattr(rerun, "execute", keep)
-    # They are not measured now: nothing has run.
+    # The command fails because the fake run measured nothing.
     assert main(["rerun", "--only", "strategy=ddp", "--json"]) == 1
     ((cell,),) = given
     assert cell.startswith("ddp.gloo.1x2.")
@@ -218,7 +218,7 @@ def test_images_of_an_experiment_and_by_name(
     (image,) = json.loads(capsys.readouterr().out)
     assert image["name"] == "gloo-cpu"
     assert image["missing"]
-    assert len(given) == 3  # --show builds nothing
+    assert len(given) == 3  # `--show` builds no image.
 
     assert main(["images", "glou-cpu", *here]) == 2
     assert "glou-cpu: no such image (known: gloo-cpu" in capsys.readouterr().err

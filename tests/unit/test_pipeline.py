@@ -48,7 +48,8 @@ def test_shapes_are_those_of_the_arithmetic() -> None:
     for part, shape in zip(parts, shapes[1:], strict=True):
         x = Stage([part], arithmetic)(x)
         assert x.dtype == shape.dtype
-    assert parts[1].num_batches_tracked == 1  # by the stages, not by the tracing
+    # Only the stages count batches; the tracing must not.
+    assert parts[1].num_batches_tracked == 1
 
 
 def test_a_stopwatch_keeps_times_by_kind() -> None:

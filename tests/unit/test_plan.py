@@ -44,7 +44,7 @@ def test_round_trip(plan: Plan, tmp_path: Path) -> None:
 
 
 def test_plan_is_equal_for_equal_input(plan: Plan, tmp_path: Path) -> None:
-    # Jobs see a changed plan by its time: it must not be written anew each run.
+    # Jobs compare the time of the plan, so an unchanged plan must not be rewritten.
     assert read_plan_of(tmp_path, TEXT).to_json() == plan.to_json()
 
 

@@ -32,7 +32,7 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_looks_become_no_rarer_than_asked(executor: Any) -> None:
     settings = SimpleNamespace(seconds_between_status_checks=15)
     executor.workflow = SimpleNamespace(remote_execution_settings=settings)
-    # As its own code does: from few seconds on, ten more each time.
+    # The plugin itself starts with a few seconds and adds ten each time.
     executor.next_seconds_between_status_checks = 5
     assert executor.next_seconds_between_status_checks == 5
     executor.next_seconds_between_status_checks += 30

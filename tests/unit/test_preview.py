@@ -60,7 +60,7 @@ def test_infeasible_cells_have_their_reason(tmp_path: Path) -> None:
 def test_history_gives_an_estimate(tmp_path: Path) -> None:
     plan = read_plan_of(tmp_path, TEXT)
     lines = lines_of(plan, {ONE: 6, TWO: 6}, {TWO: 30.0})
-    # 2 devices x 6 launches x 30 s; of the other cell nothing is known.
+    # 2 devices x 6 launches x 30 s; the duration of the other cell is unknown.
     expected = "estimate for 1 of them, from earlier records: 0.1 device-hours"
     assert lines[2] == expected
 

@@ -59,7 +59,7 @@ def test_another_machine_is_looked_at_again(
     monkeypatch.setattr(probe.sys, "executable", "/another/python")
     probe_machine(cache=cache)
     assert looks.count == 3
-    # Each of these replaced the answer before it.
+    # Each of these calls replaced the previous answer in the cache.
     probe_machine(cache=cache)
     assert looks.count == 3
 

@@ -17,10 +17,10 @@ import pytest
 
 pytestmark = pytest.mark.unit
 
-# Writes its number, then waits to be ended.
+# A program that writes its process id and waits to be ended.
 WAIT = "open(sys.argv[1], 'w').write(str(os.getpid())); time.sleep(60)"
 IGNORE = "signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAIT
-# Starts a process in a session of its own and is gone.
+# A program that starts a process in a new session, and ends.
 HIDE = "subprocess.Popen([sys.executable, *sys.argv[1:]], start_new_session=True)"
 IMPORTS = "import os, signal, subprocess, sys, time; "
 
@@ -83,7 +83,7 @@ def test_child_is_ended(supervise: Callable) -> None:
 
 def test_orphan_in_a_session_of_its_own_is_found(supervise: Callable) -> None:
     told, victim = supervise("-c", IMPORTS + HIDE, "-c", IMPORTS + WAIT, grace=10)
-    # The launcher is gone, with its own exit status left to whoever waits for it.
+    # The launcher has ended; its exit status is left for the supervisor.
     assert told["ended"]
     assert told["returncode"] == 0
     assert told["found"] == [victim]

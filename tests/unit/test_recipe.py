@@ -70,7 +70,8 @@ def train(steps: int = 3, *, strategy=Single, world=WORLD, **options):
     [
         "channels_last",
         "checkpointing",
-        pytest.param("compile", marks=pytest.mark.equipment),  # a C++ compiler
+        # `compile` needs a C++ compiler.
+        pytest.param("compile", marks=pytest.mark.equipment),
     ],
 )
 def test_training_is_the_same_with(option: str) -> None:

@@ -148,7 +148,7 @@ def test_layout_is_the_documented_one(tmp_path: Path) -> None:
 def test_attempt_is_read_in_the_order_of_launches(tmp_path: Path) -> None:
     for launch in (10, 9, 1):
         write_json(tmp_path / str(launch) / "record.json", make_record(launch=launch))
-    (tmp_path / "11").mkdir()  # claimed, without a record
+    (tmp_path / "11").mkdir()  # A launch that was claimed but has no record.
     assert [r["launch"] for r in read_attempt(tmp_path)] == [1, 9, 10]
 
 
@@ -171,9 +171,9 @@ def test_record_of_another_version_is_refused(
         ([OK, CRASHED], [OK, CRASHED]),
         ([PORT, OK], [OK]),
         ([HOST, PORT, OK], [OK]),
-        # More retries than allowed: what follows speaks for the cell.
+        # After more retries than allowed, the failure counts for the cell.
         ([PORT, HOST, PORT, OK], [PORT, OK]),
-        # The next run always cures these.
+        # Failures with these causes are always repeated by the next run.
         ([OWNER, USER, OWNER, USER, OK], [OK]),
     ],
 )
@@ -190,19 +190,19 @@ def test_counting(records: list, left: list) -> None:
         ([OK], 2, "not-run", 1, False),
         ([OK, OK], 2, "ok", 2, True),
         ([OK, OK, OK], 2, "ok", 3, True),
-        # One failure among successes: the attempt goes on and is not ok.
+        # With one failure among successes, the attempt goes on and is not ok.
         ([OK, CRASHED], 3, "crashed", 1, False),
         ([OK, CRASHED, OK], 3, "crashed", 2, True),
         ([CRASHED], 6, "crashed", 0, False),
         ([CRASHED], 1, "crashed", 0, True),
-        # Two failures and no success: give up; with a success, go on.
+        # Two failures end an attempt that has no success yet.
         ([CRASHED, CRASHED], 6, "crashed", 0, True),
         ([OK, CRASHED, CRASHED], 6, "crashed", 1, False),
-        # A retry does not count ...
+        # A launch that is retried does not count ...
         ([PORT], 1, "crashed", 0, False),
         ([PORT, OK], 1, "ok", 1, True),
         ([PORT, CRASHED], 6, "crashed", 0, False),
-        # ... but only so often.
+        # ... but only up to the allowed number of retries.
         ([PORT, PORT, PORT], 1, "crashed", 0, True),
         ([PORT, PORT, PORT, PORT], 6, "crashed", 0, True),
         # Interrupted runs never end an attempt.

@@ -113,9 +113,9 @@ def test_a_command_ends_with_whoever_wanted_it(hosts: Hosts, tmp_path: Path) -> 
     [
         (["10.0.0.2"], "10.0.0.2"),
         (["10.0.0.2", "10.0.0.2"], "10.0.0.2"),
-        # Others may take the other one.
+        # With two addresses, other hosts may choose the other one.
         (["10.0.0.2", "10.1.0.2"], ""),
-        # Debian's own name of a host; nobody else can reach it.
+        # Debian maps the host's own name to 127.0.1.1, which no other host can reach.
         (["127.0.1.1"], ""),
         ([], ""),
     ],
@@ -141,7 +141,7 @@ def test_it_listens_at_that_address_alone(
         assert listener.address[0] == "127.0.0.2"
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", listener.address[1]))
-    # An address that is translated on its way is none of this host's.
+    # A translated (NAT) address belongs to no interface of this host.
     with _listen("192.0.2.1", 0) as listener:
         assert listener.address[0] == "0.0.0.0"  # noqa: S104
 

@@ -44,7 +44,7 @@ def test_rerun_asks_for_the_next_attempt(layout: Layout) -> None:
     measured(layout, 1)
     wanted = raise_request(layout, "c", launches=3, cell_hash="i")
     assert wanted == read_request(layout, "c") == Request(2, 3, "i")
-    # Twice in a row, without a launch between them.
+    # Two reruns in a row, without a launch between them.
     assert raise_request(layout, "c", launches=3, cell_hash="i").attempt == 3
 
 

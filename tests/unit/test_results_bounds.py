@@ -62,7 +62,7 @@ def test_bus_bandwidth(tmp_path: Path) -> None:
     (sweep,) = find_sweeps(summaries_of(layout))
     assert [point.size for point in sweep.points] == [2**10, 2**20, 2**24]
     for point in sweep.points:
-        # Of 2 ranks each byte of an all-reduce crosses the link once.
+        # With two ranks, each byte of an all-reduce crosses the link once.
         assert point.bus_gb_s.value == pytest.approx(2.0)
         assert point.bus_gb_s.low == pytest.approx(2.0)
     content = collectives.make(read(layout))
@@ -101,16 +101,16 @@ def test_no_sweep_no_section(tmp_path: Path) -> None:
     assert not layout.plot("bandwidth", "svg").exists()
 
 
-# The phases of synthetic launches: 8 % input, 12 % communication of 160 ms a step.
+# In synthetic launches, input is 8 % and communication 12 % of a step of 160 ms.
 STEP = 128 / 800
 
 
 @pytest.mark.parametrize(
     ("seconds", "at_best"),
     [
-        # All of it fits behind the computation.
+        # The whole exchange fits behind the computation.
         (0.01, 1 / 0.88),
-        # The exchange is longer than the computation: it alone is the limit.
+        # The exchange takes longer than the computation, so it alone sets the limit.
         (0.15, STEP / 0.15),
     ],
 )
@@ -158,7 +158,8 @@ def test_idle_gpu(tmp_path: Path) -> None:
     (bound,) = bounds.find_bounds(summaries_of(layout))
     assert bound.name == "launch"
     assert sum(bound.parts.values()) == pytest.approx(bound.step_ms)
-    # 80 % idle, of which 20 % wait for data and other ranks.
+    # The device is idle for 80 % of the step; 20 % are waiting for data and other
+    # ranks.
     assert bound.parts["launch"] / bound.step_ms == pytest.approx(0.6)
 
 

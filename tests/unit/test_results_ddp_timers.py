@@ -83,7 +83,8 @@ def test_both_are_of_the_same_steps(tmp_path: Path) -> None:
     second = {**first, "forward_ms": 5.0}
     rows = read_rows(write_timed(tmp_path, [first, second]))
     cell = "ddp.gloo.1x2.convnet.digits"
-    # Steps 1 to 4 of 2 + 8 are sampled; the window is steps 3 to 10.
+    # With 2 warm-up and 8 timed steps, steps 1 to 4 are sampled; the window is steps 3
+    # to 10.
     assert [list(row.values()) for row in rows] == [
         [cell, "forward", "2.5", "4", "6.5", "4"],
         [cell, "backward", "2.5", "5", "6.5", "4"],

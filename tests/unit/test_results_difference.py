@@ -20,7 +20,7 @@ FAST = [value * 10 for value in SLOW]
 def test_separate_samples_have_the_smallest_p_value_there_is():
     found = differ([*FAST[1:], 70.0], SLOW)
     assert found.superiority == 1.0
-    # Of 924 ways to part twelve launches in two, two are that extreme.
+    # Two of the 924 ways to split twelve launches into two groups are that extreme.
     assert found.p_value == pytest.approx(2 / 924)
 
 
@@ -110,7 +110,7 @@ def test_constants_that_are_equal_do_not_differ(value):
 
 def test_a_trend_is_told_from_chance():
     rising = [1.0, 2, 3, 4, 5, 6]
-    # Of 720 orders two are that clear.
+    # Two of the 720 orders are that clear.
     assert trend(rising) == pytest.approx(2 / 720)
     assert trend([3.0, 1, 6, 2, 5, 4]) > 0.3
     assert trend(rising[:5]) is None
@@ -120,7 +120,8 @@ def test_a_trend_is_told_from_chance():
 def test_adjusting_keeps_most_of_many_that_changed():
     assert adjust([0.04]) == [0.04]
     assert adjust([]) == []
-    # One of ten must be ten times as sure; ten of ten need not.
+    # If one of ten cells differs, its evidence must be ten times as strong; if all ten
+    # differ, it need not.
     assert adjust([0.04] + [0.9] * 9)[0] == pytest.approx(0.4)
     assert adjust([0.04] * 10) == pytest.approx([0.04] * 10)
 

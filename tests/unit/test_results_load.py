@@ -104,12 +104,12 @@ GLOO = {"name": "gloo-cpu", "recipe": "r1", "sha256": "s1"}
     ("wanted", "measured", "stale"),
     [
         (GLOO, GLOO, False),
-        # Not built when the run was planned: the recipe tells.
+        # The image was not built when the run was planned, so recipes are compared.
         (GLOO | {"sha256": None}, GLOO, False),
         (GLOO | {"sha256": None, "recipe": "r2"}, GLOO, True),
-        # Built again from the same recipe: the packages may be newer.
+        # An image that was built again from the same recipe may have newer packages.
         (GLOO | {"sha256": "s2"}, GLOO, True),
-        # A host had no such image, so nothing ran in it.
+        # A host lacked the image, so nothing ran in it.
         (GLOO, GLOO | {"sha256": None}, False),
         (GLOO, None, True),
         (None, GLOO, True),

@@ -55,10 +55,10 @@ def test_rates_and_times_are_of_the_slowest_rank(launch_dir):
 def test_step_takes_the_slowest_rank_of_each_step_then_the_median(launch_dir):
     first, second = np.zeros((2, STEPS, len(PHASES)))
     first[:, 2], second[:, 2] = 0.010, 0.001
-    second[::2, 3] = 0.030  # every other step waits for the other rank
+    second[::2, 3] = 0.030  # Every other step waits for the other rank.
     second[0, 3] = 9.0
     change_steps(launch_dir, rank0_seconds=first, rank1_seconds=second)
-    # By step: 9001, 10, 31, 10, 31, 10, 31, 10 ms.
+    # The steps take 9001, 10, 31, 10, 31, 10, 31 and 10 ms.
     assert measure(read_launch(launch_dir)).step_ms == pytest.approx(20.5)
 
 
@@ -95,7 +95,7 @@ def test_a_warmup_that_lasts_longer_is_left_out(launch_dir):
     assert found.step_ms == pytest.approx(100)
     assert found.step_p95_ms == pytest.approx(100)
     assert found.phase_ms["forward"] == pytest.approx(100)
-    # What the window holds beside its steps stays in it.
+    # Time of the window outside its steps stays part of the window.
     assert found.throughput == pytest.approx(64 * 70 / (7 + 0.25))
     assert found.epoch_s == pytest.approx((7 + 0.25) * 4 / 70)
     assert found.total_s == pytest.approx(6 + 7 + 0.25)
@@ -142,7 +142,7 @@ def cut(path):
 
 def flip(path):
     data = bytearray(path.read_bytes())
-    data[300] ^= 0xFF  # inside the numbers of the first member
+    data[300] ^= 0xFF  # The changed byte is within the numbers of the first member.
     path.write_bytes(data)
 
 

@@ -47,7 +47,7 @@ def test_ratio_is_of_a_replica(tmp_path):
     assert row["model"] == "convnet"
     assert (row["parameters"], row["gradient_mb"]) == ("25000000", "100")
     assert (row["gflop_per_sample"], row["replica_batch"]) == ("20", "64")
-    # 64 samples of 20 GFLOP, over 100 MB.
+    # 64 samples with 20 GFLOP each, and 100 MB of weights.
     assert row["flop_per_byte"] == "12800"
 
 

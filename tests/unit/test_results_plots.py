@@ -251,7 +251,7 @@ def test_scaling_shows_launches_medians_and_the_ideal(tmp_path):
     columns = [line for line in axes.get_lines() if len(line.get_xdata()) == 6]
     medians = [line for line in axes.get_lines() if len(line.get_xdata()) == 1]
     assert len(columns) == len(medians) == 5
-    # Launches stand in the column of their median; series stand beside each other.
+    # Launches are drawn in the column of their median, series beside each other.
     assert [set(line.get_xdata()) for line in columns] == [
         set(line.get_xdata()) for line in medians
     ]
@@ -311,7 +311,7 @@ def test_an_outlier_does_not_set_the_axis_and_is_counted(tmp_path):
     (axes,) = memory._draw(panels, 8).axes
     assert axes.get_xlim()[1] == pytest.approx(1.5 * 350, rel=0.02)
     assert [text.get_text() for text in axes.texts] == ["1 up to 9000 \u25b6"]
-    # Without one, nothing is said.
+    # Without an outlier there is no note.
     (axes,) = steps._draw(panels, 8).axes
     assert [text.get_text() for text in axes.texts] == []
 

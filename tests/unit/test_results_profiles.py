@@ -120,7 +120,7 @@ def test_a_rank_has_phases_and_collectives_beneath(tmp_path):
         "rank 0",
         "rank 1",
     ]
-    # Of each rank its phases, and two lanes because its collectives overlap.
+    # For each rank there are its phases, and two lanes because its collectives overlap.
     phases, *lanes = axes.collections[:3]
     bounds = [path.get_extents() for path in phases.get_paths()]
     assert [(b.x0, b.x1) for b in bounds] == [(0, 10), (10, 30), (30, 40), (40, 60)]

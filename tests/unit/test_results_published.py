@@ -81,7 +81,7 @@ def test_every_published_number_has_a_line(layout):
 def test_each_side_is_divided_by_its_own_base(layout):
     line = read_lines(layout)["two", "throughput"]
     assert (line["cell"], line["status"], line["base"]) == (DDP, "ok", "one")
-    # As in the table: 1.005 times the nominal rates are the medians.
+    # As in the table, the medians are 1.005 times the nominal rates.
     assert (line["measured"], line["published"]) == ("1508", "516")
     assert float(line["ratio"]) == pytest.approx(1500 / 800, rel=1e-3)
     assert float(line["ratio_lo"]) < 1500 / 800 < float(line["ratio_hi"])
@@ -160,7 +160,7 @@ def test_a_source_without_numbers_is_shown_all_the_same(tmp_path):
     assert layout.table("csv", "published").read_text().count("\n") == 1
     page = layout.table("html").read_text()
     assert "its tables are empty" in page
-    # Every link of the page leads to a section that is there.
+    # Every link of the page leads to an existing section.
     links, ids = (re.findall(what, page) for what in ('href="#(.*?)"', ' id="(.*?)"'))
     assert "section-published" in links
     assert set(links) <= set(ids)
@@ -210,7 +210,7 @@ def test_loading_is_told_from_the_rest_of_a_step(tmp_path):
         (row,) = csv.DictReader(file)
     assert (row["num_workers"], row["augment"]) == ("2", "affine")
     parts = [float(row[f"{name}_ms"]) for name in ("load", "transfer", "compute")]
-    # The shares of the synthetic steps.
+    # The phases of synthetic steps have these shares.
     shares = [part / sum(parts) for part in parts]
     assert shares == pytest.approx([0.06, 0.02, 0.92], rel=1e-3)
     assert float(row["load_share"]) == pytest.approx(0.06, rel=1e-3)

@@ -46,7 +46,8 @@ def test_interval_is_the_widest_that_a_sign_test_accepts(count):
 @pytest.mark.parametrize("count", [6, 10, 20])
 def test_interval_of_the_median_covers_it(count):
     rng = np.random.default_rng(1)
-    true = 1.0  # the median of exp(normal), which is skewed as times are
+    # The true median is that of exp(normal), which is skewed as durations are.
+    true = 1.0
     hits = 0
     for sample in rng.lognormal(size=(2000, count)):
         found = median(sample.tolist())
@@ -73,8 +74,8 @@ def test_ratio_and_its_inverse_agree():
 
 
 def test_ratio_to_a_constant_has_the_interval_of_the_median():
-    # Of 9 values the 2nd and 8th hold 96 %, the 3rd and 7th 82 %: 95 % lie near the
-    # former.
+    # For 9 values, the interval from the 2nd to the 8th holds 96 % and from the 3rd to
+    # the 7th 82 %: 95 % are close to the former.
     found = ratio_of_medians([float(n) for n in range(1, 10)], [2.0] * 6)
     assert found.value == 2.5
     assert 1.0 < found.low < 1.1
@@ -102,7 +103,7 @@ def precise(rng, shape):
 @pytest.mark.parametrize("count", [6, 10])
 @pytest.mark.parametrize(
     ("above", "below"),
-    # The last two are what a bootstrap of the ratio does not hold for 6 launches.
+    # For the last two, a bootstrap of the ratio of six launches is too narrow.
     [(skewed, skewed), (bimodal, bimodal), (skewed, precise), (bimodal, precise)],
 )
 def test_interval_of_the_ratio_covers_it(above, below, count):
@@ -110,7 +111,7 @@ def test_interval_of_the_ratio_covers_it(above, below, count):
     true = np.median(above(rng, 400_000)) / np.median(below(rng, 400_000))
     pairs = zip(above(rng, (1500, count)), below(rng, (1500, count)), strict=True)
     hits = sum(ratio_of_medians(a, b).may_be(true) for a, b in pairs)
-    # The nominal 95 %, less 1 % for the interpolation, less chance.
+    # The limit is the nominal 95 %, minus 1 % for the interpolation, minus chance.
     assert hits / 1500 >= 0.93
 
 

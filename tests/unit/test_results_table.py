@@ -85,7 +85,8 @@ def test_row_tells_what_was_measured(example):
     assert (row["batch_size"], row["scaling"]) == ("64", "weak")
     assert (row["status"], row["reason"], row["attempt"]) == ("ok", "", "1")
     assert (row["launches_ok"], row["launches"]) == ("6", "6")
-    # Rates scatter over 0.98 ... 1.03 of 1500: the median lies between 1.00 and 1.01.
+    # Rates scatter from 0.98 to 1.03 times 1500, so the median is between 1.00 and
+    # 1.01.
     assert row["throughput"] == "1508"
     assert (row["throughput_lo"], row["throughput_hi"]) == ("1470", "1545")
     assert (row["memory_mib"], row["accuracy"]) == ("351", "0.97")
@@ -469,7 +470,7 @@ def test_other_tables_are_fragments_of_latex_too(tmp_path):
         for what in ("tabular", "description"):
             begun = text.count(rf"\begin{{{what}}}")
             assert begun == text.count(rf"\end{{{what}}}")
-        # The same rows as in Markdown, which has a line of dashes more in each table.
+        # The rows are those of Markdown, which has one more line of dashes per table.
         lines = layout.table("md", name).read_text().splitlines()
         tables = text.count(r"\begin{tabular}")
         assert tables >= 1

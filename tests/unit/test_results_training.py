@@ -178,7 +178,7 @@ def test_curves_that_coincide_share_one_line_in_all_colors(tmp_path, off_by, ali
     lines = axes.get_lines()
     assert [line.is_dashed() for line in lines] == [alike, alike]
     assert len({line.get_linewidth() for line in lines}) == 1
-    # Without the legend, which shows both colors anyway.
+    # The legend shows both colors anyway, so it is removed.
     for legend in figure.legends:
         legend.remove()
     below, above = (count_pixels(figure, line.get_color()) for line in lines)
@@ -196,7 +196,7 @@ def test_a_drawn_point_is_the_mean_of_the_points_around_it(tmp_path):
         kept = dict(members) | {
             "rank0/seconds": np.resize(members["rank0/seconds"], (100, 6)),
             "rank0/warmup": np.empty((0, 6)),
-            # Every other step is three times as bad.
+            # The loss of every other step is three times as large.
             "rank0/loss": np.resize([1.0, 3.0], 100).astype(np.float32),
         }
     np.savez(place / "steps.npz", **kept)
@@ -205,7 +205,7 @@ def test_a_drawn_point_is_the_mean_of_the_points_around_it(tmp_path):
     (line,) = axes.get_lines()
     assert len(line.get_ydata()) == 100
     assert np.abs(line.get_ydata() - 2).max() < 0.2
-    # The data have every step.
+    # The CSV file has every step.
     frame = curves.make(found).drawings[0].frame()
     assert frame["loss"].tolist() == [1.0, 3.0] * 50
 

@@ -39,7 +39,7 @@ def test_between_and_within_launches_stand_apart(tmp_path):
     layout = write_plan(tmp_path, [SINGLE])
     write_rates(layout, SINGLE, RATES)
     (row,) = read_rows(layout).values()
-    # Quartiles 792.5 and 807.5 around 800; the steps of a launch are all equal.
+    # The quartiles are 792.5 and 807.5 around 800; all steps of a launch are equal.
     assert float(row["between_pct"]) == pytest.approx(1.875)
     assert float(row["within_pct"]) == pytest.approx(0, abs=1e-9)
     assert (row["launches"], row["steady_launches"]) == ("6", "6")
@@ -72,7 +72,7 @@ def test_equal_sign_stands_where_the_base_cannot_be_told_apart(tmp_path, rate, a
     write_launches(layout, DDP, rate=rate)
     write_tables(layout)
     text = layout.table("md").read_text()
-    # What both cells train is left out of their names.
+    # The names omit the model and data that both cells share.
     row = next(s for s in text.splitlines() if s.startswith("| [ddp.gloo.1x1]"))
     assert ("] =" in row) == alike
     assert "cannot be told apart" in text

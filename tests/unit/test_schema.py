@@ -167,7 +167,7 @@ def test_defaults_obey_their_own_rules(name: str) -> None:
         k: rule["default"] for k, rule in properties.items() if "default" in rule
     }
     check(defaults, {**schema, "required": []}, source=name)
-    # Every key can be left out, but those that say what is measured.
+    # All keys are optional except those that say what is measured.
     assert properties.keys() - defaults.keys() == set(schema.get("required", []))
 
 

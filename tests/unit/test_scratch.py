@@ -86,7 +86,7 @@ def test_what_the_dead_have_left_is_removed(
         folder.mkdir()
     mine = folder_of(tmp_path, "9")
     assert main(["make", str(mine)]) == 0
-    # What has no job may be at work beside this one.
+    # A folder without a job may belong to a running launch.
     assert set(tmp_path.iterdir()) == {living, by_hand, foreign, mine}
     assert main(["make", str(folder_of(tmp_path, None, "2"))]) == 0
     assert not by_hand.exists()

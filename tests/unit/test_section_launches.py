@@ -29,7 +29,7 @@ def test_launches_of_all_cells_stand_in_the_order_of_time(tmp_path: Path) -> Non
     content = launches.make(read(layout))
     assert content is not None
     frame = launches.SECTION.frame(content)
-    # DDP is not ok: none of its launches is behind the table.
+    # The DDP cell is not ok, so the table uses none of its launches.
     assert frame["cell"].tolist() == [SINGLE["id"], SINGLE["id"]]
     assert frame["launch"].tolist() == [2, 1]
     assert frame["throughput"].tolist() == pytest.approx([801, 803])

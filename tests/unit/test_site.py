@@ -64,7 +64,8 @@ def test_the_supervisor_may_be_silent_for_as_long_as_the_site_says(
 ) -> None:
     assert site_of(tmp_path, "nodes: 1").heartbeat_grace == 15
     assert site_of(tmp_path, "heartbeat_grace: 60").heartbeat_grace == 60
-    # Less than the looks of a rank, more than another host waits.
+    # One second is shorter than the interval at which ranks look; 300 s is longer than
+    # other hosts wait.
     for bad in (1, 300):
         with pytest.raises(ValueError, match="heartbeat_grace"):
             site_of(tmp_path, f"heartbeat_grace: {bad}")

@@ -121,7 +121,7 @@ def test_this_machine_is_looked_at(
     assert this["cores"] >= 1
     assert this["seen"] == [this["host"]]
     assert facts["began"] <= this["time"] <= facts["ended"]
-    # Whether all is well is this machine's matter; the second look must be its own.
+    # The exit status depends on this machine; the output must name this host.
     write_json(tmp_path / "hosts.json", facts)
     assert main([str(plan), str(tmp_path / "hosts.json")]) in (0, 1)
     assert this["host"] in capsys.readouterr().out

@@ -31,7 +31,7 @@ def test_only_what_spins_and_is_meant(tmp_path: Path, program: str, nice: int) -
                 if time.monotonic() > deadline:
                     break
                 time.sleep(0.1)
-        # No process is nicer than 19; this one may already be nice.
+        # The niceness of a process is at most 19; this process may already be nice.
         assert niceness(spinner) == min(LAST, os.nice(0) + nice)
         assert niceness(waiting) == os.nice(0)
     finally:

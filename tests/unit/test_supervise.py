@@ -61,7 +61,7 @@ def test_each_report_is_read_once(
     for _ in range(3):
         found.look()
     assert (found.has_failed, found.are_complete) == (False, False)
-    # One that is not whole yet is looked at again.
+    # A report that is incomplete is read again at the next look.
     assert (read.count("rank0.json"), read.count("rank2.json")) == (1, 3)
     (tmp_path / "rank2.json").write_text('{"error": {}}')
     (tmp_path / "rank1.json").write_text('{"rank": {}}')

@@ -118,7 +118,7 @@ def test_fallback_gives_torch_and_nothing_else(
 ) -> None:
     configured.add("torch", "2.13.0", "for CUDA")
     other = configured.add("other", "1.0")
-    # What an attacker would put there: a newer one, and one that is wanted.
+    # An attacker would publish a newer version of a package, or one that is requested.
     fallback.add("other", "1.0", "of an attacker")
     torch = fallback.add("torch", "2.13.0+cpu")
     text = (
@@ -143,7 +143,7 @@ def test_fallback_is_not_asked_for_other_packages(
 def test_configured_source_comes_first(tmp_path: Path, configured: Index) -> None:
     torch = configured.add("torch", "2.13.0+cpu")
     text = f"torch==2.13.0+cpu --hash={torch}\n"
-    # Nothing answers there.
+    # No server answers at this address.
     assert len(fetch(tmp_path, text, "http://127.0.0.1:1")) == 1
 
 
@@ -222,7 +222,7 @@ def test_hashes_of_the_images_protect_the_quickstart(
     monkeypatch.setattr(torch_build.sys, "version_info", (3, 12, 0))
     assert requirements_for("cpu", release)["torch"] == "torch==2.13.0+cpu\n"
     assert "--hash=" in requirements_for("cuda", release)["torch"]
-    # A user's own pin has other hashes.
+    # For a version that the user pinned, no hashes are recorded.
     own = requirements_for("cuda", {**release, "torch": "2.14.0"})
     assert own["torch"] == "torch===2.14.0\n"
 
@@ -263,7 +263,7 @@ def bare(tmp_path: Path, configured: Index, fallback: Index) -> Path:
     pins = "torch==2.13.0\ntorchvision==0.28.0\n"
     (root / "requirements-torch.txt").write_text(pins)
     vision = f"torchvision==0.28.0 --hash={configured.add('torchvision', '0.28.0')}\n"
-    # Without a hash it would be refused here, where its hash is recorded.
+    # Where a hash is recorded, a requirement without a hash is refused.
     cpu = fallback.add("torch", "2.13.0+cpu")
     (requirements / "cpu.txt").write_text(f"torch==2.13.0+cpu --hash={cpu}\n{vision}")
     default = configured.add("torch", "2.13.0", requires="cudalib")
@@ -347,5 +347,5 @@ def test_libraries_are_all_that_torch_requires(monkeypatch: pytest.MonkeyPatch) 
     assert "\ntriton==" in found
     assert "deepspeed" not in {line.split("==")[0] for line in found.splitlines()}
     assert torch_build.libraries_for("cpu", release) == ""
-    # A user's own pin wants other libraries.
+    # For a version that the user pinned, other libraries may be needed.
     assert torch_build.libraries_for("cuda", {**release, "torch": "2.14.0"}) == ""

@@ -149,7 +149,7 @@ def test_ranks_that_agree_stand_together() -> None:
     texts = [logs.NCCL_2_29_ONE_HOST, logs.NCCL_2_29_OTHER_RANK, logs.NCCL_2_29_SOCKET]
     found = {rank: read_log(text) for rank, text in enumerate(texts)}
     groups = group(found)
-    # The one version that was printed is that of all.
+    # Only one rank printed the version, which is that of all ranks.
     version = {"version": "2.29.7+cuda13.0"}
     assert groups == [
         {"ranks": [0, 1], "libraries": {"nccl": NCCL[logs.NCCL_2_29_ONE_HOST]}},

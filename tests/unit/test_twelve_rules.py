@@ -37,14 +37,14 @@ pytestmark = pytest.mark.unit
 ROOM = Path(rankbench.results.__file__).parent
 METHOD = Path(__file__).resolve().parents[2] / "docs" / "method.md"
 
-# Medians over the launches of the row itself.
+# The medians are over the launches of the row itself.
 INTERVALS = [
     name
     for name, kind in SECTION.columns.items()
     if kind is Estimate and name not in ("speedup", "efficiency")
 ]
 
-# What scipy and numpy offer that holds for normal distributions only.
+# Functions of scipy and numpy that assume a normal distribution.
 NORMAL_THEORY = {
     *("ttest_ind", "ttest_rel", "ttest_1samp", "f_oneway", "sem", "tukey_hsd"),
     *("std", "var", "nanstd", "nanvar", "zscore", "pearsonr", "linregress"),
@@ -117,7 +117,7 @@ def test_4_and_6_nothing_assumes_normality_or_averages_ratios() -> None:
             for node in ast.walk(ast.parse(path.read_text()))
             if isinstance(node, ast.Attribute | ast.Name)
         }
-        # The spread of ranks is known, whatever the distribution of the values.
+        # The distribution of ranks is known, whatever the distribution of the values.
         allowed = {"std"} if path.name == "steady.py" else set()
         assert not names & NORMAL_THEORY - allowed, path.name
         assert not names & {"gmean", "geometric_mean"}, path.name
@@ -137,7 +137,7 @@ def test_5_numbers_have_intervals_from_six_launches_on(rows) -> None:
 def test_7_what_cannot_be_told_apart_is_said(layout) -> None:
     text = layout.table("md").read_text()
     row = next(s for s in text.splitlines() if s.startswith("| [ddp.gloo.1x1]"))
-    # It was written with a rate that is 1 % below that of its base.
+    # The synthetic rate is 1 % below that of the base.
     assert re.search(r"0\.98\d* \[0\.9\d+, 1\.0\d*\] =", row)
 
 

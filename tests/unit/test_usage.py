@@ -52,6 +52,6 @@ def test_loaders_count_for_themselves(ended: bool) -> None:
     spent = cpu_time() - before
     leave.set()
     process.join()
-    # The kernel tells of a process that lives in ticks of 10 ms.
+    # The kernel counts the CPU time of a process in ticks of 10 ms.
     assert WORK - 0.03 <= spent.loaders < 3 * WORK
     assert spent.own < WORK

@@ -16,7 +16,7 @@ from rankbench.rank.lifeline.watch import ORPHANED
 
 pytestmark = pytest.mark.unit
 
-# A rank that would never end.
+# A program that plays a rank which never ends.
 RANK = """
 import functools, pathlib, sys, time
 from rankbench.rank.lifeline.failure import report_failure
@@ -39,7 +39,7 @@ def test_without_a_heartbeat_a_rank_ends_and_says_why(tmp_path: Path) -> None:
     why = "no heartbeat of the supervisor for 2 s"
     assert report["error"]["message"].startswith(why)
 
-    # The supervisor was late, and lives: the launch says nothing about the cell.
+    # The supervisor was late but is alive, so the launch says nothing about the cell.
     ending = Ending(
         launcher="mpirun",
         returncode=ORPHANED,

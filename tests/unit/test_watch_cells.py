@@ -142,7 +142,8 @@ class TerminalStream(io.StringIO):
 
 
 def test_not_a_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Also where colours are forced: a bar would fill a log with control characters.
+    # This also holds if colours are forced: a bar would fill a log with control
+    # characters.
     monkeypatch.setenv("FORCE_COLOR", "1")
     stream = io.StringIO()
     cells = [Watched(CELL, 6), Watched("other", 6, done=True)]
@@ -165,7 +166,7 @@ def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(
 
 @pytest.mark.parametrize("interrupt", [signal.default_int_handler, signal.SIG_IGN])
 def test_signals_that_end_a_run_reach_snakemake(interrupt: signal.Handlers) -> None:
-    # As after `nohup rankbench run &`: a shell's background ignores SIGINT.
+    # In the background of a shell, as after `nohup rankbench run &`, SIGINT is ignored.
     before = {
         signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_IGN),
         signal.SIGINT: signal.signal(signal.SIGINT, interrupt),
