@@ -51,7 +51,7 @@ node1:103:131 [0] NCCL INFO Channel 01/0 : 0[0] -> 1[1] via P2P/CUMEM
 node1:103:131 [0] NCCL INFO Connected all rings, use ring PXN 0 GDR 1
 """
 
-# Its other rank does not print the version.
+# The other rank of the launch does not print the version.
 NCCL_2_29_OTHER_RANK = """\
 node1:104:131 [1] NCCL INFO NET/Socket : Using [0]lo:127.0.0.1<0>
 node1:104:131 [1] NCCL INFO Using network Socket
@@ -68,7 +68,7 @@ node1:105:131 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket
 node1:105:131 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/Socket/0
 """
 
-# A plugin whose name has a space, and a Grace host's way over PCI.
+# A network plugin whose name has a space, and the path of a Grace host over PCI.
 NCCL_PLUGIN = """\
 node1:106:131 [0] NCCL INFO NCCL version 2.26.2+cuda12.8
 node1:106:131 [0] NCCL INFO Using network AWS Libfabric
@@ -78,7 +78,7 @@ node1:106:131 [0] NCCL INFO Channel 00/0 : 8[0] -> 0[0] [receive] via \
 NET/AWS Libfabric/0/GDRDMA(PCI)/Shared
 """
 
-# Asked only for warnings, or not at all.
+# A launch whose log level is warnings, or not set.
 NCCL_WARN = "NCCL version 2.29.7+cuda13.0\nnode1:107:107 [0] NCCL WARN out of luck\n"
 
 # UCX 1.13 under Open MPI 4.1, two ranks on one host, the default protocols.
@@ -93,7 +93,7 @@ tag(self/memory0 cma/memory)
 tag(sysv/memory cma/memory)
 """
 
-# The same with the tables of protocols (UCX_PROTO_ENABLE=y).
+# The same with tables of protocols (UCX_PROTO_ENABLE=y).
 UCX_1_13_TABLES = """\
 [1795191784.979705] [node1:8026 :0]     ucp_context.c:1849 UCX  INFO  Version 1.13.1 \
 (loaded from /lib/x86_64-linux-gnu/libucp.so.0)
@@ -123,10 +123,10 @@ copy-out | rc_mlx5/mlx5_0:1/path0 |
 cuda_copy, fenced write to remote, cuda | rc_mlx5/mlx5_0:1/path0 |
 """
 
-# The same told not to use GPUDirect RDMA.
+# The same with GPUDirect RDMA turned off.
 UCX_1_18_STAGED = UCX_1_18_GPU.replace("eager zero-copy copy-out", "eager copy-in")
 
-# Open MPI 4.1, two ranks on one host, asked with verbosity 10.
+# Open MPI 4.1, two ranks on one host, at verbosity 10.
 OPENMPI_OB1 = """\
 [node1:07932] select: initializing btl component vader
 [node1:07932] select: init of component vader returned success
@@ -181,7 +181,7 @@ CCL = """\
 2025:11:26-12:43:48:(4016) |CCL_INFO| library version: Gold-2021.15.2 2025-05-12
 """
 
-# Its other ranks say no more than this.
+# The other ranks of the launch print no more than this.
 CCL_OTHER_RANK = """\
 2025:11:26-12:43:48:(4017) |CCL_INFO| fi_version: 1.10
 2025:11:26-12:43:48:(4017) |CCL_INFO| found 1 nic(s) according to all filters

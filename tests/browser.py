@@ -24,7 +24,7 @@ BROWSERS = ("chromium", "google-chrome", "chrome")
 
 LOUD = ("WARNING", "SEVERE")
 
-# A page asks for these without a network.
+# These requests of a page need no network.
 LOCAL = ("file:", "data:", "blob:")
 
 
@@ -133,7 +133,7 @@ def start_browser(
     home = Path(tempfile.mkdtemp(prefix="browser-", dir=folder))
     home.chmod(0o777)
     log = home / "driver.log"
-    # It tells the port that it has found free.
+    # chromedriver prints the free port that it has chosen.
     with log.open("wb") as file:
         process = subprocess.Popen(
             [*user, driver, "--port=0"],

@@ -19,7 +19,8 @@ from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parents[1]
 USER = "rankbench"
-KINDS = ("unit", "contract", "integration", "cluster")  # from quick to slow
+# The order of tests, from quick to slow.
+KINDS = ("unit", "contract", "integration", "cluster")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,7 +67,8 @@ class Project:
     """A copy of the project in which tests run Snakemake and rankbench."""
 
     root: Path
-    user: list[str] = field(default_factory=list)  # what runs a command as another user
+    # The command that runs another command as a different user.
+    user: list[str] = field(default_factory=list)
 
     @property
     def env(self) -> dict[str, str]:
@@ -82,7 +84,8 @@ class Project:
     def argv(self, *config: str, flags: tuple[str, ...] = ()) -> list[str]:
         command = [sys.executable, "-m", "snakemake", "--profile", "local_profile"]
         given = config if config else ("experiment=experiment.yaml",)
-        # They take as long as all else around a launch: drawn where they are looked at.
+        # Plots take as long as everything else around a launch, so only tests that look
+        # at them draw them.
         if not any(word.startswith("plots=") for word in given):
             given = (*given, "plots=false")
         return [*command, *flags, "--config", *given]
@@ -187,7 +190,8 @@ def copy_project(destination: Path) -> Project:
             destination / name,
             # The package's assets are links to the folders beside it.
             symlinks=True,
-            # Compiled files come along: thousands of processes need not compile again.
+            # Compiled files are copied, because thousands of processes need not compile
+            # again.
             ignore=shutil.ignore_patterns("*.egg-info"),
         )
     return Project(destination.resolve())

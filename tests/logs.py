@@ -45,13 +45,13 @@ rank 0 ended with exit code -15
 rank 1 ended with exit code -9
 """
 
-# The same, started by rankbench.rank.parents.manual: rank 0 was ended for it.
+# The same, started by rankbench.rank.parents.manual, which then ended rank 0.
 MANUAL_KILLED = """\
 rendezvous: env:// MASTER_ADDR=127.0.0.1 MASTER_PORT=41563
 rank 1 ended with exit code -9
 """
 
-# Rank 1 raised an exception outside of what it reports itself.
+# Rank 1 raised an exception outside the code that reports exceptions.
 SPAWN_RAISED = """\
 W1120 13:48:19.195000 7451 torch/multiprocessing/spawn.py:165] \
 Terminating process 7454 via signal SIGTERM
@@ -115,7 +115,7 @@ rendezvous: MASTER_ADDR=127.0.0.1 MASTER_PORT=39371
 ===
 """
 
-# The same by horovodrun --gloo; with --mpi it is mpirun that speaks.
+# The same by horovodrun --gloo; with --mpi, mpirun prints the message.
 HOROVODRUN_KILLED = """\
 rendezvous: MASTER_ADDR=127.0.0.1 MASTER_PORT=35877
 [1]<stderr>:Killed
@@ -157,13 +157,13 @@ command: ['/venv/bin/python', '-u', '-m', 'rankbench.rank', 'launch.json']
 code = -9
 """
 
-# Rank 0 found the port taken that was chosen for it.
+# Rank 0 found its port in use.
 PORT_TAKEN = (
     "The server socket has failed to listen on any local network address. port: 35403, "
     "useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
 )
 
-# Slurm 22.05: what srun prints of its tasks. Rank 1 sent itself SIGKILL.
+# Output of srun in Slurm 22.05 about its tasks. Rank 1 sent itself SIGKILL.
 SRUN_KILLED = """\
 srun: error: node2: task 1: Killed
 srun: launch/slurm: _step_signal: Terminating StepId=1.0
@@ -171,21 +171,21 @@ slurmstepd-node1: error: *** STEP 1.0 ON node1 CANCELLED AT 2026-11-21T17:47:11 
 srun: error: node1: task 0: Exited with exit code 1
 """
 
-# Three ranks ended themselves, one had a pointer to nowhere.
+# Three ranks ended themselves; one followed an invalid pointer.
 SRUN_FAILED = """\
 srun: error: node1: tasks 0-1: Exited with exit code 97
 srun: error: node2: task 3: Exited with exit code 97
 srun: error: node2: task 2: Segmentation fault (core dumped)
 """
 
-# Where control groups limit the memory.
+# The message if control groups limit the memory.
 SRUN_OUT_OF_MEMORY = """\
 slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.0. Some of your processes \
 may have been killed by the cgroup out-of-memory handler.
 srun: error: node2: task 1: Out Of Memory
 """
 
-# Where Slurm looks at it from time to time.
+# The message if Slurm checks the memory from time to time.
 SRUN_MEMORY_LIMIT = """\
 slurmstepd-node1: error: StepId=7.0 exceeded memory limit (312492032 > 104857600), \
 being killed
@@ -208,7 +208,7 @@ srun: error: Application launch failed: Unable to contact slurmd
 srun: Job step aborted
 """
 
-# The image is on the first host only.
+# Only the first host has the image.
 SRUN_NO_IMAGE = """\
 FATAL:   could not open image /tmp/mpi.sif: stat /tmp/mpi.sif: no such file or directory
 srun: error: node2: task 1: Exited with exit code 255

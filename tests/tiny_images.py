@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-# As the real ones begin: half a minute.
+# Real builds begin like this, and take half a minute.
 FROM_DEBIAN = """
 Bootstrap: debootstrap
 MirrorURL: {{ mirror }}
@@ -18,7 +18,7 @@ OSVersion: bookworm
 Include: python3
 """
 
-# For what goes wrong after the beginning.
+# A command for faults after the beginning of a build.
 FROM_FILE = """
 Bootstrap: localimage
 From: FILE

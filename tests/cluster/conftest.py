@@ -86,7 +86,7 @@ def site(
 def images(shared: Path) -> Path:
     """Built images, in a folder that the hosts see."""
     folder = find_images(*IMAGES)
-    # A host has a /tmp of its own, and the user keeps notes beside the images.
+    # Each host has its own /tmp, and the user writes files beside the images.
     place = shared / "images"
     place.mkdir(mode=0o777)
     place.chmod(0o777)

@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 TESTS = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(TESTS))  # started as a program, it sees its own folder only
+sys.path.insert(0, str(TESTS))  # A program finds only modules of its own folder.
 
 from pretend_down import down  # noqa: E402
 from pretend_host import PretendError  # noqa: E402

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pretend_host import Host, PretendError, check, wait_until
 
-# In the environment of all that belongs to a cluster: its folder.
+# Every process of a cluster has this variable, whose value is the cluster's folder.
 MEMBER = "PRETEND_CLUSTER_MEMBER"
 DESCRIPTION = "pretend-cluster.json"
 

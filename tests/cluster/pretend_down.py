@@ -31,7 +31,7 @@ def down(state: Path) -> None:
         raise PretendError(f"{state}: no pretend cluster is there")
     wait_until(lambda: not kill(members(state)), 20, f"processes of {state} ended")
     for link in sorted(INTERFACES.glob(f"{bridge}*"), reverse=True):
-        # A cable may be gone already, with the host at its other end.
+        # A virtual cable disappears together with the host at its other end.
         command = ("ip", "link", "delete", link.name)
         subprocess.run(command, stderr=subprocess.DEVNULL, check=False)
     wait_until(lambda: not list(INTERFACES.glob(f"{bridge}*")), 10, f"{bridge} is gone")
@@ -48,7 +48,7 @@ def remove_groups(bridge: str) -> list[Path]:
         try:
             group.rmdir()
         except OSError:
-            continue  # its last process is still going
+            continue  # Its last process has not ended yet.
     return [group for group in groups if group.exists()]
 
 
@@ -64,7 +64,7 @@ def members(state: Path) -> list[int]:
         try:
             variables = (process / "environ").read_bytes().split(b"\0")
         except OSError:
-            continue  # ended, or the kernel's own
+            continue  # The process has ended, or belongs to the kernel.
         if not marks.isdisjoint(variables) and int(process.name) != os.getpid():
             found.append(int(process.name))
     return found

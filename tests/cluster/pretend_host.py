@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 INTERFACE = "eth0"
-# Large frames, as clusters have: a transfer takes its bytes over the rate, plus 1 %.
+# Large frames, as in clusters: a transfer takes its bytes divided by the rate, plus 1
+# %.
 MTU = "9000"
 NAMESPACES = ("--net", "--uts", "--mount", "--pid", "--ipc")
 TMP = Path("/tmp")  # noqa: S108
-# Of the first version of control groups; with the second alone hosts have none.
+# The folder of version 1 of control groups. With version 2 alone, hosts have no memory
+# limit.
 MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
 
 
@@ -146,8 +148,8 @@ def has_memory_groups() -> bool:
 
 def start_holder(environment: Mapping[str, str]) -> int:
     """Start a process in namespaces of its own; its id, as the machine counts."""
-    # It is to its host what init is to a machine: what loses its parent becomes its
-    # child. With the signal ignored the kernel takes away those that have ended.
+    # The holder is to its host what init is to a machine: orphans become its children.
+    # Because it ignores SIGCHLD, the kernel removes children that have ended.
     holder = ("env", "--ignore-signal=CHLD", "sleep", "infinity")
     parent = subprocess.Popen(
         ["unshare", *NAMESPACES, "--fork", *holder],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 AUTOGROUPS = Path("/proc/sys/kernel/sched_autogroup_enabled")
-NOTE = "autogroups"  # in the cluster's folder: they are to be put back
+NOTE = "autogroups"  # A file in the cluster's folder: the setting must be restored.
 
 
 def set_autogroups_aside(state: Path) -> None:
@@ -18,10 +18,11 @@ def set_autogroups_aside(state: Path) -> None:
     note = state / NOTE
     try:
         if AUTOGROUPS.read_text().strip() == "1":
-            note.touch()  # first: `down` puts right what was begun
+            # The note comes first, so that `down` restores even an incomplete change.
+            note.touch()
             AUTOGROUPS.write_text("0")
     except OSError:
-        # A kernel without them, or a container that may not: as it is, then.
+        # The kernel has no such setting, or a container may not change it: leave it.
         note.unlink(missing_ok=True)
 
 

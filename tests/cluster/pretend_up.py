@@ -25,7 +25,7 @@ from pretend_host import (
 from pretend_kernel import set_autogroups_aside
 from slurm_conf import CGROUP_CONF, slurm_conf
 
-# Each program, and Debian's package with it.
+# Each program, and the Debian package that contains it.
 PROGRAMS = {
     "slurmctld": "slurmctld",
     "slurmd": "slurmd",
@@ -36,9 +36,9 @@ PROGRAMS = {
     "nsenter": "util-linux",
     "pkill": "procps",
 }
-# Reserved for measuring networks (RFC 2544), so nobody's.
+# A network for benchmarks (RFC 2544), which nobody else uses.
 NETWORK = "198.18"
-# A controller's port is this and the third byte of its network.
+# The port of a controller is this number plus the third byte of its network.
 FIRST_PORT = 7000
 MOST_HOSTS = 200
 
@@ -136,7 +136,8 @@ def cores_of(at: int) -> str:
 def add_bridge(name: str) -> str:
     """Make a bridge with a network of its own: the first three bytes of that."""
     with open(__file__) as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # or two clusters would choose the same
+        # Without the lock, two clusters might choose the same network.
+        fcntl.flock(lock, fcntl.LOCK_EX)
         known = check(["ip", "-4", "-oneline", "address"])
         networks = (f"{NETWORK}.{third}" for third in range(256))
         network = next(one for one in networks if f" {one}." not in known)
@@ -156,7 +157,7 @@ def write_configuration(
     names |= {address: name for name, address in addresses.items()}
     lines = (f"{address} {name}\n" for address, name in names.items())
     (state / "etc/hosts").write_text("".join(lines))
-    # No server to ask: who looks up an unknown name learns so at once.
+    # Without a name server, looking up an unknown name fails at once.
     (state / "etc/resolv.conf").write_text("")
     memory_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
     text = slurm_conf(
@@ -169,7 +170,7 @@ def write_configuration(
         memory_mib=memory_mib // len(addresses),
         groups=has_memory_groups(),
     )
-    # Where hosts look for it. Programs in a job may lose SLURM_CONF: Snakemake's do.
+    # The default place, because programs in a job may lose SLURM_CONF: Snakemake's do.
     (state / "etc/slurm/slurm.conf").write_text(text)
     if has_memory_groups():
         (state / "etc/slurm/cgroup.conf").write_text(CGROUP_CONF)
@@ -195,7 +196,7 @@ def is_idle(cluster: Cluster) -> bool:
     try:
         states = cluster.run("sinfo", "--noheader", "--Node", "--format=%T")
     except PretendError:
-        return False  # the controller does not answer yet
+        return False  # The controller does not answer yet.
     return states.split() == ["idle"] * len(cluster.hosts)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pretend_host import INTERFACE
 
-# Of the hosts the first two, which share no core.
+# Only the first two hosts are used, because they share no core.
 SITE_FILE = f"""
 scheduler: slurm
 software: native

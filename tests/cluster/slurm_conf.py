@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-# Why each line is there that a plain cluster would not have, or has with another value.
+# The reason for each line that a plain cluster lacks, or has with another value.
 TEMPLATE = """\
 ClusterName=pretend
 SlurmctldHost={machine}({address})
@@ -49,13 +49,14 @@ PartitionName=pretend Nodes=ALL Default=YES OverSubscribe=NO
 """
 
 WITH_GROUPS = "TaskPlugin=task/cgroup"
-# A job over its limit is seen at the next look, every second, and killed as a whole.
+# Slurm checks the memory of jobs once a second, and kills a job above its limit as a
+# whole.
 WITHOUT_GROUPS = """\
 TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
 JobAcctGatherParams=OverMemoryKill"""
-# Memory alone: every host keeps the cores that it was given.
+# Control groups limit only memory: every host keeps the cores that it was given.
 CGROUP_CONF = """\
 CgroupPlugin=cgroup/v1
 ConstrainRAMSpace=yes

@@ -57,7 +57,7 @@ def test_a_slow_link_is_exposed_communication_less_what_backward_hides(
     for cell in cells:
         (record,) = records[cell]
         assert record["status"] == "ok", record["reason"]
-        # Of two ranks in a ring each sends half of the bytes twice.
+        # In a ring of two ranks, each sends half of the bytes twice.
         seconds = record["model"]["parameter_bytes"] * 8 / (megabit * 1e6)
         hidden = 0.0
         if record["cell"]["options"]["bucket_mb"] == 1:

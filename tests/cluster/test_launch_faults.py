@@ -60,7 +60,7 @@ def plan(
         ("srun", "rank 1 was ended by SIGKILL"),
         ("torchrun", "rank 1 was ended by SIGKILL"),
         ("manual", "rank 1 was ended by SIGKILL"),
-        # It tells how the process that it started there has ended.
+        # mpirun reports how the process that it started there has ended.
         ("mpirun", "rank 1"),
     ],
 )
@@ -129,7 +129,7 @@ def test_ranks_end_themselves_when_their_supervisor_is_killed(site: Site) -> Non
     cell = plan(site, "slow", "srun")
     run = site.start("slow-srun", cell)
     wait_until(lambda: site.trains("slow-srun", cell), 240, "training")
-    # Not salloc, which has it on its command line: Slurm would miss that for a minute.
+    # The pattern must not match salloc, whose end Slurm would notice a minute later.
     supervisor = f"^{site.python} -m rankbench.launch.*{cell}"
     site.cluster.run("pkill", "--signal=KILL", "--full", supervisor)
     run.communicate(timeout=120)
@@ -184,7 +184,8 @@ def test_a_host_that_cannot_resolve_another(site: Site, launcher: str) -> None:
     finally:
         host.do("umount", "/etc/hosts")
     records = site.records(name)[cell]
-    assert len(records) == 3  # it was tried again, but only so often
+    # The launch was repeated, but not more often than allowed.
+    assert len(records) == 3
     for record in records:
         assert (record["status"], record["cause"]) == ("crashed", "host")
         assert "the host node2 cannot resolve node1: " in record["reason"]

@@ -28,7 +28,7 @@ blocks:
     init_method: [tcp, file]
   - strategy: [horovod, deepspeed]
 """
-# Its own launcher, rendezvous or runtime.
+# Each cell has a different launcher, rendezvous or runtime.
 CELLS = {
     "ddp.gloo.2x1.lenet.digits",
     *(
@@ -72,7 +72,7 @@ def test_launchers_measure_the_same_training(
         assert not cores[0] & cores[1]
     for record in ddp:
         assert record["loss"] == pytest.approx(ddp[0]["loss"], rel=1e-5)
-    # Each launch is a step of its own.
+    # Each launch is a separate step of the job.
     assert len({record["step_id"] for record in records.values()}) == len(records)
     assert not site.processes()
 

@@ -51,7 +51,7 @@ time_limit: 300
 
 def test_every_backend_across_hosts(site: Site, images: Path) -> None:
     site.use_images(images)
-    # What ranks write meanwhile they write to a folder that is brought in.
+    # Ranks write their files into a folder that is bound into the image.
     for name in ("node1", "node2"):
         site.cluster.hosts[name].do("mkdir", "-p", "--mode=1777", SCRATCH)
     cells = site.plan(EXPERIMENT, "inside", facts=f"scratch: {SCRATCH}\n")
@@ -102,7 +102,7 @@ def test_an_image_that_one_host_lacks(
     where = "the image does not start on the host node2: "
     assert record["reason"].startswith(where), log
     said = f"could not open image {images}/gloo-cpu.sif"
-    # On a busy machine srun may end before it has told all that a task said.
+    # On a busy machine srun may end before it has printed all output of a task.
     assert (said in record["reason"]) == (said in log), log
     assert not site.processes()
 

@@ -61,13 +61,13 @@ def story(
         cut.cut()
         said, _ = session.communicate(timeout=300)
         assert session.returncode == 1, said
-        # Ranks outlive their job there, until the supervisor's heart does not beat.
+        # Ranks on the lost host go on until they miss the heartbeat of the supervisor.
         wait_until(lambda: not site.processes(), 40, "no process is left")
         then = table_of(site, "lost")
     finally:
         cut.mend()
         if is_running(cut):
-            cluster.stop(cut.name)  # it would be found again, but later
+            cluster.stop(cut.name)  # Slurm would find the host again, but later.
         for host in hosts.values():
             cluster.start(host)
         wait_until(lambda: all_idle(site), 60, "all hosts are back")
@@ -100,7 +100,7 @@ def test_a_lost_host(site: Site, story: Story, cell: str) -> None:
     row = story.then[cell]
     assert row["status"] == "crashed", row
     assert f"the host {story.hosts[cell]} failed; rank 0 in training" in row["reason"]
-    # What is missing the next run has measured.
+    # The next run has measured what was missing.
     assert story.later[cell]["status"] == "ok"
     lost, again = site.records("lost")[cell]
     assert (lost["status"], lost["cause"]) == ("crashed", "site")

@@ -12,14 +12,14 @@ from site_files import with_images
 pytestmark = pytest.mark.cluster
 
 MATRIX = Path(__file__).with_name("matrix.yaml")
-# Over hosts with several ranks each; the others are in test_launchers_in_images.py.
+# Cells with several ranks per host; the others are in test_launchers_in_images.py.
 CHOSEN = "strategy=zero1,gpipe,rpc_pmp,fsdp backend=gloo,tensorpipe topology=2x2"
 
 
 def test_part_of_the_matrix_in_its_images(
     site: Site, images: Path, profile: Path, snakemake: Snakemake
 ) -> None:
-    # Gates over hosts and in images are other tests'.
+    # Other tests run gates over hosts and in images.
     site.project.experiment(MATRIX.read_text() + "gate: false\n", MATRIX.name)
     (profile / "site.yaml").write_text(with_images(images))
     snakemake("--config", f"experiment={MATRIX.name}", f"only={CHOSEN}")

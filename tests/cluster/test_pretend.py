@@ -139,7 +139,8 @@ def test_slow_link_takes_bytes_over_rate(
         slow = max(rank["seconds"] for rank in add_up())
     finally:
         host.mend()
-    # Of two ranks in a ring each sends half of the numbers twice, and receives as many.
+    # In a ring of two ranks, each sends half of the numbers twice, and receives as
+    # many.
     assert slow == pytest.approx(32 * MIB * 8 / (megabit * 1e6), rel=0.2)
 
 
@@ -152,7 +153,7 @@ def test_mended_link_is_fast_again(cluster: Cluster, add_up: AddUp) -> None:
 
 def test_cut_link_carries_nothing_until_mended(cluster: Cluster) -> None:
     near, far = cluster.hosts["node1"], cluster.hosts["node2"]
-    # slurmd's port, so somebody answers.
+    # The port of slurmd, which answers.
     knock = ("timeout", "3", "bash", "-c", f": < /dev/tcp/{far.name}/6818")
     near.do(*knock)
     far.cut()
@@ -191,6 +192,6 @@ def test_time_limit_ends_a_job(
     cluster: Cluster, shared: Path, limited: dict[str, str]
 ) -> None:
     number = limited["time"]
-    # The controller looks every half minute.
+    # The controller checks its hosts every half minute.
     wait_until(lambda: job(cluster, number)["JobState"] == "TIMEOUT", 120, "job ended")
     assert "DUE TO TIME LIMIT" in (shared / f"{number}.log").read_text()

@@ -13,8 +13,9 @@ from site_files import SITE_FILE
 pytestmark = pytest.mark.cluster
 
 FOUR_HOSTS = SITE_FILE.replace("nodes: 2", "nodes: 4")
-# As studies have them, with a smaller model: DDP over four hosts, and demo 3 of study
-# 002, whose processes drive two devices each, by hand and by its job script.
+# Cells as in the studies, with a smaller model: DDP over four hosts, and demo 3 of
+# study 002, whose processes drive two devices each, started by hand and by its job
+# script.
 ROWS = """
 name: rows
 model: lenet
@@ -28,7 +29,7 @@ blocks:
   - {strategy: ddp_dp, topology: 3x2, launcher: manual, init_method: file}
   - {strategy: ddp_dp, topology: 2x2, launcher: job_array, init_method: file}
 """
-# An array of two where all hosts but one are taken.
+# A job array of two tasks, while all hosts but one are busy.
 LATE = """
 name: late
 strategy: ddp

@@ -35,8 +35,8 @@ def pretend(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 def traces(folder: Path) -> dict[str, Counter[str]]:
     """What the machine shows of clusters, besides processes and files."""
-    # Other clusters and other mounts may come and go. Mounts that went astray would be
-    # where the files of hosts differ.
+    # Other clusters and mounts may appear and disappear. Only mounts in these places
+    # would be left over from this cluster.
     ours = bridge_of(folder)
     where = ("/dev", "/etc", "/proc", "/sys", str(folder))
     mounts = Path("/proc/self/mounts").read_text().splitlines()
@@ -71,7 +71,7 @@ def test_down_ends_what_runs_and_leaves_nothing(state: Path) -> None:
     cluster = Cluster.load(state)
     job = f"/bin/sleep {9000 + os.getpid() / 1e7}"
     cluster.run("sbatch", "--output=/dev/null", f"--wrap=setsid {job}")
-    # As a launch has it: of the cluster's variables only the one that Slurm reads.
+    # As in a launch: of the cluster's variables, only the one that Slurm reads is set.
     alone = ("env", f"--unset={MEMBER}", "srun", *job.split())
     waiting = subprocess.Popen(cluster.command(alone))
 
@@ -117,7 +117,7 @@ def test_two_clusters_do_not_meet(cluster: Cluster, state: Path) -> None:
 
 def test_hosts_share_cores_without_autogroups(cluster: Cluster) -> None:
     setting = pretend_kernel.AUTOGROUPS
-    # Not every kernel has them, and not every container may set them.
+    # Some kernels have no autogroups, and some containers may not change them.
     assert not os.access(setting, os.W_OK) or setting.read_text().strip() == "0"
 
 

@@ -18,7 +18,7 @@ from site_files import SITE_FILE
 pytestmark = pytest.mark.cluster
 
 ONE, TWO = "ddp.gloo.1x1.lenet.digits", "ddp.gloo.2x1.lenet.digits"
-# Two cells of one launch each, which is short.
+# Two cells with one short launch each.
 SHORT = """
 strategy: ddp
 model: lenet
@@ -182,7 +182,7 @@ def test_no_more_jobs_are_queued_than_the_cap(
     session = run("snakemake", "--jobs=3", "--config", "experiment=capped.yaml")
     try:
         wait_until(lambda: len(queue(site)) == 3, 90, "jobs are queued up to the cap")
-        time.sleep(3)  # the fourth would be there at once
+        time.sleep(3)  # A fourth job would be queued by now.
         assert len(queue(site)) == 3
     finally:
         os.killpg(session.pid, signal.SIGKILL)

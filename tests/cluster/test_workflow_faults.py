@@ -30,7 +30,7 @@ warmup: 0
 gate: false
 time_limit: 350
 """
-# Until they are ended.
+# These cells run until they are ended.
 ENDLESS = faulty_strategies.SLOW.replace("0.25", "1")
 SOURCES = {
     "cancelled": ENDLESS,
@@ -82,7 +82,7 @@ def outcome(site: Site, run: Callable[..., subprocess.Popen[str]]) -> Outcome:
         )
         for command in (again, far)
     ]
-    # As when its time is over, which Slurm looks at every half minute.
+    # This is like reaching the time limit, which Slurm checks every half minute.
     end_job(site, "late", "scontrol update JobId={job} EndTime=now")
     said, _ = session.communicate(timeout=300)
     assert session.returncode == 1, said

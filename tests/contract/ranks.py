@@ -14,11 +14,11 @@ from torch.multiprocessing import start_processes
 
 PATIENCE = 300.0  # seconds
 
-# Ranks are forked from a server that has imported these, and has done nothing else.
-# Nothing of rankbench: each comes with the code that it is to run.
+# Ranks are forked from a server that has only imported these modules. None is of
+# rankbench: each rank imports the code that it runs.
 PRELOADED = [
     "torch",
-    "torch._dynamo",  # an optimizer imports it
+    "torch._dynamo",  # Optimizers import this module.
     "torch.distributed.fsdp",
     "torch.distributed.optim",
     "torch.distributed.pipelining",

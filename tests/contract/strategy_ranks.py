@@ -21,7 +21,7 @@ from rankbench.rank.strategies.base import World
 from rankbench.rank.training.loop import train
 
 SAMPLES, FEATURES, CLASSES = 64, 20, 5
-# Gradients so large that a library which clips them by default is found out.
+# The gradients are so large that a library that clips them by default is noticed.
 LOUD = 100
 
 
@@ -204,7 +204,8 @@ def _overlapped_delay(delay, bucket):
     """The first bucket's communication takes so long, while backward goes on."""
     if bucket.index() > 0:
         return _all_reduce_mean(bucket).then(lambda done: done.value()[0])
-    # Started at once, so that all ranks call the collectives in the same order.
+    # The hook starts the collective at once, so that all ranks call collectives in the
+    # same order.
     reduced = _all_reduce_mean(bucket)
     late: torch.futures.Future = torch.futures.Future()
 

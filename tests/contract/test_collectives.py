@@ -56,13 +56,13 @@ def test_operations(tmp_path: Path, runtime: str, ranks: int) -> None:
             assert min(point["seconds"]) > 0
     first, *others = found
     for other in others:
-        # They agree on what they call, and how often.
+        # All ranks make the same calls equally often.
         assert [(p["operation"], p["bytes"], len(p["seconds"])) for p in first] == [
             (p["operation"], p["bytes"], len(p["seconds"])) for p in other
         ]
     for operation in operations:
         points = [p for p in first if p["operation"] == operation]
         assert [p["bytes"] for p in points] == list(SIZES["cpu"][: len(points)])
-        # 16000 times the bytes take longer. Other work on the machine only adds to a
-        # call: the best ones compare on whatever machine.
+        # 16,000 times as many bytes take longer. Other work on the machine only adds
+        # time, so the fastest calls are compared.
         assert min(points[0]["seconds"]) < min(points[-1]["seconds"])

@@ -141,7 +141,7 @@ def test_prepares_or_says_what_to_do(
     try:
         arrays = data.find(name).prepare(tmp_path)
     except DataError as error:
-        # Either outcome is right.
+        # The data set may be available here or not; both outcomes are correct.
         assert "rankbench prepare" in str(error)  # noqa: PT017
     else:
         shape = literal(name, "SHAPE")

@@ -20,7 +20,8 @@ ON_CPU = [
     if "cpu" in facts.needs["device"] and name != "single"
 ]
 
-# A strategy that averages gradients after backward; each error is one changed line.
+# A strategy that averages gradients after backward; each planted error changes one
+# line.
 RIGHT = '''
 import torch
 from torch import distributed
@@ -114,7 +115,7 @@ def test_an_error_is_found(error: str, tmp_path: Path) -> None:
     assert numbers["weights_error"] > 1000 * TOLERANCE["float64"]
 
 
-# Weights are averaged every `period` steps, gradients never.
+# Weights are averaged every `period` steps; gradients are never averaged.
 LOCAL_SGD = (
     RIGHT.replace(ALL_REDUCE + DIVIDE, "            pass\n        self.count += 1\n")
     .replace(
@@ -188,7 +189,7 @@ def test_no_correct_strategy_is_refused_over_20_seeds(
         tmp_path / "gate",
         seeds=range(20),
         strategy=name,
-        # Some want a model with something to share out.
+        # Some strategies need a model with parts that can be divided.
         model="transformer" if needs["divides"] else "lenet",
         topology="1x2",
         backend=needs["backends"][0] if needs["backends"] else needs["own_backend"],

@@ -17,8 +17,8 @@ BIN = Path(sys.executable).parent
 
 pytestmark = pytest.mark.contract
 
-# What `snakemake --lint` says that we do not follow, and why. It cannot be silenced in
-# the files themselves.
+# Lints of `snakemake --lint` that we do not follow, and why. The files themselves
+# cannot silence them.
 ALLOWED_LINTS = {
     r"Specify a conda environment or container for each rule\.": (
         "rankbench starts the image itself, inside the launcher: a rule's container "
@@ -32,7 +32,7 @@ ALLOWED_LINTS = {
     ),
 }
 
-# Places of one machine, and hosts that serve packages: each site has its own.
+# Paths of one machine, and hosts that serve packages: they differ between sites.
 FORBIDDEN = {
     "path of a machine": re.compile(r"(?<![\w.})*$-])/(home|root|work|Users)/\w"),
     "package index": re.compile(
@@ -41,7 +41,7 @@ FORBIDDEN = {
         r"|conda\.anaconda\.org"
     ),
 }
-# The index of PyTorch's own CPU builds: a default, in one place.
+# PyTorch's index of CPU builds, which is a default in one place.
 ALLOWED = [("src/rankbench/torch_build.py", "package index")]
 LARGE_KIB = 1024
 PUBLISHED = re.compile(r"<!-- table -->\n(.*)<!-- /table -->", re.DOTALL)
@@ -72,7 +72,7 @@ def check_with(tool: str, *arguments: str) -> None:
 def files_in_git() -> list[Path]:
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
-    # The checkout may belong to somebody else, as it does in a container.
+    # The checkout may belong to another user, as in a container.
     status, names = run("git", "-c", "safe.directory=*", "ls-files", "-z")
     assert status == 0, names
     paths = [ROOT / name for name in names.split("\0") if name]
@@ -85,7 +85,7 @@ def test_rooms_do_not_know_each_other() -> None:
 
 def test_no_long_chain_of_imports_within_the_results() -> None:
     """Whoever follows one number to its file reads eight modules at most."""
-    grimp = pytest.importorskip("grimp")  # it comes with import-linter
+    grimp = pytest.importorskip("grimp")  # import-linter brings grimp along.
     graph = grimp.build_graph("rankbench", exclude_type_checking_imports=True)
     room = {m for m in graph.modules if m.startswith("rankbench.results.")}
     chains: dict[str, list[str]] = {}
@@ -105,7 +105,7 @@ def test_workflow_is_formatted() -> None:
 
 
 def test_workflow_lints_are_the_known_ones() -> None:
-    # As text: Snakemake 9.27 takes `--lint json` and prints text all the same.
+    # The output is text, because Snakemake 9.27 prints text even for `--lint json`.
     flags = ("--profile", "local_profile", "--lint")
     _, said = run(sys.executable, "-m", "snakemake", *flags)
     found = re.findall(r"^Lints for (.+):$|^    \* (.+):$", said, re.MULTILINE)
@@ -159,7 +159,7 @@ def test_lock_holds_every_dependency_with_hashes() -> None:
 
     left_out = project["tool"]["pip-tools"]["compile"]["unsafe-package"]
     assert not pinned.keys() & set(left_out)
-    # What talks to the driver is pure Python and no part of CUDA.
+    # Packages that talk to the driver are pure Python and not part of CUDA.
     cuda = {name for name in pinned if name.startswith(("nvidia-", "cuda-"))}
     assert cuda <= {"nvidia-ml-py"}
 

@@ -34,7 +34,7 @@ def test_what_a_build_reads_is_listed(name: str) -> None:
     definition = (CONTAINERS / image["definition"]).read_text()
     section = definition.partition("\n%files\n")[2].partition("\n%")[0]
     brought = set(re.findall(r"^ +containers/(\S+)", section, re.MULTILINE))
-    # Of these two an image depends on what is its own.
+    # Of these two, an image uses only its own part.
     assert brought - {"requirements", "images.yaml"} == set(image["inputs"])
     assert set(image["requirements"]) == set(image["flavours"])
 

@@ -68,7 +68,7 @@ def test_command(name: str, ranks: int) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_command_or_hostfile_tells_the_number_of_ranks(name: str) -> None:
     if NAMES[name]["per"] == "rank":
-        return  # the step that it is started by tells it
+        return  # The Slurm step tells each rank its place.
     two, three = argv_of(name, 2), argv_of(name, 3)
     assert two != three or f"--hostfile={SPEC.with_name('hostfile')}" in two
 

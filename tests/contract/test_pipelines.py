@@ -35,7 +35,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]
         ("gpipe", {"schedule": "interleaved", "microbatches": 32}),
         ("gpipe", {"balance": "parameters"}),
         ("rpc_pmp", {"balance": "2,3"}),
-        ("rpc_pmp", {"split_size": 5}),  # the last one is smaller
+        ("rpc_pmp", {"split_size": 5}),  # The last micro-batch is smaller.
         ("rpc_pmp", {"split_size": 64}),
     ],
 )

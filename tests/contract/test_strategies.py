@@ -109,7 +109,7 @@ def test_it_learns_what_a_single_process_learns(
     reports = run(tmp_path, name, ranks)
     known = [report["loss"] for report in reports if report["knows_loss"]]
     loss = torch.stack(known).mean(dim=0)
-    # The loss is kept as float32.
+    # The loss is stored as float32.
     torch.testing.assert_close(loss, reference["loss"], rtol=1e-6, atol=1e-6)
     weights = reports[0]["weights"]
     assert weights.keys() == reference["weights"].keys()
@@ -119,7 +119,7 @@ def test_it_learns_what_a_single_process_learns(
     assert all(json.dumps(report["details"]) for report in reports)
 
 
-# Six steps lose a few of the last digits that the type has.
+# Rounding of six steps affects only the last digits of the type.
 TOLERANCES = {
     "float64": {"rtol": 1e-9, "atol": 1e-11},
     "float32": {"rtol": 1e-5, "atol": 1e-6},

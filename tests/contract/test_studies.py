@@ -116,7 +116,7 @@ def test_docs_list_it(path: Path) -> None:
 def test_rows_of_the_v100_table_have_the_topology_that_they_name() -> None:
     path = ROOT / "studies/resnet50-mnist-v100.yaml"
     planned = plan(path, None, make_site())
-    checked = 1  # `benchmark, V100` has no number before it
+    checked = 1  # The row `benchmark, V100` has no number before the word.
     for row in planned.experiment["study"]["rows"]:
         named = re.search(r", (\d) V100(?: x (\d) node)?$", row["label"])
         if named:

@@ -47,7 +47,7 @@ backend_logs: true
 """
 
 
-# What one GPU can run of the options: a world of one rank over nccl.
+# Options that one GPU can run, in a world of one rank over NCCL.
 OPTIONS = """
 name: gpu-options
 strategy:
@@ -165,7 +165,7 @@ def test_phases_come_from_the_device_and_close_to_the_window(measured) -> None:
 def test_memory_is_told_three_ways(measured) -> None:
     layout, _ = measured
     memory = record_of(layout, cell_id("single", "none", "1x1"))["ranks"][0]["memory"]
-    parameters = 11_000_000 * 4 / 2**20  # resnet18 in float32, MiB
+    parameters = 11_000_000 * 4 / 2**20  # The size of resnet18 in float32, in MiB.
     assert 2 * parameters < memory["cuda_allocated_mib"]
     assert memory["cuda_allocated_mib"] <= memory["cuda_reserved_mib"]
     assert memory["cuda_reserved_mib"] <= memory["cuda_device_used_mib"]
@@ -256,7 +256,8 @@ def test_work_on_the_device_counts_where_it_was_asked_for() -> None:
     for step in range(3):
         clock.begin(step)
         clock.mark("idle")
-        torch.cuda._sleep(100_000_000)  # cycles: tens of milliseconds
+        # A number of cycles that takes tens of milliseconds.
+        torch.cuda._sleep(100_000_000)
         clock.mark("busy")
     clock.finish()
     seconds = clock.seconds()

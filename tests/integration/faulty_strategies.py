@@ -48,34 +48,35 @@ RAISES = (
     + "        if self.world.rank == 1:\n"
     + '            raise RuntimeError("the disk of the moon is full")\n'
 )
-# More than any limit on address space that a test sets.
+# An allocation above every address-space limit that a test sets.
 HUNGRY = (
     _HEADER
     + "        if self.world.rank == 1:\n"
     + "            self.kept = torch.ones(2**40, dtype=torch.uint8)\n"
 )
-# More than the memory limit of a job: of that kind Slurm kills, sooner or later.
+# An allocation above the memory limit of a job, for which Slurm kills it sooner or
+# later.
 GREEDY = (
     _HEADER
     + "        if self.world.rank == 1:\n"
     + "            self.kept = torch.ones(3 * 2**30, dtype=torch.uint8)\n"
     + "            time.sleep(600)\n"
 )
-# More than the scratch of a test.
+# A file that is larger than the scratch folder of a test.
 SPILLS = (
     _HEADER
     + "        if self.world.rank == 1:\n"
     + "            with open(os.path.join(os.environ['TMPDIR'], 'spilt'), 'wb') as f:\n"
     + "                f.write(bytes(8 * 2**20))\n"
 )
-# A peer that closes its connections first: the ranks have reported by then.
+# A peer closes its connections first, when all ranks have reported.
 PARTS_BADLY = (
     _HEADER
     + "        def part() -> None:\n"
     + "            raise RuntimeError('Connection closed by peer')\n"
     + "        torch.distributed.destroy_process_group = part\n"
 )
-# A rank that crashes there.
+# A rank crashes while it leaves the others.
 DIES_PARTING = (
     _HEADER
     + "        def part() -> None:\n"

@@ -48,7 +48,7 @@ def read_all(bundle: Path) -> dict[str, bytes]:
 def test_a_run_is_published_and_verified(project, tmp_path: Path) -> None:
     project.measure(EXPERIMENT)
     layout = Layout(project.root / "results/small")
-    # Edited since: the one that was run is published.
+    # The experiment file was edited since; the bundle has the version that was run.
     project.experiment("name: other\n")
     write_bundle(layout, tmp_path / "bundle", anonymise=True)
     write_bundle(layout, tmp_path / "results.tar.zst", anonymise=True)
@@ -63,7 +63,7 @@ def test_a_run_is_published_and_verified(project, tmp_path: Path) -> None:
     assert files["table.csv"] == layout.table("csv").read_bytes()
     assert files["table.md"] == layout.table("md").read_bytes()
     records = [name for name in files if name.endswith("record.json")]
-    # Of each cell a launch and a profile, of one also a gate.
+    # Each cell has a launch and a profile, and one cell also a gate.
     assert len(records) == 5
     assert any(name.endswith("/trace0.json.gz") for name in files)
     assert any(name.endswith("/gloo.def") for name in files)
@@ -79,7 +79,7 @@ def test_a_run_is_published_and_verified(project, tmp_path: Path) -> None:
         }
         assert told <= {"host1"}, name
 
-    # Somebody makes one cell slower, in its record.
+    # Somebody changes a record so that one cell looks slower.
     path = tmp_path / f"bundle/records/{DDP}/1/1/record.json"
     text = path.read_text()
     path.write_text(text.replace('"window_s": ', '"window_s": 9', 1))

@@ -87,7 +87,7 @@ def test_a_run_tells_of_each_launch_and_ends_with_the_table(small) -> None:
     done = small.rankbench("run", "--no-plots")
     assert done.returncode == 0, done.stdout
     said = done.stdout
-    assert "\x1b" not in said  # not a terminal
+    assert "\x1b" not in said  # The output is not a terminal.
     assert f"{SINGLE}  launch 2 of 2  " in said
     assert f"{DDP}  gate  as single within" in said
     assert re.search(r"\[2/2\] \S+  ok  2/2, done in ", said)
@@ -99,7 +99,7 @@ def test_a_run_tells_of_each_launch_and_ends_with_the_table(small) -> None:
     assert "Building DAG of jobs" not in said
     before = records_of(small.root)
     assert len(before) == 4
-    # Again: nothing is measured. Options after two dashes are Snakemake's.
+    # The second run measures nothing. Options after two dashes go to Snakemake.
     done = small.rankbench("run", "--no-plots", "--verbose", "--", "--forceall")
     assert done.returncode == 0, done.stdout
     assert "--forceall --config" in done.stdout
@@ -135,7 +135,7 @@ def start(project, *words: str) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
         process_group=0,
-        # Tests that run in the background of a shell ignore Ctrl-C, and so would this.
+        # In the background of a shell, tests and their children ignore Ctrl-C.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
@@ -143,13 +143,13 @@ def start(project, *words: str) -> subprocess.Popen[str]:
 def test_ctrl_c_keeps_what_is_measured_and_a_second_run_is_refused(small) -> None:
     small.experiment(EXPERIMENT.replace("launches: 2", "launches: 6"), "config.yaml")
     run = start(small, "--no-plots")
-    # Another test may have the machine for itself meanwhile.
+    # Another test may hold the lock of the machine.
     small.wait_for(lambda: records_of(small.root), 240, "a launch has ended")
     second = small.rankbench("run")
     assert second.returncode == 2
     assert "is in use by process" in second.stdout
     assert "(snakemake --profile local_profile" in second.stdout
-    # As a terminal does it: to the whole group, Snakemake is in another.
+    # A terminal signals the whole process group; Snakemake is in another one.
     os.killpg(run.pid, signal.SIGINT)
     said, _ = run.communicate(timeout=90)
     assert run.returncode == 130, said
@@ -180,7 +180,7 @@ def test_on_a_terminal_it_shows_a_bar(small) -> None:
     while True:
         try:
             said += os.read(ours, 4096)
-        except OSError:  # the other end is closed
+        except OSError:  # The reading end is closed.
             break
     os.close(ours)
     assert run.wait(timeout=30) == 0

@@ -40,7 +40,7 @@ def test_a_planted_slowdown_is_worse_and_the_same_again_is_not(project) -> None:
         done = project.rankbench("compare", *arguments)
         return done.returncode, done.stdout
 
-    # The margin is for machines that do other work meanwhile.
+    # The margin allows for other work on the machine.
     status, said = measure_again_and_compare("--margin", "0.6")
     assert status == 0, said
     assert "1 equal" in said

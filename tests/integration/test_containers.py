@@ -15,7 +15,8 @@ from rankbench.launch.images.store import hash_file
 
 pytestmark = pytest.mark.integration
 
-# Each backend in its image, and gloo in the image of mpi, like with like.
+# Each backend runs in its image, and gloo also in the image of mpi, so that like is
+# compared with like.
 EXPERIMENT = """
 name: inside
 model: lenet
@@ -104,7 +105,7 @@ def test_every_backend_trains_in_its_image(inside: Path) -> None:
     }
     assert states == {
         ("ddp", "gloo", "torchrun"): "ok",
-        ("ddp", "gloo", "spawn"): "ok",  # in the image of mpi
+        ("ddp", "gloo", "spawn"): "ok",  # This cell runs in the image of mpi.
         ("ddp", "mpi", "mpirun"): "ok",
         ("horovod", "gloo", "horovodrun"): "ok",
         ("horovod", "mpi", "horovodrun"): "ok",
@@ -137,7 +138,7 @@ def test_nothing_of_the_host_comes_in_but_what_is_named(inside: Path) -> None:
         )
         assert launcher["env"]["PYTHONNOUSERSITE"] == "1"
         source = launcher["env"]["PYTHONPATH"]
-        # The frozen copy, read-only.
+        # The frozen copy of the code is read-only.
         assert source.startswith(str(inside / "results/inside/code"))
         assert f"--bind={source}:{source}:ro" in launcher["argv"]
         assert "--nv" not in launcher["argv"]
@@ -156,14 +157,14 @@ def test_another_image_makes_rows_stale_and_a_changed_file_runs_nothing(
         shutil.copy(images / sif.name, sif)
     sidecar = json.loads((images / "gloo-cpu.json").read_text())
     (own / "gloo-cpu.json").write_text(json.dumps(sidecar))
-    # Others keep the images: there is nothing to write where nothing is to be made.
+    # Another user owns the images, so nothing may be written where nothing is built.
     own.chmod(0o555)
     project = make_project(open_tmp / "stale", digits_file, ordinary_user, own)
     project.measure(ONE)
     (row,) = read_rows(project.root, "one").values()
     assert row["status"] == "ok"
 
-    # As a build of the same definition at a later time: other packages, other bytes.
+    # A later build of the same definition has other packages, so other bytes.
     own.chmod(0o777)
     sif.unlink()
     shutil.copy(images / sif.name, sif)
@@ -180,7 +181,7 @@ def test_another_image_makes_rows_stale_and_a_changed_file_runs_nothing(
     assert "measured in another image" in row["reason"]
     assert set((project.root / "results/one/records").rglob("record.json")) == before
 
-    # Another file under the same name and sidecar runs nothing.
+    # A different file with the same name and sidecar must not run.
     with open(sif, "ab") as file:
         file.write(bytes(4096))
     tampered = project.snakemake("experiment=experiment.yaml", "rerun=" + row["cell"])
@@ -199,6 +200,6 @@ def test_native_rows_and_those_of_images_never_stand_in_one_table(
     assert row["status"] == "ok"
     site.write_text(SITE.format(images=images))
     cells = project.rankbench("cells", "--experiment", "experiment.yaml").stdout
-    assert row["cell"] in cells.splitlines()  # it is the same cell
+    assert row["cell"] in cells.splitlines()  # The cell is the same.
     status = project.rankbench("status", "--experiment", "experiment.yaml").stdout
     assert status.startswith("stale")

@@ -57,12 +57,12 @@ def test_a_document_does_what_it_says(project, name: str) -> None:
             continue
         program, *arguments = shlex.split(step.text)
         if arguments[0] == "run" and "-n" not in arguments and name == "experiments":
-            # Of the others a run draws its plots; here they would take the most time.
+            # The other commands draw plots, which would take most of the time here.
             arguments.append("--no-plots")
         done = project.run([str(tools / program), *arguments])
         assert done.returncode == 0, f"{step.text}\n{done.stdout}"
         if arguments[0] == "status":
-            # What a line says of a cell goes on in those below it.
+            # The words about a cell may continue on the lines below.
             lines = [line for line in done.stdout.splitlines() if line[0] != " "]
             assert {line.split()[0] for line in lines} == {"ok"}, done.stdout
 

@@ -35,10 +35,11 @@ gate: false
 """
 
 
-# Starts soonest; the others are tried where it matters who starts the ranks.
+# `manual` starts fastest; the other launchers are tested where it matters who starts
+# the ranks.
 USUAL = "manual"
 
-# What a launch makes of itself without help, all in one run.
+# Faults that need no action from outside; one run has them all.
 ALONE = """
 name: faults
 topology: 1x2
@@ -312,7 +313,7 @@ def test_control_c_and_the_next_run_continues(project) -> None:
     cell = prepare(project, "slow", launches=2, steps=12, launcher="torchrun")
     with project.start() as run:
         project.wait_for(lambda: in_training(project, cell, 2), what="second launch")
-        os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+        os.killpg(run.pid, signal.SIGINT)  # A terminal signals the whole process group.
         output, _ = run.communicate(timeout=240)
     assert run.returncode != 0
     assert f"{cell}  stopped: interrupted by SIGINT; run again to continue" in output
@@ -423,7 +424,7 @@ def test_data_that_cannot_be_had_stop_their_cells_only(project) -> None:
         "name: faults\nstrategy: single\nmodel: lenet\ndata: [mnist, digits]\n"
         "launches: 1\nsteps: 2\n"
     )
-    # Nothing can be downloaded into a file.
+    # A download needs a folder, and this is a file.
     (project.root / "data/raw").write_text("in the way")
     done = project.snakemake()
     assert done.returncode == 1, done.stdout

@@ -200,7 +200,7 @@ def test_workflow_makes_what_is_needed_and_nothing_else(
     assert "image mpi-cpu: %post failed after" in said
     assert "make-it-fail: not found" in said
     assert "+ echo working" in (workflow.root / "logs/images/mpi-cpu.log").read_text()
-    # No half image, and what was there before is there still.
+    # There is no incomplete image, and the previous files are unchanged.
     assert files(built.dir, "mpi-cpu") == made
     assert [path.name for path in built.dir.glob(".*.sif")] == []
     mpi.write_text("true\n")
@@ -322,7 +322,7 @@ def test_no_device_for_mounting(
     assert "/dev/fuse is not accessible for you" in said
     assert "chmod 666 /dev/fuse" in said
 
-    # A /dev with all that a container needs but this.
+    # A /dev that has everything a container needs except this device.
     names = "null zero full random urandom tty"
     without = (
         f"mount -t tmpfs -o mode=755 none /mnt && for name in {names}; do"
@@ -335,7 +335,7 @@ def test_no_device_for_mounting(
     said = images.fails("test", "gloo-cpu")
     assert "/dev/fuse is missing" in said
     assert "modprobe fuse" in said
-    # What stands before every launch says the same.
+    # The check before every launch says the same.
     ask = "import sys, pathlib; from rankbench.launch.images.checks import check_runs;"
     ask += "check_runs(pathlib.Path(sys.argv[1]))"
     said = images.start([sys.executable, "-c", ask, str(built.dir / "gloo-cpu.sif")])
@@ -343,7 +343,7 @@ def test_no_device_for_mounting(
 
 
 def test_user_without_a_range_of_ids(images: Images, privileged: None) -> None:
-    # As users of a cluster often are: known to the system, in no file of ranges.
+    # Like many users of clusters, this one has no range of subordinate ids.
     empty = images.root / "empty"
     empty.touch()
     over = f'mount --bind {empty} /etc/subuid && exec "$@"'

@@ -97,7 +97,7 @@ def test_they_measure_the_same_training(launched: Project) -> None:
     [
         ("mpirun", "rank 1 was ended by SIGKILL"),
         ("horovodrun", "rank 1 was ended by SIGKILL"),
-        # It says how a rank ended, but not which.
+        # This launcher prints how a rank ended, but not which rank.
         ("deepspeed", "rank 1 ended without a word"),
     ],
 )
@@ -114,10 +114,10 @@ def test_nothing_is_left_of_a_launch_that_is_ended(project, launcher: str) -> No
     cell = prepare(project, "hang", launcher=launcher)
     run = project.start()
     project.wait_for(lambda: in_training(project, cell), what="training")
-    # Before the run knows of it, everything is there: launcher, helpers, ranks.
+    # When the run reports the launch, launcher, helpers and ranks all exist.
     begun = project.processes()
     assert len([p for p in begun if "rankbench.rank" in " ".join(p.cmdline())]) >= 2
-    os.killpg(run.pid, signal.SIGINT)  # as a terminal does
+    os.killpg(run.pid, signal.SIGINT)  # A terminal signals the whole process group.
     said, _ = run.communicate(timeout=60)
     assert f"{cell}  stopped: interrupted by SIGINT" in said
     assert not project.processes()

@@ -79,7 +79,7 @@ def test_what_trains_something_else_gets_no_speed_and_the_rest_a_profile(
     shown = project.rankbench("status", "--experiment", "experiment.yaml")
     assert "mismatch" in shown.stdout
 
-    # A profile that is asked for later is added; nothing is measured again.
+    # A profile that is requested later is added without measuring again.
     project.measure(EXPERIMENT + "profile: true\n", plots=True)
     assert read_records(project.root, "ddp", "[1-9]") == [ddp]
     (profiled,) = read_records(project.root, "ddp", "profile/*")
@@ -117,5 +117,6 @@ def test_replicas_differ_in_their_batch_statistics_only(project) -> None:
         for line in shown.stdout.splitlines()
         if ": up to" in line
     ]
-    assert len(differing) == 40  # the mean and the variance of 20 normalisations
+    # These are the mean and the variance of 20 normalisations.
+    assert len(differing) == 40
     assert all("running_" in name for name in differing)

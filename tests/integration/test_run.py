@@ -80,7 +80,8 @@ def test_every_cell_has_a_row_with_a_status(measured: Path) -> None:
         "ddp.nccl.1x2.lenet.digits.batch_size=32": "unsupported",
     }
     assert all(row["reason"] for row in table.values() if row["status"] != "ok")
-    assert all(row["accuracy"] == "" for row in table.values())  # steps, not epochs
+    # This experiment has steps and no epochs.
+    assert all(row["accuracy"] == "" for row in table.values())
 
 
 def test_output_says_what_runs_and_how_far_it_is(measured: Path) -> None:
@@ -103,11 +104,11 @@ def test_a_record_explains_itself(measured: Path) -> None:
     assert record["hosts"][0]["cpu"]
     assert record["software"]["torch"]
     assert record["transport"]["backend"] == "gloo"
-    # On request the log of each rank tells which way its bytes went.
+    # With `backend_logs`, the log of each rank shows its transport.
     seen = {"ranks": [0, 1], "libraries": {"gloo": {"transport": "tcp"}}}
     assert record["transport"]["seen"] == [seen]
     assert record["launcher"]["env"]["GLOO_LOG_LEVEL"] == "INFO"
-    # No loader processes here, and no GPU.
+    # There are no loader processes and no GPU here.
     assert all(rank["cpu_utilisation"] > 0 for rank in record["ranks"])
     assert all(rank["loader_utilisation"] == 0 for rank in record["ranks"])
     assert record["devices"] is None
@@ -159,7 +160,7 @@ def test_a_dry_run_writes_nothing(project) -> None:
     assert after == [p for p in before if "__pycache__" not in p.parts]
 
 
-# The second calls `rankbench rerun`.
+# The second way calls `rankbench rerun`.
 @pytest.mark.first
 @pytest.mark.parametrize("way", ["snakemake", "make"])
 def test_a_rerun_measures_one_cell_and_keeps_the_old_attempt(again, way: str) -> None:
@@ -170,7 +171,7 @@ def test_a_rerun_measures_one_cell_and_keeps_the_old_attempt(again, way: str) ->
     else:
         makefile = Path(__file__).resolve().parents[2] / "Makefile"
         shutil.copy(makefile, again.root / "Makefile")
-        # The environment that runs this test is there already.
+        # The environment that runs this test exists already.
         here = [f"BIN={Path(sys.executable).parent}", "INSTALLED="]
         given = [f"CELL={ONE}", "EXPERIMENT=experiment.yaml"]
         done = again.run(["make", "rerun", *given, *here])
@@ -283,7 +284,7 @@ def test_launches_of_cells_take_turns(project) -> None:
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
     rows = read_table(project.root).values()
-    # Without a gate a row says so, unless it is what gates compare with.
+    # A row without a gate is marked, unless it is the reference of gates.
     states = {(row["strategy"], row["status"], row["marks"]) for row in rows}
     assert states == {("single", "ok", ""), ("ddp", "ok", "unchecked")}
     assert not list(project.root.glob("results/small/records/*/*/gate"))
@@ -293,13 +294,13 @@ def test_launches_of_cells_take_turns(project) -> None:
     assert len(cells) == 4
     assert len(set(cells[:2])) == len(set(cells[2:])) == 2
     (seed,) = {record["turns_seed"] for record in records}
-    # The order is that of the seed, whichever of the two jobs came first.
+    # The seed sets the order, whichever job came first.
     orders = []
     for first in (cells[:2], cells[1::-1]):
         chance = random.Random(seed)
         orders.append([cell for _ in range(2) for cell in chance.sample(first, 2)])
     assert cells in orders
-    # One job measured both; that of the other had nothing left to do.
+    # One job measured both cells, so the other had nothing left to do.
     logs = (project.root / "results/small/logs").glob("*.1x1.*.log")
     assert sorted(path.read_text().count(" ok  ") for path in logs) == [0, 4]
     assert "3 launches left, about" in done.stdout
@@ -343,7 +344,7 @@ def test_launchers_measure_the_same_training(project) -> None:
         ("torchrun", "env"),
     ]
     assert len(measured) == len(started), [row["reason"] for row in rows]
-    # Same seed, same batches: the launcher must not change what is learnt.
+    # The same seed gives the same batches: the launcher must not change the training.
     first = records[0]["loss"]
     assert all(one["loss"] == pytest.approx(first, rel=1e-5) for one in records)
     (accuracy,) = {row["accuracy"] for row in measured}
@@ -435,7 +436,7 @@ def test_timers_of_ddp_stand_beside_ours(project) -> None:
     for phase in ("forward", "backward"):
         ours, theirs = (float(rows[phase][key]) for key in ("ours_ms", "ddp_ms"))
         assert theirs == pytest.approx(ours, rel=0.1)
-    # Both wait for the same: what is left when the last gradient is there.
+    # Both times end when the last gradient has arrived.
     ours, theirs = (
         float(rows["exposed communication"][key]) for key in ("ours_ms", "ddp_ms")
     )

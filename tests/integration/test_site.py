@@ -192,7 +192,7 @@ def test_filters_leave_what_they_say_and_stand_in_the_address(
     address = browser.driver.current_url
     assert f"{name}=" in address
     browser.driver.refresh()
-    # A page that is not yet drawn has no rows either, but no count.
+    # Before the page is drawn it has no rows, but also no count.
     browser.wait_for(
         lambda: browser.find("#count").text == count, "a page that is drawn"
     )

@@ -12,14 +12,14 @@ import yaml
 
 pytestmark = pytest.mark.integration
 
-# Of the large ones a part: all of their strategies have tests of their own.
+# Only a part of the large studies runs: their strategies have tests of their own.
 ONLY = {
     "resnet50-mnist-v100": "strategy=single,rpc_pmp,zero1",
     "lenet-mnist-workers": "num_workers=0",
     "horovod-backends": "model=lstm topology=1x1,1x2",
 }
 
-# The tables that the sources have, or ask for: the heading, and the file it is in.
+# Tables that the sources have or request: the heading, and the file that contains it.
 TABLES = {
     "convnet-mnist-two-hosts": {
         "Within one server": "reports.md",
@@ -31,7 +31,7 @@ TABLES = {
     "resnet50-mnist-v100": {"Memory of each rank": "reports.md"},
 }
 
-# What a study shows in addition if a package is installed (`make extras`).
+# Tables that a study shows in addition if a package is installed (`make extras`).
 WITH_PACKAGE = {"horovod-backends": ("horovod", {"Within one server": "reports.md"})}
 
 STUDIES = sorted((Path(__file__).resolve().parents[2] / "studies").glob("*.yaml"))
@@ -43,7 +43,7 @@ def test_a_study_gives_its_table_with_the_published_numbers(
 ) -> None:
     (project.root / "data").mkdir(exist_ok=True)
     shutil.copy(digits_file, project.root / "data")
-    # One launch says that it runs; gates have tests of their own.
+    # One launch shows that the study runs; other tests cover gates.
     copy = project.root / "studies" / study.name
     content = yaml.safe_load(copy.read_text())
     content["overrides"]["laptop"] |= {"launches": 1, "gate": False}

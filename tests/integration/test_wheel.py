@@ -37,7 +37,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     Other packages are those of the environment that runs the tests: torch is large.
     """
     place = tmp_path_factory.mktemp("wheel")
-    # Without what earlier builds and git have left there.
+    # The copy lacks the files that earlier builds and git left.
     project = place / "project"
     project.mkdir()
     for name in ("src", "workflow", "containers", "local_profile", "slurm_profile"):
@@ -46,7 +46,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for path in ROOT.iterdir():
         if path.is_file():
             shutil.copy(path, project)
-    # What tests leave beside the files that they import.
+    # Tests leave compiled files beside the files that they import.
     compiled = project / "containers/__pycache__/check_image.pyc"
     compiled.parent.mkdir()
     compiled.touch()
@@ -111,7 +111,8 @@ def test_a_project_of_ones_own(
     assert [row["status"] for row in rows] == ["ok", "ok"], rows
     (described,) = own.glob("results/own/code/*/code.json")
     code = json.loads(described.read_text())
-    # It is not a checkout of rankbench, even if the folder is one of something else.
+    # The project is not a checkout of rankbench, even if its folder is one of another
+    # project.
     assert (code["version"], code["commit"]) == ("0.1.0", None)
     assert "Nothing to be done" in run(*snakemake, "--config", "plots=false", cwd=own)
     on_a_cluster = [python, "-m", "snakemake", "--profile", "slurm_profile", "-n"]
