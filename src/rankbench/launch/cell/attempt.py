@@ -54,14 +54,14 @@ class Attempt:
             try:
                 self.image = read_image(self.image)
             except ValueError as error:
-                # A fault of this host only: a record will name it.
+                # Only this host has the fault, and a record will name it.
                 self.image["sha256"], self._no_image = None, str(error)
         self._image_is_good = self.image is None
         cell = Cell.from_dict(entry["cell"])
         self.has_gate = plan["experiment"]["gate"] and has_gate(cell)
         self._plan, self._entry, self._project = plan, entry, project
         self._hosts = _find_hosts(cell, plan, entry)
-        # Waiting in the queue counts as well.
+        # Time in the queue counts as well.
         self.time_limit = plan["experiment"]["time_limit"] + self._hosts.start_within
         self._code = describe_code()
 

@@ -50,7 +50,7 @@ class Owner:
         if self.host == socket.gethostname():
             if self.boot != _boot_id():
                 return False
-            # The start time distinguishes it from a later process of the same number.
+            # The start time distinguishes it from a later process with the same id.
             return _start_ticks(self.pid) == self.started
         if self.job_id is not None and has_ended(self.job_id):
             return False
@@ -77,8 +77,9 @@ def claim_next(attempt_dir: Path) -> tuple[int, Path]:
             number = max(numbered(attempt_dir), default=0) + 1
             place = attempt_dir / str(number)
             try:
-                # A directory that is not empty is never replaced: of two that rename
-                # at the same time one gets the number, the other the next.
+                # The rename never replaces a directory with files in it. If two
+                # processes rename at the same time, one gets this number and the other
+                # the next.
                 os.rename(beside, place)
                 return number, place
             except OSError:
@@ -121,7 +122,7 @@ def _start_ticks(pid: int) -> int | None:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # Fields 3 (state) and 22 (starttime) of proc(5), counted from behind the name.
+    # Fields 3 (state) and 22 (starttime) of proc(5), counted from the end of the name.
     fields = stat.rpartition(")")[2].split()
     # In a container without an init process a dead orphan stays a zombie.
     return None if fields[0] in "ZX" else int(fields[19])

@@ -28,7 +28,7 @@ def machine_to_itself(
         say: gets a line if there is something to wait for.
     """
     told = False
-    # The kernel releases it with the process, however the process ends.
+    # The kernel releases the lock with the process, however the process ends.
     while (release := _take(f"rankbench-{os.getuid()}")) is None:
         if not told:
             say("  waiting: another measurement runs on this machine")

@@ -171,7 +171,7 @@ def _launch(attempt: Attempt, task: Task, stop: Stop) -> Record:
     try:
         attempt.check_image()
     except (ValueError, OSError) as error:
-        # A fault of this host: other hosts of the site may have the image.
+        # Only this host may have the fault: other hosts of the site may have the image.
         return refuse_launch(task, str(error), started)
     return run_launch(task, stop)
 

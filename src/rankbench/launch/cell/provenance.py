@@ -21,7 +21,7 @@ from rankbench.record import read_json, write_json
 
 PACKAGE = Path(__file__).resolve().parents[2]
 
-# In a checkout and in a frozen copy.
+# Files that exist both in a checkout and in a frozen copy.
 PLACE = Path("src/rankbench")
 LINKS = PLACE / "assets"
 DESCRIPTION = "code.json"

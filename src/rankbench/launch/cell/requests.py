@@ -43,13 +43,13 @@ def ensure_request(
     """The request of a cell; the first one is made if there is none."""
     request = read_request(layout, cell_id)
     if request is None:
-        # Records without a request: the file was removed. Never measure into an
-        # attempt that may be complete.
+        # There are records but no request, because the file was removed. Never measure
+        # into an attempt that may be complete.
         attempt = max(layout.attempts(cell_id), default=0) + 1
         request = Request(attempt, launches, cell_hash, profile)
         write_json(layout.request(cell_id), asdict(request))
     elif profile and not request.profile:
-        # The same attempt: its launches are kept, and the profile is added.
+        # The attempt stays the same: its launches are kept, and the profile is added.
         request = replace(request, profile=True)
         write_json(layout.request(cell_id), asdict(request))
     return request

@@ -13,7 +13,7 @@ from rankbench.cell import Shape
 from rankbench.environ import for_srun, read_job
 from rankbench.launch.hosts.base import Hosts, Step
 
-# Below the range from which the kernel chooses ports (32768 and above).
+# These ports are below the range from which the kernel chooses (32768 and above).
 _FIRST_PORT, _PORTS = 20000, 12000
 
 ASK_SECONDS = 30.0
@@ -37,7 +37,8 @@ class SlurmJob(Hosts):
             f"--ntasks-per-node={how.tasks_per_host}",
             # Rank 0 is on the first host, and ranks fill one after the other.
             "--distribution=block",
-            # All resources of the job, even if an outer step has taken some of them.
+            # The step may use all resources of the job, even if an outer step has taken
+            # some.
             "--overlap",
             *(["--overcommit"] if how.shares_cores else []),
             # Ranks pin themselves.

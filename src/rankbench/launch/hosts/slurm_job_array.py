@@ -107,7 +107,7 @@ def _submit(
         print(f"sbatch is missing, or does not answer within {SUBMIT_SECONDS:g} s")
         return None
     print(done.stderr, end="", file=sys.stderr, flush=True)
-    # The name of the cluster follows if Slurm has several.
+    # With several clusters, the name of the cluster follows the number.
     return None if done.returncode else done.stdout.strip().partition(";")[0]
 
 
@@ -118,7 +118,7 @@ def _await(job: str, count: int, start_within: float) -> bool:
         time.sleep(ASK_SECONDS)
         tasks = _look(job)
         if tasks is None:
-            continue  # Slurm does not answer now
+            continue  # Slurm does not answer at the moment.
         if not any(task["JobState"] in _ALIVE for task in tasks):
             return all(task["JobState"] == "COMPLETED" for task in tasks)
         queued = [task for task in tasks if task["JobState"] in _QUEUED]

@@ -9,9 +9,10 @@ from typing import Any
 from rankbench.cell import Cell, Shape, Topology
 from rankbench.launch.hosts.slurm_job_array import JobArray
 
-# Time beside the launches: two starts of Snakemake, checking the image, the summary.
+# Seconds in addition to the launches: two starts of Snakemake, checking the image, the
+# summary.
 OVERHEAD = 180.0  # seconds
-# A launch that takes this much longer than the mean of those before still fits.
+# The time limit allows for a launch that takes this many times the mean.
 MARGIN = 1.5
 
 Resources = dict[str, int | str]
@@ -31,7 +32,7 @@ def job_resources(
     Returns:
         Only `mem_mb: 0` without Slurm. Slurm decides about all other resources.
     """
-    # Tasks that share cores need no cores of their own.
+    # Tasks that share cores do not request cores of their own.
     tasks_per_node = min(shape.ranks_per_node, site["cores"])
     return _ask(site, shape.nodes, tasks_per_node, _gres(cell, site), seconds)
 
@@ -59,14 +60,15 @@ def _ask(
         "nodes": nodes,
         "tasks": tasks,
         "cpus_per_task": site["cores"] // tasks_per_node,
-        # 0 asks for none: Snakemake needs a number.
+        # 0 requests no memory: Snakemake needs a number.
         "mem_mb": site["memory"] or 0,
         "runtime": math.ceil(seconds / 60),
         "gres": gres,
-        # With GPUs the plugin would take `tasks` for tasks of each GPU.
+        # With GPUs, the plugin would read `tasks` as tasks per GPU.
         "tasks_per_gpu": 0,
-        # With this resource the plugin does not start the supervisor by srun, which
-        # starts steps itself. With one task the plugin refuses a value.
+        # With this resource, the plugin does not start the supervisor by srun, so that
+        # the supervisor can start steps itself. With one task the plugin refuses a
+        # value.
         "mpi": "srun" if tasks > 1 else "",
         "slurm_partition": site["partition"],
         "slurm_account": site["account"],
@@ -92,7 +94,7 @@ def plan_array(
         start_within: seconds within which all tasks must have started.
         comment: what the queue shows.
     """
-    # The first task may wait so long for the last one.
+    # The first task may have to wait so long for the last one.
     seconds = job_seconds(1, time_limit=start_within + time_limit, mean=None)
     asked = _ask(site, 1, 1, _gres(cell, site), seconds)
     values = {
@@ -123,8 +125,8 @@ def job_seconds(launches: int, *, time_limit: float, mean: float | None) -> floa
     """
     longest = launches * time_limit
     if mean is not None:
-        # One may still reach its limit: that is for the supervisor to find, who says
-        # why, and not for Slurm.
+        # One launch may still reach its time limit. The supervisor must end it and say
+        # why, before Slurm does.
         longest = min(longest, launches * mean * MARGIN + time_limit)
     return longest + OVERHEAD
 

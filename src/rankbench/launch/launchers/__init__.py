@@ -49,7 +49,8 @@ class Start:
     @property
     def slots(self) -> dict[str, int]:
         """Ranks of each host, by the name that a launcher knows it by."""
-        # A host may use another name than Slurm does; here that does not matter.
+        # localhost serves, because a host may know itself by another name than Slurm
+        # does.
         hosts = self.hosts if self.is_spread else ("localhost",)
         return dict.fromkeys(hosts, self.shape.ranks_per_node)
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from rankbench.launch.launchers import LOOPBACK, Start
 
-# Its summary lists every rank that failed; the line before it only the first one seen.
+# The agent's summary lists every failed rank; the line before it only the first one.
 _FAILED = re.compile(r"rank +: (\d+) \(local_rank: \d+\)\s+exitcode\s*: (-?\d+)")
 
 
@@ -15,7 +15,8 @@ def build_argv(module: str, start: Start, *, flags: tuple[str, ...] = ()) -> lis
     """The command of a module of torch that starts the ranks of a host."""
     if start.is_spread:
         before = start.meeting_argv
-        # Static: who is which node is said beforehand, so that ranks follow hosts.
+        # A static rendezvous fixes the number of each node, so that ranks follow the
+        # order of hosts.
         place = [
             f"--nnodes={start.shape.nodes}",
             "--node-rank={node}",
@@ -24,7 +25,7 @@ def build_argv(module: str, start: Start, *, flags: tuple[str, ...] = ()) -> lis
         ]
     else:
         before = []
-        # Its own store on a port that the kernel chooses: nothing to collide with.
+        # The agent's store uses a port that the kernel chooses, so ports never collide.
         place = ["--standalone", f"--local-addr={LOOPBACK}"]
     return [
         *before,
@@ -34,9 +35,10 @@ def build_argv(module: str, start: Start, *, flags: tuple[str, ...] = ()) -> lis
         *flags,
         *place,
         f"--nproc-per-node={start.shape.ranks_per_node}",
-        # A restarted rank would be another measurement under the same number.
+        # No restarts: a restarted rank would be another measurement under the same
+        # number.
         "--max-restarts=0",
-        # What it keeps of its ranks would else be left behind in /tmp.
+        # Otherwise the agent would leave the files of its ranks in /tmp.
         f"--log-dir={start.spec.parent / 'elastic'}",
         "--module",
         "rankbench.rank",

@@ -15,13 +15,14 @@ def build_variables(start: Start) -> dict[str, str]:
     variables = {
         # Ranks pin themselves.
         "I_MPI_PIN": "0",
-        # When a rank dies, the others are told to end: so theirs is another signal.
+        # When a rank dies, the launcher ends the others, which therefore report another
+        # signal.
         "I_MPI_JOB_ABORT_SIGNAL": "15",
-        # A second worker of oneCCL would want a core of its own.
+        # A second worker thread of oneCCL would need a core of its own.
         "CCL_WORKER_COUNT": "1",
     }
     if not start.is_spread:
-        # Ranks of one host share memory, and no other program need start them.
+        # Ranks of one host use shared memory, and no ssh is needed to start them.
         variables |= {"I_MPI_FABRICS": "shm", "I_MPI_HYDRA_BOOTSTRAP": "fork"}
     else:
         variables["I_MPI_HYDRA_BOOTSTRAP"] = "ssh"

@@ -20,7 +20,7 @@ def build_variables(start: Start, *, root: bool | None = None) -> dict[str, str]
         root: whether it runs as root; None looks.
     """
     variables: dict[str, str] = {}
-    # Ranks of one host share memory; sockets are for what they say beside it.
+    # Ranks of one host use shared memory for data, and sockets for control messages.
     interface = start.interface if start.is_spread else "lo"
     if interface:
         variables |= {

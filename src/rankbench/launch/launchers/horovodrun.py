@@ -18,14 +18,14 @@ _FAILED = re.compile(r"^Process (\d+) exit with status code (\d+)\.$", re.MULTIL
 
 
 def build_variables(start: Start) -> dict[str, str]:
-    # Either does not heed what is for the other.
+    # Each of the two controllers ignores the options of the other.
     return _open_mpi.build_variables(start) | _intel_mpi.build_variables(start)
 
 
 def build_argv(start: Start) -> list[str]:
-    # oneCCL's ranks are started by MPI as well.
+    # MPI also starts the ranks of oneCCL.
     through_mpi = start.backend in ("mpi", "ccl")
-    # Without one it looks for what all hosts have in common.
+    # Without an interface, horovodrun searches for one that all hosts have.
     interface = ["--network-interfaces", start.interface] if start.interface else []
     return _ssh.build_argv(
         start,
@@ -39,7 +39,8 @@ def build_argv(start: Start) -> list[str]:
             host_list(start.slots),
             *(interface if start.is_spread else []),
             "--mpi" if through_mpi else "--gloo",
-            # It keeps what it found out about hosts in the home directory, for an hour.
+            # horovodrun would cache facts about hosts in the home directory for an
+            # hour.
             "--disable-cache",
             *start.rank_argv,
         ],

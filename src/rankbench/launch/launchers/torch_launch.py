@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rankbench.launch.launchers import Start, _elastic
 
-# Both are the same agent.
+# Both launchers run the same agent.
 NEEDS = {"program": "torchrun"}
 
 read_exits = _elastic.read_exits

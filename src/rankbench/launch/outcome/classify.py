@@ -16,14 +16,14 @@ _HOST = re.compile(
     r"|name or service not known|temporary failure in name resolution",
     re.IGNORECASE,
 )
-# What the others say when one rank is gone: a consequence, not the reason.
+# Messages of ranks whose peer is gone: a consequence, not the cause.
 _PEER = re.compile(
     r"connection closed by peer|connection reset by peer|broken pipe|socket closed"
     r"|read error|write error|remote process exited|connection refused|unexpected eof",
     re.IGNORECASE,
 )
 
-# What srun and slurmstepd print.
+# Messages of srun and slurmstepd.
 _LOST_HOST = re.compile(
     r"^srun: error: (?:Node failure on|Task launch for \S+ failed on node) ([\w.-]*\w)",
     re.MULTILINE,
@@ -34,10 +34,10 @@ _OOM_OF_STEP = re.compile(
     r"(?:oom[-_]kill event|exceeded .*memory limit)",
     re.MULTILINE | re.IGNORECASE,
 )
-# What launch/hosts/slurm_job_array.py prints.
+# Messages of launch/hosts/slurm_job_array.py.
 _NOT_STARTED = re.compile(r"^not started within .*$", re.MULTILINE)
-# What Apptainer prints before anything runs, and what its exit code makes of srun.
-# Words of another task may stand before it in its line.
+# Messages of Apptainer before anything runs, and srun's message about its exit code.
+# Output of another task may stand before it in the same line.
 _NO_CONTAINER = re.compile(r"FATAL: +(.+)$", re.MULTILINE)
 _APPTAINER_FAILED = 255
 _WHERE = re.compile(
@@ -112,7 +112,7 @@ def classify(ending: Ending) -> Finding:
     }
     all_well = len(ending.reports) == ending.ranks and not errors
     if all_well:
-        # Reports are the last that ranks write: what they measured is whole.
+        # Ranks write their reports last, so what they measured is complete.
         return Finding("ok", parting=_parting(ending))
     for rank, error in errors.items():
         if error["oom"]:
@@ -135,7 +135,8 @@ def _parting(ending: Ending) -> str | None:
     if ending.stopped is not None:
         return f"after their reports the ranks did not end: {ending.progress}"
     if ending.returncode != 0:
-        # Whatever the kernel ended meanwhile was no part of the launch.
+        # All ranks ended well, so an out-of-memory kill hit a process outside the
+        # launch.
         how = _crash(ending, {}).reason
         return f"after the reports of all ranks: {how}"
     return None
@@ -146,7 +147,7 @@ def _ended_by_slurm(ending: Ending) -> Finding | None:
     lost = _LOST_HOST.search(ending.log)
     if lost or ending.job_ended == "host":
         host = f"the host {lost[1]}" if lost else "a host of the job"
-        # The job ends with it: there is nothing to try again in.
+        # The Slurm job ends as well, so no other launch can be tried in it.
         return Finding("crashed", f"{host} failed; {ending.progress}", "site")
     if ending.job_ended == "timeout" or _TIME_LIMIT.search(ending.log):
         limit = "time limit of the Slurm job reached"
@@ -184,7 +185,7 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Finding:
         return Finding("crashed", f"{ending.launcher} was ended by {name}")
     for rank, code in sorted(ending.exits.items()):
         if code == -signal.SIGTERM:
-            continue  # it was told to end
+            continue  # The rank was told to end.
         said = f"rank {rank} ended with exit code {code} and said nothing"
         return Finding("crashed", f"{said}: see launcher.log and rank{rank}.log")
     who = f", nothing from rank {gone[0]}" if gone else ""
@@ -199,7 +200,7 @@ def _why_no_container(ending: Ending) -> str | None:
         return fatal[1]
     silent = ending.exits.keys() - ending.reports.keys()
     if any(ending.exits[rank] == _APPTAINER_FAILED for rank in silent):
-        # srun may end before all that a task has printed is there.
+        # srun may end before the whole output of a task has arrived.
         return "Apptainer failed there, and what it said did not arrive"
     return None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from rankbench.cell import Shape
 
-# The module `pynvml` of the package nvidia-ml-py, or what a test puts in its place.
+# The module `pynvml` of the package nvidia-ml-py; tests replace it.
 Nvml = Any
 
 

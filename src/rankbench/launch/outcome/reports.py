@@ -18,7 +18,7 @@ def read_reports(work: Path, ranks: int) -> dict[int, dict[str, Any]]:
         try:
             found[rank] = read_json(path)
         except (FileNotFoundError, ValueError):
-            continue  # a rank that died: its absence is what classify looks at
+            continue  # A rank that died has no report; `classify` looks at that.
     return found
 
 
@@ -45,7 +45,7 @@ class Reports:
             try:
                 report = read_json(self._work / name)
             except (OSError, ValueError):
-                continue  # it is being written
+                continue  # The report is being written.
             self._awaited.remove(name)
             self.has_failed |= "error" in report
 
@@ -71,7 +71,7 @@ def merge_reports(
         "steps_per_epoch": first["steps_per_epoch"],
         "warmup": first["warmup"],
         **{
-            # The ranks of a replica have all counted the same samples.
+            # All ranks of a replica have counted the same samples.
             key: sum(report["rank"][key] for report in reports) // replica_ranks
             for key in ("samples", "samples_seen")
         },

@@ -118,7 +118,7 @@ def _nccl_interfaces(text: str, network: str | None) -> list[str] | None:
     said = _first(rf"NCCL INFO NET/{kind} : Using (.+)", text)
     if said is None:
         return None
-    # [0]mlx5_0:1/RoCE or [0]eth0:ADDRESS<PORT>; an address is nobody else's business.
+    # [0]mlx5_0:1/RoCE or [0]eth0:ADDRESS<PORT>; addresses are private and left out.
     found = re.findall(r"\[\d+\](\S+)", said.partition(";")[0])
     return [name.partition(":")[0] if "<" in name else name for name in found]
 
@@ -145,7 +145,7 @@ def _read_ucx(text: str) -> Facts | None:
         elif len(cells) == 3 and re.match(r"\s*\d", cells[0]):
             lanes += _UCX_LANE.findall(cells[2])
             if from_gpu and _UCX_NETWORK.search(cells[2]):
-                # A pipeline goes through a buffer of the host.
+                # This protocol goes through a buffer in host memory.
                 direct = "zero-copy" in cells[1] and "pipeline" not in cells[1]
                 gpudirect = gpudirect or direct
     transports = {lane for lane in lanes if not lane.startswith("self/")}
@@ -197,7 +197,7 @@ def _first(pattern: str, text: str) -> str | None:
     return found[1] if found else None
 
 
-# A reader looks only at logs that contain this.
+# A reader is applied only to logs that contain this text.
 _READERS = {
     "nccl": ("NCCL INFO", _read_nccl),
     "ucx": ("UCX  INFO", _read_ucx),

@@ -15,7 +15,7 @@ _FOR_APPTAINER = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "XDG_RUNTIME_DIR")
 _FOR_APPTAINER_PREFIXES = ("APPTAINER_", "SINGULARITY_")
 
 HOME = "/opt/rankbench/home"
-PYTHON = "python3"  # of the image, by its PATH
+PYTHON = "python3"  # The interpreter of the image, found through its PATH.
 
 
 def exec_argv(
@@ -44,7 +44,7 @@ def exec_argv(
     binds += [f"{path}:{path}" for path in writable]
     return [
         "apptainer",
-        "--quiet",  # warnings about missing things that it does not need
+        "--quiet",  # Apptainer warns about missing programs that it does not need.
         "exec",
         # Packages and settings in a user's home must not affect the measurement.
         f"--home={home}:{HOME}",

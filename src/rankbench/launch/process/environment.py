@@ -9,7 +9,7 @@ from pathlib import Path
 from rankbench.cell import Cell, Shape
 
 _PASSED = ("USER", "LANG", "LC_ALL", "CUDA_VISIBLE_DEVICES")
-# An image has its own of these.
+# An image has its own values of these.
 _PASSED_NATIVE = (
     "PATH",
     "HOME",
@@ -24,49 +24,52 @@ _PASSED_PREFIXES = ("NCCL_", "GLOO_", "TP_", "TORCH_", "UCX_", "FI_", "RANKBENCH
 # These make libraries log their transport, without a line for each message, so the
 # measurement is not affected. launch/outcome/transport.py reads the logs.
 _LOGS = {
-    # Each connection once, when it is made; NET adds where GPUDirect RDMA is possible.
+    # Prints each connection once, when it is made; NET adds where GPUDirect RDMA is
+    # possible.
     "NCCL_DEBUG": "INFO",
     "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET",
-    # The lanes of each kind of peer. The tables of protocols (since UCX 1.12) also tell
-    # of which memory; `y` is what all versions understand.
+    # Prints the lanes to each kind of peer. The tables of protocols (since UCX 1.12)
+    # also show the kind of memory; all versions understand `y`.
     "UCX_LOG_LEVEL": "info",
     "UCX_PROTO_INFO": "y",
-    # 10 tells what is selected; above 20 there are lines for each message.
+    # 10 prints what is selected; above 20 there are lines for each message.
     "OMPI_MCA_pml_base_verbose": "10",
     "OMPI_MCA_mtl_base_verbose": "10",
     "OMPI_MCA_btl_base_verbose": "10",
-    # How the process group was made: stores, addresses, options.
+    # Prints how the process group was made: stores, addresses, options.
     "TORCH_CPP_LOG_LEVEL": "INFO",
     "GLOO_LOG_LEVEL": "INFO",
     "CCL_LOG_LEVEL": "info",
-    # `debug` has lines for each cycle.
+    # `debug` would print lines for each cycle.
     "HOROVOD_LOG_LEVEL": "info",
 }
-# These would write the logs elsewhere.
+# These variables would redirect the logs to other files.
 _LOG_FILES = ("NCCL_DEBUG_FILE", "UCX_LOG_FILE")
 
-# By which interface sockets reach other hosts. Open MPI has its own words for it, see
-# launchers/_open_mpi.py; UCX takes the fastest card by itself, and naming an interface
-# of IP would keep it from that.
+# The interface over which sockets reach other hosts. Open MPI has its own parameters
+# (launchers/_open_mpi.py). UCX chooses the fastest adapter by itself; naming an IP
+# interface would prevent that.
 _INTERFACE = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
 
-# Whether network cards read and write the memory of GPUs themselves, by backend. True
-# asks for it wherever they can reach each other at all, not only where they are near:
-# it may be slower. Where it cannot be NCCL goes through the host, and UCX may fail.
+# Whether network adapters access GPU memory directly, by backend. True requests it
+# wherever an adapter and a GPU can reach each other at all, even over a long path,
+# which may be slower. Where that is impossible, NCCL goes through the host, and UCX may
+# fail.
 _GPUDIRECT: dict[tuple[str, str | bool], dict[str, str]] = {
     ("nccl", True): {
         "NCCL_NET_GDR_LEVEL": "SYS",
-        # Sending reads from the GPU; NCCL leaves that out on some GPUs before Ampere.
+        # NCCL does not send from GPU memory on some GPUs before Ampere unless asked.
         "NCCL_NET_GDR_READ": "1",
     },
     ("nccl", False): {
         "NCCL_NET_GDR_LEVEL": "LOC",
         "NCCL_NET_GDR_READ": "0",
-        # On a host whose CPU and GPU are linked (C2C) this one overrides the level.
+        # On a host whose CPU and GPU are linked (C2C), this variable overrides the
+        # level.
         "NCCL_NET_GDR_C2C": "0",
     },
-    # Open MPI takes tensors of a GPU wherever it was built for that: it has to be left
-    # alone, since telling it to where it was not ends every rank.
+    # Open MPI handles GPU tensors if it was built for that. There is no variable for it
+    # here, because enabling it in any other build ends every rank.
     ("mpi", True): {"UCX_IB_GPU_DIRECT_RDMA": "y"},
     ("mpi", False): {"UCX_IB_GPU_DIRECT_RDMA": "n"},
 }
@@ -117,11 +120,11 @@ def build_environment(
     }
     if scratch is not None:
         passed["TMPDIR"] = str(scratch)
-    # GPUs have the numbers that nvidia-smi and NVML give them, not those by speed.
+    # GPUs are numbered as by nvidia-smi and NVML, not by speed.
     passed["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    # torchrun would set it to 1 where it is not set, and other launchers would not.
+    # torchrun would set it to 1 if it is not set; other launchers would not.
     passed["OMP_NUM_THREADS"] = str(threads)
-    # On one host neither a name look-up nor a port on another interface is needed.
+    # On one host, ranks need neither a name look-up nor a port on another interface.
     if between := "lo" if shape.nodes == 1 else interface:
         for name in _INTERFACE:
             passed.setdefault(name, between)
@@ -133,7 +136,7 @@ def build_environment(
     return dict(sorted(passed.items()))
 
 
-# Options that a library wants to read from its environment, in units of its own.
+# Options that a library reads from its environment, in its own units.
 _OPTIONS = {"fusion_threshold_mb": ("HOROVOD_FUSION_THRESHOLD", 2**20)}
 
 
@@ -145,6 +148,6 @@ def library_variables(cell: Cell) -> dict[str, str]:
         if option in cell.options
     }
     if cell.device == "cpu":
-        # DeepSpeed would use a GPU if there is one.
+        # DeepSpeed would use a GPU if one exists.
         variables["DS_ACCELERATOR"] = "cpu"
     return variables

@@ -71,7 +71,7 @@ def _reap() -> None:
             continue
 
 
-# Children whose exit status somebody else waits for.
+# Children whose exit status another part of the program collects.
 _awaited: set[int] = set()
 
 

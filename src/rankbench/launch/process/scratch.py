@@ -24,8 +24,8 @@ from rankbench.record import first_line
 
 MODULE = "rankbench.launch.process.scratch"
 
-ROOM = 2**20  # bytes of free space that ranks need to start
-PATIENCE = 60.0  # seconds that the hosts may take
+ROOM = 2**20  # Bytes of free space that ranks need to start.
+PATIENCE = 60.0  # Seconds that the hosts may take.
 
 _NO_JOB = "0"
 
@@ -44,7 +44,7 @@ def scratch_of(scratch: str | None, job: str | None, directory: Path) -> Path | 
     """
     if scratch is None:
         return None
-    # Short: sockets in it must have a path of at most 107 bytes.
+    # The name is short, because paths of sockets in the folder have at most 107 bytes.
     launch = f"{zlib.crc32(os.fsencode(directory.resolve())):08x}"
     return Path(scratch, f"{_mine()}{job or _NO_JOB}.{launch}")
 
@@ -107,7 +107,7 @@ def _sweep(folder: Path) -> None:
     own = _job_of(folder)
     for other in folder.parent.glob(f"{_mine()}*"):
         job = _job_of(other)
-        # Without Slurm there is one measurement at a time.
+        # Without Slurm, only one measurement runs at a time.
         if own == _NO_JOB if job == _NO_JOB else has_ended(job):
             shutil.rmtree(other, ignore_errors=True)
 

@@ -52,7 +52,8 @@ class Heartbeat:
         self.beat()
 
     def beat(self) -> None:
-        # In place with a fixed width: that needs no new block, even on a full disk.
+        # The number is overwritten in place with a fixed width, which needs no new
+        # block even on a full disk.
         self._count += 1
         os.pwrite(self._file, f"{self._count:012}".encode(), 0)
 

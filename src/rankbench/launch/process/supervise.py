@@ -36,8 +36,8 @@ from rankbench.record import Record, write_json
 
 HEARTBEAT_SECONDS = 1.0
 
-# Seconds for a launcher to end the other ranks after one has failed. Intel MPI does not
-# end ranks that still wait for the failed one to join.
+# Seconds that a launcher has to end the other ranks after one has failed. Intel MPI
+# does not end ranks that still wait for the failed one to join.
 FAILURE_GRACE = 10.0
 
 # Seconds that ranks have to end when all of them have reported.
@@ -84,8 +84,8 @@ def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
     processes.adopt_orphans()
     log_path = task.directory / "launcher.log"
     with open(log_path, "wb") as log, _beating(task) as heartbeat:
-        # A session of its own: only the supervisor gets Ctrl-C, and ends the ranks in
-        # good order.
+        # In a session of its own, the launcher gets no Ctrl-C: only the supervisor
+        # does, and ends the ranks in good order.
         child = subprocess.Popen(
             command.argv,
             env=command.outer,
@@ -102,7 +102,7 @@ def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
             processes.end_descendants()
             returncode = child.wait()
             job_ended = None if returncode == 0 else hosts.why_ended()
-            # A job that ends takes its steps along, and leaves no time to wait.
+            # A job that ends also ends its steps, and leaves no time to wait.
             if job_ended is None:
                 hosts.end_steps(steps)
 

@@ -10,7 +10,7 @@ import struct
 import time
 from pathlib import Path
 
-# One entry per rank: stage, step. rank/lifeline/progress.py writes the same.
+# One entry per rank: stage and step. rank/lifeline/progress.py writes this format.
 ENTRY = struct.Struct("<ii")
 STAGES = ("starting", "set-up", "warm-up", "training", "evaluation", "the end")
 

@@ -16,7 +16,7 @@ from rankbench.record import read_json
 
 Facts = dict[str, Any]
 
-# Ranks of a host exchange data there: torch's loaders, NCCL, Open MPI.
+# Ranks of a host exchange data in /dev/shm: torch's loaders, NCCL, Open MPI.
 LEAST_SHM_MIB = 256
 LEAST_SCRATCH_MIB = 1024
 # Files of other hosts are judged by their age (launch/cell/claim.py).

@@ -24,7 +24,7 @@ from rankbench.cores import physical_cores
 from rankbench.environ import restore_job
 from rankbench.record import read_json, write_json
 
-# Seconds that hosts wait for each other's files, and for a name.
+# Seconds that hosts wait for each other's files, and for a name look-up.
 PATIENCE = 60.0
 _ASK_SECONDS = 30.0
 
@@ -142,7 +142,7 @@ def _output(*command: str) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    # Some programs answer on the other channel.
+    # Some programs print their version to standard error.
     return (done.stdout or done.stderr).strip()
 
 

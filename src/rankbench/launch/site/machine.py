@@ -23,7 +23,7 @@ from rankbench.cores import physical_cores
 from rankbench.launch.process.environment import SOURCE
 from rankbench.record import write_json
 
-# A file of each package that every build of it replaces.
+# A file of each package that every new build of it replaces.
 _LOOKED_AT = {
     "torch": "version.py",
     "horovod": "__init__.py",
@@ -65,7 +65,7 @@ def probe_machine(
         try:
             write_json(cache, {"fingerprint": mark, "facts": facts})
         except OSError:
-            pass  # an environment that is read-only: look again next time
+            pass  # The environment is read-only: probe again next time.
     return {**facts, **_beside(programs)}
 
 
@@ -73,7 +73,7 @@ def count_gpus() -> int:
     """NVIDIA GPUs that the kernel lists, without asking torch."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        # -1 ends the list, as it does for CUDA.
+        # As in CUDA, -1 ends the list.
         shown = visible.partition("-1")[0].split(",")
         return len([one for one in shown if one])
     return len(glob.glob("/dev/nvidia[0-9]*"))

@@ -15,11 +15,11 @@ from rankbench.results.bundle.contents import read_records
 ABOUT = "about.json"
 MADE_WITH = "made_with"
 
-# In the about.json of every version.
+# Keys in the about.json of every version.
 ALWAYS = ("experiment", "site", "hosts", "software", "code", "images")
 
 _LIBRARIES = ("numpy", "scipy", "pandas", "jinja2", "tabulate", "matplotlib", "seaborn")
-# This differs from launch to launch.
+# This value differs from launch to launch.
 _LOAD = "load_1min"
 
 

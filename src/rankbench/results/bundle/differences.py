@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 from rankbench.results.bundle.finding import Finding
 
-# Differences that are listed for one file.
+# Maximum number of differences that are listed for one file.
 _MOST = 20
 _WIDTH = 60
 
@@ -29,7 +29,7 @@ def find_differences(name: str, published: bytes, made: bytes) -> list[Finding]:
     else:
         compared = _compare_lines(name, *texts)
     found = list(itertools.islice(compared, _MOST))
-    # For example in the kind of line ends.
+    # The files may differ in the kind of line ends, for example.
     return found or [Finding(name, "differs from the one made anew in white space")]
 
 

@@ -20,11 +20,11 @@ from rankbench.record import read_json
 from rankbench.results.bundle.names import ADDRESS, COMMON, KEPT, KEYS
 
 _PATH = re.compile(
-    # Not within a relative path, nor a URL.
+    # The path must not be part of a relative path or of a URL.
     r"(?:(?<=file://)|(?<=-[IL])|(?<![\w./~<$}\\-]))"
     r"/[\w.+@~%=,-]+(?:/+[\w.+@~%=,-]*)*"
 )
-# The end of a path that names a file of ours, and says nothing about the machine.
+# The end of a path that names a file of a library, and says nothing about the machine.
 _LIBRARY = re.compile(r"/(?:site-packages|lib/python3[\d.]*)/.*")
 _RECORD = re.compile(r"/records/([^/]+)(?:/.*)?")
 
@@ -65,7 +65,8 @@ class Disguise:
     def in_text(self, text: str) -> str:
         """The text with placeholders instead of names."""
         text = _PATH.sub(lambda match: self._hide_path(match[0]), text)
-        # What does not look like one, as behind an escaped line break.
+        # A path that the pattern does not recognise, for example behind an escaped line
+        # break.
         for place in self._places:
             if place in text:
                 text = text.replace(place, f"/{self._hide('path', place)}")

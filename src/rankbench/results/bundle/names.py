@@ -50,7 +50,7 @@ def collect_names(layout: Layout) -> dict[str, set[str]]:
     try:
         names["user"].add(layout.root.owner())
     except KeyError:
-        pass  # an owner without a name
+        pass  # The owner of the folder has no name on this machine.
     return {kind: found - COMMON for kind, found in names.items()}
 
 

@@ -19,7 +19,7 @@ from rankbench.results.render.html.page import to_page
 
 BUNDLE, SITE = "results.tar.zst", "site"
 
-# The site has only the end of a longer log.
+# The site shows only the end of a longer log.
 LONGEST_LOG = 64 * 1024
 
 # Formats of the table beside the page; all other tables are in the bundle.

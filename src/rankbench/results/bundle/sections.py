@@ -61,13 +61,13 @@ def check_sections(
     for name, versions in listed.items():
         bundle, ours = _Side(root, published[name]), _Side(anew, made[name])
         if not bundle.files and not ours.files:
-            continue  # it has nothing to show
+            continue  # The section has nothing to show.
         known = ours_now.get(name)
         if known is None:
             said = "not re-derived: this rankbench has no such section"
             yield Checked(name, rederived=False, notes=[said])
         elif not bundle.files and versions.numbers != known.numbers:
-            continue  # its method had no files of its own
+            continue  # The method of that version had no files for this section.
         elif versions.numbers in (known.numbers, *known.still):
             yield _check_all(name, versions, known, bundle, ours, strange)
         else:

@@ -61,7 +61,8 @@ def verify_bundle(path: Path) -> Verification:
 
 def _verify_folder(root: Path) -> Verification:
     if odd := list_files(root)[1]:
-        return Verification(odd)  # a link may lead anywhere: nothing is read
+        # A link may lead anywhere, so nothing behind it is read.
+        return Verification(odd)
     found = Verification(check_manifest(root))
     with tempfile.TemporaryDirectory(prefix="rankbench-verify-") as place:
         anew = Path(place) / "bundle"
@@ -84,7 +85,7 @@ def _rederive(root: Path, anew: Path, into: Verification) -> None:
         ValueError: the plan, a record or its steps are damaged; the message names it.
     """
     if not (root / "plan.json").is_file():
-        return  # the manifest has reported that
+        return  # The check of the manifest has reported this file.
     listed = read_listing(root)
     plan = read_checked(root / "plan.json", "plan", versions=READABLE_PLANS)
     cells = [cell["id"] for cell in plan["cells"]]
@@ -102,7 +103,7 @@ def _rederive(root: Path, anew: Path, into: Verification) -> None:
 
 def _make(layout: Layout, listed: dict[str, Listed]) -> None:
     """Write the listed sections and the data of the plots."""
-    # Without a listed table there are no words of it to follow.
+    # If the bundle lists no table, its wording is not known.
     words = listed["table"].numbers if "table" in listed else WORDS
     write_results(read(layout, words=words), only=listed, draw=False)
 

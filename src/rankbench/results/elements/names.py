@@ -8,7 +8,7 @@ from collections.abc import Sequence
 # Strategy, backend and topology always stay.
 _KEPT = 3
 
-# Not at the decimal point of `learning_rate=0.1`.
+# The decimal point of `learning_rate=0.1` does not separate parts.
 _DOT = re.compile(r"\.(?!\d+(?:e[+-]?\d+)?(?:\.|$))")
 
 

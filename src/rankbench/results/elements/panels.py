@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rankbench.results.numbers.found import Found
 
-# Nobody could read the plot of a larger experiment, nor hold its bitmap in memory.
+# A plot with more cells could not be read, and its bitmap would not fit into memory.
 _MOST_PANELS, _MOST_CELLS = 6, 60
 
 Place = tuple[Panel, Series, Summary]

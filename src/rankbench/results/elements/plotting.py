@@ -17,12 +17,12 @@ from rankbench.results.numbers.series import Panel, Series, is_shared
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
 
-# Above so many devices their axis is logarithmic.
+# With more devices than this, their axis is logarithmic.
 _LINEAR_UP_TO = 8
 _LEGEND_WIDTH = 100  # characters
 _MARKERS = "osD^vPX*"
 
-# Between two series of equally many devices, in units of a linear axis.
+# Distance between series with equal numbers of devices, in units of a linear axis.
 _APART = 0.07
 
 # Phases in the order of a step, each with its place in seaborn's colorblind palette.

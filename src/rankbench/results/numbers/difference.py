@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from rankbench.results.numbers.statistics import CONFIDENCE, MIN_LAUNCHES, Estimate
 
-# The exact distribution is cheap up to here; beyond, the normal one is as good.
+# Up to this size the exact distribution is cheap; beyond it, the normal approximation
+# is as good.
 _EXACT = 60
 
 Values = NDArray[np.float64]
@@ -138,7 +139,7 @@ def _fewest_wins(count: int, other: int, level: float) -> int:
     """The smallest number of won pairs that is not significant at this level."""
 
     def is_chance(wins: int) -> bool:
-        # Any two samples with so many wins have the same p-value.
+        # All samples with the same number of wins have the same p-value.
         whole, rest = divmod(wins, other)
         above = [other] * whole + [rest - 0.5] + [-1] * (count - whole - 1)
         test = _stats().mannwhitneyu(

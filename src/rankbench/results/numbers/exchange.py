@@ -10,7 +10,7 @@ import numpy as np
 from rankbench.results.numbers.statistics import Estimate, median
 from rankbench.results.numbers.summary import Summary
 
-# Of n ranks; NVIDIA/nccl-tests, doc/PERFORMANCE.md.
+# Factors for n ranks, from NVIDIA/nccl-tests, doc/PERFORMANCE.md.
 _BUS: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda n: 2 * (n - 1) / n,
     "reduce_scatter": lambda n: (n - 1) / n,

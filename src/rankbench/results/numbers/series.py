@@ -149,5 +149,5 @@ def _name_groups(cells: Sequence[Cell]) -> list[str]:
     return titles
 
 
-# Fields that stand in every title, and those in which cells of a panel may differ.
+# Fields that every title shows, and those in which cells of a panel may differ.
 _NOT_TOLD = {"model", "data", "batch_size", "scaling", *FREE_OF_SINGLE}

@@ -15,7 +15,7 @@ from statistics import median as middle_of
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special  # `stats` takes half a second to import
+from scipy import special  # scipy.stats takes half a second to import.
 
 CONFIDENCE = 0.95
 MIN_LAUNCHES = 6

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-# With fewer steps levels cannot be told from noise: the cell's own warm-up is used.
+# With fewer steps, levels cannot be told from noise, so the cell's own warm-up is used.
 FEWEST_STEPS = 40
 
 # Levels differ if the median steps differ by more than this share.

@@ -23,10 +23,10 @@ MAX_BYTES = 4 * 1024**3
 MAX_FILES = 500_000
 
 _LEVEL, _WINDOW_LOG = 12, 26
-_LONGEST_HEAD = 18  # bytes of a frame's header
+_LONGEST_HEAD = 18  # Bytes of the header of a frame.
 
 _CHUNK = 1024 * 1024
-_SIP = 1024  # compressed bytes, which become 32 MiB at most
+_SIP = 1024  # Compressed bytes per read, which become at most 32 MiB.
 _LONGEST_NAME, _LONGEST_PART = 1000, 255  # bytes
 
 

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from rankbench.record import READABLE_RECORDS, Record, first_line, numbered
 from rankbench.results.read.schema import read_checked
 
-# Keys of the record of a measured launch, beside those that the schema requires.
+# Keys of the record of a measured launch, in addition to those that the schema
+# requires.
 _MEASURED = ("wanted", "cell_hash")
 _IF_OK = "ranks"
 
@@ -26,8 +27,10 @@ _IF_OK = "ranks"
 _LONGEST_STEP = 1e9  # seconds
 _LARGEST_LOSS = 1e40  # of float32
 
-_LENGTH_GIVEN = 10  # bytes of an array, the last two the length of its header
-_LENGTHS_AT = 26  # bytes of a zip's local header before the lengths of name and extra
+# Bytes at the start of an array; the last two are the length of its header.
+_LENGTH_GIVEN = 10
+# Bytes of the local header of a zip member, before the lengths of name and extra field.
+_LENGTHS_AT = 26
 
 
 class Steps(NamedTuple):
@@ -97,7 +100,7 @@ class Launch:
         if name == "loss":
             if (np.isfinite(array) & (np.abs(array) > _LARGEST_LOSS)).any():
                 raise ValueError("losses beyond all float32")
-        # NaN is neither.
+        # NaN is neither smaller nor larger.
         elif not ((array >= 0) & (array <= _LONGEST_STEP)).all():
             raise ValueError(f"{name} that are no times")
         return array
@@ -127,10 +130,11 @@ class _Members:
     def read(self, name: str) -> memoryview:
         """The bytes of a file, checked against its checksum."""
         info = self._infos[name]
-        # Ranks do not compress them: what is read is never more than what lies there.
+        # Ranks do not compress arrays, so reading never gives more bytes than the file
+        # has.
         if info.compress_type != zipfile.ZIP_STORED:
             raise ValueError(f"{name} is compressed")
-        # Two lengths of the local header say where the file begins.
+        # Two lengths in the local header determine where the data begin.
         place = info.header_offset + _LENGTHS_AT
         lengths = struct.unpack_from("<HH", self._bytes, place)
         begin = place + 4 + sum(lengths)

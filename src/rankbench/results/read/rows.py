@@ -24,8 +24,8 @@ from rankbench.results.read.study import Study, read_study
 
 READABLE_PLANS = (2,)
 
-# Version of the words of reasons, which is that of the numbers of the table; and what
-# version 1 said instead.
+# Version of the wording of reasons, which is the version of the table's numbers, and
+# the wording of version 1.
 WORDS = 2
 _BEFORE = {
     NOT_MEASURED: "not measured yet: run snakemake",

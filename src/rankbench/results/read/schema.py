@@ -19,7 +19,7 @@ from rankbench.record import Record, read_json
 
 SCHEMAS = find_asset("workflow/schemas")
 
-_SHOWN = 60  # characters of a refused value
+_SHOWN = 60  # Number of characters that are shown of a refused value.
 
 
 def read_checked(path: Path, kind: str, *, versions: Sequence[int]) -> Record:

@@ -51,7 +51,7 @@ def read_study(experiment: Mapping[str, Any], cells: Collection[str]) -> Study |
     Raises:
         LookupError, TypeError, AttributeError: the plan is damaged.
     """
-    # Plans that are older than studies have neither key.
+    # Plans from before there were studies have neither key.
     value = experiment.get("study")
     if value is None:
         return None

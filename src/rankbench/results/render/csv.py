@@ -6,7 +6,7 @@ import pandas as pd
 
 from rankbench.results.elements.text import figures
 
-# A spreadsheet computes fields that begin with these.
+# Spreadsheets evaluate fields that begin with these characters.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 

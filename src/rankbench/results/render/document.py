@@ -77,7 +77,7 @@ class Document:
         """The text with short names instead of ids."""
         if text in self.names:
             return self.names[text]
-        # Ids stand in sentences and lists, too.
+        # Ids also occur within sentences and lists.
         words = text.split(" ")
         return " ".join(self._name_word(word) for word in words)
 
@@ -135,7 +135,7 @@ def _make(section: Section, found: Found, report: Callable[[str], None]) -> Made
     except Exception as error:
         if _tells_of_a_file(error, found.layout.root):
             raise
-        # One section must not take the others with it.
+        # A section that fails must not prevent the others.
         report(f"section {section.name}:\n{traceback.format_exc()}")
         said = f"This section could not be made: {type(error).__name__}."
         return Made(section, Content(), error=said)

@@ -14,7 +14,7 @@ _SPECIAL = {
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
-    # A bare bracket ends the argument of \item, or becomes one of \\.
+    # A bare bracket would end the argument of \item, or become an argument of \\.
     "[": "{[}",
     "]": "{]}",
 }

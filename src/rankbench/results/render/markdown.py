@@ -134,5 +134,5 @@ def _quote(path: str) -> str:
 
 def _escape(text: str) -> str:
     plain = html.escape(one_line(text), quote=False)
-    # An interval keeps its brackets; only those of a link are broken.
+    # The brackets of an interval stay; only those that would make a link are escaped.
     return re.sub(r"([\\`*|]|(?<=\])\()", r"\\\1", plain)

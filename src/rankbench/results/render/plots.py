@@ -24,7 +24,7 @@ _RC: dict[str, Any] = {
     "axes.titlelocation": "left",
     "legend.frameon": False,
     "grid.color": "0.9",
-    # A name with a dollar sign is no formula.
+    # A dollar sign in a name does not start a formula.
     "text.parse_math": False,
 }
 _METADATA: dict[str, dict[str, Any]] = {
@@ -58,6 +58,7 @@ def draw(layout: Layout, drawings: Iterable[Drawing]) -> None:
                     file, format=suffix, metadata=_METADATA[suffix], dpi=_DPI
                 )
                 write_if_changed(layout.plot(drawing.name, suffix), file.getvalue())
-                # The layout takes longest: once is enough.
+                # Computing the layout takes longest, so it is done once.
                 figure.set_layout_engine("none")
-            figure.clear()  # now, not when the garbage collector looks
+            # The memory is freed now, not when the garbage collector runs.
+            figure.clear()

@@ -28,14 +28,14 @@ _HEIGHT = 3.2
 # Lines coincide if no point differs by more than this share.
 _ALIKE = 0.02
 
-# Length of the dashes of lines that coincide, in points: each fills the gaps of the
+# Length of the dashes of coinciding lines, in points: each line fills the gaps of the
 # others.
 _DASH = 7.0
 
-# Points of a line in the data; of more steps they are means.
+# Maximum number of points of a line in the data; with more steps, points are means.
 POINTS = 200
 
-# A drawn point is the mean of so many points around it.
+# A drawn point is the mean of this many points around it.
 _SMOOTHED = 11
 
 # Losses that span more than this are easier to tell apart on a logarithmic axis.
@@ -93,7 +93,7 @@ def find_curve(point: Summary, over: str = "samples") -> tuple[Values, Values]:
     steps[~np.isfinite(steps)] = np.nan
     each = record["samples"] / record["steps"]
     if over == "seconds":
-        # Warm-up steps last longer at first, which is not what a curve is for.
+        # The first warm-up steps take longer, which a loss curve should not show.
         each = float(np.median([one.total_s for one in point.measures]))
         each /= record["steps"]
     seen = each * np.arange(1, steps.shape[1] + 1)
@@ -177,7 +177,7 @@ def _smooth(losses: Values) -> Values:
     """Running means over the points, [launches, points]; NaN stays NaN."""
     if losses.shape[1] <= 2 * _SMOOTHED:
         return losses
-    # At the ends there are fewer points to take the mean of.
+    # At both ends there are fewer points to average.
     weights = np.ones(_SMOOTHED)
     count = np.convolve(np.ones(losses.shape[1]), weights, mode="same")
     rows = [np.convolve(launch, weights, mode="same") / count for launch in losses]

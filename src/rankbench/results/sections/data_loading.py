@@ -11,7 +11,7 @@ from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.statistics import Estimate, median
 from rankbench.results.numbers.summary import Summary
 
-# Above this share of a step, loading decides how fast a cell trains.
+# If loading takes more than this share of a step, it limits how fast a cell trains.
 DOMINATES = 0.5
 
 PARTS = ("load_ms", "transfer_ms", "compute_ms", "load_share")

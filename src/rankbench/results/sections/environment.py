@@ -13,7 +13,7 @@ from rankbench.results.numbers.summary import Summary
 
 COLUMNS = ("part", "item", "value")
 
-# Named as people know it -> as the record has it.
+# Heading in the table -> key in the record.
 _SOFTWARE = {
     "Python": "python",
     "PyTorch": "torch",
@@ -43,7 +43,7 @@ def make(found: Found) -> Content | None:
 def find_environment(summaries: Sequence[Summary]) -> list[Line]:
     """Part, item and value; empty where no row is ok."""
     records = [launch.record for s in summaries for launch in s.row.launches]
-    # A host that changed between launches counts as it was at last.
+    # If a host changed between launches, its latest state is shown.
     hosts = {host["host"]: host for record in records for host in record["hosts"]}
     if not hosts:
         return []

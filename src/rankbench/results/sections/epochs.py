@@ -11,7 +11,7 @@ from rankbench.results.numbers.measures import Measures
 from rankbench.results.numbers.statistics import Estimate, median
 from rankbench.results.numbers.summary import Summary
 
-# Of more classes the document would show numbers that nobody reads: the CSV has them.
+# With more classes than this, only the CSV lists them.
 _MOST_CLASSES = 20
 
 _HEADINGS = {
@@ -40,7 +40,7 @@ def make(found: Found) -> Content | None:
         for what, number, estimate in _estimate(summary.measures)
     ]
     fields = [_overview(summary) for summary in found.measured]
-    # A column that no row can fill says nothing.
+    # Columns without any value are left out.
     shown = [h for h in _HEADINGS.values() if any(h in field for field in fields)]
     overview = Grid(
         "Epochs and batches",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _ROW = 0.34  # inches
 
-# The axis ends at so many times the largest median of a cell.
+# The axis ends at this multiple of the largest median of a cell.
 _BEYOND = 1.5
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# So that phases can be told apart in grey as well.
+# Hatches distinguish phases in grey prints as well.
 _HATCHES = {"load": "...", "transfer": "xx", "communication": "///", "update": "\\\\\\"}
 _BAR = 0.3  # inches
 

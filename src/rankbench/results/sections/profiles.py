@@ -37,16 +37,16 @@ _CAPTION = (
     "on each rank since the start of its own first step."
 )
 
-# Of more ranks the picture would be a carpet; the traces have them all.
+# With more ranks the picture would be unreadable; the traces have all ranks.
 MOST_RANKS = 8
 
 _PHASE, _COMMUNICATION = "phase", "communication"
-_HEIGHT = 0.62  # of a rank, in inches
+_HEIGHT = 0.62  # Height of a rank in inches.
 _LEGEND_COLUMNS = 8
 _TITLE_WIDTH = 90  # characters
 _COLLECTIVE = "0.35"
 
-# Where the two rows of a rank begin, and how high they are, in heights of a rank.
+# Start and height of the two rows of a rank, in units of the height of a rank.
 _PHASES = (-0.38, 0.48)
 _BENEATH = (0.13, 0.25)
 

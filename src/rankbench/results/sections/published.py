@@ -13,8 +13,8 @@ from rankbench.results.numbers.statistics import Estimate, median, ratio_of_medi
 from rankbench.results.numbers.summary import Summary
 from rankbench.results.read.study import Published, Study
 
-# What a source may have published: its heading, and whether a ratio to the base says
-# more than the value itself.
+# Values that a source may have published: heading, and whether the ratio to the base
+# says more than the value itself.
 QUANTITIES = {
     "throughput": ("throughput (samples/s)", True),
     "step_ms": ("step (ms)", True),

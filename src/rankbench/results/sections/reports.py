@@ -15,10 +15,10 @@ from rankbench.results.numbers.measures import peak_memory
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
 
-# The memory of more ranks than this is summed up, not listed.
+# With more ranks than this, memory is summarised instead of listed.
 _LISTED = 8
 
-# Heading -> value of a row.
+# Heading -> function that gives the value of a row.
 Columns = Mapping[str, Callable[[Summary], Any]]
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _ROW = 0.34  # inches
 _WHISKERS = (5, 95)
 
-# The axis ends at so many times the largest 95 % quantile of a cell.
+# The axis ends at this multiple of the largest 95 % quantile of a cell.
 _BEYOND = 1.5
 
 _LEVELS = {

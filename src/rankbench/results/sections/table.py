@@ -31,7 +31,7 @@ _ESTIMATES = {
     "accuracy": "accuracy",
 }
 
-# Of more cells with one reason, a document names the first ones.
+# If more cells share a reason, a document names only the first ones.
 _MOST_NAMES = 4
 
 
@@ -183,6 +183,6 @@ SECTION = Section(
         "attempt": int,
     },
     appendix=False,
-    # 2: other words for what is not measured.
+    # Version 2 has other reasons for rows that are not measured.
     versions=Versions(numbers=WORDS, still=(1,)),
 )

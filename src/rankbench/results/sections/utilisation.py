@@ -20,7 +20,7 @@ _COLUMNS = {
     "GPU of each device": "gpu",
 }
 
-# The values of more ranks or devices than this are summed up, not listed.
+# With more ranks or devices than this, values are summarised instead of listed.
 _LISTED = 8
 
 
@@ -30,7 +30,7 @@ def make(found: Found) -> Content | None:
     rows = [{"cell": cell, **texts} for cell, texts in usage.items() if texts]
     if not rows:
         return None
-    # A column that no row can fill says nothing.
+    # Columns without any value are left out.
     shown = {h: c for h, c in _COLUMNS.items() if any(c in row for row in rows)}
     fields = [
         [Text(row.get(column, "")) for column in ("cell", *shown.values())]
@@ -87,6 +87,6 @@ SECTION = Section(
     order=75,
     make=make,
     columns=dict.fromkeys(("cell", *_COLUMNS.values()), str),
-    # 2: it has a file of its own.
+    # Since version 2 this section has its own file.
     versions=Versions(numbers=2),
 )

@@ -23,7 +23,7 @@ from bokeh.plotting import figure
 
 _INK, _FAINT, _LINE = "#1c2430", "#5d6878", "#e3e7ed"
 
-# Tools of both figures; each has hover and tap of its own.
+# Tools of both figures; hover and tap are added to each separately.
 _TOOLS = "pan,box_zoom,reset,save"
 
 SCALING_COLUMNS = (

@@ -59,7 +59,7 @@ def describe_results(found: Found, document: Document) -> dict[str, Any]:
         "phases": {name: to_hex(color) for name, color in colors.items()},
         "names": document.names,
         "sections": [[made.name, made.title] for made in document.sections],
-        # Notes on one cell stand in its view.
+        # Notes on a single cell appear in the view of that cell.
         "notes": _describe_notes(
             note for note in document.table.content.notes if note.term not in ids
         ),

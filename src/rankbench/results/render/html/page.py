@@ -28,7 +28,7 @@ from rankbench.results.render.html.templates import (
 if TYPE_CHECKING:
     from rankbench.results.render.document import Document
 
-# In this order: each script uses those before it.
+# The order matters: each script uses those before it.
 _SCRIPTS = ("dom.js", "state.js", "table.js", "figures.js", "cell.js", "main.js")
 
 
@@ -50,7 +50,7 @@ def to_page(data: dict[str, Any], figures: dict[str, Any], document: Document) -
         "datatables": read_datatables(),
         "bokeh": read_bokeh(),
         **{
-            # Tables of many rows are made when somebody looks.
+            # Large tables are built when the reader opens them.
             f"section-{made.name}": str(macros.section(made, True))
             for made in document.sections
         },
