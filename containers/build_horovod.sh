@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # Builds Horovod for one Python and its torch, and installs it there.
 #
-# The last release is older than the torch and the compilers that it meets: the
-# standard of C++ is raised, and two small things that new compilers refuse are mended.
-# Places of libraries (HOROVOD_NCCL_HOME, CUDA_HOME, CCL_ROOT, ...) are taken from the
-# environment, as Horovod's own documentation names them.
+# The last release of Horovod is older than today's torch and compilers. So this script
+# raises the C++ standard and corrects two small things that new compilers refuse.
+# It takes the paths of libraries from the environment variables that Horovod documents
+# (HOROVOD_NCCL_HOME, CUDA_HOME, CCL_ROOT, ...).
 set -euo pipefail
 
 RELEASE=0.28.1
@@ -66,7 +66,7 @@ if wanted ccl; then options+=(HOROVOD_CPU_OPERATIONS=CCL); fi
 unknown="$(tr , '\n' <<<"$operations" | grep -vxE 'mpi|gloo|nccl|ccl' || true)"
 [ -z "$unknown" ] || fail "unknown operations: $unknown (there are mpi,gloo,nccl,ccl)"
 
-# All that may change what is built is in the name of the folder that keeps it.
+# The name of the folder that keeps the build contains everything that may change it.
 given="$(env | grep -E '^(HOROVOD_|CUDA|CCL_|CPATH=|C(XX)?FLAGS=)' | sort || true)"
 key="$({
     echo "$torch $std $operations $given"
@@ -94,7 +94,7 @@ if ! compgen -G "$kept/*.whl" >/dev/null; then
     trap 'rm -rf "$work"' EXIT
     if [ -z "$sources" ]; then
         echo "horovod==$RELEASE --hash=sha256:$SOURCE_SHA256" >"$work/source.txt"
-        # pip looks at the metadata of the source, and at nothing else in it.
+        # pip uses only the metadata of the source.
         "$python" -m pip download -q --no-deps --no-build-isolation --no-binary horovod \
             --require-hashes -r "$work/source.txt" --dest "$work"
         sources="$work"
@@ -106,7 +106,7 @@ if ! compgen -G "$kept/*.whl" >/dev/null; then
     tree="$work/horovod-$RELEASE"
     sed -i "s/set(CMAKE_CXX_STANDARD 14)/set(CMAKE_CXX_STANDARD $std)/" \
         "$tree/CMakeLists.txt" "$tree/horovod/torch/CMakeLists.txt"
-    # The same code without what only a debugger reads.
+    # Remove the symbols that only a debugger needs.
     sed -i 's/RelWithDebInfo/Release/' "$tree/setup.py"
     sed -i 's/  const size_type count_;/  size_type count_;/' \
         "$tree/third_party/flatbuffers/include/flatbuffers/stl_emulation.h"
@@ -120,9 +120,9 @@ if ! compgen -G "$kept/*.whl" >/dev/null; then
             "$python" -m pip wheel -q --no-deps --no-index --no-build-isolation \
             --no-cache-dir --wheel-dir "$work/wheel" "$tree" >"$work/log" 2>&1
     }
-    # Its many small files include the same large headers: eight at a time take two
-    # thirds of the time. MPI's and Gloo's go together; should others not, each is
-    # compiled alone.
+    # Horovod's many small files include the same large headers, so compiling eight of
+    # them together takes two thirds of the time. This works for the files of MPI and Gloo;
+    # if it fails for others, each is compiled alone.
     sed -i '1i set(CMAKE_UNITY_BUILD ON)' "$tree/horovod/torch/CMakeLists.txt"
     compile || {
         echo "its files cannot be compiled together: again, one by one" >&2

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Prove that an image holds what it promises. Runs inside it, without a network.
+"""Check that an image keeps its promises. Runs inside the image, without a network.
 
-One line for each proof; the first promise that is not kept ends it with status 1. What
-imports torch runs in processes of its own, with a time limit. Without a GPU, NCCL is
-proved to be built in and to load; with one it reduces on that, with two as the others.
+Prints a line for each check; the first promise that is not kept ends it with status 1.
+Code that imports torch runs in processes of its own, with a time limit. Without a GPU,
+NCCL is only loaded; with one GPU one rank reduces, with more GPUs two ranks do.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ KEYS = {
     *("flavour", "python", "torch", "backends", "rpc"),
     *("horovod", "packages", "programs"),
 }
-# Who agrees on what is sent next, under each of Horovod's operations.
+# Horovod's controller for each library that carries its data.
 CONTROLLERS = {"gloo": "gloo", "nccl": "gloo", "mpi": "mpi", "ccl": "mpi"}
-# All stays on this host. Who builds an image is root in it, and MPI must not mind; nor
-# that there may be one core only.
+# All communication stays on this host. The builder of an image is root in it, which MPI
+# must accept, and there may be only one core.
 ENVIRONMENT = {
     "GLOO_SOCKET_IFNAME": "lo",
     "TP_SOCKET_IFNAME": "lo",
@@ -44,14 +44,14 @@ ENVIRONMENT = {
     "OMPI_ALLOW_RUN_AS_ROOT": "1",
     "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    # Apptainer hands the builder's on to %test, which names no folder of the image.
+    # Apptainer passes the builder's TMPDIR on to %test; the image lacks that folder.
     "TMPDIR": "/tmp",  # noqa: S108
     "I_MPI_FABRICS": "shm",
     "I_MPI_HYDRA_BOOTSTRAP": "fork",
 }
 
 
-# The host brings them where it has GPUs.
+# Libraries of the driver, which a host with GPUs binds into the image.
 DRIVER = ("libcuda.so.1", "libnvidia-ml.so.1")
 
 
@@ -91,7 +91,7 @@ def proofs(promise: dict[str, Any]) -> Iterator[str]:
     Raises:
         Broken: a promise is not kept.
     """
-    # Imports may print as well, before it.
+    # Imports may print before the line with the facts.
     facts = json.loads(run(part("facts", *promise["packages"])).splitlines()[-1])
     for what in ("python", "torch", "flavour"):
         if facts[what] != promise[what]:
@@ -174,7 +174,7 @@ def run_horovod(operation: str, ranks: int) -> None:
     controller = CONTROLLERS[operation]
     launcher = mpirun(ranks)
     if controller == "gloo":
-        # Its cache would lie in a home that may be read-only.
+        # The cache of horovodrun would be in a home that may be read-only.
         launcher = ["horovodrun", "--gloo", "--disable-cache", "-np", str(ranks)]
     settings = {"HOROVOD_CONTROLLER": controller}
     if operation != "nccl":
@@ -213,7 +213,7 @@ def run(command: list[str], settings: dict[str, str] | None = None) -> str:
     try:
         out, err = child.communicate(timeout=TIME_LIMIT)
     except subprocess.TimeoutExpired:
-        # All of them: ranks hold the pipes, too.
+        # End all processes, because ranks hold the pipes as well.
         os.killpg(child.pid, signal.SIGKILL)
         child.communicate()
         raise Broken(f"no end after {TIME_LIMIT:.0f} s: {shown}") from None
@@ -236,7 +236,7 @@ def print_facts(*packages: str) -> None:
     nccl = torch.cuda.nccl.version() if "nccl" in backends else ()
     facts = {
         "python": ".".join(map(str, sys.version_info[:2])),
-        # Without what a build adds to the release: +cpu, +cu130.
+        # The release without the suffix of the build: +cpu, +cu130.
         "torch": torch.__version__.partition("+")[0],
         "flavour": "cuda" if torch.version.cuda else "cpu",
         "cuda": torch.version.cuda,

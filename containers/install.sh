@@ -1,12 +1,12 @@
-# The steps that all definitions share: their %post reads this file, and calls in turn
-# install, build_with, environment, wheels, build, promise, clean.
+# Steps that all definitions share. Their %post sources this file, and calls one after the
+# other: install, build_with, environment, wheels, build, promise, clean.
 
 set -euo pipefail
 
 FILES=/opt/rankbench/build # what %files brought; gone in the end
 BUILD_PACKAGES=()
 
-# Settings of the one who builds must not change what is built; a proxy may be needed.
+# Settings of the builder must not change what is built; a proxy may be needed.
 for name in $(compgen -e | grep -vixE '(http|https|no)_proxy'); do
     unset "$name"
 done
@@ -14,7 +14,7 @@ export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/r
     LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive PIP_NO_INDEX=1 PIP_NO_CACHE_DIR=1 \
     PIP_FIND_LINKS="$FILES/wheels" PIP_DISABLE_PIP_VERSION_CHECK=1 \
     PIP_ROOT_USER_ACTION=ignore
-# The host's /tmp is bound.
+# A folder of its own, because the host's /tmp is bound.
 TMPDIR="$(mktemp -d)"
 export TMPDIR
 trap 'rm -rf "$TMPDIR"' EXIT
@@ -23,7 +23,7 @@ step() {
     echo "== $SECONDS s: $*"
 }
 
-# Nothing but what is asked for, without documentation and translations.
+# Install only the named packages, without documentation and translations.
 cat >/etc/dpkg/dpkg.cfg.d/rankbench <<END
 force-unsafe-io
 path-exclude=/usr/share/doc/*
@@ -41,32 +41,32 @@ Binary::apt-get::quiet "2";
 END
 apt-get update
 
-# Debian packages that stay.
+# Install Debian packages that stay: install PACKAGE...
 install() {
     step "installing Debian packages"
     apt-get install -y "$@" >/dev/null
 }
 
-# Debian packages that only this build needs.
+# Install Debian packages that only the build needs: build_with PACKAGE...
 build_with() {
     step "installing Debian packages to build with"
     BUILD_PACKAGES+=("$@")
     apt-get install -y "$@" >/dev/null
 }
 
-# The Python of the ranks, in /opt/venv: environment [OPTION OF VENV]...
+# Make the environment of the ranks in /opt/venv: environment [OPTION OF VENV]...
 environment() {
     python3 -m venv "$@" /opt/venv
     export PATH="/opt/venv/bin:$PATH"
 }
 
-# wheels FILE OF requirements/...
+# Install wheels: wheels FILE OF requirements/...
 wheels() {
     step "installing the wheels of $*"
     pip install -q --no-deps --require-hashes "${@/#/-r$FILES/requirements/}"
 }
 
-# DeepSpeed without compiled operators, and Horovod: build OPERATIONS
+# Build DeepSpeed without compiled operators, and Horovod: build OPERATIONS
 build() {
     step "building DeepSpeed"
     DS_BUILD_OPS=0 pip install -q --use-pep517 --no-deps --no-build-isolation \
@@ -76,7 +76,7 @@ build() {
         --sources "$FILES/wheels" --wheels "$TMPDIR/horovod"
 }
 
-# What the image's own test will hold it to: promise NAME FLAVOUR
+# Write the promises that the image's own test checks: promise NAME FLAVOUR
 promise() {
     cp "$FILES/check_image.py" /opt/rankbench
     python3 - "$FILES/images.yaml" "$@" >/opt/rankbench/image.json <<END
@@ -90,7 +90,7 @@ print(json.dumps({"name": name, "flavour": flavour, **entry}, indent=2))
 END
 }
 
-# Compilers, caches and documentation go.
+# Remove compilers, caches and documentation: clean
 clean() {
     step "removing what only the build needed"
     apt-get purge -y --auto-remove "${BUILD_PACKAGES[@]}" >/dev/null
