@@ -16,6 +16,7 @@ from torch.distributed.fsdp import (
     ShardingStrategy,
     fully_shard,
 )
+from torch.distributed.fsdp.wrap import CustomPolicy
 
 from rankbench.rank.strategies.base import MakeOptimizer
 from rankbench.rank.strategies.single import Single
@@ -79,9 +80,8 @@ class Fsdp(Single):
 
     def _wrap_2(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         reshard = self.chosen["reshard_after_forward"]
-        for part in model.children():
-            if any(True for _ in part.parameters()):
-                fully_shard(part, mesh=mesh, reshard_after_forward=reshard)
+        for part in _parts(model):
+            fully_shard(part, mesh=mesh, reshard_after_forward=reshard)
         fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
         return model
 
@@ -93,6 +93,12 @@ class Fsdp(Single):
             sharding_strategy=_STRATEGIES[
                 mesh.ndim == 2, self.chosen["reshard_after_forward"]
             ],
+            auto_wrap_policy=CustomPolicy(set(_parts(model)).__contains__),
             use_orig_params=True,
         )
         return wrapped
+
+
+def _parts(model: nn.Module) -> list[nn.Module]:
+    """Return the parts whose weights are gathered one after the other."""
+    return [part for part in model.children() if any(True for _ in part.parameters())]
