@@ -53,7 +53,7 @@ def start_rank(planned, folder: Path, data_dir: Path, env: dict[str, str]) -> fl
     work = folder / "work"
     work.mkdir()
     (work / "heartbeat").write_text("1")
-    (work / "progress").write_bytes(bytes(8))
+    (work / "progress").mkdir()
     spec = {
         "purpose": "measure",
         "save_model": "none",

@@ -17,6 +17,10 @@ from typing import Any
 # stale instead of being misread.
 CELL_VERSION = 1
 
+# Fields that cells once did not have -> the value that means what was done then. Cells
+# with this value keep their hash, so their records do not become stale.
+_ADDED = {"cudnn_benchmark": False, "fused_optimizer": False, "clip_gradients": None}
+
 _TOPOLOGY = re.compile(r"([1-9]\d*)x([1-9]\d*)")
 
 
@@ -72,6 +76,9 @@ class Cell:
     weight_decay: float
     precision: str
     channels_last: bool
+    cudnn_benchmark: bool
+    fused_optimizer: bool
+    clip_gradients: float | None
     compile: bool
     checkpointing: bool
     num_workers: int
@@ -98,6 +105,7 @@ class Cell:
             ValueError: a field is missing or unknown.
         """
         names = set(cls.__slots__)
+        values = {**_ADDED, **values}
         if values.keys() != names:
             missing, unknown = names - values.keys(), values.keys() - names
             raise ValueError(
@@ -111,7 +119,11 @@ class Cell:
 
     def hash(self) -> str:
         """The identity of the cell: a hash of all fields, 16 hexadecimal digits."""
-        text = json.dumps([CELL_VERSION, self.to_dict()], sort_keys=True)
+        fields = self.to_dict()
+        for name, before in _ADDED.items():
+            if fields[name] == before:
+                del fields[name]
+        text = json.dumps([CELL_VERSION, fields], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

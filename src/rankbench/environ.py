@@ -107,6 +107,21 @@ def read_node(environ: Mapping[str, str] = os.environ) -> int:
     return int(environ.get("SLURM_ARRAY_TASK_ID", environ.get("SLURM_NODEID", 0)))
 
 
+# DeepSpeed's launcher numbers the GPUs of a host from 0, whatever GPUs it was given.
+_DEVICES, _KEPT_DEVICES = "CUDA_VISIBLE_DEVICES", "RANKBENCH_VISIBLE_DEVICES"
+
+
+def keep_devices(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return a variable that no launcher changes: the GPUs of this process."""
+    return {_KEPT_DEVICES: environ[_DEVICES]} if _DEVICES in environ else {}
+
+
+def restore_devices(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Undo what a launcher did to the choice of GPUs since `keep_devices`."""
+    if _KEPT_DEVICES in environ:
+        environ[_DEVICES] = environ[_KEPT_DEVICES]
+
+
 def meeting_host(environ: Mapping[str, str] = os.environ) -> str | None:
     """The host at which ranks meet; None if no variable names it."""
     return environ.get("MASTER_ADDR")

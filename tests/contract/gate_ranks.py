@@ -1,4 +1,4 @@
-"""Runs a gate as a launcher would, from a copy of the code that may hold an error."""
+"""Runs the ranks of a cell as a launcher would, from code that may hold an error."""
 
 from __future__ import annotations
 
@@ -33,10 +33,28 @@ def run_gate(
     hosts: int = 1,
     **cell: Any,
 ) -> tuple[str, str | None, Mapping[str, Any]]:
-    """Status, reason and numbers of the gate of a cell.
+    """Status, reason and numbers of the gate of a cell; arguments as of `run_ranks`."""
+    reports = run_ranks(folder, "gate", code=code, seeds=seeds, hosts=hosts, **cell)
+    finding, numbers = judge_gate(reports)
+    return finding.status, finding.reason, numbers
+
+
+def run_ranks(
+    folder: Path,
+    purpose: str,
+    *,
+    code: Path = SOURCE,
+    seeds: Sequence[int] = (),
+    hosts: int = 1,
+    **cell: Any,
+) -> list[dict[str, Any]]:
+    """The reports of the ranks of a launch.
 
     Args:
+        purpose: of the launch: gate, measure.
+        seeds: of the gate.
         hosts: over how many the ranks pretend to be spread.
+        cell: fields in which it differs from a usual one.
     """
     catalog = load_catalog(code / "rankbench")
     facts = catalog.strategies[cell.get("strategy", "ddp")]
@@ -48,14 +66,14 @@ def run_gate(
     work = folder / "work"
     work.mkdir(parents=True)
     (work / "heartbeat").touch()
-    (work / "progress").write_bytes(bytes(8 * shape.ranks))
+    (work / "progress").mkdir()
     spec = {
-        "purpose": "gate",
+        "purpose": purpose,
         "cell": whole.to_dict(),
         "shape": shape.to_dict(),
         "directory": str(folder),
         "data_dir": str(folder),
-        "phases": [],
+        "phases": facts.phases,
         "threads": 1,
         "heartbeat_grace": 1e9,
         "seeds": list(seeds),
@@ -79,8 +97,6 @@ def run_gate(
     except ProcessExitedException as error:
         logs = [path.read_text() for path in sorted(folder.glob("rank*.log"))]
         raise AssertionError("\n".join(logs)) from error
-    reports = [
+    return [
         json.loads((work / f"rank{r}.json").read_text()) for r in range(shape.ranks)
     ]
-    finding, numbers = judge_gate(reports)
-    return finding.status, finding.reason, numbers

@@ -208,6 +208,52 @@ def test_it_judges_every_model(model: str, tmp_path: Path) -> None:
     assert numbers["dtype"] == "float64"
 
 
+@pytest.mark.parametrize(
+    "name", [case(name) for name in ON_CPU if STRATEGIES[name].needs["clips"]]
+)
+def test_gradients_are_clipped_by_the_norm_of_all_of_them(
+    name: str, tmp_path: Path
+) -> None:
+    """The loss of the gate is scaled up, so every step is clipped."""
+    require_packages(name)
+    needs = STRATEGIES[name].needs
+    status, reason, _ = run_gate(
+        tmp_path / "gate",
+        strategy=name,
+        topology="1x2",
+        clip_gradients=0.5,
+        fused_optimizer=True,
+        optimizer="adam",
+        learning_rate=0.01,
+        backend=needs["backends"][0] if needs["backends"] else needs["own_backend"],
+    )
+    assert (status, reason) == ("ok", None)
+
+
+def test_gradients_that_are_clipped_by_the_norm_of_a_shard_are_found(
+    tmp_path: Path,
+) -> None:
+    code = plant(
+        tmp_path,
+        "        self.update()\n",
+        """\
+        for parameter in self.model.parameters():
+            torch.nn.utils.clip_grad_norm_([parameter], self.max_norm)
+        self.max_norm = None
+        self.update()
+        self.max_norm = 0.5
+""",
+    )
+    status, _, _ = run_gate(
+        tmp_path / "gate",
+        code=code,
+        strategy="planted",
+        topology="1x2",
+        clip_gradients=0.5,
+    )
+    assert status == "mismatch"
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
 def test_it_judges_every_optimizer(optimizer: str, tmp_path: Path) -> None:
     status, reason, _ = run_gate(

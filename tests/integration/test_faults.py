@@ -18,6 +18,7 @@ import pytest
 
 from conftest import Project
 from rankbench.launch.outcome.classify import last_error_line
+from rankbench.launch.process.where_ranks_are import ENTRY, STAGES
 
 pytestmark = pytest.mark.integration
 
@@ -98,12 +99,11 @@ def claims_of(project, cell: str) -> list[Path]:
 
 def in_training(project, cell: str, number: int = 1) -> bool:
     """Whether both ranks of a launch have entered the timed window."""
-    progress = project.root / f"results/faults/records/{cell}/1/{number}/work/progress"
-    try:
-        data = progress.read_bytes()
-    except FileNotFoundError:
-        return False
-    return data[0] == data[8] == 3
+    launch = project.root / f"results/faults/records/{cell}/1/{number}"
+    # Both ranks write to the file of their host.
+    data = b"".join(path.read_bytes() for path in launch.glob("work/progress/*"))
+    stages = [stage for stage, *_ in ENTRY.iter_unpack(data)]
+    return [STAGES[stage] for stage in stages] == ["training"] * 2
 
 
 def find(project, *words: str) -> list[psutil.Process]:

@@ -285,23 +285,25 @@ def write_listing(bundle: Path, spoil: Callable[[dict[str, Any]], Any]) -> None:
 
 
 def test_a_section_that_this_rankbench_does_not_know(bundle: Path) -> None:
-    (bundle / "energy.csv").write_text("cell,joules\n")
-    (bundle / "plots/energy.svg").write_text("<svg/>")
+    (bundle / "gravity.csv").write_text("cell,newtons\n")
+    (bundle / "plots/gravity.svg").write_text("<svg/>")
     new = {"numbers": 1, "presentation": 1}
     write_listing(
         bundle,
-        lambda v: v["sections"].update({"energy": new, "plots/energy": new, "e": new}),
+        lambda v: v["sections"].update(
+            {"gravity": new, "plots/gravity": new, "e": new}
+        ),
     )
     found = verify_bundle(bundle)
     assert found.findings == []
     assert (found.rederived, len(found.sections)) == (18, 20)
-    assert section(bundle, "energy").notes == [
+    assert section(bundle, "gravity").notes == [
         "not re-derived: this rankbench has no such section"
     ]
     # A file that belongs to no section is still refused.
-    (bundle / "energy.js").write_text("")
+    (bundle / "gravity.js").write_text("")
     seal(bundle)
-    assert [one.file for one in verify_bundle(bundle).findings] == ["energy.js"]
+    assert [one.file for one in verify_bundle(bundle).findings] == ["gravity.js"]
 
 
 def test_a_section_that_the_bundle_does_not_list_is_not_missing(

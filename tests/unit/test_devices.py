@@ -56,6 +56,38 @@ class Nvml:
             raise NVMLError
         return SimpleNamespace(gpu=rate, memory=0)
 
+    NVML_TEMPERATURE_GPU = NVML_CLOCK_SM = 0
+
+    def nvmlDeviceGetTemperature(self, handle: int, _sensor: int) -> int:
+        return 60 + self.looks[handle]
+
+    def nvmlDeviceGetClockInfo(self, handle: int, _kind: int) -> int:
+        return 1500 - 100 * self.looks[handle]
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: int, _kind: int) -> int:
+        return 1980
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: int) -> int:
+        # The power cap from the first look on, heat in the third.
+        return 0x4 | (0x40 if self.looks[handle] == 3 else 0)
+
+    def nvmlDeviceGetEccMode(self, handle: int) -> list[int]:
+        return [1, 1]
+
+    def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
+        raise NVMLError
+
+
+# Of a GPU that was looked at three times.
+STATE = {
+    "temperature_max_c": 63,
+    "sm_clock_mean_mhz": 1300,
+    "sm_clock_max_mhz": 1980,
+    "throttled": ["power cap", "temperature (hardware)"],
+    "ecc": True,
+    "mig": None,
+}
+
 
 def test_mean_and_peak_of_each_device() -> None:
     devices = Devices(Nvml([[90, 100, 80], [0, 6, 0]]), [0, 1])
@@ -69,6 +101,7 @@ def test_mean_and_peak_of_each_device() -> None:
             "utilisation_max": 1.0,
             "memory_peak_mib": 102,
             "samples": 3,
+            **STATE,
         },
         {
             "index": 1,
@@ -77,6 +110,7 @@ def test_mean_and_peak_of_each_device() -> None:
             "utilisation_max": 0.06,
             "memory_peak_mib": 202,
             "samples": 3,
+            **STATE,
         },
     ]
 
@@ -94,6 +128,7 @@ def test_what_is_not_told_is_unknown() -> None:
     (one,) = devices.describe()
     assert one["utilisation_mean"] is one["utilisation_max"] is None
     assert (one["memory_peak_mib"], one["samples"]) == (100, 0)
+    assert one["throttled"] == ["power cap"]
 
 
 def test_never_looked_at() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from factories import make_cell, make_shape
-from rankbench.environ import Place
+from rankbench.environ import Place, keep_devices, restore_devices
 from rankbench.launch.hosts.slurm_job_array import JobArray
 from rankbench.launch.hosts.this_machine import ThisMachine
 from rankbench.launch.outcome.reports import find_shared_gpu
@@ -293,3 +293,15 @@ def test_collectives_end_before_the_memory_does(
     gpu: Any = GpuOfConstantSpeed(monkeypatch, free=2 * 4**14)
     points = collectives.sweep({"all_reduce": 1.0}, gpu, GPUS[0])
     assert points[-1]["bytes"] == 4**13
+
+
+def test_a_launcher_that_renumbers_gpus_does_not_change_those_of_a_rank() -> None:
+    """DeepSpeed's launcher would give the GPUs 0 and 1 to ranks on a shared host."""
+    for_ranks = {"CUDA_VISIBLE_DEVICES": "2,3"}
+    for_ranks |= keep_devices(for_ranks)
+    for_ranks["CUDA_VISIBLE_DEVICES"] = "0,1"
+    restore_devices(for_ranks)
+    assert for_ranks["CUDA_VISIBLE_DEVICES"] == "2,3"
+    all_gpus = keep_devices({}) | {"CUDA_VISIBLE_DEVICES": "0,1"}
+    restore_devices(all_gpus)
+    assert all_gpus == {"CUDA_VISIBLE_DEVICES": "0,1"}

@@ -1,4 +1,4 @@
-"""Where ranks are: two rooms that share a few bytes, and no code."""
+"""Ranks write where they are, and the supervisor reads it, without common code."""
 
 from __future__ import annotations
 
@@ -7,11 +7,23 @@ from pathlib import Path
 import pytest
 
 from rankbench.launch.process import where_ranks_are as supervisor
-from rankbench.launch.process.where_ranks_are import STAGES, ProgressFile
+from rankbench.launch.process.where_ranks_are import STAGES, Place, ProgressFiles
 from rankbench.rank.lifeline import progress as rank
 from rankbench.rank.lifeline.progress import STARTING, THE_END, TRAINING, Progress
 
 pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "progress"
+
+
+def at_host(name: str, folder: Path, number: int) -> Progress:
+    """The progress of a rank on a host of this name."""
+    with pytest.MonkeyPatch.context() as host:
+        host.setattr(rank.socket, "gethostname", lambda: name)
+        return Progress(folder, number)
 
 
 def test_both_sides_agree() -> None:
@@ -21,29 +33,57 @@ def test_both_sides_agree() -> None:
     assert STAGES[THE_END] == STAGES[-1] == "the end"
 
 
-def test_supervisor_sees_what_ranks_store(tmp_path: Path) -> None:
-    seen = ProgressFile(tmp_path / "progress", 2)
-    first, second = (Progress(tmp_path / "progress", r) for r in range(2))
-    assert seen.read() == [(0, 0), (0, 0)]
+def test_the_supervisor_sees_each_stage_of_the_ranks_of_all_hosts(folder: Path) -> None:
+    seen = ProgressFiles(folder, 3)
+    first, second = (at_host("a", folder, number) for number in (0, 1))
+    third = at_host("b", folder, 2)
+    assert seen.read() == [Place(STARTING)] * 3
+    third.enter(TRAINING)
+    assert seen.read() == [Place(), Place(), Place(TRAINING)]
+    first.enter(TRAINING)
+    assert not seen.all_in("training")
     second.enter(TRAINING)
-    second.step(7)
-    assert seen.read() == [(0, 0), (TRAINING, 7)]
-    first.enter(THE_END)
-    second.enter(THE_END)
-    assert seen.read() == [(THE_END, 0)] * 2
+    assert seen.all_in("training")
+    assert sorted(file.name for file in folder.iterdir()) == ["a", "b"]
+    for each in (first, second, third):
+        each.enter(THE_END)
+    assert seen.read() == [Place(THE_END)] * 3
 
 
-def test_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_is_written_only_if_the_supervisor_asks(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = 100.0
-    monkeypatch.setattr(supervisor.time, "monotonic", lambda: now)
-    seen = ProgressFile(tmp_path / "progress", 5)
-    Progress(tmp_path / "progress", 1).enter(TRAINING)
-    Progress(tmp_path / "progress", 2).step(3)
-    seen.read()
+    monkeypatch.setattr(rank.time, "monotonic", lambda: now)
+    seen = ProgressFiles(folder, 2)
+    first, second = (Progress(folder, number) for number in range(2))
+    for each in (first, second):
+        each.enter(TRAINING)
+        each.step(7)
+        each.look(asked=0)
+    assert seen.read() == [Place(TRAINING)] * 2
+    assert seen.describe() == "rank 0 in training; rank 1 in training"
+    now = 130.0
+    first.step(8)
+    first.look(asked=0)
     now = 142.4
+    first.look(asked=31)
+    assert not seen.have_answered(31)
     assert seen.describe() == (
-        "rank 0 in starting; rank 1 in training; rank 2 in starting, step 3; "
-        "rank 3 in starting; ...; nothing moved for 42 s"
+        "rank 0 in training, step 8; rank 1 in training; nothing moved for 12 s; "
+        "1 did not answer"
     )
-    Progress(tmp_path / "progress", 0).step(1)
-    assert seen.describe().endswith("nothing moved for 0 s")
+    second.look(asked=32)
+    assert seen.have_answered(31)
+    assert seen.describe() == (
+        "rank 0 in training, step 8; rank 1 in training, step 7; nothing moved for 12 s"
+    )
+
+
+def test_of_many_ranks_four_are_described(folder: Path) -> None:
+    seen = ProgressFiles(folder, 5)
+    Progress(folder, 1).enter(TRAINING)
+    assert seen.describe() == (
+        "rank 0 in starting; rank 1 in training; rank 2 in starting; "
+        "rank 3 in starting; ..."
+    )

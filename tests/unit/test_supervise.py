@@ -14,16 +14,16 @@ from factories import make_shape
 from rankbench.launch.outcome import reports
 from rankbench.launch.process import supervise
 from rankbench.launch.process.signs import Heartbeat, Stop
-from rankbench.launch.process.where_ranks_are import ProgressFile
+from rankbench.launch.process.where_ranks_are import ProgressFiles
 
 pytestmark = pytest.mark.unit
 
 
 def wait_for(child: subprocess.Popen[bytes], directory: Path) -> str | None:
     task: Any = SimpleNamespace(
-        directory=directory, shape=make_shape(2), time_limit=0.5
+        directory=directory, shape=make_shape(2), time_limit=0.5, heartbeat_grace=0
     )
-    progress = ProgressFile(directory / "work" / "progress", 2)
+    progress = ProgressFiles(directory / "work" / "progress", 2)
     with Heartbeat(directory / "work" / "heartbeat") as heartbeat:
         return supervise._wait(child, task, Stop(), heartbeat, progress, None)
 

@@ -1,4 +1,4 @@
-"""A rank that hears nothing of its supervisor ends itself, and tells why."""
+"""A rank answers its supervisor, and ends itself if it hears nothing of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from rankbench.launch.outcome.classify import Ending, classify
+from rankbench.launch.process import supervise
 from rankbench.launch.process.signs import Heartbeat
+from rankbench.launch.process.where_ranks_are import ProgressFiles
 from rankbench.rank.lifeline.watch import ORPHANED
 
 pytestmark = pytest.mark.unit
@@ -20,20 +22,31 @@ pytestmark = pytest.mark.unit
 RANK = """
 import functools, pathlib, sys, time
 from rankbench.rank.lifeline.failure import report_failure
+from rankbench.rank.lifeline.progress import TRAINING, Progress
 from rankbench.rank.lifeline.watch import watch_heartbeat
 work = pathlib.Path(sys.argv[1])
-watch_heartbeat(work / "heartbeat", 2, functools.partial(report_failure, work, 3))
+progress = Progress(work / "progress", 0)
+report = functools.partial(report_failure, work, 3)
+watch_heartbeat(work / "heartbeat", 2, report, progress)
+progress.enter(TRAINING)
+progress.step(5)
 time.sleep(600)
 """
 
 
-def test_without_a_heartbeat_a_rank_ends_and_says_why(tmp_path: Path) -> None:
+def test_a_rank_says_where_it_is_and_ends_without_a_heartbeat(
+    tmp_path: Path,
+) -> None:
+    places = ProgressFiles(tmp_path / "progress", 1)
     with Heartbeat(tmp_path / "heartbeat") as heartbeat:
         rank = subprocess.Popen([sys.executable, "-c", RANK, str(tmp_path)])
         for _ in range(30):
             heartbeat.beat()
             time.sleep(0.1)
         assert rank.poll() is None
+        assert places.describe() == "rank 0 in training"
+        supervise._ask_ranks(heartbeat, places, patience=60)
+        assert places.describe().startswith("rank 0 in training, step 5; nothing moved")
         assert rank.wait(timeout=60) == ORPHANED
     report = json.loads((tmp_path / "rank3.json").read_text())
     why = "no heartbeat of the supervisor for 2 s"

@@ -49,6 +49,8 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "precisions": ["fp32", "tf32", "bf16"],
     # Whether torch.compile of the whole model makes sense.
     "compiles": True,
+    # Whether gradients can be clipped by the norm of all of them.
+    "clips": True,
     # Kinds of devices that work.
     "device": ["cpu", "cuda"],
     # Least number of devices; largest number of GPUs and of hosts, None for no limit.

@@ -152,6 +152,12 @@ def _compile(q: Question) -> str | None:
     return None
 
 
+def _clip(q: Question) -> str | None:
+    if q.cell.clip_gradients is not None and not q.facts.needs["clips"]:
+        return f"{q.cell.strategy} cannot clip gradients: no rank has all of them"
+    return None
+
+
 RULES = (
     _backend_of_strategy,
     _gpudirect,
@@ -163,4 +169,5 @@ RULES = (
     _schedule,
     _precision,
     _compile,
+    _clip,
 )

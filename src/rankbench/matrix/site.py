@@ -67,6 +67,7 @@ class Site:
             a subfolder. None means TMPDIR.
         env: variables for every rank.
         binds: paths of the hosts that images also see, read-only.
+        peak_tflops: precision -> 10^12 operations per second of a device.
         heartbeat_grace: seconds without a heartbeat of the supervisor after which
             ranks end themselves.
         partition: Slurm partition for jobs; None means the cluster's default.
@@ -95,6 +96,7 @@ class Site:
     scratch: str | None
     env: dict[str, str]
     binds: list[str]
+    peak_tflops: dict[str, float]
     heartbeat_grace: float
     partition: str | None
     account: str | None

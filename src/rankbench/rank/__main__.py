@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rankbench.cell import Cell, Shape
 from rankbench.cores import physical_cores
-from rankbench.environ import Place, read_place
+from rankbench.environ import Place, read_place, restore_devices
 from rankbench.rank.joining.placement import choose_cores, pin
 from rankbench.rank.lifeline.failure import report_failure
 from rankbench.rank.lifeline.progress import Progress
@@ -45,15 +45,17 @@ def run_rank(
     """
     spec = json.loads(spec_path.read_text())
     place = place or read_place()
+    restore_devices()
     directory = Path(spec["directory"])
     work = directory / "work"
     _log_to(directory / f"rank{place.rank}.log")
     report = functools.partial(report_failure, work, place.rank)
-    watch_heartbeat(work / "heartbeat", spec["heartbeat_grace"], report)
     progress = Progress(work / "progress", place.rank)
+    watch_heartbeat(work / "heartbeat", spec["heartbeat_grace"], report, progress)
     cell, shape = Cell.from_dict(spec["cell"]), Shape(**spec["shape"])
     affinity = os.sched_getaffinity(0)
-    cores = _take_cores(place, shape)
+    if shape.cores_per_rank:
+        pin(choose_cores(place.local_rank, shape.cores_per_rank, physical_cores()))
     try:
         # Imports torch, inside `try` so that a failing import is reported as well.
         from rankbench.rank.purposes.setup import Duty
@@ -68,7 +70,6 @@ def run_rank(
             work=work,
             data_dir=Path(spec["data_dir"]),
             threads=spec["threads"],
-            cores=cores,
             affinity=affinity,
             process_age=process_age,
             progress=progress,
@@ -92,14 +93,6 @@ def process_age() -> float:
     ticks = int(fields[19])  # starttime, field 22 of proc(5)
     uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
     return uptime - ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _take_cores(place: Place, shape: Shape) -> list[int]:
-    if not shape.cores_per_rank:
-        return sorted(os.sched_getaffinity(0))
-    mine = choose_cores(place.local_rank, shape.cores_per_rank, physical_cores())
-    pin(mine)
-    return sorted(cpu for core in mine for cpu in core)
 
 
 def _log_to(path: Path) -> None:

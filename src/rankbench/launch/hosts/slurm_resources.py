@@ -34,7 +34,8 @@ def job_resources(
     """
     # Tasks that share cores do not request cores of their own.
     tasks_per_node = min(shape.ranks_per_node, site["cores"])
-    return _ask(site, shape.nodes, tasks_per_node, _gres(cell, site), seconds)
+    gres, cores = _gres(cell, site), _cores(cell, site)
+    return _ask(site, shape.nodes, tasks_per_node, gres, seconds, cores=cores)
 
 
 def check_resources(site: Mapping[str, Any]) -> Resources:
@@ -49,6 +50,8 @@ def _ask(
     tasks_per_node: int,
     gres: str | None,
     seconds: float,
+    *,
+    cores: int | None = None,
 ) -> Resources:
     if site["scheduler"] != "slurm":
         return {"mem_mb": 0}
@@ -59,7 +62,7 @@ def _ask(
     asked: dict[str, int | str | None] = {
         "nodes": nodes,
         "tasks": tasks,
-        "cpus_per_task": site["cores"] // tasks_per_node,
+        "cpus_per_task": max(1, (cores or site["cores"]) // tasks_per_node),
         # 0 requests no memory: Snakemake needs a number.
         "mem_mb": site["memory"] or 0,
         "runtime": math.ceil(seconds / 60),
@@ -96,7 +99,8 @@ def plan_array(
     """
     # The first task may have to wait so long for the last one.
     seconds = job_seconds(1, time_limit=start_within + time_limit, mean=None)
-    asked = _ask(site, 1, 1, _gres(cell, site), seconds)
+    gres, cores = _gres(cell, site), _cores(cell, site)
+    asked = _ask(site, 1, 1, gres, seconds, cores=cores)
     values = {
         "--nodes": 1,
         "--ntasks": 1,
@@ -129,6 +133,19 @@ def job_seconds(launches: int, *, time_limit: float, mean: float | None) -> floa
         # why, before Slurm does.
         longest = min(longest, launches * mean * MARGIN + time_limit)
     return longest + OVERHEAD
+
+
+def _cores(cell: Cell, site: Mapping[str, Any]) -> int:
+    """Cores of each host: for some of its GPUs, their share of the cores.
+
+    Sites limit the cores of a GPU, so that others can use the remaining GPUs.
+    """
+    cores: int = site["cores"]
+    if cell.device != "cuda" or site["exclusive"] or not site["cuda_devices"]:
+        return cores
+    present: int = site["cuda_devices"]
+    wanted = min(Topology.parse(cell.topology).devices_per_node, present)
+    return max(1, cores * wanted // present)
 
 
 def _gres(cell: Cell, site: Mapping[str, Any]) -> str | None:

@@ -12,6 +12,7 @@ NEEDS = {"program": "deepspeed"}
 def build_argv(start: Start) -> list[str]:
     return [
         *start.meeting_argv,
+        "--keep-devices",
         start.python,
         "-m",
         "deepspeed.launcher.runner",

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rankbench.cell import Shape
+
+# Bits of NVML's reasons for lower clocks (nvml.h, nvmlClocksEventReasons) -> words.
+_THROTTLED = {
+    0x4: "power cap",
+    0x8: "hardware slowdown",
+    0x20: "temperature (driver)",
+    0x40: "temperature (hardware)",
+    0x80: "power brake",
+}
 
 # The module `pynvml` of the package nvidia-ml-py; tests replace it.
 Nvml = Any
@@ -19,6 +28,9 @@ class _Device:
     name: str
     utilisation: list[float] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
+    temperature: list[float] = field(default_factory=list)
+    clock: list[float] = field(default_factory=list)
+    throttled: set[str] = field(default_factory=set)
 
 
 class Devices:
@@ -47,12 +59,38 @@ class Devices:
         """Look once at each; what a device does not tell (MIG) stays unknown."""
         nvml = self._nvml
         for one in self._devices:
-            try:
-                one.memory.append(nvml.nvmlDeviceGetMemoryInfo(one.handle).used)
-                rates = nvml.nvmlDeviceGetUtilizationRates(one.handle)
-                one.utilisation.append(rates.gpu / 100)
-            except nvml.NVMLError:
-                continue
+            for values, ask in (
+                (one.memory, lambda gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used),
+                (
+                    one.utilisation,
+                    lambda gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
+                ),
+                (
+                    one.temperature,
+                    lambda gpu: nvml.nvmlDeviceGetTemperature(
+                        gpu, nvml.NVML_TEMPERATURE_GPU
+                    ),
+                ),
+                (
+                    one.clock,
+                    lambda gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
+                ),
+            ):
+                if (value := self._ask(ask, one.handle)) is not None:
+                    values.append(value)
+            reasons = self._ask(
+                nvml.nvmlDeviceGetCurrentClocksThrottleReasons, one.handle
+            )
+            one.throttled |= {
+                name for bit, name in _THROTTLED.items() if (reasons or 0) & bit
+            }
+
+    def _ask(self, ask: Callable[..., Any], handle: Any) -> Any:
+        """What NVML answers; None if it does not."""
+        try:
+            return ask(handle)
+        except self._nvml.NVMLError:
+            return None
 
     def describe(self) -> list[dict[str, Any]]:
         """The samples of each device as the record has them."""
@@ -64,9 +102,24 @@ class Devices:
                 "utilisation_max": max(one.utilisation, default=None),
                 "memory_peak_mib": max(one.memory) / 2**20 if one.memory else None,
                 "samples": len(one.utilisation),
+                "temperature_max_c": max(one.temperature, default=None),
+                "sm_clock_mean_mhz": _mean(one.clock),
+                "sm_clock_max_mhz": self._ask(self._find_largest_clock, one.handle),
+                "throttled": sorted(one.throttled),
+                "ecc": self._ask(self._has_ecc, one.handle),
+                "mig": self._ask(self._has_mig, one.handle),
             }
             for index, one in enumerate(self._devices)
         ]
+
+    def _find_largest_clock(self, handle: Any) -> Any:
+        return self._nvml.nvmlDeviceGetMaxClockInfo(handle, self._nvml.NVML_CLOCK_SM)
+
+    def _has_ecc(self, handle: Any) -> bool:
+        return bool(self._nvml.nvmlDeviceGetEccMode(handle)[0])
+
+    def _has_mig(self, handle: Any) -> bool:
+        return bool(self._nvml.nvmlDeviceGetMigMode(handle)[0])
 
 
 def open_devices(shape: Shape, environment: Mapping[str, str]) -> Devices | None:

@@ -37,7 +37,10 @@ class Stop:
 
 
 class Heartbeat:
-    """A number in a file that grows as long as the supervisor lives."""
+    """A number in a file that grows as long as the supervisor lives.
+
+    A question mark behind it asks the ranks where they are.
+    """
 
     def __init__(self, path: Path, *, shared: bool = False) -> None:
         """Begin to beat.
@@ -47,6 +50,7 @@ class Heartbeat:
             shared: other hosts must see it, and do not wait until it is written back.
         """
         self._count = 0
+        self._mark = " "
         at_once = os.O_DSYNC if shared else 0
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | at_once, 0o644)
         self.beat()
@@ -55,7 +59,13 @@ class Heartbeat:
         # The number is overwritten in place with a fixed width, which needs no new
         # block even on a full disk.
         self._count += 1
-        os.pwrite(self._file, f"{self._count:012}".encode(), 0)
+        os.pwrite(self._file, f"{self._count:012}{self._mark}".encode(), 0)
+
+    def ask(self) -> int:
+        """Ask the ranks where they are, from now on; returns the first beat to ask."""
+        self._mark = "?"
+        self.beat()
+        return self._count
 
     def __enter__(self) -> Heartbeat:
         return self

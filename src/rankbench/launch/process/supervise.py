@@ -30,11 +30,14 @@ from rankbench.launch.process import processes
 from rankbench.launch.process.command import build_command, home_of, make_start
 from rankbench.launch.process.scratch import NoScratch, private_scratch
 from rankbench.launch.process.signs import Heartbeat, Stop
-from rankbench.launch.process.where_ranks_are import ProgressFile
+from rankbench.launch.process.where_ranks_are import ProgressFiles
 from rankbench.launch.task import Task
 from rankbench.record import Record, write_json
 
 HEARTBEAT_SECONDS = 1.0
+
+# Seconds between two looks for the answers of ranks.
+ANSWER_SECONDS = 0.2
 
 # Seconds that a launcher has to end the other ranks after one has failed. Intel MPI
 # does not end ranks that still wait for the failed one to join.
@@ -77,7 +80,7 @@ def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
     command = build_command(task, start)
     _write_inputs(task, start)
     steps = hosts.list_steps()
-    progress = ProgressFile(work / "progress", task.shape.ranks)
+    progress = ProgressFiles(work / "progress", task.shape.ranks)
     devices = _find_devices(task, command.env)
     oom_before = _oom_kills()
 
@@ -196,7 +199,7 @@ def _wait(
     task: Task,
     stop: Stop,
     heartbeat: Heartbeat,
-    progress: ProgressFile,
+    progress: ProgressFiles,
     devices: Devices | None,
 ) -> str | None:
     """Wait until the launcher ends; returns why it was stopped, if it was."""
@@ -205,7 +208,6 @@ def _wait(
     failure = leaving = math.inf
     while True:
         heartbeat.beat()
-        progress.read()
         if devices and progress.all_in("training"):
             devices.sample()
         if processes.wait_for_exit(child.pid, HEARTBEAT_SECONDS):
@@ -223,7 +225,19 @@ def _wait(
         if now > leaving + LEAVING_GRACE:
             return "leaving"
         if now > deadline:
+            _ask_ranks(heartbeat, progress, patience=task.heartbeat_grace / 2)
             return "timeout"
+
+
+def _ask_ranks(
+    heartbeat: Heartbeat, progress: ProgressFiles, *, patience: float
+) -> None:
+    """Ask the ranks where they are; wait for those that can still answer."""
+    asked = heartbeat.ask()
+    end = time.monotonic() + patience
+    while time.monotonic() < end and not progress.have_answered(asked):
+        time.sleep(ANSWER_SECONDS)
+        heartbeat.beat()
 
 
 def _spec(task: Task) -> dict[str, Any]:

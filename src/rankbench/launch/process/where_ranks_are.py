@@ -1,53 +1,80 @@
-"""The progress of each rank, in a few bytes of shared memory.
-
-A rank must not write files while it is timed. Storing two integers into a mapped page
-has no measurable cost, and the supervisor can read them at any time.
-"""
+"""Where each rank is, from what the ranks write at each stage and when asked."""
 
 from __future__ import annotations
 
 import struct
-import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-# One entry per rank: stage and step. rank/lifeline/progress.py writes this format.
-ENTRY = struct.Struct("<ii")
-STAGES = ("starting", "set-up", "warm-up", "training", "evaluation", "the end")
+# Entry of a rank. rank/lifeline/progress.py writes this format.
+ENTRY = struct.Struct("<iiqd")
+STAGES = (
+    *("starting", "set-up", "warm-up", "training"),
+    *("collectives", "evaluation", "the end"),
+)
 
 
-class ProgressFile:
-    """The supervisor's view of the ranks' progress."""
+class Place(NamedTuple):
+    """Where a rank was when it last wrote.
 
-    def __init__(self, path: Path, ranks: int) -> None:
-        path.write_bytes(bytes(ENTRY.size * ranks))
-        self._path = path
+    Attributes:
+        stage: index in `STAGES`.
+        step: of the stage; known only if the rank was asked.
+        asked: the heartbeat that asked; 0 if the rank wrote by itself.
+        silent: seconds since the rank had last moved, when it was asked.
+    """
+
+    stage: int = 0
+    step: int = 0
+    asked: int = 0
+    silent: float = 0.0
+
+
+class ProgressFiles:
+    """The supervisor's view of the ranks' progress: a file for each host."""
+
+    def __init__(self, folder: Path, ranks: int) -> None:
+        folder.mkdir()
+        self._folder = folder
         self._ranks = ranks
-        self._last: list[tuple[int, int]] = []
-        self._changed = time.monotonic()
 
-    def read(self) -> list[tuple[int, int]]:
-        """(stage, step) of each rank."""
-        data = self._path.read_bytes()
-        now = [
-            ENTRY.unpack_from(data, rank * ENTRY.size) for rank in range(self._ranks)
-        ]
-        if now != self._last:
-            self._last, self._changed = now, time.monotonic()
-        return now
+    def read(self) -> list[Place]:
+        """Where each rank is."""
+        places = [Place()] * self._ranks
+        for file in self._folder.iterdir():
+            data = file.read_bytes()
+            whole = data[: len(data) // ENTRY.size * ENTRY.size]
+            for rank, entry in enumerate(ENTRY.iter_unpack(whole)):
+                # The entries of other hosts' ranks are zero.
+                places[rank] = max(places[rank], Place(*entry))
+        return places
 
     def all_in(self, stage: str) -> bool:
-        """Whether each rank was in this stage at the last look."""
-        return all(STAGES[number] == stage for number, _ in self._last)
+        """Whether each rank is in this stage."""
+        return all(STAGES[place.stage] == stage for place in self.read())
+
+    def have_answered(self, asked: int) -> bool:
+        """Whether each rank has answered this heartbeat or a later one."""
+        return all(place.asked >= asked for place in self.read())
 
     def describe(self) -> str:
-        """Words for a reason: where each rank was, and since when nothing moved."""
+        """Words for a reason: where each rank is, and since when nothing has moved."""
         places = self.read()
-        silent = time.monotonic() - self._changed
-        words = [_describe(rank, *place) for rank, place in enumerate(places)]
+        words = [_describe(rank, place) for rank, place in enumerate(places)]
         shown = "; ".join(words[:4]) + ("; ..." if len(words) > 4 else "")
-        return f"{shown}; nothing moved for {silent:.0f} s"
+        return shown + _describe_silence(places)
 
 
-def _describe(rank: int, stage: int, step: int) -> str:
-    where = STAGES[stage]
-    return f"rank {rank} in {where}" + (f", step {step}" if step else "")
+def _describe(rank: int, place: Place) -> str:
+    where = STAGES[place.stage]
+    return f"rank {rank} in {where}" + (f", step {place.step}" if place.step else "")
+
+
+def _describe_silence(places: Sequence[Place]) -> str:
+    answers = [place.silent for place in places if place.asked]
+    if not answers:
+        return ""
+    moved = f"; nothing moved for {min(answers):.0f} s"
+    silent = len(places) - len(answers)
+    return f"{moved}; {silent} did not answer" if silent else moved

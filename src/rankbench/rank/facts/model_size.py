@@ -29,6 +29,7 @@ def describe_model(
         convolutions count, and a multiply-add counts as two operations.
     """
     # Imported here, because it is slow and needed only after the timed window.
+    from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
     channels, image_size, _ = sample_shape
@@ -37,7 +38,8 @@ def describe_model(
             name, channels=channels, image_size=image_size, classes=classes
         )
         images = torch.empty(_SAMPLES, *sample_shape)
-    with FlopCounterMode(display=False) as counter:
+    # The counter does not know each kernel of attention, but matrix products.
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(images).sum().backward()
     parameters = list(model.parameters())
     return {

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from rankbench.rank.lifeline.progress import Progress
+
 ORPHANED = 97  # exit code of a rank that ended itself
 LOOKS = 5  # number of looks at the heartbeat within the grace period
+ASKS = "?"  # ends a heartbeat that asks where this rank is
 LAST_WORDS = 5.0  # seconds for the report, whose file system may be down as well
 
 
@@ -29,7 +33,10 @@ class HeartbeatLost(TimeoutError):
 
 
 def watch_heartbeat(
-    path: Path, grace: float, report: Callable[[BaseException], None]
+    path: Path,
+    grace: float,
+    report: Callable[[BaseException], None],
+    progress: Progress,
 ) -> None:
     """Start a thread that ends this process after `grace` seconds without a beat.
 
@@ -37,14 +44,21 @@ def watch_heartbeat(
         path: file of the heartbeat.
         grace: grace period in seconds.
         report: writes the reason, in case the supervisor is alive after all.
+        progress: is told when the supervisor asks where this rank is.
     """
+    arguments = (path, grace, report, progress)
     thread = threading.Thread(
-        target=_watch, args=(path, grace, report), daemon=True, name="heartbeat"
+        target=_watch, args=arguments, daemon=True, name="heartbeat"
     )
     thread.start()
 
 
-def _watch(path: Path, grace: float, report: Callable[[BaseException], None]) -> None:
+def _watch(
+    path: Path,
+    grace: float,
+    report: Callable[[BaseException], None],
+    progress: Progress,
+) -> None:
     last, unchanged = "", 0
     while True:
         time.sleep(grace / LOOKS)
@@ -57,6 +71,9 @@ def _watch(path: Path, grace: float, report: Callable[[BaseException], None]) ->
         # the supervisor cannot beat.
         unchanged = unchanged + 1 if beat == last else 0
         last = beat
+        # A disk that is full or gone must not end this thread.
+        with contextlib.suppress(OSError):
+            progress.look(int(beat[:-1]) if beat.endswith(ASKS) else 0)
         if unchanged >= LOOKS:
             threading.Timer(LAST_WORDS, os._exit, (ORPHANED,)).start()
             try:

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 
 from rankbench.cell import Shape
-from rankbench.environ import read_node, without_job
+from rankbench.environ import keep_devices, read_node, without_job
 from rankbench.rank.joining.host_names import check_name
 from rankbench.rank.lifeline.failure import report_failure
 from rankbench.rank.parents.manual import LOOPBACK, find_free_port
@@ -24,6 +24,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m rankbench.rank.parents.meeting")
     parser.add_argument("--address", default=LOOPBACK)
     parser.add_argument("--port", type=int, help="default: a free port of this host")
+    parser.add_argument(
+        "--keep-devices",
+        action="store_true",
+        help="the launcher is started once on each host, and renumbers its GPUs",
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     spec = Path(arguments.command[-1])
@@ -39,7 +44,8 @@ def main() -> None:
         argv = [word.replace(name, value) for word in argv]
     meeting = {"MASTER_ADDR": arguments.address, "MASTER_PORT": port}
     print("rendezvous:", *(f"{k}={v}" for k, v in meeting.items()), flush=True)
-    os.execvpe(argv[0], argv, {**without_job(), **meeting})  # noqa: S606
+    kept = keep_devices() if arguments.keep_devices else {}
+    os.execvpe(argv[0], argv, {**without_job(), **kept, **meeting})  # noqa: S606
 
 
 def _first_rank(spec: Path) -> int:

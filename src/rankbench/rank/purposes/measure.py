@@ -7,9 +7,10 @@ from torch import Tensor
 from rankbench.cell import Cell
 from rankbench.rank.facts import memory
 from rankbench.rank.facts.collectives import sweep
+from rankbench.rank.facts.energy import open_meter
 from rankbench.rank.facts.model_size import describe_model
 from rankbench.rank.joining.world import leave_world, wait_for_all
-from rankbench.rank.lifeline.progress import EVALUATION, THE_END
+from rankbench.rank.lifeline.progress import COLLECTIVES, EVALUATION, THE_END
 from rankbench.rank.purposes.report import write_report
 from rankbench.rank.purposes.setup import (
     Duty,
@@ -51,10 +52,12 @@ def run(duty: Duty) -> None:
         memory_format=memory_format_of(cell),
         barrier=lambda: wait_for_all(runtime, world.devices),
         progress=duty.progress,
+        meter=open_meter(world.devices, world.local_rank),
     )
     peaks = memory.read_peaks(world.devices)
     peaks["optimizer_mib"] = memory.optimizer_mib(strategy.optimizer_state())
     trained = clock()
+    duty.progress.enter(COLLECTIVES)
     swept = None
     if duty.collectives and world.size > 1:
         swept = sweep(strategy.operations, runtime, world.device)
@@ -85,7 +88,6 @@ def run(duty: Duty) -> None:
         accuracy=accuracy,
         phases=duty.phases,
         steps_per_epoch=batches.steps_per_epoch,
-        cores=duty.cores,
         details=strategy.details(),
         collectives=swept,
         model=(

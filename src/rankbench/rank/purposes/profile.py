@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
@@ -19,6 +18,7 @@ from rankbench.rank.purposes.setup import (
     make_batches,
     set_up_strategy,
 )
+from rankbench.rank.purposes.trace import END, STEP, find_spans
 from rankbench.rank.training.loop import move
 from rankbench.rank.training.recipe import memory_format_of
 from rankbench.record import write_json
@@ -26,9 +26,6 @@ from rankbench.record import write_json
 # Enough to show complete steps; more would make a trace too large for a browser.
 STEPS = 3
 TOP = 30
-
-_END, _STEP = "end of ", "step "
-_COMMUNICATION = re.compile(r"(gloo|mpi|ccl|nccl):|ncclDevKernel|ncclKernel")
 
 
 def run(duty: Duty) -> None:
@@ -69,7 +66,7 @@ def run(duty: Duty) -> None:
         activities.append(ProfilerActivity.CUDA)
     with profile(activities=activities, record_shapes=False) as profiler:
         for number in range(STEPS):
-            with record_function(f"{_STEP}{number}"):
+            with record_function(f"{STEP}{number}"):
                 step()
         wait_for_all(runtime, world.devices)
     plain = duty.work / f"trace{duty.place.rank}.json"
@@ -93,7 +90,7 @@ def run(duty: Duty) -> None:
 
 def mark(phase: str) -> None:
     """Mark the end of a phase in the trace."""
-    with record_function(f"{_END}{phase}"):
+    with record_function(f"{END}{phase}"):
         pass
 
 
@@ -112,50 +109,9 @@ def top_operators(profiler: profile) -> list[dict[str, Any]]:
             "device_ms": event.self_device_time_total / 1e3,
         }
         for event in profiler.key_averages()
-        if not event.key.startswith((_END, _STEP))
+        if not event.key.startswith((END, STEP))
     ]
     return sorted(found, key=lambda o: -(o["cpu_ms"] + o["device_ms"]))[:TOP]
-
-
-def find_spans(events: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Phases and communication of the profiled steps, from the events of a trace.
-
-    Returns:
-        For each: kind (``phase`` or ``communication``), name, start_ms (after the start
-        of the first step) and ms (its duration).
-    """
-    timed = sorted((e for e in events if "dur" in e), key=lambda e: e["ts"])
-    steps = [e for e in timed if e["name"].startswith(_STEP)]
-    if not steps:
-        return []
-    zero = steps[0]["ts"]
-
-    def span(kind: str, name: str, start: float, end: float) -> dict[str, Any]:
-        begun = (start - zero) / 1e3
-        return {
-            "kind": kind,
-            "name": name,
-            "start_ms": begun,
-            "ms": (end - start) / 1e3,
-        }
-
-    spans = []
-    for step in steps:
-        start, end = step["ts"], step["ts"] + step["dur"]
-        ends: dict[str, float] = {}
-        for event in timed:
-            if event["name"].startswith(_END) and start <= event["ts"] <= end:
-                # Later marks overwrite earlier ones: a phase ends at its last mark.
-                ends[event["name"].removeprefix(_END)] = event["ts"]
-        for phase, until in sorted(ends.items(), key=lambda item: item[1]):
-            spans.append(span("phase", phase, start, until))
-            start = until
-    last = steps[-1]["ts"] + steps[-1]["dur"]
-    for event in timed:
-        if _COMMUNICATION.match(event["name"]) and zero <= event["ts"] <= last:
-            end = event["ts"] + event["dur"]
-            spans.append(span("communication", event["name"], event["ts"], end))
-    return spans
 
 
 def _as_event(span: Mapping[str, Any], rank: int) -> dict[str, Any]:

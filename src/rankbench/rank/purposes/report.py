@@ -32,7 +32,6 @@ def write_report(
     accuracy: dict[str, Any] | None,
     phases: list[str],
     steps_per_epoch: int,
-    cores: list[int],
     details: dict[str, Any],
     collectives: list[dict[str, Any]] | None,
     model: dict[str, Any] | None,
@@ -43,7 +42,6 @@ def write_report(
         seconds: stage of this rank -> duration in seconds.
         memory: peak memory of this rank, see `memory.read_peaks`.
         accuracy: accuracy of the whole model; None on ranks that did not evaluate it.
-        cores: the CPUs that this rank was pinned to.
         details: see `Strategy.details`.
         collectives: see `collectives.sweep`; None if no sweep was requested.
         model: size of the model, see `model_size.describe_model`; None except on
@@ -68,7 +66,8 @@ def write_report(
         "gpus": [
             identify_gpu(one.index) for one in world.devices if one.type == "cuda"
         ],
-        "cores": cores,
+        # The CPUs that this rank was bound to.
+        "cores": sorted(os.sched_getaffinity(0)),
         "threads": torch.get_num_threads(),
         "seconds": seconds,
         "window_s": measured.window_s,
@@ -79,6 +78,7 @@ def write_report(
         # As a fraction of one core: 2.0 means that two cores were always busy.
         "cpu_utilisation": measured.cpu.own / measured.window_s,
         "loader_utilisation": measured.cpu.loaders / measured.window_s,
+        "energy": measured.energy.to_dict(),
         "epochs_s": epoch_seconds(measured.seconds, steps_per_epoch),
     }
     report = {

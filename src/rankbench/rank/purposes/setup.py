@@ -12,6 +12,8 @@ from torch import nn
 from rankbench.cell import Cell, Shape
 from rankbench.environ import Place
 from rankbench.rank import data, models
+from rankbench.rank.facts.hardware import identify_gpu
+from rankbench.rank.joining.placement import bind_near
 from rankbench.rank.joining.world import join_world
 from rankbench.rank.lifeline.progress import SET_UP, Progress
 from rankbench.rank.runtimes import Runtime, find_runtime
@@ -19,12 +21,13 @@ from rankbench.rank.strategies import find_strategy, runtime_of
 from rankbench.rank.strategies.base import Strategy, World
 from rankbench.rank.training.batches import Batches
 from rankbench.rank.training.recipe import (
+    AUTOCAST,
     make_arithmetic,
     make_loss,
     make_scaler,
     optimizer_maker,
     prepare_model,
-    set_precision,
+    set_arithmetic,
 )
 
 
@@ -38,7 +41,6 @@ class Duty:
         work: folder of the launch for reports and progress.
         data_dir: folder of the prepared data sets.
         threads: number of CPU threads of this rank.
-        cores: CPUs that this rank is pinned to.
         affinity: CPUs that the process was given; loader processes may use them all.
         process_age: returns the seconds since this process was created.
         save_model: ``none``, ``per_rank`` or ``consolidated``.
@@ -54,7 +56,6 @@ class Duty:
     work: Path
     data_dir: Path
     threads: int
-    cores: list[int]
     affinity: set[int]
     process_age: Callable[[], float]
     progress: Progress
@@ -81,9 +82,11 @@ def join_others(duty: Duty, *, precision: str) -> tuple[Runtime, World]:
     """Set threads and precision of this process, and join the other ranks."""
     duty.progress.enter(SET_UP)
     torch.set_num_threads(duty.threads)
-    set_precision(precision)
+    set_arithmetic(precision, cudnn_benchmark=duty.cell.cudnn_benchmark)
     runtime = find_runtime(runtime_of(duty.cell.strategy))
     world = join_world(duty.cell, duty.shape, duty.place, duty.init_method, runtime)
+    gpus = {device.index for device in world.devices if device.type == "cuda"}
+    bind_near(identify_gpu(index)["pci"] for index in gpus)
     return runtime, world
 
 
@@ -127,6 +130,8 @@ def set_up_strategy(
     strategy = find_strategy(cell.strategy)(world, loss, **cell.options)
     strategy.arithmetic = make_arithmetic(cell.precision, world.device)
     strategy.scaler = make_scaler(cell.precision, world.device)
+    strategy.low_dtype = AUTOCAST.get(cell.precision)
+    strategy.max_norm = cell.clip_gradients
     strategy.setup(prepare_model(model, cell), optimizer_maker(cell))
     if cell.compile:
         strategy.compile()

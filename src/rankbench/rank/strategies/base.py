@@ -7,7 +7,7 @@ schedulers. The harness loads the batches, takes the time and writes the record.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -72,7 +72,8 @@ class Strategy(ABC):
             ``then`` is unsupported; ``else`` is the reason that users read.
         operations: communication operation, as the runtime names it -> how many times
             per step it moves a volume equal to the model's weights; None if the volume
-            is something else. Empty if the ranks do not communicate.
+            is something else. Empty if the ranks do not communicate. `setup` may
+            replace it.
         phases: names of the phases that `step` marks, in this order. The harness marks
             ``load`` and ``transfer`` before it calls `step`.
         model: set it in `setup` if `compile` is not overridden.
@@ -84,7 +85,7 @@ class Strategy(ABC):
     approximate: ClassVar[dict[str, list[Any] | str]] = {}
     conditions: ClassVar[list[dict[str, Any]]] = []
     phases: ClassVar[list[str]]
-    operations: ClassVar[dict[str, float | None]] = {}
+    operations: Mapping[str, float | None] = {}
     exact_dtype: ClassVar[str] = "float64"
 
     model: nn.Module
@@ -101,6 +102,12 @@ class Strategy(ABC):
         # Scales the loss under fp16 and passes it through otherwise. The harness sets
         # it before `setup`.
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=False)
+        # The dtype of autocast; None without autocast. The harness sets it before
+        # `setup`.
+        self.low_dtype: torch.dtype | None = None
+        # The largest 2-norm of all gradients together; None does not clip them. The
+        # harness sets it before `setup`.
+        self.max_norm: float | None = None
 
     @abstractmethod
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
@@ -148,10 +155,17 @@ class Strategy(ABC):
         self.scaler.scale(loss).backward()
 
     def update(self) -> None:
-        """Run one step of the optimizer, then clear the gradients."""
+        """Clip the gradients, run one step of the optimizer, clear the gradients."""
+        if self.max_norm is not None:
+            self.scaler.unscale_(self.optimizer)
+            self.clip(self.max_norm)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad()
+
+    def clip(self, max_norm: float) -> None:
+        """Scale the gradients down to this 2-norm of all of them together."""
+        nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)
 
     def details(self) -> dict[str, Any]:
         """Facts for the record that only the strategy knows, as JSON values.

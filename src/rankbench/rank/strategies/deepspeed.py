@@ -6,13 +6,17 @@ from collections.abc import Iterable
 from contextlib import nullcontext
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from rankbench.rank.strategies._batch_norm import keep_statistics
 from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
 
 
 class DeepSpeed(Strategy):
     """Stage 1 shards the optimizer state, 2 also the gradients, 3 also the weights.
+
+    With bf16 the whole model is bf16, with a float32 copy of the weights to update.
 
     The phase backward includes the communication, which cannot be measured apart.
     """
@@ -29,7 +33,7 @@ class DeepSpeed(Strategy):
             "manual",
             "mpirun",
         ],
-        "precisions": ["fp32", "tf32"],
+        "precisions": ["fp32", "tf32", "bf16"],
     }
     options = {
         "stage": {"enum": [0, 1, 2, 3], "default": 2},
@@ -54,6 +58,9 @@ class DeepSpeed(Strategy):
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         import deepspeed
 
+        if self.low_dtype:
+            self.operations = {"reduce_scatter": 0.5, "all_gather": 0.5}
+            keep_statistics(model)
         # Only inference needs this operator, and compiling it takes minutes.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         # Reuse the existing process group; do not detect an MPI launcher.
@@ -72,7 +79,10 @@ class DeepSpeed(Strategy):
         self.engine.compile()
 
     def step(self, batch: Batch, mark: Mark) -> Tensor:
-        loss = self.compute_loss(self.engine, batch)
+        images, labels = batch
+        if self.low_dtype:
+            images = images.to(self.low_dtype)
+        loss = self.compute_loss(self.engine, (images, labels))
         mark("forward")
         self.engine.backward(loss)
         mark("backward")
@@ -107,8 +117,9 @@ class DeepSpeed(Strategy):
             # Set both, or DeepSpeed derives the batch size from other settings.
             "train_micro_batch_size_per_gpu": self.world.rank_batch,
             "gradient_accumulation_steps": 1,
-            # By default DeepSpeed clips gradients.
-            "gradient_clipping": 0.0,
+            # By default DeepSpeed clips gradients; 0 does not.
+            "gradient_clipping": self.max_norm or 0.0,
+            "bf16": {"enabled": self.low_dtype == torch.bfloat16},
             "zero_optimization": zero,
             # DeepSpeed has tested only its own optimizers; this one is the cell's.
             "zero_allow_untested_optimizer": True,

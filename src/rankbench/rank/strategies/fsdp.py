@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 import torch
@@ -13,11 +14,14 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import (
     FullyShardedDataParallel,
+    MixedPrecision,
+    MixedPrecisionPolicy,
     ShardingStrategy,
     fully_shard,
 )
 from torch.distributed.fsdp.wrap import CustomPolicy
 
+from rankbench.rank.strategies._batch_norm import keep_statistics
 from rankbench.rank.strategies.base import MakeOptimizer
 from rankbench.rank.strategies.single import Single
 
@@ -32,6 +36,8 @@ _STRATEGIES = {
 
 class Fsdp(Single):
     """Gathers the weights of each part of the model when they are needed.
+
+    With bf16 it gathers weights in bf16, and reduces gradients in float32.
 
     The phases forward and backward include the communication, which cannot be measured
     apart.
@@ -50,10 +56,21 @@ class Fsdp(Single):
         # there are several copies, which average their gradients.
         "shard_ranks": {"type": "integer", "minimum": 0, "default": 0},
     }
+    conditions = [
+        {
+            "if": {"fused_optimizer": {"const": True}},
+            "then": {"optimizer": {"enum": ["adam", "adamw"]}},
+            "else": "torch has no fused sgd for weights that are sharded",
+        }
+    ]
     operations = {"all_gather": 2, "reduce_scatter": 1}
     phases = ["forward", "backward", "update"]
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
+        if self.low_dtype:
+            # Weights are gathered with half of their bytes.
+            self.operations = {**self.operations, "all_gather": 1}
+            keep_statistics(model)
         wrap = self._wrap_2 if self._runs_fsdp2() else self._wrap_1
         super().setup(wrap(model, self._make_mesh()), make_optimizer)
 
@@ -61,6 +78,12 @@ class Fsdp(Single):
         whole = StateDictOptions(full_state_dict=True)
         weights = get_model_state_dict(self.model, options=whole)
         return cast(dict[str, Tensor], weights)
+
+    def clip(self, max_norm: float) -> None:
+        if isinstance(self.model, FullyShardedDataParallel):
+            self.model.clip_grad_norm_(max_norm)
+        else:
+            super().clip(max_norm)
 
     def _runs_fsdp2(self) -> bool:
         if self.chosen["implementation"] != "auto":
@@ -79,15 +102,29 @@ class Fsdp(Single):
         return init_device_mesh(kind.type, (copies, ranks), mesh_dim_names=names)
 
     def _wrap_2(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
-        reshard = self.chosen["reshard_after_forward"]
+        shard = partial(
+            fully_shard,
+            mesh=mesh,
+            reshard_after_forward=self.chosen["reshard_after_forward"],
+        )
+        low = MixedPrecisionPolicy(
+            param_dtype=self.low_dtype,
+            reduce_dtype=torch.float32 if self.low_dtype else None,
+        )
         for part in _parts(model):
-            fully_shard(part, mesh=mesh, reshard_after_forward=reshard)
-        fully_shard(model, mesh=mesh, reshard_after_forward=reshard)
+            shard(part, mp_policy=low)
+        shard(model, mp_policy=low)
         return model
 
     def _wrap_1(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        low = MixedPrecision(
+            param_dtype=self.low_dtype,
+            reduce_dtype=torch.float32,
+            _module_classes_to_ignore=(),
+        )
         wrapped: nn.Module = FullyShardedDataParallel(
             model,
+            mixed_precision=low if self.low_dtype else None,
             device_id=self.world.device,
             device_mesh=mesh,
             sharding_strategy=_STRATEGIES[

@@ -37,6 +37,7 @@ class GPipe(Strategy):
         "multiple_of": "microbatches",
         "splits_batch": True,
         "compiles": False,
+        "clips": False,
         "schedules": {
             # Older versions hang over gloo: they wait only for the last message of a
             # group, and gloo does not keep the messages in order.

@@ -32,6 +32,7 @@ class RpcPmp(Strategy):
         "replica_ranks": "all",
         "splits_batch": True,
         "compiles": False,
+        "clips": False,
     }
     options = {
         # Number of samples in a micro-batch, as in pmp.

@@ -37,11 +37,19 @@ class TensorParallel(Single):
         "replica_ranks": "degree",
         "divides": "heads",
         "compiles": False,
+        "clips": False,
     }
     options = {
         # Number of ranks in a group; 0: all ranks.
         "degree": {"type": "integer", "minimum": 0, "default": 0},
     }
+    conditions = [
+        {
+            "if": {"fused_optimizer": {"const": True}},
+            "then": {"optimizer": {"enum": ["adam", "adamw"]}},
+            "else": "torch has no fused sgd for weights that are sharded",
+        }
+    ]
     operations = {"all_reduce": None}
     phases = ["forward", "backward", "communication", "update"]
 

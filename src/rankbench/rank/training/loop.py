@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rankbench.rank.facts.cpu_time import CpuTime, cpu_time
+from rankbench.rank.facts.energy import Energy, Meter
 from rankbench.rank.lifeline.progress import TRAINING, WARM_UP, Progress
 from rankbench.rank.strategies.base import Batch, Strategy
 from rankbench.rank.training.clock import StepClock, make_clock
@@ -35,6 +36,7 @@ class Measured:
         window_s: wall time of the timed window on this rank, in seconds.
         samples: number of samples that this rank loaded within the window.
         cpu: CPU time that this rank used within the window.
+        energy: what its devices consumed.
     """
 
     seconds: np.ndarray
@@ -46,6 +48,7 @@ class Measured:
     window_s: float
     samples: int
     cpu: CpuTime
+    energy: Energy
 
 
 def train(
@@ -60,6 +63,7 @@ def train(
     memory_format: torch.memory_format = torch.preserve_format,
     barrier: Callable[[], None],
     progress: Progress,
+    meter: Meter,
 ) -> Measured:
     """Train `warmup` steps, then `steps` timed ones, on all ranks together.
 
@@ -96,6 +100,7 @@ def train(
     timed = untimed.another(steps)
 
     progress.enter(TRAINING)
+    meter.begin()
     barrier()
     cpu = cpu_time()
     begun = time.perf_counter()
@@ -103,6 +108,7 @@ def train(
     timed.finish()
     window_s = time.perf_counter() - begun
     cpu = cpu_time() - cpu
+    energy = meter.end()
 
     return Measured(
         seconds=timed.seconds(),
@@ -114,6 +120,7 @@ def train(
         window_s=window_s,
         samples=samples,
         cpu=cpu,
+        energy=energy,
     )
 
 

@@ -19,13 +19,20 @@ from rankbench.rank.strategies.base import (
 )
 
 
-def set_precision(precision: str) -> None:
-    """Allow TF32 for float32 operations only if the precision is tf32."""
+def set_arithmetic(precision: str, *, cudnn_benchmark: bool) -> None:
+    """Set what torch keeps for the whole process.
+
+    Args:
+        precision: float32 operations use TF32 only if it is tf32.
+        cudnn_benchmark: whether cuDNN tries its algorithms and takes the fastest.
+    """
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.allow_tf32 = precision == "tf32"
+    torch.backends.cudnn.benchmark = cudnn_benchmark
 
 
-_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
+# Precision -> dtype of autocast.
+AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def make_scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
@@ -55,8 +62,8 @@ def memory_format_of(cell: Cell) -> torch.memory_format:
 
 def make_arithmetic(precision: str, device: torch.device) -> Arithmetic:
     """A function that returns the context for a forward pass in this precision."""
-    if precision in _AUTOCAST:
-        return partial(torch.autocast, device.type, dtype=_AUTOCAST[precision])
+    if precision in AUTOCAST:
+        return partial(torch.autocast, device.type, dtype=AUTOCAST[precision])
     return nullcontext
 
 
@@ -95,4 +102,6 @@ def optimizer_maker(cell: Cell) -> MakeOptimizer:
     }
     if cell.optimizer == "sgd":
         chosen["momentum"] = cell.momentum
+    if cell.fused_optimizer:
+        chosen["fused"] = True
     return partial(kinds[cell.optimizer], **chosen)

@@ -24,6 +24,8 @@ MARKS = {
     UNCLEAN_END: "a launch hung or crashed while its ranks parted, after all of them "
     "had reported; the numbers are whole.",
     "unchecked": "no gate has found that it trains what a single process trains.",
+    "throttled": "a GPU lowered its clocks because of heat or a fault of its power "
+    "supply: the row says nothing about what the machine can do.",
     "oversubscribed": "ranks share a physical core or a GPU: the row says nothing "
     "about scaling.",
 }

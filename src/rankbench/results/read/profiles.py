@@ -38,6 +38,7 @@ class RankProfile:
     """
 
     rank: int
+    steps: int
     trace: str
     operators: Sequence[Operator]
     spans: Sequence[Record]
@@ -78,6 +79,7 @@ def _read(cell: str, launch: Launch, root: Path) -> Profile:
     ranks = [
         RankProfile(
             rank=rank["rank"],
+            steps=rank["steps"],
             trace=f"{place}/trace{rank['rank']}.json.gz",
             operators=_per_step(rank),
             spans=rank["spans"],

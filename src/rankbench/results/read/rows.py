@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankbench.cell import Cell, Topology
@@ -69,11 +69,22 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The rows of an experiment in the order of the plan, and its study if any."""
+    """The rows of an experiment in the order of the plan.
+
+    Attributes:
+        study: published numbers, if the experiment repeats a study.
+        peaks: precision -> 10^12 operations per second of a device, where the site
+            file says so.
+    """
 
     experiment: str
     rows: tuple[Row, ...]
     study: Study | None = None
+    peaks: Mapping[str, float] = field(default_factory=dict)
+
+
+# GPUs reach their power cap at full load, as their makers intend.
+AT_FULL_LOAD = {"power cap"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +119,14 @@ def load(layout: Layout, *, words: int = WORDS) -> Results:
     Raises:
         ValueError: there is no plan, or a file is damaged; the message names it.
     """
-    name, cells, study = _read_plan(layout.plan)
+    name, cells, study, peaks = _read_plan(layout.plan)
     rows = tuple(_load_row(layout, planned, words) for planned in cells)
-    return Results(name, rows, study)
+    return Results(name, rows, study, peaks)
 
 
-def _read_plan(path: Path) -> tuple[str, list[_Planned], Study | None]:
+def _read_plan(
+    path: Path,
+) -> tuple[str, list[_Planned], Study | None, dict[str, float]]:
     if not path.exists():
         raise ValueError(f"{path} does not exist: rankbench run makes the plan")
     plan = read_checked(path, "plan", versions=READABLE_PLANS)
@@ -140,7 +153,9 @@ def _read_plan(path: Path) -> tuple[str, list[_Planned], Study | None]:
         if len(ids) < len(cells):
             raise ValueError("a cell stands in it twice")
         study = read_study(plan["experiment"], ids)
-        return plan["experiment"]["name"], cells, study
+        given = plan["site"].get("peak_tflops") or {}
+        peaks = {str(name): float(value) for name, value in given.items()}
+        return plan["experiment"]["name"], cells, study, peaks
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
 
@@ -222,6 +237,9 @@ def _marks(records: Sequence[Record], planned: _Planned) -> set[str]:
         found.add("mixed-hosts")
     if len({r["software"]["torch"] for r in ok}) > 1:
         found.add("mixed-torch")
+    devices = [device for record in ok for device in record.get("devices") or ()]
+    if any(set(device.get("throttled") or ()) - AT_FULL_LOAD for device in devices):
+        found.add("throttled")
     return found
 
 

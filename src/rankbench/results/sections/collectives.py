@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _TITLE = "Exchange between ranks"
-_HEIGHT = 4.2
+_HEIGHT = 3.7
 
 COLUMNS = {
     "cell": str,
@@ -86,28 +87,27 @@ def _show(sweeps: Sequence[Sweep]) -> Grid:
 def _draw(sweeps: Sequence[Sweep], names: Mapping[str, str], width: float) -> Figure:
     """A line for each operation of each cell; between sizes interpolation is valid."""
     import seaborn as sns
-    from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     from rankbench.results.elements import plotting
 
-    figure = Figure(figsize=(width, _HEIGHT), layout="constrained")
-    axes = figure.subplots()
-    kind = "colorblind" if len(sweeps) <= 10 else "husl"
-    colors = sns.color_palette(kind, len(sweeps))
-    markers = plotting.choose_markers(range(len(sweeps)))
-    for place, (sweep, color) in enumerate(zip(sweeps, colors, strict=True)):
+    figure, (axes,) = plotting.make_figure([_HEIGHT], width=width)
+    places = range(len(sweeps))
+    colors, markers = plotting.choose_colors(places), plotting.choose_markers(places)
+    for place, sweep in enumerate(sweeps):
         axes.plot(
             [point.size for point in sweep.points],
             [point.bus_gb_s.value for point in sweep.points],
-            color=color,
+            color=colors[place],
             marker=markers[place],
             ms=4.5,
             lw=1.1,
             label=f"{names[sweep.cell]} {sweep.operation}",
         )
         for point in sweep.points:
-            plotting.draw_interval(axes, point.size, point.bus_gb_s, color=color)
+            plotting.draw_interval(
+                axes, point.size, point.bus_gb_s, color=colors[place]
+            )
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.xaxis.set_major_locator(LogLocator(base=4))
@@ -122,11 +122,8 @@ def _draw(sweeps: Sequence[Sweep], names: Mapping[str, str], width: float) -> Fi
 
 
 def _bytes(size: float) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{size:g} {unit}"
-        size /= 1024
-    raise AssertionError
+    power = min(int(math.log2(size)) // 10, 3)
+    return f"{size / 1024**power:g} {('B', 'KiB', 'MiB', 'GiB')[power]}"
 
 
 SECTION = Section(

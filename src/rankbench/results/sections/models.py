@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
-from rankbench.record import Record
 from rankbench.results.elements.section import (
     Content,
     Drawing,
+    Row,
     Section,
     Versions,
     make_frame,
@@ -24,150 +21,89 @@ from rankbench.results.numbers.summary import Summary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_HEIGHT = 3.4
+_HEIGHT = 2.9
 _CAPTION = (
     "Efficiency against computation per byte: models further to the right can hide "
     "more of their communication."
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Intensity:
-    """Of one cell.
-
-    Attributes:
-        gradient_mb: 10^6 bytes of gradients, in float32.
-        gflop_per_sample: 10^9 operations, forward and backward.
-        replica_batch: samples of a replica in a step; None if the record does not tell.
-        flop_per_byte: of a replica's step; None where there is one replica alone.
-        gflop_s: 10^9 operations per second, of all devices.
-    """
-
-    cell: str
-    model: str
-    parameters: int
-    gradient_mb: float
-    gflop_per_sample: float
-    replica_batch: float | None
-    flop_per_byte: float | None
-    gflop_s: Estimate
-
-
-def find_intensities(summaries: Sequence[Summary]) -> list[Intensity]:
-    """Rows that are ok and whose records tell of the model."""
-    return [
-        _find(summary, summary.row.launches[0].record)
-        for summary in summaries
-        if summary.measures and summary.row.launches[0].record.get("model")
-    ]
+_POINTS = {"cell": str, "model": str, "flop_per_byte": float, "efficiency": Estimate}
 
 
 def make(found: Found) -> Content | None:
     """A row for each cell that is ok and whose records describe the model."""
-    intensities = find_intensities(found.summaries)
-    if not intensities:
+    described = [
+        one for one in found.measured if one.row.launches[0].record.get("model")
+    ]
+    if not described:
         return None
-    rows = [
-        {name: getattr(one, name) for name in SECTION.columns} for one in intensities
+    rows = [_row(summary) for summary in described]
+    points = [
+        (row | {"efficiency": summary.numbers["efficiency"]}, summary)
+        for row, summary in zip(rows, described, strict=True)
+        if row["flop_per_byte"] and "efficiency" in summary.numbers
     ]
-    points = find_points(intensities, found.summaries)
-    drawings = [
-        Drawing(
-            name="models",
-            caption=_CAPTION,
-            frame=partial(_frame, points),
-            draw=partial(_draw, points),
-        )
-    ]
-    return Content(rows=rows, drawings=drawings if points else [])
+    if len({row["model"] for row, _ in points}) < 2:
+        return Content(rows=rows)
+    drawing = Drawing(
+        name="models",
+        caption=_CAPTION,
+        frame=partial(
+            make_frame, _POINTS, [{k: row[k] for k in _POINTS} for row, _ in points]
+        ),
+        draw=partial(_draw, points),
+    )
+    return Content(rows=rows, drawings=[drawing])
 
 
-def _find(summary: Summary, record: Record) -> Intensity:
+def _row(summary: Summary) -> dict[str, Any]:
+    record = summary.row.launches[0].record
     model = record["model"]
     flops, size = model["flops_per_sample"], model["parameter_bytes"]
-    shape = record.get("shape")
     batch = ratio = None
-    if shape:
+    if shape := record.get("shape"):
         batch = shape["global_batch"] / shape["replicas"]
         if shape["replicas"] > 1 and size:
             ratio = flops * batch / size
-    throughput = summary.numbers["throughput"]
     gflop = flops / 1e9
-    return Intensity(
-        cell=summary.row.id,
-        model=summary.row.cell.model,
-        parameters=model["parameters"],
-        gradient_mb=size / 1e6,
-        gflop_per_sample=gflop,
-        replica_batch=batch,
-        flop_per_byte=ratio,
-        gflop_s=throughput.scaled(gflop) if gflop else Estimate(0.0),
-    )
-
-
-# A model's ratio, and the row that it is of.
-Point = tuple[Intensity, Summary]
-
-
-def find_points(
-    found: Sequence[Intensity], summaries: Sequence[Summary]
-) -> list[Point]:
-    """Rows with several replicas and an efficiency; [] if all train one model."""
-    by_cell = {summary.row.id: summary for summary in summaries}
-    points = [
-        (one, by_cell[one.cell])
-        for one in found
-        if one.flop_per_byte and "efficiency" in by_cell[one.cell].numbers
-    ]
-    return points if len({one.model for one, _ in points}) > 1 else []
-
-
-def _frame(points: Sequence[Point]) -> pd.DataFrame:
-    columns = {
-        "cell": str,
-        "model": str,
-        "flop_per_byte": float,
-        "efficiency": Estimate,
+    throughput = summary.numbers["throughput"]
+    return {
+        "cell": summary.row.id,
+        "model": summary.row.cell.model,
+        "parameters": model["parameters"],
+        "gradient_mb": size / 1e6,
+        "gflop_per_sample": gflop,
+        "replica_batch": batch,
+        "flop_per_byte": ratio,
+        "gflop_s": throughput.scaled(gflop) if gflop else Estimate(0.0),
     }
-    rows = [
-        {
-            "cell": one.cell,
-            "model": one.model,
-            "flop_per_byte": one.flop_per_byte,
-            "efficiency": summary.numbers["efficiency"],
-        }
-        for one, summary in points
-    ]
-    return make_frame(columns, rows)
 
 
-def _draw(points: Sequence[Point], width: float) -> Figure:
+def _draw(points: Sequence[tuple[Row, Summary]], width: float) -> Figure:
     """Efficiency against the FLOPs of a step over the bytes of the gradients.
 
     Points are not joined: there is nothing between two models.
     """
     import seaborn as sns
-    from matplotlib.figure import Figure
 
     from rankbench.results.elements import plotting
 
-    models = list(dict.fromkeys(one.model for one, _ in points))
-    figure = Figure(figsize=(width, _HEIGHT), layout="constrained")
-    axes = figure.subplots()
+    models = list(dict.fromkeys(row["model"] for row, _ in points))
+    figure, (axes,) = plotting.make_figure([_HEIGHT], width=width)
     colors, markers = plotting.choose_colors(models), plotting.choose_markers(models)
     named: set[str] = set()
-    for one, summary in points:
-        number, ratio = summary.numbers["efficiency"], one.flop_per_byte
-        assert ratio is not None
-        color = colors[one.model]
-        label = None if one.model in named else one.model
-        named.add(one.model)
+    for row, summary in points:
+        model, number, at = row["model"], row["efficiency"], row["flop_per_byte"]
+        color = colors[model]
+        label = None if model in named else model
+        named.add(model)
         style = {"color": color, "ms": 6, "label": label}
-        axes.plot(ratio, number.value, markers[one.model], **style)
-        plotting.draw_interval(axes, ratio, number, color=color)
+        axes.plot(at, number.value, markers[model], **style)
+        plotting.draw_interval(axes, at, number, color=color)
         name = f"{summary.row.cell.strategy} {summary.row.cell.topology}"
-        at = (ratio, number.value)
-        axes.annotate(name, at, (5, 4), textcoords="offset points", size=7)
+        place = (at, number.value)
+        axes.annotate(name, place, (5, 4), textcoords="offset points", size=7)
     axes.axhline(1, color="0.5", ls="--", lw=1, zorder=1)
     axes.set_xscale("log")
     axes.set_xlabel("FLOP of a step per byte of gradients")

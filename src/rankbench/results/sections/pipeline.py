@@ -24,8 +24,7 @@ from rankbench.results.numbers.summary import Summary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_HEIGHT = 3.4
-_CAPTION = "Speedup against microbatches: more of them shorten the bubble."
+_HEIGHT = 2.9
 
 
 def make(found: Found) -> Content | None:
@@ -33,16 +32,14 @@ def make(found: Found) -> Content | None:
     rows = [_row(summary) for summary in find_pipelines(found.summaries)]
     if not rows:
         return None
-    groups = find_microbatches(found.summaries)
-    drawings = [
-        Drawing(
-            name="microbatches",
-            caption=_CAPTION,
-            frame=partial(_frame, groups),
-            draw=partial(_draw, groups),
-        )
-    ]
-    return Content(rows=rows, drawings=drawings if groups else [])
+    groups = find_microbatches(found.measured)
+    drawing = Drawing(
+        name="microbatches",
+        caption="Speedup against microbatches: more of them shorten the bubble.",
+        frame=partial(_frame, groups),
+        draw=partial(_draw, groups),
+    )
+    return Content(rows=rows, drawings=[drawing] if groups else [])
 
 
 def _row(summary: Summary) -> dict[str, Any]:
@@ -60,11 +57,14 @@ def _row(summary: Summary) -> dict[str, Any]:
 
 
 def find_microbatches(summaries: Sequence[Summary]) -> dict[str, list[Summary]]:
-    """Rows that differ only in their number of microbatches, by a name of the group."""
+    """Rows that differ only in their number of microbatches, by a name of the group.
+
+    The rows must be ok.
+    """
     groups: dict[str, list[Summary]] = {}
     for summary in summaries:
         options = summary.row.cell.options
-        if summary.measures and "microbatches" in options:
+        if "microbatches" in options:
             fields = summary.row.cell.to_dict()
             rest = {k: v for k, v in options.items() if k != "microbatches"}
             key = json.dumps({**fields, "options": rest}, sort_keys=True)
@@ -103,25 +103,20 @@ def _frame(groups: Mapping[str, Sequence[Summary]]) -> pd.DataFrame:
 def _draw(groups: Mapping[str, Sequence[Summary]], width: float) -> Figure:
     """Speedup against microbatches; throughput if a row has no base."""
     import seaborn as sns
-    from matplotlib.figure import Figure
 
     from rankbench.results.elements import plotting
 
-    figure = Figure(figsize=(width, _HEIGHT), layout="constrained")
-    axes = figure.subplots()
+    figure, (axes,) = plotting.make_figure([_HEIGHT], width=width)
     members = [summary for group in groups.values() for summary in group]
     what = "speedup" if all("speedup" in s.numbers for s in members) else "throughput"
-    colors, markers = (
-        plotting.choose_colors(list(groups)),
-        plotting.choose_markers(list(groups)),
-    )
+    names = list(groups)
+    colors, markers = plotting.choose_colors(names), plotting.choose_markers(names)
     for name, group in groups.items():
         ordered = sorted(group, key=lambda s: s.row.cell.options["microbatches"])
         x = [s.row.cell.options["microbatches"] for s in ordered]
         numbers = [s.numbers[what] for s in ordered]
-        y = [number.value for number in numbers]
         style = {"color": colors[name], "marker": markers[name], "ms": 5, "lw": 1.1}
-        axes.plot(x, y, label=name, **style)
+        axes.plot(x, [number.value for number in numbers], label=name, **style)
         for at, number in zip(x, numbers, strict=True):
             plotting.draw_interval(axes, at, number, color=colors[name])
     counts = sorted({s.row.cell.options["microbatches"] for s in members})

@@ -18,7 +18,7 @@ from rankbench.results.elements.section import (
     Versions,
     make_frame,
 )
-from rankbench.results.elements.text import Grid, Text, figures
+from rankbench.results.elements.text import Grid, Note, Text, figures
 from rankbench.results.numbers.found import Found
 from rankbench.results.read.profiles import (
     TOP,
@@ -40,7 +40,7 @@ _CAPTION = (
 # With more ranks the picture would be unreadable; the traces have all ranks.
 MOST_RANKS = 8
 
-_PHASE, _COMMUNICATION = "phase", "communication"
+_PHASE, _COMMUNICATION, _EXPOSED = "phase", "communication", "exposed"
 _HEIGHT = 0.62  # Height of a rank in inches.
 _LEGEND_COLUMNS = 8
 _TITLE_WIDTH = 90  # characters
@@ -94,6 +94,12 @@ def make(found: Found) -> Content | None:
                 for rank in profile.ranks
             ),
         ],
+        notes=[
+            Note(f"{profile.cell}, rank {rank.rank}", _describe_exposed(rank))
+            for profile in profiles
+            for rank in profile.ranks
+            if _of(rank, _EXPOSED)
+        ],
         drawings=[
             Drawing(
                 name=profile.plot,
@@ -103,6 +109,17 @@ def make(found: Found) -> Content | None:
             )
             for profile in profiles
         ],
+    )
+
+
+def _describe_exposed(rank: RankProfile) -> str:
+    sent, alone = (
+        sum(span["ms"] for span in _of(rank, kind)) / rank.steps
+        for kind in (_COMMUNICATION, _EXPOSED)
+    )
+    return (
+        f"kernels of communication run for {figures(round(sent, 3))} ms of a step, "
+        f"{figures(round(alone, 3))} ms of it while no other kernel runs (exposed)."
     )
 
 

@@ -7,41 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from rankbench.results.elements.section import Content, Section, show_value
-from rankbench.results.elements.text import Grid, Text
+from rankbench.results.elements.section import Content, Row, Section, show_value
+from rankbench.results.elements.text import Text
 from rankbench.results.numbers.difference import differ
 from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.measures import Measures
 from rankbench.results.numbers.statistics import spread
 from rankbench.results.numbers.summary import Summary
 
-_TITLE = "Scatter of launches and steps"
-
 
 def make(found: Found) -> Content | None:
     """A row for each cell that is ok."""
     measures = {summary.row.id: summary.measures for summary in found.summaries}
     rows = [_row(one, measures) for one in found.measured]
-    columns = {
-        "cell": False,
-        "between (%)": True,
-        "within (%)": True,
-        "warm-up (steps)": True,
-        "steady": True,
-        "faster than the base (%)": True,
-    }
-    fields = [
-        [
-            Text(row["cell"]),
-            show_value(row["between_pct"]),
-            show_value(row["within_pct"]),
-            Text(str(row["warmup_steps"])),
-            Text(f"{row['steady_launches']}/{row['launches']}"),
-            show_value(100 * row["superiority"] if "superiority" in row else None),
-        ]
-        for row in rows
-    ]
-    return Content(rows=rows, grids=[Grid(_TITLE, columns, fields)]) if rows else None
+    return Content(rows=rows) if rows else None
 
 
 def _row(
@@ -65,9 +44,17 @@ def _row(
     return row
 
 
+def _show_steady(row: Row) -> Text:
+    return Text(f"{row['steady_launches']}/{row['launches']}")
+
+
+def _show_superiority(row: Row) -> Text:
+    return show_value(100 * row["superiority"] if "superiority" in row else None)
+
+
 SECTION = Section(
     name="variance",
-    title=_TITLE,
+    title="Scatter of launches and steps",
     reading=(
         "Between: how the throughput of launches scatters. More launches show it, more "
         "steps do not. Within: how the steps of a launch scatter (time of the slowest "
@@ -82,13 +69,13 @@ SECTION = Section(
     order=40,
     make=make,
     columns={
-        "cell": str,
+        "cell": (str, "cell"),
         "launches": int,
-        "between_pct": float,
-        "within_pct": float,
-        "warmup_steps": int,
-        "steady_launches": int,
+        "between_pct": (float, "between (%)"),
+        "within_pct": (float, "within (%)"),
+        "warmup_steps": (int, "warm-up (steps)"),
+        "steady_launches": (int, "steady", _show_steady),
         "base": str,
-        "superiority": float,
+        "superiority": (float, "faster than the base (%)", _show_superiority),
     },
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from importlib.resources import files
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
@@ -15,8 +14,6 @@ if TYPE_CHECKING:
 
 
 STATIC = files("rankbench.results.render.html") / "static"
-
-_BREAKS = re.compile(r"(?<=\.)(?=\D)")
 
 
 def read_style() -> Markup:

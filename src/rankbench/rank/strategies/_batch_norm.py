@@ -1,0 +1,40 @@
+"""Batch normalisation with weights of half precision, as autocast computes it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from torch import Tensor, nn
+from torch.nn import functional
+
+_BatchNorm = nn.modules.batchnorm._BatchNorm
+
+
+def keep_statistics(model: nn.Module) -> None:
+    """Let batch normalisations accept weights that a strategy keeps in half precision.
+
+    Their running statistics stay float32, and torch wants weights of the same dtype.
+    """
+    for module in model.modules():
+        if isinstance(module, _BatchNorm):
+            # Replace only `forward`, so that strategies still find the same module.
+            module.forward = partial(_normalise, module)
+
+
+def _normalise(norm: _BatchNorm, images: Tensor) -> Tensor:
+    assert norm.running_mean is not None
+    assert norm.num_batches_tracked is not None
+    assert norm.momentum is not None
+    if norm.training:
+        norm.num_batches_tracked.add_(1)
+    dtype = norm.running_mean.dtype
+    return functional.batch_norm(
+        images,
+        norm.running_mean,
+        norm.running_var,
+        norm.weight.to(dtype),
+        norm.bias.to(dtype),
+        norm.training,
+        norm.momentum,
+        norm.eps,
+    )

@@ -1,0 +1,62 @@
+"""In bf16, strategies that shard weights send them in bf16, and train as well."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from equipment import case, require_packages
+from gate_ranks import run_ranks
+
+pytestmark = pytest.mark.contract
+
+
+def train(folder: Path, strategy: str, **cell: Any) -> list[dict[str, Any]]:
+    usual = {
+        "strategy": strategy,
+        "backend": "gloo",
+        "topology": "1x2",
+        "precision": "bf16",
+        "scaling": "strong",
+        "learning_rate": 0.05,
+        "epochs": None,
+        "steps": 20,
+        "warmup": 2,
+        "evaluate": False,
+    }
+    return run_ranks(folder, "measure", **{**usual, **cell})
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "model"),
+    [
+        case("fsdp", {}, "lenet"),
+        case("fsdp", {"implementation": "fsdp1"}, "lenet"),
+        # Batch normalisation needs weights of the dtype of its running statistics.
+        case("fsdp", {}, "resnet18"),
+        case("fsdp", {"implementation": "fsdp1"}, "resnet18"),
+        case("deepspeed", {"stage": 1}, "lenet"),
+        case("deepspeed", {"stage": 3}, "lenet"),
+        case("deepspeed", {"stage": 2}, "resnet18"),
+    ],
+)
+def test_bf16_learns_what_ddp_learns(
+    name: str, options: dict[str, Any], model: str, tmp_path: Path
+) -> None:
+    require_packages(name)
+    more: dict[str, Any] = {"model": model}
+    if model == "resnet18":
+        more |= {"image_size": 32, "learning_rate": 0.002}
+    replicas = ends_of(train(tmp_path / "ddp", "ddp", **more))
+    shards = ends_of(train(tmp_path / "sharded", name, options=options, **more))
+    assert shards[0] == pytest.approx(replicas[0], rel=0.02)
+    # Replicas normalise with weights of float32, shards with weights of bf16.
+    learnt = replicas[0] - replicas[1]
+    assert shards[0] - shards[1] == pytest.approx(learnt, rel=0.2)
+    assert learnt > 0.1 * replicas[0]
+
+
+def ends_of(ranks: list[dict[str, Any]]) -> list[float]:
+    """The loss of the first and of the last step, over all ranks."""
+    return [sum(r["loss"][end] for r in ranks) / 2 for end in ("first", "last")]
