@@ -19,10 +19,13 @@ def train(folder: Path, strategy: str, **cell: Any) -> list[dict[str, Any]]:
         "topology": "1x2",
         "precision": "bf16",
         "scaling": "strong",
+        "batch_size": 64,
         "learning_rate": 0.05,
+        # Without it, rounding errors do not grow.
+        "momentum": 0.0,
         "epochs": None,
         "steps": 20,
-        "warmup": 2,
+        "warmup": 0,
         "evaluate": False,
     }
     return run_ranks(folder, "measure", **{**usual, **cell})
@@ -31,13 +34,13 @@ def train(folder: Path, strategy: str, **cell: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("name", "options", "model"),
     [
-        case("fsdp", {}, "lenet"),
-        case("fsdp", {"implementation": "fsdp1"}, "lenet"),
+        case("fsdp", {}, "convnet"),
+        case("fsdp", {"implementation": "fsdp1"}, "convnet"),
         # Batch normalisation needs weights of the dtype of its running statistics.
         case("fsdp", {}, "resnet18"),
         case("fsdp", {"implementation": "fsdp1"}, "resnet18"),
-        case("deepspeed", {"stage": 1}, "lenet"),
-        case("deepspeed", {"stage": 3}, "lenet"),
+        case("deepspeed", {"stage": 1}, "convnet"),
+        case("deepspeed", {"stage": 3}, "convnet"),
         case("deepspeed", {"stage": 2}, "resnet18"),
     ],
 )
@@ -47,14 +50,14 @@ def test_bf16_learns_what_ddp_learns(
     require_packages(name)
     more: dict[str, Any] = {"model": model}
     if model == "resnet18":
-        more |= {"image_size": 32, "learning_rate": 0.002}
+        more |= {"image_size": 32, "learning_rate": 0.01}
     replicas = ends_of(train(tmp_path / "ddp", "ddp", **more))
     shards = ends_of(train(tmp_path / "sharded", name, options=options, **more))
     assert shards[0] == pytest.approx(replicas[0], rel=0.02)
     # Replicas normalise with weights of float32, shards with weights of bf16.
     learnt = replicas[0] - replicas[1]
     assert shards[0] - shards[1] == pytest.approx(learnt, rel=0.2)
-    assert learnt > 0.1 * replicas[0]
+    assert learnt > 0.5
 
 
 def ends_of(ranks: list[dict[str, Any]]) -> list[float]:

@@ -59,6 +59,20 @@ def test_every_field_is_part_of_the_hash(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("cudnn_benchmark", True), ("fused_optimizer", True), ("clip_gradients", 1.0)],
+)
+def test_records_stay_valid_when_cells_get_new_fields(name: str, value: Any) -> None:
+    """A cell that was written before has neither another value nor another hash."""
+    cell = make_cell()
+    before = {key: one for key, one in cell.to_dict().items() if key != name}
+    assert Cell.from_dict(before) == cell
+    assert dataclasses.replace(cell, **{name: value}).hash() != cell.hash()
+    # Computed by the version that did not have these fields.
+    assert cell.hash() == "0533be4bfeb36edc"
+
+
 def test_hash_does_not_depend_on_the_order_of_options() -> None:
     one = make_cell(options={"bucket_mb": 1, "static_graph": True})
     two = make_cell(options={"static_graph": True, "bucket_mb": 1})

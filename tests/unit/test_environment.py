@@ -181,6 +181,17 @@ def test_what_libraries_log_goes_into_the_log_of_the_rank() -> None:
     assert build({"NCCL_DEBUG": "WARN"}, logs=True)["NCCL_DEBUG"] == "INFO"
 
 
+def test_nccl_always_tells_which_network_it_chose() -> None:
+    given = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/dev/null"}
+    environment = build_environment(
+        make_shape(2), threads=1, backend="nccl", inherited=given
+    )
+    assert environment["NCCL_DEBUG"] == "INFO"
+    assert "NET" in environment["NCCL_DEBUG_SUBSYS"]
+    assert "NCCL_DEBUG_FILE" not in environment
+    assert "UCX_LOG_LEVEL" not in environment
+
+
 def test_it_is_the_same_for_the_same_input() -> None:
     names = ["PATH", "HOME", "NCCL_DEBUG"]
     one = build(dict.fromkeys(names, "1"))

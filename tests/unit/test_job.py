@@ -169,6 +169,18 @@ def test_shared_hosts_only_if_the_site_says_so(tmp_path: Path) -> None:
     assert "--exclusive" not in sbatch_line(resources_of(tmp_path, site, "1x2"))
 
 
+@pytest.mark.parametrize(
+    ("topology", "exclusive", "cores"),
+    [("1x1", False, 8), ("1x2", False, 8), ("1x1", True, 32)],
+)
+def test_some_gpus_of_a_shared_host_get_their_share_of_its_cores(
+    tmp_path: Path, topology: str, exclusive: bool, cores: int
+) -> None:
+    """Sites limit the cores of a GPU. A host of 32 cores has four GPUs."""
+    site = dataclasses.replace(GPU_SITE, exclusive=exclusive)
+    assert resources_of(tmp_path, site, topology)["cpus_per_task"] == cores
+
+
 def test_each_host_of_a_job_array_is_a_job_of_its_own(tmp_path: Path) -> None:
     text = "name: x\nstrategy: ddp\ntopology: 3x2"
     site = dataclasses.replace(GPU_SITE, nodes=3)

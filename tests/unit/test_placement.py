@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rankbench.cores import physical_cores
-from rankbench.rank.joining.placement import choose_cores
+from rankbench.rank.joining.placement import bind_near, choose_cores
 
 pytestmark = pytest.mark.unit
 
@@ -55,6 +55,42 @@ def test_ranks_share_no_core(system: Path, ranks: int, per_rank: int) -> None:
     cpus = [{cpu for core in mine for cpu in core} for mine in chosen]
     assert all(len(mine) == per_rank for mine in chosen)
     assert not any(one & two for one, two in combinations(cpus, 2))
+
+
+@pytest.fixture
+def pci(tmp_path: Path) -> Path:
+    """GPUs next to the first and the second half of 8 CPUs, and one next to none."""
+    for name, near in (("1b", "0-2,3"), ("9c", "4-7"), ("ff", "")):
+        folder = tmp_path / f"0000:{name}:00.0"
+        folder.mkdir()
+        (folder / "local_cpulist").write_text(f"{near}\n")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("gpus", "may_use", "bound"),
+    [
+        (["00:1b:00"], range(8), {0, 1, 2, 3}),
+        (["00:1b:00", "00:9c:00"], range(8), set(range(8))),
+        (["00:9c:00"], {2, 3, 4}, {4}),
+        # None is near, or the kernel does not tell: all stay.
+        (["00:9c:00"], {0, 1}, None),
+        (["00:ff:00"], range(8), None),
+        (["00:33:00"], range(8), None),
+        ([None], range(8), None),
+        ([], range(8), None),
+    ],
+)
+def test_a_rank_stays_on_the_cpus_next_to_its_gpus(
+    pci: Path, monkeypatch: pytest.MonkeyPatch, gpus, may_use, bound
+) -> None:
+    bindings: set[frozenset[int]] = set()
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(may_use))
+    monkeypatch.setattr(
+        os, "sched_setaffinity", lambda _, cpus: bindings.add(frozenset(cpus))
+    )
+    bind_near(gpus, pci)
+    assert bindings == ({frozenset(bound)} if bound else set())
 
 
 @pytest.mark.parametrize(

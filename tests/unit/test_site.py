@@ -71,6 +71,13 @@ def test_the_supervisor_may_be_silent_for_as_long_as_the_site_says(
             site_of(tmp_path, f"heartbeat_grace: {bad}")
 
 
+def test_peaks_of_a_site(tmp_path: Path) -> None:
+    assert site_of(tmp_path, "peak_tflops: {bf16: 989}").peak_tflops == {"bf16": 989}
+    for bad, says in (("{bf16: 0}", "peak_tflops"), ("{int8: 1979}", "int8")):
+        with pytest.raises(ValueError, match=says):
+            site_of(tmp_path, f"peak_tflops: {bad}")
+
+
 def test_variables_and_binds_of_a_site(tmp_path: Path) -> None:
     text = "env: {FI_PROVIDER: efa, NCCL_IB_QPS_PER_CONNECTION: 4}\nbinds: [/opt/efa]"
     site = site_of(tmp_path, text)

@@ -23,11 +23,12 @@ _PASSED_PREFIXES = ("NCCL_", "GLOO_", "TP_", "TORCH_", "UCX_", "FI_", "RANKBENCH
 
 # These make libraries log their transport, without a line for each message, so the
 # measurement is not affected. launch/outcome/transport.py reads the logs.
+#
+# NCCL is always asked, because it falls back to slower ways silently. It prints each
+# connection once, when it is made; NET adds where GPUDirect RDMA is possible.
+_NCCL_LOG = {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET"}
 _LOGS = {
-    # Prints each connection once, when it is made; NET adds where GPUDirect RDMA is
-    # possible.
-    "NCCL_DEBUG": "INFO",
-    "NCCL_DEBUG_SUBSYS": "INIT,ENV,NET",
+    **_NCCL_LOG,
     # Prints the lanes to each kind of peer. The tables of protocols (since UCX 1.12)
     # also show the kind of memory; all versions understand `y`.
     "UCX_LOG_LEVEL": "info",
@@ -129,10 +130,11 @@ def build_environment(
         for name in _INTERFACE:
             passed.setdefault(name, between)
     passed |= _GPUDIRECT.get((backend, gpudirect), {})
-    if backend_logs:
+    asked = _LOGS if backend_logs else _NCCL_LOG if backend == "nccl" else {}
+    if asked:
         for name in _LOG_FILES:
             passed.pop(name, None)
-        passed |= _LOGS
+        passed |= asked
     return dict(sorted(passed.items()))
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from rankbench.record import Layout, Record, read_json, write_json
 from rankbench.results.numbers.measures import measure
+from rankbench.results.numbers.network import find_network
 from rankbench.results.read.rows import Row, load
 from rankbench.results.read.sources import open_results
 
@@ -102,6 +103,8 @@ def _collect_facts(records: Iterable[Record]) -> dict[str, tuple[str, ...]]:
         for key, value in record["software"].items():
             found.setdefault(key, set()).add(_show(value))
         image, code = record.get("image") or {}, record.get("code") or {}
+        if network := find_network(record):
+            found.setdefault("network", set()).add(network)
         found.setdefault("image", set()).add(_show(image.get("name")))
         found.setdefault("image sha256", set()).add(_show(image.get("sha256")))
         found.setdefault("code of ranks", set()).add(_show(code.get("rank")))

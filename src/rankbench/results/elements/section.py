@@ -102,6 +102,7 @@ class Section:
         columns: the columns of NAME.csv and their types: str, int, float or Estimate.
             Documents show those that have a heading, unless the section makes its own
             grids.
+        optional: columns that NAME.csv has only if a row has a value there.
         appendix: whether it is left out of table.md, which then links to NAME.md.
         versions: of its tables.
         plots: name of each plot -> its versions. NAME-of-a-cell belongs to NAME.
@@ -113,6 +114,7 @@ class Section:
     order: int
     make: Callable[[Found], Content | None]
     columns: Columns = field(default_factory=dict)
+    optional: Sequence[str] = ()
     appendix: bool = True
     versions: Versions = Versions()
     plots: Mapping[str, Versions] = field(default_factory=dict)
@@ -140,7 +142,13 @@ class Section:
 
     def frame(self, content: Content) -> pd.DataFrame:
         """The columns of NAME.csv."""
-        return make_frame(self.columns, content.rows)
+        columns = {
+            name: column
+            for name, column in self.columns.items()
+            if name not in self.optional
+            or any(row.get(name) is not None for row in content.rows)
+        }
+        return make_frame(columns, content.rows)
 
 
 def make_frame(columns: Columns, rows: Sequence[Row]) -> pd.DataFrame:
@@ -159,7 +167,9 @@ def make_frame(columns: Columns, rows: Sequence[Row]) -> pd.DataFrame:
         for kind in [column[0] if isinstance(column, tuple) else column]
         for one in (_ends(name) if kind is Estimate else (name,))
     }
-    unknown = {name for row in rows for name in row} - columns.keys()
+    unknown = {
+        name for row in rows for name, value in row.items() if value is not None
+    } - columns.keys()
     if unknown:
         raise ValueError(f"rows have undeclared columns: {', '.join(sorted(unknown))}")
     flat = [_flatten(row) for row in rows]

@@ -15,6 +15,7 @@ from rankbench.results.elements.text import (
     show_estimate,
 )
 from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.network import find_network
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
 from rankbench.results.read.rows import WORDS
@@ -68,8 +69,15 @@ def _row(summary: Summary) -> dict[str, Any]:
         "launches": row.wanted,
         "base": "; ".join(map(describe_base, summary.bases)) or None,
         "attempt": row.attempt,
+        "network": _find_network(summary),
         **summary.numbers,
     }
+
+
+def _find_network(summary: Summary) -> str | None:
+    """The ways that NCCL took in any launch."""
+    ways = {find_network(launch.record) for launch in summary.row.launches} - {None}
+    return "; ".join(sorted(map(str, ways))) or None
 
 
 def _summarise(summaries: Sequence[Summary]) -> list[Note]:
@@ -118,13 +126,17 @@ def _show_measured(measured: Sequence[Summary]) -> Grid:
         if any(name in summary.numbers for summary in measured)
     }
     marks = any(summary.marks for summary in measured)
+    networks = {summary.row.id: _find_network(summary) for summary in measured}
+    network = any(networks.values())
     columns = {"cell": False, "launches": False} | dict.fromkeys(shown, True)
+    columns |= {"network": False} if network else {}
     columns |= {"marks": False} if marks else {}
     rows = [
         [
             Text(summary.row.id, href=f"cells/{summary.row.id}.json"),
             Text(f"{summary.row.ok}/{summary.row.wanted}"),
             *(_show(summary, name) for name in shown.values()),
+            *([Text(networks[summary.row.id] or "")] if network else []),
             *([Text(", ".join(summary.marks))] if marks else []),
         ]
         for summary in measured
@@ -181,7 +193,9 @@ SECTION = Section(
         "base": str,
         **dict.fromkeys(("efficiency", "memory_mib", "accuracy"), Estimate),
         "attempt": int,
+        "network": str,
     },
+    optional=["network"],
     appendix=False,
     # Version 2 has other reasons for rows that are not measured.
     versions=Versions(numbers=WORDS, still=(1,)),

@@ -1,0 +1,167 @@
+"""Arithmetic of models, counted by hand, and its share of a device's peak."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankbench.rank.facts.model_size import describe_model
+from rankbench.rank.models import transformer
+from rankbench.record import Layout, read_json, write_json
+from rankbench.results.numbers.peaks import find_peak
+from unit.synthetic import (
+    make_cell,
+    plan_cell,
+    write_launches,
+    write_plan,
+    write_tables,
+)
+
+pytestmark = pytest.mark.unit
+
+# ResNet-50 for 224 x 224 pixels (He et al. 2016, table 1): blocks, channels within a
+# block, pixels of a side. The first convolution of each block after the first stage
+# still sees images of the stage before.
+STAGES = ((3, 64, 56), (4, 128, 28), (6, 256, 14), (3, 512, 7))
+
+
+def count_resnet50(classes: int) -> int:
+    """Multiply-adds of the forward pass of one image."""
+    first = 7 * 7 * 3 * 64 * 112**2
+    total, channels, pixels = first, 64, 56
+    for blocks, width, side in STAGES:
+        for block in range(blocks):
+            total += channels * width * (side if block else pixels) ** 2
+            total += 3 * 3 * width * width * side**2
+            total += width * 4 * width * side**2
+            if not block:
+                total += channels * 4 * width * side**2
+            channels = 4 * width
+        pixels = side
+    return total + channels * classes
+
+
+def test_arithmetic_of_resnet50() -> None:
+    forward = count_resnet50(1000)
+    assert forward == pytest.approx(4.09e9, rel=0.01)  # as torchvision states it
+    # Backward computes twice as much, but no gradient of the image.
+    by_hand = 2 * (3 * forward - 7 * 7 * 3 * 64 * 112**2)
+    found = describe_model("resnet50", (3, 224, 224), 1000)
+    assert found["flops_per_sample"] == by_hand
+
+
+def test_arithmetic_of_a_transformer_counts_its_attention() -> None:
+    """The counter of torch does not know the kernels of attention of a CPU."""
+    tokens, width = (28 // 4) ** 2, transformer.WIDTH
+    projections = 4 * tokens * width * width
+    attention = 2 * tokens * tokens * width
+    mlp = 2 * tokens * width * transformer.MLP
+    blocks = transformer.BLOCKS * (projections + attention + mlp)
+    embedding, head = tokens * 4 * 4 * width, width * 10
+    # Backward computes twice as much, but no gradient of the image.
+    by_hand = 2 * (3 * (blocks + head) + 2 * embedding)
+    found = describe_model("transformer", (1, 28, 28), 10)
+    assert found["flops_per_sample"] == by_hand
+
+
+@pytest.mark.parametrize(
+    ("gpu", "precision", "peak"),
+    [
+        ("NVIDIA H200", "bf16", 989.5),
+        ("NVIDIA H200", "fp32", 67),
+        ("NVIDIA H100 80GB HBM3", "tf32", 494.5),
+        ("NVIDIA H100 PCIe", "fp16", 756.5),
+        ("NVIDIA A100-SXM4-80GB", "bf16", 312),
+        ("NVIDIA A10", "bf16", 125),
+        ("NVIDIA L40S", "fp16", 362),
+        ("Tesla V100-SXM2-16GB", "fp16", 125),
+        ("Tesla V100-SXM2-16GB", "bf16", None),
+        ("Tesla T4", "tf32", None),
+        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", "bf16", None),
+        ("NVIDIA A1000", "bf16", None),
+        ("NVIDIA A10G", "bf16", None),
+    ],
+)
+def test_peaks(gpu: str, precision: str, peak: float | None) -> None:
+    assert find_peak(gpu, precision) == peak
+
+
+def write(
+    root: Path, gpus: list[str], *, peaks: dict[str, float] | None = None, **cell: Any
+) -> Layout:
+    """Launches of about 5,000 images of ResNet-50 a second."""
+    values = {"device": "cuda", "precision": "bf16", **cell}
+    planned = plan_cell(make_cell("ddp", "1x2", **values))
+    layout = write_plan(root, [planned])
+    plan = read_json(layout.plan)
+    plan["site"] = {"peak_tflops": peaks or {}}
+    write_json(layout.plan, plan)
+    hosts = [
+        {
+            "host": "a",
+            "cpu": "CPU",
+            "cores": 8,
+            "memory_gib": 64,
+            "gpus": [{"name": name} for name in gpus],
+        }
+    ]
+    model = {
+        "parameters": 1,
+        "parameter_bytes": 4,
+        "flops_per_sample": 24_300_000_000,
+    }
+    write_launches(layout, planned, rate=5000.0, hosts=hosts, model=model)
+    write_tables(layout)
+    return layout
+
+
+def row_of(layout: Layout) -> dict[str, str]:
+    with layout.table("csv", "arithmetic").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    with layout.table("csv").open(newline="") as file:
+        (measured,) = csv.DictReader(file)
+    return {**row, "throughput": measured["throughput"]}
+
+
+def test_mfu_is_the_rate_of_a_device_over_its_peak(tmp_path: Path) -> None:
+    row = row_of(write(tmp_path, ["NVIDIA H200"] * 2))
+    rate = float(row["throughput"]) * 24.3e9 / 2 / 1e12
+    assert float(row["tflop_s"]) == pytest.approx(rate, rel=1e-4)
+    assert float(row["mfu_pct"]) == pytest.approx(100 * rate / 989.5, rel=1e-4)
+    assert row["reason"] == ""
+
+
+def test_the_site_file_overrides_the_peak(tmp_path: Path) -> None:
+    row = row_of(write(tmp_path, ["NVIDIA H200"] * 2, peaks={"bf16": 500}))
+    assert row["peak_tflop_s"] == "500"
+    rate = float(row["tflop_s"])
+    assert float(row["mfu_pct"]) == pytest.approx(rate / 5, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "peaks", "reason"),
+    [
+        (["Tesla T4"] * 2, {}, "no peak of Tesla T4 in bf16 is known: set peak_tflops"),
+        (["NVIDIA H200", "NVIDIA A10"], {}, "different GPUs: NVIDIA A10, NVIDIA H200"),
+        (["NVIDIA H200"], {"bf16": 1.0}, "above the peak: correct peak_tflops"),
+    ],
+)
+def test_without_a_peak_the_row_stays_and_says_why(
+    gpus: list[str], peaks: dict[str, float], reason: str, tmp_path: Path
+) -> None:
+    row = row_of(write(tmp_path, gpus, peaks=peaks))
+    assert reason in row["reason"]
+    assert row["mfu_pct"] == ""
+    assert float(row["tflop_s"]) > 0
+
+
+def test_cpus_have_an_mfu_if_the_site_file_gives_their_peak(tmp_path: Path) -> None:
+    row = row_of(
+        write(tmp_path, [], peaks={"fp32": 200.0}, device="cpu", precision="fp32")
+    )
+    assert float(row["mfu_pct"]) == pytest.approx(float(row["tflop_s"]) / 2, rel=1e-3)
+    elsewhere = write(tmp_path / "other", [], device="cpu", precision="fp32")
+    assert not elsewhere.table("csv", "arithmetic").exists()

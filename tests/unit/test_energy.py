@@ -1,0 +1,272 @@
+"""Energy from counters of GPUs and CPUs, and what the section says where it is none."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankbench.rank.facts import energy
+from rankbench.rank.facts.energy import Meter, open_cpus, open_gpus
+from rankbench.record import Layout
+from rankbench.results.sections.energy import SHORTEST
+from unit.synthetic import (
+    STEPS,
+    make_cell,
+    plan_cell,
+    write_launches,
+    write_plan,
+    write_tables,
+)
+
+pytestmark = pytest.mark.unit
+
+
+class NVMLError(Exception):
+    """As of pynvml."""
+
+
+class Nvml:
+    """Two GPUs, whose counters grow by 150 and 250 J between two readings."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, fails: str | None = None) -> None:
+        self.millijoules = {"GPU-a": 10**9, "GPU-b": 0}
+        self.fails = fails
+
+    def nvmlInit(self) -> None: ...
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        return uuid
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: str) -> int:
+        if self.fails:
+            raise NVMLError(self.fails)
+        return self.millijoules[handle]
+
+    def train(self) -> None:
+        self.millijoules["GPU-a"] += 150_000
+        self.millijoules["GPU-b"] += 250_000
+
+
+def test_energy_of_gpus_is_that_of_their_counters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nvml = Nvml()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    times = iter([10.0, 18.0])
+    monkeypatch.setattr(energy.time, "perf_counter", lambda: next(times))
+    meter = open_gpus(["GPU-a", "GPU-b"])
+    meter.begin()
+    nvml.train()
+    assert meter.end().to_dict() == {
+        "joules": 400.0,
+        "seconds": 8.0,
+        "devices": 2,
+        "reason": None,
+    }
+
+
+@pytest.mark.parametrize(
+    ("nvml", "uuid", "reason"),
+    [
+        (None, "GPU-a", "the package nvidia-ml-py is not installed"),
+        (Nvml("Not Supported"), "GPU-a", "NVML tells no energy of this GPU: Not Supp"),
+        (Nvml("Insufficient Permissions"), "GPU-a", "Insufficient Permissions"),
+        (Nvml(), None, "this torch does not tell the UUID of a GPU"),
+    ],
+)
+def test_what_cannot_be_read_is_a_reason_and_never_zero(
+    nvml: Any, uuid: str | None, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    meter = open_gpus([uuid])
+    meter.begin()
+    found = meter.end()
+    assert (found.joules, found.devices) == (None, 0)
+    assert reason in str(found.reason)
+
+
+def test_a_counter_that_fails_in_mid_run_is_a_reason(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nvml = Nvml()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    meter = open_gpus(["GPU-a"])
+    meter.begin()
+    nvml.fails = "GPU is lost"
+    found = meter.end()
+    assert found.joules is None
+    assert "GPU is lost" in str(found.reason)
+
+
+@pytest.fixture
+def rapl(tmp_path: Path) -> Path:
+    """Two packages and a part of one, as below /sys/class/powercap."""
+    for zone, name in (("0", "package-0"), ("1", "package-1"), ("0:0", "dram")):
+        folder = tmp_path / f"intel-rapl:{zone}"
+        folder.mkdir()
+        (folder / "name").write_text(f"{name}\n")
+        (folder / "max_energy_range_uj").write_text("100000000\n")
+        (folder / "energy_uj").write_text("99000000\n")
+    return tmp_path
+
+
+def test_energy_of_cpus_is_that_of_their_packages(rapl: Path) -> None:
+    meter = open_cpus(rapl)
+    meter.begin()
+    (rapl / "intel-rapl:0/energy_uj").write_text("99500000\n")
+    # This counter began again with 0.
+    (rapl / "intel-rapl:1/energy_uj").write_text("2000000\n")
+    found = meter.end()
+    assert (found.joules, found.devices) == (pytest.approx(0.5 + 3.0), 2)
+
+
+def test_cpus_without_counters_or_permission(
+    rapl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert open_cpus(tmp_path / "none").end().reason == energy.NO_COUNTER
+
+    def refuse(path: Path) -> float:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(energy, "_read_joules", refuse)
+    reason = str(open_cpus(rapl).end().reason)
+    assert reason.endswith("max_energy_range_uj may be read by root only")
+
+
+def test_a_meter_costs_little() -> None:
+    """It is read before the window begins and after it has ended."""
+    meter = Meter([lambda: 1.0])
+    meter.begin()
+    assert meter.end().joules == 0.0
+
+
+def write_energy(
+    root: Path, told: list[dict[str, Any]], *, topology: str = "1x2", **changes: Any
+) -> Layout:
+    planned = plan_cell(make_cell("ddp", topology, device="cuda"))
+    layout = write_plan(root, [planned])
+    ranks = [
+        {
+            "rank": number,
+            "host": "a",
+            "window_s": 8.0,
+            "gpus": [{"uuid": f"GPU-{number}", "pci": None}],
+            "memory": {"cuda_allocated_mib": 1.0, "rss_peak_mib": 1.0},
+            "energy": one,
+        }
+        for number, one in enumerate(told)
+    ]
+    write_launches(layout, planned, ranks=ranks, **changes)
+    write_tables(layout)
+    return layout
+
+
+def row_of(layout: Layout) -> dict[str, str]:
+    with layout.table("csv", "energy").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    return row
+
+
+def reading(joules: float | None, seconds: float = 8.0, **changes: Any) -> dict:
+    return {
+        "joules": joules,
+        "seconds": seconds,
+        "devices": 0 if joules is None else 1,
+        "reason": None,
+        **changes,
+    }
+
+
+def test_joules_of_a_sample_and_power_of_a_device(tmp_path: Path) -> None:
+    layout = write_energy(tmp_path, [reading(4096.0), reading(2048.0)], samples=1024)
+    row = row_of(layout)
+    # 6144 J for 1024 samples; 768 W of two devices.
+    assert (float(row["j_per_sample"]), float(row["watts"])) == (6.0, 384.0)
+    assert row["reason"] == ""
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        (
+            [reading(100.0, 2.0), reading(100.0, 2.0)],
+            f"a timed window of 2.0 s is shorter than {SHORTEST:g} s: steps: "
+            f"{STEPS * 5 // 2} would suffice",
+        ),
+        ([reading(None, reason="no permission"), reading(None)], "no permission"),
+        ([reading(400.0), reading(None, reason="MIG")], "MIG"),
+    ],
+)
+def test_a_row_without_a_number_says_why(
+    told: list[dict[str, Any]], reason: str, tmp_path: Path
+) -> None:
+    row = row_of(write_energy(tmp_path, told))
+    assert (row["j_per_sample"], row["reason"]) == ("", reason)
+
+
+def test_a_gpu_that_was_throttled_marks_the_row(tmp_path: Path) -> None:
+    device = {
+        "utilisation_mean": 0.9,
+        "sm_clock_mean_mhz": 1400.0,
+        "temperature_max_c": 91.0,
+        "throttled": ["power cap", "temperature (hardware)"],
+    }
+    layout = write_energy(tmp_path, [reading(8.0), reading(8.0)], devices=[device])
+    row = row_of(layout)
+    assert (row["sm_clock_mhz"], row["temperature_c"]) == ("1400", "91")
+    assert row["throttled"] == "power cap; temperature (hardware)"
+    with layout.table("csv").open(newline="") as file:
+        (marked,) = csv.DictReader(file)
+    assert "throttled" in marked["marks"].split()
+
+
+def test_a_power_cap_alone_is_full_load_and_no_mark(tmp_path: Path) -> None:
+    device = {"utilisation_mean": 0.9, "throttled": ["power cap"]}
+    layout = write_energy(tmp_path, [reading(8.0), reading(8.0)], devices=[device])
+    with layout.table("csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert "throttled" not in row["marks"]
+
+
+def test_cpus_without_counters_have_no_section(tmp_path: Path) -> None:
+    planned = plan_cell(make_cell("single"))
+    layout = write_plan(tmp_path, [planned])
+    write_launches(layout, planned)
+    write_tables(layout)
+    assert not layout.table("csv", "energy").exists()
+
+
+def test_the_plot_sets_energy_against_throughput(tmp_path: Path) -> None:
+    from rankbench.results.numbers.found import read
+    from rankbench.results.sections.energy import make
+
+    cells = [plan_cell(make_cell("ddp", t, device="cuda")) for t in ("1x1", "1x2")]
+    layout = write_plan(tmp_path, cells)
+    for planned, rate in zip(cells, (800.0, 1500.0), strict=True):
+        rank = {
+            "rank": 0,
+            "host": "a",
+            "window_s": 8.0,
+            "gpus": [],
+            "memory": {"cuda_allocated_mib": 1.0, "rss_peak_mib": 1.0},
+            "energy": reading(1000.0),
+        }
+        count = 1 if planned["cell"]["topology"] == "1x1" else 2
+        ranks = [{**rank, "rank": number} for number in range(count)]
+        write_launches(layout, planned, rate=rate, ranks=ranks)
+    content = make(read(layout))
+    assert content is not None
+    (drawing,) = content.drawings
+    frame = drawing.frame()
+    assert len(frame) == 2
+    assert np.all(frame["j_per_sample"] > 0)
+    (axes,) = drawing.draw(7).axes
+    assert axes.get_xlabel() == "samples/s"
+    assert axes.get_ylabel() == "joules per sample"

@@ -1,0 +1,74 @@
+"""Which network NCCL chose stands in the table, and a comparison names a change."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankbench.record import Layout
+from rankbench.results.compare.sides import read_side
+from rankbench.results.numbers.network import find_network
+from unit.synthetic import (
+    make_cell,
+    plan_cell,
+    write_launches,
+    write_plan,
+    write_tables,
+)
+
+pytestmark = pytest.mark.unit
+
+
+def seen(*transports: str, network: str | None = None, direct: bool | None = None):
+    nccl = {"network": network, "transports": transports, "gpudirect_rdma": direct}
+    return {"ranks": [0], "libraries": {"nccl": nccl}}
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ([seen("NET/IB/0/GDRDMA", "P2P/CUMEM", network="IB", direct=True)],
+         "IB with GPUDirect"),
+        ([seen("NET/Socket/0", network="Socket", direct=False)],
+         "Socket without GPUDirect"),
+        ([seen("NET/IB/0", network="IB", direct=False), seen("NET/IB/0", network="IB",
+         direct=True)], "IB with GPUDirect; IB without GPUDirect"),
+        # On one host nothing crosses the network that it has found.
+        ([seen("P2P/CUMEM", network="Socket")], "P2P/CUMEM"),
+        ([{"ranks": [0], "libraries": {"gloo": {"transport": "tcp"}}}], None),
+        ([], None),
+    ],
+)  # fmt: skip
+def test_network_in_words(entries: list[dict[str, Any]], words: str | None) -> None:
+    assert find_network({"transport": {"backend": "nccl", "seen": entries}}) == words
+
+
+def write(root: Path, *entries: dict[str, Any]) -> Layout:
+    planned = plan_cell(make_cell("ddp", "2x1", backend="nccl", device="cuda"))
+    layout = write_plan(root, [planned])
+    transport = {"backend": "nccl", "asked": {}, "seen": list(entries)}
+    write_launches(layout, planned, transport=transport)
+    write_tables(layout)
+    return layout
+
+
+def test_the_table_has_a_column_where_nccl_told(tmp_path: Path) -> None:
+    layout = write(tmp_path, seen("NET/Socket/0", network="Socket", direct=False))
+    with layout.table("csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert row["network"] == "Socket without GPUDirect"
+    assert "| network |" in layout.table("md").read_text()
+    quiet = write(tmp_path / "quiet")
+    assert "network" not in quiet.table("csv").read_text().splitlines()[0]
+    assert "| network |" not in quiet.table("md").read_text()
+
+
+def test_a_comparison_names_another_network(tmp_path: Path) -> None:
+    fast = write(tmp_path / "a", seen("NET/IB/0", network="IB", direct=True))
+    slow = write(tmp_path / "b", seen("NET/Socket/0", network="Socket", direct=False))
+    facts = [read_side(layout.root).facts["network"] for layout in (fast, slow)]
+    assert facts == [("IB with GPUDirect",), ("Socket without GPUDirect",)]
+    assert "network" not in read_side(write(tmp_path / "c").root).facts
