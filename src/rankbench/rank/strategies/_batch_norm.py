@@ -18,7 +18,7 @@ def keep_statistics(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, _BatchNorm):
             # Replace only `forward`, so that strategies still find the same module.
-            module.forward = partial(_normalise, module)
+            module.forward = partial(_normalise, module)  # type: ignore[method-assign]
 
 
 def _normalise(norm: _BatchNorm, images: Tensor) -> Tensor:
