@@ -1,13 +1,15 @@
-"""The time of a step in the harness, compared with the bare training loop below.
+"""The time of a step in the harness, compared with a bare training loop.
 
 Both train the same model on the same stream of batches, in the same processes, in
 alternating blocks, so that disturbances of the machine affect both. (Two models in one
 process would differ by up to 10 %, because of where their memory is; that is not
 overhead.) The step time of a block is the median over its steps of the slowest rank's
-time. The result of a launch is the median ratio of its pairs of blocks, and the
-interval is over launches.
+time; on a GPU it is the time of the block over its steps. The result of a launch is the
+median ratio of its pairs of blocks, and the interval is over launches.
 
     python benchmarks/harness.py            # single and ddp on 2 ranks
+    python benchmarks/harness.py --strategy fsdp --ranks 1 --cell "device: cuda" \\
+        "backend: nccl" "model: resnet50" "image_size: 224" "precision: bf16"
 """
 
 from __future__ import annotations
@@ -20,49 +22,87 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from pairs import report
+
+from rankbench.cell import Cell, Shape
+from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.experiment import load_experiment
+from rankbench.matrix.shape import shape_of
 
 BLOCK = 22  # steps of a block: one epoch of digits with batches of 64
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--launches", type=int, default=10)
     parser.add_argument("--pairs", type=int, default=10, help="pairs per launch")
     parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--strategy", nargs="+", default=["single", "ddp"])
+    parser.add_argument("--ranks", type=int, default=2, help="of all but single")
+    parser.add_argument("--cell", nargs="+", default=[], metavar="KEY: VALUE")
+    parser.add_argument("--json", type=Path, help="a file for the results as well")
     arguments = parser.parse_args()
-    for strategy, ranks in (("single", 1), ("ddp", 2)):
+    found = {}
+    for strategy in arguments.strategy:
+        ranks = 1 if strategy == "single" else arguments.ranks
+        cell = make_cell(strategy, ranks, arguments.cell)
         launches = [
-            launch(strategy, ranks, arguments.pairs, arguments.data)
+            launch(cell, arguments.pairs, arguments.data)
             for _ in range(arguments.launches)
         ]
+        ratios = [
+            statistics.median(a / b for a, b in zip(*pair, strict=True))
+            for pair in launches
+        ]
+        found[strategy] = {
+            "ratio": statistics.median(ratios),
+            "ratios": ratios,
+            "harness_ms": [statistics.median(harness) for harness, _ in launches],
+            "bare_ms": [statistics.median(bare) for _, bare in launches],
+            "samples": cell.batch_size * ranks,
+        }
         report(
             f"{strategy}, {ranks} rank{'s' if ranks > 1 else ''}: harness over bare",
-            [statistics.median(harness) for harness, _ in launches],
-            [statistics.median(bare) for _, bare in launches],
+            found[strategy]["harness_ms"],
+            found[strategy]["bare_ms"],
             unit="ms",
-            ratios=[
-                statistics.median(a / b for a, b in zip(*pair, strict=True))
-                for pair in launches
-            ],
+            ratios=ratios,
         )
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=1))
 
 
-def launch(
-    strategy: str, ranks: int, pairs: int, data: Path
-) -> tuple[list[float], list[float]]:
-    """Run a launch; return the step time of each block in ms: (harness, bare)."""
+def make_cell(strategy: str, ranks: int, given: list[str]) -> Cell:
+    """A cell of the strategy with everything else as the experiment's defaults."""
+    lines = ["name: harness", f"strategy: {strategy}", f"topology: 1x{ranks}", *given]
     with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "harness.yaml"
+        path.write_text("\n".join([*lines, f"steps: {BLOCK}", "warmup: 0"]))
+        (cell,) = load_experiment(path, load_catalog(), cuda=False).cells.values()
+    return cell
+
+
+def launch(cell: Cell, pairs: int, data: Path) -> tuple[list[float], list[float]]:
+    """Run a launch; return the step time of each block in ms: (harness, bare)."""
+    shape = shape_of(cell, load_catalog().strategies[cell.strategy])
+    with tempfile.TemporaryDirectory() as folder:
+        spec = Path(folder) / ".cell.json"
+        spec.write_text(json.dumps([cell.to_dict(), shape.to_dict()]))
         command = [
             *(sys.executable, "-m", "torch.distributed.run", "--standalone"),
-            *(f"--nproc-per-node={ranks}", __file__, "--rank", strategy),
+            *(f"--nproc-per-node={shape.ranks}", __file__, "--rank", str(spec)),
             *("--pairs", str(pairs), "--data", str(data), "--out", folder),
         ]
         env = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         subprocess.run(command, check=True, env=env)
-        blocks = [json.loads(p.read_text()) for p in sorted(Path(folder).iterdir())]
+        reports = sorted(Path(folder).glob("rank*.json"))
+        blocks = [json.loads(path.read_text()) for path in reports]
     return (
         _slowest([b["harness"] for b in blocks]),
         _slowest([b["bare"] for b in blocks]),
@@ -77,95 +117,100 @@ def _slowest(ranks: list[list[list[float]]]) -> list[float]:
     ]
 
 
-def be_rank(strategy_name: str, pairs: int, data_dir: Path, out: Path) -> None:
+def be_rank(spec: Path, pairs: int, data_dir: Path, out: Path) -> None:
     """Run one rank: alternate blocks of the bare loop and of the harness."""
     from rankbench.cores import physical_cores
     from rankbench.environ import read_place
     from rankbench.rank.joining.placement import choose_cores, pin
 
-    place = read_place()
-    pin(choose_cores(place.local_rank, 1, physical_cores()))
+    fields, numbers = json.loads(spec.read_text())
+    cell, shape, place = Cell.from_dict(fields), Shape(**numbers), read_place()
+    if cell.device == "cpu":
+        pin(choose_cores(place.local_rank, 1, physical_cores()))
     import torch
-    from torch import distributed, nn
 
-    from rankbench.rank import data, models
+    from rankbench.rank.facts.energy import Meter
+    from rankbench.rank.joining.world import join_world, leave_world, wait_for_all
     from rankbench.rank.lifeline.progress import Progress
-    from rankbench.rank.strategies import find_strategy
-    from rankbench.rank.strategies.base import World
+    from rankbench.rank.purposes.setup import load_material, set_up_strategy
+    from rankbench.rank.runtimes import find_runtime
+    from rankbench.rank.strategies import runtime_of
     from rankbench.rank.training.batches import Batches
     from rankbench.rank.training.loop import train
-    from rankbench.rank.training.recipe import make_loss
+    from rankbench.rank.training.recipe import memory_format_of, set_arithmetic
 
     torch.set_num_threads(1)
-    cpu = torch.device("cpu")
-    parallel = strategy_name == "ddp"
-    if parallel:
-        distributed.init_process_group("gloo")
-    train_set, _, classes = data.load("digits", data_dir)
-
+    set_arithmetic(cell.precision, cudnn_benchmark=cell.cudnn_benchmark)
+    runtime = find_runtime(runtime_of(cell.strategy))
+    world = join_world(cell, shape, place, "env://", runtime)
+    material = load_material(cell, data_dir)
+    strategy = set_up_strategy(
+        cell, world, material.build_model().to(world.device), replica_ranks=1
+    )
     batches = iter(
         Batches(
-            train_set,
+            material.train,
             rank=place.rank,
             ranks=place.size,
-            rank_batch=64,
+            rank_batch=shape.rank_batch,
             seed=0,
-            num_workers=0,
-            pin_memory=False,
-            worker_cpus=set(),
+            num_workers=cell.num_workers,
+            pin_memory=cell.pin_memory,
+            worker_cpus=os.sched_getaffinity(0),
         )
     )
-    world = World(place.rank, place.size, place.local_rank, cpu, (cpu,), "gloo", 64)
-    kind = find_strategy(strategy_name)
-    options = {name: rule["default"] for name, rule in kind.options.items()}
-    strategy = kind(world, make_loss("fp32", cpu), **options)
-    torch.manual_seed(0)
-    model = models.build("convnet", channels=1, image_size=28, classes=classes)
-    strategy.setup(model, lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.9))
-    phases = ["load", "transfer", *kind.phases]
     (out / ".progress").mkdir(exist_ok=True)
     progress = Progress(out / ".progress", place.rank)
+    phases = ["load", "transfer", *strategy.phases]
+    on_gpu = world.device.type == "cuda"
 
     def barrier() -> None:
-        if parallel:
-            distributed.barrier()
+        wait_for_all(runtime, world.devices)
 
     def harness_block() -> list[float]:
-        if parallel:
+        if hasattr(strategy, "_watch_gradients"):
             strategy._watch_gradients()
         measured = train(
             strategy,
             batches,
-            devices=(cpu,),
+            devices=world.devices,
             phases=phases,
             warmup=0,
             steps=BLOCK,
-            non_blocking=False,
+            non_blocking=cell.non_blocking,
+            memory_format=memory_format_of(cell),
             barrier=barrier,
             progress=progress,
+            meter=Meter(),
         )
-        for hook in getattr(strategy, "_hooks", {}).values():
-            hook.remove()
+        forget_hooks(strategy)
+        if on_gpu:
+            return [measured.window_s / BLOCK]
         return [float(step) for step in measured.seconds.sum(axis=1)]
 
-    # The bare loop, as in a plain training script.
-    model, optimizer = strategy.model, strategy.optimizer
-    criterion = nn.CrossEntropyLoss()
-    for hook in getattr(strategy, "_hooks", {}).values():
-        hook.remove()
+    bare_step = make_bare_step(strategy, cell)
+    forget_hooks(strategy)
 
     def bare_block() -> list[float]:
         barrier()
         seconds = []
+        whole = time.perf_counter()
         for _ in range(BLOCK):
             begun = time.perf_counter()
             images, labels = next(batches)
-            loss = criterion(model(images), labels)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            bare_step(
+                images.to(
+                    world.device,
+                    non_blocking=cell.non_blocking,
+                    memory_format=memory_format_of(cell),
+                ),
+                labels.to(world.device, non_blocking=cell.non_blocking),
+            )
             seconds.append(time.perf_counter() - begun)
-        return seconds
+        if not on_gpu:
+            return seconds
+        torch.cuda.synchronize()
+        return [(time.perf_counter() - whole) / BLOCK]
 
     blocks: dict[str, list[list[float]]] = {"harness": [], "bare": []}
     kinds = [("harness", harness_block), ("bare", bare_block)]
@@ -175,14 +220,47 @@ def be_rank(strategy_name: str, pairs: int, data_dir: Path, out: Path) -> None:
         for name, block in kinds if pair % 2 else kinds[::-1]:
             blocks[name].append(block())
     (out / f"rank{place.rank}.json").write_text(json.dumps(blocks))
-    if parallel:
-        distributed.destroy_process_group()
+    leave_world(runtime)
+
+
+def make_bare_step(strategy: Any, cell: Cell) -> Callable[[Any, Any], None]:
+    """A step as in a plain training script."""
+    from torch import nn
+
+    criterion = nn.CrossEntropyLoss()
+    if cell.strategy == "deepspeed":
+        engine = strategy.engine
+        dtype = strategy.low_dtype
+
+        def deepspeed_step(images: Any, labels: Any) -> None:
+            loss = criterion(engine(images.to(dtype) if dtype else images), labels)
+            engine.backward(loss)
+            engine.step()
+
+        return deepspeed_step
+    model, optimizer = strategy.model, strategy.optimizer
+    arithmetic = strategy.arithmetic
+
+    def step(images: Any, labels: Any) -> None:
+        with arithmetic():
+            loss = criterion(model(images), labels)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def forget_hooks(strategy: Any) -> None:
+    """Remove what DDP's phases are measured by; the bare loop has none."""
+    for hook in getattr(strategy, "_hooks", {}).values():
+        hook.remove()
 
 
 if __name__ == "__main__":
     if "--rank" in sys.argv:
         parser = argparse.ArgumentParser()
-        parser.add_argument("--rank", required=True)
+        parser.add_argument("--rank", type=Path, required=True)
         parser.add_argument("--pairs", type=int, required=True)
         parser.add_argument("--data", type=Path, required=True)
         parser.add_argument("--out", type=Path, required=True)

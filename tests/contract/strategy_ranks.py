@@ -13,6 +13,7 @@ from ranks import start_ranks
 from torch import distributed, nn
 
 from rankbench.environ import Place
+from rankbench.rank.facts.energy import Meter
 from rankbench.rank.lifeline.progress import Progress
 from rankbench.rank.models.transformer import Block
 from rankbench.rank.runtimes import find_runtime
@@ -107,6 +108,7 @@ def _be_rank(
         non_blocking=False,
         barrier=runtime.barrier,
         progress=Progress(folder / "progress", rank),
+        meter=Meter(),
     )
     weights = trained.state_dict()
     report = {

@@ -39,6 +39,8 @@ def train(folder: Path, strategy: str, **cell: Any) -> list[dict[str, Any]]:
         # Batch normalisation needs weights of the dtype of its running statistics.
         case("fsdp", {}, "resnet18"),
         case("fsdp", {"implementation": "fsdp1"}, "resnet18"),
+        case("fsdp", {"channels_last": True}, "convnet"),
+        case("deepspeed", {"channels_last": True}, "convnet"),
         case("deepspeed", {"stage": 1}, "convnet"),
         case("deepspeed", {"stage": 3}, "convnet"),
         case("deepspeed", {"stage": 2}, "resnet18"),
@@ -49,6 +51,8 @@ def test_bf16_learns_what_ddp_learns(
 ) -> None:
     require_packages(name)
     more: dict[str, Any] = {"model": model}
+    if "channels_last" in options:
+        options, more = {}, {**more, **options}
     if model == "resnet18":
         more |= {"image_size": 32, "learning_rate": 0.01}
     replicas = ends_of(train(tmp_path / "ddp", "ddp", **more))

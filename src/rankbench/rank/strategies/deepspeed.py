@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankbench.rank.strategies._batch_norm import keep_statistics
+from rankbench.rank.strategies._weights import keep_statistics, make_contiguous
 from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
 
 
@@ -58,6 +58,7 @@ class DeepSpeed(Strategy):
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         import deepspeed
 
+        make_contiguous(model)
         if self.low_dtype:
             self.operations = {"reduce_scatter": 0.5, "all_gather": 0.5}
             keep_statistics(model)

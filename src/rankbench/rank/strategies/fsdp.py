@@ -21,7 +21,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.fsdp.wrap import CustomPolicy
 
-from rankbench.rank.strategies._batch_norm import keep_statistics
+from rankbench.rank.strategies._weights import keep_statistics, make_contiguous
 from rankbench.rank.strategies.base import MakeOptimizer
 from rankbench.rank.strategies.single import Single
 
@@ -102,6 +102,7 @@ class Fsdp(Single):
         return init_device_mesh(kind.type, (copies, ranks), mesh_dim_names=names)
 
     def _wrap_2(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+        make_contiguous(model)
         shard = partial(
             fully_shard,
             mesh=mesh,

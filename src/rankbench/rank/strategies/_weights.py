@@ -1,4 +1,4 @@
-"""Batch normalisation with weights of half precision, as autocast computes it."""
+"""Prepares the weights of a model for strategies that flatten or shard them."""
 
 from __future__ import annotations
 
@@ -19,6 +19,15 @@ def keep_statistics(model: nn.Module) -> None:
         if isinstance(module, _BatchNorm):
             # Replace only `forward`, so that strategies still find the same module.
             module.forward = partial(_normalise, module)  # type: ignore[method-assign]
+
+
+def make_contiguous(model: nn.Module) -> None:
+    """Lay out all weights as NCHW, since some libraries cannot flatten others.
+
+    Convolutions follow the memory format of their images.
+    """
+    for weight in model.parameters():
+        weight.data = weight.data.contiguous()
 
 
 def _normalise(norm: _BatchNorm, images: Tensor) -> Tensor:
