@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
 
-from scipy import stats
+FEWEST = 6
 
 
 def median_of(values: Sequence[float]) -> tuple[float, float, float]:
     """Median of ratios or differences of pairs, and its 95 % rank interval.
 
-    With fewer than 6 pairs there is no interval, and its ends are NaN.
+    With fewer than FEWEST pairs there is no interval, and its ends are NaN.
     """
+    if len(values) < FEWEST:
+        return statistics.median(values), math.nan, math.nan
+    from scipy import stats
+
     test = stats.quantile_test(values, p=0.5)
     interval = test.confidence_interval(confidence_level=0.95)
     return statistics.median(values), float(interval.low), float(interval.high)

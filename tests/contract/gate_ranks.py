@@ -31,10 +31,13 @@ def run_gate(
     code: Path = SOURCE,
     seeds: Sequence[int] = (),
     hosts: int = 1,
+    variables: Mapping[str, str] | None = None,
     **cell: Any,
 ) -> tuple[str, str | None, Mapping[str, Any]]:
     """Status, reason and numbers of the gate of a cell; arguments as of `run_ranks`."""
-    reports = run_ranks(folder, "gate", code=code, seeds=seeds, hosts=hosts, **cell)
+    reports = run_ranks(
+        folder, "gate", code=code, seeds=seeds, hosts=hosts, variables=variables, **cell
+    )
     finding, numbers = judge_gate(reports)
     return finding.status, finding.reason, numbers
 
@@ -46,6 +49,7 @@ def run_ranks(
     code: Path = SOURCE,
     seeds: Sequence[int] = (),
     hosts: int = 1,
+    variables: Mapping[str, str] | None = None,
     **cell: Any,
 ) -> list[dict[str, Any]]:
     """The reports of the ranks of a launch.
@@ -54,6 +58,7 @@ def run_ranks(
         purpose: of the launch: gate, measure.
         seeds: of the gate.
         hosts: over how many the ranks pretend to be spread.
+        variables: of the ranks; {rank} stands for the number of a rank.
         cell: fields in which it differs from a usual one.
     """
     catalog = load_catalog(code / "rankbench")
@@ -92,6 +97,7 @@ def run_ranks(
         for rank in range(shape.ranks)
     ]
     inside = {"GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo"}
+    inside |= variables or {}
     try:
         start_commands(code, inside, arguments)
     except ProcessExitedException as error:

@@ -53,7 +53,8 @@ def start_commands(
 
     Args:
         code: the folder of its package.
-        variables: what ranks find in their environment.
+        variables: what ranks find in their environment; {rank} stands for the number
+            of a rank.
         arguments: of each rank.
 
     Raises:
@@ -65,7 +66,7 @@ def start_commands(
 def _be_command(
     rank: int, code: Path, variables: Mapping[str, str], arguments: list[list[str]]
 ) -> None:
-    os.environ.update(variables)
+    os.environ |= {k: v.replace("{rank}", str(rank)) for k, v in variables.items()}
     sys.path.insert(0, str(code))
     sys.argv = ["rankbench.rank", *arguments[rank]]
     from rankbench.rank.__main__ import main

@@ -16,10 +16,8 @@ import pytest
 import torch
 
 from factories import make_shape
-from rankbench.launch.cell.measure import run_cell
-from rankbench.launch.cell.pace import Out
+from gpu.cells import measure
 from rankbench.launch.outcome.gpu_usage import open_devices
-from rankbench.project import begin, open_run
 from rankbench.record import Layout
 
 pytestmark = [
@@ -105,27 +103,15 @@ warmup: 5
 """
 
 
-def measure(root: Path, text: str) -> tuple[Layout, dict]:
-    """Every cell of an experiment that this machine can run, launched once."""
-    (root / "experiment.yaml").write_text(text)
-    (root / "profile").mkdir()
-    (root / "profile/site.yaml").write_text(f"results_dir: {root}/results\n")
-    run = open_run(
-        {"experiment": root / "experiment.yaml"}, profile=root / "profile", write=False
-    )
-    begin(run)
-    verdicts = {
-        cell.id: run_cell(run.layout, cell.id, project=root, out=Out())
-        for cell in run.feasible
-    }
-    verdicts |= {c.id: None for c in run.plan.cells.values() if c.infeasible}
-    shutil.copytree(run.layout.root, Path("results/gpu-tests"), dirs_exist_ok=True)
-    return run.layout, verdicts
-
-
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Layout, dict]:
-    return measure(tmp_path_factory.mktemp("gpu"), EXPERIMENT)
+    return keep(measure(tmp_path_factory.mktemp("gpu"), EXPERIMENT))
+
+
+def keep(found: tuple[Layout, dict]) -> tuple[Layout, dict]:
+    """Copy the results to where people look for them."""
+    shutil.copytree(found[0].root, Path("results/gpu-tests"), dirs_exist_ok=True)
+    return found
 
 
 def record_of(layout: Layout, cell: str) -> dict:
@@ -220,7 +206,7 @@ def test_every_way_of_training_learns_the_same(measured) -> None:
 @pytest.mark.parametrize("text", [OPTIONS, ARITHMETIC, HEADS])
 def test_options_learn_about_the_same(text: str, tmp_path: Path) -> None:
     """The first timed loss, which a few steps of training lie before."""
-    layout, verdicts = measure(tmp_path, text)
+    layout, verdicts = keep(measure(tmp_path, text))
     # Without a C++ compiler the compiled cells cannot run.
     ran = {cell: verdict for cell, verdict in verdicts.items() if verdict}
     failed = {cell: v.reason for cell, v in ran.items() if v.status != "ok"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -27,7 +28,10 @@ def make_contiguous(model: nn.Module) -> None:
     Convolutions follow the memory format of their images.
     """
     for weight in model.parameters():
-        weight.data = weight.data.contiguous()
+        # torch takes any strides of dimensions of size 1 for contiguous, so that
+        # `contiguous` would not copy the weights of a convolution of 1x1.
+        plain = torch.empty_like(weight, memory_format=torch.contiguous_format)
+        weight.data = plain.copy_(weight.data)
 
 
 def _normalise(norm: _BatchNorm, images: Tensor) -> Tensor:
