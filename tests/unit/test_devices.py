@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from factories import make_shape
+from rankbench.launch.outcome import gpu_usage
 from rankbench.launch.outcome.gpu_usage import Devices, choose_visible, open_devices
 
 pytestmark = pytest.mark.unit
@@ -16,7 +17,11 @@ MIB = 2**20
 
 
 class NVMLError(Exception):
-    pass
+    """As of pynvml, with the number of the error."""
+
+    def __init__(self, value: int = 3) -> None:
+        super().__init__(f"error {value}")
+        self.value = value
 
 
 class Nvml:
@@ -46,7 +51,18 @@ class Nvml:
     def nvmlDeviceGetName(self, handle: int) -> str:
         return f"GPU number {handle}"
 
+    NVML_ERROR_GPU_IS_LOST = 15
+    lost = False
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        return f"GPU-{handle}"
+
+    def nvmlDeviceGetPciInfo(self, handle: int) -> SimpleNamespace:
+        return SimpleNamespace(busId=f"00000000:{0x1A + handle:02X}:00.0")
+
     def nvmlDeviceGetMemoryInfo(self, handle: int) -> SimpleNamespace:
+        if self.lost:
+            raise NVMLError(self.NVML_ERROR_GPU_IS_LOST)
         return SimpleNamespace(used=(100 * (handle + 1) + self.looks[handle]) * MIB)
 
     def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:
@@ -135,6 +151,28 @@ def test_never_looked_at() -> None:
     (one,) = Devices(Nvml([[]]), [0]).describe()
     assert one["utilisation_mean"] is one["memory_peak_mib"] is None
     assert one["samples"] == 0
+
+
+LOG = """\
+[  12.1] NVRM: Xid (PCI:0000:1a:00): 31, pid=77, name=python, Ch 0000000a
+[  99.5] NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', GPU has fallen off the bus.
+"""
+
+
+def test_a_gpu_that_disappears_is_named_with_the_error_of_the_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nvml = Nvml([[10], [20]])
+    devices = Devices(nvml, [1])
+    assert devices.find_lost() is None
+    nvml.lost = True
+    monkeypatch.setattr(gpu_usage, "read_kernel_log", lambda: LOG)
+    assert devices.find_lost() == (
+        "the GPU GPU-1 (Xid 79, GPU has fallen off the bus) no longer answers"
+    )
+    # The kernel's messages may be closed to users.
+    monkeypatch.setattr(gpu_usage, "read_kernel_log", lambda: "")
+    assert devices.find_lost() == "the GPU GPU-1 no longer answers"
 
 
 @pytest.mark.parametrize(

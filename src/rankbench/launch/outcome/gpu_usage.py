@@ -1,8 +1,10 @@
-"""How busy the GPUs of this host are while the ranks train, as NVML tells it."""
+"""The GPUs of this host while the ranks train, as NVML tells of them."""
 
 from __future__ import annotations
 
 import importlib
+import re
+import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,6 +28,8 @@ Nvml = Any
 class _Device:
     handle: Any
     name: str
+    uuid: str
+    pci: str
     utilisation: list[float] = field(default_factory=list)
     memory: list[int] = field(default_factory=list)
     temperature: list[float] = field(default_factory=list)
@@ -53,7 +57,16 @@ class Devices:
                 handle = nvml.nvmlDeviceGetHandleByIndex(one)
             else:
                 handle = nvml.nvmlDeviceGetHandleByUUID(one)
-            self._devices.append(_Device(handle, nvml.nvmlDeviceGetName(handle)))
+            # DOMAIN:BUS:DEVICE.FUNCTION
+            place = str(nvml.nvmlDeviceGetPciInfo(handle).busId)
+            self._devices.append(
+                _Device(
+                    handle,
+                    name=nvml.nvmlDeviceGetName(handle),
+                    uuid=nvml.nvmlDeviceGetUUID(handle),
+                    pci=place.partition(".")[0][-10:].lower(),
+                )
+            )
 
     def sample(self) -> None:
         """Look once at each; what a device does not tell (MIG) stays unknown."""
@@ -91,6 +104,22 @@ class Devices:
             return ask(handle)
         except self._nvml.NVMLError:
             return None
+
+    def find_lost(self) -> str | None:
+        """A sentence about GPUs that no longer answer; None if all do."""
+        lost = [one for one in self._devices if self._is_lost(one.handle)]
+        if not lost:
+            return None
+        log = read_kernel_log()
+        named = [f"{one.uuid}{find_xid(log, one.pci)}" for one in lost]
+        return f"the GPU {', '.join(named)} no longer answers"
+
+    def _is_lost(self, handle: Any) -> bool:
+        try:
+            self._nvml.nvmlDeviceGetMemoryInfo(handle)
+        except self._nvml.NVMLError as error:
+            return bool(error.value == self._nvml.NVML_ERROR_GPU_IS_LOST)
+        return False
 
     def describe(self) -> list[dict[str, Any]]:
         """The samples of each device as the record has them."""
@@ -140,6 +169,33 @@ def open_devices(shape: Shape, environment: Mapping[str, str]) -> Devices | None
         return Devices(nvml, choose_visible(shape, visible, present))
     except nvml.NVMLError:
         return None
+
+
+def read_kernel_log() -> str:
+    """The messages of the kernel; empty if this user may not read them."""
+    try:
+        done = subprocess.run(
+            ["dmesg"], capture_output=True, text=True, timeout=10, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return done.stdout
+
+
+def find_xid(log: str, pci: str) -> str:
+    """`` (Xid 79, GPU has fallen off the bus)``, the last of a GPU; or nothing.
+
+    Args:
+        log: messages of the kernel.
+        pci: DOMAIN:BUS:DEVICE of the GPU, the domain with four digits.
+    """
+    pattern = rf"NVRM: Xid \(PCI:{re.escape(pci)}\): (\d+),? ?(.*)"
+    found = re.findall(pattern, log, re.IGNORECASE)
+    if not found:
+        return ""
+    number, words = found[-1]
+    said = re.sub(r"pid='?[^,]*'?, (name=[^,]*, )?", "", words).strip(" .")
+    return f" (Xid {number}{', ' + said if said else ''})"
 
 
 def choose_visible(shape: Shape, visible: str | None, present: int) -> list[str | int]:

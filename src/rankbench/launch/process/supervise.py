@@ -131,6 +131,8 @@ def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
         parting = finding.parting
         finding, results = _collect(task, [reports[rank] for rank in sorted(reports)])
         finding = replace(finding, parting=parting)
+    if finding.status == "crashed" and devices and (lost := devices.find_lost()):
+        finding = replace(finding, reason=f"{lost}: {finding.reason}", cause="site")
     if finding.status != "ok":
         refuse_full_disk(task.directory)
     record = begin_record(task, finding, started)
