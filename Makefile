@@ -26,8 +26,9 @@ test: $(INSTALLED) ## tests that need only Python, make and git: about 7 minutes
 test-all: $(INSTALLED) ## all tests that this machine can run; REQUIRE=all: a skip is a failure
 	@$(call run_tests,not gpu and not oneccl$(if $(EXCEPT), and not ($(EXCEPT))))
 
-test-gpu: $(INSTALLED) ## the tests that need a CUDA device
-	@$(pytest) -m gpu $(ARGS)
+test-gpu: $(INSTALLED) ## on a machine with a GPU: tests, speed and truth, 27 minutes at most
+	@set -e; for name in check speed truth; do \
+	    $(BIN)/python tests/gpu/campaign.py $$name --out results/gpu/$$name; done
 
 pytest = $(BIN)/python -m pytest -q $(if $(REQUIRE),--require=$(REQUIRE))
 apart := (alone or cluster)

@@ -5,9 +5,9 @@
     python tests/gpu/campaign.py truth --out DIR   phases, profiles, memory, gloo
 
 Each ends within 9 minutes, writes summary.json and records.tar.gz into DIR, prints the
-summary, and exits with 1 if something failed. It needs torch and the packages that
-planning needs, but no network and no Snakemake. `--dry-run` goes the same way on CPUs,
-with small models.
+summary, and exits with 1 if something failed. It needs torch, pytest and rankbench's
+own dependencies (27 MB of wheels), but no network and no Snakemake. `--dry-run` goes the
+same way on CPUs, with small models.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import tarfile
@@ -132,7 +133,9 @@ class Campaign:
         """Run a program within the time that is left; returns its exit status."""
         left = max(1.0, self.deadline - time.monotonic())
         try:
-            return subprocess.run(argv, cwd=ROOT, timeout=left, check=False).returncode
+            return subprocess.run(
+                argv, cwd=ROOT, env=_environment(), timeout=left, check=False
+            ).returncode
         except subprocess.TimeoutExpired:
             return 124
 
@@ -160,6 +163,12 @@ class Campaign:
                 archive.add(self._folder / "results", "results")
         print(text)
         return 1 if self.failed else 0
+
+
+def _environment() -> dict[str, str]:
+    """Programs find rankbench where it is not installed."""
+    paths = [str(ROOT / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))}
 
 
 def check(campaign: Campaign) -> None:
