@@ -6,8 +6,8 @@
 
 Each ends within 9 minutes, writes summary.json and records.tar.gz into DIR, prints the
 summary, and exits with 1 if something failed. It needs torch, pytest and rankbench's
-own dependencies (27 MB of wheels), but no network and no Snakemake. `--dry-run` goes the
-same way on CPUs, with small models.
+own dependencies (27 MB of wheels), but no network and no Snakemake. `--dry-run` goes
+the same way on CPUs, with small models.
 """
 
 from __future__ import annotations

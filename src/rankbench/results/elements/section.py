@@ -127,6 +127,8 @@ class Section:
             name: column
             for name, column in self.columns.items()
             if isinstance(column, tuple)
+            # A column without any value says nothing to readers.
+            and any(row.get(name) is not None for row in content.rows)
         }
         if not content.rows or not shown:
             return []

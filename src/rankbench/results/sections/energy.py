@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 SHORTEST = 5.0  # seconds
 
 _HEIGHT = 2.9
+
+# A legend with more cells would be larger than the plot.
+_NAMED = 24
 _POINTS = {"cell": str, "throughput": Estimate, "j_per_sample": Estimate}
 
 
@@ -122,18 +125,22 @@ def _draw(points: Sequence[Row], names: dict[str, str], width: float) -> Figure:
     from rankbench.results.elements import plotting
 
     figure, (axes,) = plotting.make_figure([_HEIGHT], width=width)
+    cells = [point["cell"] for point in points]
+    colors, markers = plotting.choose_colors(cells), plotting.choose_markers(cells)
     for point in points:
         x, energy = point["throughput"], point["j_per_sample"]
-        plotting.draw_interval(axes, x.value, energy, color="C0")
-        plotting.draw_interval(axes, energy.value, x, color="C0", horizontal=True)
-        axes.plot(x.value, energy.value, "o", ms=5, color="C0")
-        place = (x.value, energy.value)
-        axes.annotate(
-            names[point["cell"]], place, (5, 4), textcoords="offset points", size=7
-        )
+        color, marker = colors[point["cell"]], markers[point["cell"]]
+        plotting.draw_interval(axes, x.value, energy, color=color)
+        plotting.draw_interval(axes, energy.value, x, color=color, horizontal=True)
+        axes.plot(x.value, energy.value, marker, ms=5.5, color=color)
+    if len(cells) <= _NAMED:
+        handles = [
+            plotting.make_handle(names[cell], markers[cell], color=colors[cell])
+            for cell in cells
+        ]
+        plotting.add_legend(figure, handles)
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
-    axes.margins(x=0.2)
     axes.set_xlabel("samples/s")
     axes.set_ylabel("joules per sample")
     sns.despine(ax=axes)
