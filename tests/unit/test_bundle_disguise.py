@@ -79,7 +79,7 @@ def test_the_same_name_has_the_same_placeholder(disguise: Disguise) -> None:
 
 
 def test_a_host_may_have_any_name() -> None:
-    """Even one that a strategy has: what tables are made of does not change."""
+    """A host may be called like a strategy: the data of the tables must not change."""
     names: dict[str, set[str]] = {
         kind: set() for kind in ("account", "job", "gpu", "path")
     }

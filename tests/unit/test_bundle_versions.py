@@ -40,7 +40,7 @@ def frozen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def bundle(frozen: Path, tmp_path: Path) -> Path:
-    """A copy to spoil."""
+    """A copy of an old bundle, which a test may damage."""
     return shutil.copytree(frozen, tmp_path / "bundle")
 
 
@@ -54,7 +54,7 @@ def republished(frozen: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def current(republished: Path, tmp_path: Path) -> Path:
-    """A copy of it to spoil."""
+    """A copy of a bundle of this version, which a test may damage."""
     return shutil.copytree(republished, tmp_path / "current")
 
 

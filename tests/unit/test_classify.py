@@ -40,7 +40,7 @@ def failed(message: str, kind: str = "RuntimeError", oom: bool = False) -> dict:
 
 
 def ending(**changes: Any) -> Ending:
-    """A launch of two ranks, of which nothing is known but a failed launcher."""
+    """The end of a launch of two ranks: the launcher failed, and no rank reported."""
     values = {
         "launcher": "torchrun",
         "returncode": 1,

@@ -1,4 +1,4 @@
-"""Why a cell cannot run on a site, and what it means in processes."""
+"""Tests of whether a site can run a cell, and of the shape of its processes."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def check_of(
     weights_error: float | None = 1e-15,
     **changes: Any,
 ) -> dict[str, Any]:
-    """What rank 0 reports of a reference whose losses are 2, 1."""
+    """A report of rank 0; the losses of its reference are 2 and 1."""
     check = {
         "seed": 3,
         "dtype": "float64",

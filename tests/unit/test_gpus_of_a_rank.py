@@ -1,4 +1,4 @@
-"""A rank uses the planned GPUs, times and weighs all of them, and shares none."""
+"""Tests that a rank uses the planned GPUs, measures all of them, and shares none."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_the_clock_fits_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_phase_ends_when_all_gpus_have_finished(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The work of the second GPU takes 5 s, and the host has long gone on."""
+    """The second GPU works for 5 s more after the host has gone on."""
     now = [0]
 
     def finish(device: torch.device) -> None:
@@ -282,7 +282,8 @@ def test_collectives_of_gpus_are_timed_up_to_1_gib(
     for point in points:
         expected = 1e-5 + point["bytes"] / 1e10
         assert point["seconds"] == pytest.approx([expected] * len(point["seconds"]))
-    # Ten times 20 small calls; large ones one by one. Two come before, to warm up.
+    # Small calls are timed 10 times in groups of 20, large ones one by one. Two more
+    # calls are the warm-up.
     assert gpu.calls[4**5] == 2 + 10 * 20
     assert gpu.calls[4**15] == 2 + collectives.FEWEST
 

@@ -164,7 +164,7 @@ CODE = b"__import__('pathlib').Path('unpickled').touch()"
 
 
 class Bomb:
-    """What unpickling it does can be seen."""
+    """Creates a file when it is unpickled, so that a test can see it."""
 
     def __reduce__(self) -> Any:
         return (Path.touch, (Path("unpickled"),))
@@ -231,7 +231,7 @@ def test_steps_that_are_no_times_are_refused(
 
 
 def test_a_flipped_bit_in_the_header_of_an_array_names_the_file(layout: Layout) -> None:
-    """As a disk flips it, and as somebody does who also mends the checksum."""
+    """With a wrong checksum, as after a fault of a disk, and with a correct one."""
     launch = read_launch(record_of(layout).parent)
     sound, path = launch.read_steps(), record_of(layout).with_name("steps.npz")
     with np.load(path) as members:
@@ -379,7 +379,7 @@ def test_texts_are_shown_and_not_obeyed(
     assert verify_bundle(tmp_path / "results.tar.zst").findings == []
 
 
-# --- whatever else ------------------------------------------------------------------
+# --- any other change -----------------------------------------------------------------
 
 VALUES: list[Any] = [None, -1, 0, 10**30, 1e300, "x", "", [], {}, [None], True]
 
@@ -440,7 +440,7 @@ def put(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 @pytest.mark.parametrize("what", ["record", "plan", "profile"])
 def test_any_change_gives_a_table_or_a_clear_no(layout: Layout, what: str) -> None:
-    """One value at a time is replaced by what does not belong there, or left out."""
+    """One value at a time is replaced by a wrong value, or left out."""
     write_profile(layout, PLANNED)
     files = {"record": record_of(layout), "plan": layout.plan}
     files["profile"] = layout.attempt(PLANNED["id"], 1) / "profile/1/record.json"

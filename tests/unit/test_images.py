@@ -1,4 +1,4 @@
-"""Recipes and requests of images, given ones, and what failures are told as."""
+"""Tests of image recipes and requests, of given images, and of error messages."""
 
 from __future__ import annotations
 

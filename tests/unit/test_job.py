@@ -40,7 +40,7 @@ GPU_SITE = make_site(
 def resources_of(
     folder: Path, site: Site, topology: str, more: str = "", seconds: float = 600
 ) -> Resources:
-    """Of the one cell of an experiment."""
+    """The resources for the only cell of an experiment."""
     text = f"name: x\nstrategy: ddp\nbackend: gloo\ntopology: {topology}\n{more}"
     (planned,) = read_plan_of(folder, text, site).feasible
     return job_resources(planned.cell, planned.shape, site.to_dict(), seconds=seconds)

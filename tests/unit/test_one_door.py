@@ -147,7 +147,7 @@ def test_images_are_tested_or_shown_or_built(
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[list[str]]:
-    """What a command asks for is kept here, and not done."""
+    """The commands that would have been run; none of them is."""
     given: list[list[str]] = []
 
     def keep(argv: list[str]) -> int:

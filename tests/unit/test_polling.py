@@ -21,7 +21,7 @@ CHANGED = (
 
 @pytest.fixture
 def executor(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """One of the plugin's, as mended, with nothing in it."""
+    """A patched executor of the plugin without any job."""
     plugin = pytest.importorskip("snakemake_executor_plugin_slurm", reason="make venv")
     for name in CHANGED:
         monkeypatch.setattr(plugin.Executor, name, getattr(plugin.Executor, name))
@@ -42,7 +42,7 @@ def test_looks_become_no_rarer_than_asked(executor: Any) -> None:
 def test_a_look_that_fails_loses_no_job(
     executor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the plugin asks is planted; what it makes of the answer is its own."""
+    """The answers of Slurm are planted; the plugin itself processes them."""
     import snakemake_executor_plugin_slurm as plugin
 
     answers = [None, {"1": "RUNNING", "2": "COMPLETED"}, None, {"1": "COMPLETED"}]

@@ -53,7 +53,7 @@ print(json.dumps({
 
 @pytest.fixture
 def supervise(tmp_path: Path) -> Callable[..., tuple[dict, int]]:
-    """What a supervisor tells that starts such a tree and ends it, and its victim."""
+    """Runs a supervisor that starts and ends a tree of processes."""
 
     def run(*command: str, grace: float) -> tuple[dict, int]:
         import json

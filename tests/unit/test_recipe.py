@@ -145,7 +145,7 @@ def test_a_strategy_may_run_parts_in_the_arithmetic_of_the_cell(
 
 @pytest.mark.parametrize("model", models.names())
 def test_every_model_can_be_checkpointed(model: str) -> None:
-    """Also those with parts that work in place on what another part has made."""
+    """Some models have parts that change the output of another part in place."""
     built = models.build(model, channels=3, image_size=32, classes=5, seed=0)
     prepared = prepare_model(built, make_cell(checkpointing=True))
     prepared(torch.randn(2, 3, 32, 32)).sum().backward()

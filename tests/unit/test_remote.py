@@ -41,7 +41,7 @@ def test_ssh_without_a_host() -> None:
 
 
 class Hosts:
-    """Two of them; the second is there already."""
+    """Two hosts; the second one is waiting already."""
 
     def __init__(self, folder: Path) -> None:
         self._secret = folder / "secret"

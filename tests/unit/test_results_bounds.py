@@ -32,7 +32,7 @@ def sweep_of(
     latency: float = 1e-4,
     rate: float = 1e9,
 ) -> list[dict[str, Any]]:
-    """A call takes the latency, and its bytes at so many a second."""
+    """A sweep in which a call takes the latency plus its bytes over the rate."""
     return [
         {
             "operation": operation,

@@ -62,14 +62,14 @@ def test_a_small_change_does_not_matter():
 
 
 def test_single_slow_steps_are_no_level():
-    """As at the begin of each epoch, or when somebody else needs the machine."""
+    """Such as at the start of each epoch, or while others use the machine."""
     slow = [(begin, begin + 1, 4.0) for begin in range(0, 200, 22)]
     assert find_warmup(make_steps(slow=slow), FIXED) == FIXED
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.8])
 def test_noise_is_not_taken_for_a_warmup(correlation):
-    """Also where each step resembles the one before."""
+    """Noise may be correlated from step to step."""
     found = [
         find_warmup(make_steps(noise=0.1, correlation=correlation, seed=seed), FIXED)
         for seed in range(200)

@@ -70,7 +70,7 @@ def draw_curves(found: Found, name: str = "curves") -> Figure:
 
 
 def rows_of(layout: Layout, cell: str) -> dict[tuple[str, str], list[str]]:
-    """Of epochs.csv: value and interval by what and number."""
+    """The rows of epochs.csv: (what, number) -> value and interval."""
     write_tables(layout)
     with layout.table("csv", "epochs").open(newline="") as file:
         return {

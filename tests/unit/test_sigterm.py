@@ -14,7 +14,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def scheduler(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Snakemake's, as mended, with nothing in it but what its handler uses."""
+    """A patched scheduler of Snakemake with only what its signal handler uses."""
     module = pytest.importorskip("snakemake.scheduling.job_scheduler")
     kind = module.JobScheduler
     monkeypatch.setattr(kind, "exit_gracefully", kind.exit_gracefully)

@@ -1,4 +1,4 @@
-"""When the supervisor ends what has not ended by itself."""
+"""Tests of when the supervisor ends processes that do not end by themselves."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def test_the_example_fits_on_a_terminal(
     assert lines[0].strip() == "quickstart: convnet.digits"
     (row,) = (line for line in lines if line.startswith("ddp.gloo.1x2"))
     assert "6/6  2073 [1963, 2212]    1.752 [1.617, 2.024]  0.9507 [" in row
-    # Six rows that cannot run are three reasons.
+    # Six rows that cannot run share three reasons.
     assert sum(line.startswith("unsupported: 2 cells: ") for line in lines) == 3
     assert lines[-2] == "files: table.md table.html table.csv table.tex"
     assert lines[-1] == "plots: plots"

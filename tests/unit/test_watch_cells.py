@@ -1,4 +1,4 @@
-"""What a run's progress is learnt from, and how it is said."""
+"""Tests of how the progress of a run is observed and described."""
 
 from __future__ import annotations
 
