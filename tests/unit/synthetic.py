@@ -224,7 +224,7 @@ def make_steps(
 def _measured(
     phases: Sequence[str], ranks: int, samples: int, window: float
 ) -> dict[str, Any]:
-    """What only a launch that succeeded has."""
+    """The members of a record that only a successful launch has."""
     return {
         "phases": list(phases),
         "steps": STEPS,

@@ -1,4 +1,4 @@
-"""Bundles: the same results give the same bytes, and whatever is changed is found."""
+"""Bundles: the same results give the same bytes, and every change is found."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def made(results: Layout, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def bundle(made: Path, tmp_path: Path) -> Path:
-    """A copy to spoil."""
+    """A copy of the bundle, which a test may damage."""
     return shutil.copytree(made / "bundle", tmp_path / "bundle")
 
 
@@ -142,7 +142,7 @@ def test_tables_are_those_of_the_result_directory(
 
 
 def test_a_digit_anywhere_is_found(bundle: Path) -> None:
-    """Flipped one at a time at random places of random files, and put back."""
+    """One byte at a time, at random places of random files."""
     random_ = random.Random(6)
     names = sorted(files_of(bundle))
     chosen = [*random_.sample(names, 12), "manifest.json", "about.json", "table.csv"]

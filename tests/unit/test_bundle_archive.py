@@ -1,4 +1,4 @@
-"""Archives that others made: nothing leaves the folder, and nothing grows."""
+"""Archives of others: no file outside the folder, and no unlimited memory."""
 
 from __future__ import annotations
 

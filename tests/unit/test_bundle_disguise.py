@@ -1,4 +1,4 @@
-"""Names of people and machines: gone from every file, and nothing else is changed."""
+"""Anonymised bundles: names of people and machines are replaced, and nothing else."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ REAL = {
 
 
 def write_results(root: Path) -> Layout:
-    """Results that name someone and somewhere wherever that can be."""
+    """Results with names of people and machines in every possible place."""
     layout = write_example(root)
     plan = json.loads(layout.plan.read_text())
     plan["site"] = {"account": "phys042", "data_dir": "/scratch-project/jdoe/data"}

@@ -1,4 +1,4 @@
-"""Bundles of other versions of rankbench: what can be checked, and what is said."""
+"""Bundles of other versions of rankbench: what is checked, and what is reported."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def section(bundle: Path, name: str) -> Checked:
 
 
 def change_digit(path: Path) -> None:
-    """Another last digit in the first row."""
+    """Change the last digit of the first row."""
     lines = path.read_text().splitlines(keepends=True)
     place = [match.start() for match in re.finditer(r"\d", lines[1])][-1]
     digit = str((int(lines[1][place]) + 1) % 10)
@@ -78,14 +78,14 @@ def change_digit(path: Path) -> None:
 
 
 def change(monkeypatch: pytest.MonkeyPatch, name: str, **fields: Any) -> None:
-    """Another declaration of a section."""
+    """Replace the declaration of a section."""
     sections = load_sections()
     new = dataclasses.replace(sections[name], **fields)
     monkeypatch.setitem(sections, name, new)
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, **versions: Any) -> None:
-    """Another method of `bounds`: other numbers, another column, another text."""
+    """Replace the method of `bounds`: other numbers, another column, another text."""
     old = load_sections()["bounds"]
 
     def make(found: Found) -> Content | None:

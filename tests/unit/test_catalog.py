@@ -1,4 +1,4 @@
-"""What the planning side reads out of the files of strategies, models and data sets."""
+"""Planning reads the declarations of strategies, models and data sets."""
 
 from __future__ import annotations
 

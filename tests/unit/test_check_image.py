@@ -1,4 +1,4 @@
-"""The test of images, held against what is not as promised."""
+"""The test of an image finds everything that differs from its promises."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def proofs(
     linkage: str = "\tlibc.so.6 => /lib/libc.so.6 (0x00007f)\n",
     **promise: Any,
 ) -> list[str]:
-    """What is proved of an image with these facts, whose commands all succeed."""
+    """The result for an image with these facts, whose commands all succeed."""
     known = {
         "packages": {"numpy": "2"},
         "cuda": None,

@@ -1,4 +1,4 @@
-"""Claims: one owner per launch, and who of them is dead."""
+"""Claims: each launch has one owner, and a dead owner is recognised."""
 
 from __future__ import annotations
 

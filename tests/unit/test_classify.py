@@ -1,4 +1,4 @@
-"""How a launch ended, in a status, words and a cause."""
+"""The status, reason and cause of a launch."""
 
 from __future__ import annotations
 

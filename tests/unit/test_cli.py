@@ -1,4 +1,4 @@
-"""Every command explains itself, and speaks JSON where a program listens."""
+"""Every command has help, and can print JSON."""
 
 from __future__ import annotations
 

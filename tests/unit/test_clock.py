@@ -1,4 +1,4 @@
-"""The clock of the host: what it says, and what it refuses to say."""
+"""The clock of the host: the phases that it measures, and the errors it raises."""
 
 from __future__ import annotations
 

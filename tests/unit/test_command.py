@@ -133,7 +133,7 @@ def render_all() -> str:
 
 
 def render_array(launcher: str) -> Iterator[str]:
-    """Nothing is known of its hosts, and there is no job yet."""
+    """Its hosts are not known, and there is no job yet."""
     for topology in TOPOLOGIES[2:]:
         array = JobArray(2, 600, ("--nodes=1", "--exclusive"))
         for where, image in (("", None), (", image", IMAGE)):

@@ -1,4 +1,4 @@
-"""`rankbench compare`: verdicts, what differs besides, exit status, bad input."""
+"""`rankbench compare`: verdicts, different environments, exit status, bad input."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write_run(root: Path, rates: dict[str, float], *, count: int = 6, **changes:
 
 @pytest.fixture
 def pair(tmp_path):
-    """Two runs: of `ddp` the second is a tenth slower."""
+    """Two runs; in the second one `ddp` is 10 % slower."""
     old, new = tmp_path / "old", tmp_path / "new"
     write_run(old, {SINGLE["id"]: 800, DDP["id"]: 1500})
     write_run(new, {SINGLE["id"]: 802, DDP["id"]: 1350})

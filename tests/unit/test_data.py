@@ -1,4 +1,4 @@
-"""Data sets one by one, the prepared file, and what a sample goes through."""
+"""Data sets, the prepared file, and the preparation of a sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every link of the documents leads somewhere, and every page can be reached."""
+"""Every link of the documentation has a target, and every page can be reached."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def slugs_of(text: str) -> set[str]:
 
 
 def find_broken(page: Path) -> Iterator[str]:
-    """Links of a page that lead nowhere."""
+    """The links of a page that have no target."""
     text = _CODE.sub("", _FENCE.sub("", page.read_text()))
     for link in _LINK.findall(text):
         if re.match(r"[a-z]+:", link):

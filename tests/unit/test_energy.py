@@ -1,4 +1,4 @@
-"""Energy from counters of GPUs and CPUs, and what the section says where it is none."""
+"""Energy from counters of GPUs and CPUs, and the reasons where there is none."""
 
 from __future__ import annotations
 

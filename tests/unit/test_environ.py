@@ -1,4 +1,4 @@
-"""What launchers and schedulers tell a process."""
+"""The variables by which launchers and schedulers describe a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ranks get to see of the environment: it is recorded, and published."""
+"""The environment of the ranks, which records and bundles show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Experiment files: what is refused, in which words, and which cells the rest makes."""
+"""Experiment files: error messages, and the cells of valid files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells whose image or data could not be made: the cause, wherever one looks."""
+"""Cells without image or data: every output shows the cause."""
 
 from __future__ import annotations
 

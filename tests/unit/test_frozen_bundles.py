@@ -1,4 +1,4 @@
-"""Bundles of earlier versions: whatever was published once stays verifiable."""
+"""Bundles of earlier versions can still be verified."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When the gate lets a strategy pass: the judgement, from what ranks report."""
+"""The judgement of the gate on the reports of the ranks."""
 
 from __future__ import annotations
 

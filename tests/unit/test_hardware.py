@@ -1,4 +1,4 @@
-"""What is read of a host's hardware, from files as the kernel writes them."""
+"""Facts about a host's hardware, from files in the format of the kernel."""
 
 from __future__ import annotations
 

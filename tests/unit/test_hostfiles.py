@@ -1,4 +1,4 @@
-"""Hosts in the words of each launcher."""
+"""The hostfile of each launcher."""
 
 from __future__ import annotations
 

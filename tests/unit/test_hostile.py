@@ -1,4 +1,4 @@
-"""Plans and records that somebody made to do harm, as a user would meet them."""
+"""Malicious plans and records, as a user may receive them."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def edit_plan(layout: Layout, **changes: Any) -> None:
 
 
 def refused(layout: Layout, capsys: pytest.CaptureFixture[str]) -> str:
-    """What `rankbench table` says when it refuses."""
+    """The error message of `rankbench table`."""
     assert main(["table", "--results", str(layout.root)]) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -416,7 +416,7 @@ TOLD = {
 
 
 def find_leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Every place in a value, branches as well."""
+    """The path of every value within a value, inner ones included."""
     if path:
         yield path
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""A project folder of one's own, and a wheel without its extras."""
+"""A new project folder, and a wheel without its extras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How Snakemake was called, as its own parser reads it."""
+"""The arguments of Snakemake, as its own parser reads them."""
 
 from __future__ import annotations
 

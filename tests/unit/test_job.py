@@ -1,4 +1,4 @@
-"""The job of a cell: what it asks for, and what the Slurm plugin makes of that."""
+"""The resources of a job, and the command that the Slurm plugin makes of them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Asked(dict[str, Any]):
 
 
 def sbatch_line(resources: Resources) -> str:
-    """What the plugin's own code makes of resources, without the paths of a run."""
+    """The sbatch command of the plugin's own code, without the paths of a run."""
     plugin = pytest.importorskip("snakemake_executor_plugin_slurm", reason="make venv")
     submit, validation, utils = plugin.submit_string, plugin.validation, plugin.utils
     # This repeats what the plugin's executor does, whose own methods call Slurm.
@@ -206,7 +206,7 @@ def test_nothing_is_asked_of_a_machine_without_slurm(tmp_path: Path) -> None:
 
 
 def test_the_plugin_leaves_the_supervisor_in_the_batch_step(tmp_path: Path) -> None:
-    """The resource must be there, also where it says nothing (see job_resources)."""
+    """The resource must exist even if it is empty (see job_resources)."""
     assert resources_of(tmp_path, CPU_SITE, "1x1")["mpi"] == ""
     assert resources_of(tmp_path, CPU_SITE, "2x1")["mpi"] == "srun"
 

@@ -1,4 +1,4 @@
-"""One measurement at a time on a machine, whatever started it, however it ended."""
+"""Only one measurement runs on a machine at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which image a cell runs in, and what it finds there."""
+"""The image of a cell, and the software in it."""
 
 from __future__ import annotations
 

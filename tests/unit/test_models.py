@@ -1,4 +1,4 @@
-"""The models one by one, and what `build` does for all of them."""
+"""Every model, and the checks of `build`."""
 
 from __future__ import annotations
 

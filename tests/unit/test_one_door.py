@@ -1,4 +1,4 @@
-"""What the commands share: options that go together, profiles, and completion."""
+"""Common parts of the commands: options, profiles, and completion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Slurm plugin looks at its jobs as often as the profile says, and loses none."""
+"""The patched Slurm plugin checks its jobs at the interval of the profile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run says before it starts."""
+"""The preview of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The look at the machine, and the answer that is kept of it."""
+"""The inspection of the machine, and its cache."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Snakefile and the command line do with an experiment on disk."""
+"""Opening, locking and running an experiment on disk."""
 
 from __future__ import annotations
 

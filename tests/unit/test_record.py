@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and what records amount to."""
+"""Files are written completely or not at all; the verdict on some records."""
 
 from __future__ import annotations
 

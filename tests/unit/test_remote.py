@@ -1,4 +1,4 @@
-"""The stand-in for ssh, between two processes that take this machine for two."""
+"""The replacement of ssh, between two processes that act as two hosts."""
 
 from __future__ import annotations
 

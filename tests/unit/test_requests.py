@@ -1,4 +1,4 @@
-"""Which attempt is wanted: made once, raised by a rerun only."""
+"""The requested attempt of a cell, which only a rerun raises."""
 
 from __future__ import annotations
 

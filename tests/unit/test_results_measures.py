@@ -1,4 +1,4 @@
-"""What one launch measured, and damaged steps."""
+"""The numbers of one launch, and damaged steps."""
 
 from __future__ import annotations
 

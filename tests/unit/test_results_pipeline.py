@@ -1,4 +1,4 @@
-"""What is published of pipelines, beside the table."""
+"""The section on pipelines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def plan_pipeline(count: int) -> dict[str, Any]:
 
 
 def tell(layout: Layout, planned: dict[str, Any], bubbles: tuple[float, float]) -> None:
-    """Each launch's ranks have waited so long."""
+    """Launches whose ranks have waited for these shares of a step."""
     for path in layout.records.glob(f"{planned['id']}/1/*/record.json"):
         record = json.loads(path.read_text())
         count = planned["cell"]["options"]["microbatches"]

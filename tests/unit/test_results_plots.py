@@ -1,4 +1,4 @@
-"""The plots: they exist for every outcome, show what they should, and repeat."""
+"""The plots exist for every outcome, show all cells, and are reproducible."""
 
 from __future__ import annotations
 

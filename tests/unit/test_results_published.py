@@ -1,4 +1,4 @@
-"""Published numbers beside measured ones, and what loading has to do with a step."""
+"""Published numbers beside measured ones, and the share of loading in a step."""
 
 from __future__ import annotations
 

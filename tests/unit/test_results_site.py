@@ -1,4 +1,4 @@
-"""The site: what its page holds, what lies beside it, and what it refuses."""
+"""The site: its page, the files beside it, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a launch has warmed up, and where it never does."""
+"""The end of the warm-up of a launch, and launches without a steady state."""
 
 from __future__ import annotations
 

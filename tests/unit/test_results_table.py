@@ -1,4 +1,4 @@
-"""The table: which numbers stand where, against which base, in which format."""
+"""The table: its numbers, their bases, and all formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The utilisation table: what records tell of ranks and GPUs, and older ones do not."""
+"""The utilisation of ranks and GPUs, also from older records."""
 
 from __future__ import annotations
 

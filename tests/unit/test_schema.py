@@ -1,4 +1,4 @@
-"""Every complaint about a file names the file, the key, what is expected, and more."""
+"""Every error in a file names the file, the key and the expected value."""
 
 from __future__ import annotations
 

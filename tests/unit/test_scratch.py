@@ -1,4 +1,4 @@
-"""The folder of a launch for what its ranks write meanwhile."""
+"""The temporary folder of a launch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The site file joined with what a look at the machine found."""
+"""The site file, and the facts found on the machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What site_check says of hosts that are not as the site file says."""
+"""site_check names each difference between hosts and site file."""
 
 from __future__ import annotations
 

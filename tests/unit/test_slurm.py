@@ -1,4 +1,4 @@
-"""What a supervisor asks of Slurm, with programs that answer in its place."""
+"""Questions of the supervisor to Slurm, answered by replaced programs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Install = Callable[[str, str], Path]
 
 @pytest.fixture
 def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """A program of Slurm's name, the only one that is found; its calls are kept."""
+    """Replaces a program of Slurm, and keeps its calls."""
     monkeypatch.setenv("PATH", str(tmp_path))
     calls = tmp_path / "calls"
     calls.touch()

@@ -1,4 +1,4 @@
-"""A thread that spins steps back; one that waits does not."""
+"""A spinning thread gets a lower priority; a waiting thread does not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What state a cell is in: at rest, queued, running."""
+"""The state of a cell: at rest, queued, running."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which way the bytes went, as the libraries' own logs tell it."""
+"""The transport between ranks, as the logs of libraries show it."""
 
 from __future__ import annotations
 
