@@ -81,7 +81,7 @@ def be_rank(rank: int, folder: Path, pairs: int, sizes: Sequence[int]) -> None:
     kinds = {"sweep": sweep, "loop": loop}
     for pair in range(pairs + 1):
         for size in sizes:
-            # Directly one after the other, in alternating order.
+            # The two follow each other directly, and take turns in being first.
             for kind in sorted(kinds, reverse=bool(pair % 2)):
                 seconds = kinds[kind](size)
                 if pair:  # the first pair is a warm-up

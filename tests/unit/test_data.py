@@ -451,7 +451,7 @@ def test_unknown_augment(root: Path) -> None:
 def test_workers_need_not_be_forked(root: Path) -> None:
     train, _, _ = data.load("mnist", root, augment="affine")
     assert train[0]
-    # A new process cannot import torchvision on every machine.
+    # On some machines a process that is spawned cannot import torchvision.
     assert b"torchvision.transforms" not in pickle.dumps(train)
 
 
