@@ -31,7 +31,8 @@ sys.path[:0] = [str(ROOT / "src"), str(ROOT / "tests"), str(ROOT / "benchmarks")
 from gpu.cells import measure  # noqa: E402
 from rankbench.record import Layout, Record, read_json  # noqa: E402
 
-SECONDS = 520.0  # of a run; what is left of 9 minutes is for its start and its end
+# Seconds within which a run begins new work; the rest of its 9 minutes is for its end.
+SECONDS = 520.0
 
 STRATEGIES = ("single", "ddp", "fsdp", "zero1", "horovod", "deepspeed")
 
