@@ -18,7 +18,7 @@ import pytest
 
 from conftest import Project
 from rankbench.launch.outcome.classify import last_error_line
-from rankbench.launch.process.where_ranks_are import ENTRY, STAGES
+from rankbench.launch.process.where_ranks_are import are_all_in, read_places
 
 pytestmark = pytest.mark.integration
 
@@ -100,10 +100,7 @@ def claims_of(project, cell: str) -> list[Path]:
 def in_training(project, cell: str, number: int = 1) -> bool:
     """Whether both ranks of a launch have entered the timed window."""
     launch = project.root / f"results/faults/records/{cell}/1/{number}"
-    # Both ranks write to the file of their host.
-    data = b"".join(path.read_bytes() for path in launch.glob("work/progress/*"))
-    stages = [stage for stage, *_ in ENTRY.iter_unpack(data)]
-    return [STAGES[stage] for stage in stages] == ["training"] * 2
+    return are_all_in("training", read_places(launch / "work/progress", 2))
 
 
 def find(project, *words: str) -> list[psutil.Process]:

@@ -40,19 +40,11 @@ class ProgressFiles:
         self._ranks = ranks
 
     def read(self) -> list[Place]:
-        """Where each rank is."""
-        places = [Place()] * self._ranks
-        for file in self._folder.iterdir():
-            data = file.read_bytes()
-            whole = data[: len(data) // ENTRY.size * ENTRY.size]
-            for rank, entry in enumerate(ENTRY.iter_unpack(whole)):
-                # The entries of other hosts' ranks are zero.
-                places[rank] = max(places[rank], Place(*entry))
-        return places
+        return read_places(self._folder, self._ranks)
 
     def all_in(self, stage: str) -> bool:
         """Whether each rank is in this stage."""
-        return all(STAGES[place.stage] == stage for place in self.read())
+        return are_all_in(stage, self.read())
 
     def have_answered(self, asked: int) -> bool:
         """Whether each rank has answered this heartbeat or a later one."""
@@ -64,6 +56,23 @@ class ProgressFiles:
         words = [_describe(rank, place) for rank, place in enumerate(places)]
         shown = "; ".join(words[:4]) + ("; ..." if len(words) > 4 else "")
         return shown + _describe_silence(places)
+
+
+def read_places(folder: Path, ranks: int) -> list[Place]:
+    """Where each rank of a launch is, from the files of all hosts."""
+    places = [Place()] * ranks
+    for file in folder.glob("*"):
+        data = file.read_bytes()
+        whole = data[: len(data) // ENTRY.size * ENTRY.size]
+        for rank, entry in enumerate(ENTRY.iter_unpack(whole)):
+            # The entries of other hosts' ranks are zero.
+            places[rank] = max(places[rank], Place(*entry))
+    return places
+
+
+def are_all_in(stage: str, places: Sequence[Place]) -> bool:
+    """Whether each rank is in this stage."""
+    return all(STAGES[place.stage] == stage for place in places)
 
 
 def _describe(rank: int, place: Place) -> str:
