@@ -224,6 +224,16 @@ NCCL = {"backend": "nccl", **GPU}
             "mp takes the model apart: there is no whole to compile",
         ),
         (
+            {**GPIPE, "clip_gradients": 1.0},
+            make_site(nodes=2),
+            "gpipe cannot clip gradients: no rank has all of them",
+        ),
+        (
+            {"strategy": "fsdp", "topology": "1x2", "fused_optimizer": True},
+            make_site(),
+            "torch has no fused sgd for weights that are sharded",
+        ),
+        (
             {**GPIPE, **GPU},
             make_gpu_site(nodes=2),
             "gloo cannot carry what gpipe sends from GPUs",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import shutil
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ from rankbench.rank.training.recipe import (
     make_scaler,
     optimizer_maker,
     prepare_model,
+    set_arithmetic,
 )
 
 pytestmark = pytest.mark.unit
@@ -35,6 +37,54 @@ WORLD = World(
     backend="none",
     rank_batch=8,
 )
+
+
+@pytest.fixture
+def kept() -> Iterator[None]:
+    """After the test, settings of torch are as before."""
+    settings = [
+        (place, name, getattr(place, name))
+        for place, name in (
+            (torch.backends.cudnn, "benchmark"),
+            (torch.backends.cudnn, "allow_tf32"),
+            (torch.backends.cuda.matmul, "allow_tf32"),
+        )
+    ]
+    yield
+    for place, name, value in settings:
+        setattr(place, name, value)
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize("tries", [True, False])
+def test_cudnn_tries_its_algorithms_only_if_the_cell_says_so(tries: bool) -> None:
+    set_arithmetic("tf32" if tries else "fp32", cudnn_benchmark=tries)
+    assert torch.backends.cudnn.benchmark is tries
+    assert torch.backends.cuda.matmul.allow_tf32 is tries
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
+def test_a_fused_optimizer_learns_the_same(optimizer: str) -> None:
+    apart, together = (
+        train(optimizer=optimizer, fused_optimizer=fused) for fused in (False, True)
+    )
+    assert optimizer_maker(make_cell(fused_optimizer=True)).keywords["fused"]
+    torch.testing.assert_close(together, apart)
+
+
+def test_clipped_gradients_have_at_most_the_norm() -> None:
+    free, clipped = (
+        train(steps=1, clip_gradients=limit, momentum=0.0) for limit in (None, 1e-3)
+    )
+    torch.manual_seed(0)
+    start = convolutions().state_dict()
+    moved = [
+        sum(float((found[1][name] - start[name]).square().sum()) for name in start)
+        for found in (free, clipped)
+    ]
+    # A step of sgd moves the weights by the learning rate times the gradient.
+    assert moved[1] ** 0.5 == pytest.approx(0.1 * 1e-3, rel=0.05)
+    assert moved[0] > 100 * moved[1]
 
 
 def convolutions() -> nn.Sequential:
@@ -52,6 +102,7 @@ def train(steps: int = 3, *, strategy=Single, world=WORLD, **options):
     own = {"balance": "1,1"} if strategy is ModelParallel else {}
     trained = strategy(world, make_loss(cell.precision, CPU), **own)
     trained.scaler = make_scaler(cell.precision, CPU)
+    trained.max_norm = cell.clip_gradients
     trained.setup(model, optimizer_maker(cell))
     if cell.compile:
         trained.compile()
