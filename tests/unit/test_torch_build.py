@@ -341,10 +341,15 @@ def test_libraries_are_all_that_torch_requires(monkeypatch: pytest.MonkeyPatch) 
     release = {"torch": "2.13.0", "torchvision": "0.28.0"}
     text = (torch_build.ROOT / "containers/requirements/cuda.txt").read_text()
     found = torch_build.libraries_for("cuda", release)
-    cuda = [line for line in text.splitlines() if line.startswith(("nvidia-", "cuda-"))]
+    cuda = [
+        line
+        for line in text.splitlines()
+        if line.startswith(("nvidia-", "cuda-")) and not line.startswith("nvidia-ml-py")
+    ]
     assert len(cuda) > 10
     assert set(cuda) <= set(found.splitlines())
     assert "\ntriton==" in found
+    assert "nvidia-ml-py" not in found
     assert "deepspeed" not in {line.split("==")[0] for line in found.splitlines()}
     assert torch_build.libraries_for("cpu", release) == ""
     # For a version that the user pinned, other libraries may be needed.
