@@ -25,6 +25,7 @@ from pairs import report
 
 from rankbench.cell import Cell, Shape
 from rankbench.launch.cell.provenance import describe_code
+from rankbench.launch.hosts.this_machine import ThisMachine
 from rankbench.launch.process import command, container
 from rankbench.launch.process.environment import library_variables
 from rankbench.launch.process.signs import Stop
@@ -201,6 +202,8 @@ def make_task(backend: str) -> Task:
         save_model="none",
         collectives=False,
         code=describe_code(),
+        heartbeat_grace=60,
+        hosts=ThisMachine(),
     )
 
 
