@@ -118,6 +118,7 @@ def make_site(**changes: Any) -> Site:
         "gres": "gpu",
         "memory": None,
         "exclusive": True,
+        "max_job_minutes": None,
     }
     software = {key: changes.pop(key) for key in _SOFTWARE & changes.keys()}
     if software:

@@ -21,6 +21,22 @@ CELL_VERSION = 1
 # with this value keep their hash, so their records do not become stale.
 _ADDED = {"cudnn_benchmark": False, "fused_optimizer": False, "clip_gradients": None}
 
+# The strategy that the others are compared with.
+REFERENCE = "single"
+
+# Fields in which alternatives may differ: cells that agree in all others train the same
+# on the same data, and are compared with each other.
+ALTERNATIVE = (
+    "strategy",
+    "options",
+    "backend",
+    "topology",
+    "launcher",
+    "init_method",
+    "gpudirect",
+    "oversubscribe",
+)
+
 _TOPOLOGY = re.compile(r"([1-9]\d*)x([1-9]\d*)")
 
 
@@ -117,6 +133,20 @@ class Cell:
     def to_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
 
+    def workload(self, free: Sequence[str] = ALTERNATIVE) -> str:
+        """A text that is equal for cells that may be compared with each other.
+
+        Args:
+            free: the fields in which they may differ.
+        """
+        fields = {k: v for k, v in self.to_dict().items() if k not in free}
+        return json.dumps(fields, sort_keys=True)
+
+    @property
+    def is_base(self) -> bool:
+        """Whether it is one process on one device, the base of speedups."""
+        return self.strategy == REFERENCE and self.topology == "1x1"
+
     def hash(self) -> str:
         """The identity of the cell: a hash of all fields, 16 hexadecimal digits."""
         fields = self.to_dict()
@@ -125,6 +155,33 @@ class Cell:
                 del fields[name]
         text = json.dumps([CELL_VERSION, fields], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def find_base(cell_id: str, cells: Mapping[str, Cell]) -> str | None:
+    """The cell that a cell's speedup is relative to: `single` on one device.
+
+    Args:
+        cell_id: of one of the cells.
+        cells: by id, those that come into question.
+
+    Returns:
+        Of several, the cell itself or one with its launcher; None if there is none.
+    """
+    cell = cells[cell_id]
+    bases = {
+        name: one
+        for name, one in cells.items()
+        if one.is_base and one.workload() == cell.workload()
+    }
+    return min(
+        bases,
+        key=lambda name: (
+            name != cell_id,
+            bases[name].launcher != cell.launcher,
+            bases[name].init_method != cell.init_method,
+        ),
+        default=None,
+    )
 
 
 # In a strategy's `approximate`: every value of the option except its default.

@@ -44,6 +44,8 @@ UNCLEAN_END = "unclean-end"
 NOT_MEASURED = "not measured yet: rankbench run"
 UNFINISHED = "launches are done: rankbench run continues"
 
+OUT_OF_BUDGET = "the budget was spent before its first launch: raise budget"
+
 # Reasons of a stale row.
 CHANGED_CELL = "measured before the cell's definition changed: rerun it"
 CHANGED_IMAGE = "measured in another image than the plan's: rerun it"
@@ -147,7 +149,7 @@ class Layout:
 
     @property
     def agenda(self) -> Path:
-        """The work of the present run: cell id -> number of launches."""
+        """The work of the present run: its cells, and the jobs that they share."""
         return self.root / "agenda.json"
 
     @property
@@ -163,6 +165,17 @@ class Layout:
     def log(self, cell_id: str) -> Path:
         """The log of the jobs of a cell."""
         return self.root.joinpath("logs", f"{cell_id}.log")
+
+    def job(self, name: str) -> Path:
+        """What a job that measures several cells leaves: which launches suffice."""
+        return self.root.joinpath("jobs", f"{name}.json")
+
+    def attempted(self, need: str) -> Path:
+        """Exists when `data.NAME` or `image.NAME` was made, or could not be."""
+        return self.root.joinpath("attempted", need)
+
+    def job_log(self, name: str) -> Path:
+        return self.root.joinpath("logs", "jobs", f"{name}.log")
 
     def attempt(self, cell_id: str, attempt: int) -> Path:
         return self.records / cell_id / str(attempt)
@@ -254,6 +267,8 @@ def counting(records: Sequence[Record]) -> list[Record]:
 
 def judge(records: Sequence[Record], wanted: int) -> Verdict:
     """Decide the status of a cell from the records of one attempt."""
+    if wanted == 0:
+        return Verdict("not-run", OUT_OF_BUDGET, 0, 0, complete=True)
     counted = counting(records)
     ok = sum(r["status"] == "ok" for r in counted)
     failed = [r for r in counted if r["status"] != "ok"]

@@ -70,7 +70,11 @@ class Site:
 
     def start(self, name: str, cell: str, *options: str) -> subprocess.Popen[str]:
         """The same for one cell, in the background."""
-        argv = [*self.salloc(*options), *self.supervisor(name, cell)]
+        return self.start_command(self.supervisor(name, cell), *options)
+
+    def start_command(self, argv: list[str], *options: str) -> subprocess.Popen[str]:
+        """Any command within an allocation of two hosts, in the background."""
+        argv = [*self.salloc(*options), *argv]
         return subprocess.Popen(
             self.cluster.command(argv, self._variables),
             cwd=self.project.root,
@@ -84,7 +88,7 @@ class Site:
         return ["salloc", "--quiet", *ALLOCATION, *options]
 
     def supervisor(self, name: str, cell: str) -> list[str]:
-        return [self.python, "-m", "rankbench.launch", f"results/{name}", cell]
+        return [self.python, "-m", "rankbench.launch", "cell", f"results/{name}", cell]
 
     def records(self, name: str) -> dict[str, list[dict[str, Any]]]:
         """Records of the first attempt by cell, in the order of their launches."""

@@ -30,6 +30,10 @@ ALLOWED_LINTS = {
     r"Mixed rules and functions in same snakefile\.": (
         "an input function stands beside the one rule that uses it"
     ),
+    r"No log directive defined": (
+        "the log of a cell belongs to the job that measures it; Snakemake removes the "
+        "log of a rule before it runs"
+    ),
 }
 
 # Paths of one machine, and hosts that serve packages: they differ between sites.

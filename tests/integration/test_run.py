@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
-import random
 import shutil
 import sys
 from pathlib import Path
 
 import pytest
+
+from rankbench.launch.cell.turn import draw
 
 pytestmark = pytest.mark.integration
 
@@ -279,7 +280,7 @@ def test_a_changed_default_makes_rows_stale(again) -> None:
 def test_launches_of_cells_take_turns(project) -> None:
     project.experiment(
         "name: small\nstrategy: [single, ddp]\nmodel: lenet\ngate: false\n"
-        "launches: 2\nsteps: 2\nwarmup: 1\nlauncher: manual\ninterleave: true\n"
+        "launches: 3\nsteps: 2\nwarmup: 1\nlauncher: manual\n"
     )
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
@@ -287,24 +288,131 @@ def test_launches_of_cells_take_turns(project) -> None:
     # A row without a gate is marked, unless it is the reference of gates.
     states = {(row["strategy"], row["status"], row["marks"]) for row in rows}
     assert states == {("single", "ok", ""), ("ddp", "ok", "unchecked")}
+    assert {row["ratios"] for row in rows} == {"", "paired"}
     assert not list(project.root.glob("results/small/records/*/*/gate"))
-    records = [json.loads(text) for text in records_of(project.root).values()]
-    ordered = sorted(records, key=lambda record: record["ended"])
-    cells = [record["cell_id"] for record in ordered]
-    assert len(cells) == 4
-    assert len(set(cells[:2])) == len(set(cells[2:])) == 2
-    (seed,) = {record["turns_seed"] for record in records}
-    # The seed sets the order, whichever job came first.
-    orders = []
-    for first in (cells[:2], cells[1::-1]):
-        chance = random.Random(seed)
-        orders.append([cell for _ in range(2) for cell in chance.sample(first, 2)])
-    assert cells in orders
-    # One job measured both cells, so the other had nothing left to do.
+    ordered = sorted(records_in(project), key=lambda record: record["ended"])
+    rounds = [record["round"] for record in ordered]
+    assert [place["number"] for place in rounds] == [1, 1, 2, 2, 3, 3]
+    assert [place["position"] for place in rounds] == [1, 2] * 3
+    (seed,) = {place["seed"] for place in rounds}
+    cells = sorted({record["cell_id"] for record in ordered})
+    expected = [cell for number in (1, 2, 3) for cell in draw(cells, seed, number)]
+    assert [record["cell_id"] for record in ordered] == expected
+    # One job measured both cells; the log of each cell tells of its own launches.
     logs = (project.root / "results/small/logs").glob("*.1x1.*.log")
-    assert sorted(path.read_text().count(" ok  ") for path in logs) == [0, 4]
-    assert "3 launches left, about" in done.stdout
-    assert "1 launches left, about" in done.stdout
+    assert [path.read_text().count(" ok  ") for path in logs] == [3, 3]
+    (log,) = (project.root / "results/small/logs/jobs").glob("*.log")
+    assert log.read_text().count(" ok  ") == 6
+    assert "5 launches left, about" in done.stdout
+
+
+def records_in(project) -> list[dict]:
+    return [json.loads(text) for text in records_of(project.root).values()]
+
+
+def test_an_interrupted_round_is_completed_first(project) -> None:
+    """Also by a later run: the launches of one round can then be compared."""
+    project.experiment(
+        "name: small\nstrategy: [single, ddp]\nmodel: lenet\ngate: false\n"
+        "launches: 3\nsteps: 2\nwarmup: 1\nlauncher: manual\n"
+    )
+    assert project.snakemake().returncode == 0
+    # As if the run had ended within the second round.
+    last = sorted(records_in(project), key=lambda record: record["ended"])[3:]
+    results = project.root / "results/small"
+    for record in last:
+        shutil.rmtree(results / f"records/{record['cell_id']}/1/{record['launch']}")
+    for path in results.glob("cells/*.json"):
+        path.unlink()
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    rounds: dict[int, set] = {}
+    for record in records_in(project):
+        rounds.setdefault(record["round"]["number"], set()).add(record["cell_id"])
+    assert sorted(rounds) == [1, 2, 3]
+    assert {len(cells) for cells in rounds.values()} == {2}
+    assert len({record["round"]["seed"] for record in records_in(project)}) == 1
+
+
+def test_cells_are_measured_one_after_the_other_on_request(project) -> None:
+    project.experiment(
+        "name: small\nstrategy: [single, ddp]\nmodel: lenet\ngate: false\n"
+        "launches: 2\nsteps: 2\nwarmup: 1\nlauncher: manual\norder: cells\n"
+    )
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    ordered = sorted(records_in(project), key=lambda record: record["ended"])
+    cells = [record["cell_id"] for record in ordered]
+    assert cells[0] == cells[1] != cells[2] == cells[3]
+    assert not any("round" in record for record in ordered)
+    ratios = [row["ratios"] for row in read_table(project.root).values()]
+    assert sorted(ratios) == ["", "unpaired"]
+
+
+def test_a_rerun_is_unpaired_and_with_its_base_it_is_paired(project) -> None:
+    project.experiment(
+        "name: small\nstrategy: [single, ddp]\nmodel: lenet\ngate: false\n"
+        "launches: 2\nsteps: 2\nwarmup: 1\nlauncher: manual\n"
+    )
+    assert project.snakemake().returncode == 0
+    ddp = next(one for one in read_table(project.root) if one.startswith("ddp"))
+    options = ("--experiment", "experiment.yaml")
+    assert project.rankbench("rerun", *options, ddp).returncode == 0
+    row = read_table(project.root)[ddp]
+    assert (row["attempt"], row["ratios"]) == ("2", "unpaired")
+    done = project.rankbench("rerun", "--with-base", *options, ddp)
+    assert done.returncode == 0, done.stdout
+    table = read_table(project.root)
+    assert (table[ddp]["attempt"], table[ddp]["ratios"]) == ("3", "paired")
+    (single,) = (row for one, row in table.items() if one.startswith("single"))
+    assert single["attempt"] == "2"
+
+
+def test_a_rule_ends_the_launches_and_the_table_says_why(project) -> None:
+    project.experiment(
+        "name: small\nstrategy: [single, ddp]\nmodel: lenet\ngate: false\n"
+        "launches: {until: 99%, at_most: 12}\nsteps: 2\nwarmup: 1\n"
+        "launcher: manual\n"
+    )
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    for row in read_table(project.root).values():
+        assert (row["status"], row["launches_ok"], row["launches"]) == ("ok", "8", "8")
+        assert row["stopped"].startswith("reached ")
+    again = project.snakemake("experiment=experiment.yaml")
+    assert "Nothing to be done" in again.stdout
+    states = project.rankbench("status", "--experiment", "experiment.yaml").stdout
+    assert states.count("ok             8/8") == 2
+
+
+def test_the_budget_ends_rounds_and_a_larger_one_continues(project) -> None:
+    text = (
+        "name: small\nstrategy: [single, ddp]\nmodel: lenet\ngate: false\n"
+        "launches: {}\nsteps: 2\nwarmup: 1\nlauncher: manual\ntime_limit: 60\n"
+    )
+    project.experiment(f"{text.format(1)}budget: 0.01 device-hours\n")
+    refused = project.snakemake()
+    assert refused.returncode != 0
+    assert "budget: 0.01 device-hours: one round of 2 cells may take" in refused.stdout
+    project.experiment(text.format(1))
+    assert project.snakemake().returncode == 0
+    spent = sum(record["seconds"]["launch"] for record in records_in(project)) / 3600
+    # One round and a half.
+    project.experiment(f"{text.format(3)}budget: {1.5 * spent:.7f} device-hours\n")
+    options = ("--experiment", "experiment.yaml")
+    again = ("rerun", "--only", "strategy=single,ddp", *options)
+    done = project.rankbench(*again)
+    assert done.returncode == 0, done.stdout
+    for row in read_table(project.root).values():
+        assert (row["status"], row["launches_ok"], row["launches"]) == ("ok", "1", "3")
+        assert row["stopped"] == "budget: after 1 of 3"
+    assert project.rankbench("run", *options).returncode == 0
+    assert {row["launches_ok"] for row in read_table(project.root).values()} == {"1"}
+    project.experiment(f"{text.format(3)}budget: {9 * spent:.7f} device-hours\n")
+    done = project.rankbench("run", *options)
+    assert done.returncode == 0, done.stdout
+    table = read_table(project.root).values()
+    assert {(row["attempt"], row["launches_ok"]) for row in table} == {("2", "3")}
 
 
 def test_changed_rank_code_is_a_mark_not_a_rerun(again) -> None:

@@ -69,6 +69,7 @@ def make_task(
         "marks": [],
         "attempt": 1,
         "number": 3,
+        "serial": 3,
         "wanted": 5,
         "directory": Path("/r"),
         "data_dir": Path("/data"),

@@ -39,7 +39,7 @@ SWEPT = "strategy: [single, ddp]\ntopology: [1x1, 1x2]\n"
         ),
         pytest.param(
             BASE + "launches: [6]",
-            "launches: expected integer, got list [6]",
+            "launches: expected integer or object, got list [6]",
             id="list where one value stands",
         ),
         pytest.param(
@@ -54,6 +54,47 @@ SWEPT = "strategy: [single, ddp]\ntopology: [1x1, 1x2]\n"
         ),
         pytest.param(
             BASE + "launches: 0", "launches: expected at least 1", id="no launches"
+        ),
+        pytest.param(
+            BASE + "launches: {until: 0, at_most: 40}",
+            "launches.until: expected a share of more than 0",
+            id="until nothing",
+        ),
+        pytest.param(
+            BASE + "launches: {until: 3%, at_most: 7}",
+            "launches.at_most: expected an integer from 8 to 1000, got 7 ... "
+            "for fewer, give a number",
+            id="too few for a look",
+        ),
+        pytest.param(
+            BASE + "launches: {until: 3%}",
+            "launches.at_most: expected an integer from 8 to 1000, got None",
+            id="until without a limit",
+        ),
+        pytest.param(
+            BASE + "launches: {until: 3%, best: 3%, at_most: 40}",
+            "launches: give until or best, one of them",
+            id="two rules",
+        ),
+        pytest.param(
+            BASE + "launches: {untill: 3%, at_most: 40}",
+            "launches: unknown key 'untill'; did you mean 'until'?",
+            id="misspelt rule",
+        ),
+        pytest.param(
+            BASE + "launches: {best: 300%, at_most: 40}",
+            "launches.best: expected a share",
+            id="more than all",
+        ),
+        pytest.param(
+            BASE + "budget: 4 hours",
+            "budget: expected text like",
+            id="hours of what",
+        ),
+        pytest.param(
+            BASE + "budget: 0 device-hours",
+            "budget: expected more than 0 device-hours",
+            id="no budget",
         ),
         pytest.param(
             BASE + "momentum: 1", "momentum: expected less than 1", id="out of range"

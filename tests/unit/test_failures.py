@@ -26,10 +26,7 @@ from rankbench.project.status import find_state
 from rankbench.rank.data.prepare import main as prepare
 from rankbench.record import Layout
 from rankbench.results.bundle import verify_bundle, write_bundle
-from rankbench.results.bundle.listing import read_listing
-from rankbench.results.numbers.found import read
 from rankbench.results.read.rows import load
-from rankbench.results.render.files import write_results
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 from unit.test_bundle import seal
 
@@ -59,8 +56,8 @@ def fail(wanted: Wanted = GLOO) -> None:
     note_failure(wanted, reason, f"logs/images/{wanted.name}.log")
 
 
-def reasons(layout: Layout, **words: int) -> list[str | None]:
-    return [row.reason for row in load(layout, **words).rows]
+def reasons(layout: Layout) -> list[str | None]:
+    return [row.reason for row in load(layout).rows]
 
 
 def test_a_row_says_why_its_image_is_not_there(layout: Layout) -> None:
@@ -79,9 +76,12 @@ def test_a_row_says_why_its_data_are_not_there(layout: Layout) -> None:
     assert reasons(layout) == [None, f"{SAID}; {data}", data]
 
 
-def test_where_launches_take_turns_all_cells_wait_for_all(layout: Layout) -> None:
+@pytest.mark.parametrize(("key", "value"), [("order", "rounds"), ("interleave", True)])
+def test_where_launches_take_turns_all_cells_wait_for_all(
+    layout: Layout, key: str, value: Any
+) -> None:
     plan = json.loads(layout.plan.read_text())
-    plan["experiment"]["interleave"] = True
+    plan["experiment"][key] = value
     layout.plan.write_text(json.dumps(plan))
     fail()
     assert reasons(layout) == [None, SAID, SAID]
@@ -187,30 +187,3 @@ def test_a_bundle_has_it_and_verifies(layout: Layout, tmp_path: Path) -> None:
     seal(tmp_path / "bundle")
     places = [finding.where for finding in verify_bundle(tmp_path / "bundle").findings]
     assert "row 3 of ddp.gloo.1x2.convnet.digits, column reason" in places
-
-
-def test_the_words_of_an_older_bundle_still_follow(
-    layout: Layout, tmp_path: Path
-) -> None:
-    ddp = json.loads(layout.plan.read_text())["cells"][2]
-    write_launches(layout, ddp, count=2)
-    assert reasons(layout, words=1)[1:] == [
-        "not measured yet: run snakemake",
-        "2 of 6 launches are done: run snakemake again to continue",
-    ]
-    bundle = tmp_path / "bundle"
-    write_bundle(layout, bundle, anonymise=False)
-    (bundle / "sections.json").unlink()
-    # Sections that did not exist when the bundle was made.
-    for pattern in ("launches.*", "utilisation.*", "plots/throughput.*"):
-        for path in bundle.glob(pattern):
-            path.unlink()
-    seal(bundle)
-    found = verify_bundle(bundle).findings
-    assert {one.file for one in found} == {"table.csv"}
-    listed = read_listing(bundle)
-    write_results(read(Layout(bundle), words=1), only=listed, draw=False)
-    seal(bundle)
-    verified = verify_bundle(bundle)
-    assert verified.findings == []
-    assert verified.rederived == len(verified.sections)

@@ -43,7 +43,9 @@ def resources_of(
     """The resources for the only cell of an experiment."""
     text = f"name: x\nstrategy: ddp\nbackend: gloo\ntopology: {topology}\n{more}"
     (planned,) = read_plan_of(folder, text, site).feasible
-    return job_resources(planned.cell, planned.shape, site.to_dict(), seconds=seconds)
+    return job_resources(
+        [(planned.cell, planned.shape)], site.to_dict(), seconds=seconds
+    )
 
 
 class Asked(dict[str, Any]):
@@ -144,7 +146,7 @@ def test_one_process_has_all_gpus_of_its_cell(tmp_path: Path) -> None:
     text = "name: x\nstrategy: dp\ntopology: 1x4"
     (planned,) = read_plan_of(tmp_path, text, GPU_SITE).feasible
     site = GPU_SITE.to_dict()
-    asked = job_resources(planned.cell, planned.shape, site, seconds=60)
+    asked = job_resources([(planned.cell, planned.shape)], site, seconds=60)
     assert (asked["tasks"], asked["cpus_per_task"]) == (1, 32)
     assert asked["gres"] == "gpu:a100:4"
 
@@ -226,7 +228,7 @@ def test_the_plugin_leaves_the_supervisor_in_the_batch_step(tmp_path: Path) -> N
 def test_time_comes_from_history_where_there_is_one(
     launches: int, mean: float | None, seconds: float
 ) -> None:
-    found = job_seconds(launches, time_limit=600, mean=mean)
+    found = job_seconds([(launches, mean)], time_limit=600)
     assert found == seconds + OVERHEAD
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from factories import make_site, read_plan_of
 from rankbench.matrix.plan import Plan, read_plan
+from rankbench.matrix.sharing import group_cells
 
 pytestmark = pytest.mark.unit
 
@@ -59,12 +60,66 @@ def test_plan_holds_what_jobs_need(plan: Plan) -> None:
         assert cell["phases"][:2] == ["load", "transfer"]
 
 
-def test_launches_take_turns_on_one_machine_only(tmp_path: Path) -> None:
-    text = f"{TEXT}\ninterleave: true\n"
-    plan = read_plan_of(tmp_path, text)
-    assert plan.experiment["interleave"] is True
-    with pytest.raises(ValueError, match="interleave needs all cells on one machine"):
-        read_plan_of(tmp_path, text, make_site(scheduler="slurm"))
+@pytest.mark.parametrize(
+    ("keys", "slurm", "complaint"),
+    [
+        ("allocation: topology", False, "allocation: topology needs a cluster"),
+        ("allocation: experiment", False, "this site has no Slurm .*remove the key"),
+        ("launches: {best: 3%, at_most: 40}", True, "needs allocation: experiment"),
+        (
+            "launches: {best: 3%, at_most: 40}\nallocation: topology",
+            True,
+            "launches.best compares .* needs allocation: experiment",
+        ),
+        (
+            "launches: {best: 3%, at_most: 40}\norder: cells",
+            False,
+            "launches.best .* needs order: rounds",
+        ),
+        ("budget: 4 device-hours", True, "budget ends .* needs allocation: experiment"),
+        ("budget: 4 device-hours\norder: cells", False, "needs order: rounds"),
+        (
+            "budget: 1 device-hours\nallocation: experiment\norder: cells",
+            True,
+            "needs order: rounds",
+        ),
+        ("interleave: true", False, "the key 'interleave' is now order: rounds"),
+    ],
+)
+def test_keys_about_jobs_that_do_not_fit_are_refused(
+    tmp_path: Path, keys: str, slurm: bool, complaint: str
+) -> None:
+    site = make_site(scheduler="slurm" if slurm else "none")
+    with pytest.raises(ValueError, match=rf"experiment.yaml: .*{complaint}"):
+        read_plan_of(tmp_path, f"{TEXT}\n{keys}\n", site)
+
+
+def test_cells_of_a_cluster_share_jobs_as_the_experiment_says(tmp_path: Path) -> None:
+    text = "name: x\nstrategy: ddp\nbackend: gloo\ntopology: [1x1, 2x1]\n"
+    text += "launcher: [srun, job_array]\ninit_method: file\n"
+    site = make_site(scheduler="slurm", nodes=2)
+    found = {}
+    for allocation in ("cell", "topology", "experiment"):
+        plan = read_plan_of(tmp_path, f"{text}allocation: {allocation}\n", site)
+        groups = group_cells(plan, list(plan.cells.values()))
+        found[allocation] = {
+            name: [cell.cell.topology for cell in cells]
+            for name, cells in groups.items()
+        }
+        assert all("job_array" not in c.id for g in groups.values() for c in g)
+    assert found == {
+        "cell": {},
+        "topology": {"1x1": ["1x1"], "2x1": ["2x1"]},
+        "experiment": {"experiment": ["1x1", "2x1"]},
+    }
+
+
+def test_cells_of_one_machine_take_turns(tmp_path: Path) -> None:
+    plan = read_plan_of(tmp_path, TEXT)
+    assert group_cells(plan, plan.feasible) == {"this-machine": plan.feasible}
+    assert group_cells(plan, []) == {}
+    plan = read_plan_of(tmp_path, f"{TEXT}\norder: cells\n")
+    assert group_cells(plan, plan.feasible) == {}
 
 
 def test_feasible_cells(plan: Plan) -> None:

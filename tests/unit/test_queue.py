@@ -32,11 +32,22 @@ QUEUED = CellJob("8", "ddp.gloo.1x1", "PENDING", "", "Resources")
 
 def test_jobs_of_this_experiment_in_this_folder() -> None:
     cells = ("ddp.gloo.1x1", "ddp.gloo.2x1", "single.none.1x1")
-    assert parse_queue(SQUEUE, "x", "/p", cells) == [RUNNING, QUEUED]
+    assert parse_queue(SQUEUE, "x", "/p", cells, {}) == [RUNNING, QUEUED]
 
 
 def test_jobs_of_other_cells_are_nobodys() -> None:
-    assert parse_queue(SQUEUE, "x", "/p", ["ddp.gloo.1x2"]) == []
+    assert parse_queue(SQUEUE, "x", "/p", ["ddp.gloo.1x2"], {}) == []
+
+
+def test_a_shared_job_is_that_of_each_of_its_cells() -> None:
+    line = "14|RUNNING|node[1-4]|None|/p|rule_job_wildcards_x_experiment"
+    shared = {"experiment": ["ddp.gloo.2x1", "ddp.gloo.4x1"]}
+    jobs = parse_queue(line, "x", "/p", ["ddp.gloo.2x1"], shared)
+    assert [(job.id, job.cell) for job in jobs] == [
+        ("14", "ddp.gloo.2x1"),
+        ("14", "ddp.gloo.4x1"),
+    ]
+    assert parse_queue(line, "y", "/p", [], shared) == []
 
 
 def test_jobs_in_words() -> None:
@@ -65,7 +76,7 @@ def test_a_queue_that_does_not_answer_is_told(
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if script else str(tmp_path))
     monkeypatch.setattr(queue, "_ASK_SECONDS", 0.2 if script == "sleep 5" else 20)
     with pytest.raises(ValueError, match=complaint):
-        read_queue("x", tmp_path, ["c"])
+        read_queue("x", tmp_path, ["c"], {})
 
 
 def test_waiting_goes_on_until_no_job_is_left(monkeypatch: pytest.MonkeyPatch) -> None:

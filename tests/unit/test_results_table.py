@@ -35,13 +35,14 @@ HEADER = (
     "throughput,throughput_lo,throughput_hi,step_ms,step_ms_lo,step_ms_hi,"
     "epoch_s,epoch_s_lo,epoch_s_hi,total_s,total_s_lo,total_s_hi,"
     "speedup,speedup_lo,speedup_hi,base,efficiency,efficiency_lo,efficiency_hi,"
-    "memory_mib,memory_mib_lo,memory_mib_hi,accuracy,accuracy_lo,accuracy_hi,attempt"
+    "memory_mib,memory_mib_lo,memory_mib_hi,accuracy,accuracy_lo,accuracy_hi,attempt,"
+    "ratios,speedup_verdict,efficiency_verdict"
 )
 SUFFIXES = ("csv", "md", "html", "tex")
 NUMBERS = [
     name
     for name in HEADER.partition(",launches,")[2].split(",")
-    if name not in ("base", "attempt")
+    if name not in ("base", "attempt", "ratios") and not name.endswith("_verdict")
 ]
 
 
@@ -123,16 +124,15 @@ def test_few_launches_have_no_interval(example):
 
 
 def test_oversubscribed_row_is_marked(example):
-    assert example["ddp.gloo.1x4.convnet.digits"]["marks"] == "oversubscribed"
+    marks = example["ddp.gloo.1x4.convnet.digits"]["marks"]
+    assert marks == "oversubscribed unpaired"
 
 
 def test_speedup_and_efficiency_name_their_bases(example):
     row = example["ddp.gloo.1x2.convnet.digits"]
-    assert row["base"] == (
-        "single.none.1x1.convnet.digits = 804/s; ddp.gloo.1x1.convnet.digits = 794/s"
-    )
+    assert row["base"] == "single.none.1x1.convnet.digits = 804/s"
     assert float(row["speedup"]) == pytest.approx(1507.5 / 804, rel=1e-3)
-    assert float(row["efficiency"]) == pytest.approx(1507.5 / 2 / 794, rel=1e-3)
+    assert float(row["efficiency"]) == pytest.approx(1507.5 / 2 / 804, rel=1e-3)
     assert float(row["speedup_lo"]) < float(row["speedup"]) < float(row["speedup_hi"])
 
 
@@ -155,11 +155,20 @@ def test_bases_are_one(example):
     assert (single["speedup"], single["efficiency"]) == ("1", "1")
     assert single["base"] == "single.none.1x1.convnet.digits = 804/s"
     own = example["ddp.gloo.1x1.convnet.digits"]
-    assert own["efficiency"] == "1"
+    assert own["efficiency"] == own["speedup"]
     assert float(own["speedup"]) == pytest.approx(794 / 804, rel=1e-3)
 
 
-def test_efficiency_falls_back_to_single(example):
+def test_without_single_the_base_of_efficiency_is_the_strategy_itself(tmp_path):
+    one, two = (plan_cell(make_cell("ddp", topology)) for topology in ("1x1", "1x2"))
+    rows = write_pair(tmp_path, one, two, rates=(100, 190))
+    assert rows[one["id"]]["efficiency"] == "1"
+    assert float(rows[two["id"]]["efficiency"]) == pytest.approx(0.95, rel=1e-2)
+    assert rows[two["id"]]["speedup"] == ""
+    assert rows[two["id"]]["base"].startswith("ddp.gloo.1x1.convnet.digits = ")
+
+
+def test_efficiency_has_the_base_of_the_speedup(example):
     row = example["mp.none.1x2.convnet.digits"]
     assert row["base"] == "single.none.1x1.convnet.digits = 804/s"
     assert float(row["efficiency"]) == pytest.approx(
@@ -243,7 +252,7 @@ def test_base_of_another_torch_is_marked(tmp_path):
     write_launches(layout, single)
     write_launches(layout, ddp, software={"torch": "2.6.0", "python": "3.13"})
     rows = build_rows(layout)
-    assert rows[ddp["id"]]["marks"] == "mixed-torch"
+    assert rows[ddp["id"]]["marks"] == "mixed-torch unpaired"
     assert rows[single["id"]]["marks"] == ""
     told = "- **torch**: rows ran different builds (2.13.0, 2.6.0): what differs"
     assert told in layout.table("md").read_text()
@@ -409,7 +418,7 @@ def test_notes_explain_what_occurs(tmp_path, suffix):
         "rank intervals of the median",
         "batch_size is per model replica",
         "single.none.1x1 = 804/s",
-        "ddp.gloo.1x1 = 794/s",
+        "were not launched in the same rounds",
         "ranks share a physical core or a GPU",
         "nccl carries CUDA tensors only",
         "rank 1 ended by SIGSEGV",

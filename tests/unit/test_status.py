@@ -116,4 +116,4 @@ def test_a_launch_of_this_machine_runs(plan: Plan, layout: Layout, folder: str) 
 
 
 def test_without_slurm_no_queue_is_asked(plan: Plan, tmp_path: Path) -> None:
-    assert find_jobs(plan, tmp_path) == {}
+    assert find_jobs(plan, Layout(tmp_path), tmp_path) == {}

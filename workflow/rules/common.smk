@@ -16,12 +16,14 @@ from rankbench.project.inputs import (
     data_files,
     image_files,
     image_inputs,
+    job_inputs,
     missing_summaries,
     needed_files,
     request_file,
     summary_files,
 )
-from rankbench.project.resources import host_resources, rule_resources
+from rankbench.project.jobs import last_jobs, shared_resources
+from rankbench.project.resources import cell_resources, host_resources, rule_resources
 from rankbench.record import PLOTS, Layout
 from rankbench.snakemake_fixes.polling import look_steadily
 from rankbench.snakemake_fixes.sigterm import take_sigterm_in_a_thread
@@ -83,6 +85,7 @@ else:
 wildcard_constraints:
     experiment=re.escape(RUN.plan.name),
     cell=r"[^/]+",
+    job=r"[^/]+",
     data=r"[a-z0-9_]+",
     # No slash, because the request of an image has the same name in a subfolder.
     image=r"[^/]+",

@@ -170,7 +170,7 @@ def _kept(run: Run) -> dict[str, int]:
 def _ask_queue(run: Run, watch: Watch) -> None:
     """Note which cells wait in Slurm's queue, and why."""
     try:
-        jobs = find_jobs(run.plan, Path())
+        jobs = find_jobs(run.plan, run.layout, Path())
     except ValueError:
         return  # Slurm may answer the next time
     for cell in watch.cells:

@@ -27,6 +27,11 @@ GAP = 2  # between columns
 
 Row = Mapping[str, str]
 
+LEGEND = (
+    "median [95 % interval] over launches; =: equal within 3 %; n.s.: cannot be told "
+    "apart from the base"
+)
+
 
 def print_table(layout: Layout) -> None:
     """Print the table of a result directory, and the paths of its files."""
@@ -68,7 +73,7 @@ def describe(rows: Sequence[Row], width: int = WIDTH) -> list[Table | Text]:
             table.add_column(heading, justify="right" if number else "left")
         for texts in zip(*(texts for _, texts in columns), strict=True):
             table.add_row(*texts)
-        parts += [table, Text("median [95 % interval] over launches", style="dim")]
+        parts += [table, Text(LEGEND, style="dim")]
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row["status"] != "ok":
@@ -110,4 +115,6 @@ def show_value(row: Row, column: str) -> str:
         for name in (column, f"{column}_lo", f"{column}_hi")
     )
     # An interval without width is omitted: all values are equal.
-    return value if not low or low == high else f"{value} [{low}, {high}]"
+    interval = "" if not low or low == high else f" [{low}, {high}]"
+    verdict = row.get(f"{column}_verdict") or ""
+    return f"{value}{interval} {verdict}".rstrip()

@@ -12,7 +12,9 @@ from rankbench.commands.base import BAD_INPUT, FINDING, OK, add_parser, print_js
 ABOUT = """\
 Compare two runs, cell by cell: is NEW better than OLD, worse, or equal?
 
-OLD and NEW are result directories, or baselines that --save-baseline wrote. Other
+OLD and NEW are result directories, or baselines that --save-baseline wrote. Or give
+one result directory and --between, which compares its cells with two values of a key:
+these were measured in the same rounds, so the machine was the same for both. Other
 differences between the runs (machines, versions, images, code) are printed first.
 docs/comparing.md explains the verdicts, and how many launches a verdict needs."""
 
@@ -20,6 +22,7 @@ EXAMPLES = """\
 examples:
   rankbench compare results/before results/after
   rankbench compare results/before results/after --margin 0.03
+  rankbench compare results/images --between image=gloo,mpi
   rankbench compare results/quickstart --save-baseline baseline.json
   rankbench compare baseline.json results/quickstart --json
 
@@ -40,6 +43,11 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("old", metavar="OLD", type=Path)
     parser.add_argument("new", metavar="NEW", type=Path, nargs="?")
+    parser.add_argument(
+        "--between",
+        metavar="KEY=A,B",
+        help="compare cells of OLD that differ in this key alone: A is OLD, B is NEW",
+    )
     parser.add_argument(
         "--confidence",
         type=float,
@@ -63,12 +71,20 @@ def add(commands: Any) -> None:
 def compare_runs(arguments: argparse.Namespace) -> int:
     """Print the comparison; return 1 if a cell is worse, 2 if none could be judged."""
     from rankbench.results.compare.comparison import compare
-    from rankbench.results.compare.sides import read_side, save_baseline
+    from rankbench.results.compare.sides import read_side, read_sides, save_baseline
     from rankbench.results.compare.text import to_json, to_text
 
-    if arguments.new is None and arguments.save_baseline is None:
-        raise ValueError("compare with what? Give OLD and NEW, or --save-baseline FILE")
-    sides = [read_side(path) for path in (arguments.old, arguments.new) if path]
+    if arguments.between:
+        if arguments.new is not None:
+            raise ValueError("NEW and --between: give one of them, not both")
+        sides = [*read_sides(arguments.old, *_read_between(arguments.between))]
+    elif arguments.new is None and arguments.save_baseline is None:
+        raise ValueError(
+            "compare with what? Give OLD and NEW, OLD and --between KEY=A,B, or "
+            "--save-baseline FILE"
+        )
+    else:
+        sides = [read_side(path) for path in (arguments.old, arguments.new) if path]
     if arguments.save_baseline:
         save_baseline(sides[-1], arguments.save_baseline)
     if len(sides) == 1:
@@ -89,3 +105,16 @@ def compare_runs(arguments: argparse.Namespace) -> int:
         print("rankbench: no cell could be judged", file=sys.stderr)
         return BAD_INPUT
     return OK
+
+
+def _read_between(text: str) -> tuple[str, tuple[str, str]]:
+    """Read ``image=gloo,mpi``.
+
+    Raises:
+        ValueError: it is not a key with two values.
+    """
+    key, equals, values = text.partition("=")
+    pair = values.split(",")
+    if not key or not equals or len(pair) != 2 or not all(pair) or pair[0] == pair[1]:
+        raise ValueError(f"--between {text}: expected KEY=A,B, such as image=gloo,mpi")
+    return key, (pair[0], pair[1])

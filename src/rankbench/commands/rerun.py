@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from rankbench.cell import find_base
 from rankbench.commands._execute import execute, states_of
 from rankbench.commands.base import (
     FINDING,
@@ -27,6 +28,7 @@ other cells are not touched. Snakemake runs the jobs, as in `rankbench run`."""
 EXAMPLES = """\
 examples:
   rankbench rerun ddp.gloo.1x2.convnet.digits
+  rankbench rerun --with-base ddp.gloo.1x2.convnet.digits
   rankbench rerun --failed
   rankbench rerun --failed --only backend=gloo
   rankbench rerun --stale --experiment studies/lenet-mnist-workers.yaml
@@ -51,6 +53,11 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--verbose", action="store_true", help="show the output of Snakemake, too"
     )
+    parser.add_argument(
+        "--with-base",
+        action="store_true",
+        help="also the cells that speedups are relative to, in the same rounds",
+    )
     parser.add_argument("cell", nargs="*", help="id of a cell (`rankbench cells`)")
     parser.add_argument("--failed", action="store_true", help="all failed cells")
     parser.add_argument(
@@ -71,6 +78,8 @@ def rerun_cells(arguments: argparse.Namespace) -> int:
                 "nothing to measure again: no cell is", " or ".join(_words(arguments))
             )
         return OK
+    if arguments.with_base:
+        wanted = _add_bases(arguments, wanted)
     cells = ",".join(wanted)
     run = plan_run(arguments, rerun=cells)
     argv = argv_for(arguments, rerun=cells)
@@ -80,6 +89,15 @@ def rerun_cells(arguments: argparse.Namespace) -> int:
     if status == OK and any(s.status != "ok" for s in states_of(run).values()):
         return FINDING
     return status
+
+
+def _add_bases(arguments: argparse.Namespace, wanted: list[str]) -> list[str]:
+    """Return the cells and their bases, without repetition."""
+    run = plan_run(arguments, rerun=",".join(wanted))
+    cells = {planned.id: planned.cell for planned in run.plan.feasible}
+    chosen = [planned.id for planned in run.rerun]
+    bases = [base for one in chosen if (base := find_base(one, cells))]
+    return list(dict.fromkeys([*chosen, *bases]))
 
 
 def _words(arguments: argparse.Namespace) -> list[str]:

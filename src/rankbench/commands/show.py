@@ -57,7 +57,7 @@ def show_cell(arguments: argparse.Namespace) -> int:
             raise ValueError(f"{cell.id} has no record yet")
         print_json(records[-1])
         return OK
-    job = find_jobs(run.plan, Path()).get(cell.id)
+    job = find_jobs(run.plan, layout, Path()).get(cell.id)
     state = find_state(run.plan, layout, cell, job)
     reason = f": {state.reason}" if state.reason else ""
     print(f"{cell.id}\n  status    {state.status} {state.launches}{reason}")

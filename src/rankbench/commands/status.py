@@ -50,7 +50,7 @@ def add(commands: Any) -> None:
 def show_status(arguments: argparse.Namespace) -> int:
     """Print one line per cell, three if it was started; return 1 if a cell failed."""
     run = plan_run(arguments)
-    jobs = find_jobs(run.plan, Path())
+    jobs = find_jobs(run.plan, run.layout, Path())
     states = {
         cell.id: find_state(run.plan, run.layout, cell, jobs.get(cell.id))
         for cell in run.chosen

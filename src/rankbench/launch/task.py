@@ -22,7 +22,10 @@ class Task:
         gate: the result of the attempt's gate, for the record.
         image: name, file, recipe and sha256 of the image; None for no image.
         interface: the network interface between hosts; None leaves it to libraries.
-        turns_seed: seed of the order in which cells take turns; None if they do not.
+        wanted: launches of the attempt; the largest number, if a rule ends them.
+        rule: the rule that ends them; None if their number is fixed.
+        turn: the launch's place in a round; None if the cell is measured alone.
+        serial: differs between launches that follow each other on the same hosts.
         scratch: a folder of this launch's own on each host, TMPDIR of the ranks; None
             leaves them what they find.
         env: variables that the site file sets for every rank.
@@ -53,7 +56,9 @@ class Task:
     gate: Mapping[str, Any] | None = None
     image: Mapping[str, Any] | None = None
     interface: str | None = None
-    turns_seed: int | None = None
+    rule: Mapping[str, Any] | None = None
+    turn: Mapping[str, Any] | None = None
+    serial: int = 0
     scratch: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     binds: Sequence[Path] = ()

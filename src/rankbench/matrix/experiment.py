@@ -12,6 +12,7 @@ from typing import Any
 from rankbench.cell import Cell
 from rankbench.matrix.catalog import Catalog, StrategyFacts
 from rankbench.matrix.images import default_image
+from rankbench.matrix.launches import read_budget, read_rule
 from rankbench.matrix.layers import naming, read_layers, sweep_keys
 from rankbench.matrix.published import join_rows, make_study
 from rankbench.matrix.schema import (
@@ -82,6 +83,8 @@ def load_experiment(
     values, blocks = read_layers(path, schema, override)
     with naming(str(path)):
         protocol = _read_protocol(values)
+        values["launches"] = read_rule(values["launches"]).to_json()
+        values["budget"] = read_budget(values["budget"])
         cells: dict[str, Cell] = {}
         rows: list[dict[str, Any]] = []
         for block in blocks:

@@ -15,7 +15,8 @@ from rankbench.matrix.feasible import find_obstacle, marks_of
 from rankbench.matrix.question import make_question
 from rankbench.matrix.schema import did_you_mean
 from rankbench.matrix.selection import Filter
-from rankbench.matrix.site import SLURM, Site
+from rankbench.matrix.sharing import check_sharing
+from rankbench.matrix.site import Site
 from rankbench.record import read_json
 
 PLAN_VERSION = 2
@@ -143,7 +144,7 @@ def make_plan(
         images: name and flavour -> facts about the image.
 
     Raises:
-        ValueError: the experiment wants interleaved launches on a Slurm site.
+        ValueError: cells cannot share jobs here as the experiment wants.
     """
     planned = {}
     for cell_id, cell in experiment.cells.items():
@@ -159,19 +160,21 @@ def make_plan(
             image=question.image,
         )
     values = experiment.values
-    if values["interleave"] and site.scheduler == SLURM:
-        raise ValueError(
-            f"{source}: interleave needs all cells on one machine; with scheduler: "
-            "slurm each cell has its own hosts"
-        )
+    try:
+        check_sharing(values, site)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from error
     header = {
         "name": experiment.name,
         "description": values["description"],
         "file": source,
         "sha256": experiment.sha256,
+        # A number, or a rule that ends the launches: see `rankbench.stopping`.
         "launches": values["launches"],
         "time_limit": values["time_limit"],
-        "interleave": values["interleave"],
+        "order": values["order"],
+        "allocation": values["allocation"],
+        "budget": values["budget"],
         "start_within": values["start_within"],
         "gate": values["gate"],
         "profile": values["profile"],

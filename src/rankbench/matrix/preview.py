@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rankbench.cell import Topology
 from rankbench.matrix.plan import PlannedCell
+from rankbench.stopping import FIRST_LOOK, FIXED, Rule
 
 # A longer list is shortened or summarised.
 LISTED = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A Slurm job: its hosts, and its time limit in minutes."""
+
+    nodes: int
+    minutes: int
 
 
 @dataclass(frozen=True)
@@ -25,8 +34,11 @@ class Preview:
         beside: id of a cell -> number of its launches that are not measured (gate,
             profile).
         images: image to make before -> reason.
-        minutes: id of a cell -> time limit of its job, in minutes; empty if cells are
-            not jobs.
+        jobs: name -> what each Slurm job requests; empty on a site without Slurm.
+        rule: how many launches a cell gets.
+        in_rounds: whether the launches of these cells take turns.
+        held: allocation -> device-seconds of the run under it, with idle devices.
+        apart: cells that cannot share a job although others do.
     """
 
     chosen: Sequence[PlannedCell]
@@ -35,7 +47,11 @@ class Preview:
     time_limit: float
     beside: Mapping[str, int] = field(default_factory=dict)
     images: Mapping[str, str] = field(default_factory=dict)
-    minutes: Mapping[str, int] = field(default_factory=dict)
+    jobs: Mapping[str, Job] = field(default_factory=dict)
+    rule: Rule = field(default_factory=lambda: Rule(1))
+    in_rounds: bool = False
+    held: Mapping[str, float] = field(default_factory=dict)
+    apart: Sequence[str] = ()
 
     def lines(self) -> list[str]:
         """The preview as lines of text."""
@@ -63,6 +79,8 @@ class Preview:
             "unsupported": {c.id: c.infeasible for c in self.chosen if c.infeasible},
             "images_to_make": dict(self.images),
             "device_hours_at_most": self._most() / 3600,
+            "in_rounds": self.in_rounds,
+            "jobs": {name: asdict(job) for name, job in self.jobs.items()},
         }
 
     def _most(self) -> float:
@@ -80,7 +98,8 @@ class Preview:
         shape, launches = cell.shape, self.pending[cell.id]
         ranks = f"{shape.ranks} rank" + ("s" if shape.ranks > 1 else "")
         marks = f"  [{', '.join(cell.marks)}]" if cell.marks else ""
-        return f"{cell.id}  {launches} launches of {ranks}{marks}"
+        few = f"{FIRST_LOOK} to " if self.rule.kind != FIXED and launches else ""
+        return f"{cell.id}  {few}{launches} launches of {ranks}{marks}"
 
     def _cost(self, pending: Sequence[PlannedCell]) -> list[str]:
         launches = sum(self.pending.values())
@@ -102,11 +121,25 @@ class Preview:
                 f"estimate for {len(known)} of them, from earlier records: "
                 f"{_hours(spent)} device-hours"
             )
-        if self.minutes:
-            longest = max(self.minutes, key=lambda cell: self.minutes[cell])
+        if self.in_rounds:
+            lines.append("in rounds: launches of the cells take turns in random order")
+        if self.jobs:
+            longest = max(self.jobs, key=lambda name: self.jobs[name].minutes)
+            job = self.jobs[longest]
             lines.append(
-                f"{len(self.minutes)} jobs; the longest may take "
-                f"{self.minutes[longest]} minutes: {longest}"
+                f"{len(self.jobs)} jobs; the longest may take {job.minutes} minutes on "
+                f"{job.nodes} hosts: {longest}"
+            )
+        if self.held:
+            hours = [f"{name} {_hours(spent)}" for name, spent in self.held.items()]
+            lines.append(
+                "device-hours at most, idle hosts included, by allocation: "
+                + ", ".join(hours)
+            )
+        if self.apart:
+            lines.append(
+                f"in jobs of their own, because a job array has a job for each host: "
+                f"{', '.join(self.apart)}"
             )
         return lines
 

@@ -76,6 +76,7 @@ class Site:
         gres: Slurm's name of a GPU.
         memory: MiB of each host that a job requests; None means no request.
         exclusive: whether a job has its hosts for itself.
+        max_job_minutes: largest time limit of a job that cells share; None: no limit.
     """
 
     nodes: int
@@ -104,6 +105,7 @@ class Site:
     gres: str
     memory: int | None
     exclusive: bool
+    max_job_minutes: int | None
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -8,7 +8,9 @@ from pathlib import Path
 
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.plan import PlannedCell
+from rankbench.matrix.sharing import is_apart
 from rankbench.matrix.site import NATIVE
+from rankbench.project.jobs import shared_jobs
 from rankbench.project.run import Run
 
 
@@ -32,13 +34,25 @@ def request_file(run: Run, cell_id: str) -> list[str]:
     return _if_written(run.layout.request(cell_id))
 
 
-def needed_files(run: Run) -> dict[str, list[str]]:
-    """Return the files of data and image that the job of each cell needs.
+def job_inputs(run: Run, name: str) -> tuple[list[str], list[str]]:
+    """Return the input of a job that measures several cells.
 
-    If launches are interleaved, the first job measures all chosen cells.
+    Returns:
+        The requests of its cells and what the job before it leaves; and a file for
+        each data set and image, which tells that it was made or could not be.
     """
-    if run.plan.experiment["interleave"]:
-        return dict.fromkeys(run.plan.cells, _needed_by(run, run.feasible))
+    job = shared_jobs(run)[name]
+    cells = [run.plan.cells[cell] for cell in job.cells]
+    needs = [f"data.{data}" for data in _prepared(cells)]
+    images = {cell.image for cell in cells if cell.image is not None}
+    needs += [f"image.{image}" for image in sorted(images)]
+    requests = [file for cell in job.cells for file in request_file(run, cell)]
+    before = [] if job.after is None else [str(run.layout.job(job.after))]
+    return [*requests, *before], [str(run.layout.attempted(need)) for need in needs]
+
+
+def needed_files(run: Run) -> dict[str, list[str]]:
+    """Return the files of data and image that the job of each cell needs."""
     # Many cells share a pair of data and image, so each pair's list is made once.
     pairs = {(cell.cell.data, cell.image): cell for cell in run.plan.feasible}
     files = {pair: _needed_by(run, [cell]) for pair, cell in pairs.items()}
@@ -47,12 +61,7 @@ def needed_files(run: Run) -> dict[str, list[str]]:
 
 def array_cells(run: Run) -> list[str]:
     """Return cells whose hosts are tasks of a job array and have no own job."""
-    launchers = load_catalog().launchers
-    return [
-        cell.id
-        for cell in run.plan.feasible
-        if launchers[cell.cell.launcher]["per"] == "array"
-    ]
+    return [cell.id for cell in run.plan.feasible if is_apart(cell)]
 
 
 def data_files(run: Run) -> list[str]:
@@ -91,10 +100,11 @@ def _needed_by(run: Run, cells: Sequence[PlannedCell]) -> list[str]:
 
 
 def _data_of(run: Run, cells: Sequence[PlannedCell]) -> list[str]:
+    return [str(run.data_dir / f"{name}.npz") for name in _prepared(cells)]
+
+
+def _prepared(cells: Sequence[PlannedCell]) -> list[str]:
+    """Return the data sets of cells that are read from prepared files."""
     catalog = load_catalog()
     names = {cell.cell.data for cell in cells}
-    return [
-        str(run.data_dir / f"{name}.npz")
-        for name in sorted(names)
-        if catalog.data[name]["prepared"]
-    ]
+    return [name for name in sorted(names) if catalog.data[name]["prepared"]]

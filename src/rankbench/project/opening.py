@@ -17,6 +17,7 @@ from rankbench.matrix.experiment import load_experiment
 from rankbench.matrix.plan import Plan, PlannedCell, make_plan, read_plan
 from rankbench.matrix.schema import did_you_mean
 from rankbench.matrix.site import SLURM
+from rankbench.project.jobs import read_jobs
 from rankbench.project.run import Run
 from rankbench.project.status import RERUN_WORDS, cells_to_rerun
 from rankbench.project.survey import survey_site
@@ -75,7 +76,9 @@ def reopen_run(environ: Mapping[str, str] = os.environ) -> Run:
     keep_job()
     path = Path(environ[PLAN_VARIABLE])
     plan = read_plan(path)
-    return Run(plan, Layout(path.parent), list(plan.cells.values()))
+    run = Run(plan, Layout(path.parent), list(plan.cells.values()))
+    read_jobs(run)
+    return run
 
 
 def _check_config(config: Mapping[str, Any]) -> None:

@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
+from rankbench.launch.hosts.slurm_resources import Resources
 from rankbench.launch.images.store import reason_to_make
-from rankbench.matrix.preview import Preview
+from rankbench.matrix.preview import Job, Preview
+from rankbench.matrix.sharing import CELL, EXPERIMENT, ROUNDS, TOPOLOGY
+from rankbench.matrix.site import SLURM
+from rankbench.project.jobs import (
+    apart,
+    held_seconds,
+    last_jobs,
+    shared_jobs,
+    shared_resources,
+)
 from rankbench.project.requests import find_pending
-from rankbench.project.resources import cell_resources, extra_launches, launch_seconds
+from rankbench.project.resources import cell_resources, count_beside, mean_seconds
 from rankbench.project.run import Run
+from rankbench.stopping import Rule
 
 
 def make_preview(run: Run) -> Preview:
     """Return what a run would do; write nothing."""
     pending = find_pending(run)
     experiment = run.plan.experiment
-    known = {cell_id: launch_seconds(run, cell_id) for cell_id in pending}
+    known = {cell_id: mean_seconds(run, cell_id) for cell_id in pending}
     extra = {
-        cell_id: extra_launches(run, cell_id, measures=launches > 0)
+        cell_id: count_beside(run, cell_id, measures=launches > 0)
         for cell_id, launches in pending.items()
     }
     images = {name: reason_to_make(run.known_images[name]) for name in run.image_names}
-    jobs = {cell_id: cell_resources(run, cell_id).get("runtime") for cell_id in pending}
+    shared, after = shared_jobs(run), last_jobs(run)
+    jobs = {name: shared_resources(run, name) for name in shared}
+    jobs |= {
+        cell_id: cell_resources(run, cell_id)
+        for cell_id in pending
+        if cell_id not in after
+    }
+    on_slurm = run.plan.site["scheduler"] == SLURM
     return Preview(
         run.chosen,
         pending,
@@ -27,5 +45,17 @@ def make_preview(run: Run) -> Preview:
         experiment["time_limit"],
         extra,
         {name: reason for name, reason in images.items() if reason},
-        {cell_id: int(minutes) for cell_id, minutes in jobs.items() if minutes},
+        {name: _describe(asked) for name, asked in jobs.items()} if on_slurm else {},
+        rule=Rule.read(experiment["launches"]),
+        in_rounds=bool(shared) and experiment["order"] == ROUNDS,
+        held={
+            allocation: held_seconds(run, allocation)
+            for allocation in (CELL, TOPOLOGY, EXPERIMENT)
+            if on_slurm and shared
+        },
+        apart=apart(run),
     )
+
+
+def _describe(asked: Resources) -> Job:
+    return Job(nodes=int(asked["nodes"]), minutes=int(asked["runtime"]))

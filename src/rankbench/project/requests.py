@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from rankbench.launch.cell.requests import ensure_request, raise_request, read_request
 from rankbench.project.run import Run
+from rankbench.record import read_json
+from rankbench.stopping import BUDGET, Rule
 
 
 def find_pending(run: Run) -> dict[str, int]:
     """Return the number of pending launches of each chosen cell not measured yet."""
     again = {cell.id for cell in run.rerun}
-    wanted = run.plan.experiment["launches"]
+    wanted = Rule.read(run.plan.experiment["launches"]).at_most
     found = {}
     for cell in run.feasible:
         if cell.id in again or not _is_measured(run, cell.id):
@@ -26,7 +28,11 @@ def make_requests(run: Run) -> None:
     for cell in run.feasible:
         if cell.id in again:
             ask = raise_request
-        elif profile or not run.layout.request(cell.id).exists():
+        elif (
+            profile
+            or not run.layout.request(cell.id).exists()
+            or (run.layout.summary(cell.id).exists() and has_new_budget(run, cell.id))
+        ):
             ask = ensure_request
         else:
             continue
@@ -36,6 +42,7 @@ def make_requests(run: Run) -> None:
             launches=run.plan.experiment["launches"],
             cell_hash=cell.hash,
             profile=profile,
+            budget=run.plan.experiment["budget"],
         )
 
 
@@ -45,9 +52,22 @@ def _has_profile(run: Run, cell_id: str) -> bool:
 
 
 def _is_measured(run: Run, cell_id: str) -> bool:
-    """Return whether the summary of the cell is newer than its request."""
+    """Return whether the summary of the cell is newer than its request.
+
+    A cell that the budget ended is not, once the experiment has another budget.
+    """
     summary, request = run.layout.summary(cell_id), run.layout.request(cell_id)
     try:
-        return summary.stat().st_mtime >= request.stat().st_mtime
+        if summary.stat().st_mtime < request.stat().st_mtime:
+            return False
     except FileNotFoundError:
         return False
+    return not has_new_budget(run, cell_id)
+
+
+def has_new_budget(run: Run, cell_id: str) -> bool:
+    """Return whether the budget ended the launches of a cell, and is another now."""
+    summary = read_json(run.layout.summary(cell_id))
+    why = (summary.get("enough") or (0, ""))[1]
+    new = summary.get("budget") != run.plan.experiment["budget"]
+    return new and str(why).startswith(BUDGET)

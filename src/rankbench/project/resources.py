@@ -15,6 +15,7 @@ from rankbench.launch.outcome.judge_gate import has_gate
 from rankbench.matrix.site import SLURM
 from rankbench.project.run import Run
 from rankbench.record import read_json
+from rankbench.stopping import Rule
 
 # These resources differ between cells; all others are facts of the site.
 OF_A_CELL = (
@@ -23,21 +24,32 @@ OF_A_CELL = (
 )
 
 
-def rule_resources(run: Run) -> dict[str, Any]:
-    """Return the resources of `rule cell`: values, and functions of wildcards.
+def rule_resources(
+    run: Run, wildcard: str, find: Callable[[Run, str], Resources]
+) -> dict[str, Any]:
+    """Return the resources of a rule: values, and functions of its wildcards.
 
     Snakemake calls each function several times per job: twelve functions doubled the
     time of a dry run. So there are as few as possible, and none without Slurm.
+
+    Args:
+        run: the run.
+        wildcard: that names what the rule measures.
+        find: the resources of its value.
     """
     functions: dict[str, Any] = {}
     if run.plan.site["scheduler"] == SLURM:
-        functions = {name: _resource_function(run, name) for name in OF_A_CELL}
+        functions = {
+            name: _resource_function(run, wildcard, find, name) for name in OF_A_CELL
+        }
     return {**host_resources(run), **functions}
 
 
-def _resource_function(run: Run, name: str) -> Callable[[Any], int | str | None]:
+def _resource_function(
+    run: Run, wildcard: str, find: Callable[[Run, str], Resources], name: str
+) -> Callable[[Any], int | str | None]:
     # None omits the resource.
-    return lambda wildcards: cell_resources(run, wildcards.cell).get(name)
+    return lambda wildcards: find(run, wildcards[wildcard]).get(name)
 
 
 def cell_resources(run: Run, cell_id: str) -> Resources:
@@ -45,13 +57,14 @@ def cell_resources(run: Run, cell_id: str) -> Resources:
     # Snakemake asks again for each resource, so they are computed once.
     if cell_id not in run.resources:
         planned = run.plan.cells[cell_id]
+        at_most = Rule.read(run.plan.experiment["launches"]).at_most
+        launches = at_most + count_beside(run, cell_id)
         seconds = job_seconds(
-            run.plan.experiment["launches"] + extra_launches(run, cell_id),
+            [(launches, mean_seconds(run, cell_id))],
             time_limit=run.plan.experiment["time_limit"],
-            mean=launch_seconds(run, cell_id),
         )
         run.resources[cell_id] = job_resources(
-            planned.cell, planned.shape, run.plan.site, seconds=seconds
+            [(planned.cell, planned.shape)], run.plan.site, seconds=seconds
         )
     return run.resources[cell_id]
 
@@ -61,7 +74,7 @@ def host_resources(run: Run) -> Resources:
     return check_resources(run.plan.site)
 
 
-def extra_launches(run: Run, cell_id: str, *, measures: bool = True) -> int:
+def count_beside(run: Run, cell_id: str, *, measures: bool = True) -> int:
     """Return the number of a cell's launches that are not measured: gate and profile.
 
     Args:
@@ -74,7 +87,7 @@ def extra_launches(run: Run, cell_id: str, *, measures: bool = True) -> int:
     return int(gate) + int(experiment["profile"])
 
 
-def launch_seconds(run: Run, cell_id: str) -> float | None:
+def mean_seconds(run: Run, cell_id: str) -> float | None:
     """Return the mean seconds of a cell's latest launches; None without a summary."""
     summary = run.layout.summary(cell_id)
     if not summary.exists():

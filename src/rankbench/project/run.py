@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rankbench.launch.hosts.slurm_resources import Resources
 from rankbench.launch.images.store import Image
@@ -25,7 +26,8 @@ class Run:
         known_images: images of this site; empty in a job, which needs only its plan.
         plots: whether to draw plots beside the tables.
         lock: the lock of the result directory, not acquired yet.
-        resources: cell id -> resources of its Slurm job, if computed already.
+        resources: cell or shared job -> what it requests from Slurm, if computed.
+        shared: jobs that measure several cells (`project.jobs`); None: not computed.
     """
 
     plan: Plan
@@ -36,6 +38,7 @@ class Run:
     plots: bool = True
     lock: Lock = field(init=False, repr=False, compare=False)
     resources: dict[str, Resources] = field(default_factory=dict, init=False)
+    shared: dict[str, Any] | None = field(default=None, init=False, compare=False)
 
     def __post_init__(self) -> None:
         self.lock = Lock(self.layout)

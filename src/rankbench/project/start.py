@@ -12,6 +12,7 @@ from rankbench.failures import DATA, IMAGE, PLAN_VARIABLE, Wanted
 from rankbench.launch.cell.provenance import freeze_code
 from rankbench.launch.hosts.slurm_queue import CellJob, wait_for_lost_jobs
 from rankbench.launch.images.store import request_image
+from rankbench.project.jobs import describe_jobs
 from rankbench.project.preview import make_preview
 from rankbench.project.requests import find_pending, make_requests
 from rankbench.project.run import Run
@@ -40,13 +41,19 @@ def begin(run: Run, *, measures: bool = True) -> None:
     write_if_changed(run.layout.plan, run.plan.to_json())
     source = Path(run.plan.experiment["file"])
     write_if_changed(run.layout.experiment, source.read_bytes())
-    pending = find_pending(run)
+    pending, jobs = find_pending(run), describe_jobs(run)
     make_requests(run)
+    for name in jobs:
+        # A job that is complete would not measure what a rerun asks for.
+        run.layout.job(name).unlink(missing_ok=True)
     for name in run.image_names:
         request_image(run.known_images[name])
+    for place in run.layout.attempted("").glob("*.*"):
+        place.unlink()
     _forget_failures(run)
     _set_environment(run)
-    write_json(run.layout.agenda, {**_describe_process(), "launches": pending})
+    agenda = {**_describe_process(), "launches": pending, "jobs": jobs}
+    write_json(run.layout.agenda, agenda)
 
 
 def _wait_for_lost_jobs(run: Run) -> None:
@@ -54,7 +61,7 @@ def _wait_for_lost_jobs(run: Run) -> None:
     chosen = {cell.id for cell in run.chosen}
 
     def look() -> list[CellJob]:
-        jobs = find_jobs(run.plan, Path()).values()
+        jobs = find_jobs(run.plan, run.layout, Path()).values()
         return [job for job in jobs if job.cell in chosen]
 
     if wait_for_lost_jobs(look, say=_tell):

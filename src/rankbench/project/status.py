@@ -11,6 +11,7 @@ from rankbench.launch.cell.claim import open_claims, read_owner
 from rankbench.launch.cell.requests import Request, read_request
 from rankbench.launch.hosts.slurm_queue import CellJob, read_queue
 from rankbench.matrix.plan import Plan, PlannedCell
+from rankbench.matrix.sharing import group_cells
 from rankbench.matrix.site import SLURM
 from rankbench.record import (
     FAILURES,
@@ -21,6 +22,7 @@ from rankbench.record import (
     Verdict,
     judge_attempt,
     read_attempt,
+    read_json,
     why_stale,
 )
 
@@ -82,13 +84,14 @@ def find_state(
 
 def _why_not_run(plan: Plan, layout: Layout, cell: PlannedCell) -> str | None:
     """Return which data or image of the cell could not be made, and why."""
-    # If launches are interleaved, the first job measures all cells.
-    cells = plan.feasible if plan.experiment["interleave"] else [cell]
+    cells = next(
+        (g for g in group_cells(plan, plan.feasible).values() if cell in g), [cell]
+    )
     needs = [(one.image, one.cell.data) for one in cells]
     return explain_failures(layout, find_wanted(needs))
 
 
-def find_jobs(plan: Plan, folder: Path) -> dict[str, CellJob]:
+def find_jobs(plan: Plan, layout: Layout, folder: Path) -> dict[str, CellJob]:
     """Return the jobs in Slurm's queue by their cells; {} on a site without Slurm.
 
     Raises:
@@ -96,7 +99,10 @@ def find_jobs(plan: Plan, folder: Path) -> dict[str, CellJob]:
     """
     if plan.site["scheduler"] != SLURM:
         return {}
-    return {job.cell: job for job in read_queue(plan.name, folder, plan.cells)}
+    agenda = read_json(layout.agenda) if layout.agenda.exists() else {}
+    shared = {name: job["cells"] for name, job in agenda.get("jobs", {}).items()}
+    jobs = read_queue(plan.name, folder, plan.cells, shared)
+    return {job.cell: job for job in jobs}
 
 
 def cells_to_rerun(plan: Plan, layout: Layout, word: str) -> list[PlannedCell]:
@@ -111,7 +117,7 @@ def cells_to_rerun(plan: Plan, layout: Layout, word: str) -> list[PlannedCell]:
 
 def _judge(plan: Plan, layout: Layout, cell: PlannedCell, request: Request) -> Verdict:
     attempt = layout.attempt(cell.id, request.attempt)
-    verdict = judge_attempt(attempt, request.launches)
+    verdict = judge_attempt(attempt, _wanted(layout, cell, request))
     reason = why_stale(
         read_attempt(attempt),
         cell_hash=cell.hash,
@@ -121,6 +127,15 @@ def _judge(plan: Plan, layout: Layout, cell: PlannedCell, request: Request) -> V
     if reason is None:
         return verdict
     return replace(verdict, status="stale", reason=reason)
+
+
+def _wanted(layout: Layout, cell: PlannedCell, request: Request) -> int:
+    """Return the number of launches that suffice, as the cell's summary has it."""
+    path = layout.summary(cell.id)
+    summary = read_json(path) if path.exists() else {}
+    if summary.get("attempt") == request.attempt and summary.get("enough"):
+        return int(summary["enough"][0])
+    return request.rule.at_most
 
 
 def _measuring_host(attempt: Path) -> str | None:

@@ -2,35 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankbench.cell import Cell, Shape
+from rankbench.cell import Cell, Shape, Topology
 from rankbench.environ import job_id
 from rankbench.launch.cell.provenance import describe_code
 from rankbench.launch.cell.requests import Request
+from rankbench.launch.cell.turn import Turn
 from rankbench.launch.hosts.base import Hosts
-from rankbench.launch.hosts.slurm import find_slurm_job
-from rankbench.launch.hosts.slurm_queue import comment_of
-from rankbench.launch.hosts.slurm_resources import plan_array
-from rankbench.launch.hosts.this_machine import ThisMachine
 from rankbench.launch.images.checks import check_runs
 from rankbench.launch.images.verify import check_file, read_image
-from rankbench.launch.launchers import find_launcher, is_array
 from rankbench.launch.outcome.judge_gate import has_gate
 from rankbench.launch.process.container import check_binds
 from rankbench.launch.process.scratch import scratch_of
 from rankbench.launch.task import Task
 from rankbench.record import (
     GATE,
+    PROFILE,
     Layout,
+    Record,
     Verdict,
+    check_version,
     judge,
-    judge_attempt,
-    read_attempt,
+    judge_gated,
+    numbered,
+    read_json,
     why_stale,
 )
+from rankbench.stopping import Enough, Launched, brief
 
 Entry = dict[str, Any]
 
@@ -38,16 +38,22 @@ MEASURE = "measure"
 
 
 class Attempt:
-    """The wanted attempt of a cell, with everything that its launches share."""
+    """The wanted attempt of a cell, with everything that its launches share.
+
+    Attributes:
+        id: of the cell.
+        shape: its processes.
+        measured, gate, profile: its launches, by purpose.
+    """
 
     def __init__(
         self, layout: Layout, plan: Entry, entry: Entry, request: Request, project: Path
     ) -> None:
-        self.directory = layout.attempt(entry["id"], request.attempt)
+        self.id: str = entry["id"]
+        self.directory = layout.attempt(self.id, request.attempt)
         self.request = request
-        # Seed of the random order of cells that take turns, if they do.
-        self.turns_seed: int | None = None
-        name = entry["image"]
+        self.image_name: str | None = entry["image"]
+        name = self.image_name
         self.image = None if name is None else dict(plan["images"][name])
         self._no_image: str | None = None
         if self.image is not None:
@@ -57,13 +63,14 @@ class Attempt:
                 # Only this host has the fault, and a record will name it.
                 self.image["sha256"], self._no_image = None, str(error)
         self._image_is_good = self.image is None
-        cell = Cell.from_dict(entry["cell"])
-        self.has_gate = plan["experiment"]["gate"] and has_gate(cell)
+        self.cell = Cell.from_dict(entry["cell"])
+        self.shape = Shape(**entry["shape"])
+        self.has_gate = plan["experiment"]["gate"] and has_gate(self.cell)
         self._plan, self._entry, self._project = plan, entry, project
-        self._hosts = _find_hosts(cell, plan, entry)
-        # Time in the queue counts as well.
-        self.time_limit = plan["experiment"]["time_limit"] + self._hosts.start_within
         self._code = describe_code()
+        self.measured = Series(self, MEASURE, self.directory)
+        self.gate = Series(self, GATE, self.directory / GATE)
+        self.profile = Series(self, PROFILE, self.directory / PROFILE)
 
     def check_image(self) -> None:
         """Check once that the image is unchanged and starts here, with its binds.
@@ -83,103 +90,138 @@ class Attempt:
     def why_stale(self) -> str | None:
         """Why new launches would not belong to the attempt; None if they would."""
         return why_stale(
-            read_attempt(self.directory),
+            self.measured.read_all(),
             cell_hash=self._entry["hash"],
             image=self.image,
             asked_hash=self.request.cell_hash,
         )
 
-    def verdict(self) -> Verdict:
-        return judge_attempt(self.directory, self.request.launches)
+    def launched(self) -> Launched:
+        """Its launches, as far as stopping rules read them."""
+        return Launched(
+            rule=self.request.rule,
+            workload=self.cell.workload(),
+            devices=Topology.parse(self.cell.topology).devices,
+            is_base=self.cell.is_base,
+            records=self.measured.records,
+            beside=self.gate.records,
+        )
 
-    def series(self, purpose: str) -> Series:
-        if purpose == MEASURE:
-            return Series(self, purpose, self.directory, self.request.launches)
-        return Series(self, purpose, self.directory / purpose, 1)
+    def verdict(self, enough: Enough | None) -> Verdict:
+        """Judge the launches.
 
-    def gate(self) -> dict[str, Any] | None:
-        """The result of the gate; None if there was none or if it failed."""
-        found: dict[str, Any] | None = None
-        for record in read_attempt(self.directory / GATE):
-            found = record.get("gate") or found
-        return found
+        Args:
+            enough: why no further launch is needed, if a rule says so.
+        """
+        wanted = self.request.rule.at_most if enough is None else enough.after
+        return judge_gated(self.gate.records, self.measured.records, wanted)
 
-    def task(self, series: Series, number: int, directory: Path) -> Task:
+    @property
+    def is_refused(self) -> bool:
+        """Whether the gate found that the strategy trains something else."""
+        return any(record["status"] == "mismatch" for record in self.gate.records)
+
+    def task(
+        self,
+        series: Series,
+        number: int,
+        directory: Path,
+        hosts: Hosts,
+        *,
+        serial: int = 0,
+        turn: Turn | None = None,
+    ) -> Task:
         entry, site = self._entry, self._plan["site"]
-        shape = Shape(**entry["shape"])
+        experiment, rule = self._plan["experiment"], self.request.rule
         return Task(
-            experiment=self._plan["experiment"]["name"],
-            cell_id=entry["id"],
+            experiment=experiment["name"],
+            cell_id=self.id,
             cell_hash=entry["hash"],
-            cell=Cell.from_dict(entry["cell"]),
-            shape=shape,
+            cell=self.cell,
+            shape=self.shape,
             phases=entry["phases"],
             marks=entry["marks"],
             attempt=self.request.attempt,
             number=number,
-            wanted=series.wanted,
+            wanted=rule.at_most if series.purpose == MEASURE else 1,
+            rule=None if isinstance(said := rule.to_json(), int) else said,
+            turn=None if turn is None else turn.to_json(),
+            serial=serial,
             directory=directory.resolve(),
             data_dir=(self._project / site["data_dir"]).resolve(),
-            time_limit=self.time_limit,
-            threads=_threads(shape, site),
-            backend_logs=self._plan["experiment"]["backend_logs"],
-            save_model=self._plan["experiment"]["save_model"],
-            collectives=self._plan["experiment"]["collectives"],
+            # Time in the queue counts as well.
+            time_limit=experiment["time_limit"] + hosts.start_within,
+            threads=_threads(self.shape, site),
+            backend_logs=experiment["backend_logs"],
+            save_model=experiment["save_model"],
+            collectives=experiment["collectives"],
             heartbeat_grace=site["heartbeat_grace"],
-            turns_seed=self.turns_seed,
             code=self._code,
             purpose=series.purpose,
-            gate=self.gate(),
+            gate=self._find_gate(),
             image=self.image,
-            hosts=self._hosts,
+            hosts=hosts,
             interface=site["interface"],
-            scratch=self._scratch_of(directory),
+            scratch=self._scratch_of(directory, hosts),
             env=site["env"],
             binds=[Path(path) for path in site["binds"]],
         )
 
-    def _scratch_of(self, directory: Path) -> Path | None:
+    def _find_gate(self) -> dict[str, Any] | None:
+        """The result of the gate; None if there was none or if it failed."""
+        found: dict[str, Any] | None = None
+        for record in self.gate.records:
+            found = record.get("gate") or found
+        return found
+
+    def _scratch_of(self, directory: Path, hosts: Hosts) -> Path | None:
         """The scratch folder of a launch; None if its hosts are not known yet."""
-        if not self._hosts.names:
+        if not hosts.names:
             return None
         return scratch_of(self._plan["site"]["scratch"], job_id(), directory)
 
 
-@dataclass(frozen=True, slots=True)
 class Series:
-    """The launches of an attempt that serve one purpose."""
+    """The launches of an attempt that serve one purpose.
 
-    attempt: Attempt
-    purpose: str
-    directory: Path
-    wanted: int
-
-    def verdict(self) -> Verdict:
-        return judge(read_attempt(self.directory), self.wanted)
-
-    def task(self, number: int, directory: Path) -> Task:
-        return self.attempt.task(self, number, directory)
-
-
-def _find_hosts(cell: Cell, plan: Entry, entry: Entry) -> Hosts:
-    """Return the hosts on which the launches of a cell run.
-
-    Raises:
-        ValueError: the site has Slurm, and its job lacks what the cell needs.
+    Attributes:
+        records: of the launches that have ended; `brief` ones if they are measured.
     """
-    shape, experiment = Shape(**entry["shape"]), plan["experiment"]
-    if is_array(find_launcher(cell.launcher)):
-        return plan_array(
-            cell,
-            shape,
-            plan["site"],
-            time_limit=experiment["time_limit"],
-            start_within=experiment["start_within"],
-            comment=comment_of(experiment["name"], entry["id"]),
-        )
-    if plan["site"]["scheduler"] == "slurm":
-        return find_slurm_job(shape)
-    return ThisMachine()
+
+    def __init__(self, attempt: Attempt, purpose: str, directory: Path) -> None:
+        self.attempt, self.purpose, self.directory = attempt, purpose, directory
+        self._records: dict[int, Record] = {}
+
+    @property
+    def records(self) -> list[Record]:
+        return [self._records[number] for number in sorted(self._records)]
+
+    def read_all(self) -> list[Record]:
+        """Read all records, and keep what verdicts need of them.
+
+        Raises:
+            ValueError: a record is damaged or of another schema version.
+        """
+        self._records.clear()
+        return self.read_new()
+
+    def read_new(self) -> list[Record]:
+        """Read the records of launches that have ended since."""
+        new = []
+        for number in numbered(self.directory):
+            path = self.directory / str(number) / "record.json"
+            if number not in self._records and path.exists():
+                record = check_version(read_json(path), path)
+                self._records[number] = self._keep(record)
+                new.append(record)
+        return new
+
+    def _keep(self, record: Record) -> Record:
+        return brief(record) if self.purpose == MEASURE else record
+
+    def is_complete(self) -> bool:
+        """Whether a launch that is not measured needs no repetition."""
+        return judge(self.records, 1).complete
 
 
 def _threads(shape: Shape, site: Entry) -> int:

@@ -1,44 +1,35 @@
-"""Run the launches that an attempt of a cell still lacks.
-
-They run one after the other, or in turns with launches of the other cells. Then changes
-of the machine affect all cells alike.
-"""
+"""Measure what attempts still lack: one cell, or several that share a job."""
 
 from __future__ import annotations
 
-import random
-import secrets
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rankbench.launch.cell.attempt import MEASURE, Attempt, Entry, Series
-from rankbench.launch.cell.claim import claim_next, open_claims, read_owner
+from rankbench.cell import Topology
+from rankbench.failures import explain_failures, find_wanted
+from rankbench.launch.cell.attempt import Attempt, Entry
 from rankbench.launch.cell.machine_lock import machine_to_itself
-from rankbench.launch.cell.pace import Out, Pace
+from rankbench.launch.cell.pace import Out
 from rankbench.launch.cell.requests import Request, read_request
-from rankbench.launch.outcome.closing import close_dead_claim
+from rankbench.launch.cell.rounds import Means, Rounds
+from rankbench.launch.cell.series import heed
+from rankbench.launch.hosts.base import Hosts
+from rankbench.launch.hosts.slurm import choose_hosts, find_slurm_job
+from rankbench.launch.hosts.slurm_queue import comment_of
+from rankbench.launch.hosts.slurm_resources import plan_array
+from rankbench.launch.hosts.this_machine import ThisMachine
+from rankbench.launch.launchers import find_launcher, is_array
 from rankbench.launch.process.signs import Stop
-from rankbench.launch.process.supervise import refuse_launch, run_launch
-from rankbench.launch.task import Task
 from rankbench.record import (
-    CURED_BY_NEXT_RUN,
-    GATE,
-    PROFILE,
     Layout,
-    Record,
     Verdict,
     read_attempt,
     read_json,
     write_json,
 )
-
-
-class Interrupted(Exception):
-    """This process was told to end. The next run measures missing launches."""
+from rankbench.stopping import BEST, Enough, Launched, Rule
 
 
 def run_cell(layout: Layout, cell_id: str, *, project: Path, out: Out) -> Verdict:
@@ -59,145 +50,194 @@ def run_cell(layout: Layout, cell_id: str, *, project: Path, out: Out) -> Verdic
         OSError: a record could not be written.
     """
     plan = read_json(layout.plan)
+    attempt = _open(layout, plan, cell_id, project)
+    if reason := attempt.why_stale():
+        return _write_stale(layout, attempt, reason)
+    rounds = _run([attempt], plan, lambda _: out)
+    enough = rounds.enough.get(cell_id)
+    return _write_summary(layout, attempt, rounds.verdict(attempt), enough)
+
+
+def run_job(
+    layout: Layout,
+    name: str,
+    cell_ids: Sequence[str],
+    *,
+    at_most: int | None,
+    project: Path,
+    out: Callable[[str], Out],
+) -> None:
+    """Run the missing launches of cells that share a job, in rounds.
+
+    Args:
+        layout: the result directory.
+        name: of the job; it leaves `layout.job(name)`.
+        cell_ids: feasible cells of the plan.
+        at_most: the number of rounds; None for as many as the cells need.
+        project: the folder that a relative data_dir is below.
+        out: id of a cell -> where its progress goes.
+
+    Raises:
+        Interrupted, ValueError, OSError: as of `run_cell`.
+    """
+    plan = read_json(layout.plan)
+    attempts = []
+    for cell_id in cell_ids:
+        try:
+            attempt = _open(layout, plan, cell_id, project)
+            if attempt.why_stale() is None:
+                _check_needs(layout, attempt)
+                attempts.append(attempt)
+        except (ValueError, OSError) as error:
+            # The other cells can be measured.
+            out(cell_id).say(f"{cell_id}  not measured: {error}")
+    others = _read_others(layout, plan, cell_ids, project)
+    enough: dict[str, Enough] = {}
+    in_turn = plan["experiment"]["order"] == "rounds"
+    for together in [attempts] if in_turn else [[one] for one in attempts]:
+        if together:
+            enough |= _run(together, plan, out, at_most, others).enough
+    write_json(layout.job(name), {"enough": {k: list(v) for k, v in enough.items()}})
+
+
+def _check_needs(layout: Layout, attempt: Attempt) -> None:
+    """Check that data and image of a cell were made, so that others need not wait.
+
+    Raises:
+        ValueError: they were not; says why.
+    """
+    needs = find_wanted([(attempt.image_name, attempt.cell.data)])
+    if why := explain_failures(layout, needs):
+        raise ValueError(why)
+    attempt.check_image()
+
+
+def _read_others(
+    layout: Layout, plan: Entry, ours: Sequence[str], project: Path
+) -> dict[str, Launched]:
+    """Launches of the plan's other cells, if the rules of this experiment need them."""
+    experiment = plan["experiment"]
+    is_best = Rule.read(experiment["launches"]).kind == BEST
+    if not is_best and experiment["budget"] is None:
+        return {}
+    found = {}
+    for entry in plan["cells"]:
+        cell_id = entry["id"]
+        request = read_request(layout, cell_id)
+        if entry["infeasible"] is None and cell_id not in ours and request:
+            attempt = Attempt(layout, plan, entry, request, project)
+            attempt.gate.read_all()
+            attempt.measured.read_all()
+            found[cell_id] = attempt.launched()
+    return found
+
+
+def summarise_cell(layout: Layout, cell_id: str, *, project: Path) -> Verdict:
+    """Write the summary of a cell that a shared job has measured.
+
+    Args:
+        layout: the result directory.
+        cell_id: a feasible cell of its plan.
+        project: the folder that a relative data_dir is below.
+
+    Raises:
+        ValueError: the job has not measured it; a file of the run is damaged.
+    """
+    plan = read_json(layout.plan)
+    attempt = _open(layout, plan, cell_id, project)
+    if reason := attempt.why_stale():
+        return _write_stale(layout, attempt, reason)
+    attempt.gate.read_all()
+    jobs = read_json(layout.agenda)["jobs"]
+    job = [name for name, one in jobs.items() if cell_id in one["cells"]][-1:]
+    found = read_json(layout.job(job[0]))["enough"].get(cell_id) if job else None
+    enough = None if found is None else Enough(*found)
+    verdict = attempt.verdict(enough)
+    if not verdict.complete:
+        raise ValueError(
+            f"its job ended with {verdict.ok} of {verdict.wanted} launches: the log "
+            "says why; run again to continue"
+        )
+    return _write_summary(layout, attempt, verdict, enough)
+
+
+def _open(layout: Layout, plan: Entry, cell_id: str, project: Path) -> Attempt:
     entry = _find(plan, cell_id, layout)
     request = read_request(layout, cell_id)
     if request is None:
         raise ValueError(
             f"{layout.request(cell_id)} is missing: `rankbench run` writes it"
         )
-    attempt = Attempt(layout, plan, entry, request, project)
-    if reason := attempt.why_stale():
-        verdict = replace(
-            attempt.verdict(), status="stale", reason=reason, complete=True
+    return Attempt(layout, plan, entry, request, project)
+
+
+def _run(
+    attempts: Sequence[Attempt],
+    plan: Entry,
+    out: Callable[[str], Out],
+    at_most: int | None = None,
+    others: Mapping[str, Launched] | None = None,
+) -> Rounds:
+    """Run all launches that the attempts lack."""
+    experiment = plan["experiment"]
+    choose, devices = _find_hosts(attempts, plan)
+    with Stop().listening() as stop:
+        waiting = machine_to_itself(
+            told_to_stop=lambda: heed(stop), say=out(attempts[0].id).say
         )
-    else:
-        with Stop().listening() as stop:
-            waiting = machine_to_itself(told_to_stop=lambda: _heed(stop), say=out.say)
-            with waiting:
-                pace = Pace(layout, cell_id)
-                if plan["experiment"]["interleave"]:
-                    others = _find_others(layout, plan, cell_id, project, out)
-                    _take_turns([attempt, *others], stop, pace, out)
-                verdict = _launch_all(attempt, stop, pace, out)
-    records = read_attempt(attempt.directory)
-    write_json(layout.summary(cell_id), _summarise(cell_id, request, verdict, records))
-    return verdict
+        means = Means(
+            choose_hosts=choose,
+            stop=stop,
+            out=out,
+            budget=experiment["budget"],
+            devices=devices,
+            others=others or {},
+        )
+        with waiting:
+            rounds = Rounds(attempts, means)
+            rounds.run(at_most)
+    return rounds
 
 
-def _launch_all(attempt: Attempt, stop: Stop, pace: Pace, out: Out) -> Verdict:
-    """Run the missing launches of one attempt in order."""
-    if attempt.has_gate:
-        _launch_missing(attempt.series(GATE), stop, pace, out)
-    if attempt.verdict().status == "mismatch":
-        # A strategy that trains something else is not measured.
-        return attempt.verdict()
-    _launch_missing(attempt.series(MEASURE), stop, pace, out)
-    verdict = attempt.verdict()
-    if attempt.request.profile and verdict.ok:
-        _launch_missing(attempt.series(PROFILE), stop, pace, out)
-    return verdict
+def _find_hosts(
+    attempts: Sequence[Attempt], plan: Entry
+) -> tuple[Callable[[Attempt, int], Hosts], int | None]:
+    """Return what chooses the hosts of a launch, and the devices that the job holds.
 
-
-def _find_others(
-    layout: Layout, plan: Entry, cell_id: str, project: Path, out: Out
-) -> Iterator[Attempt]:
-    """Attempts of other cells of this run that can be measured here now.
-
-    The job of each cell runs later. It finds nothing missing and writes the summary, or
-    reports a fault of the cell.
+    Raises:
+        ValueError: the site has Slurm, and its job lacks what a cell needs.
     """
-    for other in read_json(layout.agenda)["launches"]:
-        request = read_request(layout, other)
-        if other == cell_id or request is None:
-            continue
-        entry = _find(plan, other, layout)
-        try:
-            attempt = Attempt(layout, plan, entry, request, project)
-            if attempt.why_stale() is None and not attempt.verdict().complete:
-                attempt.check_image()
-                yield attempt
-        except (ValueError, OSError) as error:
-            out.say(f"  {other} is left out here: {error}")
+    if is_array(find_launcher(attempts[0].cell.launcher)):
+        return (lambda attempt, _: _array_of(attempt, plan)), None
+    if plan["site"]["scheduler"] != "slurm":
+        here = ThisMachine()
+        return (lambda *_: here), None
+    job = find_slurm_job(max(attempt.shape.nodes for attempt in attempts))
+    # Launches of one cell alone are on the same hosts.
+    shared = len(attempts) > 1
+
+    def choose(attempt: Attempt, turn: int) -> Hosts:
+        names = choose_hosts(job.names, attempt.shape.nodes, turn if shared else 0)
+        return replace(job, names=names)
+
+    return choose, len(job.names) * _devices_per_node(attempts) if shared else None
 
 
-def _take_turns(attempts: Sequence[Attempt], stop: Stop, pace: Pace, out: Out) -> None:
-    """One launch of each cell in random order, then the next launch of each.
-
-    Records have the seed of the order.
-    """
-    seed = secrets.randbits(32)
-    chance = random.Random(seed)
-    for attempt in attempts:
-        attempt.turns_seed = seed
-    for attempt in attempts:
-        if attempt.has_gate:
-            _launch_missing(attempt.series(GATE), stop, pace, out)
-    while waiting := [one for one in attempts if not one.verdict().complete]:
-        for attempt in chance.sample(waiting, len(waiting)):
-            left = sum(
-                one.request.launches - one.verdict().ok
-                for one in waiting
-                if one is not attempt
-            )
-            _launch_next(attempt.series(MEASURE), stop, pace, out, elsewhere=left)
+def _devices_per_node(attempts: Iterable[Attempt]) -> int:
+    topologies = (Topology.parse(attempt.cell.topology) for attempt in attempts)
+    return max(topology.devices_per_node for topology in topologies)
 
 
-def _launch_missing(series: Series, stop: Stop, pace: Pace, out: Out) -> None:
-    """Launch until the series is complete."""
-    while _launch_next(series, stop, pace, out):
-        pass
-
-
-def _launch_next(
-    series: Series, stop: Stop, pace: Pace, out: Out, *, elsewhere: int | None = None
-) -> bool:
-    """The next launch of a series; False if it is complete."""
-    _settle_claims(series, stop, out)
-    if series.verdict().complete:
-        return False
-    _heed(stop)
-    number, directory = claim_next(series.directory)
-    begun = time.monotonic()
-    record = _launch(series.attempt, series.task(number, directory), stop)
-    seconds = time.monotonic() - begun
-    out.say(pace.line(record, series.verdict(), seconds, elsewhere=elsewhere))
-    if record["cause"] in CURED_BY_NEXT_RUN:
-        raise Interrupted(record["reason"])
-    return True
-
-
-def _launch(attempt: Attempt, task: Task, stop: Stop) -> Record:
-    started = datetime.now(UTC)
-    try:
-        attempt.check_image()
-    except (ValueError, OSError) as error:
-        # Only this host may have the fault: other hosts of the site may have the image.
-        return refuse_launch(task, str(error), started)
-    return run_launch(task, stop)
-
-
-def _settle_claims(series: Series, stop: Stop, out: Out) -> None:
-    """Wait for launches of other processes, and close those whose owner is dead."""
-    told = False
-    while claims := open_claims(series.directory):
-        for number, directory in claims:
-            if read_owner(directory).is_alive(directory):
-                continue
-            claimed = (directory / "claim.json").stat().st_mtime
-            started = datetime.fromtimestamp(claimed, UTC)
-            close_dead_claim(series.task(number, directory), started=started)
-            out.say(f"  launch {number} was left unfinished: it is measured anew")
-        if open_claims(series.directory):
-            if not told:
-                out.say("  waiting for a launch that another process measures")
-                told = True
-            _heed(stop)
-            time.sleep(1)
-
-
-def _heed(stop: Stop) -> None:
-    if reason := stop.reason():
-        raise Interrupted(reason)
+def _array_of(attempt: Attempt, plan: Entry) -> Hosts:
+    experiment = plan["experiment"]
+    return plan_array(
+        attempt.cell,
+        attempt.shape,
+        plan["site"],
+        time_limit=experiment["time_limit"],
+        start_within=experiment["start_within"],
+        comment=comment_of(experiment["name"], attempt.id),
+    )
 
 
 def _find(plan: Entry, cell_id: str, layout: Layout) -> Entry:
@@ -209,16 +249,35 @@ def _find(plan: Entry, cell_id: str, layout: Layout) -> Entry:
     raise ValueError(f"{layout.plan} has no cell {cell_id}")
 
 
+def _write_stale(layout: Layout, attempt: Attempt, reason: str) -> Verdict:
+    attempt.gate.read_all()
+    verdict = replace(
+        attempt.verdict(None), status="stale", reason=reason, complete=True
+    )
+    return _write_summary(layout, attempt, verdict, None)
+
+
+def _write_summary(
+    layout: Layout, attempt: Attempt, verdict: Verdict, enough: Enough | None
+) -> Verdict:
+    write_json(layout.summary(attempt.id), _summarise(attempt, verdict, enough))
+    return verdict
+
+
 def _summarise(
-    cell_id: str, request: Request, verdict: Verdict, records: list[Record]
+    attempt: Attempt, verdict: Verdict, enough: Enough | None
 ) -> dict[str, Any]:
+    request: Request = attempt.request
+    records = read_attempt(attempt.directory)
     seconds = [r["seconds"]["launch"] for r in records if r["status"] == "ok"]
     return {
-        "cell": cell_id,
+        "cell": attempt.id,
         **asdict(request),
         "status": verdict.status,
         "reason": verdict.reason,
         "launches_ok": verdict.ok,
+        # The number of launches that suffices and why, if a rule ended them.
+        "enough": None if enough is None else list(enough),
         "launch_seconds": sum(seconds) / len(seconds) if seconds else None,
         "records": [f"{request.attempt}/{r['launch']}" for r in records],
     }

@@ -2,45 +2,46 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TextIO
 
-from rankbench.record import Layout, Record, Verdict, read_json
+from rankbench.record import Record, Verdict
 
 
 class Out:
-    """Progress for people: on the terminal and in the log of the cell."""
+    """Progress for people: on the terminal and in the logs of a job and a cell."""
 
-    def __init__(self, *streams: TextIO) -> None:
-        self._streams = streams
+    def __init__(self, stream: TextIO | None = None, *logs: Path) -> None:
+        self._stream, self._logs = stream, logs
 
     def say(self, text: str) -> None:
-        for stream in self._streams:
-            print(text, file=stream, flush=True)
+        if self._stream is not None:
+            print(text, file=self._stream, flush=True)
+        for log in self._logs:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            # A job may have a thousand cells, each with a log: too many open files.
+            with open(log, "a") as file:
+                print(text, file=file)
 
 
 class Pace:
     """The pace of a run, and its remaining time."""
 
-    def __init__(self, layout: Layout, cell_id: str) -> None:
+    def __init__(self) -> None:
         self._seconds: list[float] = []
-        self._others = _launches_elsewhere(layout, cell_id)
 
     def line(
-        self,
-        record: Record,
-        verdict: Verdict,
-        seconds: float,
-        *,
-        elsewhere: int | None = None,
+        self, record: Record, verdict: Verdict, seconds: float, *, left: int
     ) -> str:
         """Progress after a launch that took so many seconds.
 
         Args:
-            elsewhere: launches of other cells to come, if this job runs them too.
+            record: of the launch.
+            verdict: on its cell.
+            seconds: that it took.
+            left: launches of this job that are still to come, at most.
         """
         self._seconds.append(seconds)
-        here = 0 if verdict.complete else verdict.wanted - verdict.ok
-        left = (self._others if elsewhere is None else elsewhere) + here
         mean = sum(self._seconds) / len(self._seconds)
         name = f"launch {record['launch']}"
         if record["purpose"] != "measure":
@@ -68,26 +69,6 @@ def describe_result(record: Record) -> str:
         return "profiled"
     window = max(rank["window_s"] for rank in record["ranks"])
     return f"{record['samples'] / window:.0f} samples/s"
-
-
-def _launches_elsewhere(layout: Layout, cell_id: str) -> int:
-    """Launches of this run's other cells that are still to come."""
-    try:
-        agenda = read_json(layout.agenda)
-    except (OSError, ValueError):
-        return 0
-    left = 0
-    for other, launches in agenda["launches"].items():
-        summary, request = layout.summary(other), layout.request(other)
-        if other == cell_id:
-            continue
-        done = (
-            summary.exists()
-            and request.exists()
-            and summary.stat().st_mtime >= request.stat().st_mtime
-        )
-        left += 0 if done else launches
-    return left
 
 
 def minutes(seconds: float) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 from rankbench.record import Layout, read_json, write_json
+from rankbench.stopping import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,13 +15,20 @@ class Request:
     """A request for launches of a cell, as the cell was defined then.
 
     Attributes:
+        launches: a number, or a rule that ends them; see `Rule.read`.
+        budget: device-seconds that the launches of all cells may take; None: no limit.
         profile: whether a profile of it is wanted beside them.
     """
 
     attempt: int
-    launches: int
+    launches: int | Mapping[str, Any]
     cell_hash: str
     profile: bool = False
+    budget: float | None = None
+
+    @property
+    def rule(self) -> Rule:
+        return Rule.read(self.launches)
 
 
 def read_request(layout: Layout, cell_id: str) -> Request | None:
@@ -36,9 +46,10 @@ def ensure_request(
     layout: Layout,
     cell_id: str,
     *,
-    launches: int,
+    launches: int | Mapping[str, Any],
     cell_hash: str,
     profile: bool = False,
+    budget: float | None = None,
 ) -> Request:
     """The request of a cell; the first one is made if there is none."""
     request = read_request(layout, cell_id)
@@ -46,11 +57,11 @@ def ensure_request(
         # There are records but no request, because the file was removed. Never measure
         # into an attempt that may be complete.
         attempt = max(layout.attempts(cell_id), default=0) + 1
-        request = Request(attempt, launches, cell_hash, profile)
+        request = Request(attempt, launches, cell_hash, profile, budget)
         write_json(layout.request(cell_id), asdict(request))
-    elif profile and not request.profile:
-        # The attempt stays the same: its launches are kept, and the profile is added.
-        request = replace(request, profile=True)
+    elif (profile and not request.profile) or budget != request.budget:
+        # The attempt stays the same: its launches are kept, and others are added.
+        request = replace(request, profile=profile or request.profile, budget=budget)
         write_json(layout.request(cell_id), asdict(request))
     return request
 
@@ -59,13 +70,14 @@ def raise_request(
     layout: Layout,
     cell_id: str,
     *,
-    launches: int,
+    launches: int | Mapping[str, Any],
     cell_hash: str,
     profile: bool = False,
+    budget: float | None = None,
 ) -> Request:
     """Ask for a new attempt; earlier measurements are kept."""
     before = read_request(layout, cell_id)
     used = [*layout.attempts(cell_id), before.attempt if before else 0]
-    request = Request(max(used) + 1, launches, cell_hash, profile)
+    request = Request(max(used) + 1, launches, cell_hash, profile, budget)
     write_json(layout.request(cell_id), asdict(request))
     return request

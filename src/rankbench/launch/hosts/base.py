@@ -48,8 +48,12 @@ class Hosts(ABC):
     def step(self, argv: Sequence[str], how: Step) -> list[str]:
         """Return the command that runs a command on every host."""
 
-    def port(self, number: int) -> int:
-        """Return the port at which the ranks of a launch meet; 0 for any free one."""
+    def port(self, serial: int) -> int:
+        """Return the port at which the ranks of a launch meet; 0 for any free one.
+
+        Args:
+            serial: differs between launches that follow each other.
+        """
         return 0
 
     def variables(self, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:

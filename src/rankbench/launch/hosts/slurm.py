@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rankbench.cell import Shape
 from rankbench.environ import for_srun, read_job
 from rankbench.launch.hosts.base import Hosts, Step
 
@@ -50,13 +49,13 @@ class SlurmJob(Hosts):
             *argv,
         ]
 
-    def port(self, number: int) -> int:
+    def port(self, serial: int) -> int:
         """Return the port at which the ranks of a launch meet.
 
         Jobs that share a host, and successive launches, use different ports, because an
         earlier launch may still hold its port.
         """
-        return _FIRST_PORT + (int(self.id) * 97 + number) % _PORTS
+        return _FIRST_PORT + (int(self.id) * 97 + serial) % _PORTS
 
     def variables(self, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
         return for_srun(inherited)
@@ -95,33 +94,53 @@ class SlurmJob(Hosts):
         return None
 
 
-def find_slurm_job(shape: Shape) -> SlurmJob:
-    """Return the hosts of this process's job that a launch of this shape uses.
+def choose_hosts(names: Sequence[str], count: int, turn: int) -> tuple[str, ...]:
+    """Choose hosts of a job; which ones rotates from turn to turn.
+
+    So differences between hosts scatter the launches of a cell and do not set cells
+    apart.
+
+    Args:
+        names: all hosts of the job, in Slurm's order.
+        count: how many a launch needs.
+        turn: 0, 1, 2 and so on.
+
+    Returns:
+        The hosts in Slurm's order, in which srun numbers its tasks.
+    """
+    chosen = {(turn + place) % len(names) for place in range(count)}
+    return tuple(names[place] for place in sorted(chosen))
+
+
+def find_slurm_job(nodes: int) -> SlurmJob:
+    """Return all hosts of this process's job.
+
+    Args:
+        nodes: how many are needed.
 
     Raises:
-        ValueError: there is no job, or it lacks what the shape needs.
+        ValueError: there is no job, or it lacks what is needed.
     """
     job = read_job()
     if job is None:
         raise ValueError(
             "this site has Slurm, and this is no Slurm job: start it by sbatch, or "
-            f"within `salloc --nodes={shape.nodes} --exclusive`"
+            f"within `salloc --nodes={nodes} --exclusive`"
         )
     said = _ask("scontrol", "show", "hostnames", job.hosts)
     if said is None:
         raise ValueError(f"scontrol does not list the hosts of {job.hosts}")
     hosts = said.split()
-    if len(hosts) < shape.nodes:
+    if len(hosts) < nodes:
         raise ValueError(
-            f"the cell needs {shape.nodes} hosts, job {job.id} has {len(hosts)}: "
-            f"{job.hosts}"
+            f"{nodes} hosts are needed, job {job.id} has {len(hosts)}: {job.hosts}"
         )
     if job.tasks and not is_even(job.tasks):
         raise ValueError(
             f"job {job.id} has {job.tasks} tasks on {job.hosts}: every host must have "
             "equally many (sbatch --ntasks-per-node)"
         )
-    return SlurmJob(job.id, tuple(hosts[: shape.nodes]))
+    return SlurmJob(job.id, tuple(hosts))
 
 
 def is_even(tasks: str) -> bool:

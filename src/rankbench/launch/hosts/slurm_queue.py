@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-# The plugin's comment on a rule with two wildcards, which are named in
+# The plugin's comments on rules with two wildcards, which are named in
 # workflow/rules/measure.smk.
 _COMMENT = "rule_cell_wildcards_{experiment}_{cell}"
+_COMMENT_OF_JOB = "rule_job_wildcards_{experiment}_{job}"
 
 
 def comment_of(experiment: str, cell: str) -> str:
@@ -51,30 +52,49 @@ class CellJob:
         return f"job {self.id} {what} ({self.why})"
 
 
-def read_queue(experiment: str, folder: Path, cells: Iterable[str]) -> list[CellJob]:
+def read_queue(
+    experiment: str,
+    folder: Path,
+    cells: Iterable[str],
+    shared: Mapping[str, Sequence[str]],
+) -> list[CellJob]:
     """This user's jobs for cells of an experiment, as Slurm has them in its queue.
 
     Args:
         experiment: its name.
         folder: the project that Snakemake runs in.
         cells: ids of the cells.
+        shared: name of a job that measures several cells -> their ids.
+
+    Returns:
+        For each cell its job; the job of several cells once for each.
 
     Raises:
         ValueError: Slurm does not answer.
     """
-    return parse_queue(_ask_queue(), experiment, os.path.realpath(folder), cells)
+    place = os.path.realpath(folder)
+    return parse_queue(_ask_queue(), experiment, place, cells, shared)
 
 
 def parse_queue(
-    said: str, experiment: str, folder: str, cells: Iterable[str]
+    said: str,
+    experiment: str,
+    folder: str,
+    cells: Iterable[str],
+    shared: Mapping[str, Sequence[str]],
 ) -> list[CellJob]:
     """The jobs of `read_queue` among the lines of squeue."""
-    of = {comment_of(experiment, cell): cell for cell in cells}
+    of: dict[str, Sequence[str]] = {
+        _COMMENT_OF_JOB.format(experiment=experiment, job=job): members
+        for job, members in shared.items()
+    }
+    of |= {comment_of(experiment, cell): [cell] for cell in cells}
     found = []
     for line in said.splitlines():
         job, state, hosts, why, where, comment = line.split("|", maxsplit=5)
-        if comment.strip() in of and os.path.realpath(where) == folder:
-            found.append(CellJob(job, of[comment.strip()], state, hosts, why))
+        if os.path.realpath(where) == folder:
+            for cell in of.get(comment.strip(), ()):
+                found.append(CellJob(job, cell, state, hosts, why))
     return found
 
 
@@ -93,8 +113,9 @@ def wait_for_lost_jobs(
     jobs, told = look(), 0.0
     if not jobs:
         return False
+    ids = {job.id for job in jobs}
     say(
-        f"{len(jobs)} jobs of an earlier run are still in the queue. This run waits "
+        f"{len(ids)} jobs of an earlier run are still in the queue. This run waits "
         "for them, and then measures what is missing (scancel ends them sooner):"
     )
     while jobs:

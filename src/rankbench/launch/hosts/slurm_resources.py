@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rankbench.cell import Cell, Shape, Topology
@@ -19,13 +19,13 @@ Resources = dict[str, int | str]
 
 
 def job_resources(
-    cell: Cell, shape: Shape, site: Mapping[str, Any], *, seconds: float
+    cells: Sequence[tuple[Cell, Shape]], site: Mapping[str, Any], *, seconds: float
 ) -> Resources:
-    """The resources of a cell's job, by the names of Snakemake and its Slurm plugin.
+    """The resources of a job, by the names of Snakemake and its Slurm plugin.
 
     Args:
-        cell: a feasible cell.
-        shape: its processes.
+        cells: one or more feasible cells that it measures one after the other, and
+            their processes.
         site: the site of the plan.
         seconds: how long it may take (`job_seconds`).
 
@@ -33,9 +33,12 @@ def job_resources(
         Only `mem_mb: 0` without Slurm. Slurm decides about all other resources.
     """
     # Tasks that share cores do not request cores of their own.
-    tasks_per_node = min(shape.ranks_per_node, site["cores"])
-    gres, cores = _gres(cell, site), _cores(cell, site)
-    return _ask(site, shape.nodes, tasks_per_node, gres, seconds, cores=cores)
+    tasks = max(min(shape.ranks_per_node, site["cores"]) for _, shape in cells)
+    nodes = max(shape.nodes for _, shape in cells)
+    gpus = max(_gpus(cell, site) for cell, _ in cells)
+    gres = f"{site['gres']}:{gpus}" if gpus else None
+    cores = max(_cores(cell, site) for cell, _ in cells)
+    return _ask(site, nodes, tasks, gres, seconds, cores=cores)
 
 
 def check_resources(site: Mapping[str, Any]) -> Resources:
@@ -98,8 +101,9 @@ def plan_array(
         comment: what the queue shows.
     """
     # The first task may have to wait so long for the last one.
-    seconds = job_seconds(1, time_limit=start_within + time_limit, mean=None)
-    gres, cores = _gres(cell, site), _cores(cell, site)
+    seconds = job_seconds([(1, None)], time_limit=start_within + time_limit)
+    gpus, cores = _gpus(cell, site), _cores(cell, site)
+    gres = f"{site['gres']}:{gpus}" if gpus else None
     asked = _ask(site, 1, 1, gres, seconds, cores=cores)
     values = {
         "--nodes": 1,
@@ -119,20 +123,27 @@ def plan_array(
     return JobArray(shape.nodes, start_within, tuple(options))
 
 
-def job_seconds(launches: int, *, time_limit: float, mean: float | None) -> float:
-    """The time limit of a cell's job, in seconds.
+def job_seconds(
+    launches: Iterable[tuple[int, float | None]], *, time_limit: float
+) -> float:
+    """The time limit of a job, in seconds.
 
     Args:
-        launches: how many are to come at most.
+        launches: for each cell, how many are to come at most, and the seconds of its
+            launches in earlier records; None if there are none.
         time_limit: seconds of a launch, which the supervisor holds.
-        mean: seconds of its launches in earlier records; None if there are none.
     """
-    longest = launches * time_limit
-    if mean is not None:
-        # One launch may still reach its time limit. The supervisor must end it and say
-        # why, before Slurm does.
-        longest = min(longest, launches * mean * MARGIN + time_limit)
-    return longest + OVERHEAD
+    launches = list(launches)
+    longest = sum(count for count, _ in launches) * time_limit
+    expected = sum(count * launch_seconds(mean, time_limit) for count, mean in launches)
+    # One launch may still reach its time limit. The supervisor must end it and say why,
+    # before Slurm does.
+    return min(longest, expected + time_limit) + OVERHEAD
+
+
+def launch_seconds(mean: float | None, time_limit: float) -> float:
+    """Seconds that a launch may take, which took so many before."""
+    return time_limit if mean is None else min(time_limit, mean * MARGIN)
 
 
 def _cores(cell: Cell, site: Mapping[str, Any]) -> int:
@@ -148,9 +159,9 @@ def _cores(cell: Cell, site: Mapping[str, Any]) -> int:
     return max(1, cores * wanted // present)
 
 
-def _gres(cell: Cell, site: Mapping[str, Any]) -> str | None:
+def _gpus(cell: Cell, site: Mapping[str, Any]) -> int:
     """GPUs of each host, as Slurm counts them; shared ones count once."""
     if cell.device != "cuda":
-        return None
+        return 0
     wanted = Topology.parse(cell.topology).devices_per_node
-    return f"{site['gres']}:{min(wanted, site['cuda_devices'])}"
+    return min(wanted, int(site["cuda_devices"]))

@@ -64,6 +64,7 @@ class Ending:
         log: what the launcher printed.
         job_ended: why Slurm ended the whole job, if it did: see slurm.why_ended.
         in_image: whether ranks were to run in an image.
+        shares_job: whether the job measures other cells, too.
     """
 
     launcher: str
@@ -78,6 +79,7 @@ class Ending:
     log: str = ""
     job_ended: str | None = None
     in_image: bool = False
+    shares_job: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,9 @@ def _ended_by_slurm(ending: Ending) -> Finding | None:
         return Finding("crashed", f"{host} failed; {ending.progress}", "site")
     if ending.job_ended == "timeout" or _TIME_LIMIT.search(ending.log):
         limit = "time limit of the Slurm job reached"
-        return Finding("timeout", f"{limit}: {ending.progress}")
+        # Of a job of several cells, the time limit says nothing about this one.
+        cause = "site" if ending.shares_job else None
+        return Finding("timeout", f"{limit}: {ending.progress}", cause)
     if ending.job_ended == "cancelled":
         return Finding("cancelled", "its Slurm job was cancelled", "user")
     return None

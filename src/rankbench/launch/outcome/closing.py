@@ -42,7 +42,8 @@ def begin_record(task: Task, finding: Finding, started: datetime) -> Record:
         "purpose": task.purpose,
         "gate": None if task.gate is None else dict(task.gate),
         **({"parting": finding.parting} if finding.parting else {}),
-        **({} if task.turns_seed is None else {"turns_seed": task.turns_seed}),
+        **({} if task.rule is None else {"rule": dict(task.rule)}),
+        **({} if task.turn is None else {"round": dict(task.turn)}),
     }
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from rankbench.cell import Cell
+from rankbench.cell import REFERENCE, Cell
 from rankbench.launch.outcome.classify import Finding
 
 # Largest distance of a parameter from the reference, over what training moved it; and
@@ -22,13 +22,9 @@ TOLERANCE = {"float64": 1e-6, "float32": 1e-2}
 BAND = 0.1
 
 
-# The strategy that the others are compared with; it needs no gate of its own.
-_REFERENCE = "single"
-
-
 def has_gate(cell: Cell) -> bool:
     """Whether there is anything to check."""
-    return cell.strategy != _REFERENCE
+    return cell.strategy != REFERENCE
 
 
 def judge_gate(reports: Sequence[dict[str, Any]]) -> tuple[Finding, dict[str, Any]]:

@@ -56,7 +56,7 @@ def make_start(task: Task, *, python: str = sys.executable) -> Start:
         shares_cores=_shares_cores(task),
         hosts=hosts.names,
         address=hosts.names[0] if hosts.names and spread else LOOPBACK,
-        port=hosts.port(task.number),
+        port=hosts.port(task.serial),
         interface=task.interface,
     )
 

@@ -124,6 +124,7 @@ def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
         log=text,
         job_ended=job_ended,
         in_image=task.image is not None,
+        shares_job=task.turn is not None,
     )
     finding = classify(ending)
     results: dict[str, Any] = {}

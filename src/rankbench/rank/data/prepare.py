@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rankbench.failures import DATA, Wanted, clear_failure, note_failure
 from rankbench.rank.data import DataError, _files, find, path
+from rankbench.record import write_atomically
 
 
 def prepare(name: str, root: Path) -> Path | None:
@@ -53,6 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("name", metavar="NAME", help="the data set")
     parser.add_argument("--root", type=Path, required=True, help="folder to write to")
     parser.add_argument("--log", default="-", help="log file of this command")
+    parser.add_argument(
+        "--attempted",
+        type=Path,
+        help="write this file and succeed, even if the data set failed",
+    )
     arguments = parser.parse_args(argv)
     wanted = Wanted(DATA, arguments.name)
     try:
@@ -60,9 +66,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         note_failure(wanted, str(error), arguments.log)
-        return 2
-    clear_failure(wanted)
-    print(target or f"{arguments.name} needs no file")
+        if arguments.attempted is None:
+            return 2
+    else:
+        clear_failure(wanted)
+        print(target or f"{arguments.name} needs no file")
+    if arguments.attempted is not None:
+        write_atomically(arguments.attempted, b"")
     return 0
 
 

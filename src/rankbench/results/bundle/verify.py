@@ -22,7 +22,7 @@ from rankbench.results.bundle.manifest import (
 from rankbench.results.bundle.sections import check_sections
 from rankbench.results.numbers.found import read
 from rankbench.results.read.archive import Damaged, find_foreign, unpack
-from rankbench.results.read.rows import READABLE_PLANS, WORDS
+from rankbench.results.read.rows import READABLE_PLANS
 from rankbench.results.read.schema import read_checked
 from rankbench.results.render.files import write_results
 from rankbench.results.sections import list_versions
@@ -103,9 +103,7 @@ def _rederive(root: Path, anew: Path, into: Verification) -> None:
 
 def _make(layout: Layout, listed: dict[str, Listed]) -> None:
     """Write the listed sections and the data of the plots."""
-    # If the bundle lists no table, its wording is not known.
-    words = listed["table"].numbers if "table" in listed else WORDS
-    write_results(read(layout, words=words), only=listed, draw=False)
+    write_results(read(layout), only=listed, draw=False)
 
 
 def _copy_raw(root: Path, anew: Path, plan: Record, cells: Sequence[str]) -> set[str]:

@@ -13,9 +13,10 @@ from rankbench.results.numbers.difference import (
     differ,
     trend,
 )
+from rankbench.results.numbers.ratios import MARGIN, differ_by_round, find_pairs
 from rankbench.results.numbers.statistics import CONFIDENCE, MIN_LAUNCHES
 
-BETTER, WORSE, EQUAL = "better", "worse", "equal"
+BETTER, WORSE, EQUAL, UNTOLD = "better", "worse", "equal", "cannot tell"
 TOO_FEW, LOST, GAINED, CHANGED = "too few launches", "lost", "gained", "changed"
 NO_NUMBER = "no number"
 
@@ -24,7 +25,8 @@ VERDICTS = {
     WORSE: "slower, beyond chance and margin",
     LOST: "had a number in OLD, has none in NEW",
     BETTER: "faster, beyond chance and margin",
-    EQUAL: "could not be told apart",
+    EQUAL: "within the margin of equality, beyond chance",
+    UNTOLD: "these launches cannot tell",
     TOO_FEW: f"needs {MIN_LAUNCHES} launches or more on both sides",
     GAINED: "has a number in NEW only",
     CHANGED: "defined otherwise in OLD and NEW: not compared",
@@ -58,6 +60,8 @@ class Comparison:
 
     Attributes:
         confidence, margin: the arguments of `compare`.
+        within: relative differences that still count as equal.
+        paired: whether launches of the same rounds were compared.
         facts: what differs between the sides: key -> values in OLD, and in NEW.
         cells: those that both have, in NEW's order.
         only_old, only_new: ids of cells that one side has alone.
@@ -70,6 +74,8 @@ class Comparison:
     new: Side
     confidence: float
     margin: float
+    within: float
+    paired: bool
     facts: Mapping[str, tuple[Sequence[str], Sequence[str]]]
     cells: Sequence[Compared]
     only_old: Sequence[str]
@@ -85,8 +91,17 @@ class Comparison:
         return bool(self.having(WORSE) or self.having(LOST))
 
     @property
+    def order(self) -> str | None:
+        """Which side was measured first; None if they overlap or it is not known."""
+        if not self.old.span or not self.new.span:
+            return None
+        if self.old.span[1] <= self.new.span[0]:
+            return "OLD before NEW"
+        return "NEW before OLD" if self.new.span[1] <= self.old.span[0] else None
+
+    @property
     def judged(self) -> int:
-        """Cells that were found better, worse or equal."""
+        """Cells that were tested."""
         return sum(cell.adjusted is not None for cell in self.cells)
 
 
@@ -97,7 +112,7 @@ def compare(
 
     Args:
         confidence: of the verdicts, over all cells, and of each cell's interval.
-        margin: relative differences up to this one are called equal.
+        margin: relative differences up to this one are not called worse or better.
 
     Raises:
         ValueError: confidence or margin make no sense.
@@ -108,20 +123,31 @@ def compare(
         raise ValueError(f"margin {margin}: give at least 0 and less than 1")
     both = [name for name in new.cells if name in old.cells]
     pairs = {name: (old.cells[name], new.cells[name]) for name in both}
-    found = {
-        name: differ(
-            after.throughput, before.throughput, confidence=confidence, margin=margin
-        )
-        for name, (before, after) in pairs.items()
-        if before.hash == after.hash and before.throughput and after.throughput
-    }
+    within = max(margin, MARGIN)
+    found: dict[str, Difference] = {}
+    paired = []
+    for name, (before, after) in pairs.items():
+        if before.hash != after.hash or not before.throughput or not after.throughput:
+            continue
+        above, below = after.by_round, before.by_round
+        rounds = find_pairs(above, below)
+        paired.append(bool(rounds))
+        options = {"confidence": confidence, "margin": margin, "within": within}
+        if rounds:
+            found[name] = differ_by_round(above, below, rounds, **options)
+        else:
+            found[name] = differ(after.throughput, before.throughput, **options)
     tested = {name: d.p_value for name, d in found.items() if d.p_value is not None}
     adjusted = dict(zip(tested, adjust(list(tested.values())), strict=True))
+    alike = {name: d.equal for name, d in found.items() if d.equal is not None}
+    equal = dict(zip(alike, adjust(list(alike.values())), strict=True))
     level = 1 - confidence
     cells = [
         Compared(
             id=name,
-            verdict=_judge(*sides, found.get(name), adjusted.get(name), level),
+            verdict=_judge(
+                *sides, found.get(name), adjusted.get(name), equal.get(name, 1.0), level
+            ),
             old=sides[0],
             new=sides[1],
             difference=found.get(name),
@@ -135,6 +161,8 @@ def compare(
         new=new,
         confidence=confidence,
         margin=margin,
+        within=within,
+        paired=bool(paired) and all(paired),
         facts=_differing(old.facts, new.facts),
         cells=cells,
         only_old=[name for name in old.cells if name not in new.cells],
@@ -165,6 +193,7 @@ def _judge(
     new: Cell,
     difference: Difference | None,
     adjusted: float | None,
+    equal: float,
     level: float,
 ) -> str:
     if old.hash != new.hash:
@@ -176,7 +205,7 @@ def _judge(
     if adjusted is None:
         return TOO_FEW
     if adjusted > level:
-        return EQUAL
+        return EQUAL if equal <= level else UNTOLD
     return BETTER if difference.superiority > 0.5 else WORSE
 
 

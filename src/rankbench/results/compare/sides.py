@@ -5,17 +5,19 @@ It is read from results, or from a stored baseline, which is small enough for gi
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rankbench.record import Layout, Record, read_json, write_json
 from rankbench.results.numbers.measures import measure
 from rankbench.results.numbers.network import find_network
-from rankbench.results.read.rows import Row, load
+from rankbench.results.read.rows import Results, Row, load
 from rankbench.results.read.sources import open_results
+from rankbench.stopping import round_of
 
 BASELINE_VERSION = 1
 
@@ -32,12 +34,23 @@ class Cell:
         status: one of `rankbench.record.STATUSES`.
         reason: None exactly if the status is ``ok``.
         throughput: samples/s of each launch; empty unless the status is ``ok``.
+        rounds: what identifies the round of each launch; empty if not known.
     """
 
     hash: str
     status: str
     reason: str | None
     throughput: tuple[float, ...]
+    rounds: tuple[tuple[int, int] | None, ...] = ()
+
+    @property
+    def by_round(self) -> dict[Any, float]:
+        """Throughput by round; a launch outside of rounds has a key of its own."""
+        rounds = self.rounds or (None,) * len(self.throughput)
+        return {
+            place or object(): value
+            for place, value in zip(rounds, self.throughput, strict=True)
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +62,15 @@ class Side:
         experiment: its name.
         facts: key -> all its values: of hosts, software, images and code.
         cells: by id, in the order of the plan.
+        span: when the first launch began and the last one ended, as ISO times; None if
+            that is not known.
     """
 
     name: str
     experiment: str
     facts: Mapping[str, tuple[str, ...]]
     cells: Mapping[str, Cell]
+    span: tuple[str, str] | None = None
 
 
 def read_side(path: Path) -> Side:
@@ -67,13 +83,77 @@ def read_side(path: Path) -> Side:
         return _read_baseline(path)
     with open_results(path) as directory:
         results = load(Layout(directory))
-        records = [launch.record for row in results.rows for launch in row.launches]
-        return Side(
-            name=str(path),
-            experiment=results.experiment,
-            facts=_collect_facts(records),
-            cells={row.id: _measure(row) for row in results.rows},
-        )
+        cells = {row.id: _measure(row) for row in results.rows}
+        return _make_side(str(path), results, results.rows, cells)
+
+
+def read_sides(path: Path, key: str, values: tuple[str, str]) -> tuple[Side, Side]:
+    """Read two sides of one experiment: its cells with either value of a key.
+
+    Cells that are otherwise the same are compared. They have the id of the second side.
+
+    Args:
+        path: leads to results.
+        key: a field of a cell, such as `image`, or an option of its strategy.
+        values: of the key, for OLD and for NEW.
+
+    Raises:
+        ValueError: no cell has one of the values; a file is damaged.
+    """
+    with open_results(path) as directory:
+        results = load(Layout(directory))
+        found: list[dict[str, Row]] = []
+        for value in values:
+            rows = [row for row in results.rows if _value_of(row, key) == value]
+            if not rows:
+                known = sorted({str(_value_of(row, key)) for row in results.rows})
+                raise ValueError(
+                    f"{path}: no cell has {key}={value} (there are {', '.join(known)})"
+                )
+            found.append({_without(row, key): row for row in rows})
+        names = {rest: row.id for rest, row in found[1].items()}
+        sides = [
+            _make_side(
+                f"{path}, {key}={value}",
+                results,
+                list(rows.values()),
+                {
+                    names.get(rest, row.id): replace(_measure(row), hash=rest)
+                    for rest, row in rows.items()
+                },
+            )
+            for value, rows in zip(values, found, strict=True)
+        ]
+        return sides[0], sides[1]
+
+
+def _value_of(row: Row, key: str) -> str | None:
+    fields = {**row.cell.to_dict(), **row.cell.options}
+    return str(fields[key]) if key in fields and key != "options" else None
+
+
+def _without(row: Row, key: str) -> str:
+    """The identity of a cell but for one field or option."""
+    fields = row.cell.to_dict()
+    options = {name: v for name, v in row.cell.options.items() if name != key}
+    kept = {name: value for name, value in fields.items() if name != key}
+    return json.dumps({**kept, "options": options}, sort_keys=True)
+
+
+def _make_side(
+    name: str, results: Results, rows: Iterable[Row], cells: Mapping[str, Cell]
+) -> Side:
+    records = [launch.record for row in rows for launch in row.launches]
+    times = [(one.get("started"), one.get("ended")) for one in records]
+    known = [(begun, ended) for begun, ended in times if begun and ended]
+    begun, ended = zip(*known, strict=True) if known else ((), ())
+    return Side(
+        name=name,
+        experiment=results.experiment,
+        facts=_collect_facts(records),
+        cells=cells,
+        span=(min(begun), max(ended)) if known else None,
+    )
 
 
 def save_baseline(side: Side, path: Path) -> None:
@@ -89,6 +169,7 @@ def _measure(row: Row) -> Cell:
         status=row.status,
         reason=row.reason,
         throughput=tuple(measure(launch).throughput for launch in row.launches),
+        rounds=tuple(round_of(launch.record) for launch in row.launches),
     )
 
 
@@ -136,7 +217,7 @@ def _read_baseline(path: Path) -> Side:
         )
     try:
         cells = {
-            str(name): Cell(**{**cell, "throughput": tuple(cell["throughput"])})
+            str(name): Cell(**_read_tuples(cell))
             for name, cell in stored["cells"].items()
         }
         for name, cell in cells.items():
@@ -144,9 +225,23 @@ def _read_baseline(path: Path) -> Side:
                 raise ValueError(f"throughput of {name}")
         facts = {str(key): tuple(values) for key, values in stored["facts"].items()}
         experiment = str(stored["experiment"])
+        # Older baselines have no times.
+        begun, ended = map(str, stored.get("span") or ("", ""))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
-    return Side(name=str(path), experiment=experiment, facts=facts, cells=cells)
+    span = (begun, ended) if begun and ended else None
+    return Side(
+        name=str(path), experiment=experiment, facts=facts, cells=cells, span=span
+    )
+
+
+def _read_tuples(cell: Mapping[str, Any]) -> dict[str, Any]:
+    rounds = cell.get("rounds") or ()
+    return {
+        **cell,
+        "throughput": tuple(cell["throughput"]),
+        "rounds": tuple(None if one is None else (one[0], one[1]) for one in rounds),
+    }
 
 
 def _is_rate(value: object) -> bool:

@@ -11,6 +11,7 @@ from rankbench.results.compare.comparison import (
     CHANGED,
     EQUAL,
     NO_NUMBER,
+    UNTOLD,
     VERDICTS,
     Compared,
     Comparison,
@@ -40,6 +41,9 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
         "new": comparison.new.name,
         "confidence": comparison.confidence,
         "margin": comparison.margin,
+        "within": comparison.within,
+        "paired": comparison.paired,
+        "order": comparison.order,
         "correction": "benjamini-hochberg",
         "worse": comparison.is_worse,
         "counts": {verdict: len(comparison.having(verdict)) for verdict in VERDICTS},
@@ -70,6 +74,7 @@ def _to_json(cell: Compared) -> dict[str, Any]:
             "superiority": cell.difference.superiority,
             "p_value": cell.difference.p_value,
             "p_adjusted": cell.adjusted,
+            "p_equal": cell.difference.equal,
         }
     return found
 
@@ -83,6 +88,7 @@ def _side_to_json(cell: Cell) -> dict[str, Any]:
 
 
 def _lines(comparison: Comparison) -> Iterator[str]:
+    yield from _warn(comparison)
     for title, side in (("OLD", comparison.old), ("NEW", comparison.new)):
         yield f"{title}  {side.name} (experiment {side.experiment})"
     yield ""
@@ -100,6 +106,20 @@ def _lines(comparison: Comparison) -> Iterator[str]:
     yield tabulate(rows, headers=_HEADINGS, disable_numparse=True)
     yield ""
     yield from _summary(comparison)
+
+
+def _warn(comparison: Comparison) -> Iterator[str]:
+    """Whether the machine may have changed between the sides."""
+    if comparison.paired:
+        yield "compared within rounds: launches of both sides took turns"
+    elif comparison.order:
+        yield (
+            f"warning: {comparison.order}, one after the other: the machine may have "
+            "changed in between, and no test can tell. docs/comparing.md shows how to "
+            "measure both in rounds"
+        )
+    elif not comparison.old.span or not comparison.new.span:
+        yield "warning: one side does not say when it was measured"
 
 
 def _row(cell: Compared) -> list[str]:
@@ -129,11 +149,13 @@ def _summary(comparison: Comparison) -> Iterator[str]:
     for verdict, meaning in VERDICTS.items():
         if counts[verdict] and verdict not in (NO_NUMBER, CHANGED):
             yield f"  {verdict}: {meaning}"
-    equal = [cell.difference for cell in comparison.having(EQUAL)]
-    ends = [each.ratio.interval for each in equal if each and each.ratio.interval]
+    if comparison.having(EQUAL):
+        yield f"  the margin of equality is {100 * comparison.within:g} %"
+    untold = [cell.difference for cell in comparison.having(UNTOLD)]
+    ends = [each.ratio.interval for each in untold if each and each.ratio.interval]
     if ends:
         widest = max(max(1 / low, high) for low, high in ends) - 1
-        yield f"  a change of up to {100 * widest:.2g} % may hide in what is equal"
+        yield f"  a change of up to {100 * widest:.2g} % may hide where it cannot tell"
     if comparison.margin:
         yield f"  changes of up to {100 * comparison.margin:g} % count as none"
     if comparison.blind:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from rankbench.cell import REFERENCE
 from rankbench.record import UNCLEAN_END, Record
 from rankbench.results.elements.text import Note, describe_base
+from rankbench.results.numbers.ratios import EQUAL, MARGIN, UNTOLD
 from rankbench.results.numbers.statistics import CONFIDENCE, MIN_LAUNCHES
-from rankbench.results.numbers.summary import NO_STEADY_STATE, Base, Summary
-from rankbench.results.read.rows import REFERENCE
+from rankbench.results.numbers.summary import (
+    DRIFTING,
+    NO_STEADY_STATE,
+    UNPAIRED,
+    Base,
+    Summary,
+)
 
 MARKS = {
     "approximate": "a lossy option is on; the trained model differs from that of one "
@@ -18,8 +25,13 @@ MARKS = {
     "mixed-hosts": "the launches of this row did not run on the same hosts.",
     "mixed-torch": "the launches of this row, or those of its base, ran different "
     "versions of torch.",
-    NO_STEADY_STATE: "no steady state: in half of the launches or more, step times "
-    "changed their level until the end. The numbers are of the whole timed window.",
+    NO_STEADY_STATE: "no steady state: in at least one launch, step times changed "
+    "their level until the end. Its numbers are of its whole timed window.",
+    DRIFTING: "the launches grew faster or slower one after the other: the machine "
+    "changed meanwhile (Mann-Kendall test, corrected for the number of rows).",
+    UNPAIRED: "speedup and efficiency compare all launches of this row with all of "
+    "its base, because they were not launched in the same rounds: if the machine "
+    "changed in between, that is a part of the ratio.",
     "other-code": "the code that the ranks ran differs from the plan's.",
     UNCLEAN_END: "a launch hung or crashed while its ranks parted, after all of them "
     "had reported; the numbers are whole.",
@@ -29,6 +41,9 @@ MARKS = {
     "oversubscribed": "ranks share a physical core or a GPU: the row says nothing "
     "about scaling.",
 }
+# So many launches have no narrower interval of 95 %.
+_RANGE_UP_TO = 8
+
 SCALING = {
     "weak": "batch_size is per model replica: more devices, more samples in a step.",
     "strong": "batch_size is global: more devices share the same samples of a step.",
@@ -39,10 +54,6 @@ _BUILDS = (
     "rows ran different builds ({}): what differs between them may be the build, not "
     "the backend. One image for all (image: NAME) compares like with like."
 )
-
-
-# Beside a speedup: the cell and its base cannot be told apart.
-ALIKE = "="
 
 
 def collect_notes(summaries: Sequence[Summary]) -> list[Note]:
@@ -67,42 +78,88 @@ def collect_notes(summaries: Sequence[Summary]) -> list[Note]:
 
 
 def _of_numbers(summaries: Sequence[Summary]) -> list[Note]:
-    percent = f"{CONFIDENCE:.0%}"
     return [
-        Note(
-            "values",
-            "medians over the launches of a cell. Brackets are distribution-free "
-            f"{percent} rank intervals of the median; for speedup and efficiency they "
-            f"are {percent} intervals of the ratio of medians, from the intervals of "
-            f"both. No brackets: fewer than {MIN_LAUNCHES} launches, or the base "
-            "itself. The digits follow the interval.",
-        ),
+        Note("values", _describe_values(summaries)),
         Note(
             "throughput",
             "samples of all replicas per second of the slowest rank, over the timed "
             "window, from where step times have reached their last level.",
         ),
         Note("step", "median over the steps of the slowest rank's time for that step."),
-        Note(
-            "speedup",
-            "throughput / throughput of single on one device, with all else equal: "
-            + _name_bases(s.speedup_base for s in summaries)
-            + f" {ALIKE}: the interval holds 1, the cell and its base cannot be told "
-            "apart.",
-        ),
-        Note(
-            "efficiency",
-            "throughput / (devices x throughput of the strategy's own 1x1 cell, or of "
-            "single where there is none): "
-            + _name_bases(s.efficiency_base for s in summaries),
-        ),
+        *_of_ratios(summaries),
         Note(
             "memory",
             "peak of the rank that took most: tensors that CUDA holds, or on a CPU the "
             "resident memory of the process.",
         ),
-        Note("accuracy", "share of the held-out samples that the model got right."),
+        Note(
+            "accuracy",
+            "share of the held-out samples that the model got right. deterministic: "
+            "all launches train the same model, so it has no interval; that another "
+            "seed would give another accuracy is not measured.",
+        ),
     ]
+
+
+def _describe_values(summaries: Sequence[Summary]) -> str:
+    measured = [s for s in summaries if s.measures]
+    text = (
+        "medians over the launches of a cell. Brackets are distribution-free "
+        f"{CONFIDENCE:.0%} rank intervals of the median, each for its row alone. "
+    )
+    if any(MIN_LAUNCHES <= len(s.measures) <= _RANGE_UP_TO for s in measured):
+        text += f"With {MIN_LAUNCHES} to {_RANGE_UP_TO} launches, that is their range. "
+    if any(s.row.confidence > CONFIDENCE for s in measured):
+        text += (
+            "Where a rule ended the launches, they are intervals of up to 99 %: all "
+            f"looks at a row together have {CONFIDENCE:.0%}. "
+        )
+    return (
+        f"{text}No brackets: fewer than {MIN_LAUNCHES} launches, or the base itself. "
+        "The digits follow the interval."
+    )
+
+
+def _of_ratios(summaries: Sequence[Summary]) -> Iterator[Note]:
+    weak = any(s.row.cell.scaling == "weak" for s in summaries)
+    more = ", except that more replicas take more samples in a step" if weak else ""
+    yield Note(
+        "speedup",
+        "throughput / throughput of single on one device, with the same model, data "
+        f"and options{more}: " + _name_bases(s.speedup_base for s in summaries),
+    )
+    yield Note(
+        "efficiency",
+        "throughput / (devices x throughput of the same base; in a workload without "
+        "that row, of the strategy's own row on one device): "
+        + _name_bases(s.efficiency_base for s in summaries),
+    )
+    if any(s.paired for s in summaries):
+        yield Note(
+            "ratios",
+            "the median of the ratio within each round, in which every cell was "
+            f"launched once, with a {CONFIDENCE:.0%} rank interval, each for its row "
+            "alone.",
+        )
+    if any(s.paired is False for s in summaries):
+        yield Note(
+            "ratios of rows marked unpaired",
+            f"ratio of medians, with a {CONFIDENCE:.0%} interval from those of both.",
+        )
+    verdicts = {n.verdict for s in summaries for n in s.numbers.values()}
+    if EQUAL in verdicts:
+        yield Note(
+            EQUAL,
+            f"equal: the ratio is within {MARGIN:.0%} of 1, beyond chance, judged over "
+            "all rows together.",
+        )
+    if UNTOLD in verdicts:
+        yield Note(
+            UNTOLD,
+            "cannot be told apart from 1 by these launches, judged over all rows "
+            "together (Benjamini and Hochberg), even if the bracket of this row alone "
+            "excludes 1. That is not equal.",
+        )
 
 
 def _name_bases(bases: Iterable[Base | None]) -> str:

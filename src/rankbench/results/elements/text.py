@@ -70,15 +70,17 @@ def figures(value: float) -> str:
 
 
 def show_estimate(number: Estimate | None) -> Text:
-    """``812`` and ``[801, 821]``; the latter only where there is an interval.
+    """``812`` and ``[801, 821]``, with a verdict behind it if there is one.
 
-    Digits follow the interval: its width has two significant digits, and no number has
-    more than four.
+    There is an interval only where there are enough launches. Digits follow the
+    interval: its width has two significant digits, and no number has more than four.
     """
     if number is None:
         return Text("")
     if number.low is None or number.high is None:
-        return Text(figures(number.value))
+        return Text(figures(number.value), number.verdict)
+    if number.low == number.high and number.verdict:
+        return Text(figures(number.value), number.verdict)
     width = number.high - number.low
     ends = (number.value, number.low, number.high)
     largest = max(map(abs, ends))
@@ -87,7 +89,7 @@ def show_estimate(number: Estimate | None) -> Text:
     else:
         places = min(1 - _exponent(width), _MOST_DIGITS - 1 - _exponent(largest))
         value, low, high = (f"{round(end, places):.{max(0, places)}f}" for end in ends)
-    return Text(value, f"[{low}, {high}]")
+    return Text(value, f"[{low}, {high}] {number.verdict}".rstrip())
 
 
 def _exponent(value: float) -> int:

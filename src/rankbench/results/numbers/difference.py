@@ -1,10 +1,13 @@
 """Whether two samples of launches differ: one rank statistic, shown in three ways.
 
 Of all pairs of a launch of one side and a launch of the other, in how many is the first
-faster? Mann and Whitney's test asks whether that share could be 1/2 by chance, for any
-distribution; the share itself is the size of the effect (Vargha and Delaney, 2000); and
-the ratios that the test would not reject are the interval of the ratio (Hodges and
-Lehmann, 1963). So they never contradict each other.
+faster? Mann and Whitney's test asks whether that share could be 1/2 by chance; the
+share itself is the size of the effect (Vargha and Delaney, 2000); and the ratios that
+the test would not reject are the interval of the ratio (Hodges and Lehmann, 1963). The
+test holds its level if both sides have the same distribution, whichever it is; if one
+side scatters more, it does so approximately. Interval and test of one cell agree. The
+p-values of many cells are corrected for their number and the intervals are not, so a
+cell that is not called different may have an interval without 1.
 """
 
 from __future__ import annotations
@@ -39,11 +42,14 @@ class Difference:
             the ties count.
         p_value: probability of a difference this large or larger if the true one is
             within the margin. None below 6 launches.
+        equal: probability of a ratio as near to 1 as this if the true one is outside
+            of the margin of equality. None below 6 launches.
     """
 
     ratio: Estimate
     superiority: float
     p_value: float | None
+    equal: float | None = None
 
 
 def differ(
@@ -52,13 +58,15 @@ def differ(
     *,
     confidence: float = CONFIDENCE,
     margin: float = 0.0,
+    within: float | None = None,
 ) -> Difference:
-    """Compare two independent samples, whatever their distribution.
+    """Compare two independent samples.
 
     Args:
         values, others: positive, one number for each launch.
         confidence: of the interval.
         margin: relative differences up to this one are none: 0.03 for three percent.
+        within: two sides that differ by less are equal; None does not ask.
     """
     above, below = np.asarray(values, float), np.asarray(others, float)
     ratios = np.sort(np.divide.outer(above, below), axis=None)
@@ -69,11 +77,34 @@ def differ(
     rank = _fewest_wins(len(above), len(below), 1 - confidence)
     ends = (float(ratios[rank - 1]), float(ratios[-rank])) if rank else ()
     p_value = _p_value(above, below, margin)
-    return Difference(Estimate(center, *ends), float(wins), p_value)
+    estimate = Estimate(center, *ends)
+    equal = None if within is None else is_equal(above, below, within)
+    return Difference(estimate, float(wins), p_value, equal)
+
+
+def is_equal(
+    values: Sequence[float] | Values, others: Sequence[float] | Values, within: float
+) -> float:
+    """P-value of two one-sided tests (Schuirmann 1987) of equality within a margin."""
+    above, below = np.asarray(values, float), np.asarray(others, float)
+    high = _test(above / (1 + within), below, "less")
+    return max(high, _test(above * (1 + within), below, "greater"))
+
+
+def mann_whitney(
+    values: Sequence[float], others: Sequence[float], *, side: str = "two-sided"
+) -> float:
+    """P-value of Mann and Whitney's test.
+
+    Args:
+        values, others: one number for each launch.
+        side: ``two-sided``, or what `values` may be: ``less`` or ``greater``.
+    """
+    return _test(np.asarray(values, float), np.asarray(others, float), side)
 
 
 def trend(values: Sequence[float]) -> float | None:
-    """P-value of a trend in the order of the launches (Kendall).
+    """P-value of a trend in the order of the launches (Mann 1945, Kendall).
 
     A trend means that launches differ for another reason than chance. None below 6
     launches.
@@ -116,12 +147,12 @@ def _stats() -> ModuleType:
 
 def _p_value(above: Values, below: Values, margin: float) -> float:
     """Two-sided: the smaller chance beyond either end of the margin, doubled."""
-    slower = _one_sided(above / (1 - margin), below, "less")
-    faster = _one_sided(above * (1 - margin), below, "greater")
+    slower = _test(above / (1 - margin), below, "less")
+    faster = _test(above * (1 - margin), below, "greater")
     return min(1.0, 2 * min(slower, faster))
 
 
-def _one_sided(above: Values, below: Values, alternative: str) -> float:
+def _test(above: Values, below: Values, alternative: str) -> float:
     tied = len(np.intersect1d(above, below)) > 0
     if tied and above.min() == above.max() == below.min() == below.max():
         return 1.0

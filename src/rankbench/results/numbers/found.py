@@ -9,7 +9,7 @@ from functools import cached_property
 from rankbench.record import Layout
 from rankbench.results.numbers.series import Panel, make_panels
 from rankbench.results.numbers.summary import Summary, summarise
-from rankbench.results.read.rows import WORDS, Results, load
+from rankbench.results.read.rows import Results, load
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,14 @@ class Found:
         return make_panels(self.summaries)
 
 
-def read(layout: Layout, *, words: int = WORDS) -> Found:
+def read(layout: Layout) -> Found:
     """Read plan and records, measure the launches, and compare the rows.
 
     Args:
         layout: the result directory.
-        words: version of the words of reasons.
 
     Raises:
         ValueError: the plan, a record or its steps are damaged; the message names it.
     """
-    results = load(layout, words=words)
+    results = load(layout)
     return Found(layout, results, summarise(results))

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rankbench.cell import Cell, Topology
-from rankbench.results.numbers.summary import FREE_OF_SINGLE, Base, Summary
+from rankbench.cell import ALTERNATIVE, Cell, Topology
+from rankbench.results.numbers.summary import Base, Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,4 +150,4 @@ def _name_groups(cells: Sequence[Cell]) -> list[str]:
 
 
 # Fields that every title shows, and those in which cells of a panel may differ.
-_NOT_TOLD = {"model", "data", "batch_size", "scaling", *FREE_OF_SINGLE}
+_NOT_TOLD = {"model", "data", "batch_size", "scaling", *ALTERNATIVE}

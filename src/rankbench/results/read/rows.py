@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rankbench.cell import Cell, Topology
+from rankbench.cell import REFERENCE, Cell, Topology
 from rankbench.failures import Wanted, explain_failures, find_wanted
 from rankbench.record import (
     GATE,
     NOT_MEASURED,
-    UNFINISHED,
     Layout,
     Record,
     counting,
@@ -21,19 +20,11 @@ from rankbench.record import (
 from rankbench.results.read.launches import Launch, read_launches
 from rankbench.results.read.schema import read_checked
 from rankbench.results.read.study import Study, read_study
+from rankbench.stopping import BUDGET, ERROR, Enough, Launched, Rule, find_enough
 
 READABLE_PLANS = (2,)
 
-# Version of the wording of reasons, which is the version of the table's numbers, and
-# the wording of version 1.
-WORDS = 2
-_BEFORE = {
-    NOT_MEASURED: "not measured yet: run snakemake",
-    UNFINISHED: "launches are done: run snakemake again to continue",
-}
-
-# The strategy that the gate compares others with.
-REFERENCE = "single"
+SLURM = "slurm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,9 +38,13 @@ class Row:
         reason: None exactly if the status is ``ok``.
         marks: sorted.
         ok: launches that succeeded.
-        wanted: launches that were asked for; 0 if the cell cannot run here.
+        wanted: launches that were asked for, or that sufficed; 0 if the cell cannot run
+            here.
         attempt: None if there is no record.
         launches: the launches that succeeded, if the row is ok; else none.
+        confidence: of its intervals; more than 95 % if a rule could end the launches,
+            because it looks at them several times.
+        stopped: why the launches ended, if a rule or the budget ended them.
     """
 
     id: str
@@ -61,6 +56,8 @@ class Row:
     wanted: int
     attempt: int | None
     launches: tuple[Launch, ...]
+    confidence: float = 1 - ERROR
+    stopped: str | None = None
 
     @property
     def devices(self) -> int:
@@ -93,7 +90,7 @@ class _Planned:
 
     Attributes:
         image: recipe and sha256 of its image; None if it runs natively.
-        launches: how many the experiment asks for.
+        rule: how many launches the experiment asks for.
         code: hash of the rank-side code at the time of the plan.
         wanted: image and data that it needs before it can be measured.
     """
@@ -104,37 +101,45 @@ class _Planned:
     infeasible: str | None
     marks: Sequence[str]
     image: Record | None
-    launches: int
+    rule: Rule
     code: str
     wanted: Sequence[Wanted]
 
 
-def load(layout: Layout, *, words: int = WORDS) -> Results:
+def load(layout: Layout) -> Results:
     """Read the plan and the latest attempt of each of its cells.
-
-    Args:
-        layout: the result directory.
-        words: version of the words of reasons.
 
     Raises:
         ValueError: there is no plan, or a file is damaged; the message names it.
     """
-    name, cells, study, peaks = _read_plan(layout.plan)
-    rows = tuple(_load_row(layout, planned, words) for planned in cells)
-    return Results(name, rows, study, peaks)
+    plan = _read_plan(layout.plan)
+    attempts = [_read_attempt(layout, planned) for planned in plan.cells]
+    enough = find_enough(
+        {one.planned.id: one.launched() for one in attempts if one.counts},
+        budget=plan.budget,
+    )
+    rows = tuple(_make_row(layout, one, enough.get(one.planned.id)) for one in attempts)
+    return Results(plan.name, rows, plan.study, plan.peaks)
 
 
-def _read_plan(
-    path: Path,
-) -> tuple[str, list[_Planned], Study | None, dict[str, float]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """The parts of a plan that rows are made of."""
+
+    name: str
+    cells: list[_Planned]
+    study: Study | None
+    peaks: dict[str, float]
+    budget: float | None
+
+
+def _read_plan(path: Path) -> _Plan:
     if not path.exists():
         raise ValueError(f"{path} does not exist: rankbench run makes the plan")
     plan = read_checked(path, "plan", versions=READABLE_PLANS)
     try:
-        # If launches take turns, the first job measures all cells and needs all images.
-        turns = plan["experiment"].get("interleave")
+        experiment = plan["experiment"]
         feasible = [one for one in plan["cells"] if one["infeasible"] is None]
-        together = [_needs(one) for one in feasible] if turns else []
         cells = [
             _Planned(
                 id=entry["id"],
@@ -143,9 +148,9 @@ def _read_plan(
                 infeasible=entry["infeasible"],
                 marks=entry["marks"],
                 image=plan["images"].get(entry["image"]),
-                launches=plan["experiment"]["launches"],
+                rule=Rule.read(experiment["launches"]),
                 code=plan["code"]["rank"],
-                wanted=find_wanted(together or [_needs(entry)]),
+                wanted=find_wanted(_needs_of_job(plan, entry, feasible)),
             )
             for entry in plan["cells"]
         ]
@@ -155,9 +160,34 @@ def _read_plan(
         study = read_study(plan["experiment"], ids)
         given = plan["site"].get("peak_tflops") or {}
         peaks = {str(name): float(value) for name, value in given.items()}
-        return plan["experiment"]["name"], cells, study, peaks
+        return _Plan(
+            name=experiment["name"],
+            cells=cells,
+            study=study,
+            peaks=peaks,
+            budget=experiment.get("budget"),
+        )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
+
+
+def _needs_of_job(
+    plan: Record, entry: Record, feasible: Sequence[Record]
+) -> list[tuple[str | None, str]]:
+    """Images and data of the cells that share a job with this one."""
+    experiment = plan["experiment"]
+    allocation = experiment.get("allocation")
+    if plan.get("site", {}).get("scheduler") != SLURM:
+        # Older plans have another key.
+        turns = experiment.get("order") == "rounds" or experiment.get("interleave")
+        return list(map(_needs, feasible)) if turns else [_needs(entry)]
+    if allocation == "experiment":
+        return list(map(_needs, feasible))
+    if allocation == "topology":
+        topology = entry["cell"]["topology"]
+        alike = [one for one in feasible if one["cell"]["topology"] == topology]
+        return list(map(_needs, alike)) or [_needs(entry)]
+    return [_needs(entry)]
 
 
 def _needs(entry: Record) -> tuple[str | None, str]:
@@ -165,30 +195,83 @@ def _needs(entry: Record) -> tuple[str | None, str]:
     return entry["image"], entry["cell"]["data"]
 
 
-def _load_row(layout: Layout, planned: _Planned, words: int) -> Row:
-    status, ok = "not-run", 0
-    reason: str | None = NOT_MEASURED
-    wanted, marks = planned.launches, set(planned.marks)
-    published: list[Launch] = []
-    attempt, gate, launches = _latest(layout, planned.id)
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """The latest attempt of a cell.
+
+    Attributes:
+        number: None if there is none.
+        stale: why its launches do not belong to the plan; None if they do.
+    """
+
+    planned: _Planned
+    number: int | None
+    gate: list[Launch]
+    launches: list[Launch]
+    stale: str | None
+
+    @property
+    def records(self) -> list[Record]:
+        return [launch.record for launch in self.launches]
+
+    @property
+    def rule(self) -> Rule:
+        """The rule by which it was measured."""
+        if not self.launches:
+            return self.planned.rule
+        last = self.launches[-1].record
+        return Rule.read(last.get("rule") or last["wanted"])
+
+    @property
+    def counts(self) -> bool:
+        """Whether its launches are those of a cell of the plan."""
+        is_feasible = self.planned.infeasible is None
+        return is_feasible and self.number is not None and self.stale is None
+
+    def launched(self) -> Launched:
+        cell = self.planned.cell
+        return Launched(
+            rule=self.rule,
+            workload=cell.workload(),
+            devices=Topology.parse(cell.topology).devices,
+            is_base=cell.is_base,
+            records=self.records,
+            beside=[launch.record for launch in self.gate],
+        )
+
+
+def _read_attempt(layout: Layout, planned: _Planned) -> _Attempt:
+    number, gate, launches = _latest(layout, planned.id)
     records = [launch.record for launch in launches]
+    stale = why_stale(records, cell_hash=planned.hash, image=planned.image)
+    return _Attempt(planned, number, gate, launches, stale)
+
+
+def _make_row(layout: Layout, attempt: _Attempt, enough: Enough | None) -> Row:
+    planned, rule = attempt.planned, attempt.rule
+    status, ok, number = "not-run", 0, attempt.number
+    reason: str | None = NOT_MEASURED
+    wanted, marks = rule.at_most, set(planned.marks)
+    published: list[Launch] = []
     if planned.infeasible is not None:
-        status, reason, wanted, attempt = "unsupported", planned.infeasible, 0, None
-    elif attempt is not None:
-        wanted = records[-1]["wanted"] if records else planned.launches
-        verdict = judge_gated([one.record for one in gate], records, wanted)
+        status, reason, wanted, number = "unsupported", planned.infeasible, 0, None
+    elif number is not None:
+        suffices = wanted if enough is None else enough.after
+        gate = [launch.record for launch in attempt.gate]
+        verdict = judge_gated(gate, attempt.records, suffices)
         status, reason, ok = verdict.status, verdict.reason, verdict.ok
-        stale = why_stale(records, cell_hash=planned.hash, image=planned.image)
-        if stale:
-            status, reason = "stale", stale
+        if enough is not None and not enough.why.startswith(BUDGET):
+            wanted = suffices
+        if attempt.stale:
+            status, reason = "stale", attempt.stale
         else:
-            marks |= _marks(counting(records), planned)
+            marks |= _marks(counting(attempt.records), planned)
             if status == "ok":
-                published = [one for one in launches if one.record["status"] == "ok"]
+                published = [
+                    one for one in attempt.launches if one.record["status"] == "ok"
+                ]
     if status == "not-run":
         reason = explain_failures(layout, planned.wanted) or reason
-        if reason is not None and words == 1:
-            reason = _say_as_before(reason)
     return Row(
         id=planned.id,
         cell=planned.cell,
@@ -197,17 +280,11 @@ def _load_row(layout: Layout, planned: _Planned, words: int) -> Row:
         marks=tuple(sorted(marks)),
         ok=ok,
         wanted=wanted,
-        attempt=attempt,
+        attempt=number,
         launches=tuple(published),
+        confidence=rule.confidence,
+        stopped=None if enough is None else enough.why,
     )
-
-
-def _say_as_before(reason: str) -> str:
-    """The reason in the words of version 1, for older bundles."""
-    for today, before in _BEFORE.items():
-        if reason.endswith(today):
-            return reason.removesuffix(today) + before
-    return reason
 
 
 def _latest(
@@ -233,7 +310,9 @@ def _marks(records: Sequence[Record], planned: _Planned) -> set[str]:
         found.add("other-code")
     if ok and planned.cell.strategy != REFERENCE and not all(r.get("gate") for r in ok):
         found.add("unchecked")
-    if len({frozenset(host["host"] for host in r["hosts"]) for r in ok}) > 1:
+    # In a job that cells share, the hosts of a smaller cell change by turns.
+    alone = [r for r in ok if not (r.get("round") or {}).get("devices")]
+    if len({frozenset(host["host"] for host in r["hosts"]) for r in alone}) > 1:
         found.add("mixed-hosts")
     if len({r["software"]["torch"] for r in ok}) > 1:
         found.add("mixed-torch")

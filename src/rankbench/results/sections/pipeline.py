@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 _HEIGHT = 2.9
 
 
+# Columns that mean the same in every version.
+_KEPT = ("cell", "schedule", "microbatches", "ranks", "bubble", "ideal_bubble")
+
+
 def make(found: Found) -> Content | None:
     """A row for each cell that is a pipeline."""
     rows = [_row(summary) for summary in find_pipelines(found.summaries)]
@@ -152,5 +156,7 @@ SECTION = Section(
         "ideal_bubble": (Estimate, "ideal"),
         "speedup": (Estimate, "speedup"),
     },
-    plots={"microbatches": Versions()},
+    # Version 2: the speedup is paired by round.
+    versions=Versions(numbers=2, kept={1: _KEPT}),
+    plots={"microbatches": Versions(numbers=2)},
 )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rankbench.cell import Topology
-from rankbench.results.elements.section import Content, Section, show_value
+from rankbench.results.elements.section import Content, Section, Versions, show_value
 from rankbench.results.elements.text import Grid, figures
 from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.measures import peak_memory
@@ -66,7 +66,7 @@ def _to_csv(value: object) -> str:
     text = figures(value.value)
     if value.interval:
         text += f" [{', '.join(map(figures, value.interval))}]"
-    return text
+    return f"{text} {value.verdict}".rstrip()
 
 
 def _topology(summary: Summary) -> Topology:
@@ -125,4 +125,6 @@ SECTION = Section(
     order=100,
     make=make,
     columns={"table": str, "row": int, "column": str, "value": str},
+    # Version 2 has verdicts behind the intervals.
+    versions=Versions(numbers=2, kept={1: ("table", "row", "column")}),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from rankbench.results.elements.notes import ALIKE, collect_notes
+from rankbench.results.elements.notes import collect_notes
 from rankbench.results.elements.section import Content, Section, Versions
 from rankbench.results.elements.text import (
     Grid,
@@ -18,9 +18,24 @@ from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.network import find_network
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
-from rankbench.results.read.rows import WORDS
 
 _TITLE = "Cells"
+
+_RATIOS = ("speedup", "efficiency")
+_PAIRED = {True: "paired", False: "unpaired"}
+
+# Columns that mean the same in every version.
+_KEPT = (
+    *("experiment", "cell", "strategy", "backend", "topology", "devices", "launcher"),
+    *("model", "data", "batch_size", "scaling", "status", "launches_ok", "launches"),
+    "attempt",
+    *(
+        f"{name}{end}"
+        for name in ("throughput", "step_ms", "epoch_s", "total_s", "memory_mib")
+        for end in ("", "_lo", "_hi")
+    ),
+    *("accuracy", "accuracy_lo", "accuracy_hi"),
+)
 
 # Heading -> the estimate that it shows.
 _ESTIMATES = {
@@ -70,8 +85,16 @@ def _row(summary: Summary) -> dict[str, Any]:
         "base": "; ".join(map(describe_base, summary.bases)) or None,
         "attempt": row.attempt,
         "network": _find_network(summary),
+        "stopped": row.stopped,
+        "ratios": None if summary.paired is None else _PAIRED[summary.paired],
+        **{f"{name}_verdict": _verdict(summary, name) for name in _RATIOS},
         **summary.numbers,
     }
+
+
+def _verdict(summary: Summary, name: str) -> str | None:
+    number = summary.numbers.get(name)
+    return None if number is None else number.verdict or None
 
 
 def _find_network(summary: Summary) -> str | None:
@@ -128,28 +151,24 @@ def _show_measured(measured: Sequence[Summary]) -> Grid:
     marks = any(summary.marks for summary in measured)
     networks = {summary.row.id: _find_network(summary) for summary in measured}
     network = any(networks.values())
-    columns = {"cell": False, "launches": False} | dict.fromkeys(shown, True)
+    stopped = any(summary.row.stopped for summary in measured)
+    columns = {"cell": False, "launches": False}
+    columns |= {"stopped": False} if stopped else {}
+    columns |= dict.fromkeys(shown, True)
     columns |= {"network": False} if network else {}
     columns |= {"marks": False} if marks else {}
     rows = [
         [
             Text(summary.row.id, href=f"cells/{summary.row.id}.json"),
             Text(f"{summary.row.ok}/{summary.row.wanted}"),
-            *(_show(summary, name) for name in shown.values()),
+            *([Text(summary.row.stopped or "")] if stopped else []),
+            *(show_estimate(summary.numbers.get(name)) for name in shown.values()),
             *([Text(networks[summary.row.id] or "")] if network else []),
             *([Text(", ".join(summary.marks))] if marks else []),
         ]
         for summary in measured
     ]
     return Grid(_TITLE, columns, rows)
-
-
-def _show(summary: Summary, name: str) -> Text:
-    number = summary.numbers.get(name)
-    shown = show_estimate(number)
-    if name == "speedup" and number and number.may_be(1.0):
-        return shown._replace(interval=f"{shown.interval} {ALIKE}")
-    return shown
 
 
 def _show_others(summaries: Sequence[Summary]) -> list[Grid]:
@@ -194,9 +213,13 @@ SECTION = Section(
         **dict.fromkeys(("efficiency", "memory_mib", "accuracy"), Estimate),
         "attempt": int,
         "network": str,
+        "stopped": str,
+        "ratios": str,
+        **{f"{name}_verdict": str for name in _RATIOS},
     },
-    optional=["network"],
+    optional=["network", "stopped"],
     appendix=False,
-    # Version 2 has other reasons for rows that are not measured.
-    versions=Versions(numbers=WORDS, still=(1,)),
+    # Version 2 has other reasons for rows that are not measured than version 1. Version
+    # 3 pairs ratios by round, and all efficiencies of a workload have the same base.
+    versions=Versions(numbers=3, kept={1: _KEPT, 2: (*_KEPT, "reason")}),
 )

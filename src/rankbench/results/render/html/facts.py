@@ -36,10 +36,11 @@ def number(value: Any) -> float | None:
     return float(f"{value:.4g}") if math.isfinite(value) else None
 
 
-def value_and_ends(estimate: Estimate) -> list[float | None]:
-    """Value, and the ends of its interval if it has one."""
+def value_and_ends(estimate: Estimate) -> list[float | str | None]:
+    """Value, the ends of its interval, and its verdict, as far as there are any."""
     ends = (estimate.value, estimate.low, estimate.high)
-    return [number(one) for one in ends if one is not None]
+    found: list[float | str | None] = [number(one) for one in ends if one is not None]
+    return [*found, estimate.verdict] if estimate.verdict else found
 
 
 def without_blanks(**members: Any) -> dict[str, Any]:

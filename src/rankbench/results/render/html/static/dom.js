@@ -19,9 +19,10 @@ function show(value) {
   return value.toLocaleString("en", { useGrouping: false, maximumSignificantDigits: 4 });
 }
 
-/** "[801, 820.5]", or nothing where there is no interval. */
-function showInterval([, low, high] = []) {
-  return high === undefined ? "" : `[${show(low)}, ${show(high)}]`;
+/** "[801, 820.5] n.s.", or nothing where there is no interval. */
+function showInterval([, low, high, verdict = ""] = []) {
+  if (high === undefined) return "";
+  return low === high ? verdict : `[${show(low)}, ${show(high)}] ${verdict}`.trim();
 }
 
 function showShare(part, whole) {

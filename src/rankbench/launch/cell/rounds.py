@@ -1,0 +1,160 @@
+"""Measure cells in rounds, so that changes of the machine affect all cells alike.
+
+A round is one launch of each cell that still needs one, in random order. For a cell
+that is measured alone, these are simply its launches.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rankbench.launch.cell.attempt import Attempt, Series
+from rankbench.launch.cell.pace import Out, Pace
+from rankbench.launch.cell.series import Interrupted, launch_next, settle_claims
+from rankbench.launch.cell.turn import Turn, draw, find_rounds
+from rankbench.launch.hosts.base import Hosts
+from rankbench.launch.process.signs import Stop
+from rankbench.record import CURED_BY_NEXT_RUN, Verdict
+from rankbench.stopping import Enough, Launched, find_enough, round_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    """What a job has for its launches.
+
+    Attributes:
+        choose_hosts: cell, number of the round from 0 -> the hosts of a launch.
+        stop: whether this process was told to end.
+        out: id of a cell -> where its progress goes.
+        budget: device-seconds that all launches may take; None for no limit.
+        devices: those that the job holds, idle ones too; None if only the cell's.
+        others: launches of cells that other jobs measure, for budget and comparison.
+    """
+
+    choose_hosts: Callable[[Attempt, int], Hosts]
+    stop: Stop
+    out: Callable[[str], Out]
+    budget: float | None = None
+    devices: int | None = None
+    others: Mapping[str, Launched] = field(default_factory=dict)
+
+
+class Rounds:
+    """The launches of one or more cells, until none needs another.
+
+    Attributes:
+        enough: id of a cell -> why it needs no more launches, if a rule says so.
+    """
+
+    def __init__(self, attempts: Sequence[Attempt], means: Means) -> None:
+        self._attempts = {attempt.id: attempt for attempt in attempts}
+        self._means, self._pace = means, Pace()
+        self._serial, self._in_turn = 0, True
+        self.enough: dict[str, Enough] = {}
+        self._verdicts: dict[str, Verdict] = {}
+
+    def run(self, at_most: int | None = None) -> None:
+        """Run the gates, then rounds, then profiles.
+
+        Args:
+            at_most: the number of rounds; None for as many as the cells need.
+
+        Raises:
+            Interrupted: a signal came; the next run goes on from here.
+        """
+        for attempt in self._attempts.values():
+            if attempt.has_gate:
+                self._launch_once(attempt.gate)
+            self._settle(attempt.measured)
+        waiting = self._find_waiting()
+        records = (record for one in waiting for record in one.measured.records)
+        seed, number = find_rounds(records, seed=secrets.randbits(32))
+        self._in_turn = len(self._attempts) > 1 or number > 0
+        done = 0
+        while waiting and done != at_most:
+            # An interrupted round is completed first.
+            done += self._run_round(waiting, seed, max(1, number))
+            number = max(1, number) + 1
+            waiting = self._find_waiting()
+        for attempt in self._attempts.values():
+            if attempt.request.profile and self.verdict(attempt).ok:
+                self._launch_once(attempt.profile)
+
+    def verdict(self, attempt: Attempt) -> Verdict:
+        return self._verdicts[attempt.id]
+
+    def _find_waiting(self) -> list[Attempt]:
+        """Judge all cells, and return those that need another launch."""
+        ours = {name: one.launched() for name, one in self._attempts.items()}
+        cells = {**self._means.others, **ours}
+        self.enough = find_enough(cells, budget=self._means.budget)
+        for attempt in self._attempts.values():
+            self._judge(attempt)
+        return [one for one in self._attempts.values() if self._needs(one)]
+
+    def _judge(self, attempt: Attempt) -> Verdict:
+        verdict = attempt.verdict(self.enough.get(attempt.id))
+        self._verdicts[attempt.id] = verdict
+        return verdict
+
+    def _needs(self, attempt: Attempt) -> bool:
+        return not self._verdicts[attempt.id].complete
+
+    def _run_round(self, waiting: Sequence[Attempt], seed: int, number: int) -> bool:
+        """Launch each cell that has none in this round yet; whether there was any."""
+        left = [
+            one.id
+            for one in waiting
+            if (seed, number) not in map(round_of, one.measured.records)
+        ]
+        places = draw(list(self._attempts), seed, number)
+        for name in sorted(left, key=places.index):
+            attempt = self._attempts[name]
+            position = places.index(name) + 1
+            turn = Turn(seed, number, position, self._means.devices)
+            self._settle(attempt.measured)
+            if self._needs(attempt):
+                self._launch(
+                    attempt.measured, number - 1, turn if self._in_turn else None
+                )
+        return bool(left)
+
+    def _launch_once(self, series: Series) -> None:
+        """Launch a gate or a profile until there is one that counts."""
+        self._settle(series)
+        while not series.is_complete():
+            self._launch(series, 0)
+
+    def _settle(self, series: Series) -> None:
+        attempt, means = series.attempt, self._means
+        hosts = means.choose_hosts(attempt, 0)
+        settle_claims(series, hosts, means.stop, means.out(attempt.id))
+        self._judge(attempt)
+
+    def _launch(self, series: Series, number: int, turn: Turn | None = None) -> None:
+        attempt, means = series.attempt, self._means
+        hosts = means.choose_hosts(attempt, number)
+        self._serial += 1
+        begun = time.monotonic()
+        try:
+            record = launch_next(
+                series, hosts, means.stop, serial=self._serial, turn=turn
+            )
+        except (Interrupted, ValueError, OSError) as error:
+            # The message at the end of the job shall name the cell.
+            error.add_note(attempt.id)
+            raise
+        seconds = time.monotonic() - begun
+        verdict = self._judge(attempt)
+        left = sum(
+            one.wanted - one.ok for one in self._verdicts.values() if not one.complete
+        )
+        line = self._pace.line(record, verdict, seconds, left=left)
+        means.out(attempt.id).say(line)
+        if record["cause"] in CURED_BY_NEXT_RUN:
+            ended = Interrupted(record["reason"])
+            ended.add_note(attempt.id)
+            raise ended

@@ -1,0 +1,90 @@
+"""The launches of a series, one at a time: claims, progress, interruptions."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+
+from rankbench.launch.cell.attempt import MEASURE, Series
+from rankbench.launch.cell.claim import claim_next, open_claims, read_owner
+from rankbench.launch.cell.pace import Out
+from rankbench.launch.cell.turn import Turn
+from rankbench.launch.hosts.base import Hosts
+from rankbench.launch.outcome.closing import close_dead_claim
+from rankbench.launch.process.signs import Stop
+from rankbench.launch.process.supervise import refuse_launch, run_launch
+from rankbench.launch.task import Task
+from rankbench.record import Record
+
+
+class Interrupted(Exception):
+    """This process was told to end. The next run measures missing launches."""
+
+
+def launch_next(
+    series: Series, hosts: Hosts, stop: Stop, *, serial: int, turn: Turn | None = None
+) -> Record:
+    """Run the next launch of a series.
+
+    Args:
+        series: the series.
+        hosts: where its ranks run.
+        stop: whether this process was told to end.
+        serial: number of the launch in this process.
+        turn: its place in a round, if cells take turns.
+
+    Returns:
+        Its record.
+
+    Raises:
+        Interrupted: a signal came.
+    """
+    heed(stop)
+    number, directory = claim_next(series.directory)
+    task = series.attempt.task(
+        series, number, directory, hosts, serial=serial, turn=turn
+    )
+    record = _launch(series, task, stop)
+    series.read_new()
+    return record
+
+
+def _launch(series: Series, task: Task, stop: Stop) -> Record:
+    started = datetime.now(UTC)
+    try:
+        series.attempt.check_image()
+    except (ValueError, OSError) as error:
+        # Only this host may have the fault: other hosts of the site may have the image.
+        return refuse_launch(task, str(error), started)
+    return run_launch(task, stop)
+
+
+def settle_claims(series: Series, hosts: Hosts, stop: Stop, out: Out) -> None:
+    """Wait for launches of other processes, and close those whose owner is dead."""
+    told = False
+    while claims := open_claims(series.directory):
+        for number, directory in claims:
+            if read_owner(directory).is_alive(directory):
+                continue
+            claimed = (directory / "claim.json").stat().st_mtime
+            started = datetime.fromtimestamp(claimed, UTC)
+            task = series.attempt.task(series, number, directory, hosts)
+            close_dead_claim(task, started=started)
+            out.say(f"  {_name(series, number)} was left unfinished: it is repeated")
+        if open_claims(series.directory):
+            if not told:
+                out.say("  waiting for a launch that another process measures")
+                told = True
+            heed(stop)
+            time.sleep(1)
+    series.read_new()
+
+
+def _name(series: Series, number: int) -> str:
+    return f"launch {number}" if series.purpose == MEASURE else series.purpose
+
+
+def heed(stop: Stop) -> None:
+    """Raise `Interrupted` if this process was told to end."""
+    if reason := stop.reason():
+        raise Interrupted(reason)

@@ -1,0 +1,86 @@
+"""Which cells are measured by one job: their launches can take turns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.site import SLURM, Site
+from rankbench.stopping import BEST, Rule
+
+if TYPE_CHECKING:
+    from rankbench.matrix.plan import Plan, PlannedCell
+
+# Values of `order`.
+ROUNDS = "rounds"
+# Values of `allocation`.
+CELL, TOPOLOGY, EXPERIMENT = "cell", "topology", "experiment"
+
+ON_THIS_MACHINE = "this-machine"
+
+
+def check_sharing(values: Mapping[str, Any], site: Site) -> None:
+    """Check that the keys of an experiment about jobs fit each other and the site.
+
+    Args:
+        values: of the experiment.
+        site: the machine.
+
+    Raises:
+        ValueError: they do not; the message names the key and what to do.
+    """
+    allocation, on_slurm = values["allocation"], site.scheduler == SLURM
+    if not on_slurm and allocation != CELL:
+        raise ValueError(
+            f"allocation: {allocation} needs a cluster, and this site has no Slurm "
+            "(scheduler: none): remove the key; on one machine, launches of all cells "
+            "take turns anyway"
+        )
+    together = allocation == EXPERIMENT if on_slurm else values["order"] == ROUNDS
+    if values["order"] == ROUNDS and together:
+        return
+    remedy = "allocation: experiment" if on_slurm else "order: rounds"
+    if values["order"] != ROUNDS:
+        remedy = "order: rounds"
+    if Rule.read(values["launches"]).kind == BEST:
+        raise ValueError(
+            "launches.best compares all cells of a workload in the same rounds: it "
+            f"needs {remedy}"
+        )
+    if values["budget"] is not None:
+        raise ValueError(
+            f"budget ends the rounds of all cells at the same time: it needs {remedy}"
+        )
+
+
+def group_cells(
+    plan: Plan, cells: Sequence[PlannedCell]
+) -> dict[str, list[PlannedCell]]:
+    """Group cells that one job measures; those with jobs of their own are in no group.
+
+    Args:
+        plan: the plan.
+        cells: cells of it that can run here.
+
+    Returns:
+        Name of each group -> its cells.
+    """
+    experiment = plan.experiment
+    if plan.site["scheduler"] != SLURM:
+        if experiment["order"] != ROUNDS or not cells:
+            return {}
+        return {ON_THIS_MACHINE: list(cells)}
+    groups: dict[str, list[PlannedCell]] = {}
+    for cell in cells:
+        if experiment["allocation"] == CELL or is_apart(cell):
+            continue
+        by_topology = experiment["allocation"] == TOPOLOGY
+        name = cell.cell.topology if by_topology else EXPERIMENT
+        groups.setdefault(name, []).append(cell)
+    return groups
+
+
+def is_apart(cell: PlannedCell) -> bool:
+    """Whether its hosts are tasks of a job array, which no other cell can use."""
+    return bool(load_catalog().launchers[cell.cell.launcher]["per"] == "array")

@@ -1,0 +1,386 @@
+"""When a cell has enough launches: jobs and tables both ask this module.
+
+Standard library only. A decision follows from the plan and the records alone, so
+`rankbench verify` can derive it again. A rule looks at the launches only after 8, 12,
+18, 27 and 40 of them: who looks after every launch and stops at the first good moment
+stops at a lucky one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist, fmean, median, stdev
+from typing import Any, NamedTuple
+
+from rankbench.record import Record, counting, judge_gated
+
+# All looks of a cell together may be wrong this often.
+ERROR = 0.05
+
+FIRST_LOOK = 8
+_GROWTH = 1.5
+
+FIXED, UNTIL, BEST = "fixed", "until", "best"
+
+# Begin of the reason of a cell that the budget ended.
+BUDGET = "budget"
+
+# An interval shrinks with the root of the number of launches. A cell whose interval at
+# the last look would be so many times wider than the target is given up before.
+_HOPELESS = 2.0
+
+# Fewer rounds in common say nothing about two cells.
+FEWEST_ROUNDS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """How many launches a cell gets.
+
+    Attributes:
+        at_most: the number of launches; under `until` and `best`, the largest number.
+        kind: ``fixed``; ``until`` the interval of the throughput is narrow; or
+            ``best``, which drops cells that are slower than the fastest.
+        target: of `until`: half the width of the interval, as a share of the median;
+            of `best`: what two cells may differ by and still be equally good. None if
+            the number is fixed.
+    """
+
+    at_most: int
+    kind: str = FIXED
+    target: float | None = None
+
+    @classmethod
+    def read(cls, value: int | Mapping[str, Any]) -> Rule:
+        """Read the value of `launches` in a plan, a request or a record.
+
+        Args:
+            value: ``6``, or such as ``{"until": 0.03, "at_most": 40}``.
+
+        Raises:
+            ValueError: it is neither.
+        """
+        if isinstance(value, int):
+            return cls(value)
+        kinds = [kind for kind in (UNTIL, BEST) if kind in value]
+        if len(kinds) != 1 or set(value) != {kinds[0], "at_most"}:
+            raise ValueError(f"no rule for the number of launches: {value!r}")
+        return cls(int(value["at_most"]), kinds[0], float(value[kinds[0]]))
+
+    def to_json(self) -> int | dict[str, Any]:
+        """What `read` reads."""
+        if self.target is None:
+            return self.at_most
+        return {self.kind: self.target, "at_most": self.at_most}
+
+    @property
+    def looks(self) -> list[int]:
+        """The numbers of launches after which the cell is judged, ascending."""
+        if self.kind == FIXED:
+            return [self.at_most]
+        found, look = [], FIRST_LOOK
+        while look < self.at_most:
+            found.append(look)
+            look = int(look * _GROWTH)
+        return [*found, self.at_most]
+
+    @property
+    def confidence(self) -> float:
+        """Confidence of an interval at one look, so that all looks together have 95 %.
+
+        Each look may be wrong with an equal share of 5 % (Bonferroni). This holds for
+        every distribution of launches that are independent.
+        """
+        return 1 - ERROR / len(self.looks)
+
+
+class Enough(NamedTuple):
+    """Why a cell needs no further launch.
+
+    Attributes:
+        after: the number of launches that count.
+        why: in words, for the table.
+    """
+
+    after: int
+    why: str
+
+
+@dataclass(slots=True)
+class Launched:
+    """The launches of one attempt of a cell, as far as the rules read them.
+
+    Attributes:
+        rule: how many there shall be.
+        workload: equal for cells that are alternatives; see `Cell.workload`.
+        devices: of the cell's topology.
+        is_base: whether speedups are relative to this cell. It is never dropped.
+        records: of all its launches, or `brief` ones.
+        beside: records of launches that are not measured, such as the gate's.
+    """
+
+    rule: Rule
+    workload: str
+    devices: int
+    is_base: bool
+    records: list[Record] = field(default_factory=list)
+    beside: list[Record] = field(default_factory=list)
+
+    @property
+    def counted(self) -> list[Record]:
+        return counting(self.records)
+
+
+def brief(record: Record) -> Record:
+    """The part of a record that verdicts and stopping rules read.
+
+    The supervisor of a thousand cells keeps these, not the records.
+    """
+    kept = ("status", "reason", "cause", "launch", "round", "samples")
+    found = {key: record[key] for key in kept if key in record}
+    found["ranks"] = [{"window_s": r["window_s"]} for r in record.get("ranks") or ()]
+    found["seconds"] = {"launch": (record.get("seconds") or {}).get("launch")}
+    return found
+
+
+def rate(record: Record) -> float | None:
+    """Samples per second of the slowest rank over the timed window; None without it.
+
+    The table leaves out steps before the steady state; a job has no time to find it.
+    """
+    windows = [rank["window_s"] for rank in record.get("ranks") or ()]
+    if record["status"] != "ok" or not windows or not max(windows) > 0:
+        return None
+    return float(record["samples"]) / float(max(windows))
+
+
+def find_enough(
+    cells: Mapping[str, Launched], *, budget: float | None = None
+) -> dict[str, Enough]:
+    """Find the cells that need no further launch, and why.
+
+    Args:
+        cells: by id, those that were asked for.
+        budget: device-seconds of all launches together; None for no limit.
+
+    Returns:
+        Reasons by id. A cell with a fixed number of launches, or with too few for the
+        first look, has none unless the budget is spent.
+    """
+    found: dict[str, Enough] = {}
+    workloads: dict[str, dict[str, Launched]] = {}
+    for name, cell in cells.items():
+        if cell.rule.kind == UNTIL and (stop := _stop_at_width(cell)):
+            found[name] = stop
+        elif cell.rule.kind == BEST and not _has_failed(cell):
+            workloads.setdefault(cell.workload, {})[name] = cell
+    for rivals in workloads.values():
+        found |= _find_best(rivals)
+    if budget is not None:
+        found |= _stop_at_budget(cells, found, budget)
+    return found
+
+
+def _has_failed(cell: Launched) -> bool:
+    """Whether it has no number and will have none."""
+    verdict = judge_gated(cell.beside, cell.records, cell.rule.at_most)
+    return verdict.complete and verdict.status != "ok"
+
+
+def _stop_at_width(cell: Launched) -> Enough | None:
+    """The first look at which the interval is narrow or hopelessly wide, or the last.
+
+    All looks together keep the confidence, so it does not matter which one ends them.
+    """
+    counted, rule = cell.counted, cell.rule
+    assert rule.target is not None
+    for look in rule.looks:
+        if len(counted) < look:
+            return None
+        rates = [rate(record) for record in counted[:look]]
+        known = [one for one in rates if one is not None]
+        if len(known) < look:
+            return Enough(look, f"after {look}: {look - len(known)} failed")
+        width = half_width(known, rule.confidence)
+        if width is None or look == rule.at_most:
+            continue
+        if width <= rule.target:
+            return Enough(look, f"reached {100 * width:.2g} %")
+        if width * math.sqrt(look / rule.at_most) > _HOPELESS * rule.target:
+            return Enough(look, f"after {look}: {100 * width:.2g} %, too wide to reach")
+    if width is not None and width <= rule.target:
+        return Enough(rule.at_most, f"reached {100 * width:.2g} %")
+    said = "no interval" if width is None else f"{100 * width:.2g} %"
+    return Enough(rule.at_most, f"at {rule.at_most}: {said}")
+
+
+def half_width(values: Sequence[float], confidence: float) -> float | None:
+    """Distance from the median to the farther end of its rank interval, as a share.
+
+    None if there are too few values for this confidence.
+    """
+    ordered = sorted(values)
+    rank = lower_rank(len(ordered), confidence)
+    if rank == 0:
+        return None
+    middle = median(ordered)
+    return max(ordered[-rank] - middle, middle - ordered[rank - 1]) / middle
+
+
+def lower_rank(count: int, confidence: float) -> int:
+    """Rank of the order statistic at which the interval of a median begins.
+
+    The number of values below the true median is binomial(count, 1/2). The rank is the
+    largest that leaves at most half of the error below; 0 if there is none.
+    """
+    below, rank = 0.0, 0
+    while True:
+        below += math.comb(count, rank) / 2**count
+        if below > (1 - confidence) / 2:
+            return rank
+        rank += 1
+
+
+def _find_best(rivals: Mapping[str, Launched]) -> dict[str, Enough]:
+    """Compare the cells of a workload at each look, until one is the best.
+
+    At each look, the ratios of two cells within their rounds give a one-sided bound of
+    Student's t on the scale of logarithms. The error is shared by all rivals of a cell
+    and by all looks, so the fastest cell is dropped with a probability of 5 % at most.
+    A cell is dropped if its bound against the fastest shows that it is slower by more
+    than the target. The search ends when the fastest is shown to be slower than none
+    of the others by more than the target.
+    """
+    found: dict[str, Enough] = {}
+    rule = next(iter(rivals.values())).rule
+    assert rule.target is not None
+    rates = {name: _by_round(name, cell.counted) for name, cell in rivals.items()}
+    level = ERROR / len(rule.looks) / max(1, len(rivals) - 1)
+    alive = list(rivals)
+    for look in rule.looks:
+        counts = {name: len(rivals[name].counted) for name in alive}
+        if any(count < look for count in counts.values()):
+            return found
+        for name in alive:
+            failed = sum(rate(r) is None for r in rivals[name].counted[:look])
+            if failed:
+                found[name] = Enough(look, f"after {look}: {failed} failed")
+        alive = [name for name in alive if name not in found]
+        if not alive:
+            return found
+        seen = {name: dict(list(rates[name].items())[:look]) for name in alive}
+        best = max(alive, key=lambda name: median(seen[name].values()))
+        least = {
+            name: _least_ratio(seen[best], seen[name], level)
+            for name in alive
+            if name != best
+        }
+        for name, bound in least.items():
+            if bound * (1 - rule.target) > 1 and not rivals[name].is_base:
+                share = f"{1 / bound:.2g}"
+                found[name] = Enough(
+                    look, f"dropped after {look}: at most {share} of the best"
+                )
+        alive = [name for name in alive if name not in found]
+        lowest = min(least.values(), default=math.inf)
+        if lowest >= 1 - rule.target:
+            for name in alive:
+                found[name] = Enough(look, f"decided after {look}")
+            floor = "" if lowest == math.inf else _floor(lowest)
+            found[best] = Enough(look, f"best after {look}{floor}")
+            return found
+    for name in alive:
+        found[name] = Enough(rule.at_most, f"at {rule.at_most}: not decided")
+    return found
+
+
+def _floor(lowest: float) -> str:
+    return f": at least {min(lowest, 1.0):.2g} of every other"
+
+
+def _by_round(name: str, counted: Sequence[Record]) -> dict[tuple[Any, int], float]:
+    """Round -> samples per second, in the order of the launches.
+
+    A launch that was in no round has a key that no other cell has.
+    """
+    found: dict[tuple[Any, int], float] = {}
+    for place, record in enumerate(counted):
+        if (value := rate(record)) is not None:
+            found[round_of(record) or (name, place)] = value
+    return found
+
+
+def round_of(record: Record) -> tuple[int, int] | None:
+    """What identifies the round of a launch; None if it was not in one.
+
+    Returns:
+        The seed of the rounds, and the number of this one.
+    """
+    place = record.get("round")
+    return None if place is None else (int(place["seed"]), int(place["number"]))
+
+
+def _least_ratio(
+    above: Mapping[Any, float], below: Mapping[Any, float], level: float
+) -> float:
+    """Lower bound of the ratio of two cells, from the rounds that both have."""
+    logs = [math.log(above[one] / below[one]) for one in above if one in below]
+    if len(logs) < FEWEST_ROUNDS:
+        return 0.0
+    reach = _student(1 - level, len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
+    return math.exp(fmean(logs) - reach)
+
+
+def _student(share: float, degrees: int) -> float:
+    """The quantile of Student's t, by its expansion in that of the normal distribution.
+
+    Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 26.7.5. With 5
+    degrees of freedom or more, and shares up to 0.9999, it is 3 % too small at most.
+    """
+    x = NormalDist().inv_cdf(share)
+    terms = (
+        (x**3 + x) / 4,
+        (5 * x**5 + 16 * x**3 + 3 * x) / 96,
+        (3 * x**7 + 19 * x**5 + 17 * x**3 - 15 * x) / 384,
+        (79 * x**9 + 776 * x**7 + 1482 * x**5 - 1920 * x**3 - 945 * x) / 92160,
+    )
+    return float(x + sum(t / degrees**i for i, t in enumerate(terms, start=1)))
+
+
+def _stop_at_budget(
+    cells: Mapping[str, Launched], stopped: Mapping[str, Enough], budget: float
+) -> Iterator[tuple[str, Enough]]:
+    """Stop all cells if the next round would exceed the budget.
+
+    Before the first launch of a cell nothing is known of its cost. That a round fits
+    into the budget at all is checked before anything starts.
+    """
+    waiting = {
+        name: cell
+        for name, cell in cells.items()
+        if name not in stopped and len(cell.counted) < cell.rule.at_most
+    }
+    spent = sum(cost(cell, one) for cell in cells.values() for one in _all_of(cell))
+    following = sum(next_cost(cell) for cell in waiting.values())
+    if spent + following > budget:
+        for name, cell in waiting.items():
+            done = len(cell.counted)
+            yield name, Enough(done, f"{BUDGET}: after {done} of {cell.rule.at_most}")
+
+
+def _all_of(cell: Launched) -> list[Record]:
+    return [*cell.records, *cell.beside]
+
+
+def cost(cell: Launched, record: Record) -> float:
+    """Device-seconds of a launch, with idle devices of a shared allocation."""
+    held = (record.get("round") or {}).get("devices") or cell.devices
+    return float(held * ((record.get("seconds") or {}).get("launch") or 0.0))
+
+
+def next_cost(cell: Launched) -> float:
+    """Device-seconds that the next launch of a cell takes, if it is as those before."""
+    spent = [cost(cell, record) for record in cell.records]
+    return fmean(spent) if spent else 0.0

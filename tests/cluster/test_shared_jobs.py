@@ -1,0 +1,215 @@
+"""Cells that share a Slurm job: rounds, interruptions, lost hosts, reruns."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import faulty_strategies
+import pytest
+from allocations import Site
+from logins import Snakemake, queue, table_of
+from pretend_host import wait_until
+
+pytestmark = pytest.mark.cluster
+
+TWENTY = """
+name: twenty
+strategy: single
+model: lenet
+launcher: srun
+learning_rate: [{rates}]
+launches: 1
+steps: 2
+warmup: 0
+evaluate: false
+gate: false
+time_limit: 120
+allocation: experiment
+"""
+
+PAIR = """
+strategy: ddp
+model: lenet
+topology: [1x1, 2x1]
+launches: 2
+steps: 3
+gate: false
+time_limit: 120
+"""
+ONE, TWO = "ddp.gloo.1x1.lenet.digits", "ddp.gloo.2x1.lenet.digits"
+
+
+def start_job(site: Site, name: str) -> subprocess.Popen[str]:
+    """The job of the cells that share one, in an allocation of two hosts."""
+    argv = [*site.supervisor(name, "experiment")]
+    argv[argv.index("cell")] = "job"
+    return site.start_command(argv)
+
+
+def test_a_job_of_twenty_cells_is_killed_and_resumed(site: Site) -> None:
+    """Each time at most the running launch is lost, and none is measured twice."""
+    rates = ", ".join(f"{0.001 * number:.3f}" for number in range(1, 21))
+    cells = site.plan(TWENTY.format(rates=rates), "twenty")
+    assert len(cells) == 20
+    chance = random.Random(18)
+    for _ in range(10):
+        begun = claims(site, "twenty")
+        job = start_job(site, "twenty")
+        wait_until(lambda n=begun: claims(site, "twenty") > n, 60, "a launch has begun")
+        # Some seconds later a launch may run, or be between two.
+        time.sleep(chance.uniform(0.0, 6.0))
+        kill(site)
+        job.communicate(timeout=120)
+        wait_until(lambda: not queue(site), 60, "the job has ended")
+    job = start_job(site, "twenty")
+    said, _ = job.communicate(timeout=400)
+    assert job.returncode == 0, said
+    statuses = Counter()
+    for cell, records in site.records("twenty").items():
+        found = [record["status"] for record in records]
+        assert found.count("ok") == 1, cell
+        statuses.update(found)
+    assert statuses["ok"] == 20
+    # Ten times a launch at most was lost.
+    assert statuses.total() - 20 <= 10
+    assert statuses.keys() <= {"ok", "cancelled"}
+    assert not site.processes()
+
+
+def claims(site: Site, name: str) -> int:
+    return len(list(site.project.root.glob(f"results/{name}/records/*/1/*/claim.json")))
+
+
+def kill(site: Site) -> None:
+    """End the job at once, as a lost host or a scheduler may do."""
+    for line in queue(site):
+        site.cluster.run("scancel", "--signal=KILL", "--full", line.split()[0])
+        site.cluster.run("scancel", line.split()[0])
+
+
+@pytest.fixture(scope="module")
+def tables(site: Site, snakemake: Snakemake) -> dict[str, dict[str, Any]]:
+    """The same experiment in each allocation: its table, its records."""
+    found = {}
+    for allocation in ("cell", "topology", "experiment"):
+        text = f"name: {allocation}{PAIR}allocation: {allocation}\n"
+        site.project.experiment(text, f"{allocation}.yaml")
+        said = snakemake("--config", f"experiment={allocation}.yaml")
+        found[allocation] = {
+            "said": said,
+            "table": table_of(site, allocation),
+            "records": site.records(allocation),
+        }
+    return found
+
+
+def test_the_three_allocations_give_the_same_rows(
+    tables: dict[str, dict[str, Any]],
+) -> None:
+    kept = ("cell", "status", "launches_ok", "launches", "attempt", "devices")
+    rows = {
+        name: [[row[key] for key in kept] for row in one["table"].values()]
+        for name, one in tables.items()
+    }
+    assert rows["cell"] == rows["topology"] == rows["experiment"]
+    assert {row["status"] for row in tables["cell"]["table"].values()} == {"ok"}
+    jobs = {
+        name: {r["job_id"] for records in one["records"].values() for r in records}
+        for name, one in tables.items()
+    }
+    assert {name: len(ids) for name, ids in jobs.items()} == {
+        "cell": 2,
+        "topology": 2,
+        "experiment": 1,
+    }
+
+
+def test_cells_of_one_job_take_turns_on_all_of_its_hosts(
+    tables: dict[str, dict[str, Any]],
+) -> None:
+    records = tables["experiment"]["records"]
+    rounds = [[r["round"]["number"] for r in records[cell]] for cell in (ONE, TWO)]
+    assert rounds == [[1, 2], [1, 2]]
+    # The cell of one host was on each of them.
+    hosts = [record["launcher"]["hosts"] for record in records[ONE]]
+    assert sorted(hosts) == [["node1"], ["node2"]]
+    assert {record["round"]["devices"] for record in records[ONE]} == {2}
+    said = tables["experiment"]["said"]
+    assert "1 jobs; the longest may take" in said
+    assert "on 2 hosts: experiment" in said
+    assert "device-hours at most, idle hosts included, by allocation: cell " in said
+
+
+def test_a_cell_of_a_shared_job_is_measured_again_alone(
+    site: Site, tables: dict[str, dict[str, Any]], snakemake: Snakemake
+) -> None:
+    del tables
+    before = site.records("experiment")
+    snakemake("--config", "experiment=experiment.yaml", f"rerun={ONE}")
+    assert site.records("experiment") == before
+    attempts = {c: row["attempt"] for c, row in table_of(site, "experiment").items()}
+    assert attempts == {ONE: "2", TWO: "1"}
+    place = site.project.root / f"results/experiment/records/{ONE}/2/1/record.json"
+    record = json.loads(place.read_text())
+    assert "round" not in record
+
+
+def test_a_shared_job_is_split_so_that_none_is_too_long(
+    site: Site, profile: Path, snakemake: Snakemake
+) -> None:
+    facts = profile / "site.yaml"
+    before = facts.read_text()
+    try:
+        facts.write_text(f"{before}max_job_minutes: 9\n")
+        text = f"name: split{PAIR}allocation: experiment\n"
+        site.project.experiment(text, "split.yaml")
+        said = snakemake("--config", "experiment=split.yaml")
+    finally:
+        facts.write_text(before)
+    assert "2 jobs; the longest may take 7 minutes on 2 hosts: experiment.1" in said
+    jobs: dict[int, set[str]] = {}
+    for records in site.records("split").values():
+        for record in records:
+            jobs.setdefault(record["round"]["number"], set()).add(record["job_id"])
+    assert [len(jobs[number]) for number in (1, 2)] == [1, 1]
+    assert jobs[1] != jobs[2]
+    assert {row["status"] for row in table_of(site, "split").values()} == {"ok"}
+
+
+def test_a_host_is_lost_in_a_shared_job(
+    site: Site, run: Callable[..., subprocess.Popen[str]], snakemake: Snakemake
+) -> None:
+    """At most the launch that ran is lost; another run measures what is missing."""
+    site.project.add_strategy("slow", faulty_strategies.SLOW)
+    text = PAIR.replace("strategy: ddp", "strategy: slow").replace("3\n", "30\n", 1)
+    text = f"name: hosts{text}warmup: 0\nallocation: experiment\n"
+    site.project.experiment(text, "hosts.yaml")
+    given = ("--config", "experiment=hosts.yaml")
+    session = run("snakemake", *given)
+    two = TWO.replace("ddp", "slow")
+    wait_until(lambda: site.trains("hosts", two), 120, f"{two} trains")
+    site.cluster.stop("node2")
+    try:
+        said, _ = session.communicate(timeout=300)
+        assert session.returncode == 1, said
+    finally:
+        site.cluster.start("node2")
+        wait_until(lambda: "idle" in site.cluster.run("sinfo"), 60, "node2 is back")
+    records = [r for found in site.records("hosts").values() for r in found]
+    # Slurm notices the loss some seconds later; launches may end well until then.
+    causes = Counter(record["cause"] for record in records)
+    assert causes["site"] == 1
+    assert causes.keys() <= {"site", None}
+    assert {r["status"] for r in records if r["cause"] is None} <= {"ok"}
+    snakemake(*given)
+    rows = table_of(site, "hosts").values()
+    assert {(row["status"], row["launches_ok"], row["attempt"]) for row in rows} == {
+        ("ok", "2", "1")
+    }
