@@ -1,0 +1,111 @@
+"""How long does a job take to choose the next of many launches, and how much memory?
+
+A thousand cells take turns for forty rounds. Launches are not run: each only leaves its
+record. Everything else is what a job does: claims, records, verdicts, rules.
+
+    python benchmarks/choosing.py            # some minutes
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from rankbench.launch.cell import rounds as module
+from rankbench.launch.cell.attempt import Attempt, Series
+from rankbench.launch.cell.claim import claim_next
+from rankbench.launch.cell.pace import Out
+from rankbench.launch.cell.requests import read_request
+from rankbench.launch.cell.rounds import Means, Rounds
+from rankbench.launch.hosts.this_machine import ThisMachine
+from rankbench.launch.outcome.classify import Finding
+from rankbench.launch.outcome.closing import begin_record, finish
+from rankbench.launch.process.signs import Stop
+from rankbench.project import begin, open_run
+from rankbench.record import Record, read_json
+
+EXPERIMENT = """
+name: many
+strategy: single
+model: lenet
+data: synthetic
+learning_rate: [{rates}]
+steps: 1
+gate: false
+launches: {launches}
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cells", type=int, default=1000)
+    parser.add_argument("--launches", type=int, default=40)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = measure(Path(folder), arguments.cells, arguments.launches)
+    middle, late = np.quantile(seconds, (0.5, 0.95))
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(
+        f"{len(seconds)} launches: from the end of one to the begin of the next "
+        f"{1e3 * middle:.1f} ms, p95 {1e3 * late:.1f} ms, at most "
+        f"{1e3 * max(seconds):.0f} ms; {memory:.0f} MiB, of which numpy, which jobs do "
+        "not import, has some 30"
+    )
+
+
+def measure(root: Path, cells: int, launches: int) -> list[float]:
+    """Seconds between launches."""
+    rates = ", ".join(f"{1e-6 * number:.6f}" for number in range(1, cells + 1))
+    (root / "many.yaml").write_text(EXPERIMENT.format(rates=rates, launches=launches))
+    (root / "profile").mkdir()
+    facts = f"results_dir: {root}/results\ndata_dir: {root}/data\nsoftware: native\n"
+    (root / "profile/site.yaml").write_text(facts)
+    run = open_run(
+        {"experiment": root / "many.yaml"}, profile=root / "profile", write=False
+    )
+    begin(run)
+    plan = read_json(run.layout.plan)
+    attempts = []
+    for entry in plan["cells"]:
+        request = read_request(run.layout, entry["id"])
+        assert request is not None
+        attempts.append(Attempt(run.layout, plan, entry, request, root))
+    here, between = ThisMachine(), Between()
+    means = Means(choose_hosts=lambda *_: here, stop=Stop(), out=lambda _: Out())
+    with mock.patch.object(module, "launch_next", between.launch):
+        Rounds(attempts, means).run()
+    return between.seconds
+
+
+class Between:
+    """Launches that only leave a record, and the time between them."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self._ended: float | None = None
+
+    def launch(self, series: Series, hosts: Any, stop: Any, **place: Any) -> Record:
+        if self._ended is not None:
+            self.seconds.append(time.perf_counter() - self._ended)
+        number, directory = claim_next(series.directory)
+        task = series.attempt.task(series, number, directory, hosts, **place)
+        record = begin_record(task, Finding("ok"), datetime.now(UTC))
+        record |= {"samples": 1, "ranks": [{"window_s": 1.0}], "seconds": {"launch": 1}}
+        finish(directory, record)
+        self._ended = time.perf_counter()
+        series.read_new()
+        return record
+
+
+if __name__ == "__main__":
+    main()
