@@ -109,11 +109,6 @@ def _describe_values(summaries: Sequence[Summary]) -> str:
     )
     if any(MIN_LAUNCHES <= len(s.measures) <= _RANGE_UP_TO for s in measured):
         text += f"With {MIN_LAUNCHES} to {_RANGE_UP_TO} launches, that is their range. "
-    if any(s.row.confidence > CONFIDENCE for s in measured):
-        text += (
-            "Where a rule ended the launches, they are intervals of up to 99 %: all "
-            f"looks at a row together have {CONFIDENCE:.0%}. "
-        )
     return (
         f"{text}No brackets: fewer than {MIN_LAUNCHES} launches, or the base itself. "
         "The digits follow the interval."

@@ -56,7 +56,11 @@ class Ratio:
 
 
 def find_ratio(
-    above: ByRound, below: ByRound, *, factor: float = 1.0, confidence: float
+    above: ByRound,
+    below: ByRound,
+    *,
+    factor: float = 1.0,
+    confidence: float = CONFIDENCE,
 ) -> Ratio:
     """The ratio of two rows, paired by round if enough rounds have both.
 

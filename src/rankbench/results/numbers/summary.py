@@ -106,11 +106,7 @@ def _compare(
     def find(row: Row, base: Row | None, factor: float = 1.0) -> Ratio | None:
         if base is None or base.id == row.id:
             return None
-        confidence = max(row.confidence, base.confidence)
-        ratio = find_ratio(
-            by_round[row.id], by_round[base.id], factor=factor, confidence=confidence
-        )
-        return ratio
+        return find_ratio(by_round[row.id], by_round[base.id], factor=factor)
 
     speedups = {row.id: find(row, pairs[row.id][0]) for row in rows}
     efficiencies = {
@@ -169,7 +165,7 @@ def _summarise(
         for name in OF_LAUNCHES:
             values = [getattr(one, name) for one in own]
             if None not in values:
-                numbers[name] = median(values, row.confidence)
+                numbers[name] = median(values)
         # Launches that all train the same have no interval.
         if len(own) > 1 and len({one.accuracy for one in own} - {None}) == 1:
             always = replace(numbers["accuracy"], verdict=DETERMINISTIC)

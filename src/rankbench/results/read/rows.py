@@ -20,7 +20,7 @@ from rankbench.record import (
 from rankbench.results.read.launches import Launch, read_launches
 from rankbench.results.read.schema import read_checked
 from rankbench.results.read.study import Study, read_study
-from rankbench.stopping import BUDGET, ERROR, Enough, Launched, Rule, find_enough
+from rankbench.stopping import BUDGET, Enough, Launched, Rule, find_enough
 
 READABLE_PLANS = (2,)
 
@@ -42,8 +42,6 @@ class Row:
             here.
         attempt: None if there is no record.
         launches: the launches that succeeded, if the row is ok; else none.
-        confidence: of its intervals; more than 95 % if a rule could end the launches,
-            because it looks at them several times.
         stopped: why the launches ended, if a rule or the budget ended them.
     """
 
@@ -56,7 +54,6 @@ class Row:
     wanted: int
     attempt: int | None
     launches: tuple[Launch, ...]
-    confidence: float = 1 - ERROR
     stopped: str | None = None
 
     @property
@@ -282,7 +279,6 @@ def _make_row(layout: Layout, attempt: _Attempt, enough: Enough | None) -> Row:
         wanted=wanted,
         attempt=number,
         launches=tuple(published),
-        confidence=rule.confidence,
         stopped=None if enough is None else enough.why,
     )
 
