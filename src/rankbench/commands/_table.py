@@ -90,11 +90,14 @@ def _columns(
     """Return headings and texts of the columns that fit and are not empty."""
     launches = [f"{row['launches_ok']}/{row['launches']}" for row in rows]
     columns = [("cell", names), ("launches", launches)]
-    if any(row["marks"] for row in rows):
-        columns.append(("marks", [row["marks"] for row in rows]))
     left = width - sum(_width(*column) for column in columns)
-    for heading, name in COLUMNS.items():
-        texts = [show_value(row, name) for row in rows]
+    values = [
+        (heading, [show_value(row, name) for row in rows])
+        for heading, name in COLUMNS.items()
+    ]
+    # The marks may say that the first number means little.
+    values.insert(1, ("marks", [row["marks"] for row in rows]))
+    for heading, texts in values:
         needed = _width(heading, texts)
         if any(texts) and needed <= left:
             columns.append((heading, texts))
