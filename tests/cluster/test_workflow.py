@@ -56,7 +56,7 @@ def test_preview_tells_jobs_and_writes_nothing(
 ) -> None:
     site.project.experiment("name: preview" + SHORT, "preview.yaml")
     preview = snakemake("-n", "--config", "experiment=preview.yaml")
-    assert "2 jobs; the longest may take 5 minutes: " in preview
+    assert "2 jobs; the longest may take 5 minutes on 1 host: " in preview
     assert not (site.project.root / "results/preview").exists()
 
 

@@ -126,9 +126,10 @@ class Preview:
         if self.jobs:
             longest = max(self.jobs, key=lambda name: self.jobs[name].minutes)
             job = self.jobs[longest]
+            hosts = f"{job.nodes} host" + ("s" if job.nodes > 1 else "")
             lines.append(
                 f"{len(self.jobs)} jobs; the longest may take {job.minutes} minutes on "
-                f"{job.nodes} hosts: {longest}"
+                f"{hosts}: {longest}"
             )
         if self.held:
             hours = [f"{name} {_hours(spent)}" for name, spent in self.held.items()]

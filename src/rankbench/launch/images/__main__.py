@@ -58,6 +58,11 @@ def build(image: Image, arguments: argparse.Namespace) -> None:
     """Build or pull an image that is missing or out of date."""
     log = arguments.log or image.sidecar.with_suffix(".log")
     wanted = Wanted(IMAGE, image.name)
+    if arguments.attempted and not arguments.force and reason_to_make(image) is None:
+        # Nothing is written where the images are: they may be another user's. Each
+        # launch compares the file with its sidecar.
+        clear_failure(wanted)
+        return
     try:
         make_image(
             image,
