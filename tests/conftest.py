@@ -199,7 +199,7 @@ def copy_project(destination: Path) -> Project:
 
 @pytest.fixture
 def project(tmp_path: Path, digits_file: Path) -> Iterator[Project]:
-    yield from _with_data(tmp_path, digits_file)
+    yield from with_data(tmp_path, digits_file)
 
 
 @pytest.fixture(scope="module")
@@ -207,15 +207,18 @@ def shared_project(
     tmp_path_factory: pytest.TempPathFactory, digits_file: Path
 ) -> Iterator[Project]:
     """One in which something is run once, for the tests of a module to look at."""
-    yield from _with_data(tmp_path_factory.mktemp("shared"), digits_file)
+    yield from with_data(tmp_path_factory.mktemp("shared"), digits_file)
 
 
-def _with_data(root: Path, digits_file: Path) -> Iterator[Project]:
+def with_data(root: Path, digits_file: Path) -> Iterator[Project]:
+    """A project with digits, which ends what it has started."""
     copy = copy_project(root)
     (root / "data").mkdir()
     shutil.copy(digits_file, root / "data/digits.npz")
-    yield copy
-    copy.kill_everything()
+    try:
+        yield copy
+    finally:
+        copy.kill_everything()
 
 
 def find_images(*names: str) -> Path:

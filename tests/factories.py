@@ -111,6 +111,7 @@ def make_site(**changes: Any) -> Site:
         "env": {},
         "binds": [],
         "peak_tflops": {},
+        "device_hour_price": None,
         "heartbeat_grace": 15,
         "partition": None,
         "account": None,

@@ -1,6 +1,6 @@
 """The command line.
 
-Exit status: 0 success, 1 a finding, 2 bad input, 130 interrupted.
+Exit status: 0 success, 1 a finding, 2 bad input, 3 undecided, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import shtab
 
 from rankbench import __version__
 from rankbench.commands import (
+    answer,
     cells,
     compare,
     diff_models,
@@ -43,6 +44,7 @@ COMMANDS = (
     status,
     show,
     rerun,
+    answer,
     table,
     compare,
     publish,

@@ -100,6 +100,7 @@ def snakemake_argv(
     profile: str,
     only: str | None = None,
     rerun: str | None = None,
+    more: str | None = None,
     plots: bool = True,
     targets: Sequence[str] = (),
     flags: Sequence[str] = (),
@@ -107,13 +108,13 @@ def snakemake_argv(
     """The command with which Snakemake does what a command of rankbench was asked for.
 
     Args:
-        experiment, override, only, rerun, plots: as for `project.open_run`.
+        experiment, override, only, rerun, more, plots: as for `project.open_run`.
         profile: folder of the profile.
         targets: in place of everything.
         flags: further options of Snakemake.
     """
     config = {"experiment": experiment, "override": override, "only": only}
-    config |= {"rerun": rerun, "plots": None if plots else "false"}
+    config |= {"rerun": rerun, "more": more, "plots": None if plots else "false"}
     pairs = [f"{key}={value}" for key, value in config.items() if value is not None]
     command = [sys.executable, "-m", "snakemake", "--profile", profile]
     return [*command, *targets, *flags, "--config", *pairs]

@@ -48,6 +48,7 @@ FORBIDDEN = {
 # PyTorch's index of CPU builds, which is a default in one place.
 ALLOWED = [("src/rankbench/torch_build.py", "package index")]
 LARGE_KIB = 1024
+ANSWER = re.compile(r"<!-- answer -->\n(.*)<!-- /answer -->", re.DOTALL)
 PUBLISHED = re.compile(r"<!-- table -->\n(.*)<!-- /table -->", re.DOTALL)
 
 
@@ -191,6 +192,15 @@ def table_rows(text: str) -> list[list[str]]:
     rows = [line for line in text.splitlines() if line.startswith("|")]
     cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
     return [row for row in cells if set("".join(row)) - set("-:")]
+
+
+def test_readme_shows_the_answer_of_the_example() -> None:
+    published = ANSWER.search((ROOT / "README.md").read_text())
+    assert published
+    shown = published[1].splitlines()
+    answer = (ROOT / "docs/example/answer.md").read_text().splitlines()
+    assert shown == [line for line in answer if line.startswith("- **")]
+    assert shown[0].startswith("- **fastest**: ")
 
 
 def test_the_readme_shows_the_published_example() -> None:

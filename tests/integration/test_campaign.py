@@ -32,7 +32,8 @@ def test_a_dry_run_leaves_a_summary_and_records(run: str, tmp_path: Path) -> Non
     assert summary["failed"] == []
     assert summary["dry_run"]
     if run == "speed":
-        assert {"single", "ddp", "fsdp", "zero1"} <= summary["harness"].keys()
+        assert summary["harness"].keys() == {"single", "ddp"}
+        assert {name.split(".")[0] for name in summary["cells"]} > {"fsdp", "zero1"}
         assert set(summary["cells"].values()) == {"ok"}
     if run == "truth":
         rows = summary["rows"]
@@ -45,4 +46,4 @@ def test_a_dry_run_leaves_a_summary_and_records(run: str, tmp_path: Path) -> Non
         assert any(name.endswith("record.json") for name in names)
 
 
-NAME = ".resnet18.synthetic.image_size=32.channels=3.batch_size=4.oversubscribe=true"
+NAME = ".convnet.synthetic.image_size=32.channels=3.batch_size=4.oversubscribe=true"

@@ -6,10 +6,12 @@ import csv
 import json
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from conftest import Project, with_data
 from rankbench.launch.cell.turn import draw
 
 pytestmark = pytest.mark.integration
@@ -58,8 +60,6 @@ def measured(shared_project) -> Path:
 @pytest.fixture
 def again(measured: Path, tmp_path: Path):
     """A copy of the measured project, to change at will."""
-    from conftest import Project
-
     shutil.copytree(measured, tmp_path / "copy", symlinks=True)
     return Project((tmp_path / "copy").resolve())
 
@@ -228,8 +228,6 @@ def test_profile_experiment_and_filter_on_one_command_line(project) -> None:
 def test_plan_and_records_alone_give_the_table_byte_for_byte(
     measured: Path, tmp_path: Path
 ) -> None:
-    from conftest import Project
-
     source = measured / "results/small"
     target = tmp_path / "elsewhere"
     shutil.copytree(source / "records", target / "records")
@@ -277,13 +275,25 @@ def test_a_changed_default_makes_rows_stale(again) -> None:
     assert (table[ONE]["status"], table[DDP]["status"]) == ("ok", "stale")
 
 
-def test_launches_of_cells_take_turns(project) -> None:
+@pytest.fixture(scope="module")
+def in_turns(
+    tmp_path_factory: pytest.TempPathFactory, digits_file: Path
+) -> Iterator[tuple[Project, str]]:
+    """A project whose two cells were measured in three rounds, and what was printed."""
+    made = with_data(tmp_path_factory.mktemp("turns"), digits_file)
+    project = next(made)
     project.experiment(
         "name: small\nstrategy: [single, ddp]\nmodel: lenet\ngate: false\n"
         "launches: 3\nsteps: 2\nwarmup: 1\nlauncher: manual\n"
     )
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
+    yield project, done.stdout
+    made.close()
+
+
+def test_launches_of_cells_take_turns(in_turns) -> None:
+    project, printed = in_turns
     rows = read_table(project.root).values()
     # A row without a gate is marked, unless it is the reference of gates.
     states = {(row["strategy"], row["status"], row["marks"]) for row in rows}
@@ -303,20 +313,44 @@ def test_launches_of_cells_take_turns(project) -> None:
     assert [path.read_text().count(" ok  ") for path in logs] == [3, 3]
     (log,) = (project.root / "results/small/logs/jobs").glob("*.log")
     assert log.read_text().count(" ok  ") == 6
-    assert "5 launches left, about" in done.stdout
+    assert "5 launches left, about" in printed
+
+
+def test_the_answer_says_what_to_launch_next_and_run_does_it(
+    in_turns, tmp_path: Path
+) -> None:
+    root = shutil.copytree(in_turns[0].root, tmp_path / "copy", symlinks=True)
+    project = Project(root.resolve())
+    options = ("--experiment", "experiment.yaml")
+    results = project.root / "results/small"
+    asked = json.loads((results / "answer.json").read_text())["workloads"][0]["next"]
+    (fastest,) = (one for one in asked if one["settles"] == "fastest")
+    assert [(one["more"], one["launches"]) for one in fastest["cells"]] == [(3, 6)] * 2
+    preview = project.rankbench("run", "--next", "-n", *options).stdout
+    assert "2 cells: 2 to measure" in preview
+    assert "6 launches, 6 processes" in preview
+    before = records_of(project.root)
+    done = project.rankbench("run", "--next", *options)
+    assert done.returncode == 0, done.stdout
+    after = records_of(project.root)
+    assert before.items() <= after.items()
+    assert len(after) == 12
+    for row in read_table(project.root).values():
+        assert (row["attempt"], row["launches_ok"], row["launches"]) == ("1", "6", "6")
+        assert row["ratios"] in ("", "paired")
+    # The launches are kept, and nothing is pending.
+    again = project.snakemake("experiment=experiment.yaml")
+    assert "Nothing to be done" in again.stdout
 
 
 def records_in(project) -> list[dict]:
     return [json.loads(text) for text in records_of(project.root).values()]
 
 
-def test_an_interrupted_round_is_completed_first(project) -> None:
+def test_an_interrupted_round_is_completed_first(in_turns, tmp_path: Path) -> None:
     """Also by a later run: the launches of one round can then be compared."""
-    project.experiment(
-        "name: small\nstrategy: [single, ddp]\nmodel: lenet\ngate: false\n"
-        "launches: 3\nsteps: 2\nwarmup: 1\nlauncher: manual\n"
-    )
-    assert project.snakemake().returncode == 0
+    root = shutil.copytree(in_turns[0].root, tmp_path / "copy", symlinks=True)
+    project = Project(root.resolve())
     # As if the run had ended within the second round.
     last = sorted(records_in(project), key=lambda record: record["ended"])[3:]
     results = project.root / "results/small"
@@ -352,7 +386,7 @@ def test_cells_are_measured_one_after_the_other_on_request(project) -> None:
 def test_a_rerun_is_unpaired_and_with_its_base_it_is_paired(project) -> None:
     project.experiment(
         "name: small\nstrategy: [single, ddp]\nmodel: lenet\ngate: false\n"
-        "launches: 2\nsteps: 2\nwarmup: 1\nlauncher: manual\n"
+        "launches: 1\nsteps: 2\nwarmup: 1\nlauncher: manual\n"
     )
     assert project.snakemake().returncode == 0
     ddp = next(one for one in read_table(project.root) if one.startswith("ddp"))
@@ -370,19 +404,19 @@ def test_a_rerun_is_unpaired_and_with_its_base_it_is_paired(project) -> None:
 
 def test_a_rule_ends_the_launches_and_the_table_says_why(project) -> None:
     project.experiment(
-        "name: small\nstrategy: [single, ddp]\nmodel: lenet\ngate: false\n"
+        "name: small\nstrategy: single\nmodel: lenet\ngate: false\n"
         "launches: {until: 99%, at_most: 12}\nsteps: 2\nwarmup: 1\n"
         "launcher: manual\n"
     )
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
-    for row in read_table(project.root).values():
-        assert (row["status"], row["launches_ok"], row["launches"]) == ("ok", "8", "8")
-        assert row["stopped"].startswith("reached ")
+    (row,) = read_table(project.root).values()
+    assert (row["status"], row["launches_ok"], row["launches"]) == ("ok", "8", "8")
+    assert row["stopped"].startswith("reached ")
     again = project.snakemake("experiment=experiment.yaml")
     assert "Nothing to be done" in again.stdout
     states = project.rankbench("status", "--experiment", "experiment.yaml").stdout
-    assert states.count("ok             8/8") == 2
+    assert states.count("ok             8/8") == 1
 
 
 def test_the_budget_ends_rounds_and_a_larger_one_continues(project) -> None:
@@ -397,8 +431,8 @@ def test_the_budget_ends_rounds_and_a_larger_one_continues(project) -> None:
     project.experiment(text.format(1))
     assert project.snakemake().returncode == 0
     spent = sum(record["seconds"]["launch"] for record in records_in(project)) / 3600
-    # One round and a half.
-    project.experiment(f"{text.format(3)}budget: {1.5 * spent:.7f} device-hours\n")
+    # One round, but not two.
+    project.experiment(f"{text.format(3)}budget: {1.05 * spent:.7f} device-hours\n")
     options = ("--experiment", "experiment.yaml")
     again = ("rerun", "--only", "strategy=single,ddp", *options)
     done = project.rankbench(*again)
@@ -554,8 +588,6 @@ def test_timers_of_ddp_stand_beside_ours(project) -> None:
 
 @pytest.mark.first
 def test_the_command_line_lists_shows_and_tells_states(measured: Path) -> None:
-    from conftest import Project
-
     project = Project(measured)
     given = ("--experiment", "experiment.yaml")
     cells = project.rankbench("cells", *given)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 import factories
-from rankbench.cell import Cell, Topology
+from rankbench.cell import Cell, Shape, Topology
 from rankbench.record import PROFILE, Layout
 from rankbench.results.numbers.found import read
 from rankbench.results.render.document import Document
@@ -139,8 +139,25 @@ def write_launch(
         steps = make_steps(planned["phases"], devices, window)
         np.savez(directory / "steps.npz", **steps)
         record |= _measured(planned["phases"], devices, samples, window)
+        record["shape"] = _shape(planned["cell"]["topology"])
     (directory / "record.json").write_text(json.dumps(record | changes))
     return directory
+
+
+def _shape(topology: str) -> dict[str, int]:
+    """A replica on each device."""
+    parsed = Topology.parse(topology)
+    return Shape(
+        nodes=parsed.nodes,
+        ranks=parsed.devices,
+        ranks_per_node=parsed.devices_per_node,
+        devices_per_rank=1,
+        cores_per_rank=1,
+        replicas=parsed.devices,
+        replica_ranks=1,
+        global_batch=BATCH * parsed.devices,
+        rank_batch=BATCH,
+    ).to_dict()
 
 
 def write_launches(

@@ -84,9 +84,11 @@ def change(monkeypatch: pytest.MonkeyPatch, name: str, **fields: Any) -> None:
     monkeypatch.setitem(sections, name, new)
 
 
-def plant(monkeypatch: pytest.MonkeyPatch, **versions: Any) -> None:
-    """Replace the method of `bounds`: other numbers, another column, another text."""
-    old = load_sections()["bounds"]
+def plant(
+    monkeypatch: pytest.MonkeyPatch, name: str = "losses", **versions: Any
+) -> None:
+    """Replace the method of a section: other numbers, another column, another text."""
+    old = load_sections()[name]
 
     def make(found: Found) -> Content | None:
         content = old.make(found)
@@ -103,7 +105,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, **versions: Any) -> None:
 
     change(
         monkeypatch,
-        "bounds",
+        name,
         make=make,
         reading="by another method",
         columns={**old.columns, "new": str},
@@ -139,7 +141,7 @@ def test_other_files_belong_to_none(name: str) -> None:
     assert assign([name], list_versions())[1] == {name}
 
 
-CHANGED = {"table", "reports", "plots/efficiency"}
+CHANGED = {"bounds", "table", "reports", "plots/efficiency"}
 
 # --- an older bundle, which lists nothing ---------------------------------------------
 
@@ -148,7 +150,7 @@ def test_an_older_bundle_is_version_1_of_all(frozen: Path) -> None:
     found = verify_bundle(frozen)
     assert found.findings == []
     assert len(found.sections) == 18
-    # Their method has changed since.
+    # Their method has changed since, or they are no more.
     assert {one.name for one in found.sections if not one.rederived} == CHANGED
     said = "presentation not compared: version 1, this is 2"
     notes = [one.notes for one in found.sections if one.rederived]
@@ -159,7 +161,7 @@ def test_an_older_bundle_is_version_1_of_all(frozen: Path) -> None:
 def test_a_bundle_of_today_has_nothing_to_explain(current: Path) -> None:
     found = verify_bundle(current)
     assert found.findings == []
-    assert found.rederived == len(found.sections) == 21
+    assert found.rederived == len(found.sections) == 22
     assert [one.notes for one in found.sections if one.notes] == []
     assert found.unlisted == []
 
@@ -168,7 +170,7 @@ def test_a_digit_in_every_csv_is_found_and_named(bundle: Path) -> None:
     names = {path.relative_to(bundle).as_posix() for path in bundle.rglob("*.csv")}
     assert len(names) == 18
     # Of these sections only some columns are compared, or none.
-    names -= {"reports.csv", "plots/efficiency.csv"}
+    names -= {"bounds.csv", "reports.csv", "plots/efficiency.csv"}
     for name in names:
         change_digit(bundle / name)
     seal(bundle)
@@ -186,16 +188,16 @@ def test_another_method_is_named_and_not_compared(
     plant(monkeypatch, numbers=2)
     found = verify_bundle(current)
     assert found.findings == []
-    assert (found.rederived, len(found.sections)) == (20, 21)
+    assert (found.rederived, len(found.sections)) == (21, 22)
     notes = {one.name: one.notes for one in found.sections if one.notes}
     assert notes == {
-        "bounds": [
+        "losses": [
             "not re-derived: method 1, this is 2",
             "presentation not compared",
         ],
         "table": [
-            "table.html not compared: it may show bounds",
-            "table.md not compared: it may show bounds",
+            "table.html not compared: it may show losses",
+            "table.md not compared: it may show losses",
         ],
     }
 
@@ -205,7 +207,7 @@ def test_without_a_new_version_it_is_a_difference(
 ) -> None:
     plant(monkeypatch)
     files = {finding.file for finding in verify_bundle(current).findings}
-    assert files == {f"bounds.{s}" for s in ("csv", "md", "tex")} | {
+    assert files == {f"losses.{s}" for s in ("csv", "md", "tex")} | {
         "table.md",
         "table.html",
     }
@@ -214,20 +216,21 @@ def test_without_a_new_version_it_is_a_difference(
 def test_columns_that_kept_their_meaning_are_compared(
     bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant(monkeypatch, numbers=2, kept={1: ("cell", "bound")})
+    kept = {1: ("cell", "operation")}
+    plant(monkeypatch, "collectives", numbers=2, kept=kept)
     # A column whose meaning has changed since is not compared.
-    change_digit(bundle / "bounds.csv")
-    checked = section(bundle, "bounds")
+    change_digit(bundle / "collectives.csv")
+    checked = section(bundle, "collectives")
     assert (checked.rederived, checked.findings) == (False, [])
     assert checked.notes[0] == (
-        "not re-derived: method 1, this is 2; compared in the columns cell, bound"
+        "not re-derived: method 1, this is 2; compared in the columns cell, operation"
     )
-    path = bundle / "bounds.csv"
-    path.write_text(path.read_text().replace(",compute,", ",launch,"))
-    (finding,) = section(bundle, "bounds").findings
+    path = bundle / "collectives.csv"
+    path.write_text(path.read_text().replace(",all_reduce,", ",all_gather,", 1))
+    (finding,) = section(bundle, "collectives").findings
     assert str(finding) == (
-        "bounds.csv, row 2 of ddp.gloo.1x2.convnet.digits, column bound: "
-        "published 'launch', made anew 'compute'"
+        "collectives.csv, row 2 of ddp.gloo.1x2.convnet.digits, column operation: "
+        "published 'all_gather', made anew 'all_reduce'"
     )
 
 
@@ -371,20 +374,20 @@ def test_the_verdict_counts_what_was_rederived(
 ) -> None:
     assert main(["verify", str(current), "--strict"]) == 0
     assert capsys.readouterr().out.endswith(
-        ": verified: 21 of 21 sections re-derived\n"
+        ": verified: 22 of 22 sections re-derived\n"
     )
     plant(monkeypatch, numbers=2)
     assert main(["verify", str(current)]) == 0
     said = capsys.readouterr().out
-    assert "bounds: not re-derived: method 1, this is 2\n" in said
-    assert said.endswith(": verified: 20 of 21 sections re-derived\n")
+    assert "losses: not re-derived: method 1, this is 2\n" in said
+    assert said.endswith(": verified: 21 of 22 sections re-derived\n")
     assert main(["verify", str(current), "--strict"]) == 1
     said = capsys.readouterr().out
-    assert said.endswith(": not verified (--strict): 20 of 21 sections re-derived\n")
+    assert said.endswith(": not verified (--strict): 21 of 22 sections re-derived\n")
     assert main(["verify", str(current), "--strict", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
-    assert (told["verified"], told["sections_rederived"]) == (False, 20)
-    assert len(told["sections"]) == 21
+    assert (told["verified"], told["sections_rederived"]) == (False, 21)
+    assert len(told["sections"]) == 22
     (lacking,) = (one for one in told["sections"] if not one["rederived"])
-    assert lacking["name"] == "bounds"
+    assert lacking["name"] == "losses"
     assert lacking["notes"][0] == "not re-derived: method 1, this is 2"

@@ -30,7 +30,8 @@ TITLE = "Computation and communication of the models"
 def write(root: Path, *, replicas: int, samples: int, **changes: Any) -> Layout:
     planned = plan_cell(make_cell("ddp", "1x2"))
     layout = write_plan(root, [planned])
-    shape = {"replicas": replicas, "global_batch": samples}
+    shape = {"replicas": replicas, "replica_ranks": 1, "global_batch": samples}
+    shape |= {"ranks": 2}
     write_launches(layout, planned, **{"shape": shape, "model": MODEL, **changes})
     write_tables(layout)
     return layout

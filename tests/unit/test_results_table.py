@@ -386,10 +386,11 @@ def test_same_plan_and_records_give_the_same_bytes(tmp_path):
     shutil.copytree(first.records, second.records)
     write_tables(second)
     names = (
-        *("bounds", "environment", "epochs", "launches", "loading", "reports"),
-        "variance",
+        *("answer", "losses", "environment", "epochs", "launches", "loading"),
+        *("reports", "variance"),
     )
     beside = [f"{name}.{s}" for name in names for s in ("csv", "md", "tex")]
+    beside.append("answer.json")
     files = [*beside, *(f"table.{s}" for s in SUFFIXES)]
     assert sorted(p.name for p in second.root.iterdir() if p.is_file()) == sorted(
         [*files, "plan.json"]
@@ -474,7 +475,7 @@ def test_latex_escapes_reasons(hostile):
 def test_other_tables_are_fragments_of_latex_too(tmp_path):
     layout = write_example(tmp_path)
     write_tables(layout)
-    for name in ("bounds", "environment", "epochs", "loading", "reports", "variance"):
+    for name in ("losses", "environment", "epochs", "loading", "reports", "variance"):
         text = layout.table("tex", name).read_text()
         for what in ("tabular", "description"):
             begun = text.count(rf"\begin{{{what}}}")
@@ -509,16 +510,17 @@ def test_rows_without_numbers_are_one_for_each_reason(tmp_path):
     assert f"[single.none.1x1](cells/{single['id']}.json)" in text
 
 
-def test_the_summary_names_the_highest_throughput_and_who_overlaps(tmp_path):
+def test_the_page_begins_with_the_answer(tmp_path):
     cells = [plan_cell(make_cell(name)) for name in ("single", "ddp", "fsdp")]
     write_pair(tmp_path, *cells, rates=(800, 805, 400))
     (line,) = (
         line
         for line in Layout(tmp_path).table("md").read_text().splitlines()
-        if line.startswith("- **highest throughput**")
+        if line.startswith("- **fastest**")
     )
     assert "ddp.gloo.1x1: 809 [789, 829] samples/s" in line
-    assert line.endswith("The interval of single.none.1x1 overlaps with it.")
+    assert "single.none.1x1 has 0.994 [0.964, 1.024] of that: " in line
+    assert line.endswith("1 other row is slower.")
 
 
 def test_csv_keeps_reasons_as_they_are(hostile):

@@ -6,11 +6,11 @@ import csv
 import os
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rankbench.record import Layout
+from rankbench.commands._answer import WIDTH, open_console, print_answer
+from rankbench.record import Layout, read_json
 from rankbench.results.elements.names import shorten
 
 # Heading -> column of table.csv. Columns with an interval have _lo and _hi. If not all
@@ -22,7 +22,6 @@ COLUMNS = {
     "accuracy": "accuracy",
     "step (ms)": "step_ms",
 }
-WIDTH = 120  # if the output is not a terminal
 GAP = 2  # between columns
 
 Row = Mapping[str, str]
@@ -33,17 +32,19 @@ LEGEND = (
 )
 
 
-def print_table(layout: Layout) -> None:
-    """Print the table of a result directory, and the paths of its files."""
+def print_results(layout: Layout) -> None:
+    """Print the answer of a result directory, its table, and the paths of its files."""
     path = layout.table("csv")
     if not path.exists():
         print(f"no table yet: {path} is written after a cell is measured")
         return
     with open(path, newline="") as file:
         rows = list(csv.DictReader(file))
-    console = Console(highlight=False)
-    if not console.is_terminal:
-        console.width = WIDTH
+    facts = layout.table("json", "answer")
+    if facts.exists():
+        print_answer(read_json(facts), [row["cell"] for row in rows])
+        print()
+    console = open_console()
     for part in describe(rows, console.width):
         console.print(part)
     files = [layout.table(suffix) for suffix in ("md", "html", "csv", "tex")]

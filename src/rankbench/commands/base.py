@@ -23,7 +23,7 @@ from rankbench.record import Layout
 
 DEFAULT_CLUSTER = "slurm_profile"
 
-OK, FINDING, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+OK, FINDING, BAD_INPUT, UNDECIDED, INTERRUPTED = 0, 1, 2, 3, 130
 
 
 def add_parser(
@@ -109,12 +109,16 @@ def add_results(parser: argparse.ArgumentParser) -> None:
 
 
 def plan_run(
-    arguments: argparse.Namespace, *, rerun: str | None = None, write: bool = True
+    arguments: argparse.Namespace,
+    *,
+    rerun: str | None = None,
+    more: str | None = None,
+    write: bool = True,
 ) -> Run:
     """Return the run that the options of `add_experiment` and `add_only` choose.
 
     Args:
-        rerun: as for `project.open_run`.
+        rerun, more: as for `project.open_run`.
         write: whether the facts about this machine may be cached.
 
     Raises:
@@ -124,8 +128,9 @@ def plan_run(
         "experiment": arguments.experiment,
         "override": arguments.override,
         # The cells to rerun are chosen already.
-        "only": None if rerun else _only(arguments),
+        "only": None if rerun or more else _only(arguments),
         "rerun": rerun,
+        "more": more,
     }
     given = {key: value for key, value in config.items() if value is not None}
     _check_profile(Path(arguments.profile))
@@ -153,6 +158,7 @@ def argv_for(
     arguments: argparse.Namespace,
     *,
     rerun: str | None = None,
+    more: str | None = None,
     targets: Sequence[str] = (),
     flags: Sequence[str] = (),
 ) -> list[str]:
@@ -161,9 +167,10 @@ def argv_for(
         experiment=arguments.experiment,
         override=arguments.override,
         profile=arguments.profile,
-        only=None if rerun else _only(arguments),
+        only=None if rerun or more else _only(arguments),
         plots=not getattr(arguments, "no_plots", False),
         rerun=rerun,
+        more=more,
         targets=targets,
         flags=flags,
     )

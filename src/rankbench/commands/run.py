@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from rankbench.commands._execute import execute, states_of
-from rankbench.commands._table import print_table
+from rankbench.commands._table import print_results
 from rankbench.commands.base import (
     OK,
     add_experiment,
@@ -24,6 +24,7 @@ from rankbench.commands.base import (
 )
 from rankbench.invocation import read_invocation, shown
 from rankbench.project import Run, make_preview
+from rankbench.record import read_json
 
 ABOUT = """\
 Measure the pending launches of an experiment, and write its table and plots. Snakemake
@@ -37,10 +38,14 @@ examples:
   rankbench run --only strategy=ddp topology=1x2
   rankbench run --experiment studies/lenet-mnist-workers.yaml --override laptop
   rankbench run --profile slurm_profile -- --jobs 10
+  rankbench run --next
   rankbench run --json
 
 exit status: 0 all is well, 1 a cell has failed, 2 bad input, 130 interrupted"""
 
+
+# What `rankbench answer` leaves open.
+QUESTIONS = ("fastest", "cheapest", "scaling")
 
 # Options that rankbench passes to Snakemake itself -> the option of rankbench to use
 # instead. Snakemake takes only the last --config.
@@ -72,6 +77,14 @@ def add(commands: Any) -> None:
         "-n", "--dry-run", action="store_true", help="preview the run; write nothing"
     )
     parser.add_argument(
+        "--next",
+        nargs="?",
+        const="fastest",
+        choices=QUESTIONS,
+        help="instead, the launches that settle a question of `rankbench answer` "
+        "(%(const)s)",
+    )
+    parser.add_argument(
         "--verbose", action="store_true", help="show the output of Snakemake, too"
     )
     parser.add_argument("--no-plots", action="store_true", help="write only tables")
@@ -86,8 +99,14 @@ def add(commands: Any) -> None:
 def measure(arguments: argparse.Namespace) -> int:
     """Run Snakemake, show its progress, and print the table."""
     check_flags(arguments.snakemake)
-    run = plan_run(arguments, write=not arguments.dry_run)
-    argv = argv_for(arguments, flags=arguments.snakemake)
+    more = None
+    if arguments.next:
+        more = _read_next(arguments)
+        if not more:
+            print(f"nothing to launch: no launch would settle {arguments.next}")
+            return OK
+    run = plan_run(arguments, more=more, write=not arguments.dry_run)
+    argv = argv_for(arguments, more=more, flags=arguments.snakemake)
     preview = make_preview(run)
     lines = preview.lines()
     if arguments.dry_run and arguments.json:
@@ -101,6 +120,25 @@ def measure(arguments: argparse.Namespace) -> int:
     status = execute(run, argv, rest=rest, verbose=arguments.verbose)
     show_end(run, arguments)
     return status
+
+
+def _read_next(arguments: argparse.Namespace) -> str:
+    """Return the launches that settle a question, as `project.open_run` takes them.
+
+    Raises:
+        ValueError: nothing was measured yet, or --only is given, too.
+    """
+    if arguments.only:
+        raise ValueError("--next and --only: give one of them, not both")
+    path = plan_run(arguments).layout.table("json", "answer")
+    if not path.exists():
+        raise ValueError(f"{path} is missing: run the experiment first, without --next")
+    wanted: dict[str, int] = {}
+    for workload in read_json(path)["workloads"]:
+        for planned in workload.get("next", ()):
+            if planned["settles"] == arguments.next:
+                wanted |= {one["cell"]: one["launches"] for one in planned["cells"]}
+    return " ".join(f"{cell}={launches}" for cell, launches in wanted.items())
 
 
 def check_flags(flags: Sequence[str]) -> None:
@@ -146,4 +184,4 @@ def show_end(run: Run, arguments: argparse.Namespace) -> None:
             ]
         )
     else:
-        print_table(run.layout)
+        print_results(run.layout)

@@ -68,6 +68,7 @@ class Site:
         env: variables for every rank.
         binds: paths of the hosts that images also see, read-only.
         peak_tflops: precision -> 10^12 operations per second of a device.
+        device_hour_price: amount and currency: ``2.50 EUR``. None means unknown.
         heartbeat_grace: seconds without a heartbeat of the supervisor after which
             ranks end themselves.
         partition: Slurm partition for jobs; None means the cluster's default.
@@ -98,6 +99,7 @@ class Site:
     env: dict[str, str]
     binds: list[str]
     peak_tflops: dict[str, float]
+    device_hour_price: str | None
     heartbeat_grace: float
     partition: str | None
     account: str | None

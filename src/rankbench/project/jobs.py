@@ -21,7 +21,6 @@ from rankbench.project.requests import find_pending
 from rankbench.project.resources import count_beside, mean_seconds
 from rankbench.project.run import Run
 from rankbench.record import read_json
-from rankbench.stopping import Rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,14 +80,14 @@ def _make_jobs(run: Run) -> dict[str, SharedJob]:
             found[name] = SharedJob(ids)
             continue
         before = None
-        for part in range(math.ceil(_rule(run).at_most / rounds)):
+        for part in range(math.ceil(_most_launches(run, ids) / rounds)):
             found[f"{name}.{part + 1}"] = SharedJob(ids, rounds, before)
             before = f"{name}.{part + 1}"
     return found
 
 
-def _rule(run: Run) -> Rule:
-    return Rule.read(run.plan.experiment["launches"])
+def _most_launches(run: Run, cells: Sequence[str]) -> int:
+    return max(run.rule(cell).at_most for cell in cells)
 
 
 def _rounds_of_a_job(run: Run, name: str, cells: Sequence[PlannedCell]) -> int | None:
@@ -98,7 +97,7 @@ def _rounds_of_a_job(run: Run, name: str, cells: Sequence[PlannedCell]) -> int |
         return None
     limit = run.plan.experiment["time_limit"]
     ids = [cell.id for cell in cells]
-    if _seconds(run, ids, _rule(run).at_most) <= 60 * minutes:
+    if _seconds(run, ids, _most_launches(run, ids)) <= 60 * minutes:
         return None
     round_ = sum(launch_seconds(mean_seconds(run, cell), limit) for cell in ids)
     fixed = _seconds(run, ids, 0) + limit
@@ -130,7 +129,7 @@ def shared_resources(run: Run, name: str) -> Resources:
     if name not in run.resources:
         job = shared_jobs(run)[name]
         cells = [run.plan.cells[cell] for cell in job.cells]
-        rounds = job.rounds or _rule(run).at_most
+        rounds = job.rounds or _most_launches(run, job.cells)
         run.resources[name] = job_resources(
             [(cell.cell, cell.shape) for cell in cells],
             run.plan.site,

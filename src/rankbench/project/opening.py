@@ -23,7 +23,7 @@ from rankbench.project.status import RERUN_WORDS, cells_to_rerun
 from rankbench.project.survey import survey_site
 from rankbench.record import Layout
 
-CONFIG_KEYS = ("experiment", "override", "only", "rerun", "plots")
+CONFIG_KEYS = ("experiment", "override", "only", "rerun", "more", "plots")
 
 
 def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
@@ -31,8 +31,9 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
 
     Args:
         config: `experiment` (a file), `override` (the name of one of its overrides),
-            `only` (a filter), `rerun` (cell ids, `failed`, `stale`), and `plots`
-            (whether to draw plots).
+            `only` (a filter), `rerun` (cell ids, `failed`, `stale`), `more` (CELL=N,
+            how many launches the attempt of a cell shall have), and `plots` (whether
+            to draw plots).
         profile: folder with `site.yaml`.
         write: whether the facts about this machine may be cached.
 
@@ -61,14 +62,19 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
         images={name: image.describe() for name, image in images.items()},
     )
     layout = Layout(Path(site.results_dir) / plan.name)
-    only, rerun = config.get("only"), config.get("rerun")
-    if only and rerun:
-        raise ValueError("only and rerun: give one of them, not both")
-    if rerun:
+    given = [key for key in ("only", "rerun", "more") if config.get(key)]
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(given)}: give one of them, not both")
+    if rerun := config.get("rerun"):
         again = _cells_to_rerun(plan, layout, str(rerun))
-        return Run(plan, layout, again, again, images, plots)
+        return Run(plan, layout, again, rerun=again, known_images=images, plots=plots)
+    if more := config.get("more"):
+        wanted = _read_more(plan, str(more))
+        chosen = [plan.cells[name] for name in wanted]
+        return Run(plan, layout, chosen, more=wanted, known_images=images, plots=plots)
+    only = config.get("only")
     chosen = plan.select(None if only is None else str(only))
-    return Run(plan, layout, chosen, [], images, plots)
+    return Run(plan, layout, chosen, known_images=images, plots=plots)
 
 
 def reopen_run(environ: Mapping[str, str] = os.environ) -> Run:
@@ -98,6 +104,24 @@ def _read_switch(config: Mapping[str, Any], key: str) -> bool:
     if given.lower() not in ("true", "false"):
         raise ValueError(f"--config {key}: expected true or false, not {given!r}")
     return given.lower() == "true"
+
+
+def _read_more(plan: Plan, given: str) -> dict[str, int]:
+    """Return how many launches each of these cells shall have.
+
+    Raises:
+        ValueError: an entry is not CELL=N, or names no cell that can run here.
+    """
+    found = {}
+    for word in given.split():
+        name, _, count = word.rpartition("=")
+        if not (name and count.isdecimal()):
+            raise ValueError(f"more: {word!r}: expected CELL=N, the launches in all")
+        cell = plan.find(name)
+        if cell.infeasible:
+            raise ValueError(f"{name} cannot run here: {cell.infeasible}")
+        found[name] = int(count)
+    return found
 
 
 def _cells_to_rerun(plan: Plan, layout: Layout, wanted: str) -> list[PlannedCell]:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from rankbench.launch.cell.requests import ensure_request, raise_request, read_request
+from rankbench.launch.cell.requests import (
+    ensure_request,
+    extend_request,
+    raise_request,
+    read_request,
+)
 from rankbench.project.run import Run
 from rankbench.record import read_json
-from rankbench.stopping import BUDGET, Rule
+from rankbench.stopping import BUDGET
 
 
 def find_pending(run: Run) -> dict[str, int]:
     """Return the number of pending launches of each chosen cell not measured yet."""
     again = {cell.id for cell in run.rerun}
-    wanted = Rule.read(run.plan.experiment["launches"]).at_most
     found = {}
     for cell in run.feasible:
         if cell.id in again or not _is_measured(run, cell.id):
-            found[cell.id] = wanted
+            found[cell.id] = run.rule(cell.id).at_most
+        elif cell.id in run.more:
+            measured = read_json(run.layout.summary(cell.id))["launches_ok"]
+            if run.more[cell.id] > measured:
+                found[cell.id] = run.more[cell.id] - measured
         elif run.plan.experiment["profile"] and not _has_profile(run, cell.id):
             found[cell.id] = 0
     return found
@@ -26,6 +34,9 @@ def make_requests(run: Run) -> None:
     again = {cell.id for cell in run.rerun}
     profile = run.plan.experiment["profile"]
     for cell in run.feasible:
+        if cell.id in run.more:
+            extend_request(run.layout, cell.id, launches=run.more[cell.id])
+            continue
         if cell.id in again:
             ask = raise_request
         elif (

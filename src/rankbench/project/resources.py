@@ -15,7 +15,6 @@ from rankbench.launch.outcome.judge_gate import has_gate
 from rankbench.matrix.site import SLURM
 from rankbench.project.run import Run
 from rankbench.record import read_json
-from rankbench.stopping import Rule
 
 # These resources differ between cells; all others are facts of the site.
 OF_A_CELL = (
@@ -57,8 +56,7 @@ def cell_resources(run: Run, cell_id: str) -> Resources:
     # Snakemake asks again for each resource, so they are computed once.
     if cell_id not in run.resources:
         planned = run.plan.cells[cell_id]
-        at_most = Rule.read(run.plan.experiment["launches"]).at_most
-        launches = at_most + count_beside(run, cell_id)
+        launches = run.rule(cell_id).at_most + count_beside(run, cell_id)
         seconds = job_seconds(
             [(launches, mean_seconds(run, cell_id))],
             time_limit=run.plan.experiment["time_limit"],

@@ -12,6 +12,7 @@ from rankbench.launch.images.store import Image
 from rankbench.matrix.plan import Plan, PlannedCell
 from rankbench.project.lock import Lock
 from rankbench.record import Layout
+from rankbench.stopping import Rule
 
 
 @dataclass
@@ -23,6 +24,8 @@ class Run:
         layout: the result directory.
         chosen: the requested cells.
         rerun: the chosen cells that need a new attempt.
+        more: chosen cell -> how many launches its attempt shall have in all, where that
+            is another number than the experiment's.
         known_images: images of this site; empty in a job, which needs only its plan.
         plots: whether to draw plots beside the tables.
         lock: the lock of the result directory, not acquired yet.
@@ -34,6 +37,7 @@ class Run:
     layout: Layout
     chosen: list[PlannedCell]
     rerun: list[PlannedCell] = field(default_factory=list)
+    more: Mapping[str, int] = field(default_factory=dict)
     known_images: Mapping[str, Image] = field(default_factory=dict)
     plots: bool = True
     lock: Lock = field(init=False, repr=False, compare=False)
@@ -42,6 +46,11 @@ class Run:
 
     def __post_init__(self) -> None:
         self.lock = Lock(self.layout)
+
+    def rule(self, cell_id: str) -> Rule:
+        """Return how many launches a chosen cell gets."""
+        experiment = self.plan.experiment["launches"]
+        return Rule.read(self.more.get(cell_id, experiment))
 
     @property
     def data_dir(self) -> Path:

@@ -66,6 +66,20 @@ def ensure_request(
     return request
 
 
+def extend_request(layout: Layout, cell_id: str, *, launches: int) -> None:
+    """Ask for more launches of the same attempt: those that it has are kept.
+
+    Raises:
+        ValueError: the cell was not measured yet.
+    """
+    request = read_request(layout, cell_id)
+    if request is None:
+        raise ValueError(f"{cell_id} was not measured yet: measure it first")
+    if launches > request.rule.at_most:
+        more = replace(request, launches=launches, budget=None)
+        write_json(layout.request(cell_id), asdict(more))
+
+
 def raise_request(
     layout: Layout,
     cell_id: str,

@@ -14,7 +14,7 @@ LISTING = "sections.json"
 LISTING_VERSION = 1
 
 # A section has no files with other suffixes.
-SUFFIXES = (".csv", ".md", ".tex", ".html", ".svg", ".png")
+SUFFIXES = (".csv", ".json", ".md", ".tex", ".html", ".svg", ".png")
 
 # Sections of a bundle that lists none: rankbench 0.1 of 2026-11. All are version 1.
 # This list never changes, whatever becomes of the sections.

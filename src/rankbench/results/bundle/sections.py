@@ -19,6 +19,9 @@ from rankbench.results.sections import list_versions
 # Pictures are not compared, but the csv files that they were drawn from.
 _PICTURES = (".svg", ".png")
 
+# Files for programs; the others are for readers.
+_NUMBERS = (".csv", ".json")
+
 # Pages that show several sections.
 _PAGES = ("table.md", "table.html")
 
@@ -36,7 +39,7 @@ class _Side:
     files: Set[str]
 
     def names(self, *, numbers: bool) -> set[str]:
-        return {name for name in self.files if name.endswith(".csv") is numbers}
+        return {name for name in self.files if name.endswith(_NUMBERS) is numbers}
 
     def read(self, name: str) -> bytes:
         return (self.root / name).read_bytes()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 # Strategy, backend and topology always stay.
 _KEPT = 3
@@ -32,3 +32,16 @@ def shorten(ids: Sequence[str]) -> tuple[dict[str, str], str]:
         for name, one in parts.items()
     }
     return names, ".".join(shared)
+
+
+def replace_ids(text: str, names: Mapping[str, str]) -> str:
+    """The text with short names instead of ids."""
+    if text in names:
+        return names[text]
+    # Ids also occur within sentences and lists.
+    return " ".join(_replace(word, names) for word in text.split(" "))
+
+
+def _replace(word: str, names: Mapping[str, str]) -> str:
+    stem = word.rstrip(",.:;")
+    return names.get(stem, stem) + word[len(stem) :]

@@ -79,6 +79,7 @@ class Content:
         before: notes above the tables.
         notes: notes below the tables.
         drawings: the plots.
+        facts: JSON values of NAME.json, for programs; None for no such file.
     """
 
     rows: Sequence[Row] = ()
@@ -86,6 +87,7 @@ class Content:
     before: Sequence[Note] = ()
     notes: Sequence[Note] = ()
     drawings: Sequence[Drawing] = ()
+    facts: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +98,8 @@ class Section:
         name: its files are NAME.csv, NAME.md and NAME.tex.
         title: the heading.
         reading: how to read it, in a sentence or a few.
-        order: sections with a smaller number come first.
+        order: sections with a smaller number come first; those below 0 come before the
+            table.
         make: what was read of a result directory -> content; None if there is nothing
             to show.
         columns: the columns of NAME.csv and their types: str, int, float or Estimate.

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankbench.record import Record
+from rankbench.results.numbers.composition import Composition, compose
 from rankbench.results.numbers.statistics import spread
 from rankbench.results.numbers.steady import find_warmup
 from rankbench.results.read.launches import Launch
@@ -37,6 +38,7 @@ class Measures:
         class_accuracy: the same by class; None for a class without samples.
         loss: at the first and the last step of the window; None if not a number.
         phase_ms: mean per step by phase, over ranks and steps.
+        parts: what the mean step is made of.
         torch: version.
         steps_s: seconds of each step of the whole window, of its slowest rank, [steps].
         losses: of every step, warm-up first, [warmup + steps].
@@ -56,6 +58,7 @@ class Measures:
     class_accuracy: tuple[float | None, ...]
     loss: tuple[float | None, float | None]
     phase_ms: dict[str, float]
+    parts: Composition
     torch: str
     steps_s: NDArray[np.float64] = field(repr=False, compare=False)
     losses: NDArray[np.float64] = field(repr=False, compare=False)
@@ -128,6 +131,7 @@ def measure(launch: Launch) -> Measures:
             class_accuracy=tuple((accuracy or {}).get("per_class") or ()),
             loss=_loss_ends(record.get("loss") or {}),
             phase_ms=dict(zip(record["phases"], mean_ms.tolist(), strict=True)),
+            parts=compose(steps, record),
             torch=record["software"]["torch"],
             steps_s=slowest_rank(timed),
             losses=read.losses,

@@ -46,7 +46,7 @@ class Ratio:
         different: probability of a ratio as far from 1 as this, if the true one is 1;
             None with too few launches.
         equal: probability of a ratio as near to 1 as this, if the true one is outside
-            of 1 +- `MARGIN`; None with too few launches.
+            of 1 +- the margin; None with too few launches.
     """
 
     estimate: Estimate
@@ -61,6 +61,7 @@ def find_ratio(
     *,
     factor: float = 1.0,
     confidence: float = CONFIDENCE,
+    margin: float = MARGIN,
 ) -> Ratio:
     """The ratio of two rows, paired by round if enough rounds have both.
 
@@ -68,10 +69,11 @@ def find_ratio(
         above, below: positive.
         factor: the ratio is multiplied by it.
         confidence: of the interval.
+        margin: two rows are equal if their ratio is within 1 +- this share.
     """
     if common := find_pairs(above, below):
         ratios = [factor * above[one] / below[one] for one in common]
-        return _paired(ratios, confidence)
+        return _paired(ratios, confidence, margin)
     own = [factor * value for value in above.values()]
     base = list(below.values())
     few = min(len(own), len(base)) < MIN_LAUNCHES
@@ -79,11 +81,11 @@ def find_ratio(
         ratio_of_medians(own, base, confidence=confidence),
         paired=False,
         different=None if few else mann_whitney(own, base),
-        equal=None if few else is_equal(own, base, MARGIN),
+        equal=None if few else is_equal(own, base, margin),
     )
 
 
-def find_pairs(above: ByRound, below: ByRound) -> list[Any]:
+def find_pairs(above: Mapping[Any, object], below: Mapping[Any, object]) -> list[Any]:
     """The rounds that both sides have; none if they are too few for an interval."""
     common = [one for one in above if one in below]
     enough = min(MIN_LAUNCHES, len(above), len(below))
@@ -113,7 +115,7 @@ def differ_by_round(
     return Difference(estimate, wins, p_value, _chance_of_equality(ratios, within))
 
 
-def _paired(ratios: Sequence[float], confidence: float) -> Ratio:
+def _paired(ratios: Sequence[float], confidence: float, margin: float) -> Ratio:
     """The median ratio within a round, and the interval of the sign test.
 
     The number of rounds whose ratio is below the true median is binomial, whatever the
@@ -129,7 +131,7 @@ def _paired(ratios: Sequence[float], confidence: float) -> Ratio:
         estimate,
         paired=True,
         different=min(1.0, 2 * few),
-        equal=_chance_of_equality(ratios, MARGIN),
+        equal=_chance_of_equality(ratios, margin),
     )
 
 

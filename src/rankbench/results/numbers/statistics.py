@@ -103,6 +103,23 @@ def ratio_of_medians(
     return Estimate(value, value * math.exp(-down), value * math.exp(up))
 
 
+def difference_of_medians(
+    above: Sequence[float], below: Sequence[float], confidence: float = CONFIDENCE
+) -> Estimate:
+    """Difference of the medians of two independent samples, as `ratio_of_medians`."""
+    value = float(np.median(above) - np.median(below))
+    if min(len(above), len(below)) < MIN_LAUNCHES:
+        return Estimate(value)
+    above_down, above_up = _margins(above, confidence)
+    below_down, below_up = _margins(below, confidence)
+    down, up = math.hypot(above_down, below_up), math.hypot(above_up, below_down)
+    return (
+        Estimate(value)
+        if math.isinf(down)
+        else Estimate(value, value - down, value + up)
+    )
+
+
 def spread(values: Sequence[float] | NDArray[np.float64]) -> float:
     """Interquartile range over the median: scatter without assuming a distribution."""
     low, center, high = np.quantile(values, (0.25, 0.5, 0.75))
@@ -110,14 +127,22 @@ def spread(values: Sequence[float] | NDArray[np.float64]) -> float:
 
 
 def _log_margins(values: Sequence[float], confidence: float) -> tuple[float, float]:
-    """Distances from the median to both ends of its interval, in logarithms.
+    """As `_margins`, in logarithms."""
+    down, up = _margins(np.log(values), confidence)
+    return down, up
+
+
+def _margins(
+    values: Sequence[float] | NDArray[np.float64], confidence: float
+) -> tuple[float, float]:
+    """Distances from the median to both ends of its interval.
 
     The ends lie between two order statistics each, where the confidence is very nearly
     95 % for any distribution (Hettmansperger and Sheather, Statistics & Probability
     Letters 4, 1986). Those of `median` have more than that, up to 98 %; two such
     margins would make a ratio's interval half again as wide as it needs to be.
     """
-    ordered = np.log(np.sort(values))
+    ordered = np.sort(values)
     count = len(ordered)
     rank, weight = _lower_rank(count, confidence), _inner_weight(count, confidence)
     if rank == 0:
@@ -125,7 +150,7 @@ def _log_margins(values: Sequence[float], confidence: float) -> tuple[float, flo
         return math.inf, math.inf
     low = (1 - weight) * ordered[rank - 1] + weight * ordered[rank]
     high = (1 - weight) * ordered[count - rank] + weight * ordered[count - rank - 1]
-    center = math.log(np.median(values))
+    center = float(np.median(values))
     return center - float(low), float(high) - center
 
 

@@ -100,7 +100,13 @@ def _compare(
 ) -> dict[str, _Compared]:
     """The ratios of all rows; their verdicts are corrected for the number of rows."""
     bases = _Bases(rows)
-    by_round = {row.id: _by_round(row, measures[row.id]) for row in rows}
+    by_round = {
+        row.id: {
+            one: launch.throughput
+            for one, launch in _by_round(row, measures[row.id]).items()
+        }
+        for row in rows
+    }
     pairs = {row.id: (bases.single(row), bases.of_efficiency(row)) for row in rows}
 
     def find(row: Row, base: Row | None, factor: float = 1.0) -> Ratio | None:
@@ -132,10 +138,14 @@ def _compare(
     }
 
 
-def _by_round(row: Row, measures: Sequence[Measures]) -> dict[Any, float]:
-    """Throughput by round; a launch outside of rounds has a key of its own."""
+def launches_by_round(summary: Summary) -> dict[Any, Measures]:
+    """The launches of a row by round; one outside of rounds has a key of its own."""
+    return _by_round(summary.row, summary.measures)
+
+
+def _by_round(row: Row, measures: Sequence[Measures]) -> dict[Any, Measures]:
     return {
-        round_of(launch.record) or (row.id, launch.number): one.throughput
+        round_of(launch.record) or (row.id, launch.number): one
         for launch, one in zip(row.launches, measures, strict=True)
     }
 

@@ -69,12 +69,14 @@ class Results:
         study: published numbers, if the experiment repeats a study.
         peaks: precision -> 10^12 operations per second of a device, where the site
             file says so.
+        price: of a device-hour, and its currency, where the site file says so.
     """
 
     experiment: str
     rows: tuple[Row, ...]
     study: Study | None = None
     peaks: Mapping[str, float] = field(default_factory=dict)
+    price: tuple[float, str] | None = None
 
 
 # GPUs reach their power cap at full load, as their makers intend.
@@ -116,7 +118,7 @@ def load(layout: Layout) -> Results:
         budget=plan.budget,
     )
     rows = tuple(_make_row(layout, one, enough.get(one.planned.id)) for one in attempts)
-    return Results(plan.name, rows, plan.study, plan.peaks)
+    return Results(plan.name, rows, plan.study, plan.peaks, plan.price)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,7 @@ class _Plan:
     cells: list[_Planned]
     study: Study | None
     peaks: dict[str, float]
+    price: tuple[float, str] | None
     budget: float | None
 
 
@@ -162,10 +165,20 @@ def _read_plan(path: Path) -> _Plan:
             cells=cells,
             study=study,
             peaks=peaks,
+            price=_read_price(plan["site"]),
             budget=experiment.get("budget"),
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
+
+
+def _read_price(site: Record) -> tuple[float, str] | None:
+    """The price of a device-hour: ``2.50 EUR``."""
+    given = site.get("device_hour_price")
+    if given is None:
+        return None
+    amount, currency = given.split()
+    return float(amount), currency
 
 
 def _needs_of_job(

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankbench.results.elements.names import shorten
+from rankbench.results.elements.names import replace_ids, shorten
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Grid, Text
 from rankbench.results.sections import load_sections
@@ -73,17 +73,19 @@ class Document:
     table: Made
     sections: Sequence[Made]
 
+    @property
+    def opening(self) -> list[Made]:
+        """The sections that come before the table."""
+        return [one for one in self.sections if one.section.order < 0]
+
+    @property
+    def rest(self) -> list[Made]:
+        """The sections that come after the table."""
+        return [one for one in self.sections if one.section.order >= 0]
+
     def name(self, text: str) -> str:
         """The text with short names instead of ids."""
-        if text in self.names:
-            return self.names[text]
-        # Ids also occur within sentences and lists.
-        words = text.split(" ")
-        return " ".join(self._name_word(word) for word in words)
-
-    def _name_word(self, word: str) -> str:
-        stem = word.rstrip(",.:;")
-        return self.names.get(stem, stem) + word[len(stem) :]
+        return replace_ids(text, self.names)
 
     def show(self, text: Text) -> str:
         """A field with its interval."""

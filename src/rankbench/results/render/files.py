@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Collection
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from rankbench.results.sections import load_sections
 if TYPE_CHECKING:
     from rankbench.results.numbers.found import Found
 
-SUFFIXES = ("csv", "md", "tex")
+SUFFIXES = ("csv", "md", "tex", "json")
 
 
 def write_results(
@@ -74,6 +75,9 @@ def _write_sections(
             "md": section_to_markdown(document, made),
             "tex": to_latex(document, made),
         }
+        if made.content.facts is not None:
+            facts = json.dumps(made.content.facts, indent=1, allow_nan=False)
+            texts["json"] = f"{facts}\n"
         for suffix, text in texts.items():
             write_if_changed(layout.table(suffix, made.name), text.encode())
     for name, section in load_sections().items():

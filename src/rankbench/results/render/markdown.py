@@ -12,12 +12,13 @@ from rankbench.results.render.document import Document, Made
 
 
 def to_markdown(document: Document) -> str:
-    """table.md: a summary, a list of the sections, the table, and some of them."""
+    """table.md: the answer, a list of the sections, the table, and some of them."""
     write = _Writer(document)
     table = document.table
-    inline = [one for one in document.sections if not one.section.appendix]
+    inline = [one for one in document.rest if not one.section.appendix]
     parts = [
         f"# {_escape(document.title)}",
+        *(write.notes(one.content.before) for one in document.opening),
         write.notes(table.content.before),
         write.contents(),
         f"## {_escape(table.title)}",
@@ -54,7 +55,7 @@ class _Writer:
         lines = []
         for one in self._document.sections:
             links = []
-            if one.has_table and one.section.appendix:
+            if one.has_table and (one.section.appendix or one.section.order < 0):
                 links.append(f"[{_escape(one.title)}]({one.name}.md)")
             elif one.has_table:
                 links.append(f"[{_escape(one.title)}](#{_slug(one.title)})")
@@ -79,7 +80,8 @@ class _Writer:
 
     def section(self, made: Made, level: str) -> Iterator[str]:
         """Paragraphs below the title of a section."""
-        yield _escape(made.reading)
+        if made.reading:
+            yield _escape(made.reading)
         if made.has_table:
             file = f"{made.name}.csv"
             yield f"All columns: [{file}]({file})"

@@ -59,7 +59,7 @@ def make(found: Found) -> Content:
     return Content(
         rows=[{"experiment": experiment, **_row(summary)} for summary in summaries],
         grids=grids,
-        before=list(_summarise(summaries)),
+        before=_count(summaries),
         notes=collect_notes(summaries),
     )
 
@@ -103,43 +103,11 @@ def _find_network(summary: Summary) -> str | None:
     return "; ".join(sorted(map(str, ways))) or None
 
 
-def _summarise(summaries: Sequence[Summary]) -> list[Note]:
-    """How many cells have numbers, and which is the fastest of each workload."""
+def _count(summaries: Sequence[Summary]) -> list[Note]:
+    """How many cells have which status."""
     statuses = [summary.row.status for summary in summaries]
     counts = [f"{statuses.count(one)} {one}" for one in dict.fromkeys(sorted(statuses))]
-    notes = [Note("cells", f"{len(summaries)}: {', '.join(counts)}.")]
-    groups: dict[str, list[Summary]] = {}
-    for summary in summaries:
-        if summary.measures:
-            groups.setdefault(summary.group, []).append(summary)
-    for group in groups.values():
-        if len(group) > 1:
-            notes.append(Note("highest throughput", _describe_fastest(group)))
-    return notes
-
-
-def _describe_fastest(group: Sequence[Summary]) -> str:
-    fastest = max(group, key=lambda one: one.numbers["throughput"].value)
-    number = fastest.numbers["throughput"]
-    text = f"{fastest.row.id}: {show_estimate(number)} samples/s"
-    speedup = fastest.numbers.get("speedup")
-    if speedup and fastest.speedup_base and speedup.interval:
-        times = show_estimate(speedup)
-        text += f", {times} times {describe_base(fastest.speedup_base)}"
-    close = [
-        one.row.id
-        for one in group
-        if one is not fastest and _overlap(one.numbers["throughput"], number)
-    ]
-    if close:
-        text += f". The interval of {', '.join(close)} overlaps with it"
-    return f"{text}."
-
-
-def _overlap(one: Estimate, other: Estimate) -> bool:
-    if not one.interval or not other.interval:
-        return False
-    return one.interval[0] <= other.interval[1] and other.interval[0] <= one.interval[1]
+    return [Note("cells", f"{len(summaries)}: {', '.join(counts)}.")]
 
 
 def _show_measured(measured: Sequence[Summary]) -> Grid:

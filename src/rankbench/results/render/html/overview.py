@@ -58,7 +58,7 @@ def describe_results(found: Found, document: Document) -> dict[str, Any]:
         "series": {name: to_hex(c) for name, c in color_series(panels).items()},
         "phases": {name: to_hex(color) for name, color in colors.items()},
         "names": document.names,
-        "sections": [[made.name, made.title] for made in document.sections],
+        "sections": [[made.name, made.title] for made in document.rest],
         # Notes on a single cell appear in the view of that cell.
         "notes": _describe_notes(
             note for note in document.table.content.notes if note.term not in ids

@@ -52,7 +52,7 @@ def to_page(data: dict[str, Any], figures: dict[str, Any], document: Document) -
         **{
             # Large tables are built when the reader opens them.
             f"section-{made.name}": str(macros.section(made, True))
-            for made in document.sections
+            for made in document.rest
         },
     }
     return environment.get_template("index.html").render(

@@ -1,0 +1,1 @@
+"""The answer: what to use, what cannot be told, and what to measure next."""

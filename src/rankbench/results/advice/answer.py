@@ -1,0 +1,222 @@
+"""What the records of a result directory say about the question of its user.
+
+The answer is made of JSON values: `answer.json` holds them, and `sentences.py` says the
+same in words, from these values alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rankbench.results.advice.choice import EQUAL, LESS, Rival, by_round, choose
+from rankbench.results.advice.facts import Facts, round_off, to_json
+from rankbench.results.advice.next_launches import plan_next
+from rankbench.results.advice.training import compare_training
+from rankbench.results.advice.trust import find_doubts
+from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.losses import Loss, find_losses
+from rankbench.results.numbers.series import Panel, Series, is_shared
+from rankbench.results.numbers.statistics import Estimate, median
+from rankbench.results.numbers.summary import Summary, launches_by_round
+
+ANSWER_VERSION = 1
+
+# Rows that do not say how fast a strategy is.
+_NO_SPEED = "functional"
+
+# Packages beside torch that a row may need, by what its strategy or launcher is called.
+_PACKAGES = ("horovod", "deepspeed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the user asks for.
+
+    Attributes:
+        margin: rows that differ by less are equally good, as a share.
+        efficiency: a topology is sensible if its efficiency is higher.
+        price: of a device-hour, and its currency; None if the site gives none.
+    """
+
+    margin: float = 0.03
+    efficiency: float = 0.7
+    price: tuple[float, str] | None = None
+
+
+def find_answer(found: Found, settings: Settings | None = None) -> Facts:
+    """The answer for each workload, as JSON values.
+
+    Args:
+        found: what was read of a result directory.
+        settings: by default, with the price that the site file gave.
+    """
+    chosen = settings or Settings(price=found.results.price)
+    losses = {one.cell: one for one in find_losses(found.summaries)}
+    return {
+        "schema": ANSWER_VERSION,
+        "experiment": found.results.experiment,
+        "margin": chosen.margin,
+        "efficiency": chosen.efficiency,
+        "workloads": [_of_workload(panel, losses, chosen) for panel in found.panels],
+    }
+
+
+def _of_workload(panel: Panel, losses: Mapping[str, Loss], settings: Settings) -> Facts:
+    rows = {one.row.id: one for one in panel.points if _NO_SPEED not in one.marks}
+    facts: Facts = {"workload": panel.title, "rows": len(panel.points)}
+    if len(rows) < 2:
+        return facts
+    fastest = _choose(rows, settings.margin, per_device=False)
+    cheapest = _choose(rows, settings.margin, per_device=True)
+    judged = [_scale(one, settings.efficiency) for one in panel.series]
+    scaling = [one for one in judged if one is not None]
+    named = [fastest["cell"], fastest["recommended"], *_names(fastest["rivals"])]
+    base = next((name for name, one in rows.items() if one.row.cell.is_base), None)
+    lost = _explain(rows, losses)
+    rest_on = dict.fromkeys([*named, *([base] if base else [])])
+    return {
+        **facts,
+        "base": base,
+        "fastest": fastest,
+        "cheapest": {**cheapest, **_cost(rows[cheapest["cell"]], settings)},
+        "scaling": scaling,
+        "lost": lost,
+        "training": compare_training(
+            rows, fastest["recommended"], fastest["cell"], base
+        ),
+        "trust": find_doubts([rows[name] for name in rest_on]),
+        "next": plan_next(
+            rows,
+            {"fastest": fastest, "cheapest": cheapest},
+            scaling,
+            settings.efficiency,
+        ),
+    }
+
+
+def _choose(rows: Mapping[str, Summary], margin: float, *, per_device: bool) -> Facts:
+    """The best row by throughput (of a device), and those that may be as good."""
+    values = {
+        name: {
+            one: value / (row.row.devices if per_device else 1)
+            for one, value in by_round(launches_by_round(row), "throughput").items()
+        }
+        for name, row in rows.items()
+    }
+    chosen = choose(values, margin)
+    assert chosen is not None
+    best, rivals = chosen
+    equal = [name for name, rival in rivals.items() if rival.verdict == EQUAL]
+    simplest = min([best, *equal], key=lambda name: (_burden(rows[name]), name != best))
+    close = {n: rival for n, rival in rivals.items() if rival.verdict != LESS}
+    return {
+        "cell": best,
+        "throughput": to_json(median(list(values[best].values()))),
+        "recommended": simplest,
+        "rivals": [_describe_rival(name, one) for name, one in close.items()],
+        "less": len(rivals) - len(close),
+    }
+
+
+def _burden(summary: Summary) -> tuple[int, int, int]:
+    """What a row asks for: devices, processes, packages."""
+    cell, shape = summary.row.cell, summary.row.launches[0].record["shape"]
+    named = f"{cell.strategy} {cell.launcher}"
+    packages = sum(package in named for package in _PACKAGES)
+    return summary.row.devices, int(shape["ranks"]), packages
+
+
+def _describe_rival(name: str, rival: Rival) -> Facts:
+    return {
+        "cell": name,
+        "ratio": to_json(rival.ratio),
+        "verdict": rival.verdict,
+        "launches": rival.launches,
+    }
+
+
+def _names(rivals: Sequence[Facts]) -> list[str]:
+    return [rival["cell"] for rival in rivals]
+
+
+def _cost(summary: Summary, settings: Settings) -> Facts:
+    """Device-hours of an epoch, and their price."""
+    hours = median(
+        [one.epoch_s * summary.row.devices / 3600 for one in summary.measures]
+    )
+    record = summary.row.launches[0].record
+    facts: Facts = {
+        "device_hours_per_epoch": to_json(hours),
+        "samples_per_epoch": record["steps_per_epoch"]
+        * record["shape"]["global_batch"],
+    }
+    if settings.price is not None:
+        amount, currency = settings.price
+        facts["price_per_epoch"] = to_json(hours.scaled(amount))
+        facts["currency"] = currency
+    return facts
+
+
+def _scale(series: Series, wanted: float) -> Facts | None:
+    """How far a series keeps its efficiency; None if it is on one topology."""
+    points = [
+        one
+        for one in series.points
+        if not is_shared(one) and one.row.devices > 1 and "efficiency" in one.numbers
+    ]
+    if not points:
+        return None
+    verdicts = [(one, _judge(one.numbers["efficiency"], wanted)) for one in points]
+    above = [one for one, verdict in verdicts if verdict is True]
+    below = [one for one, verdict in verdicts if verdict is False]
+    untold = [one for one, verdict in verdicts if verdict is None]
+    return {
+        "series": series.name,
+        "largest": _point(max(above, key=_devices, default=None)),
+        "first_below": _point(min(below, key=_devices, default=None)),
+        "untold": [_point(one) for one in untold],
+    }
+
+
+def _judge(efficiency: Estimate, wanted: float) -> bool | None:
+    """Whether the efficiency is above what is wanted; None if it cannot be told."""
+    if efficiency.low is None or efficiency.high is None:
+        return None
+    if efficiency.low > wanted:
+        return True
+    return False if efficiency.high < wanted else None
+
+
+def _devices(summary: Summary) -> int:
+    return summary.row.devices
+
+
+def _point(summary: Summary | None) -> Facts | None:
+    if summary is None:
+        return None
+    return {
+        "cell": summary.row.id,
+        "topology": summary.row.cell.topology,
+        "efficiency": to_json(summary.numbers["efficiency"]),
+    }
+
+
+def _explain(rows: Mapping[str, Summary], losses: Mapping[str, Loss]) -> Facts | None:
+    """The loss of the fastest row on several devices."""
+    several = [name for name in rows if name in losses]
+    if not several:
+        return None
+    name = max(several, key=lambda one: rows[one].numbers["throughput"].value)
+    loss = losses[name]
+    return {
+        "cell": loss.cell,
+        "base": loss.base,
+        "step_ms": round_off(loss.step),
+        "promised_ms": round_off(loss.promised),
+        "lost_ms": to_json(loss.lost),
+        "parts_ms": {part: to_json(value) for part, value in loss.parts.items()},
+        "is_separate": loss.is_separate,
+        "late_rank": None if loss.late is None else loss.late[0],
+        "late_phase": None if loss.late is None else loss.late[1],
+    }

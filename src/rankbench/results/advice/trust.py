@@ -1,0 +1,58 @@
+"""What weakens the rows that an answer rests on, in words. There are no grades."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rankbench.record import UNCLEAN_END
+from rankbench.results.advice.facts import Facts
+from rankbench.results.numbers.statistics import MIN_LAUNCHES
+from rankbench.results.numbers.summary import (
+    DRIFTING,
+    NO_STEADY_STATE,
+    UNPAIRED,
+    Summary,
+)
+from rankbench.results.read.launches import Launch
+
+_MARKS = {
+    "approximate": "a lossy option changes what is trained",
+    DRIFTING: "its launches became faster or slower one after the other",
+    "emulated": "its computation is emulated",
+    "mixed-hosts": "its launches ran on different hosts",
+    "mixed-torch": "it or its base ran different versions of torch",
+    NO_STEADY_STATE: "step times still changed their level at the end of a launch",
+    "other-code": "the code of the ranks has changed since",
+    "oversubscribed": "ranks share a core or a GPU",
+    "throttled": "a GPU lowered its clocks",
+    UNCLEAN_END: "a launch hung or crashed after its ranks had reported",
+    UNPAIRED: "it was not launched in the same rounds as its base",
+    "unchecked": "no gate has checked what it trains",
+}
+
+# A load of the host, per core, that no launch of ours can have caused alone. It is a
+# mean over a minute, so it still holds the launch before.
+_LOADED = 1.5
+
+
+def find_doubts(rows: Sequence[Summary]) -> list[Facts]:
+    """One entry for each row that something weakens."""
+    found = [(row.row.id, list(_doubts(row))) for row in rows]
+    return [{"cell": name, "doubts": doubts} for name, doubts in found if doubts]
+
+
+def _doubts(summary: Summary) -> Iterator[str]:
+    count = len(summary.measures)
+    if count < MIN_LAUNCHES:
+        launches = "launch" if count == 1 else "launches"
+        yield f"{count} {launches} only, so it has no interval"
+    yield from (_MARKS[mark] for mark in summary.marks if mark in _MARKS)
+    if loaded := sum(map(_is_loaded, summary.row.launches)):
+        yield f"other programs loaded the machine at {loaded} of {count} launches"
+
+
+def _is_loaded(launch: Launch) -> bool:
+    return any(
+        (host.get("load_1min") or 0) > _LOADED * host["cores"]
+        for host in launch.record["hosts"]
+    )

@@ -1,0 +1,183 @@
+"""Why a row is slower than its base promises: the difference of their steps, divided.
+
+With efficiency 1, a step takes the time of the base's step, times the samples of this
+step over those of the base's, over the devices. What it takes longer is the loss. Each
+part of a step (`composition.py`) contributes what it takes longer than the same part of
+the base's step. All are medians over rounds. Medians do not add up, so what is missing
+counts as not explained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rankbench.results.numbers.composition import Composition
+from rankbench.results.numbers.exchange import Sweep, find_sweeps
+from rankbench.results.numbers.ratios import find_pairs
+from rankbench.results.numbers.statistics import (
+    Estimate,
+    difference_of_medians,
+    median,
+)
+from rankbench.results.numbers.summary import Summary, launches_by_round
+
+# In the order in which documents show them.
+PARTS = ("computation", "waiting", "transfer", "input", "host", "unexplained")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """What a row loses against its base; times in milliseconds.
+
+    Attributes:
+        cell, base: ids.
+        step: median over launches.
+        promised: the step with efficiency 1.
+        lost: `step` - `promised`, in rounds if `is_paired`.
+        parts: name in `PARTS` -> its share of `lost`; they add up to it.
+        exchange: how long the bytes of a step take by themselves, from the sweep of the
+            same row; None if there is no sweep, or if it is unknown what is exchanged.
+        is_separate: whether communication is separate from computation.
+        is_paired: whether row and base are compared within rounds.
+        late: the slow rank, and the phase in which it is slow, if most launches agree.
+    """
+
+    cell: str
+    base: str
+    step: float
+    promised: float
+    lost: Estimate
+    parts: Mapping[str, Estimate]
+    exchange: float | None
+    is_separate: bool
+    is_paired: bool
+    late: tuple[int, str] | None
+
+    @property
+    def largest(self) -> str:
+        """The part that costs most."""
+        return max(self.parts, key=lambda name: self.parts[name].value)
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether anything is lost at all."""
+        return self.lost.low is not None and self.lost.low > 0
+
+
+def find_losses(summaries: Sequence[Summary]) -> list[Loss]:
+    """The losses of the rows on several devices that have a base."""
+    by_id = {summary.row.id: summary for summary in summaries if summary.measures}
+    exchanged = _find_exchanges(summaries)
+    return [
+        _find(summary, by_id[base.id], exchanged.get(summary.row.id))
+        for summary in by_id.values()
+        if (base := summary.efficiency_base) and base.id != summary.row.id
+        if summary.row.devices > 1
+    ]
+
+
+def _find_exchanges(summaries: Sequence[Summary]) -> dict[str, float]:
+    """Milliseconds of the exchange of a step by itself, by row."""
+    sweeps: dict[str, list[Sweep]] = {}
+    for sweep in find_sweeps(summaries):
+        sweeps.setdefault(sweep.cell, []).append(sweep)
+    found = {}
+    for name, own in sweeps.items():
+        model = own[0].summary.row.launches[0].record.get("model")
+        times = [sweep.times_weights for sweep in own]
+        if model and None not in times:
+            size = model["parameter_bytes"]
+            found[name] = 1e3 * sum(
+                count * sweep.seconds_for(size)
+                for count, sweep in zip(times, own, strict=True)
+                if count is not None
+            )
+    return found
+
+
+def _find(summary: Summary, base: Summary, exchange: float | None) -> Loss:
+    own, theirs = launches_by_round(summary), launches_by_round(base)
+    factor = _factor(summary, base)
+    above = {one: _divide(launch.parts, exchange) for one, launch in own.items()}
+    below = {
+        one: {name: factor * ms for name, ms in _divide(launch.parts, None).items()}
+        for one, launch in theirs.items()
+    }
+    rounds = find_pairs(above, below)
+    lost = _differ(above, below, rounds, PARTS)
+    parts = {name: _differ(above, below, rounds, [name]) for name in PARTS}
+    # Medians do not add up. What they lack is not explained, either.
+    rest = lost.value - sum(part.value for part in parts.values())
+    parts["unexplained"] = _shift(parts["unexplained"], rest)
+    step = float(np.median([one.parts.step for one in summary.measures]))
+    promised = factor * float(np.median([one.parts.step for one in base.measures]))
+    return Loss(
+        cell=summary.row.id,
+        base=base.row.id,
+        step=step,
+        promised=promised,
+        lost=lost,
+        parts=parts,
+        exchange=exchange,
+        is_separate=all(one.parts.is_separate for one in summary.measures),
+        is_paired=bool(rounds),
+        late=_agree([one.parts.late for one in summary.measures]),
+    )
+
+
+def _factor(summary: Summary, base: Summary) -> float:
+    """The step that efficiency 1 promises, over that of the base."""
+    samples = [
+        one.row.launches[0].record["shape"]["global_batch"] for one in (summary, base)
+    ]
+    return float(samples[0] / samples[1] / summary.row.devices * base.row.devices)
+
+
+def _divide(parts: Composition, exchange: float | None) -> dict[str, float]:
+    """The parts of a step; of the exchange, what its bytes do not explain is apart."""
+    known = parts.exchange if exchange is None else min(exchange, parts.exchange)
+    return {
+        "computation": parts.computation,
+        "waiting": parts.waiting,
+        "transfer": known,
+        "input": parts.input,
+        "host": parts.host,
+        "unexplained": parts.exchange - known,
+    }
+
+
+def _differ(
+    above: Mapping[Any, Mapping[str, float]],
+    below: Mapping[Any, Mapping[str, float]],
+    rounds: Sequence[Any],
+    names: Sequence[str],
+) -> Estimate:
+    """Difference of the sum of these parts: within rounds, or else of the medians."""
+
+    def total(parts: Mapping[str, float]) -> float:
+        return sum(parts[name] for name in names)
+
+    if rounds:
+        return median([total(above[one]) - total(below[one]) for one in rounds])
+    own, base = ([total(parts) for parts in side.values()] for side in (above, below))
+    return difference_of_medians(own, base)
+
+
+def _shift(number: Estimate, by: float) -> Estimate:
+    if number.low is None or number.high is None:
+        return Estimate(number.value + by)
+    return Estimate(number.value + by, number.low + by, number.high + by)
+
+
+def _agree(late: Sequence[tuple[int, str] | None]) -> tuple[int, str] | None:
+    """The slow rank that more than half of the launches name."""
+    counts: dict[tuple[int, str], int] = {}
+    for one in late:
+        if one is not None:
+            counts[one] = counts.get(one, 0) + 1
+    found = max(counts, key=lambda one: counts[one], default=None)
+    return found if found and 2 * counts[found] > len(late) else None

@@ -1,0 +1,124 @@
+"""Why a row does not scale further: what its step takes longer than promised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rankbench.results.elements.section import Content, Section
+from rankbench.results.elements.text import Grid, Note, Text, figures, show_estimate
+from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.losses import PARTS, Loss, find_losses
+from rankbench.results.numbers.statistics import Estimate
+
+_TITLE = "Why not further"
+
+_WORDS = {
+    "computation": "computation",
+    "waiting": "waiting for slower ranks",
+    "transfer": "transfer of bytes",
+    "input": "waiting for data",
+    "host": "an idle GPU",
+    "unexplained": "communication that the bandwidth does not explain",
+}
+
+
+def make(found: Found) -> Content | None:
+    """A row for each row on several devices that has a base."""
+    losses = find_losses(found.summaries)
+    if not losses:
+        return None
+    notes = [Note(one.cell, in_words(one)) for one in losses]
+    return Content(
+        rows=[_row(one) for one in losses], grids=[_show(losses)], notes=notes
+    )
+
+
+def _row(one: Loss) -> dict[str, Any]:
+    return {
+        "cell": one.cell,
+        "base": one.base,
+        "step_ms": one.step,
+        "promised_ms": one.promised,
+        "lost_ms": one.lost,
+        **{f"{name}_ms": part for name, part in one.parts.items()},
+        "exchange_ms": one.exchange,
+        "late_rank": None if one.late is None else one.late[0],
+        "late_phase": None if one.late is None else one.late[1],
+        "rounds": "paired" if one.is_paired else "unpaired",
+    }
+
+
+def in_words(loss: Loss) -> str:
+    """The numbers of a row as sentences."""
+    steps = f"a step takes {figures(round(loss.step, 3))} ms"
+    promised = f"{figures(round(loss.promised, 3))} ms would be efficiency 1"
+    if not loss.is_certain:
+        return f"{steps}; {promised}. That it loses anything cannot be told."
+    text = f"{steps}; {promised}. Lost: {_ms(loss.lost)}, of it "
+    text += ", ".join(
+        f"{_ms(part)} of {_describe(name, loss)}"
+        for name, part in sorted(loss.parts.items(), key=lambda one: -one[1].value)
+        if abs(part.value) >= 0.005 * abs(loss.lost.value)
+    )
+    return f"{text}."
+
+
+def _describe(name: str, loss: Loss) -> str:
+    if name == "computation" and not loss.is_separate:
+        return "computation and communication, which its phases do not separate"
+    if name == "waiting" and loss.late:
+        rank, phase = loss.late
+        return f"{_WORDS[name]}, most for rank {rank} in {phase}"
+    return _WORDS[name]
+
+
+def _ms(part: Estimate) -> str:
+    return f"{show_estimate(part)} ms"
+
+
+def _show(losses: Sequence[Loss]) -> Grid:
+    used = [name for name in PARTS if any(one.parts[name].value for one in losses)]
+    columns = {"cell": False, "step (ms)": True, "efficiency 1 (ms)": True}
+    columns |= {"lost (ms)": True, **{f"{name} (ms)": True for name in used}}
+    rows = [
+        [
+            Text(one.cell),
+            Text(figures(one.step)),
+            Text(figures(one.promised)),
+            show_estimate(one.lost),
+            *(show_estimate(one.parts[name]) for name in used),
+        ]
+        for one in losses
+    ]
+    return Grid(_TITLE, columns, rows)
+
+
+SECTION = Section(
+    name="losses",
+    title=_TITLE,
+    reading=(
+        "Cells on several devices. With efficiency 1, a step would take the time of "
+        "the base's step, scaled to the same share of the samples for each device. "
+        "Lost is what it takes longer: medians over rounds, with their intervals. The "
+        "parts add up. computation: a typical rank computes longer. waiting: a "
+        "typical rank waits for the slowest, in a pipeline for other stages. transfer: "
+        "communication that nothing hides, up to the time that its bytes take in the "
+        "sweep of the same cell; what exceeds that is unexplained. input: waiting for "
+        "data and copying them. host: the GPU idles for no other reason. More overlap "
+        "can save the transfer only."
+    ),
+    order=20,
+    make=make,
+    columns={
+        "cell": str,
+        "base": str,
+        **dict.fromkeys(("step_ms", "promised_ms"), float),
+        **dict.fromkeys(("lost_ms", *(f"{name}_ms" for name in PARTS)), Estimate),
+        "exchange_ms": float,
+        "late_rank": int,
+        "late_phase": str,
+        "rounds": str,
+    },
+    appendix=False,
+)

@@ -1,0 +1,286 @@
+"""The answer: its choices, what it cannot tell, and that its words are its values."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from rankbench.cli import main
+from rankbench.record import Layout
+from rankbench.results.advice.answer import Settings, find_answer
+from rankbench.results.advice.choice import (
+    EQUAL,
+    FEW,
+    LESS,
+    UNTOLD,
+    choose,
+    count_launches,
+)
+from rankbench.results.advice.sentences import in_sentences
+from rankbench.results.elements.names import replace_ids, shorten
+from rankbench.results.numbers.found import read
+from unit.synthetic import (
+    make_cell,
+    plan_cell,
+    write_example,
+    write_launch,
+    write_launches,
+    write_plan,
+    write_tables,
+)
+
+pytestmark = pytest.mark.unit
+
+
+def in_rounds(*rates: float) -> dict[Any, float]:
+    return dict(enumerate(rates))
+
+
+# --- choosing -------------------------------------------------------------------------
+
+
+def test_without_rows_there_is_no_best() -> None:
+    assert choose({}, 0.03) is None
+
+
+def test_a_clear_winner() -> None:
+    rounds = np.linspace(90, 110, 8)
+    rows = {"a": in_rounds(*rounds), "b": in_rounds(*(0.8 * rounds))}
+    chosen = choose(rows, 0.03)
+    assert chosen is not None
+    best, rivals = chosen
+    assert best == "a"
+    assert rivals["b"].verdict == LESS
+    assert rivals["b"].ratio.value == pytest.approx(0.8)
+    assert rivals["b"].launches is None
+
+
+def test_equal_is_more_than_not_told_apart() -> None:
+    rounds = np.linspace(90, 110, 8)
+    near = 0.995 * rounds * (1 + 0.004 * np.array([1, -1] * 4))
+    far = 0.995 * rounds * (1 + 0.05 * np.array([1, -1] * 4))
+    rows = {"a": in_rounds(*rounds), "near": in_rounds(*near), "far": in_rounds(*far)}
+    chosen = choose(rows, 0.03)
+    assert chosen is not None
+    assert chosen[1]["near"].verdict == EQUAL
+    assert chosen[1]["far"].verdict == UNTOLD
+    assert chosen[1]["far"].launches is not None
+    assert 8 < chosen[1]["far"].launches <= 200
+
+
+def test_too_few_launches_say_nothing() -> None:
+    rows = {"a": in_rounds(100, 101, 99), "b": in_rounds(50, 51, 49)}
+    chosen = choose(rows, 0.03)
+    assert chosen is not None
+    assert (chosen[1]["b"].verdict, chosen[1]["b"].launches) == (FEW, 6)
+
+
+def test_six_rounds_suffice_for_many_rivals_that_are_far_behind() -> None:
+    """Six wins have a probability of 1.6 %, which ten rivals could not share."""
+    rounds = np.array([97, 99, 100, 101, 102, 104.0])
+    rows = {"a": in_rounds(*rounds)}
+    rows |= {f"b{i}": in_rounds(*(0.5 * rounds + i / 10)) for i in range(10)}
+    chosen = choose(rows, 0.03)
+    assert chosen is not None
+    assert {rival.verdict for rival in chosen[1].values()} == {LESS}
+
+
+@pytest.mark.parametrize("launches", [6, 8, 20])
+def test_a_row_that_is_as_good_is_seldom_called_less(launches: int) -> None:
+    """All rows are the same; machines drift, and some launches are much slower."""
+    random = np.random.default_rng(launches)
+    wrong, experiments = 0, 300
+    for _ in range(experiments):
+        drift = np.linspace(1, 1.1, launches)
+        scatter = random.lognormal(0, 0.03, (5, launches))
+        slow = 1 - 0.2 * (random.random((5, launches)) < 0.1)
+        rates = 100 * drift * scatter * slow
+        chosen = choose({str(i): in_rounds(*row) for i, row in enumerate(rates)}, 0.03)
+        assert chosen is not None
+        wrong += any(rival.verdict == LESS for rival in chosen[1].values())
+    # Five percent, and three standard errors of 300 experiments.
+    assert wrong / experiments <= 0.05 + 3 * (0.05 * 0.95 / experiments) ** 0.5
+
+
+def test_planned_launches_settle_it_mostly() -> None:
+    random = np.random.default_rng(1)
+    settled = 0
+    for _ in range(100):
+        a, b = (random.lognormal(np.log(rate), 0.03, 200) for rate in (100, 96))
+        count = count_launches(in_rounds(*a[:12]), in_rounds(*b[:12]), 0.04, 0.05)
+        assert count is not None
+        chosen = choose({"a": in_rounds(*a[:count]), "b": in_rounds(*b[:count])}, 0.001)
+        assert chosen is not None
+        settled += chosen[1].get("b") is not None and chosen[1]["b"].verdict == LESS
+    assert settled >= 60
+
+
+# --- the answer of a result directory -------------------------------------------------
+
+
+def write_rows(root: Path, rates: dict[tuple[str, str], float], **plan: Any) -> Layout:
+    """Rows by strategy and topology, of six launches each."""
+    cells = {key: plan_cell(make_cell(*key)) for key in rates}
+    layout = write_plan(root, list(cells.values()), **plan)
+    for key, rate in rates.items():
+        write_launches(layout, cells[key], rate=rate)
+    return layout
+
+
+def answer_of(layout: Layout, **settings: Any) -> dict[str, Any]:
+    (workload,) = find_answer(read(layout), Settings(**settings))["workloads"]
+    return workload
+
+
+SINGLE, DDP1, DDP2 = (
+    "single.none.1x1.convnet.digits",
+    "ddp.gloo.1x1.convnet.digits",
+    "ddp.gloo.1x2.convnet.digits",
+)
+
+
+def test_fastest_and_cheapest_may_differ(tmp_path: Path) -> None:
+    layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1200})
+    facts = answer_of(layout)
+    assert (facts["fastest"]["cell"], facts["cheapest"]["cell"]) == (DDP2, SINGLE)
+    assert facts["fastest"]["less"] == facts["cheapest"]["less"] == 1
+    # An epoch of 4 steps of 64 samples by one device.
+    hours = facts["cheapest"]["device_hours_per_epoch"]["value"]
+    assert hours == pytest.approx(4 * 64 / 800 / 3600, rel=0.02)
+    assert facts["cheapest"]["samples_per_epoch"] == 256
+
+
+def test_the_simpler_of_two_equal_rows_is_recommended(tmp_path: Path) -> None:
+    layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 808})
+    facts = answer_of(layout, margin=0.1)
+    assert facts["fastest"]["cell"] == DDP2
+    assert facts["fastest"]["recommended"] == SINGLE
+    (rival,) = facts["fastest"]["rivals"]
+    assert rival["verdict"] == "equal"
+    notes = in_sentences({**find_answer(read(layout)), "workloads": [facts]})
+    assert f"Use {SINGLE}: it is as fast within" in notes[0].text
+    # Rows that cannot be told apart are not equal.
+    facts = answer_of(layout, margin=0.001)
+    assert facts["fastest"]["recommended"] == DDP2
+
+
+def test_how_far_it_scales(tmp_path: Path) -> None:
+    rates = {"1x1": 800, "1x2": 1500, "1x4": 2240, "1x8": 2500}
+    layout = write_rows(
+        tmp_path,
+        {("single", "1x1"): 800, **{("ddp", t): rate for t, rate in rates.items()}},
+    )
+    (series,) = answer_of(layout)["scaling"]
+    assert series["largest"]["topology"] == "1x2"
+    assert [one["topology"] for one in series["untold"]] == ["1x4"]
+    assert series["first_below"]["topology"] == "1x8"
+    (stricter,) = answer_of(layout, efficiency=0.3)["scaling"]
+    assert stricter["largest"]["topology"] == "1x8"
+    assert stricter["first_below"] is None
+
+
+def test_what_it_costs(tmp_path: Path) -> None:
+    layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1200})
+    plan = json.loads(layout.plan.read_text())
+    plan["site"]["device_hour_price"] = "2.50 EUR"
+    layout.plan.write_text(json.dumps(plan))
+    answer = find_answer(read(layout))
+    cheapest = answer["workloads"][0]["cheapest"]
+    hours = cheapest["device_hours_per_epoch"]["value"]
+    assert cheapest["price_per_epoch"]["value"] == pytest.approx(2.5 * hours, rel=1e-3)
+    notes = {note.term: note.text for note in in_sentences(answer)}
+    assert "EUR" in notes["cheapest"]
+
+
+def test_one_row_is_no_choice(tmp_path: Path) -> None:
+    layout = write_rows(tmp_path, {("single", "1x1"): 800})
+    answer = find_answer(read(layout))
+    (note,) = in_sentences(answer)
+    assert note.term == "no answer"
+    assert "measure another strategy, backend or topology" in note.text
+
+
+def test_few_launches_are_a_doubt_and_what_to_do_next(tmp_path: Path) -> None:
+    cells = [plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))]
+    layout = write_plan(tmp_path, cells, launches=1)
+    for planned, rate in zip(cells, (800, 1500), strict=True):
+        record: dict[str, Any] = {"seconds": {"launch": 36.0}, "gate": None}
+        write_launch(layout, planned, rate=rate, wanted=1, **record)
+    facts = answer_of(layout)
+    doubts = {one["cell"]: one["doubts"] for one in facts["trust"]}
+    assert doubts[DDP2][0] == "1 launch only, so it has no interval"
+    assert "no gate has checked what it trains" in doubts[DDP2]
+    planned = {one["settles"]: one for one in facts["next"]}
+    assert planned["fastest"]["cells"] == [
+        {"cell": DDP2, "launches": 6, "more": 5},
+        {"cell": SINGLE, "launches": 6, "more": 5},
+    ]
+    # Five launches of 36 s: by two devices, and by one.
+    assert planned["fastest"]["device_hours"] == pytest.approx(0.15)
+
+
+def test_training_is_compared_at_equal_samples_and_times(tmp_path: Path) -> None:
+    layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1500})
+    training = answer_of(layout)["training"]
+    assert training["samples"] == 10 * 64
+    batches = {one["cell"]: one["global_batch"] for one in training["cells"]}
+    assert batches == {DDP2: 128, SINGLE: 64}
+    # Both lose as much in a step, so with half of the steps less is learned.
+    losses = {
+        one["cell"]: one["loss_at_equal_samples"]["value"] for one in training["cells"]
+    }
+    assert losses[DDP2] > losses[SINGLE]
+
+
+# --- words are values -----------------------------------------------------------------
+
+
+def test_every_document_says_what_answer_json_holds(tmp_path: Path) -> None:
+    layout = write_example(tmp_path)
+    write_tables(layout)
+    answer = json.loads(layout.table("json", "answer").read_text())
+    notes = in_sentences(answer)
+    assert [note.term for note in notes][:2] == ["fastest", "cheapest"]
+    names, _ = shorten([one.row.id for one in read(layout).summaries])
+    table, page = (layout.table(suffix).read_text() for suffix in ("md", "html"))
+    for note in notes:
+        text = replace_ids(note.text, names)
+        assert f"- **{note.term}**: {text}".replace("*", "") in table.replace("*", "")
+        assert f"<dt>{note.term}</dt><dd>{text}</dd>" in page
+    # A number of the file that changes does change the sentence.
+    answer["workloads"][0]["fastest"]["throughput"]["value"] *= 2
+    assert in_sentences(answer)[0] != notes[0]
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1500})
+    results = ("--results", str(layout.root))
+    assert main(["answer", *results]) == 0
+    assert "fastest" in capsys.readouterr().out
+    assert main(["answer", *results, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == find_answer(read(layout))
+    assert main(["answer", *results, "--next"]) == 0
+    assert capsys.readouterr().out == (
+        "nothing is open: no launch would settle anything\n"
+    )
+    assert main(["answer", *results, "--margin", "3"]) == 2
+    said = "--margin: expected a share between 0 and 1, not 3.0"
+    assert said in capsys.readouterr().err
+
+
+def test_status_3_if_it_cannot_tell(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x1"): 803})
+    command = ["answer", "--results", str(layout.root), "--margin", "0.02"]
+    assert main(command) == 3
+    assert "launches of both would settle it" in " ".join(
+        capsys.readouterr().out.split()
+    )
+    assert main([*command, "--next", "--json"]) == 3
+    (fastest, *_) = json.loads(capsys.readouterr().out)
+    assert {one["cell"] for one in fastest["cells"]} == {SINGLE, DDP1}
