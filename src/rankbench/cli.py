@@ -14,6 +14,7 @@ import shtab
 
 from rankbench import __version__
 from rankbench.commands import (
+    accept,
     answer,
     cells,
     compare,
@@ -47,6 +48,7 @@ COMMANDS = (
     answer,
     table,
     compare,
+    accept,
     publish,
     verify,
     diff_models,

@@ -5,6 +5,7 @@ It is read from results, or from a stored baseline, which is small enough for gi
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -85,6 +86,45 @@ def read_side(path: Path) -> Side:
         results = load(Layout(directory))
         cells = {row.id: _measure(row) for row in results.rows}
         return _make_side(str(path), results, results.rows, cells)
+
+
+def read_reference(path: Path) -> Side:
+    """Read what `read_side` reads, or a table of published numbers.
+
+    Such a table is a CSV file with the columns `cell` and `throughput` (samples/s), one
+    number for each cell, such as a `table.csv`.
+
+    Raises:
+        ValueError: the path leads to none of them, or a file is damaged.
+    """
+    if path.suffix != ".csv" or not path.is_file():
+        return read_side(path)
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = csv.DictReader(file)
+        lacking = {"cell", "throughput"} - set(rows.fieldnames or ())
+        if lacking:
+            named = ", ".join(sorted(lacking))
+            raise ValueError(
+                f"{path}: no column {named}: a table of published numbers "
+                "has the columns cell and throughput"
+            )
+        cells = {}
+        for number, row in enumerate(rows, 2):
+            if not row["throughput"]:
+                continue
+            try:
+                value = float(row["throughput"])
+            except ValueError:
+                value = math.nan
+            if not _is_rate(value):
+                raise ValueError(
+                    f"{path}, row {number}: throughput: expected samples/s, not "
+                    f"{row['throughput']!r:.40}"
+                )
+            cells[row["cell"]] = Cell(
+                hash="", status="ok", reason=None, throughput=(value,)
+            )
+    return Side(name=str(path), experiment=path.stem, facts={}, cells=cells)
 
 
 def read_sides(path: Path, key: str, values: tuple[str, str]) -> tuple[Side, Side]:

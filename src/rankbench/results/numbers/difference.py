@@ -129,6 +129,20 @@ def adjust(p_values: Sequence[float]) -> list[float]:
     return found
 
 
+def holm(p_values: Sequence[float]) -> list[float]:
+    """P-values of many cells, such that one false verdict among all has the level.
+
+    Holm, Scandinavian Journal of Statistics 6 (1979): the k-th smallest of n is
+    multiplied by n - k + 1.
+    """
+    order = np.argsort(p_values, kind="stable")
+    found, largest = [0.0] * len(p_values), 0.0
+    for place, index in enumerate(order):
+        largest = max(largest, (len(p_values) - place) * p_values[index])
+        found[index] = min(1.0, largest)
+    return found
+
+
 def can_be_found(count: int, other: int, *, level: float, cells: int) -> bool:
     """Whether so many launches can show a change of one cell among many.
 

@@ -108,8 +108,8 @@ def differ_by_round(
     if len(ratios) < MIN_LAUNCHES:
         return Difference(estimate, wins, None)
     slower, faster = (
-        _few(ratios, above=1 - margin),
-        _few(ratios, below=1 / (1 - margin)),
+        chance_of_few(ratios, above=1 - margin),
+        chance_of_few(ratios, below=1 / (1 - margin)),
     )
     p_value = min(1.0, 2 * min(slower, faster))
     return Difference(estimate, wins, p_value, _chance_of_equality(ratios, within))
@@ -126,7 +126,7 @@ def _paired(ratios: Sequence[float], confidence: float, margin: float) -> Ratio:
     estimate = median(ratios, confidence)
     if len(ratios) < MIN_LAUNCHES:
         return Ratio(estimate, paired=True, different=None, equal=None)
-    few = min(_few(ratios, above=1.0), _few(ratios, below=1.0))
+    few = min(chance_of_few(ratios, above=1.0), chance_of_few(ratios, below=1.0))
     return Ratio(
         estimate,
         paired=True,
@@ -137,13 +137,16 @@ def _paired(ratios: Sequence[float], confidence: float, margin: float) -> Ratio:
 
 def _chance_of_equality(ratios: Sequence[float], within: float) -> float:
     """Two one-sided tests (Schuirmann 1987), for equality within a margin."""
-    return max(_few(ratios, above=1 + within), _few(ratios, below=1 / (1 + within)))
+    return max(
+        chance_of_few(ratios, above=1 + within),
+        chance_of_few(ratios, below=1 / (1 + within)),
+    )
 
 
-def _few(
+def chance_of_few(
     ratios: Sequence[float], *, above: float = math.inf, below: float = -math.inf
 ) -> float:
-    """Probability of so few ratios above (or below) a value, if it were the median."""
+    """The sign test: probability of so few ratios above (or below) their median."""
     count = sum(one > above or one < below for one in ratios)
     count += math.ceil(sum(one in (above, below) for one in ratios) / 2)
     return float(special.bdtr(count, len(ratios), 0.5))

@@ -1,0 +1,173 @@
+"""Acceptance: which rows pass, fail, or need more launches; and how often it errs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankbench.cli import main
+from rankbench.results.compare.acceptance import (
+    FAIL,
+    PASS,
+    UNDECIDED,
+    Acceptance,
+    accept,
+)
+from rankbench.results.compare.sides import Cell, Side, read_reference
+from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
+
+pytestmark = pytest.mark.unit
+
+
+def side(*, hash_: str = "h", status: str = "ok", **rows: list[float]) -> Side:
+    reason = None if status == "ok" else "why"
+    cells = {
+        name: Cell(hash=hash_, status=status, reason=reason, throughput=tuple(values))
+        for name, values in rows.items()
+    }
+    return Side(name="side", experiment="x", facts={}, cells=cells)
+
+
+def judge(old: Side, new: Side, at_least: float = 0.95) -> Acceptance:
+    return accept(old, new, at_least=at_least)
+
+
+LAUNCHES = list(np.linspace(97, 103, 12))
+
+
+def times(factor: float, values: list[float] = LAUNCHES) -> list[float]:
+    return [factor * value for value in values]
+
+
+def test_a_row_passes_fails_or_is_undecided() -> None:
+    old = side(a=LAUNCHES, b=LAUNCHES, c=LAUNCHES)
+    new = side(a=LAUNCHES, b=times(0.85), c=times(0.945))
+    found = judge(old, new)
+    assert [row.verdict for row in found.rows] == [PASS, FAIL, UNDECIDED]
+    assert found.verdict == FAIL
+    # With 12 launches of the baseline, a line half a percent away cannot be decided.
+    assert found.rows[2].launches is None
+    assert judge(side(a=LAUNCHES), new).verdict == PASS
+    assert judge(side(a=LAUNCHES, c=LAUNCHES), new).verdict == UNDECIDED
+
+
+def test_undecided_says_how_many_launches_would_decide() -> None:
+    old = side(a=list(np.linspace(97, 103, 60)))
+    (row,) = judge(old, side(a=times(0.97, list(np.linspace(94, 106, 6))))).rows
+    assert row.verdict == UNDECIDED
+    assert row.launches is not None
+    assert 6 < row.launches < 200
+
+
+def test_rows_without_a_test_say_why() -> None:
+    old = side(a=LAUNCHES)
+    few = judge(old, side(a=[100.0, 101.0])).rows[0]
+    assert (few.verdict, few.why, few.launches) == (
+        UNDECIDED,
+        "2 launches; 6 are needed",
+        6,
+    )
+    other = judge(old, side(a=LAUNCHES, hash_="g")).rows[0]
+    assert (other.verdict, other.why) == (
+        UNDECIDED,
+        "defined otherwise in the baseline",
+    )
+    crashed = judge(old, side(a=[], status="crashed")).rows[0]
+    assert (crashed.verdict, crashed.why) == (FAIL, "crashed: why")
+    waiting = judge(old, side(a=[], status="not-run")).rows[0]
+    assert waiting.verdict == UNDECIDED
+    gone = judge(side(a=LAUNCHES, b=LAUNCHES), side(a=LAUNCHES)).rows[1]
+    assert (gone.verdict, gone.why) == (UNDECIDED, "not in RESULTS")
+
+
+def test_verdicts_are_corrected_for_the_number_of_rows() -> None:
+    """Six launches a side can decide one row at 5 %, but not fifty of them."""
+    names = [f"r{i}" for i in range(50)]
+    few = times(1.0, list(np.linspace(97, 103, 6)))
+    slow = times(0.9, few)
+    assert judge(side(r0=few), side(r0=slow)).verdict == FAIL
+    many = judge(
+        side(**dict.fromkeys(names, few)),
+        side(r0=slow, **dict.fromkeys(names[1:], few)),
+    )
+    assert many.rows[0].verdict == UNDECIDED
+
+
+def test_a_published_number_has_no_launches(tmp_path: Path) -> None:
+    file = tmp_path / "published.csv"
+    file.write_text("cell,throughput,source\na,100,paper\nb,,paper\n")
+    published = read_reference(file)
+    assert list(published.cells) == ["a"]
+    assert judge(published, side(a=LAUNCHES)).verdict == PASS
+    assert judge(published, side(a=times(0.9))).verdict == FAIL
+    # Below six launches nothing is said.
+    assert judge(published, side(a=[100.0] * 5)).verdict == UNDECIDED
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("cell,value\na,1\n", "no column throughput"),
+        ("cell,throughput\na,fast\n", "row 2: throughput: expected samples/s"),
+        ("cell,throughput\na,-1\n", "row 2: throughput: expected samples/s"),
+    ],
+)
+def test_a_damaged_table_is_named(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "published.csv"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=said):
+        read_reference(file)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [({"at_least": 0.0}, "--at-least 0.0"), ({"confidence": 1.0}, "confidence 1.0")],
+)
+def test_arguments_that_make_no_sense(arguments: dict[str, float], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        accept(side(a=LAUNCHES), side(a=LAUNCHES), **{"at_least": 0.95, **arguments})
+
+
+def test_nothing_to_compare() -> None:
+    with pytest.raises(ValueError, match="no cell in common"):
+        judge(side(a=LAUNCHES), side(b=LAUNCHES))
+    with pytest.raises(ValueError, match="no row has a throughput"):
+        judge(side(a=[]), side(a=LAUNCHES))
+
+
+def test_wrong_verdicts_are_rare_and_clear_cases_are_decided() -> None:
+    """At 3 % scatter; `benchmarks/accepting.py` has more launches and lines."""
+    random = np.random.default_rng(5)
+    wrong = decided = 0
+    for _ in range(200):
+        old, near, far = (
+            list(random.normal(100 * factor, 3, 20)) for factor in (1, 0.94, 0.90)
+        )
+        wrong += judge(side(a=old), side(a=near)).verdict == PASS
+        decided += judge(side(a=old), side(a=far)).verdict == FAIL
+    assert wrong <= 0.05 * 200
+    assert decided >= 0.9 * 200
+
+
+def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    paths = []
+    for name, rate in (("old", 1000.0), ("same", 995.0), ("slow", 800.0)):
+        planned = plan_cell(make_cell("single"))
+        layout = write_plan(tmp_path / name, [planned])
+        write_launches(layout, planned, rate=rate, count=8, wanted=8)
+        paths.append(str(layout.root))
+    old, same, slow = paths
+    assert main(["accept", old, same]) == 0
+    assert capsys.readouterr().out.startswith(f"PASS: {same} against {old}: ")
+    assert main(["accept", old, slow]) == 1
+    assert "FAIL" in capsys.readouterr().out
+    assert main(["accept", old, same, "--at-least", "0.993", "--json"]) == 3
+    told = json.loads(capsys.readouterr().out)
+    assert (told["verdict"], told["rows"][0]["verdict"]) == (UNDECIDED, UNDECIDED)
+    baseline = str(tmp_path / "baseline.json")
+    assert main(["compare", old, "--save-baseline", baseline]) == 0
+    assert main(["accept", baseline, same]) == 0
+    assert main(["accept", old, str(tmp_path / "nothing")]) == 2
