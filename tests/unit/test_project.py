@@ -97,6 +97,9 @@ def test_images_are_made_where_slurm_does_not_answer(
     [
         ({"rerun": "single.none.1x1.convnet.digit"}, "did you mean 'single.none.1x1"),
         ({"rerun": "single.none.1x1.convnet.digits", "only": "a=b"}, "not both"),
+        ({"more": "single.none.1x1.convnet.digit=9"}, "did you mean 'single.none.1x1"),
+        ({"more": "single.none.1x1.convnet.digits"}, "expected CELL=N"),
+        ({"more": "a=9", "only": "a=b"}, "only and more: give one of them"),
         ({"launches": 3}, "--config launches: unknown key"),
         ({"override": "smal"}, "override 'smal': .*did you mean 'small'"),
     ],
@@ -119,6 +122,20 @@ def test_several_cells_can_be_measured_again_at_once(
     begin(run)
     verdicts = {find_verdict(run.plan, run.layout, cell) for cell in run.chosen}
     assert {(v.status, v.ok, v.wanted) for v in verdicts if v} == {("not-run", 0, 3)}
+
+
+def test_more_launches_of_a_cell_that_was_never_measured_are_refused(
+    opened: Run, tmp_path: Path
+) -> None:
+    config = {
+        "experiment": tmp_path / "e.yaml",
+        "more": "single.none.1x1.convnet.digits=9",
+    }
+    run = open_run(config, profile=tmp_path, write=False)
+    assert find_pending(run) == {"single.none.1x1.convnet.digits": 9}
+    with pytest.raises(ValueError, match="was not measured yet: measure it first"):
+        begin(run)
+    run.lock.release()
 
 
 def test_an_override_has_results_of_its_own(opened: Run, tmp_path: Path) -> None:

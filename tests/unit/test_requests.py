@@ -9,6 +9,7 @@ import pytest
 from rankbench.launch.cell.requests import (
     Request,
     ensure_request,
+    extend_request,
     raise_request,
     read_request,
 )
@@ -46,6 +47,17 @@ def test_rerun_asks_for_the_next_attempt(layout: Layout) -> None:
     assert wanted == read_request(layout, "c") == Request(2, 3, "i")
     # Two reruns in a row, without a launch between them.
     assert raise_request(layout, "c", launches=3, cell_hash="i").attempt == 3
+
+
+def test_more_launches_belong_to_the_same_attempt(layout: Layout) -> None:
+    ensure_request(layout, "c", launches=6, cell_hash="h", budget=3600.0)
+    extend_request(layout, "c", launches=14)
+    # The user has asked for these launches, so the budget of the run before is no limit.
+    assert read_request(layout, "c") == Request(1, 14, "h")
+    extend_request(layout, "c", launches=10)
+    assert read_request(layout, "c") == Request(1, 14, "h")
+    with pytest.raises(ValueError, match="was not measured yet"):
+        extend_request(layout, "d", launches=10)
 
 
 def test_rerun_without_a_request(layout: Layout) -> None:

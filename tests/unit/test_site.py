@@ -78,6 +78,15 @@ def test_peaks_of_a_site(tmp_path: Path) -> None:
             site_of(tmp_path, f"peak_tflops: {bad}")
 
 
+def test_price_of_a_device_hour(tmp_path: Path) -> None:
+    assert site_of(tmp_path, "nodes: 1").device_hour_price is None
+    site = site_of(tmp_path, "device_hour_price: 2.50 EUR")
+    assert site.device_hour_price == "2.50 EUR"
+    for bad in ("2.50", "EUR 2.50", "-1 EUR"):
+        with pytest.raises(ValueError, match="device_hour_price"):
+            site_of(tmp_path, f"device_hour_price: {bad}")
+
+
 def test_variables_and_binds_of_a_site(tmp_path: Path) -> None:
     text = "env: {FI_PROVIDER: efa, NCCL_IB_QPS_PER_CONNECTION: 4}\nbinds: [/opt/efa]"
     site = site_of(tmp_path, text)

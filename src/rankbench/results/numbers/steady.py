@@ -71,7 +71,9 @@ def _split(values: Values) -> int | None:
 
     The statistic is the rank sum before each place (Wilcoxon). Its variance is inflated
     for the autocorrelation within the parts. A part that holds several levels has too
-    much autocorrelation, so the smaller one counts. Bonferroni corrects for the places.
+    much autocorrelation, so the smaller one counts. That is not conservative: parts
+    whose autocorrelation is small by chance are divided too easily. Levels must also
+    differ by `SHIFT`. Bonferroni corrects for the places.
     """
     count = len(values)
     places = np.arange(_SHORTEST, count - _SHORTEST + 1)
