@@ -223,6 +223,27 @@ def test_few_launches_are_a_doubt_and_what_to_do_next(tmp_path: Path) -> None:
     assert planned["fastest"]["device_hours"] == pytest.approx(0.15)
 
 
+def test_rows_of_different_machines_are_a_doubt(tmp_path: Path) -> None:
+    layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1500})
+    for path in layout.records.glob(f"{SINGLE}/1/*/record.json"):
+        record = json.loads(path.read_text())
+        record["hosts"][0]["cpu"] = "Another CPU"
+        path.write_text(json.dumps(record))
+    doubts = {one["cell"]: one["doubts"] for one in answer_of(layout)["trust"]}
+    assert f"it ran on other hardware than {DDP2}" in doubts[SINGLE]
+    assert not any("hardware" in doubt for doubt in doubts.get(DDP2, ()))
+
+
+def test_a_loaded_machine_is_a_doubt(tmp_path: Path) -> None:
+    layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1500})
+    (path,) = layout.records.glob(f"{DDP2}/1/3/record.json")
+    record = json.loads(path.read_text())
+    record["hosts"][0]["load_1min"] = 3.5
+    path.write_text(json.dumps(record))
+    doubts = {one["cell"]: one["doubts"] for one in answer_of(layout)["trust"]}
+    assert "other programs loaded the machine at 1 of 6 launches" in doubts[DDP2]
+
+
 def test_training_is_compared_at_equal_samples_and_times(tmp_path: Path) -> None:
     layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1500})
     training = answer_of(layout)["training"]

@@ -52,7 +52,7 @@ def test_rerun_asks_for_the_next_attempt(layout: Layout) -> None:
 def test_more_launches_belong_to_the_same_attempt(layout: Layout) -> None:
     ensure_request(layout, "c", launches=6, cell_hash="h", budget=3600.0)
     extend_request(layout, "c", launches=14)
-    # The user has asked for these launches, so the budget of the run before is no limit.
+    # The user has asked for these launches: the budget of the run before is no limit.
     assert read_request(layout, "c") == Request(1, 14, "h")
     extend_request(layout, "c", launches=10)
     assert read_request(layout, "c") == Request(1, 14, "h")

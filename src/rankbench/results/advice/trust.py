@@ -36,8 +36,18 @@ _LOADED = 1.5
 
 
 def find_doubts(rows: Sequence[Summary]) -> list[Facts]:
-    """One entry for each row that something weakens."""
-    found = [(row.row.id, list(_doubts(row))) for row in rows]
+    """One entry for each row that something weakens.
+
+    Args:
+        rows: those that the answer rests on, the fastest first.
+    """
+    hardware = [_find_hardware(row) for row in rows]
+    found = []
+    for row, own in zip(rows, hardware, strict=True):
+        doubts = list(_doubts(row))
+        if own != hardware[0]:
+            doubts.append(f"it ran on other hardware than {rows[0].row.id}")
+        found.append((row.row.id, doubts))
     return [{"cell": name, "doubts": doubts} for name, doubts in found if doubts]
 
 
@@ -49,6 +59,15 @@ def _doubts(summary: Summary) -> Iterator[str]:
     yield from (_MARKS[mark] for mark in summary.marks if mark in _MARKS)
     if loaded := sum(map(_is_loaded, summary.row.launches)):
         yield f"other programs loaded the machine at {loaded} of {count} launches"
+
+
+def _find_hardware(summary: Summary) -> set[tuple[str, ...]]:
+    """Processors and GPUs of the hosts of all launches."""
+    return {
+        (host["cpu"], *sorted(gpu["name"] for gpu in host["gpus"]))
+        for launch in summary.row.launches
+        for host in launch.record["hosts"]
+    }
 
 
 def _is_loaded(launch: Launch) -> bool:
