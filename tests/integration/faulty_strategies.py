@@ -37,6 +37,9 @@ class Faulty(Ddp):
 '''
 
 SLOW = _HEADER.replace("if self.count == 3", "if True") + "        time.sleep(0.25)\n"
+LATE = _HEADER.replace("if self.count == 3", "if True") + (
+    "        if self.world.rank == 1:\n            time.sleep(0.06)\n"
+)
 HANG = _HEADER + "        if self.world.rank == 1:\n            time.sleep(10_000)\n"
 KILLED = (
     _HEADER

@@ -201,7 +201,17 @@ def test_one_row_is_no_choice(tmp_path: Path) -> None:
     answer = find_answer(read(layout))
     (note,) = in_sentences(answer)
     assert note.term == "no answer"
-    assert "measure another strategy, backend or topology" in note.text
+    assert note.text.startswith("only one row says how fast a strategy is")
+
+
+def test_rows_on_parts_of_a_device_are_no_choice(tmp_path: Path) -> None:
+    cells = [make_cell("single"), make_cell("ddp", "1x2")]
+    planned = [plan_cell(cell, marks=["functional"]) for cell in cells]
+    layout = write_plan(tmp_path, planned)
+    for one in planned:
+        write_launches(layout, one)
+    (note,) = in_sentences(find_answer(read(layout)))
+    assert note.text.startswith("no row says how fast a strategy is")
 
 
 def test_few_launches_are_a_doubt_and_what_to_do_next(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def find_answer(found: Found, settings: Settings | None = None) -> Facts:
 
 def _of_workload(panel: Panel, losses: Mapping[str, Loss], settings: Settings) -> Facts:
     rows = {one.row.id: one for one in panel.points if _NO_SPEED not in one.marks}
-    facts: Facts = {"workload": panel.title, "rows": len(panel.points)}
+    facts: Facts = {"workload": panel.title, "rows": len(rows)}
     if len(rows) < 2:
         return facts
     fastest = _choose(rows, settings.margin, per_device=False)

@@ -45,9 +45,10 @@ def in_sentences(answer: Facts) -> list[Note]:
 
 def _of_workload(facts: Facts, answer: Facts) -> Iterator[Note]:
     if "fastest" not in facts:
+        count = "only one row says" if facts["rows"] else "no row says"
         yield Note(
             "no answer",
-            "there is only one row with numbers, so nothing can be compared with it: "
+            f"{count} how fast a strategy is, so there is nothing to choose from: "
             "measure another strategy, backend or topology.",
         )
         return

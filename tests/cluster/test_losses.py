@@ -1,0 +1,92 @@
+"""Why not further: causes that were planted are named first, with their size."""
+
+from __future__ import annotations
+
+import faulty_strategies
+import pytest
+from allocations import Site
+
+from rankbench.record import Layout
+from rankbench.results.numbers.found import read
+from rankbench.results.numbers.losses import Loss, find_losses
+
+pytestmark = pytest.mark.cluster
+
+# Images of 64 pixels make the gradients 1.6 MB.
+TEXT = """
+name: {name}
+model: lenet
+data: synthetic
+image_size: 64
+batch_size: 32
+launches: 1
+steps: 15
+warmup: 3
+gate: false
+time_limit: 120
+blocks:
+  - strategy: single
+    topology: 1x1
+  - strategy: {strategy}
+    topology: 2x1
+"""
+# Planted, in milliseconds.
+LATE, LOADER = 60.0, 60.0
+MEGABIT = 100
+
+NEXT = "            batch = next(batches)\n"
+SLOW = NEXT + "            time.sleep(0.06 * (strategy.world.size > 1))\n"
+
+
+def lose(site: Site, name: str, strategy: str = "ddp", slow: str = "") -> Loss:
+    """Measure one process, and two ranks of two hosts; what these lose against it.
+
+    Args:
+        slow: rate of the link between the hosts; empty for one that is not slowed.
+    """
+    cells = site.plan(TEXT.format(name=name, strategy=strategy), name)
+    host = site.cluster.hosts["node2"]
+    if slow:
+        host.slow(slow)
+    try:
+        site.measure(name, cells)
+    finally:
+        if slow:
+            host.mend()
+    found = read(Layout(site.project.root / "results" / name))
+    assert {summary.row.status for summary in found.summaries} == {"ok"}
+    (loss,) = find_losses(found.summaries)
+    total = sum(part.value for part in loss.parts.values())
+    assert total == pytest.approx(loss.lost.value)
+    assert abs(loss.parts["unexplained"].value) <= 0.1 * loss.lost.value
+    return loss
+
+
+def test_a_slow_rank(site: Site) -> None:
+    site.project.add_strategy("late", faulty_strategies.LATE)
+    loss = lose(site, "late", "late")
+    assert loss.largest == "waiting"
+    assert loss.parts["waiting"].value == pytest.approx(LATE, rel=0.2)
+    assert loss.late == (1, "forward")
+
+
+def test_a_slow_link(site: Site) -> None:
+    loss = lose(site, "link", slow=f"{MEGABIT}mbit")
+    assert loss.largest == "transfer"
+    # In a ring of two ranks, each sends half of the bytes twice.
+    record = site.records("link")[loss.cell][0]
+    planted = 1e3 * record["model"]["parameter_bytes"] * 8 / (MEGABIT * 1e6)
+    assert loss.parts["transfer"].value == pytest.approx(planted, rel=0.2)
+
+
+def test_a_slow_loader(site: Site) -> None:
+    loop = site.project.root / "src/rankbench/rank/training/loop.py"
+    right = loop.read_text()
+    assert right.count(NEXT) == 1
+    loop.write_text(right.replace(NEXT, SLOW))
+    try:
+        loss = lose(site, "loader")
+    finally:
+        loop.write_text(right)
+    assert loss.largest == "input"
+    assert loss.parts["input"].value == pytest.approx(LOADER, rel=0.2)
