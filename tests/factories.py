@@ -25,6 +25,7 @@ def make_cell(**changes: Any) -> Cell:
         "backend": "gloo",
         "topology": "1x1",
         "model": "convnet",
+        "model_options": {},
         "data": "digits",
         "image_size": None,
         "channels": None,

@@ -19,7 +19,12 @@ CELL_VERSION = 1
 
 # Fields that cells once did not have -> the value that means what was done then. Cells
 # with this value keep their hash, so their records do not become stale.
-_ADDED = {"cudnn_benchmark": False, "fused_optimizer": False, "clip_gradients": None}
+_ADDED: dict[str, Any] = {
+    "cudnn_benchmark": False,
+    "fused_optimizer": False,
+    "clip_gradients": None,
+    "model_options": {},
+}
 
 # The strategy that the others are compared with.
 REFERENCE = "single"
@@ -71,8 +76,8 @@ class Topology:
 class Cell:
     """One point of the matrix, with every option resolved.
 
-    A cell has no defaults; those are in the schema of an experiment. So a record can be
-    read without knowing the defaults of its time.
+    A cell has no defaults but empty options; those are in the schema of an experiment.
+    So a record can be read without knowing the defaults of its time.
     """
 
     strategy: str
@@ -80,6 +85,7 @@ class Cell:
     backend: str
     topology: str
     model: str
+    model_options: Mapping[str, Any] = field(default_factory=dict)
     data: str
     image_size: int | None
     channels: int | None

@@ -211,6 +211,26 @@ SWEPT = "strategy: [single, ddp]\ntopology: [1x1, 1x2]\n"
             "the cell ddp.gloo.1x1.convnet.digits is listed twice",
             id="one option value in two spellings",
         ),
+        pytest.param(
+            BASE + "model: {emulated: {mb: 4}}",
+            "model.emulated: unknown key 'mb'; did you mean 'mib'?",
+            id="option of a model",
+        ),
+        pytest.param(
+            BASE + "model: {emulated: {layers: 0}}",
+            "model.emulated: layers: ",
+            id="value of a model's option",
+        ),
+        pytest.param(
+            BASE + "model: {lenet: {layers: 2}}",
+            "model.lenet: unknown key 'layers'",
+            id="model without options",
+        ),
+        pytest.param(
+            BASE + "model: [[lenet]]",
+            "model: expected a name, or one name with its options such as {emulated",
+            id="list as a model",
+        ),
         pytest.param("name: [", "is not YAML: ", id="not YAML"),
         pytest.param(
             "- name: x",
@@ -538,3 +558,26 @@ def test_a_launcher_that_is_what_auto_means_makes_no_other_cell(tmp_path: Path) 
         read_experiment(
             tmp_path, "name: a\nstrategy: ddp\nlauncher: [auto, torchrun]\n"
         )
+
+
+def test_options_of_a_model_are_swept(tmp_path: Path) -> None:
+    text = (
+        "name: x\nstrategy: ddp\nmodel: [lenet, {emulated: {mib: [4, 8], layers: 2}}]"
+    )
+    cells = read_experiment(tmp_path, text).cells
+    assert list(cells) == [
+        "ddp.gloo.1x1.lenet.digits",
+        "ddp.gloo.1x1.emulated.digits.layers=2",
+        "ddp.gloo.1x1.emulated.digits.layers=2.mib=8",
+    ]
+    lenet, small, large = cells.values()
+    assert lenet.model_options == {}
+    assert large.model_options == {
+        "layers": 2,
+        "mib": 8,
+        "forward_us": 500,
+        "backward_us": 1000,
+    }
+    # Another option is another workload, and another cell.
+    assert len({small.hash(), large.hash(), lenet.hash()}) == 3
+    assert small.workload() != large.workload()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import time
 
 import pytest
 import torch
 
 from rankbench.rank import models, torchvision_ops
-from rankbench.rank.models import lstm, pyramidnet, transformer
+from rankbench.rank.models import emulated, lstm, pyramidnet, transformer
 from rankbench.rank.torchvision_ops import import_torchvision
 
 pytestmark = pytest.mark.unit
@@ -38,7 +39,7 @@ def test_number_of_parameters(
 
 
 def test_unknown_name_lists_the_models() -> None:
-    with pytest.raises(ValueError, match=r"'vgg'.*convnet, lenet, lstm, pyramidnet"):
+    with pytest.raises(ValueError, match=r"'vgg'.*convnet, emulated, lenet, lstm"):
         models.build("vgg", channels=1, image_size=28, classes=10)
 
 
@@ -145,3 +146,38 @@ def test_other_import_failures_are_not_hidden(
     monkeypatch.setattr(importlib, "import_module", fail)
     with pytest.raises(RuntimeError, match="no such device"):
         torchvision_ops.import_torchvision.__wrapped__()
+
+
+def test_options_of_a_model_reach_its_builder() -> None:
+    options = {"layers": 2, "mib": 1}
+    model = models.build(
+        "emulated", channels=1, image_size=28, classes=10, options=options
+    )
+    sizes = [p.numel() for p in model.parameters()]
+    # One MiB of float32 in two layers, and the linear layer.
+    assert sizes == [2**17, 2**17, 10, 10]
+    with pytest.raises(TypeError):
+        models.build("lenet", channels=1, image_size=28, classes=10, options=options)
+
+
+def test_emulated_sleeps_for_each_sample_and_has_true_gradients() -> None:
+    options = {"layers": 2, "mib": 0.01, "forward_us": 2000, "backward_us": 4000}
+    model = models.build(
+        "emulated", channels=1, image_size=4, classes=3, seed=1, options=options
+    )
+    images = torch.rand(8, 1, 4, 4)
+    begun = time.perf_counter()
+    loss = model(images).square().sum()
+    ahead = time.perf_counter() - begun
+    loss.backward()
+    back = time.perf_counter() - begun - ahead
+    # At least that long: the machine may be busy.
+    assert ahead >= 8 * 2e-3
+    assert back >= 8 * 4e-3
+    layer = model[2].double()
+    values = torch.rand(2, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(layer, (values,))
+    weight = layer.weight.detach()[:5].clone().requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda w: emulated._Sleep.apply(values, w, 0.0, 0.0), (weight,)
+    )

@@ -191,5 +191,5 @@ def test_names_in_the_defaults_exist() -> None:
 def test_sweep_keys_are_the_fields_of_a_cell() -> None:
     schema = load_schema("experiment")
     fields = {field.name for field in dataclasses.fields(Cell)}
-    assert set(sweep_keys(schema)) == fields - {"options", *PROTOCOL}
+    assert set(sweep_keys(schema)) == fields - {"options", "model_options", *PROTOCOL}
     assert set(PROTOCOL) <= schema["properties"].keys()

@@ -12,7 +12,11 @@ pytestmark = pytest.mark.unit
 CELLS = [
     make_cell(strategy="single", backend="none"),
     make_cell(options={"bucket_mb": 1, "static_graph": True}),
-    make_cell(options={"bucket_mb": 25, "static_graph": False}, topology="1x2"),
+    make_cell(
+        options={"bucket_mb": 25, "static_graph": False},
+        topology="1x2",
+        model_options={"mib": 4},
+    ),
 ]
 
 
@@ -25,6 +29,7 @@ CELLS = [
         ("  topology=1x2\n", [False, False, True]),
         ("bucket_mb=1,25", [False, True, True]),
         ("static_graph=true", [False, True, False]),
+        ("mib=4", [False, False, True]),
         ("steps=null", [True, True, True]),
         ("learning_rate=0.01 pin_memory=false", [True, True, True]),
     ],
@@ -58,6 +63,7 @@ def test_parse_refuses(text: str, complaint: str) -> None:
     [
         ("bucket_bm=1", "unknown key 'bucket_bm'; did you mean 'bucket_mb'"),
         ("options=x", "unknown key 'options'"),
+        ("model_options=x", "unknown key 'model_options'"),
         ("topology=1x3", r"no cell has topology=1x3 \(there are 1x1, 1x2\)"),
         ("strategy=ddp,sinlge", "strategy=sinlge .*did you mean 'single'"),
         ("bucket_mb=2", r"no cell has bucket_mb=2 \(there are 1, 25\)"),

@@ -76,6 +76,8 @@ MODEL_DEFAULTS: dict[str, Any] = {
     "batch_statistics": False,
     # Number of attention heads, which cannot be split; 0 if it has none.
     "heads": 0,
+    # Whether it sleeps instead of computing; its rows are marked `emulated`.
+    "emulated": False,
 }
 
 # Keys of a launcher's NEEDS, with their defaults.
@@ -126,10 +128,11 @@ def load_catalog(package: Path = PACKAGE, containers: Path = CONTAINERS) -> Cata
         path.stem: _read_strategy(path)
         for path in _variants(package / "rank" / "strategies")
     }
-    models = {
-        path.stem: {**MODEL_DEFAULTS, **literals(path)["NEEDS"]}
-        for path in _variants(package / "rank" / "models")
-    }
+    models = {}
+    for path in _variants(package / "rank" / "models"):
+        facts = literals(path)
+        options = facts.get("OPTIONS", {})
+        models[path.stem] = {**MODEL_DEFAULTS, **facts["NEEDS"], "options": options}
     data = {}
     for path in _variants(package / "rank" / "data"):
         facts = literals(path)

@@ -90,12 +90,20 @@ def load_experiment(
         for block in blocks:
             with naming(block.place):
                 strategies = _expand_strategies(block.values["strategy"], catalog)
+                models = {
+                    name: facts["options"] for name, facts in catalog.models.items()
+                }
                 found = _expand(
-                    block.values,
+                    {
+                        **block.values,
+                        "model": _expand_variants(
+                            "model", block.values["model"], models
+                        ),
+                    },
                     strategies,
                     protocol,
                     schema,
-                    catalog.images,
+                    catalog,
                     cuda=cuda,
                     slurm=slurm,
                 )
@@ -112,7 +120,6 @@ def experiment_schema(catalog: Catalog) -> Schema:
     """The schema of an experiment, with the names of all variants in the catalog."""
     schema = load_schema("experiment")
     properties = schema["properties"]
-    properties["model"]["items"]["enum"] = list(catalog.models)
     properties["data"]["items"]["enum"] = list(catalog.data)
     properties["launcher"]["items"]["enum"] = ["auto", *catalog.launchers]
     properties["image"]["items"]["enum"] = ["auto", *catalog.images]
@@ -138,6 +145,30 @@ def _expand_strategies(
     entries: list[Any], catalog: Catalog
 ) -> list[tuple[StrategyFacts, dict[str, Any]]]:
     """Each strategy with each combination of its options: (facts, options)."""
+    options = {name: facts.options for name, facts in catalog.strategies.items()}
+    return [
+        (catalog.strategies[name], resolved)
+        for name, resolved in _expand_variants("strategy", entries, options)
+    ]
+
+
+# An example of a name with options, for messages.
+_EXAMPLES = {
+    "strategy": "{ddp: {bucket_mb: [1, 25]}}",
+    "model": "{emulated: {layers: [4, 8]}}",
+}
+
+
+def _expand_variants(
+    key: str, entries: list[Any], known: Mapping[str, Mapping[str, Any]]
+) -> list[tuple[str, dict[str, Any]]]:
+    """Each variant with each combination of its options: (name, options).
+
+    Args:
+        key: of the experiment.
+        entries: names, or one name with its options.
+        known: name of a variant -> schema of each of its options.
+    """
     expanded = []
     for entry in entries:
         if isinstance(entry, Mapping) and len(entry) == 1:
@@ -146,41 +177,35 @@ def _expand_strategies(
             name, options = entry, {}
         if not isinstance(name, str):
             raise ValueError(
-                "strategy: expected a name, or one name with its options such as "
-                f"{{ddp: {{bucket_mb: [1, 25]}}}}, got {entry!r}"
+                f"{key}: expected a name, or one name with its options such as "
+                f"{_EXAMPLES[key]}, got {entry!r}"
             )
-        if name not in catalog.strategies:
-            known = list(catalog.strategies)
+        if name not in known:
             raise ValueError(
-                f"strategy: {name!r} is not one of {', '.join(known)}"
-                f"{did_you_mean(name, known)}"
+                f"{key}: {name!r} is not one of {', '.join(known)}"
+                f"{did_you_mean(name, list(known))}"
             )
-        facts = catalog.strategies[name]
-        for resolved in _expand_options(facts, {} if options is None else options):
-            expanded.append((facts, resolved))
+        given = {} if options is None else options
+        for resolved in _expand_options(f"{key}.{name}", known[name], given):
+            expanded.append((name, resolved))
     return expanded
 
 
 def _expand_options(
-    facts: StrategyFacts, options: Mapping[str, Any]
+    place: str, known: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Iterator[dict[str, Any]]:
     if not isinstance(options, Mapping):
-        raise ValueError(f"strategy.{facts.name}: expected options, got {options!r}")
-    schema = {
-        "type": "object",
-        "additionalProperties": False,
-        "properties": facts.options,
-    }
+        raise ValueError(f"{place}: expected options, got {options!r}")
+    schema = {"type": "object", "additionalProperties": False, "properties": known}
     lists = {k: v if isinstance(v, list) else [v] for k, v in options.items()}
     for option, values in lists.items():
         if not values:
             raise ValueError(
-                f"strategy.{facts.name}: {option}: expected at least one value, "
-                "got an empty list"
+                f"{place}: {option}: expected at least one value, got an empty list"
             )
     for combination in itertools.product(*lists.values()):
         chosen = dict(zip(lists, combination, strict=True))
-        check(chosen, schema, source=f"strategy.{facts.name}")
+        check(chosen, schema, source=place)
         yield with_defaults(chosen, schema)
 
 
@@ -189,7 +214,7 @@ def _expand(
     strategies: list[tuple[StrategyFacts, dict[str, Any]]],
     protocol: Mapping[str, Any],
     schema: Schema,
-    images: Mapping[str, Mapping[str, Any]],
+    catalog: Catalog,
     *,
     cuda: bool,
     slurm: bool,
@@ -201,6 +226,7 @@ def _expand(
         strategies, *(values[name] for name in sweeps)
     ):
         chosen = dict(zip(sweeps, point, strict=True))
+        chosen["model"], chosen["model_options"] = chosen["model"]
         backend = chosen["backend"]
         if not facts.needs["backends"]:
             chosen["backend"] = facts.needs["own_backend"]
@@ -211,10 +237,11 @@ def _expand(
         device = chosen["device"]
         if device == "auto":
             device = "cuda" if cuda else "cpu"
-        if chosen["image"] == default_image(images, chosen["backend"], device):
+        if chosen["image"] == default_image(catalog.images, chosen["backend"], device):
             chosen["image"] = "auto"
         chosen = {**chosen, "strategy": facts.name, "options": options}
-        cell_id = _cell_id(chosen, facts, schema)
+        known = {**facts.options, **catalog.models[chosen["model"]]["options"]}
+        cell_id = _cell_id(chosen, known, schema)
         if (cell_id, backend) in asked:
             raise ValueError(f"the cell {cell_id} is listed twice")
         asked.add((cell_id, backend))
@@ -271,11 +298,17 @@ def _exclude(cells: dict[str, Cell], entries: list[str]) -> dict[str, Cell]:
     return left
 
 
-def _cell_id(chosen: Mapping[str, Any], facts: StrategyFacts, schema: Schema) -> str:
-    """The readable id of a cell, unique within the experiment; it is also a path."""
+def _cell_id(
+    chosen: Mapping[str, Any], options: Mapping[str, Any], schema: Schema
+) -> str:
+    """The readable id of a cell, unique within the experiment; it is also a path.
+
+    Args:
+        options: of its strategy and of its model -> schema.
+    """
     parts = [str(chosen[key]) for key in _ID]
-    for option, value in chosen["options"].items():
-        if value != facts.options[option].get("default"):
+    for option, value in {**chosen["options"], **chosen["model_options"]}.items():
+        if value != options[option].get("default"):
             parts.append(f"{option}={spell_value(value)}")
     for key, rule in schema["properties"].items():
         if key in chosen and key not in _ID and [chosen[key]] != rule["default"]:

@@ -34,6 +34,8 @@ def marks_of(question: Question) -> list[str]:
         marks.append("approximate")
     if cell.device == "cpu" and facts.needs["logical_on_cpu"]:
         marks.append("functional")
+    if question.catalog.models[cell.model]["emulated"]:
+        marks.append("emulated")
     if is_oversubscribed(cell, question.site):
         marks.append("oversubscribed")
     return marks

@@ -49,11 +49,11 @@ class Filter:
             ValueError: one does not occur; suggests a similar one.
         """
         keys = sorted(
-            {key for cell in cells for key in [*cell.to_dict(), *cell.options]}
+            {key for cell in cells for key in [*cell.to_dict(), *_options(cell)]}
         )
         for key, values in self.wanted.items():
-            if key not in keys or key == "options":
-                known = [k for k in keys if k != "options"]
+            if key not in keys or key in _OPTIONS:
+                known = [k for k in keys if k not in _OPTIONS]
                 raise ValueError(f"unknown key {key!r}{did_you_mean(key, known)}")
             spelled = (spell(cell, key) for cell in cells)
             present = {word for word in spelled if word is not None}
@@ -66,10 +66,8 @@ class Filter:
 
 
 def spell(cell: Cell, key: str) -> str | None:
-    """The value of a field or strategy option as text; None if there is no such key."""
-    value: Any = (
-        cell.options[key] if key in cell.options else cell.to_dict().get(key, _ABSENT)
-    )
+    """The value of a field or of an option as text; None if there is no such key."""
+    value: Any = {**cell.to_dict(), **_options(cell)}.get(key, _ABSENT)
     return None if value is _ABSENT else spell_value(value)
 
 
@@ -87,4 +85,11 @@ def select(cells: Sequence[Cell], filters: Iterable[Filter]) -> list[bool]:
     return [any(f.accepts(cell) for f in kept) for cell in cells]
 
 
+def _options(cell: Cell) -> dict[str, Any]:
+    """Of its strategy and of its model."""
+    return {**cell.options, **cell.model_options}
+
+
+# Fields that hold options.
+_OPTIONS = ("options", "model_options")
 _ABSENT = object()

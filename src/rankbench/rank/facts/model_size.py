@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,7 +14,10 @@ _SAMPLES = 2
 
 
 def describe_model(
-    name: str, sample_shape: tuple[int, int, int], classes: int
+    name: str,
+    sample_shape: tuple[int, int, int],
+    classes: int,
+    options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Count parameters and operations on the meta device, so nothing is computed.
 
@@ -21,6 +25,7 @@ def describe_model(
         name: name of the model.
         sample_shape: C, H, W of an image.
         classes: number of classes.
+        options: of the model.
 
     Returns:
         parameters (number), parameter_bytes (in float32: the volume that data
@@ -35,7 +40,11 @@ def describe_model(
     channels, image_size, _ = sample_shape
     with torch.device("meta"):
         model = models.build(
-            name, channels=channels, image_size=image_size, classes=classes
+            name,
+            channels=channels,
+            image_size=image_size,
+            classes=classes,
+            options=options,
         )
         images = torch.empty(_SAMPLES, *sample_shape)
     # The counter does not know each kernel of attention, but matrix products.

@@ -1,13 +1,15 @@
 """Models: each file `NAME.py` in this folder is the model `NAME`.
 
 The file declares `NEEDS`, a literal that planning reads without importing torch, and a
-function `build`. A model knows nothing of parallelism. It is an `nn.Sequential`, so a
-strategy can split it between any two of its parts.
+function `build`. It may declare `OPTIONS`, the JSON schemas of further arguments of
+`build`, each with a default. A model knows nothing of parallelism. It is an
+`nn.Sequential`, so a strategy can split it between any two of its parts.
 """
 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +23,22 @@ def names() -> list[str]:
 
 
 def build(
-    name: str, *, channels: int, image_size: int, classes: int, seed: int | None = None
+    name: str,
+    *,
+    channels: int,
+    image_size: int,
+    classes: int,
+    seed: int | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> nn.Module:
     """Build a model that maps [N, channels, image_size, image_size] to [N, classes].
 
     The weights are float32 on the CPU. With a seed they depend on the seed only, and
     the global random state does not change. Without a seed they are drawn from the
     global random state.
+
+    Args:
+        options: of the model; those that are missing have their defaults.
 
     Raises:
         ValueError: there is no such model, or it cannot process such images.
@@ -36,15 +47,16 @@ def build(
         raise ValueError(f"unknown model {name!r}: choose from {', '.join(names())}")
     module: Any = importlib.import_module(f"{__name__}.{name}")
     _check(name, module.NEEDS, channels=channels, image_size=image_size)
+    declared = getattr(module, "OPTIONS", {})
+    given = {key: one["default"] for key, one in declared.items()} | dict(options or {})
+    sizes = {"channels": channels, "image_size": image_size, "classes": classes}
     if seed is None:
-        model = module.build(channels=channels, image_size=image_size, classes=classes)
+        model = module.build(**sizes, **given)
     else:
         with torch.random.fork_rng(devices=[]):
             # Not torch.manual_seed, which would seed every GPU as well.
             torch.default_generator.manual_seed(seed)
-            model = module.build(
-                channels=channels, image_size=image_size, classes=classes
-            )
+            model = module.build(**sizes, **given)
     assert isinstance(model, nn.Module)
     return model
 

@@ -159,7 +159,9 @@ def choose_samples(duty: Duty, material: Material) -> int:
     """
     cell, own = duty.cell, duty.shape.rank_batch
     sample_shape = material.train.sample_shape
-    flops = describe_model(cell.model, sample_shape, material.classes)
+    flops = describe_model(
+        cell.model, sample_shape, material.classes, cell.model_options
+    )
     affordable = min(MOST_SAMPLES, MOST_FLOPS / max(1, flops["flops_per_sample"]))
     option = find_strategy(cell.strategy).needs.get("multiple_of")
     parts = int(cell.options[option]) if option else 1

@@ -105,7 +105,11 @@ def load_material(cell: Cell, data_dir: Path) -> Material:
     def build_model() -> nn.Module:
         torch.manual_seed(cell.seed)
         return models.build(
-            cell.model, channels=channels, image_size=image_size, classes=classes
+            cell.model,
+            channels=channels,
+            image_size=image_size,
+            classes=classes,
+            options=cell.model_options,
         )
 
     return Material(train_set, test_set, classes, build_model)

@@ -168,16 +168,17 @@ def read_sides(path: Path, key: str, values: tuple[str, str]) -> tuple[Side, Sid
 
 
 def _value_of(row: Row, key: str) -> str | None:
-    fields = {**row.cell.to_dict(), **row.cell.options}
-    return str(fields[key]) if key in fields and key != "options" else None
+    fields = {**row.cell.to_dict(), **row.cell.model_options, **row.cell.options}
+    return str(fields[key]) if key in fields and key not in _OPTIONS else None
 
 
 def _without(row: Row, key: str) -> str:
     """The identity of a cell but for one field or option."""
     fields = row.cell.to_dict()
-    options = {name: v for name, v in row.cell.options.items() if name != key}
+    for held in _OPTIONS:
+        fields[held] = {name: v for name, v in fields[held].items() if name != key}
     kept = {name: value for name, value in fields.items() if name != key}
-    return json.dumps({**kept, "options": options}, sort_keys=True)
+    return json.dumps(kept, sort_keys=True)
 
 
 def _make_side(
@@ -231,6 +232,9 @@ def _collect_facts(records: Iterable[Record]) -> dict[str, tuple[str, ...]]:
         found.setdefault("code of ranks", set()).add(_show(code.get("rank")))
     return {key: tuple(sorted(values)) for key, values in found.items()}
 
+
+# Fields of a cell that hold options.
+_OPTIONS = ("options", "model_options")
 
 _HOST = {"memory_gib": "memory (GiB)", "gpus": "GPUs", "nics": "network cards"}
 

@@ -20,6 +20,8 @@ from rankbench.results.numbers.summary import (
 MARKS = {
     "approximate": "a lossy option is on; the trained model differs from that of one "
     "process.",
+    "emulated": "the model sleeps instead of computing: communication is real, "
+    "arithmetic is not.",
     "functional": "the devices are logical parts of one device: the row shows that the "
     "strategy works, not how fast it would be.",
     "mixed-hosts": "the launches of this row did not run on the same hosts.",

@@ -136,18 +136,22 @@ def _name_series(cells: Sequence[Cell]) -> dict[str, str]:
 
 def _name_groups(cells: Sequence[Cell]) -> list[str]:
     """Title of each panel: model, data, batch, and whatever else distinguishes it."""
-    fields = [cell.to_dict() for cell in cells]
+    fields = [{**cell.to_dict(), **cell.model_options} for cell in cells]
     titles = []
     for cell, one in zip(cells, fields, strict=True):
         batch = f"batch {cell.batch_size} ({cell.scaling} scaling)"
         differing = [
             f"{name} {value}"
             for name, value in one.items()
-            if name not in _NOT_TOLD and any(other[name] != value for other in fields)
+            if name not in _NOT_TOLD
+            and any(other.get(name) != value for other in fields)
         ]
         titles.append(", ".join([cell.model, cell.data, batch, *differing]))
     return titles
 
 
 # Fields that every title shows, and those in which cells of a panel may differ.
-_NOT_TOLD = {"model", "data", "batch_size", "scaling", *ALTERNATIVE}
+_NOT_TOLD = {
+    *("model", "model_options", "data", "batch_size", "scaling"),
+    *ALTERNATIVE,
+}

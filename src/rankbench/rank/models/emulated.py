@@ -1,0 +1,119 @@
+"""Sleeps instead of computing, with gradients of real sizes.
+
+Ranks on few cores then behave like devices of their own, while their communication is
+real: its size, its overlap with backward, and what is exposed of it. It says nothing
+about arithmetic, so its rows are marked `emulated`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+
+NEEDS = {"min_image_size": 1, "channels": None, "emulated": True}
+
+OPTIONS = {
+    "layers": {
+        "description": "number of layers; each sleeps for its share of the times",
+        "type": "integer",
+        "minimum": 1,
+        "default": 4,
+    },
+    "mib": {
+        "description": "MiB of weights and gradients of all layers together",
+        "type": "number",
+        "exclusiveMinimum": 0,
+        "default": 4,
+    },
+    "forward_us": {
+        "description": "microseconds of forward per sample, all layers together",
+        "type": "number",
+        "minimum": 0,
+        "default": 500,
+    },
+    "backward_us": {
+        "description": "microseconds of backward per sample, all layers together",
+        "type": "number",
+        "minimum": 0,
+        "default": 1000,
+    },
+}
+
+
+def build(
+    *,
+    channels: int,
+    image_size: int,
+    classes: int,
+    layers: int,
+    mib: float,
+    forward_us: float,
+    backward_us: float,
+) -> nn.Module:
+    """Build layers that sleep, and a linear layer that can learn a little."""
+    size = max(1, round(mib * 2**20 / 4 / layers))
+    sleeping = [
+        (f"layer{i}", Sleeping(size, forward_us / layers, backward_us / layers))
+        for i in range(layers)
+    ]
+    return nn.Sequential(
+        OrderedDict(
+            [
+                ("pool", nn.AdaptiveAvgPool2d(1)),
+                ("flatten", nn.Flatten()),
+                *sleeping,
+                ("fc", nn.Linear(channels, classes)),
+            ]
+        )
+    )
+
+
+class Sleeping(nn.Module):
+    """Multiplies by the mean of its weights, which is 1 at first."""
+
+    def __init__(self, size: int, forward_us: float, backward_us: float) -> None:
+        """Make a layer.
+
+        Args:
+            size: number of weights.
+            forward_us, backward_us: microseconds per sample.
+        """
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.times = (forward_us * 1e-6, backward_us * 1e-6)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Map [N, C] to [N, C]."""
+        scaled: Tensor = _Sleep.apply(values, self.weight, *self.times)
+        return scaled
+
+
+class _Sleep(Function):
+    """The product, with a pause in forward and in backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, values: Tensor, weight: Tensor, ahead: float, back: float
+    ) -> Tensor:
+        _pause(values, ahead)
+        ctx.save_for_backward(values, weight)
+        ctx.back = back
+        return values * weight.mean()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        values, weight = ctx.saved_tensors
+        _pause(values, ctx.back)
+        each = (gradient * values).sum() / weight.numel()
+        return gradient * weight.mean(), each.expand_as(weight).contiguous(), None, None
+
+
+def _pause(values: Tensor, seconds: float) -> None:
+    """Sleep for each sample, unless nothing is computed at all."""
+    if values.device.type != "meta":
+        time.sleep(len(values) * seconds)
