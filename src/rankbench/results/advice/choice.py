@@ -103,11 +103,12 @@ def _test(
     """
     assert ratio.different is not None
     assert ratio.equal is not None
-    if ratio.paired and 0.5 ** len(find_pairs(own, best)) <= level:
-        less = ratio.different / 2 if ratio.estimate.value < 1 else 1.0
-        return less, ratio.equal
-    sides = list(own.values()), list(best.values())
-    return mann_whitney(*sides, side="less"), is_equal(*sides, margin)
+    if ratio.paired and 0.5 ** len(find_pairs(own, best)) > level:
+        sides = list(own.values()), list(best.values())
+        return mann_whitney(*sides, side="less"), is_equal(*sides, margin)
+    # Half of the two-sided probability is on the side where the ratio is.
+    less = ratio.different / 2 if ratio.estimate.value < 1 else 1.0
+    return less, ratio.equal
 
 
 def count_launches(
