@@ -236,7 +236,9 @@ def test_plan_and_records_alone_give_the_table_byte_for_byte(
     assert done.returncode == 0, done.stdout
     made = sorted(p.relative_to(target) for p in target.rglob("*") if p.is_file())
     made = [p for p in made if p.parts[0] != "records" and p.name != "plan.json"]
-    assert {p.suffix for p in made} == {".csv", ".md", ".html", ".tex", ".svg", ".png"}
+    assert {p.suffix for p in made} == {
+        *(".csv", ".json", ".md", ".html", ".tex", ".svg", ".png")
+    }
     for path in made:
         assert (target / path).read_bytes() == (source / path).read_bytes(), path
 

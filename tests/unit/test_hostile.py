@@ -390,7 +390,7 @@ TIMERS |= {"overlap_ms": 0.5, "iteration": 10}
 # Fields that not every record has.
 TOLD = {
     "model": {"parameters": 5, "parameter_bytes": 20, "flops_per_sample": 7},
-    "shape": {"global_batch": 128, "replicas": 2},
+    "shape": {"global_batch": 128, "ranks": 2, "replicas": 2, "replica_ranks": 1},
     "gate": {
         **{"status": "ok", "dtype": "float64", "lossy": False, "tolerance": 1e-6},
         **{"weights_error": 1e-9, "loss_error": 1e-9},

@@ -170,8 +170,26 @@ def _test(above: Values, below: Values, alternative: str) -> float:
     tied = len(np.intersect1d(above, below)) > 0
     if tied and above.min() == above.max() == below.min() == below.max():
         return 1.0
-    method = "asymptotic" if tied else _method(len(above), len(below))
-    test = _stats().mannwhitneyu(above, below, alternative=alternative, method=method)
+    if tied:
+        test = _stats().mannwhitneyu(
+            above, below, alternative=alternative, method="asymptotic"
+        )
+        return float(test.pvalue)
+    wins = int((above[:, None] > below).sum())
+    return _chance(wins, len(above), len(below), alternative)
+
+
+@functools.cache
+def _chance(wins: int, count: int, other: int, alternative: str) -> float:
+    """P-value of a number of won pairs, without ties; tables have few of them."""
+    whole, rest = divmod(wins, other)
+    above = [other] * whole + [rest - 0.5] + [-1] * (count - whole - 1)
+    test = _stats().mannwhitneyu(
+        above[:count],
+        range(other),
+        alternative=alternative,
+        method=_method(count, other),
+    )
     return float(test.pvalue)
 
 
@@ -184,12 +202,6 @@ def _fewest_wins(count: int, other: int, level: float) -> int:
     """The smallest number of won pairs that is not significant at this level."""
 
     def is_chance(wins: int) -> bool:
-        # All samples with the same number of wins have the same p-value.
-        whole, rest = divmod(wins, other)
-        above = [other] * whole + [rest - 0.5] + [-1] * (count - whole - 1)
-        test = _stats().mannwhitneyu(
-            above[:count], range(other), method=_method(count, other)
-        )
-        return bool(test.pvalue > level)
+        return _chance(wins, count, other, "two-sided") > level
 
     return bisect.bisect_left(range(count * other // 2), True, key=is_chance)
