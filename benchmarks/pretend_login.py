@@ -49,23 +49,33 @@ class Login:
 
 @contextmanager
 def pretend_login(
-    experiment: str, name: str, *, image: Path | None = None
+    experiment: str,
+    name: str,
+    *,
+    image: Path | None = None,
+    hosts: int = 2,
+    keep: Path | None = None,
 ) -> Iterator[Login]:
-    """A cluster of two hosts, and a project with the experiment `name`.yaml.
+    """A cluster, and a project with the experiment `name`.yaml.
 
     Args:
         experiment: text of the experiment file.
         name: name of the experiment.
         image: image for the cells, NAME.sif with NAME.json in the same folder; None
             runs them in this environment.
+        hosts: number of hosts. Beyond two they share cores.
+        keep: folder for the project, which stays there with its results; None means a
+            temporary one.
     """
     with tempfile.TemporaryDirectory(prefix="rankbench-login-") as folder:
         work = Path(folder)
         work.chmod(0o755)
-        home = work / "project"
-        home.mkdir()
-        copy_project(home).experiment(experiment, f"{name}.yaml")
-        facts = SITE_FILE
+        home = keep or work / "project"
+        home.mkdir(exist_ok=True, parents=True)
+        if not (home / "src").exists():
+            copy_project(home)
+        (home / f"{name}.yaml").write_text(experiment)
+        facts = SITE_FILE.replace("nodes: 2", f"nodes: {hosts}")
         if image:
             # Copy it into a folder that hosts see and the user can write.
             images = home / "images"
@@ -75,8 +85,8 @@ def pretend_login(
             facts = with_images(images)
         (home / "slurm_profile/site.yaml").write_text(facts)
         give(home)
-        shared = [work, Path(sys.prefix)]
-        cluster = up(work / "cluster", hosts=2, user=USER, shared=shared)
+        shared = [work, home, Path(sys.prefix)]
+        cluster = up(work / "cluster", hosts=hosts, user=USER, shared=shared)
         try:
             yield Login(cluster, home)
         finally:

@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from rankbench.rank.strategies._partition import measure_parts, split_evenly
+from rankbench.partition import split_evenly
+from rankbench.rank.strategies._partition import measure_parts
 
 pytestmark = pytest.mark.unit
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Cell, Shape
+from rankbench.matrix.beyond import Beyond, plan_beyond
 from rankbench.matrix.catalog import Catalog
 from rankbench.matrix.experiment import Experiment
 from rankbench.matrix.feasible import find_obstacle, marks_of
@@ -59,6 +60,7 @@ class Plan:
 
     Attributes:
         images: name and flavour -> file, recipe and sha256 (None: not built yet).
+        beyond: cells that are not measured but predicted.
     """
 
     experiment: dict[str, Any]
@@ -66,6 +68,7 @@ class Plan:
     code: dict[str, str]
     images: dict[str, dict[str, Any]]
     cells: dict[str, PlannedCell]
+    beyond: Sequence[Beyond] = ()
 
     @property
     def name(self) -> str:
@@ -121,6 +124,8 @@ class Plan:
             "images": self.images,
             "cells": [planned.to_dict() for planned in self.cells.values()],
         }
+        if self.beyond:
+            value["beyond"] = [one.to_dict() for one in self.beyond]
         return (json.dumps(value, indent=1) + "\n").encode()
 
 
@@ -186,7 +191,8 @@ def make_plan(
     }
     used = {one.image for one in planned.values() if one.infeasible is None}
     taken = {name: facts for name, facts in (images or {}).items() if name in used}
-    return Plan(header, site.to_dict(), {"rank": code}, taken, planned)
+    beyond = plan_beyond(experiment.cells, values["predict"], site, catalog)
+    return Plan(header, site.to_dict(), {"rank": code}, taken, planned, beyond)
 
 
 def read_plan(path: Path) -> Plan:

@@ -112,6 +112,25 @@ class Site:
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
+    @classmethod
+    def from_dict(cls, facts: Mapping[str, Any]) -> Site:
+        """Make a site from the result of `to_dict`, perhaps of an earlier version.
+
+        Raises:
+            ValueError: a fact is missing.
+        """
+        names = [field.name for field in dataclasses.fields(cls)]
+        known = {**with_defaults({}, load_schema("site")), **facts}
+        try:
+            native = known["native"]
+            known["native"] = None if native is None else Software(**native)
+            known["images"] = {
+                name: Software(**one) for name, one in known["images"].items()
+            }
+            return cls(**{name: known[name] for name in names})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not a site of this version: {error!r}") from error
+
     def software_in(self, image: str | None) -> Software:
         """The software in an image; with None, on the machine itself."""
         if image is not None:

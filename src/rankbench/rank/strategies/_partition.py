@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import time
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+
+from rankbench.partition import split_evenly
 
 
 def count_parts(
@@ -26,43 +27,32 @@ def count_parts(
         ValueError: there are fewer parts than groups, or the numbers in `balance` do
             not fit the parts or the groups.
     """
-    if balance == "measured":
-        return split_evenly(measure_parts(parts, images), groups)
-    if balance == "parameters":
-        sizes = [sum(p.numel() for p in part.parameters()) for part in parts]
-        return split_evenly(sizes, groups)
+    return share_out(balance, weigh_parts(balance, parts, images), len(parts), groups)
+
+
+def share_out(
+    balance: str, costs: Sequence[float], parts: int, groups: int
+) -> list[int]:
+    """As `count_parts`, by what `weigh_parts` has found."""
+    if costs:
+        return split_evenly(costs, groups)
     counts = [int(count) for count in balance.split(",")]
-    if len(counts) != groups or sum(counts) != len(parts):
+    if len(counts) != groups or sum(counts) != parts:
         raise ValueError(
-            f"balance {balance} is not for {len(parts)} parts in {groups} groups"
+            f"balance {balance} is not for {parts} parts in {groups} groups"
         )
     return counts
 
 
-def split_evenly(costs: Sequence[float], groups: int) -> list[int]:
-    """The group sizes that make the most expensive group as cheap as possible.
-
-    Dynamic programming over the end of the last group: O(groups x parts^2).
-
-    Raises:
-        ValueError: there are fewer parts than groups.
-    """
-    parts = len(costs)
-    if parts < groups:
-        raise ValueError(f"a model of {parts} parts cannot be split in {groups}")
-    until = [0.0, *itertools.accumulate(costs)]
-    # best[end] = (cost of the most expensive group, counts) for the first `end` parts.
-    best = {end: (until[end], [end]) for end in range(1, parts + 1)}
-    for number in range(2, groups + 1):
-        longer = {}
-        for end in range(number, parts + 1):
-            cost, start = min(
-                (max(best[start][0], until[end] - until[start]), start)
-                for start in range(number - 1, end)
-            )
-            longer[end] = (cost, [*best[start][1], end - start])
-        best = longer
-    return best[parts][1]
+def weigh_parts(
+    balance: str, parts: Sequence[nn.Module], images: Tensor
+) -> list[float]:
+    """Cost of each part: seconds or parameters; [] if `balance` gives the numbers."""
+    if balance == "measured":
+        return measure_parts(parts, images)
+    if balance == "parameters":
+        return [float(sum(p.numel() for p in part.parameters())) for part in parts]
+    return []
 
 
 def measure_parts(parts: Sequence[nn.Module], images: Tensor) -> list[float]:

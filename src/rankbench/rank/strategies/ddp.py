@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
 )
 from torch.nn.parallel import DistributedDataParallel
 
+from rankbench.rank.strategies._readiness import bucket_times, time_gradients
 from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
 
 # torch requires two steps before PowerSGD starts; planning requires that they fall
@@ -92,6 +94,8 @@ class Ddp(Strategy):
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         on_gpu = self.world.device.type == "cuda"
         self.bare = model
+        # Images and labels of a backward, without their values.
+        self._like: tuple[Tensor, ...] = ()
         if self.chosen["sync_bn"]:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         self.model = DistributedDataParallel(
@@ -121,26 +125,55 @@ class Ddp(Strategy):
                 mark("backward")
         losses.append(self._learn(last, 1 / parts))
         mark("communication")
+        if not self._like:
+            self._like = tuple(whole.to("meta") for whole in last)
         self._watch_last_gradient_only()
         self.update()
         mark("update")
         return losses[0] if parts == 1 else torch.stack(losses).sum()
 
     def details(self) -> dict[str, Any]:
-        """DDP's own timers: means over the steps that DDP sampled, in milliseconds.
+        """DDP's own timers, and when its buckets are ready.
 
+        The timers are means over the steps that DDP sampled, in milliseconds;
         `iteration` is the last sampled step, counted from 1. Timers that this torch
-        does not have are left out.
+        does not have are left out. The buckets are timed in extra steps, which
+        communicate nothing and leave the model as it was.
         """
         # A private function of torch: a later version may lack it.
         logged: dict[str, Any] = getattr(self.model, "_get_ddp_logging_data", dict)()
         timers = {ms: logged[ns] / 1e6 for ms, ns in TIMERS.items() if logged.get(ns)}
         if timers:
             timers["iteration"] = logged["iteration"]
-        return {"ddp_timers": timers}
+        return {"ddp_timers": timers, "buckets": self._time_buckets(logged)}
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.bare.state_dict()
+
+    def _time_buckets(self, logged: dict[str, Any]) -> list[dict[str, float]]:
+        """Bytes of each bucket, and when it is ready; [] if it cannot be known."""
+        if self.chosen["static_graph"]:
+            return []  # refuses backward without communication
+        kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
+        images, labels = self._like
+        device = self.world.device
+        batch = (
+            torch.rand_like(images, device=device),
+            torch.zeros_like(labels, device=device),
+        )
+
+        def forward() -> Callable[[], None]:
+            loss = self.compute_loss(self.model, batch)
+            return lambda: self.backward(loss)
+
+        learning = [one for one in self.model.parameters() if one.requires_grad]
+        with self.model.no_sync():
+            ready = time_gradients(learning, forward, device)
+        self.optimizer.zero_grad()
+        with torch.no_grad():
+            for buffer, before in kept:
+                buffer.copy_(before)
+        return bucket_times(logged, [one.nbytes for one in learning], ready)
 
     def _learn(self, part: Batch, share: float) -> Tensor:
         """Run forward and backward of a part of the batch; return its weighted loss."""

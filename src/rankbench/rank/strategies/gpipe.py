@@ -16,7 +16,7 @@ from torch.distributed.pipelining import (
     ScheduleInterleaved1F1B,
 )
 
-from rankbench.rank.strategies._partition import count_parts
+from rankbench.rank.strategies._partition import share_out, weigh_parts
 from rankbench.rank.strategies._pipeline import Stage, Stopwatch, trace_shapes
 from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
 
@@ -78,6 +78,7 @@ class GPipe(Strategy):
         self.model = model
         self.make_optimizer = make_optimizer
         self.stages: list[TimedStage] = []
+        self.costs: list[float] = []
         self.count = int(self.chosen["microbatches"])
         interleaved = self.chosen["schedule"] == "interleaved"
         self.per_rank = int(self.chosen["virtual_stages"]) if interleaved else 1
@@ -127,6 +128,8 @@ class GPipe(Strategy):
         ranks, parts = self.world.size, self.model.named_children()
         names = [name for name, _ in parts]
         return {
+            # Seconds of each part of the model on a micro-batch; on rank 0 only.
+            "part_costs": self.costs,
             "stages": [names[a:b] for a, b in self._borders[self.world.rank :: ranks]],
             "microbatches": self.count,
             "forward_s": float(forward.median()) / self.count,
@@ -168,7 +171,10 @@ class GPipe(Strategy):
         if rank == 0:
             balance = str(self.chosen["balance"])
             with self.arithmetic():
-                found = count_parts(balance, parts, images, number)
+                costs = weigh_parts(balance, parts, images)
+            found = share_out(balance, costs, len(parts), number)
+            # Parameters say how the model is split, but not how long its parts take.
+            self.costs = costs if balance == "measured" else []
             counts.copy_(torch.tensor(found))
         distributed.broadcast(counts, 0)
         self._borders = list(pairwise(accumulate(counts.tolist(), initial=0)))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rankbench.cell import REFERENCE, Cell, Topology
+from rankbench.cell import REFERENCE, Cell, Shape, Topology
 from rankbench.failures import Wanted, explain_failures, find_wanted
 from rankbench.record import (
     GATE,
@@ -61,6 +61,24 @@ class Row:
         return Topology.parse(self.cell.topology).devices
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """A cell that is not measured but predicted.
+
+    Attributes:
+        obstacle: the reason why its strategy cannot have this topology, or None.
+    """
+
+    id: str
+    cell: Cell
+    shape: Shape
+    obstacle: str | None
+
+    @property
+    def topology(self) -> Topology:
+        return Topology.parse(self.cell.topology)
+
+
 @dataclass(frozen=True, slots=True)
 class Results:
     """The rows of an experiment in the order of the plan.
@@ -70,6 +88,7 @@ class Results:
         peaks: precision -> 10^12 operations per second of a device, where the site
             file says so.
         price: of a device-hour, and its currency, where the site file says so.
+        targets: what the experiment wants to be predicted.
     """
 
     experiment: str
@@ -77,6 +96,7 @@ class Results:
     study: Study | None = None
     peaks: Mapping[str, float] = field(default_factory=dict)
     price: tuple[float, str] | None = None
+    targets: tuple[Target, ...] = ()
 
 
 # GPUs reach their power cap at full load, as their makers intend.
@@ -118,7 +138,7 @@ def load(layout: Layout) -> Results:
         budget=plan.budget,
     )
     rows = tuple(_make_row(layout, one, enough.get(one.planned.id)) for one in attempts)
-    return Results(plan.name, rows, plan.study, plan.peaks, plan.price)
+    return Results(plan.name, rows, plan.study, plan.peaks, plan.price, plan.targets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +151,7 @@ class _Plan:
     peaks: dict[str, float]
     price: tuple[float, str] | None
     budget: float | None
+    targets: tuple[Target, ...]
 
 
 def _read_plan(path: Path) -> _Plan:
@@ -167,9 +188,20 @@ def _read_plan(path: Path) -> _Plan:
             peaks=peaks,
             price=_read_price(plan["site"]),
             budget=experiment.get("budget"),
+            targets=tuple(read_target(one) for one in plan.get("beyond") or ()),
         )
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
+
+
+def read_target(entry: Record) -> Target:
+    """Read an entry of `beyond` in a plan."""
+    return Target(
+        id=entry["id"],
+        cell=Cell.from_dict(entry["cell"]),
+        shape=Shape(**entry["shape"]),
+        obstacle=entry["infeasible"],
+    )
 
 
 def _read_price(site: Record) -> tuple[float, str] | None:

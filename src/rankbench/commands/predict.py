@@ -1,0 +1,127 @@
+"""The command `rankbench predict`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from rankbench.commands.base import (
+    FINDING,
+    OK,
+    add_parser,
+    add_results,
+    find_results,
+    print_json,
+)
+
+ABOUT = """\
+What would topologies give that were not measured? Step time, throughput, efficiency,
+memory and device-hours, each with a 95 % interval, for each series of rows that differ
+in topology alone; with the rows that they rest on, or the reason why there is no
+prediction. Nothing is measured and nothing is written: the key `predict` of an
+experiment puts predictions into its tables and plots. docs/predicting.md explains how
+they are made and how well they hold."""
+
+EXAMPLES = """\
+examples:
+  rankbench predict --topology 4x8 16x8 --experiment config.yaml
+  rankbench predict --topology 1x8 --results results/quickstart --json
+  rankbench predict                       topologies that the experiment names
+
+exit status: 0; 1 if nothing can be predicted; 2 on bad input"""
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser of `rankbench`."""
+    parser = add_parser(
+        commands,
+        "predict",
+        predict_topologies,
+        summary="what topologies that were not measured would give",
+        about=ABOUT,
+        examples=EXAMPLES,
+        json_holds="the predictions, their intervals and what they rest on",
+    )
+    add_results(parser)
+    parser.add_argument(
+        "--topology",
+        nargs="+",
+        metavar="NODESxDEVICES",
+        help="topologies to predict (those of the experiment's key `predict`)",
+    )
+
+
+def predict_topologies(arguments: argparse.Namespace) -> int:
+    """Print the predictions; return 1 if all of them are refused."""
+    from rankbench.project.targets import find_targets
+    from rankbench.results.advice.foreseen import describe, in_sentences
+    from rankbench.results.numbers.found import read
+    from rankbench.results.prediction.predict import predict
+    from rankbench.results.read.rows import read_target
+
+    layout = find_results(arguments)
+    found = read(layout)
+    targets = list(found.results.targets)
+    if arguments.topology:
+        planned = find_targets(layout, arguments.topology)
+        targets = [read_target(one.to_dict()) for one in planned]
+    if not targets:
+        raise ValueError(
+            "nothing to predict: name topologies that were not measured "
+            "(--topology 4x8, or predict: [4x8] in the experiment)"
+        )
+    made = list(predict(found.summaries, targets))
+    if arguments.json:
+        print_json({"predictions": describe(made, found.results.price)})
+    else:
+        cells = [summary.row.id for summary in found.summaries]
+        _print(made, in_sentences(made), found.results.price, cells)
+    return OK if any(one.throughput for one in made) else FINDING
+
+
+def _print(
+    made: Sequence[Any],
+    notes: Sequence[Any],
+    price: tuple[float, str] | None,
+    cells: Sequence[str],
+) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from rankbench.commands._answer import open_console
+    from rankbench.results.advice.foreseen import in_numbers
+    from rankbench.results.elements.names import replace_ids, shorten
+    from rankbench.results.elements.text import show_estimate
+
+    names, _ = shorten([*cells, *(one.target.id for one in made)])
+    headings = {
+        "throughput": "samples/s",
+        "step_ms": "step (ms)",
+        "efficiency": "efficiency",
+        "memory_mib": "MiB/rank",
+        "hours": "device-h/10^6",
+        "cost": f"{price[1] if price else ''}/10^6",
+    }
+    numbers = [in_numbers(one, price) for one in made]
+    shown = [name for name in headings if any(name in each for each in numbers)]
+    console = open_console()
+    if shown:
+        table = Table(box=None, pad_edge=False)
+        table.add_column("predicted", no_wrap=True)
+        for name in shown:
+            table.add_column(headings[name], justify="right")
+        for one, each in zip(made, numbers, strict=True):
+            if each:
+                texts = (str(show_estimate(each.get(name))) for name in shown)
+                table.add_row(names[one.target.id], *texts)
+        console.print(table)
+        console.print()
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for note in notes:
+        grid.add_row(
+            Text(replace_ids(note.term, names)), Text(replace_ids(note.text, names))
+        )
+    console.print(grid)

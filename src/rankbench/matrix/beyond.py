@@ -1,0 +1,78 @@
+"""Cells of topologies that are not measured, so that they can be predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rankbench.cell import REFERENCE, Cell, Shape
+from rankbench.matrix import obstacles
+from rankbench.matrix.catalog import Catalog
+from rankbench.matrix.question import make_question
+from rankbench.matrix.site import Site
+
+# Fields in which cells of one series differ.
+_OF_PLACE = ("topology", "oversubscribe")
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """A cell that is not measured.
+
+    Attributes:
+        infeasible: the reason why its strategy cannot have this topology anywhere, or
+            None. Whether this site has as many hosts does not matter.
+    """
+
+    id: str
+    cell: Cell
+    shape: Shape
+    infeasible: str | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "cell": self.cell.to_dict(),
+            "shape": self.shape.to_dict(),
+            "infeasible": self.infeasible,
+        }
+
+
+def plan_beyond(
+    cells: Mapping[str, Cell],
+    topologies: Sequence[str],
+    site: Site,
+    catalog: Catalog,
+) -> list[Beyond]:
+    """Each of these topologies for each series of cells that differ in topology alone.
+
+    Cells that are measured anyway, and those of `single`, are left out.
+
+    Args:
+        cells: by id, in the order of the plan.
+        topologies: as in a cell.
+    """
+    series: dict[str, str] = {}
+    for name, cell in cells.items():
+        if cell.strategy != REFERENCE:
+            series[cell.workload(_OF_PLACE)] = name
+    measured = {(cell.workload(_OF_PLACE), cell.topology) for cell in cells.values()}
+    found = []
+    for key, name in series.items():
+        for topology in dict.fromkeys(topologies):
+            if (key, topology) not in measured:
+                found.append(_plan(name, cells[name], topology, site, catalog))
+    return found
+
+
+def _plan(name: str, like: Cell, topology: str, site: Site, catalog: Catalog) -> Beyond:
+    cell = replace(like, topology=topology, oversubscribe=False)
+    question = make_question(cell, site, catalog)
+    reasons = (ask(question) for ask in obstacles.RULES)
+    return Beyond(
+        id=name.replace(f".{like.topology}.", f".{topology}.", 1),
+        cell=cell,
+        shape=question.shape,
+        infeasible=next((reason for reason in reasons if reason), None),
+    )

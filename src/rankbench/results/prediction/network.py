@@ -1,0 +1,108 @@
+"""How long an operation takes on more ranks than it was measured on.
+
+Alpha-beta model: a call takes a latency for each step of the algorithm, and the time of
+its bytes. In a ring of P ranks, an all-reduce has 2 (P - 1) steps and each rank sends
+2 (P - 1) / P of the bytes; a reduce-scatter or an all-gather has half of both (Thakur,
+Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH,
+IJHPCA 19, 2005). A broadcast takes log2 P steps, and its bytes pass each link once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import optimize
+
+from rankbench.results.numbers.exchange import Sweep
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Of an operation, as functions of the number of ranks.
+
+    Attributes:
+        steps: how many messages follow each other.
+        volume: how often the bytes pass the slowest link.
+    """
+
+    steps: Callable[[int], float]
+    volume: Callable[[int], float]
+
+
+_RING = Shares(lambda p: p - 1, lambda p: (p - 1) / p)
+_SHARES: Mapping[str, Shares] = {
+    "all_reduce": Shares(lambda p: 2 * (p - 1), lambda p: 2 * (p - 1) / p),
+    "reduce_scatter": _RING,
+    "all_gather": _RING,
+    "broadcast": Shares(lambda p: math.log2(p), lambda p: 1.0),
+    "send_recv": Shares(lambda p: 1.0, lambda p: 1.0),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """The fitted model of one operation.
+
+    Attributes:
+        alpha: seconds of a step.
+        beta: seconds of a byte on the slowest link.
+        rest: bytes -> log of measured over fitted time, median over the measured
+            numbers of ranks: what the two numbers do not describe.
+    """
+
+    name: str
+    alpha: float
+    beta: float
+    rest: Mapping[float, float]
+
+    def seconds(self, size: float, ranks: int) -> float:
+        """Of a call; 0 on a single rank."""
+        if ranks < 2 or size <= 0:
+            return 0.0
+        shares = _SHARES[self.name]
+        fitted = self.alpha * shares.steps(ranks)
+        fitted += self.beta * shares.volume(ranks) * size
+        sizes = sorted(self.rest)
+        known = np.log2(sizes)
+        rest = np.interp(math.log2(size), known, [self.rest[one] for one in sizes])
+        return float(fitted * math.exp(rest))
+
+
+def fit_network(sweeps: Sequence[tuple[int, Sweep]]) -> dict[str, Operation]:
+    """Fit each operation that has a known algorithm.
+
+    Args:
+        sweeps: number of ranks, and what they measured.
+    """
+    names = dict.fromkeys(sweep.operation for _, sweep in sweeps)
+    return {
+        name: _fit(
+            name, [(ranks, one) for ranks, one in sweeps if one.operation == name]
+        )
+        for name in names
+        if name in _SHARES
+    }
+
+
+def _fit(name: str, sweeps: Sequence[tuple[int, Sweep]]) -> Operation:
+    shares = _SHARES[name]
+    points = [
+        (ranks, float(point.size), point.us.value / 1e6)
+        for ranks, sweep in sweeps
+        for point in sweep.points
+    ]
+    # Relative errors count, so that small calls matter as much as large ones.
+    known = [
+        [shares.steps(p) / time, shares.volume(p) * size / time]
+        for p, size, time in points
+    ]
+    (alpha, beta), _ = optimize.nnls(np.array(known), np.ones(len(points)))
+    rest: dict[float, list[float]] = {}
+    for p, size, time in points:
+        fitted = alpha * shares.steps(p) + beta * shares.volume(p) * size
+        rest.setdefault(size, []).append(math.log(time / fitted))
+    medians = {size: float(np.median(logs)) for size, logs in rest.items()}
+    return Operation(name, float(alpha), float(beta), medians)

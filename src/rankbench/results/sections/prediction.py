@@ -1,0 +1,251 @@
+"""What topologies that were not measured would give."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from rankbench.results.advice.foreseen import describe, in_numbers, in_sentences
+from rankbench.results.elements.section import (
+    Content,
+    Drawing,
+    Section,
+    Versions,
+    make_frame,
+)
+from rankbench.results.elements.text import Grid, Text, show_estimate
+from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.series import Panel, Series
+from rankbench.results.numbers.statistics import Estimate
+from rankbench.results.prediction.predict import Prediction, predict
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_TITLE = "Predicted topologies"
+_HEIGHT = 3.6
+
+_HEADINGS = {
+    "throughput": "samples/s",
+    "step_ms": "step (ms)",
+    "efficiency": "efficiency",
+    "memory_mib": "memory (MiB)",
+    "hours": "device-hours per million samples",
+    "cost": "cost per million samples",
+}
+
+_COLUMNS: dict[str, type] = {
+    **dict.fromkeys(("panel", "series", "cell", "kind"), str),
+    "devices": int,
+    "throughput": Estimate,
+    "ideal": float,
+}
+
+# A series, its rows that predictions rest on, and its predictions.
+_Line = tuple[Panel, Series, Sequence[Prediction]]
+
+
+def make(found: Found) -> Content | None:
+    """A row for each topology that the experiment wants to be predicted."""
+    made = list(predict(found.summaries, found.results.targets))
+    if not made:
+        return None
+    price = found.results.price
+    rows = []
+    for one in made:
+        rows.append(
+            {
+                "cell": one.target.id,
+                "topology": one.target.cell.topology,
+                "method": one.method or None,
+                "fitted": " ".join(summary.row.id for summary in one.fitted),
+                "refused": one.refused,
+                **in_numbers(one, price),
+            }
+        )
+    lines = _find_lines(found, made)
+    drawing = Drawing(
+        name="prediction",
+        caption=(
+            "Measured medians (filled) and predictions (hollow) with their 95 % "
+            "intervals. Dashed: the ideal."
+        ),
+        frame=lambda: _frame(lines),
+        draw=lambda width: _draw(lines, width),
+    )
+    return Content(
+        rows=rows,
+        grids=[_show(made, price)],
+        notes=in_sentences(made),
+        drawings=[drawing] if lines else [],
+        facts={"predictions": describe(made, price)},
+    )
+
+
+def _show(made: Sequence[Prediction], price: tuple[float, str] | None) -> Grid:
+    numbers = [in_numbers(one, price) for one in made]
+    shown = [name for name in _HEADINGS if any(name in each for each in numbers)]
+    headings = {_HEADINGS[name]: True for name in shown}
+    if "cost" in shown and price:
+        headings = {
+            f"{heading} ({price[1]})" if heading == _HEADINGS["cost"] else heading: True
+            for heading in headings
+        }
+    rows = [
+        [Text(one.target.id), *(show_estimate(each.get(name)) for name in shown)]
+        for one, each in zip(made, numbers, strict=True)
+        if each
+    ]
+    return Grid(_TITLE, {"cell": False, **headings}, rows)
+
+
+def _find_lines(found: Found, made: Sequence[Prediction]) -> list[_Line]:
+    """The series that have predictions, in the order of the plots."""
+    lines: list[_Line] = []
+    for panel in found.panels:
+        for series in panel.series:
+            ids = {point.row.id for point in series.points}
+            own = [one for one in made if one.fitted and one.fitted[-1].row.id in ids]
+            if own:
+                own.sort(key=lambda one: one.target.topology.devices)
+                lines.append((panel, series, own))
+    return lines
+
+
+def _frame(lines: Sequence[_Line]) -> pd.DataFrame:
+    rows: list[dict[str, Any]] = []
+    for panel, series, own in lines:
+        names = {"panel": panel.title, "series": series.name}
+        base = own[0].fitted[-1].efficiency_base
+        for point in series.points:
+            rows.append(
+                {
+                    **names,
+                    "cell": point.row.id,
+                    "kind": "measured",
+                    "devices": point.row.devices,
+                    "throughput": point.numbers["throughput"],
+                    "ideal": base and point.row.devices * base.throughput.value,
+                }
+            )
+        for one in own:
+            devices = one.target.topology.devices
+            rows.append(
+                {
+                    **names,
+                    "cell": one.target.id,
+                    "kind": "predicted",
+                    "devices": devices,
+                    "throughput": one.throughput,
+                    "ideal": base and devices * base.throughput.value,
+                }
+            )
+    return make_frame(_COLUMNS, rows)
+
+
+def _draw(lines: Sequence[_Line], width: float) -> Figure:
+    from rankbench.results.elements import plotting
+
+    titles = list(dict.fromkeys(panel.title for panel, _, _ in lines))
+    figure, grid = plotting.make_figure([_HEIGHT] * len(titles), width=width)
+    colors = plotting.choose_colors(
+        list(dict.fromkeys(series.name for _, series, _ in lines))
+    )
+    markers = plotting.choose_markers(list(colors))
+    for axes, title in zip(grid, titles, strict=True):
+        ideals = set()
+        for panel, series, own in lines:
+            if panel.title == title:
+                color, marker = colors[series.name], markers[series.name]
+                _draw_line(axes, series, own, color, marker)
+                if base := own[0].fitted[-1].efficiency_base:
+                    ends = (1, max(one.target.topology.devices for one in own))
+                    ideals.add((base.throughput.value, ends))
+        for rate, ends in ideals:
+            values = [count * rate for count in ends]
+            axes.plot(ends, values, "--", color="0.5", lw=1, zorder=1)
+        _finish(axes, title, [one for one in lines if one[0].title == title])
+    grid[-1].set_xlabel("devices")
+    handles = [plotting.make_handle(n, markers[n], color=colors[n]) for n in colors]
+    plotting.add_legend(
+        figure,
+        [
+            *handles,
+            plotting.make_handle("predicted", "o", mfc="white"),
+            plotting.Line2D([], [], lw=4, alpha=0.3, color="0.4", label="95 %"),
+            plotting.Line2D([], [], color="0.5", ls="--", lw=1, label="ideal"),
+        ],
+    )
+    return figure
+
+
+def _draw_line(
+    axes: Axes, series: Series, own: Sequence[Prediction], color: Any, marker: str
+) -> None:
+    """Measured points, then a band that opens from the last row of the fit."""
+    from rankbench.results.elements import plotting
+
+    for point in series.points:
+        number, x = point.numbers["throughput"], point.row.devices
+        plotting.draw_interval(axes, x, number, color=color)
+        axes.plot([x], [number.value], marker, ms=5.5, color=color, zorder=4)
+    last = own[0].fitted[-1]
+    start = last.numbers["throughput"]
+    points = [(last.row.devices, Estimate(start.value, start.value, start.value))]
+    points += [
+        (one.target.topology.devices, one.throughput) for one in own if one.throughput
+    ]
+    devices = [count for count, _ in points]
+    y = [number.value for _, number in points]
+    axes.plot(devices, y, color=color, lw=1.1, ls=":", zorder=2)
+    axes.plot(
+        devices[1:], y[1:], marker, ms=5.5, mec=color, mfc="white", ls="", zorder=4
+    )
+    ends = [number.interval or (number.value,) * 2 for _, number in points]
+    low, high = zip(*ends, strict=True)
+    axes.fill_between(devices, low, high, color=color, alpha=0.15)
+
+
+def _finish(axes: Axes, title: str, lines: Sequence[_Line]) -> None:
+    import seaborn as sns
+
+    from rankbench.results.elements import plotting
+
+    devices = sorted(
+        {point.row.devices for _, series, _ in lines for point in series.points}
+        | {one.target.topology.devices for _, _, own in lines for one in own}
+    )
+    axes.set_title(title, parse_math=False)
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(devices[0] / 2**0.25, devices[-1] * 2**0.25)
+    axes.set_xticks(devices, [str(count) for count in devices])
+    axes.minorticks_off()
+    axes.grid(visible=False, axis="x")
+    axes.set_ylabel("samples/s")
+    plotting.scale_by_logarithm(axes)
+    sns.despine(ax=axes)
+
+
+SECTION = Section(
+    name="prediction",
+    title=_TITLE,
+    reading=(
+        "Topologies that were not measured, predicted from rows that differ in "
+        "topology alone. Each number has an interval that should hold what a "
+        "measurement gives in 95 of 100 cases; it comes from what the same method "
+        "misses if a measured row is hidden from it, and widens with the distance. "
+        "docs/predicting.md explains the method."
+    ),
+    order=21,
+    make=make,
+    columns={
+        **dict.fromkeys(("cell", "topology", "method", "fitted", "refused"), str),
+        **dict.fromkeys(_HEADINGS, Estimate),
+    },
+    appendix=False,
+    versions=Versions(presentation=1),
+    plots={"prediction": Versions(presentation=1)},
+)

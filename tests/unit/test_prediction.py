@@ -1,0 +1,589 @@
+"""Predictions: their parts against formulas, planted machines, and what is refused."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from factories import make_site, read_plan_of
+from rankbench.cell import Shape, Topology
+from rankbench.cli import main
+from rankbench.matrix.beyond import plan_beyond
+from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.plan import read_plan
+from rankbench.record import Layout
+from rankbench.results.numbers.found import read
+from rankbench.results.prediction import totals
+from rankbench.results.prediction.mechanism import expected_maximum
+from rankbench.results.prediction.overlap import Bucket, exposed, find_slowdown
+from rankbench.results.prediction.pipeline import find_hop, step_seconds
+from rankbench.results.prediction.predict import MECHANISM, TOTALS, Prediction, predict
+from rankbench.results.prediction.published import (
+    Factors,
+    learn_factors,
+    load_published,
+    make_cases,
+    read_series,
+)
+from rankbench.results.prediction.totals import Guess, Point, guess
+from rankbench.results.read.rows import Target
+from rankbench.results.sections import prediction
+from unit import synthetic
+from unit.synthetic import make_cell, plan_cell, write_plan
+
+pytestmark = pytest.mark.unit
+
+P = np.array([1.0, 2.0, 4.0])
+
+
+# --- from throughput alone ------------------------------------------------------------
+
+
+def test_each_member_is_right_where_its_law_holds() -> None:
+    assert totals.lasting(P, 100 * P, 16) == pytest.approx(1600)
+    assert totals.power_law(P, 100 * P**0.9, 16) == pytest.approx(100 * 16**0.9)
+    times = 1 + 0.1 * np.log2(P)
+    assert totals.growing(P, P / times, 16) == pytest.approx(16 / 1.4)
+
+
+def test_a_series_without_loss_is_predicted_without_loss() -> None:
+    found = guess([Point(2, 200), Point(4, 400)], 32)
+    assert found.value == pytest.approx(3200)
+    assert found.doublings == 3
+
+
+def test_a_series_that_strayed_is_trusted_less() -> None:
+    steady = guess([Point(1, 100), Point(2, 190), Point(4, 361)], 8)
+    strayed = guess([Point(1, 100), Point(2, 190), Point(4, 250)], 8)
+    assert strayed.risk > 2 * steady.risk
+
+
+def test_one_scale_is_not_enough() -> None:
+    with pytest.raises(ValueError, match="one scale alone"):
+        guess([Point(2, 200)], 4)
+
+
+def test_intervals_widen_with_the_distance_and_with_the_noise() -> None:
+    factors = Factors(below=1.0, above=0.5)
+    near = factors.interval(Guess(100, 1, 0.1))
+    assert near == pytest.approx((100 * math.exp(-0.1), 100 * math.exp(0.05)))
+    far = factors.interval(Guess(100, 2, 0.1))
+    noisy = factors.interval(Guess(100, 1, 0.1), noise=0.2)
+    for wider in (far, noisy):
+        assert wider[0] < near[0] < near[1] < wider[1]
+
+
+TABLE = """series,devices,value,unit,higher_is_better,scaling,source
+a,2,10,images/s,1,weak,x@1
+a,1,6,images/s,1,weak,x@1
+b,4,0.5,s/step,0,weak,y@1
+c,4,50,s,0,strong,y@1
+c,4,30,s,0,strong,y@1
+"""
+
+
+def test_published_tables_become_throughput() -> None:
+    a, b, c = read_series(io.StringIO(TABLE), "t.csv")
+    assert (a.source, a.points) == ("x", (Point(1, 6), Point(2, 10)))
+    # With weak scaling a step has four times the samples of one device.
+    assert b.points == (Point(4, 8),)
+    # Of two values the median.
+    assert c.points == (Point(4, pytest.approx((1 / 50 + 1 / 30) / 2)),)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("series,devices\na,1\n", "t.csv: the columns value, unit"),
+        (TABLE.replace("a,1,6", "a,1,many"), "t.csv, line 3: "),
+        (TABLE.replace("a,1,6", "a,0,6"), "t.csv, line 3: devices and value must be"),
+        (TABLE.replace("b,4,0.5", "b,4,"), "t.csv, line 4: "),
+    ],
+)
+def test_a_bad_table_is_named(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        read_series(io.StringIO(text), "t.csv")
+
+
+def test_factors_hold_what_they_were_learned_from_source_by_source() -> None:
+    cases = make_cases(load_published())
+    factors = learn_factors(cases)
+    held: dict[str, list[bool]] = {}
+    for case in cases:
+        low, high = factors.interval(case.guess)
+        true = case.guess.value * math.exp(case.error)
+        held.setdefault(case.series.source, []).append(low <= true <= high)
+    share = np.mean([np.mean(own) for own in held.values()])
+    assert 0.94 <= share <= 0.97
+    assert factors.below > factors.above > 0
+
+
+def test_the_largest_points_are_predicted_better_than_by_a_power_law() -> None:
+    errors: dict[str, dict[str, list[float]]] = {"ours": {}, "power law": {}}
+    for case in make_cases(load_published()):
+        if not case.is_last:
+            continue
+        known = case.series.points[: case.known]
+        p, y = totals.as_arrays(known)
+        target = p[-1] * 2**case.guess.doublings
+        true = case.guess.value * math.exp(case.error)
+        for name, value in (
+            ("ours", case.guess.value),
+            ("power law", totals.power_law(p, y, target)),
+        ):
+            own = errors[name].setdefault(case.series.source, [])
+            own.append(abs(value / true - 1))
+    ours, law = (
+        np.median([np.median(own) for own in errors[name].values()]) for name in errors
+    )
+    assert ours < 0.082 < law
+
+
+# --- parts of the mechanism -----------------------------------------------------------
+
+
+def test_the_largest_of_some_draws() -> None:
+    values = np.sort(np.random.default_rng(0).uniform(size=100_000))
+    for draws in (1, 2, 8):
+        assert expected_maximum(values, draws) == pytest.approx(
+            draws / (draws + 1), abs=0.01
+        )
+
+
+def test_what_backward_cannot_hide() -> None:
+    buckets = [Bucket(ready=1, takes=1), Bucket(ready=2, takes=1)]
+    # The last bucket begins when it is ready, at the end of backward.
+    assert exposed(buckets, 2, 1) == 1
+    # Twice as slow, the second waits for the first: 1 + 2 + 2 - 2.
+    assert exposed(buckets, 2, 2) == 3
+    assert exposed(buckets, 9, 2) == 0
+    for slowdown in (0.5, 1.0, 3.0):
+        measured = exposed(buckets, 2, slowdown)
+        assert find_slowdown(buckets, 2, measured) == pytest.approx(slowdown)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(("stages", "batches"), [(1, 4), (2, 4), (4, 4), (4, 9)])
+def test_equal_stages_have_the_bubble_of_the_textbook(
+    schedule: str, stages: int, batches: int
+) -> None:
+    taken = step_seconds([1.0] * stages, [2.0] * stages, batches, 0.0, schedule)
+    assert taken == pytest.approx(3 * (batches + stages - 1))
+
+
+def test_the_slowest_stage_and_the_hops_count() -> None:
+    # The second stage is busy all the time after the first micro-batch has come.
+    assert step_seconds([1, 3], [0, 0], 4, 0.5, "gpipe") == pytest.approx(
+        1 + 0.5 + 4 * 3 + 0.5
+    )
+
+
+def test_hops_are_found_again() -> None:
+    def simulate(hop: float) -> float:
+        return step_seconds([1.0] * 3, [2.0] * 3, 4, hop, "gpipe")
+
+    assert find_hop(simulate, simulate(0.25)) == pytest.approx(0.25)
+    assert find_hop(simulate, 0.9 * simulate(0)) == 0
+
+
+# --- planted machines -----------------------------------------------------------------
+
+SAMPLE = 1e-3  # seconds of a sample: a third of it forward, the rest backward
+ALPHA, BETA = 2e-4, 2e-8  # seconds of a message, and of a byte
+WEIGHTS = 4_000_000
+BUCKETS = (
+    (0.25, 0.5),
+    (0.5, 1.0),
+)  # share of the weights, ready after this of backward
+UPDATE = 2e-3
+
+
+def all_reduce(size: float, ranks: int) -> float:
+    return 2 * (ranks - 1) * (ALPHA + BETA * size / ranks)
+
+
+def planted_phases(shape: Shape, slowdown: float) -> dict[str, float]:
+    """Seconds of each phase of a rank that overlaps its buckets with backward."""
+    forward, backward = (shape.rank_batch * SAMPLE * share for share in (1 / 3, 2 / 3))
+    end = 0.0
+    for share, ready in BUCKETS:
+        takes = all_reduce(share * WEIGHTS, shape.ranks) if shape.ranks > 1 else 0.0
+        end = max(end, ready * backward) + slowdown * takes
+    return {
+        "load": 0.0,
+        "transfer": 0.0,
+        "forward": forward,
+        "backward": backward,
+        "communication": max(0.0, end - backward),
+        "update": UPDATE,
+    }
+
+
+def shape_of(topology: str, *, strong: bool = False) -> Shape:
+    ranks = Topology.parse(topology).devices
+    batch = 48 // ranks if strong else 16
+    return Shape(
+        nodes=Topology.parse(topology).nodes,
+        ranks=ranks,
+        ranks_per_node=ranks // Topology.parse(topology).nodes,
+        devices_per_rank=1,
+        cores_per_rank=1,
+        replicas=ranks,
+        replica_ranks=1,
+        global_batch=batch * ranks,
+        rank_batch=batch,
+    )
+
+
+def write_row(
+    layout: Layout,
+    planned: dict[str, Any],
+    shape: Shape,
+    phases: Mapping[str, float],
+    *,
+    launches: int = 6,
+    **changes: Any,
+) -> None:
+    """Launches whose ranks and steps are all alike."""
+    steps, step = synthetic.STEPS, sum(phases.values())
+    for launch in range(1, launches + 1):
+        folder = synthetic.write_launch(layout, planned, launch, **changes)
+        path = folder / "record.json"
+        record = json.loads(path.read_text())
+        record["shape"] = shape.to_dict()
+        record["samples"] = steps * shape.global_batch
+        record["ranks"] = [
+            {**record["ranks"][0], **changes.get("details", {}), "rank": rank}
+            for rank in range(shape.ranks)
+        ]
+        for rank in record["ranks"]:
+            rank["window_s"] = steps * step
+            rank["memory"]["rss_peak_mib"] = 100.0 + 2 * shape.rank_batch
+        record["model"] = {
+            "parameters": WEIGHTS // 4,
+            "parameter_bytes": WEIGHTS,
+            "flops_per_sample": 1000,
+        }
+        path.write_text(json.dumps(record))
+        row = np.array([phases[name] for name in planned["phases"]])
+        members = {
+            f"rank{rank}/{name}": value
+            for rank in range(shape.ranks)
+            for name, value in (
+                ("seconds", np.tile(row, (steps, 1))),
+                ("warmup", np.tile(row, (synthetic.WARMUP, 1))),
+                ("host_start", np.arange(steps) * step),
+                ("loss", np.ones(synthetic.WARMUP + steps, np.float32)),
+            )
+        }
+        np.savez(folder / "steps.npz", **members)
+
+
+def sweep_on(ranks: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "operation": "all_reduce",
+            "times_weights": 1,
+            "bytes": size,
+            "seconds": [all_reduce(size, ranks)] * 3,
+        }
+        for size in (4**5, 4**8, 4**10, 4**12)
+    ]
+
+
+def buckets_of(backward: float) -> dict[str, Any]:
+    return {
+        "details": {
+            "buckets": [
+                {"bytes": share * WEIGHTS, "ready_s": ready * backward}
+                for share, ready in BUCKETS
+            ]
+        }
+    }
+
+
+def write_machine(
+    root: Path,
+    *topologies: str,
+    strong: bool = False,
+    slowdown: float = 1.3,
+    sweeps: bool = True,
+    **changes: Any,
+) -> Layout:
+    cells = {
+        name: plan_cell(make_cell("ddp", name, scaling="strong" if strong else "weak"))
+        for name in topologies
+    }
+    layout = write_plan(root, list(cells.values()))
+    for name, planned in cells.items():
+        shape = shape_of(name, strong=strong)
+        phases = planted_phases(shape, slowdown)
+        swept = sweep_on(shape.ranks) if sweeps and shape.ranks > 1 else None
+        details = {"details": buckets_of(phases["backward"])}
+        write_row(
+            layout, planned, shape, phases, collectives=swept, **details, **changes
+        )
+    return layout
+
+
+def target_of(topology: str, *, strong: bool = False, **changes: Any) -> Target:
+    cell = make_cell("ddp", topology, scaling="strong" if strong else "weak")
+    values = {
+        "id": f"ddp.gloo.{topology}.convnet.digits",
+        "cell": cell,
+        "shape": shape_of(topology, strong=strong),
+        "obstacle": None,
+    }
+    return Target(**{**values, **changes})
+
+
+def predict_one(layout: Layout, target: Target) -> Prediction:
+    (made,) = predict(read(layout).summaries, [target])
+    return made
+
+
+@pytest.mark.parametrize("strong", [False, True])
+@pytest.mark.parametrize("slowdown", [0.6, 1.0, 1.5])
+@pytest.mark.parametrize("topology", ["4x1", "6x1", "16x1"])
+def test_a_planted_machine_is_foreseen(
+    tmp_path: Path, strong: bool, slowdown: float, topology: str
+) -> None:
+    layout = write_machine(
+        tmp_path, "1x1", "2x1", "3x1", strong=strong, slowdown=slowdown
+    )
+    target = target_of(topology, strong=strong)
+    made = predict_one(layout, target)
+    assert (made.refused, made.method, made.why) == (None, MECHANISM, None)
+    true = 1e3 * sum(planted_phases(target.shape, slowdown).values())
+    assert made.step_ms is not None
+    # The update does not shrink with the batch, and little else is approximate.
+    assert made.step_ms.value == pytest.approx(true, rel=0.02)
+    assert made.step_ms.low is not None
+    assert made.step_ms.high is not None
+    assert made.step_ms.low < true < made.step_ms.high
+    assert [one.row.cell.topology for one in made.fitted] == ["1x1", "2x1", "3x1"]
+    assert made.memory_mib is not None
+    assert made.memory_mib.value == pytest.approx(
+        100 + 2 * target.shape.rank_batch, rel=0.05
+    )
+
+
+def test_intervals_are_narrower_where_the_mechanism_is_confirmed(
+    tmp_path: Path,
+) -> None:
+    two = write_machine(tmp_path / "two", "1x1", "2x1")
+    three = write_machine(tmp_path / "three", "1x1", "2x1", "3x1")
+    widths = []
+    for layout in (two, three):
+        made = predict_one(layout, target_of("8x1")).throughput
+        assert made is not None
+        assert made.low is not None
+        assert made.high is not None
+        widths.append(made.high / made.low)
+    assert widths[1] < widths[0]
+
+
+def test_without_sweeps_throughput_alone_is_known(tmp_path: Path) -> None:
+    made = predict_one(
+        write_machine(tmp_path, "1x1", "2x1", "3x1", sweeps=False), target_of("8x1")
+    )
+    assert made.method == TOTALS
+    assert made.why is not None
+    assert "collectives: true" in made.why
+    assert made.throughput is not None
+
+
+# --- what is refused ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("measured", "topology", "said"),
+    [
+        (["1x1"], "4x1", "no smaller row on several devices is measured on several"),
+        (["2x1"], "4x1", "2x1.convnet.digits is its only smaller row on several hosts"),
+        (["1x1", "1x2"], "4x1", "measured on several hosts; a prediction needs two"),
+        (["1x1", "2x1"], "1x4", "measured on one host; a prediction needs two scales"),
+        (["4x1", "8x1"], "2x1", "no smaller row"),
+    ],
+)
+def test_too_little_is_refused(
+    tmp_path: Path, measured: list[str], topology: str, said: str
+) -> None:
+    made = predict_one(write_machine(tmp_path, *measured), target_of(topology))
+    assert made.throughput is None
+    assert made.refused is not None
+    assert said in made.refused
+
+
+def test_rows_that_were_not_measured_say_so(tmp_path: Path) -> None:
+    cell = make_cell("zero1", "4x1", backend="gloo")
+    made = predict_one(
+        write_machine(tmp_path, "1x1", "2x1"), target_of("4x1", cell=cell)
+    )
+    assert made.refused == "none of its rows is measured"
+
+
+def test_mixed_hardware_is_refused(tmp_path: Path) -> None:
+    layout = write_machine(tmp_path, "1x1", "2x1", "3x1")
+    path = next(layout.root.glob("records/ddp.gloo.3x1*/1/1/record.json"))
+    record = json.loads(path.read_text())
+    record["hosts"][0]["cpu"] = "Another CPU"
+    path.write_text(json.dumps(record))
+    made = predict_one(layout, target_of("4x1"))
+    assert made.refused is not None
+    assert "hosts that differ" in made.refused
+    assert "Another CPU" in made.refused
+
+
+def test_more_memory_than_a_device_has_is_refused(tmp_path: Path) -> None:
+    layout = write_machine(tmp_path, "1x1", "2x1")
+    for path in layout.root.glob("records/*/1/*/record.json"):
+        record = json.loads(path.read_text())
+        record["hosts"][0]["memory_gib"] = 0.1
+        path.write_text(json.dumps(record))
+    made = predict_one(layout, target_of("4x1"))
+    assert made.refused is not None
+    assert "a rank would need" in made.refused
+
+
+def test_what_the_strategy_cannot_have_is_said_in_its_words(tmp_path: Path) -> None:
+    target = target_of("4x1", obstacle="gpipe needs 4 microbatches")
+    made = predict_one(write_machine(tmp_path, "1x1", "2x1"), target)
+    assert made.refused == "gpipe needs 4 microbatches"
+
+
+# --- targets of a plan ----------------------------------------------------------------
+
+PLAN = """
+name: x
+topology: [1x1, 1x2]
+predict: [1x2, 1x8, 3x1]
+blocks:
+  - strategy: single
+    topology: 1x1
+  - strategy: [ddp, {gpipe: {microbatches: 4, schedule: 1f1b}}]
+batch_size: 32
+scaling: strong
+steps: 3
+"""
+
+
+def test_a_plan_has_what_is_to_be_predicted(tmp_path: Path) -> None:
+    plan = read_plan_of(tmp_path, PLAN)
+    told = {one.id: one.infeasible for one in plan.beyond}
+    gpipe = "schedule=1f1b"
+    assert [name for name in told if gpipe not in name] == [
+        "ddp.gloo.1x8.convnet.digits.batch_size=32.scaling=strong",
+        "ddp.gloo.3x1.convnet.digits.batch_size=32.scaling=strong",
+    ]
+    reasons = list(told.values())
+    # This site has one host of two cores, which does not matter.
+    assert reasons[0] is None
+    assert reasons[1] == "batch_size 32 (strong) does not split over 3"
+    assert any("needs 8 microbatches" in str(reason) for reason in reasons)
+    shape = plan.beyond[0].shape
+    assert (shape.ranks, shape.global_batch, shape.rank_batch) == (8, 32, 4)
+    path = tmp_path / "plan.json"
+    path.write_bytes(plan.to_json())
+    assert json.loads(path.read_text())["beyond"][0]["shape"]["ranks"] == 8
+    # The site that a plan tells of is enough to plan others.
+    again = read_plan(path)
+    cells = {name: one.cell for name, one in again.cells.items()}
+    site = type(make_site()).from_dict(again.site)
+    assert site == make_site()
+    planned = plan_beyond(cells, ["1x8"], site, load_catalog())
+    assert planned[0] == plan.beyond[0]
+
+
+def test_a_plan_that_predicts_nothing_is_as_before(tmp_path: Path) -> None:
+    text = PLAN.replace("predict: [1x2, 1x8, 3x1]\n", "")
+    assert b"beyond" not in read_plan_of(tmp_path, text).to_json()
+
+
+def test_a_topology_to_predict_must_be_one(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"predict.*'8'"):
+        read_plan_of(tmp_path, PLAN.replace("1x8", "'8'"))
+
+
+# --- what people see ------------------------------------------------------------------
+
+
+def with_targets(layout: Layout, *targets: Target) -> Layout:
+    plan = json.loads(layout.plan.read_text())
+    plan["beyond"] = [
+        {
+            "id": one.id,
+            "cell": one.cell.to_dict(),
+            "shape": one.shape.to_dict(),
+            "infeasible": one.obstacle,
+        }
+        for one in targets
+    ]
+    plan["site"] = {"device_hour_price": "2.50 EUR"}
+    layout.plan.write_text(json.dumps(plan))
+    return layout
+
+
+def test_tables_and_plots_show_predictions_apart(tmp_path: Path) -> None:
+    targets = [target_of("8x1"), target_of("5x1", obstacle="it cannot")]
+    layout = with_targets(write_machine(tmp_path, "1x1", "2x1", "3x1"), *targets)
+    synthetic.write_tables(layout)
+    frame = pd.read_csv(layout.table("csv", "prediction"))
+    assert frame["topology"].tolist() == ["8x1", "5x1"]
+    assert frame["refused"].tolist() == [
+        pytest.approx(np.nan, nan_ok=True),
+        "it cannot",
+    ]
+    assert frame["cost"][0] == pytest.approx(2.5 * frame["hours"][0])
+    facts = json.loads(layout.table("json", "prediction").read_text())["predictions"]
+    assert facts[0]["throughput"]["value"] == pytest.approx(
+        frame["throughput"][0], rel=1e-3
+    )
+    assert facts[0]["fitted"] == frame["fitted"][0].split()
+    assert facts[1]["refused"] == "it cannot"
+    # Never in the column of measured values.
+    assert "8x1" not in layout.table("csv").read_text()
+    content = prediction.make(read(layout))
+    assert content is not None
+    drawn = content.drawings[0].frame()
+    assert drawn["kind"].tolist() == ["measured"] * 3 + ["predicted"]
+    text = layout.table("md").read_text()
+    assert "Predicted topologies" in text
+    assert "it cannot." in text
+
+
+def test_the_command_prints_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout = with_targets(
+        write_machine(tmp_path, "1x1", "2x1", "3x1"), target_of("8x1")
+    )
+    assert main(["predict", "--results", str(layout.root)]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "samples/s" in said
+    assert "EUR/10^6" in said
+    assert "2.67 times the devices of the largest" in said
+    assert main(["predict", "--results", str(layout.root), "--json"]) == 0
+    (told,) = json.loads(capsys.readouterr().out)["predictions"]
+    assert told["method"] == MECHANISM
+
+
+def test_the_command_refuses_to_predict_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout = write_machine(tmp_path, "1x1", "2x1")
+    assert main(["predict", "--results", str(layout.root)]) == 2
+    assert "nothing to predict" in capsys.readouterr().err
+    with_targets(layout, target_of("1x8"))
+    assert main(["predict", "--results", str(layout.root)]) == 1
+    assert "a prediction needs two scales" in " ".join(capsys.readouterr().out.split())
+    assert main(["predict", "--results", str(layout.root), "--topology", "8"]) == 2
+    assert "topology '8' is not NODESxDEVICES" in capsys.readouterr().err
