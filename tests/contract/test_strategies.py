@@ -215,6 +215,27 @@ def test_a_planted_delay_is_found_as_exposed_communication(tmp_path: Path) -> No
     assert with_delay - without == pytest.approx(delay, rel=0.1)
 
 
+def test_when_buckets_are_ready_is_found(tmp_path: Path) -> None:
+    """A planted model sleeps in backward before the gradients of its lowest layer."""
+    sleep = 0.1
+    reports = run(
+        tmp_path,
+        "ddp",
+        2,
+        plant="overlapped",
+        delay=2 * sleep,
+        options={"bucket_mb": 0.1},
+    )
+    weights = sum(value.nbytes for value in reports[0]["weights"].values())
+    for report in reports:
+        buckets = report["details"]["buckets"]
+        ready = [bucket["ready_s"] for bucket in buckets]
+        assert ready == sorted(ready)
+        # A busy machine makes it longer, never shorter.
+        assert 0.9 * sleep < ready[-1] - ready[0] < 10 * sleep
+        assert sum(bucket["bytes"] for bucket in buckets) == weights
+
+
 @pytest.mark.alone
 def test_the_part_of_a_delay_that_backward_hides_is_not_exposed(tmp_path: Path) -> None:
     """Half of the delay passes while backward still computes."""

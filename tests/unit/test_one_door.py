@@ -263,7 +263,7 @@ def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
         return set(done.stdout.split())
 
     assert complete("rankbench", "st") == {"status"}
-    assert {"prepare", "publish"} == complete("rankbench", "p")
+    assert {"predict", "prepare", "publish"} == complete("rankbench", "p")
     assert complete("rankbench", "status", "--ov") == {"--override"}
     commands = next(iter(build_parser()._subparsers._group_actions)).choices
     assert set(commands) <= complete("rankbench", "")

@@ -27,7 +27,7 @@ EXAMPLES = """\
 examples:
   rankbench predict --topology 4x8 16x8 --experiment config.yaml
   rankbench predict --topology 1x8 --results results/quickstart --json
-  rankbench predict                       topologies that the experiment names
+  rankbench predict
 
 exit status: 0; 1 if nothing can be predicted; 2 on bad input"""
 

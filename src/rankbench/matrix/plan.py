@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,7 @@ class Plan:
     code: dict[str, str]
     images: dict[str, dict[str, Any]]
     cells: dict[str, PlannedCell]
-    beyond: Sequence[Beyond] = ()
+    beyond: Sequence[Beyond] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -210,12 +210,18 @@ def read_plan(path: Path) -> Plan:
     try:
         cells = {entry["id"]: _read_cell(entry) for entry in value["cells"]}
         header = {key: value[key] for key in ("experiment", "site", "code", "images")}
-        return Plan(**header, cells=cells)
+        beyond = [_read_beyond(entry) for entry in value.get("beyond") or ()]
+        return Plan(**header, cells=cells, beyond=beyond)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is damaged or of another version ({error}): "
             "`rankbench run` makes a new plan"
         ) from error
+
+
+def _read_beyond(entry: dict[str, Any]) -> Beyond:
+    cell, shape = Cell.from_dict(entry["cell"]), Shape(**entry["shape"])
+    return Beyond(entry["id"], cell, shape, entry["infeasible"])
 
 
 def _read_cell(entry: dict[str, Any]) -> PlannedCell:

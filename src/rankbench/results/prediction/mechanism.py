@@ -74,9 +74,7 @@ class _DataParallel:
         several = [one for one in scales if one.shape.ranks > 1]
         pure = [one for one in scales if one.is_separate or one.shape.ranks == 1]
         late = np.sort(np.concatenate([one.late for one in several]))
-        network = fit_network(
-            [(one.shape.ranks, sweep) for one in several for sweep in one.sweeps]
-        )
+        network = fit_network([call for one in several for call in one.calls])
         start = cls(_fit_work(pure), late, several[-1], network, 1.0)
         slowdowns = [start._slowdown_of(one) for one in several]
         return cls(start.work, late, several[-1], network, float(np.median(slowdowns)))

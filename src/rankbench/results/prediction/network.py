@@ -16,7 +16,15 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize
 
-from rankbench.results.numbers.exchange import Sweep
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call that was measured: a tensor of so many bytes on so many ranks."""
+
+    operation: str
+    ranks: int
+    size: float
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,38 +79,31 @@ class Operation:
         return float(fitted * math.exp(rest))
 
 
-def fit_network(sweeps: Sequence[tuple[int, Sweep]]) -> dict[str, Operation]:
-    """Fit each operation that has a known algorithm.
-
-    Args:
-        sweeps: number of ranks, and what they measured.
-    """
-    names = dict.fromkeys(sweep.operation for _, sweep in sweeps)
+def fit_network(calls: Sequence[Call]) -> dict[str, Operation]:
+    """Fit each operation that has a known algorithm."""
+    names = dict.fromkeys(call.operation for call in calls)
     return {
-        name: _fit(
-            name, [(ranks, one) for ranks, one in sweeps if one.operation == name]
-        )
+        name: _fit(name, [call for call in calls if call.operation == name])
         for name in names
         if name in _SHARES
     }
 
 
-def _fit(name: str, sweeps: Sequence[tuple[int, Sweep]]) -> Operation:
+def _fit(name: str, calls: Sequence[Call]) -> Operation:
     shares = _SHARES[name]
-    points = [
-        (ranks, float(point.size), point.us.value / 1e6)
-        for ranks, sweep in sweeps
-        for point in sweep.points
-    ]
     # Relative errors count, so that small calls matter as much as large ones.
     known = [
-        [shares.steps(p) / time, shares.volume(p) * size / time]
-        for p, size, time in points
+        [
+            shares.steps(call.ranks) / call.seconds,
+            shares.volume(call.ranks) * call.size / call.seconds,
+        ]
+        for call in calls
     ]
-    (alpha, beta), _ = optimize.nnls(np.array(known), np.ones(len(points)))
+    (alpha, beta), _ = optimize.nnls(np.array(known), np.ones(len(calls)))
     rest: dict[float, list[float]] = {}
-    for p, size, time in points:
-        fitted = alpha * shares.steps(p) + beta * shares.volume(p) * size
-        rest.setdefault(size, []).append(math.log(time / fitted))
+    for call in calls:
+        fitted = alpha * shares.steps(call.ranks)
+        fitted += beta * shares.volume(call.ranks) * call.size
+        rest.setdefault(call.size, []).append(math.log(call.seconds / fitted))
     medians = {size: float(np.median(logs)) for size, logs in rest.items()}
     return Operation(name, float(alpha), float(beta), medians)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from rankbench.cell import Shape
 from rankbench.record import Record
 from rankbench.results.numbers.composition import EXCHANGE
-from rankbench.results.numbers.exchange import Sweep
-from rankbench.results.numbers.pipelines import rank_details
 from rankbench.results.numbers.statistics import Estimate
-from rankbench.results.numbers.summary import Summary
+from rankbench.results.prediction.network import Call
+
+if TYPE_CHECKING:
+    from rankbench.results.numbers.exchange import Sweep
+    from rankbench.results.numbers.summary import Summary
 
 # Of so many steps of a launch, at most, the ranks are compared.
 _STEPS = 200
@@ -60,7 +62,7 @@ class Scale:
         buckets: bytes of what DDP sends together, and its seconds since the start of
             backward; empty if not recorded.
         stages: None if this is no pipeline, or if it recorded too little.
-        sweeps: times of the operations by themselves.
+        calls: times of the operations by themselves.
         memory: MiB of the rank that used most.
     """
 
@@ -77,7 +79,7 @@ class Scale:
     weights: float
     buckets: tuple[tuple[float, float], ...]
     stages: Stages | None
-    sweeps: tuple[Sweep, ...]
+    calls: tuple[Call, ...]
     memory: float
 
     @property
@@ -121,7 +123,11 @@ def read_scale(summary: Summary, sweeps: Sequence[Sweep]) -> Scale:
         weights=float(model.get("parameter_bytes") or 0),
         buckets=_buckets(records),
         stages=_stages(summary),
-        sweeps=tuple(sweeps),
+        calls=tuple(
+            Call(sweep.operation, len(records[0]["ranks"]), p.size, p.us.value / 1e6)
+            for sweep in sweeps
+            for p in sweep.points
+        ),
         memory=summary.numbers["memory_mib"].value,
     )
 
@@ -166,7 +172,10 @@ def _buckets(records: Sequence[Record]) -> tuple[tuple[float, float], ...]:
 
 
 def _stages(summary: Summary) -> Stages | None:
-    launches = rank_details(summary)
+    launches = [
+        [rank.get("details") or {} for rank in launch.record["ranks"]]
+        for launch in summary.row.launches
+    ]
     if not all("forward_s" in rank for ranks in launches for rank in ranks):
         return None
     costs = launches[0][0].get("part_costs") or ()
