@@ -28,19 +28,19 @@ ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "build/predicting"
 
 LINKS = (100, 200, 400)  # Mbit/s
-SIZES = (2.0, 0.5, 1.0, 4.0)  # MiB of the model
+SIZES = (4.0, 1.0, 2.0, 8.0)  # MiB of the model
 FITTED, MOST = 3, 8  # hosts
 BETWEEN = (4, 6)  # hosts that are measured, too, with the first size
 WIDE = ("ddp", "gpipe")  # strategies that are measured on them
 
 EXPERIMENT = """
 name: {name}
-model: {{emulated: {{layers: 24, mib: {size}, forward_us: 2500, backward_us: 5000}}}}
+model: {{emulated: {{layers: 24, mib: {size}, forward_us: 13000, backward_us: 27000}}}}
 data: synthetic
 batch_size: 16
 scaling: weak
 launches: {launches}
-steps: 10
+steps: 8
 warmup: 2
 gate: false
 allocation: experiment
@@ -50,12 +50,12 @@ blocks:
     topology: 1x1
   - strategy:
       - ddp
-      - ddp: {{compression: fp16}}
+      - ddp: {{bucket_mb: 0.5}}
       - zero1
-      - gpipe: {{microbatches: 8}}
+      - gpipe: {{microbatches: 4}}
     topology: [2x1, 3x1, 8x1]
 {between}"""
-MORE = """  - strategy: [ddp, gpipe: {microbatches: 8}]
+MORE = """  - strategy: [ddp, gpipe: {microbatches: 4}]
     topology: [4x1, 6x1]
 """
 
@@ -162,7 +162,7 @@ def foresee(kept: Path, one: Combination) -> Iterator[Foreseen]:
             continue
         low, high = made.throughput.interval or (0.0, 0.0)
         options = row.cell.options
-        named = " fp16" if options.get("compression") == "fp16" else ""
+        named = " small buckets" if options.get("bucket_mb") == 0.5 else ""
         yield Foreseen(
             one,
             row.cell.strategy + named,

@@ -125,11 +125,11 @@ def make_hosts(
 
 
 def cores_of(at: int) -> str:
-    """The cores of a host, counted from 0: halves for two of them, all for others."""
+    """The cores of a host, counted from 0: hosts have the halves of them in turn."""
     cores = sorted(os.sched_getaffinity(0))
     half = len(cores) // 2
-    if half and at < 2:
-        cores = cores[:half] if at == 0 else cores[half:]
+    if half:
+        cores = cores[half:] if at % 2 else cores[:half]
     return ",".join(map(str, cores))
 
 

@@ -19,12 +19,13 @@ from rankbench.cli import main
 from rankbench.matrix.beyond import plan_beyond
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.plan import read_plan
+from rankbench.partition import split_evenly
 from rankbench.record import Layout
 from rankbench.results.numbers.found import read
 from rankbench.results.prediction import totals
 from rankbench.results.prediction.mechanism import expected_maximum
 from rankbench.results.prediction.overlap import Bucket, exposed, find_slowdown
-from rankbench.results.prediction.pipeline import find_hop, step_seconds
+from rankbench.results.prediction.pipeline import step_seconds
 from rankbench.results.prediction.predict import MECHANISM, TOTALS, Prediction, predict
 from rankbench.results.prediction.published import (
     Factors,
@@ -184,14 +185,6 @@ def test_the_slowest_stage_and_the_hops_count() -> None:
     assert step_seconds([1, 3], [0, 0], 4, 0.5, "gpipe") == pytest.approx(
         1 + 0.5 + 4 * 3 + 0.5
     )
-
-
-def test_hops_are_found_again() -> None:
-    def simulate(hop: float) -> float:
-        return step_seconds([1.0] * 3, [2.0] * 3, 4, hop, "gpipe")
-
-    assert find_hop(simulate, simulate(0.25)) == pytest.approx(0.25)
-    assert find_hop(simulate, 0.9 * simulate(0)) == 0
 
 
 # --- planted machines -----------------------------------------------------------------
@@ -399,6 +392,190 @@ def test_without_sweeps_throughput_alone_is_known(tmp_path: Path) -> None:
     assert made.why is not None
     assert "collectives: true" in made.why
     assert made.throughput is not None
+
+
+# --- other strategies -----------------------------------------------------------------
+
+
+def broadcast(size: float, ranks: int) -> float:
+    return math.ceil(math.log2(ranks)) * (ALPHA + BETA * size)
+
+
+def sweeps_of(ranks: int, *operations: str, times: float = 1) -> list[dict[str, Any]]:
+    calls = {
+        "all_reduce": all_reduce,
+        "broadcast": broadcast,
+        "all_gather": lambda size, p: all_reduce(size, p) / 2,
+        "reduce_scatter": lambda size, p: all_reduce(size, p) / 2,
+    }
+    return [
+        {
+            "operation": name,
+            "times_weights": times,
+            "bytes": size,
+            "seconds": [calls[name](size, ranks)] * 3,
+        }
+        for name in operations
+        for size in (4**5, 4**8, 4**10, 4**12)
+    ]
+
+
+def foresee(
+    root: Path,
+    strategy: str,
+    measured: Mapping[str, tuple[Mapping[str, float], dict[str, Any]]],
+    target: str,
+    shapes: Mapping[str, Shape],
+    **cell: Any,
+) -> Prediction:
+    """Write rows of a strategy, and predict another one.
+
+    Args:
+        measured: topology -> seconds of each phase, and other members of its record.
+        shapes: topology -> shape, of the target, too.
+        cell: further fields.
+    """
+    cells = {
+        name: plan_cell(
+            make_cell(strategy, name, backend="gloo", **cell), phases=list(phases)
+        )
+        for name, (phases, _) in measured.items()
+    }
+    layout = write_plan(root, list(cells.values()))
+    for name, (phases, members) in measured.items():
+        write_row(layout, cells[name], shapes[name], phases, **members)
+    wanted = Target(
+        id="wanted",
+        cell=make_cell(strategy, target, backend="gloo", **cell),
+        shape=shapes[target],
+        obstacle=None,
+    )
+    return predict_one(layout, wanted)
+
+
+def test_what_nothing_hides_is_added(tmp_path: Path) -> None:
+    """Like zero1, which broadcasts weights in its update, along a tree."""
+
+    def phases_of(name: str) -> dict[str, float]:
+        shape = shape_of(name)
+        phases = planted_phases(shape, 1.0)
+        if shape.ranks > 1:
+            phases["update"] += 0.9 * broadcast(WEIGHTS, shape.ranks)
+        return phases
+
+    measured = {}
+    for name in ("1x1", "2x1", "3x1"):
+        ranks = shape_of(name).ranks
+        swept = sweeps_of(ranks, "all_reduce", "broadcast") if ranks > 1 else None
+        details = buckets_of(phases_of(name)["backward"])
+        measured[name] = (phases_of(name), {"collectives": swept, "details": details})
+    shapes = {name: shape_of(name) for name in (*measured, "16x1")}
+    made = foresee(tmp_path, "zero1", measured, "16x1", shapes)
+    assert made.method == MECHANISM
+    assert made.step_ms is not None
+    true = 1e3 * sum(phases_of("16x1").values())
+    assert made.step_ms.value == pytest.approx(true, rel=0.02)
+
+
+def test_communication_within_other_phases_is_told_by_one_rank(tmp_path: Path) -> None:
+    """Like fsdp, which gathers weights and scatters gradients all the time."""
+
+    def phases_of(name: str) -> dict[str, float]:
+        # Nothing is hidden.
+        ranks = shape_of(name).ranks
+        alone = planted_phases(shape_of("1x1"), 1.0)
+        takes = 1.5 * all_reduce(WEIGHTS, ranks) if ranks > 1 else 0.0
+        return {
+            "load": 0.0,
+            "forward": alone["forward"] + takes / 3,
+            "backward": alone["backward"] + takes * 2 / 3,
+            "update": UPDATE,
+        }
+
+    def members_of(name: str) -> dict[str, Any]:
+        ranks = shape_of(name).ranks
+        if ranks == 1:
+            return {"collectives": None}
+        swept = sweeps_of(ranks, "all_gather", times=2) + sweeps_of(
+            ranks, "reduce_scatter"
+        )
+        return {"collectives": swept}
+
+    names = ("1x1", "2x1", "3x1")
+    measured = {name: (phases_of(name), members_of(name)) for name in names}
+    shapes = {name: shape_of(name) for name in (*names, "8x1")}
+    made = foresee(tmp_path / "a", "fsdp", measured, "8x1", shapes)
+    assert made.method == MECHANISM
+    assert made.step_ms is not None
+    true = 1e3 * sum(phases_of("8x1").values())
+    # Overlap is assumed to be possible, and then fitted away.
+    assert made.step_ms.value == pytest.approx(true, rel=0.05)
+    del measured["1x1"]
+    without = foresee(tmp_path / "b", "fsdp", measured, "8x1", shapes)
+    assert without.method == TOTALS
+    assert without.why is not None
+    assert "no row of one rank is without" in without.why
+
+
+COSTS = [1e-3, *[8e-3] * 12, 1e-3]  # seconds of the parts of a model
+
+
+def pipeline_shape(topology: str) -> Shape:
+    shape = shape_of(topology)
+    return Shape(
+        **{
+            **shape.to_dict(),
+            "replicas": 1,
+            "replica_ranks": shape.ranks,
+            "global_batch": 16,
+            "rank_batch": 16,
+        }
+    )
+
+
+def planted_pipeline(name: str) -> tuple[dict[str, float], dict[str, Any]]:
+    """A third of a part's cost is forward; hops and a fixed part are added."""
+    ranks = shape_of(name).ranks
+    counts = split_evenly(COSTS, ranks)
+    ends = np.cumsum(counts)
+    stages = [sum(COSTS[end - n : end]) for n, end in zip(counts, ends, strict=True)]
+    taken = step_seconds(
+        [cost / 3 for cost in stages],
+        [2 * cost / 3 for cost in stages],
+        4,
+        2e-3,
+        "gpipe",
+    )
+    # `write_row` gives each rank what all stages need, divided by the ranks.
+    details = {
+        "part_costs": COSTS,
+        "stages": [["part"] * n for n in counts],
+        "microbatches": 4,
+        "forward_s": sum(stages) / 3 / ranks,
+        "backward_s": sum(stages) * 2 / 3 / ranks,
+        "bubble": 0.3,
+        "ideal_bubble": 0.3,
+    }
+    phases = {"load": 0.0, "pipeline": taken + 5e-3, "update": 4e-3 / ranks}
+    return phases, {"collectives": None, "details": {"details": details}}
+
+
+def test_a_planted_pipeline_is_foreseen(tmp_path: Path) -> None:
+    names = ("2x1", "3x1", "4x1")
+    measured = {name: planted_pipeline(name) for name in names}
+    shapes = {name: pipeline_shape(name) for name in (*names, "7x1")}
+    options = {"options": {"schedule": "gpipe", "microbatches": 4}}
+    made = foresee(tmp_path / "a", "gpipe", measured, "7x1", shapes, **options)
+    assert (made.method, made.why) == (MECHANISM, None)
+    assert made.step_ms is not None
+    true = 1e3 * sum(planted_pipeline("7x1")[0].values())
+    assert made.step_ms.value == pytest.approx(true, rel=0.01)
+    for _, members in measured.values():
+        del members["details"]["details"]["part_costs"]
+    older = foresee(tmp_path / "b", "gpipe", measured, "7x1", shapes, **options)
+    assert older.method == TOTALS
+    assert older.why is not None
+    assert "part of its model costs" in older.why
 
 
 # --- what is refused ------------------------------------------------------------------

@@ -6,8 +6,8 @@ step of any other shape. Each says in `find_model` what it needs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -18,7 +18,7 @@ from rankbench.cell import Shape
 from rankbench.partition import split_evenly
 from rankbench.results.prediction.network import Operation, fit_network
 from rankbench.results.prediction.overlap import Bucket, exposed, find_slowdown
-from rankbench.results.prediction.pipeline import SCHEDULES, find_hop, step_seconds
+from rankbench.results.prediction.pipeline import SCHEDULES, step_seconds
 from rankbench.results.prediction.scale import Scale
 
 # Without recorded buckets, gradients count as becoming ready in so many equal parts.
@@ -47,9 +47,28 @@ def find_model(scales: Sequence[Scale]) -> Model | str:
         return "its ranks share replicas, and what they exchange is not recorded"
     if not all(one.operations and one.weights for one in several):
         return "there is no sweep of its operations (collectives: true measures it)"
-    if not all(one.is_separate for one in several) and several == list(scales):
+    if not any(map(_is_pure, scales)):
         return "its phases contain communication, and no row of one rank is without"
     return _DataParallel.fit(scales)
+
+
+def _overlapped(scale: Scale) -> set[str]:
+    """Operations that go on beside computation; others wait for it.
+
+    Where there is a phase for exposed communication, it is that of the gradients' own
+    all-reduce; other phases contain the rest. Without such a phase, the operations are
+    within forward and backward.
+    """
+    if scale.has_exchange:
+        return {"all_reduce"} & scale.operations.keys()
+    return set(scale.operations)
+
+
+def _is_pure(scale: Scale) -> bool:
+    """Whether the phases show the work of a rank without any communication."""
+    return scale.shape.ranks == 1 or (
+        scale.is_separate and _overlapped(scale) == set(scale.operations)
+    )
 
 
 @dataclass(frozen=True)
@@ -59,65 +78,89 @@ class _DataParallel:
     Attributes:
         work: seconds of a step without samples, and of a sample of a rank.
         late: what ranks need more or less than a typical one, sorted.
-        measured: the scale whose buckets and window the others resemble.
-        slowdown: how much longer communication takes in training than in the sweep.
+        measured: the largest scale.
+        hiding: the scale whose window and buckets the others resemble.
+        slowdowns: how much longer communication takes in training than in the sweep:
+            beside computation, and by itself.
     """
 
     work: tuple[float, float]
     late: NDArray[np.float64]
     measured: Scale
+    hiding: Scale
     network: dict[str, Operation]
-    slowdown: float
+    slowdowns: tuple[float, float] = (1.0, 1.0)
 
     @classmethod
     def fit(cls, scales: Sequence[Scale]) -> _DataParallel:
         several = [one for one in scales if one.shape.ranks > 1]
-        pure = [one for one in scales if one.is_separate or one.shape.ranks == 1]
         late = np.sort(np.concatenate([one.late for one in several]))
         network = fit_network([call for one in several for call in one.calls])
-        start = cls(_fit_work(pure), late, several[-1], network, 1.0)
-        slowdowns = [start._slowdown_of(one) for one in several]
-        return cls(start.work, late, several[-1], network, float(np.median(slowdowns)))
+        pure = [one for one in scales if _is_pure(one)]
+        last = several[-1]
+        # Without a phase for communication, forward and backward contain it.
+        hiding = last if last.has_exchange else pure[-1]
+        fitted = cls(_fit_work(pure), late, last, hiding, network)
+        found = np.array([fitted._find_slowdowns(one) for one in several])
+        beside, alone = np.median(found, axis=0)
+        return replace(fitted, slowdowns=(float(beside), float(alone)))
 
     def seconds(self, shape: Shape) -> float:
         buckets, computing = self._buckets(shape)
+        beside, alone = self.slowdowns
         return (
-            self._alone(shape)
+            self._compute(shape)
             + expected_maximum(self.late, shape.ranks)
-            + exposed(buckets, computing, self.slowdown)
+            + exposed(buckets, computing, beside)
+            + alone * self._serial(shape)
         )
 
-    def _alone(self, shape: Shape) -> float:
+    def _compute(self, shape: Shape) -> float:
         """Seconds of a typical rank without communication."""
         return self.work[0] + self.work[1] * shape.rank_batch
 
-    def _slowdown_of(self, scale: Scale) -> float:
-        left = scale.exposed
-        if not scale.is_separate:
-            late = expected_maximum(self.late, scale.shape.ranks)
-            left = scale.step - self._alone(scale.shape) - late
-        return find_slowdown(*self._buckets(scale.shape), max(0.0, left))
+    def _find_slowdowns(self, scale: Scale) -> tuple[float, float]:
+        """Beside computation, and by itself, as one scale shows them."""
+        shape, compute = scale.shape, self._compute(scale.shape)
+        serial = self._serial(shape)
+        if scale.has_exchange:
+            left = scale.exposed
+            alone = max(0.0, scale.work - compute) / serial if serial else 1.0
+        else:
+            late = expected_maximum(self.late, shape.ranks)
+            left, alone = max(0.0, scale.step - compute - late), 1.0
+        return find_slowdown(*self._buckets(shape), left), alone
+
+    def _serial(self, shape: Shape) -> float:
+        """Seconds of the operations that nothing hides, by themselves."""
+        names = self.measured.operations.keys() - _overlapped(self.measured)
+        return self._takes(names, 1.0, shape.ranks)
 
     def _buckets(self, shape: Shape) -> tuple[list[Bucket], float]:
         """What is sent in a step of this shape, and the time that may hide it."""
-        measured = self.measured
-        stretch = self._alone(shape) / self._alone(measured.shape)
-        pieces = [(ready, size / measured.weights) for size, ready in measured.buckets]
-        if not pieces:
+        hiding, names = self.hiding, _overlapped(self.measured)
+        stretch = self._compute(shape) / self._compute(hiding.shape)
+        if hiding.buckets:
             pieces = [
-                (measured.window * (i + 1) / _PARTS, 1 / _PARTS) for i in range(_PARTS)
+                (ready, self._takes(names, size / hiding.weights, shape.ranks))
+                for size, ready in hiding.buckets
+            ]
+        else:
+            whole = self._takes(names, 1.0, shape.ranks)
+            pieces = [
+                (hiding.window * (i + 1) / _PARTS, whole / _PARTS)
+                for i in range(_PARTS)
             ]
         computing = max(ready for ready, _ in pieces)
-        buckets = [
-            Bucket(stretch * ready, self._takes(share, shape.ranks))
-            for ready, share in pieces
-        ]
+        buckets = [Bucket(stretch * ready, takes) for ready, takes in pieces]
         return buckets, stretch * computing
 
-    def _takes(self, share: float, ranks: int) -> float:
+    def _takes(self, names: Collection[str], share: float, ranks: int) -> float:
+        """Seconds that these operations need for a share of the weights."""
         return sum(
-            times * self.network[name].seconds(share * self.measured.weights, ranks)
-            for name, times in self.measured.operations.items()
+            self.measured.operations[name]
+            * self.network[name].seconds(share * self.measured.weights, ranks)
+            for name in names
             if name in self.network
         )
 
@@ -128,11 +171,13 @@ class _Pipeline:
 
     Attributes:
         measured: the largest scale.
+        fixed: seconds of a step that its schedule does not explain.
         hop: seconds from one stage to the next.
     """
 
     measured: Scale
-    hop: float
+    fixed: float = 0.0
+    hop: float = 0.0
 
     @classmethod
     def fit(cls, scales: Sequence[Scale]) -> _Pipeline | str:
@@ -142,16 +187,12 @@ class _Pipeline:
             return "what each part of its model costs is not recorded"
         if last.schedule not in SCHEDULES:
             return f"the schedule {last.schedule} is not modelled"
-        hops = []
-        for one in scales:
-            bare = cls(one, 0.0)
-            hops.append(
-                find_hop(lambda hop, bare=bare: bare._with(hop), one.step)  # type: ignore[misc]
-            )
-        return cls(scales[-1], float(np.median(hops)))
-
-    def _with(self, hop: float) -> float:
-        return _Pipeline(self.measured, hop).seconds(self.measured.shape)
+        # The last micro-batch goes forward and backward through all stages.
+        hops = np.array([2.0 * (one.shape.ranks - 1) for one in scales])
+        rest = np.array([one.step - cls(one).seconds(one.shape) for one in scales])
+        known = np.stack([np.ones_like(hops), hops], axis=1)
+        (fixed, hop), _ = optimize.nnls(known, np.maximum(0.0, rest))
+        return cls(scales[-1], float(fixed), float(hop))
 
     def seconds(self, shape: Shape) -> float:
         stages = self.measured.stages
@@ -166,16 +207,15 @@ class _Pipeline:
             sum(stages.costs[end - count : end]) / sum(stages.costs)
             for count, end in zip(counts, ends, strict=True)
         ]
-        return (
-            step_seconds(
-                [stages.forward * share for share in shares],
-                [stages.backward * share for share in shares],
-                stages.microbatches,
-                self.hop,
-                stages.schedule,
-            )
-            + stages.update * self.measured.shape.ranks / shape.ranks
+        scheduled = step_seconds(
+            [stages.forward * share for share in shares],
+            [stages.backward * share for share in shares],
+            stages.microbatches,
+            self.hop,
+            stages.schedule,
         )
+        update = stages.update * self.measured.shape.ranks / shape.ranks
+        return scheduled + update + self.fixed
 
 
 def _fit_work(scales: Sequence[Scale]) -> tuple[float, float]:

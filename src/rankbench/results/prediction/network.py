@@ -2,9 +2,13 @@
 
 Alpha-beta model: a call takes a latency for each step of the algorithm, and the time of
 its bytes. In a ring of P ranks, an all-reduce has 2 (P - 1) steps and each rank sends
-2 (P - 1) / P of the bytes; a reduce-scatter or an all-gather has half of both (Thakur,
-Rabenseifner and Gropp, Optimization of Collective Communication Operations in MPICH,
-IJHPCA 19, 2005). A broadcast takes log2 P steps, and its bytes pass each link once.
+2 (P - 1) / P of the bytes; a reduce-scatter or an all-gather has half of both. Along a
+binomial tree, a broadcast has ceil(log2 P) steps, and its bytes pass the root's link as
+often (Thakur, Rabenseifner and Gropp, Optimization of Collective Communication
+Operations in MPICH, IJHPCA 19, 2005). Two trees at once do an all-reduce in 2 log2 P
+steps with the volume of a ring (Sanders, Speck and Traeff, Two-tree algorithms for full
+bandwidth broadcast, reduction and scan, Parallel Computing 35, 2009). Of several
+algorithms the one counts that fits best.
 """
 
 from __future__ import annotations
@@ -40,13 +44,19 @@ class Shares:
     volume: Callable[[int], float]
 
 
-_RING = Shares(lambda p: p - 1, lambda p: (p - 1) / p)
-_SHARES: Mapping[str, Shares] = {
-    "all_reduce": Shares(lambda p: 2 * (p - 1), lambda p: 2 * (p - 1) / p),
-    "reduce_scatter": _RING,
-    "all_gather": _RING,
-    "broadcast": Shares(lambda p: math.log2(p), lambda p: 1.0),
-    "send_recv": Shares(lambda p: 1.0, lambda p: 1.0),
+_HALF_RING = Shares(lambda p: p - 1, lambda p: (p - 1) / p)
+_ALGORITHMS: Mapping[str, Sequence[Shares]] = {
+    "all_reduce": (
+        Shares(lambda p: 2 * (p - 1), lambda p: 2 * (p - 1) / p),
+        Shares(lambda p: 2 * math.log2(p), lambda p: 2 * (p - 1) / p),
+    ),
+    "reduce_scatter": (_HALF_RING,),
+    "all_gather": (_HALF_RING,),
+    "broadcast": (
+        Shares(lambda p: math.ceil(math.log2(p)), lambda p: math.ceil(math.log2(p))),
+        Shares(lambda p: p - 1, lambda p: 1.0),
+    ),
+    "send_recv": (Shares(lambda p: 1.0, lambda p: 1.0),),
 }
 
 
@@ -55,13 +65,14 @@ class Operation:
     """The fitted model of one operation.
 
     Attributes:
+        shares: of its algorithm.
         alpha: seconds of a step.
         beta: seconds of a byte on the slowest link.
         rest: bytes -> log of measured over fitted time, median over the measured
             numbers of ranks: what the two numbers do not describe.
     """
 
-    name: str
+    shares: Shares
     alpha: float
     beta: float
     rest: Mapping[float, float]
@@ -70,9 +81,8 @@ class Operation:
         """Of a call; 0 on a single rank."""
         if ranks < 2 or size <= 0:
             return 0.0
-        shares = _SHARES[self.name]
-        fitted = self.alpha * shares.steps(ranks)
-        fitted += self.beta * shares.volume(ranks) * size
+        fitted = self.alpha * self.shares.steps(ranks)
+        fitted += self.beta * self.shares.volume(ranks) * size
         sizes = sorted(self.rest)
         known = np.log2(sizes)
         rest = np.interp(math.log2(size), known, [self.rest[one] for one in sizes])
@@ -83,27 +93,33 @@ def fit_network(calls: Sequence[Call]) -> dict[str, Operation]:
     """Fit each operation that has a known algorithm."""
     names = dict.fromkeys(call.operation for call in calls)
     return {
-        name: _fit(name, [call for call in calls if call.operation == name])
+        name: min(
+            (
+                _fit(shares, [call for call in calls if call.operation == name])
+                for shares in _ALGORITHMS[name]
+            ),
+            key=lambda fitted: fitted[0],
+        )[1]
         for name in names
-        if name in _SHARES
+        if name in _ALGORITHMS
     }
 
 
-def _fit(name: str, calls: Sequence[Call]) -> Operation:
-    shares = _SHARES[name]
+def _fit(shares: Shares, calls: Sequence[Call]) -> tuple[float, Operation]:
+    """The sum of squared relative errors, and the fitted model."""
     # Relative errors count, so that small calls matter as much as large ones.
-    known = [
+    known = np.array(
         [
-            shares.steps(call.ranks) / call.seconds,
-            shares.volume(call.ranks) * call.size / call.seconds,
+            [
+                shares.steps(call.ranks) / call.seconds,
+                shares.volume(call.ranks) * call.size / call.seconds,
+            ]
+            for call in calls
         ]
-        for call in calls
-    ]
-    (alpha, beta), _ = optimize.nnls(np.array(known), np.ones(len(calls)))
+    )
+    (alpha, beta), error = optimize.nnls(known, np.ones(len(calls)))
     rest: dict[float, list[float]] = {}
-    for call in calls:
-        fitted = alpha * shares.steps(call.ranks)
-        fitted += beta * shares.volume(call.ranks) * call.size
-        rest.setdefault(call.size, []).append(math.log(call.seconds / fitted))
+    for call, fitted in zip(calls, known @ (alpha, beta), strict=True):
+        rest.setdefault(call.size, []).append(-math.log(fitted))
     medians = {size: float(np.median(logs)) for size, logs in rest.items()}
-    return Operation(name, float(alpha), float(beta), medians)
+    return float(error), Operation(shares, float(alpha), float(beta), medians)

@@ -8,7 +8,7 @@ turns (Narayanan and others, PipeDream, SOSP 2019).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 SCHEDULES = ("gpipe", "1f1b")
 
@@ -47,17 +47,6 @@ def step_seconds(
                 done[kind, stage, batch] = free[stage]
                 position[stage] += 1
     return max(free)
-
-
-def find_hop(simulate: Callable[[float], float], measured: float) -> float:
-    """The seconds of a hop with which the simulation gives what was measured."""
-    low, high = 0.0, measured
-    if simulate(low) >= measured:
-        return 0.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (middle, high) if simulate(middle) < measured else (low, middle)
-    return (low + high) / 2
 
 
 def _order(

@@ -27,10 +27,13 @@ from rankbench.results.read.rows import Target
 
 MECHANISM, TOTALS = "mechanism", "totals"
 
-# Log error per doubling that a model of the mechanism has even if it missed nothing:
-# what repeated launches on the same machine differ by from day to day. And if there are
+# Log error per doubling that a method has even if it missed nothing, and if there are
 # too few scales to hide one.
 _LEAST, _UNTRIED = 0.02, 0.1
+
+# Log of what a median differs by at least if the same row is measured again, on another
+# day. Intervals of launches of one day do not show it.
+_AGAIN = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +103,7 @@ def _predict(
             _risk(scales, _miss_step),
         )
         method, why = MECHANISM, None
-    noise = max(one.noise for one in scales)
+    noise = max(_AGAIN, *(one.noise for one in scales))
     low, high = load_factors().interval(found, noise)
     throughput = Estimate(found.value, low, high)
     batch = 1e3 * target.shape.global_batch
@@ -242,7 +245,7 @@ def _predict_memory(scales: Sequence[Scale], target: Target) -> Estimate:
     doublings = math.log2(target.topology.devices / scales[-1].devices)
     value = _fit_memory(known, target.shape)
     found = Guess(value, doublings, _risk(known, _miss_memory))
-    return Estimate(value, *load_factors().interval(found))
+    return Estimate(value, *load_factors().interval(found, _AGAIN))
 
 
 def _miss_memory(known: Sequence[Scale], hidden: Scale) -> float | None:

@@ -54,6 +54,7 @@ class Scale:
         work: of a typical rank in a step, without waiting for others.
         exposed: communication that no computation hides.
         is_separate: whether `work` is free of communication.
+        has_exchange: whether there is a phase for exposed communication.
         window: the part of the step that may hide communication.
         late: what the ranks need more or less than a typical rank, of each step.
         operations: communication operation -> how many times it moves the weights in a
@@ -73,6 +74,7 @@ class Scale:
     work: float
     exposed: float
     is_separate: bool
+    has_exchange: bool
     window: float
     late: NDArray[np.float64]
     operations: Mapping[str, float]
@@ -111,6 +113,7 @@ def read_scale(summary: Summary, sweeps: Sequence[Sweep]) -> Scale:
         work=_middle([(p.input + p.computation + p.host) / 1e3 for p in parts]),
         exposed=_middle([p.exchange / 1e3 for p in parts]),
         is_separate=all(p.is_separate for p in parts),
+        has_exchange=EXCHANGE in records[0]["phases"],
         window=_middle([_window(one.phase_ms) / 1e3 for one in summary.measures]),
         late=np.concatenate([_late(one) for one in summary.row.launches]),
         operations={
