@@ -570,6 +570,9 @@ def test_a_planted_pipeline_is_foreseen(tmp_path: Path) -> None:
     assert made.step_ms is not None
     true = 1e3 * sum(planted_pipeline("7x1")[0].values())
     assert made.step_ms.value == pytest.approx(true, rel=0.01)
+    shapes["15x1"] = pipeline_shape("15x1")
+    many = foresee(tmp_path / "c", "gpipe", measured, "15x1", shapes, **options)
+    assert many.refused == "a model of 14 parts cannot be split in 15"
     for _, members in measured.values():
         del members["details"]["details"]["part_costs"]
     older = foresee(tmp_path / "b", "gpipe", measured, "7x1", shapes, **options)
@@ -734,7 +737,7 @@ def test_tables_and_plots_show_predictions_apart(tmp_path: Path) -> None:
     assert drawn["kind"].tolist() == ["measured"] * 3 + ["predicted"]
     text = layout.table("md").read_text()
     assert "Predicted topologies" in text
-    assert "it cannot." in text
+    assert "ddp.gloo.5x1: it cannot." in text
 
 
 def test_the_command_prints_them(
@@ -747,7 +750,7 @@ def test_the_command_prints_them(
     said = " ".join(capsys.readouterr().out.split())
     assert "samples/s" in said
     assert "EUR/10^6" in said
-    assert "2.67 times the devices of the largest" in said
+    assert "ddp.gloo.8x1 (2.67 times the devices): from what the steps of" in said
     assert main(["predict", "--results", str(layout.root), "--json"]) == 0
     (told,) = json.loads(capsys.readouterr().out)["predictions"]
     assert told["method"] == MECHANISM

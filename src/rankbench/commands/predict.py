@@ -104,13 +104,15 @@ def _print(
         "cost": f"{price[1] if price else ''}/10^6",
     }
     numbers = [in_numbers(one, price) for one in made]
+    # With a price nobody needs the hours, and a terminal is narrow.
+    headings.pop("hours" if price else "cost")
     shown = [name for name in headings if any(name in each for each in numbers)]
     console = open_console()
     if shown:
         table = Table(box=None, pad_edge=False)
         table.add_column("predicted", no_wrap=True)
         for name in shown:
-            table.add_column(headings[name], justify="right")
+            table.add_column(headings[name], justify="right", no_wrap=True)
         for one, each in zip(made, numbers, strict=True):
             if each:
                 texts = (str(show_estimate(each.get(name))) for name in shown)

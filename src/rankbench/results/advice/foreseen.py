@@ -68,22 +68,26 @@ def describe(
 
 
 def in_sentences(predictions: Sequence[Prediction]) -> list[Note]:
-    """What each prediction rests on; then for each reason what is not predicted."""
-    notes = [Note(one.target.id, _say(one)) for one in predictions if not one.refused]
-    refused: dict[str, list[str]] = {}
+    """What predictions rest on; then for each reason what is not predicted."""
+    alike: dict[tuple[str, str], list[Prediction]] = {}
     for one in predictions:
-        if one.refused:
-            refused.setdefault(one.refused, []).append(one.target.id)
-    notes += [
-        Note("not predicted", f"{', '.join(cells)}: {reason}.")
-        for reason, cells in refused.items()
+        term = "not predicted" if one.refused else "predicted"
+        alike.setdefault((term, one.refused or _rests_on(one)), []).append(one)
+    found = sorted(alike.items(), key=lambda item: item[0][0], reverse=True)
+    return [
+        Note(term, f"{', '.join(_name(one) for one in own)}: {text}.")
+        for (term, text), own in found
     ]
-    return notes
 
 
-def _say(one: Prediction) -> str:
+def _name(one: Prediction) -> str:
+    if one.refused:
+        return one.target.id
+    return f"{one.target.id} ({2**one.doublings:.3g} times the devices)"
+
+
+def _rests_on(one: Prediction) -> str:
     rows = ", ".join(summary.row.id for summary in one.fitted)
-    times = f"{2**one.doublings:.3g} times the devices of the largest"
     if one.why is None:
-        return f"from what the steps of {rows} are made of; {times}."
-    return f"from the throughput of {rows} alone, because {one.why}; {times}."
+        return f"from what the steps of {rows} are made of"
+    return f"from the throughput of {rows} alone, because {one.why}"

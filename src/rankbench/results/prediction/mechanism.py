@@ -29,7 +29,11 @@ class Model(Protocol):
     """A fitted series."""
 
     def seconds(self, shape: Shape) -> float:
-        """Of a step of this shape."""
+        """Of a step of this shape.
+
+        Raises:
+            ValueError: the model of the cell cannot be shared by so many ranks.
+        """
 
 
 def find_model(scales: Sequence[Scale]) -> Model | str:

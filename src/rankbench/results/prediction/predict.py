@@ -32,8 +32,9 @@ MECHANISM, TOTALS = "mechanism", "totals"
 _LEAST, _UNTRIED = 0.02, 0.1
 
 # Log of what a median differs by at least if the same row is measured again, on another
-# day. Intervals of launches of one day do not show it.
-_AGAIN = 0.02
+# day: the margin within which the answer calls rows equal. Intervals of launches of one
+# day do not show it.
+_AGAIN = 0.03
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,8 +98,12 @@ def _predict(
     if isinstance(model, str):
         found, method, why = guess(points, devices), TOTALS, model
     else:
+        try:
+            seconds = model.seconds(target.shape)
+        except ValueError as error:
+            return Prediction(target=target, refused=str(error))
         found = Guess(
-            target.shape.global_batch / model.seconds(target.shape),
+            target.shape.global_batch / seconds,
             math.log2(devices / scales[-1].devices),
             _risk(scales, _miss_step),
         )

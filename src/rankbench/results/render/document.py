@@ -61,7 +61,7 @@ class Document:
 
     Attributes:
         title: name of the experiment.
-        names: id of each cell -> its short name.
+        names: id of each cell, measured or predicted -> its short name.
         shared: parts of the ids that the short names leave out.
         table: the section of all cells.
         sections: the other sections, in their order.
@@ -115,7 +115,9 @@ def make_document(
         if only is None or name == "table" or not {*_names(section)}.isdisjoint(only)
         if (one := _make(section, found, report))
     ]
-    names, shared = shorten([summary.row.id for summary in found.summaries])
+    ids = [summary.row.id for summary in found.summaries]
+    ids += [target.id for target in found.results.targets]
+    names, shared = shorten(ids)
     (table,) = (one for one in made if one.name == "table")
     sections = [one for one in made if one is not table]
     return Document(found.results.experiment, names, shared, table, sections)
