@@ -110,7 +110,7 @@ def _print(
     console = open_console()
     if shown:
         table = Table(box=None, pad_edge=False)
-        table.add_column("predicted", no_wrap=True)
+        table.add_column("predicted", overflow="fold")
         for name in shown:
             table.add_column(headings[name], justify="right", no_wrap=True)
         for one, each in zip(made, numbers, strict=True):
