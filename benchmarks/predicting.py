@@ -27,7 +27,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ROOT / "build/predicting"
 
-LINKS = (100, 200, 400)  # Mbit/s
+LINKS = (150, 250, 400)  # Mbit/s
 SIZES = (4.0, 1.0, 2.0, 8.0)  # MiB of the model
 FITTED, MOST = 3, 8  # hosts
 BETWEEN = (4, 6)  # hosts that are measured, too, with the first size
@@ -40,7 +40,7 @@ data: synthetic
 batch_size: 16
 scaling: weak
 launches: {launches}
-steps: 8
+steps: 6
 warmup: 2
 gate: false
 allocation: experiment

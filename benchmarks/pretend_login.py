@@ -16,12 +16,15 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/cluster")]
 
+from desks import Desk, make_desk  # noqa: E402
 from pretend_cluster import Cluster  # noqa: E402
 from pretend_down import down  # noqa: E402
 from pretend_up import up  # noqa: E402
 from site_files import SITE_FILE, with_images  # noqa: E402
 
 from conftest import copy_project  # noqa: E402
+
+__all__ = ["USER", "Desk", "down", "give", "make_desk", "pretend_login", "up"]
 
 USER = "rankbench"
 SNAKEMAKE = (sys.executable, "-m", "snakemake", "--profile", "slurm_profile")

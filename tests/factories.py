@@ -102,6 +102,8 @@ def make_site(**changes: Any) -> Site:
         "software": "native",
         "native": make_software(),
         "images": {},
+        "hosts": [],
+        "shared": False,
         "data_dir": "data",
         "results_dir": "results",
         "image_dir": "images",

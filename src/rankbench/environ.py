@@ -102,9 +102,29 @@ def _place_of_task(environ: Mapping[str, str]) -> Place:
     )
 
 
+# In each of these variables, the number of this host in its launch; the first one wins.
+_NODE = ("SLURM_ARRAY_TASK_ID", "SLURM_NODEID", "RANKBENCH_NODE")
+
+
 def read_node(environ: Mapping[str, str] = os.environ) -> int:
-    """The number of this host in its Slurm step or job array; 0 outside of both."""
-    return int(environ.get("SLURM_ARRAY_TASK_ID", environ.get("SLURM_NODEID", 0)))
+    """The number of this host in its launch; 0 if nothing starts several hosts."""
+    return int(next((environ[name] for name in _NODE if name in environ), 0))
+
+
+# These belong to the machine that supervises a launch, and to its connections.
+_STAYS_HERE = ("SSH_", "XDG_", "RANKBENCH_SLURM")
+
+
+def for_hosts(node: int, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of a command on another host, whose number is `node`."""
+    kept = {k: v for k, v in environ.items() if not k.startswith(_STAYS_HERE)}
+    return {**kept, "RANKBENCH_NODE": str(node)}
+
+
+def for_ssh(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The variables that ssh needs to find its user's settings and keys."""
+    names = ("HOME", "USER", "PATH", "SSH_AUTH_SOCK")
+    return {name: environ[name] for name in names if name in environ}
 
 
 # DeepSpeed's launcher numbers the GPUs of a host from 0, whatever GPUs it was given.

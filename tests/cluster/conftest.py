@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 from allocations import Site
+from desks import Desk, make_desk
 from logins import Snakemake
 from pretend_cluster import Cluster
 from pretend_down import down
 from pretend_host import PretendError
-from pretend_up import check_machine, up
+from pretend_up import FOR_SSH, check_machine, revive, up
 from site_files import SITE_FILE
 
 from conftest import copy_project, find_images
@@ -49,6 +50,46 @@ def cluster(shared: Path) -> Iterator[Cluster]:
     cluster = up(shared / "cluster", user=USER, shared=[shared, Path(sys.prefix)])
     yield cluster
     down(cluster.state)
+
+
+@pytest.fixture(scope="session")
+def ssh_cluster() -> Iterator[Cluster]:
+    """Four hosts with sshd and without Slurm."""
+    try:
+        check_machine(USER, FOR_SSH)
+    except PretendError as error:
+        pytest.skip(f"no hosts with sshd: {error}")
+    folder = Path(tempfile.mkdtemp(prefix="pretend-ssh-"))
+    folder.chmod(0o1777)
+    shared = shared_of(folder)
+    cluster = up(folder / "cluster", user=USER, shared=shared, slurm=False)
+    yield cluster
+    down(cluster.state)
+    shutil.rmtree(folder)
+
+
+def shared_of(folder: Path) -> list[Path]:
+    return [folder, Path(sys.prefix)]
+
+
+@pytest.fixture
+def restart(ssh_cluster: Cluster) -> Callable[[str], None]:
+    """Let a host that has crashed start again."""
+    shared = shared_of(ssh_cluster.state.parent)
+    return lambda name: revive(ssh_cluster, name, shared)
+
+
+@pytest.fixture(scope="session")
+def shared_desk(ssh_cluster: Cluster, digits_file: Path) -> Desk:
+    """The first host, with the project in a folder that all hosts see."""
+    folder = ssh_cluster.state.parent / "project"
+    return make_desk(ssh_cluster, "node1", digits_file, at=folder)
+
+
+@pytest.fixture(scope="session")
+def apart_desk(ssh_cluster: Cluster, digits_file: Path) -> Desk:
+    """The last host, which measures on others; no two hosts share files."""
+    return make_desk(ssh_cluster, "node4", digits_file)
 
 
 @pytest.fixture(scope="session")

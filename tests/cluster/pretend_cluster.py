@@ -22,7 +22,7 @@ class Cluster:
 
     state: Path
     user: str
-    hosts: Mapping[str, Host]
+    hosts: dict[str, Host]
 
     @classmethod
     def load(cls, state: Path) -> Cluster:

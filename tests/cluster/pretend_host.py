@@ -6,6 +6,9 @@ its first process, the holder: nothing has a name in the machine that could be l
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -83,7 +86,11 @@ class Host:
     def connect(self, bridge: str) -> None:
         """Lay the cable from the host's interface to the bridge."""
         near = ("name", self.link, "mtu", MTU, "master", bridge, "up")
-        far = ("name", INTERFACE, "mtu", MTU, "netns", str(self.holder))
+        # The same after a restart, since the others remember it.
+        mac = "02:00:" + ":".join(
+            f"{int(part):02x}" for part in self.address.split(".")
+        )
+        far = ("name", INTERFACE, "address", mac, "mtu", MTU, "netns", str(self.holder))
         check(["ip", "link", "add", *near, "type", "veth", "peer", *far])
         self.do("ip", "link", "set", "lo", "up")
         self.do("ip", "address", "add", f"{self.address}/24", "dev", INTERFACE)
@@ -96,6 +103,7 @@ class Host:
         the machine's also where they lie below /tmp.
         """
         for part in ("spool", "tmp", "cgroup"):
+            shutil.rmtree(self.folder / part, ignore_errors=True)  # of an earlier life
             (self.folder / part).mkdir(parents=True)
         private = self.folder / "tmp"
         private.chmod(0o1777)
@@ -122,7 +130,7 @@ class Host:
         self.do("umount", "--recursive", aside)
         if has_memory_groups():
             group = MEMORY_GROUPS / self.link
-            group.mkdir()
+            group.mkdir(exist_ok=True)
             self.do("mount", "--bind", group, MEMORY_GROUPS)
 
     def slow(self, rate: str) -> None:
@@ -133,6 +141,12 @@ class Host:
 
     def cut(self) -> None:
         check(["ip", "link", "set", self.link, "down"])
+
+    def crash(self) -> None:
+        """End everything on the host at once, its network included."""
+        os.kill(self.holder, signal.SIGKILL)
+        link = Path("/sys/class/net") / self.link
+        wait_until(lambda: not link.exists(), 10, f"{self.name} has crashed")
 
     def mend(self) -> None:
         """The link as it was at first: up, and as fast as the machine."""

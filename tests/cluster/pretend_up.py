@@ -10,6 +10,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pretend_cluster import DESCRIPTION, Cluster, daemon_environment
@@ -23,19 +24,23 @@ from pretend_host import (
     wait_until,
 )
 from pretend_kernel import set_autogroups_aside
+from pretend_sshd import furnish_home, start_sshd, start_sshds
 from slurm_conf import CGROUP_CONF, slurm_conf
 
 # Each program, and the Debian package that contains it.
 PROGRAMS = {
-    "slurmctld": "slurmctld",
-    "slurmd": "slurmd",
-    "sinfo": "slurm-client",
-    "munged": "munge",
     "ip": "iproute2",
     "tc": "iproute2",
     "nsenter": "util-linux",
     "pkill": "procps",
 }
+FOR_SLURM = {
+    "slurmctld": "slurmctld",
+    "slurmd": "slurmd",
+    "sinfo": "slurm-client",
+    "munged": "munge",
+}
+FOR_SSH = {"sshd": "openssh-server", "ssh": "openssh-client", "rsync": "rsync"}
 # A network for benchmarks (RFC 2544), which nobody else uses.
 NETWORK = "198.18"
 # The port of a controller is this number plus the third byte of its network.
@@ -50,15 +55,17 @@ def up(
     cpus: int = 2,
     user: str = "rankbench",
     shared: Sequence[Path] = (),
+    slurm: bool = True,
 ) -> Cluster:
     """Bring a cluster up; if that fails, take down what there is of it.
 
     state: a folder that is empty or not there, by default a temporary one. hosts: how
     many; the first two have no core in common where the machine has two. cpus: of each
     host, as Slurm counts. shared: folders below /tmp that hosts see too; the rest of
-    /tmp is each host's own. PretendError: why not.
+    /tmp is each host's own. slurm: without it, each host has an sshd and a home of its
+    own for the user. PretendError: why not.
     """
-    check_machine(user)
+    check_machine(user, FOR_SLURM if slurm else FOR_SSH)
     if not 1 <= hosts <= MOST_HOSTS:
         raise PretendError(f"{hosts} hosts: from 1 to {MOST_HOSTS}")
     for folder in shared:
@@ -72,7 +79,10 @@ def up(
         (state / DESCRIPTION).write_text("{}")
         set_autogroups_aside(state)
         cluster = make_hosts(state, user, hosts, cpus, shared)
-        start_services(cluster)
+        if slurm:
+            start_services(cluster)
+        else:
+            start_sshds(cluster)
         cluster.save()
     except BaseException as error:
         said = ends_of_logs(state)
@@ -83,11 +93,15 @@ def up(
     return cluster
 
 
-def check_machine(user: str) -> None:
-    """PretendError: what the caller or the machine lacks, and the remedy."""
+def check_machine(user: str, programs: Mapping[str, str] = FOR_SLURM) -> None:
+    """PretendError: what the caller or the machine lacks, and the remedy.
+
+    programs: those that are needed in addition, and their packages.
+    """
     if os.geteuid() != 0:
         raise PretendError("needs root, for namespaces and a bridge: use sudo")
-    lacking = {package for name, package in PROGRAMS.items() if not shutil.which(name)}
+    needed = {**PROGRAMS, **programs}
+    lacking = {package for name, package in needed.items() if not shutil.which(name)}
     if lacking:
         wanted = " ".join(sorted(lacking))
         raise PretendError(
@@ -115,13 +129,27 @@ def make_hosts(
             address=address,
             link=f"{bridge}.{at + 1}",
             cores=cores_of(at),
-            holder=start_holder(daemon_environment(state)),
+            holder=0,
             folder=state / name,
         )
-        host.connect(bridge)
-        host.furnish(state / "etc", [state, *(path.resolve() for path in shared)])
-        hosts[name] = host
+        hosts[name] = boot(host, state, shared)
     return Cluster(state, user, hosts)
+
+
+def boot(host: Host, state: Path, shared: Sequence[Path]) -> Host:
+    """The host with a new first process, also after the one before has been killed."""
+    booted = replace(host, holder=start_holder(daemon_environment(state)))
+    booted.connect(bridge_of(state))
+    booted.furnish(state / "etc", [state, *(path.resolve() for path in shared)])
+    return booted
+
+
+def revive(cluster: Cluster, name: str, shared: Sequence[Path]) -> None:
+    """Let a host that has crashed start again, with its sshd."""
+    host = boot(cluster.hosts[name], cluster.state, shared)
+    cluster.hosts[name] = host
+    furnish_home(cluster, host)
+    start_sshd(cluster, host)
 
 
 def cores_of(at: int) -> str:

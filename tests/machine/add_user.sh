@@ -6,6 +6,8 @@ set -euo pipefail
 name="${1:-rankbench}"
 python="${2:-.venv/bin/python}"
 id "$name" >/dev/null 2>&1 || useradd --create-home --shell /bin/bash "$name"
+# sshd lets no user in whose password is locked; with "*" there is none to enter.
+case "$(getent shadow "$name" | cut -d : -f 2)" in '!'*) usermod --password '*' "$name" ;; esac
 grep -q "^$name:" /etc/subuid || usermod --add-subuids 200000-265535 \
     --add-subgids 200000-265535 "$name"
 # The project and its Python may be below the home of root. Let this user, and no other,

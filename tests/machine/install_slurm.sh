@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs the packages for a pretend cluster (tests/cluster) on Debian; run it as root: Slurm
-# with munge and PMIx, and Open MPI to test PMIx. It does not start their services, because
-# each pretend cluster starts its own with its own configuration.
+# with munge and PMIx, Open MPI to test PMIx, and an ssh server and rsync for hosts without
+# Slurm. It does not start their services, because each pretend cluster starts its own with
+# its own configuration.
 set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -17,8 +18,8 @@ fi
 apt-get update -qq
 apt-get install -qq -y --no-install-recommends \
     slurmctld slurmd slurm-client munge libpmix2 iproute2 procps util-linux \
-    gcc libc6-dev openmpi-bin libopenmpi-dev >/dev/null
+    gcc libc6-dev openmpi-bin libopenmpi-dev openssh-server rsync >/dev/null
 if command -v systemctl >/dev/null; then
-    systemctl disable --quiet slurmctld slurmd munge || true
+    systemctl disable --quiet slurmctld slurmd munge ssh || true
 fi
 slurmd -V

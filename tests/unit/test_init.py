@@ -13,6 +13,7 @@ import yaml
 from rankbench.assets import find_asset
 from rankbench.cli import main
 from rankbench.extras import find_extra, require
+from rankbench.matrix.site import read_site
 
 pytestmark = pytest.mark.unit
 
@@ -163,3 +164,32 @@ def test_the_table_at_the_end_will_not_fail(
 )
 def test_assets_are_found(name: str) -> None:
     assert find_asset(name).exists()
+
+
+def test_init_writes_a_profile_for_hosts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "bench"
+    assert main(["init", str(folder), "--ssh", "alpha:2", "beta"]) == 0
+    assert "rankbench site-check --profile ssh_profile" in capsys.readouterr().out
+    facts = read_site(folder / "ssh_profile/site.yaml")
+    listed = [(host["name"], host["devices"]) for host in facts["hosts"]]
+    assert (facts["scheduler"], listed) == ("ssh", [("alpha", 2), ("beta", 1)])
+    settings = (folder / "local_profile/config.yaml").read_text()
+    assert (folder / "ssh_profile/config.yaml").read_text() == settings
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a", "a"], "a appears twice"),
+        (["a:x"], "expected HOST or HOST:DEVICES"),
+        (["me@a"], "is no name of a host"),
+    ],
+)
+def test_init_refuses_hosts_that_are_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    assert main(["init", str(tmp_path / "bench"), "--ssh", *words]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "bench").exists()

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.launch.cell import machine_lock as machine
+from rankbench.launch.hosts import machine_lock as machine
 
 pytestmark = pytest.mark.unit
 
 # A process that takes the lock, prints that, and keeps it.
 HOLD = """
 import sys, time
-from rankbench.launch.cell import machine_lock as machine
+from rankbench.launch.hosts import machine_lock as machine
 release = machine._take(sys.argv[1])
 print("held" if release else "refused", flush=True)
 time.sleep(60)
@@ -99,7 +99,7 @@ def test_who_waits_says_so_once_and_can_be_told_to_stop(
     monkeypatch.setattr(machine, "_take", lambda _: answers.pop(0))
     monkeypatch.setattr(machine, "ASK_SECONDS", 0)
     said: list[str] = []
-    with machine.machine_to_itself(told_to_stop=lambda: None, say=said.append):
+    with machine.machine_to_itself(machine.Waiting(lambda: None, said.append)):
         assert answers == []
     assert answers == ["released"]
     assert said == ["  waiting: another measurement runs on this machine"]
@@ -109,5 +109,5 @@ def test_who_waits_says_so_once_and_can_be_told_to_stop(
 
     monkeypatch.setattr(machine, "_take", lambda _: None)
     with pytest.raises(KeyboardInterrupt):  # noqa: SIM117
-        with machine.machine_to_itself(told_to_stop=stop, say=said.append):
+        with machine.machine_to_itself(machine.Waiting(stop, said.append)):
             pytest.fail("it is not held")

@@ -10,8 +10,8 @@ import pytest
 
 from factories import make_gpu_site
 from rankbench.launch.site.check import describe, find_faults, main
-from rankbench.launch.site.inventory import look_at_hosts
-from rankbench.record import write_json
+from rankbench.launch.site.inventory import inspect
+from rankbench.record import read_json, write_json
 
 pytestmark = pytest.mark.unit
 
@@ -27,6 +27,9 @@ def host(name: str, other: str) -> dict[str, Any]:
         "python": "3.11.7",
         "cores": 16,
         "memory_mib": 250_000,
+        "load": 0.1,
+        "measures": False,
+        "itself": ["10.0.0.1"],
         "gpus": ["H100"] * 4,
         "interfaces": {"eth0": ["10.0.0.1"], "ib0": ["10.1.0.1"], "ib1": []},
         "slurm": "slurm 23.11",
@@ -43,7 +46,15 @@ def host(name: str, other: str) -> dict[str, Any]:
 
 def found() -> dict[str, Any]:
     hosts = [host("a", "b"), host("b", "a")]
-    return {"hosts": hosts, "said": "", "began": 1000.0, "ended": 1001.0, "pmix": True}
+    return {
+        "hosts": hosts,
+        "said": "",
+        "began": 1000.0,
+        "ended": 1001.0,
+        "pmix": True,
+        "faults": [],
+        "reach": {},
+    }
 
 
 def test_a_site_that_is_as_it_says_has_no_fault() -> None:
@@ -94,6 +105,67 @@ def test_a_host_that_says_nothing_is_missed() -> None:
     assert fault.endswith("it said: srun: error: node b is gone")
 
 
+SSH = {
+    **SITE,
+    "scheduler": "ssh",
+    "shared": True,
+    "hosts": [{"name": "a", "devices": 4}, {"name": "b", "devices": 2}],
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"gpus": ["H100"] * 3}, r"shows 3 GPUs, site.yaml says 4 \(devices in hosts"),
+        ({"measures": True}, "another run of rankbench measures there"),
+        ({"load": 9.0}, r"is busy \(load 9.0 on 16 cores\): find out by top"),
+    ],
+)
+def test_each_fault_of_a_listed_host(change: dict[str, Any], fault: str) -> None:
+    facts = found()
+    facts["hosts"][1]["gpus"] = ["H100"] * 2
+    assert find_faults(SSH, facts) == []
+    facts["hosts"][0] |= change
+    (said,) = find_faults(SSH, facts)
+    assert re.search(f"^a: {fault}", said), said
+
+
+def test_hosts_that_share_no_files_need_not_see_those_of_others() -> None:
+    facts = found()
+    facts["hosts"][0] |= {"seen": ["a"]}
+    facts["hosts"][1] |= {"gpus": ["H100"] * 2, "seen": ["b"]}
+    assert len(find_faults(SSH, facts)) == 2
+    assert find_faults({**SSH, "shared": False}, facts) == []
+
+
+def test_a_host_that_calls_itself_loopback_needs_an_interface() -> None:
+    facts = found()
+    facts["hosts"][1] |= {"gpus": ["H100"] * 2, "itself": ["127.0.1.1"]}
+    assert find_faults(SSH, facts) == []
+    (said,) = find_faults({**SSH, "interface": None}, facts)
+    assert said.startswith("b: calls itself 127.0.1.1")
+
+
+def test_hosts_that_do_not_reach_each_other() -> None:
+    view = {"unreached": {"a": [20_100]}, "ssh": {"a": "Permission denied"}}
+    facts = found() | {"reach": {"b": view}}
+    facts["hosts"][1]["gpus"] = ["H100"] * 2
+    (port,) = find_faults(SSH, facts)
+    assert port == (
+        "b: cannot connect to a at TCP port 20100: on a, let the firewall accept "
+        "connections from b to the ports 20000-31999"
+    )
+    _, ssh = find_faults(SSH, facts, by_ssh=True)
+    assert ssh.startswith("b: ssh to a fails (Permission denied): mpirun, hydra and")
+
+
+def test_faults_of_connections_come_first() -> None:
+    facts = found() | {"faults": ["b: cannot be reached"]}
+    del facts["hosts"][1]
+    facts["hosts"][0] |= {"seen": ["a"], "names": {}}
+    assert find_faults(SSH, facts) == ["b: cannot be reached"]
+
+
 def test_what_images_need_is_asked_only_where_there_are_images() -> None:
     facts = found()
     facts["hosts"][0] |= {"apptainer": None, "fuse": False}
@@ -113,14 +185,14 @@ def test_this_machine_is_looked_at(
         **make_gpu_site(gpus=0, device="cpu", cores=1).to_dict(),
         "scratch": str(tmp_path),
     }
-    plan, seen = tmp_path / "plan.json", tmp_path / "seen"
-    write_json(plan, {"site": site})
-    seen.mkdir()
-    facts = look_at_hosts(site, seen, plan=plan)
+    plan = tmp_path / "plan.json"
+    write_json(plan, {"site": site, "code": {"rank": "0"}, "images": {}, "cells": []})
+    facts = inspect(read_json(plan), tmp_path)
     (this,) = facts["hosts"]
     assert this["cores"] >= 1
     assert this["seen"] == [this["host"]]
     assert facts["began"] <= this["time"] <= facts["ended"]
+    assert sorted(tmp_path.iterdir()) == [plan]
     # The exit status depends on this machine; the output must name this host.
     write_json(tmp_path / "hosts.json", facts)
     assert main([str(plan), str(tmp_path / "hosts.json")]) in (0, 1)

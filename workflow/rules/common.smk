@@ -9,7 +9,6 @@ import sys
 from snakemake.exceptions import WorkflowError
 
 from rankbench.invocation import read_invocation
-from rankbench.matrix.site import SLURM
 from rankbench.project import begin, make_preview, open_run, reopen_run
 from rankbench.project.inputs import (
     array_cells,
@@ -25,6 +24,7 @@ from rankbench.project.inputs import (
 from rankbench.project.jobs import last_jobs, shared_resources
 from rankbench.project.resources import cell_resources, host_resources, rule_resources
 from rankbench.record import PLOTS, Layout
+from rankbench.schedulers import scheduler_of
 from rankbench.snakemake_fixes.polling import look_steadily
 from rankbench.snakemake_fixes.sigterm import take_sigterm_in_a_thread
 
@@ -39,7 +39,7 @@ def get_run():
         print(*make_preview(run).lines(), sep="\n", file=sys.stderr)
     if not invocation.passive:
         begin(run, measures=invocation.measures)
-        if run.plan.site["scheduler"] == SLURM:
+        if scheduler_of(run.plan.site).has_queue:
             look_steadily()
     return run
 

@@ -24,9 +24,9 @@ from rankbench.commands.base import (
     require_workflow,
 )
 from rankbench.invocation import shown
-from rankbench.matrix.site import SLURM
 from rankbench.project import Run, find_pending
 from rankbench.project.status import State, find_jobs, find_state, find_verdict
+from rankbench.schedulers import scheduler_of
 
 # Seconds between looks at the files; longer on a cluster to spare its file system.
 LOOK, LOOK_ON_CLUSTER = 0.5, 10.0
@@ -93,7 +93,7 @@ def _follow(
     verbose: bool,
 ) -> None:
     """Show the progress of the cells until Snakemake ends."""
-    on_cluster = run.plan.site["scheduler"] == SLURM
+    on_cluster = scheduler_of(run.plan.site).has_queue
     pause = LOOK_ON_CLUSTER if on_cluster else LOOK
     tail, looked = _Tail(log), 0.0
     while True:
@@ -150,10 +150,19 @@ class _Tail:
                 yield line
 
 
+# Parts of lines that explain why the first cell is late, or is not measured.
+_FOR_PEOPLE = (
+    "of an earlier run are still in the queue",
+    "  not measured: ",
+    "  waiting: ",
+    "  copying ",
+)
+
+
 def _is_for_people(run: Run, line: str) -> bool:
-    """Return whether a line explains a late first cell: image builds, lost jobs."""
+    """Return whether a line explains a late first cell: image builds, copies, ..."""
     of_image = line.partition("  ")[0] in run.plan.images
-    return of_image or "of an earlier run are still in the queue" in line
+    return of_image or any(part in line for part in _FOR_PEOPLE)
 
 
 def _kept(run: Run) -> dict[str, int]:

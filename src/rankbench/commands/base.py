@@ -17,9 +17,9 @@ from rankbench.invocation import (
     run_command,
     snakemake_argv,
 )
-from rankbench.matrix.site import SLURM
 from rankbench.project import Run, open_run
 from rankbench.record import Layout
+from rankbench.schedulers import scheduler_of
 
 DEFAULT_CLUSTER = "slurm_profile"
 
@@ -185,7 +185,7 @@ def require_workflow(run: Run, *extras: str) -> None:
     Raises:
         ValueError: a package is missing.
     """
-    executor = ["slurm"] if run.plan.site["scheduler"] == SLURM else []
+    executor = ["slurm"] if scheduler_of(run.plan.site).has_queue else []
     require("workflow", *executor, *extras)
 
 

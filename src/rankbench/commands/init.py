@@ -6,25 +6,59 @@ import argparse
 import shlex
 import shutil
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rankbench.assets import find_asset
 from rankbench.commands.base import OK, add_parser, print_json
+from rankbench.matrix.hosts import check_hosts
 
 ABOUT = """\
 Write a new project folder: an experiment, a profile for this machine, a profile for a
-Slurm cluster, and a Snakefile that uses the installed workflow. Nothing is measured."""
+Slurm cluster or for hosts that ssh reaches, and a Snakefile that uses the installed
+workflow. Nothing is measured."""
 
 EXAMPLES = """\
 examples:
   rankbench init my-benchmark
-  rankbench init my-benchmark --json
+  rankbench init my-benchmark --ssh alpha beta
+  rankbench init my-benchmark --ssh alpha:2 beta:2 --json
 
-exit status: 0, or 2 if the folder is not empty (then nothing is written)"""
+exit status: 0, or 2 if the folder is not empty or a host is none (then nothing is
+written)"""
 
 # Files that users edit. The workflow itself stays in the package.
 OWN = ("config.yaml", "local_profile", "slurm_profile")
+
+SSH_PROFILE = "ssh_profile"
+SSH_SITE = """\
+# Facts about hosts that ssh reaches, without Slurm. Edit them, then run
+# `rankbench site-check --profile ssh_profile`. docs/two-machines.md explains them;
+# workflow/schemas/site.schema.yaml lists all keys.
+scheduler: ssh
+
+# The hosts in the order in which cells use them, with their devices: GPUs, or cores for
+# device cpu. A name is what ssh and the other hosts call the host.
+hosts:
+{hosts}
+
+# Kind of device: cpu or cuda.
+device: cpu
+
+# native: ranks run in Python of the hosts; container: in the image of their backend.
+software: native
+
+# Whether all hosts see this folder at the same path. Otherwise rankbench copies what
+# ranks need, to ~/.cache/rankbench on each host.
+shared: false
+
+# Network interface between hosts, such as eth0; `ip -brief address` lists them.
+interface: null
+
+data_dir: data
+results_dir: results
+"""
 
 SNAKEFILE = """\
 # The workflow of the installed rankbench. You can add rules of your own below.
@@ -63,15 +97,24 @@ def add(commands: Any) -> None:
         json_holds="the folder, and the files written",
     )
     parser.add_argument("folder", type=Path, help="a new folder, or an empty one")
+    parser.add_argument(
+        "--ssh",
+        nargs="+",
+        metavar="HOST[:DEVICES]",
+        help="write a profile for hosts that ssh reaches; DEVICES is 1 by default",
+    )
 
 
 def init(arguments: argparse.Namespace) -> int:
     """Write the project folder.
 
     Raises:
-        ValueError: the folder is not empty, or is a file.
+        ValueError: the folder is not empty, or is a file, or a host is no host.
     """
     folder: Path = arguments.folder
+    hosts = [_read_host(word) for word in arguments.ssh or ()]
+    if hosts:
+        check_hosts(hosts, "--ssh")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         what = "is not empty" if folder.is_dir() else "is a file"
         raise ValueError(f"{folder} {what}: name a new folder, or an empty one")
@@ -85,6 +128,8 @@ def init(arguments: argparse.Namespace) -> int:
                 shutil.copyfile(file, folder / name / file.name)
         else:
             shutil.copyfile(asset, folder / name)
+    if hosts:
+        _write_ssh_profile(folder, hosts)
     (folder / "Snakefile").write_text(SNAKEFILE)
     (folder / ".gitignore").write_text(IGNORED)
     files = sorted(
@@ -94,10 +139,32 @@ def init(arguments: argparse.Namespace) -> int:
         print_json({"folder": str(folder), "files": files})
         return OK
     print(*(f"wrote {folder / name}" for name in files), sep="\n", file=sys.stderr)
+    profile = SSH_PROFILE if hosts else "local_profile"
+    option = f" --profile {SSH_PROFILE}" if hosts else ""
     print(
         f"next: cd {shlex.quote(str(folder))}, then edit config.yaml (the experiment) "
-        "and local_profile/site.yaml (this machine);\n"
-        "`rankbench run -n` shows what would run, `rankbench run` measures it\n"
+        f"and {profile}/site.yaml ({'the hosts' if hosts else 'this machine'});\n"
+        + (f"`rankbench site-check{option}` checks the hosts,\n" if hosts else "")
+        + f"`rankbench run -n{option}` shows what would run, `rankbench run{option}` "
+        "measures it\n"
         f"schemas with all keys of both files: {find_asset('workflow/schemas')}"
     )
     return OK
+
+
+def _read_host(word: str) -> dict[str, Any]:
+    """A host and its devices: ``alpha:2``."""
+    name, colon, devices = word.partition(":")
+    if colon and not devices.isdecimal():
+        raise ValueError(f"--ssh: {word}: expected HOST or HOST:DEVICES, such as a:2")
+    return {"name": name, "devices": int(devices or 1)}
+
+
+def _write_ssh_profile(folder: Path, hosts: Sequence[Mapping[str, Any]]) -> None:
+    """Write a profile whose settings of Snakemake are those of one machine."""
+    (folder / SSH_PROFILE).mkdir()
+    settings = find_asset("local_profile") / "config.yaml"
+    shutil.copyfile(settings, folder / SSH_PROFILE / "config.yaml")
+    listed = [f"  - {{name: {h['name']}, devices: {h['devices']}}}" for h in hosts]
+    text = SSH_SITE.format(hosts="\n".join(listed))
+    (folder / SSH_PROFILE / "site.yaml").write_text(text)

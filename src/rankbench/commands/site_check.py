@@ -16,7 +16,7 @@ from rankbench.commands.base import (
     print_json,
     require_workflow,
 )
-from rankbench.matrix.site import SLURM
+from rankbench.schedulers import scheduler_of
 
 ABOUT = """\
 Inspect the hosts of a cluster in a short job. Print where they differ from site.yaml,
@@ -51,7 +51,7 @@ def check_site(arguments: argparse.Namespace) -> int:
         ValueError: the site has no Slurm, or packages are missing.
     """
     run = plan_run(arguments)
-    if run.plan.site["scheduler"] != SLURM:
+    if not scheduler_of(run.plan.site).has_hosts:
         raise ValueError(
             f"{arguments.profile}/site.yaml has no scheduler: there are no hosts to "
             "check; give the profile of a cluster, such as --profile slurm_profile"

@@ -17,7 +17,7 @@ from rankbench.matrix.schema import (
 )
 
 # Keys whose lists are not swept.
-_NO_SWEEP = ("predict", "exclude", "blocks")
+_NO_SWEEP = ("predict", "hosts", "exclude", "blocks")
 # Keys that an override cannot replace.
 _FIXED = ("name", "blocks", "overrides", "source")
 

@@ -13,6 +13,7 @@ from rankbench.matrix.beyond import Beyond, plan_beyond
 from rankbench.matrix.catalog import Catalog
 from rankbench.matrix.experiment import Experiment
 from rankbench.matrix.feasible import find_obstacle, marks_of
+from rankbench.matrix.hosts import use_hosts
 from rankbench.matrix.question import make_question
 from rankbench.matrix.schema import did_you_mean
 from rankbench.matrix.selection import Filter
@@ -149,8 +150,10 @@ def make_plan(
         images: name and flavour -> facts about the image.
 
     Raises:
-        ValueError: cells cannot share jobs here as the experiment wants.
+        ValueError: cells cannot share jobs here as the experiment wants, or it names
+            a host that the site does not list.
     """
+    site = use_hosts(site, experiment.values["hosts"], source)
     planned = {}
     for cell_id, cell in experiment.cells.items():
         question = make_question(cell, site, catalog)

@@ -5,9 +5,10 @@ Each rule returns the reason for the table, or None if the cell obeys it.
 
 from __future__ import annotations
 
+from rankbench.matrix.hosts import why_too_few
 from rankbench.matrix.question import Question
 from rankbench.matrix.shape import demand, is_oversubscribed
-from rankbench.matrix.site import NONE
+from rankbench.schedulers import SCHEDULERS
 
 
 def _place(q: Question) -> str | None:
@@ -46,6 +47,9 @@ def _launcher(q: Question) -> str | None:
     method = q.cell.init_method
     if "env" not in needs["init_methods"] and method == "env":
         return f"{name} does not know its hosts beforehand: init_method: file"
+    apart = SCHEDULERS[q.site.scheduler].lists_hosts and not q.site.shared
+    if method == "file" and apart and q.topology.nodes > 1:
+        return "init_method file needs hosts that share files (shared: true)"
     if method not in needs["init_methods"]:
         return f"init_method {method} needs the manual launcher; {name} has its own"
     if needs["program"]:
@@ -58,11 +62,14 @@ def _hosts(q: Question) -> str | None:
         return (
             f"{q.topology} needs {q.topology.nodes} hosts; this site has {q.site.nodes}"
         )
-    if q.topology.nodes > 1 and q.site.scheduler == NONE:
+    scheduler = SCHEDULERS[q.site.scheduler]
+    if q.topology.nodes > 1 and not scheduler.has_hosts:
         return (
-            f"only a scheduler gives {q.topology} its hosts "
-            "(scheduler: slurm in the site file)"
+            f"{q.topology} needs several hosts, and this site is one machine "
+            "(scheduler: slurm or ssh in the site file)"
         )
+    if scheduler.lists_hosts and not q.cell.oversubscribe:
+        return why_too_few(q.site.hosts, q.topology.nodes, q.topology.devices_per_node)
     return None
 
 

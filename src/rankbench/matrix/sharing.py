@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rankbench.matrix.catalog import load_catalog
-from rankbench.matrix.site import SLURM, Site
+from rankbench.matrix.site import Site
+from rankbench.schedulers import SCHEDULERS, scheduler_of
 from rankbench.stopping import BEST, Rule
 
 if TYPE_CHECKING:
@@ -30,17 +31,18 @@ def check_sharing(values: Mapping[str, Any], site: Site) -> None:
     Raises:
         ValueError: they do not; the message names the key and what to do.
     """
-    allocation, on_slurm = values["allocation"], site.scheduler == SLURM
-    if not on_slurm and allocation != CELL:
+    allocation = values["allocation"]
+    has_queue = SCHEDULERS[site.scheduler].has_queue
+    if not has_queue and allocation != CELL:
         raise ValueError(
             f"allocation: {allocation} needs a cluster, and this site has no Slurm "
-            "(scheduler: none): remove the key; on one machine, launches of all cells "
+            f"(scheduler: {site.scheduler}): remove the key; launches of all cells "
             "take turns anyway"
         )
-    together = allocation == EXPERIMENT if on_slurm else values["order"] == ROUNDS
+    together = allocation == EXPERIMENT if has_queue else values["order"] == ROUNDS
     if values["order"] == ROUNDS and together:
         return
-    remedy = "allocation: experiment" if on_slurm else "order: rounds"
+    remedy = "allocation: experiment" if has_queue else "order: rounds"
     if values["order"] != ROUNDS:
         remedy = "order: rounds"
     if Rule.read(values["launches"]).kind == BEST:
@@ -67,7 +69,7 @@ def group_cells(
         Name of each group -> its cells.
     """
     experiment = plan.experiment
-    if plan.site["scheduler"] != SLURM:
+    if not scheduler_of(plan.site).has_queue:
         if experiment["order"] != ROUNDS or not cells:
             return {}
         return {ON_THIS_MACHINE: list(cells)}

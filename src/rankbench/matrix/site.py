@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rankbench.matrix.hosts import check_hosts, read_hostfile
 from rankbench.matrix.schema import check, load_schema, load_yaml, with_defaults
 from rankbench.matrix.software import Software
+from rankbench.schedulers import scheduler_of
 
 NATIVE, CONTAINER = "native", "container"
-NONE, SLURM = "none", "slurm"
 
 # Keys that the site file of a cluster must set. They describe the hosts, and planning
 # may run on another machine, so inspecting that one would not help.
@@ -51,7 +52,9 @@ class Site:
         device: meaning of ``device: auto`` in a cell: ``cpu`` or ``cuda``.
         cuda_devices: number of GPUs of each host.
         cores: number of physical cores of each host that processes may use.
-        scheduler: ``slurm``, or ``none`` if cells run on this machine.
+        scheduler: ``slurm``, ``ssh``, or ``none`` if cells run on this machine.
+        hosts: for ``ssh``, name, devices and interpreter of each host.
+        shared: for ``ssh``, whether hosts see this machine's files.
         interface: network interface between hosts; None lets libraries choose.
         software: ``native``, or ``container``: each cell in the image of its backend.
         native: software of the machine itself; None if ranks run in images.
@@ -85,6 +88,8 @@ class Site:
     cuda_devices: int
     cores: int
     scheduler: str
+    hosts: list[dict[str, Any]]
+    shared: bool
     interface: str | None
     software: str
     native: Software | None
@@ -156,7 +161,30 @@ def read_site(path: Path) -> dict[str, Any]:
                 f"{OWN_VARIABLES[name]}"
             )
     facts["env"] = {name: str(value) for name, value in facts["env"].items()}
+    if scheduler_of(facts).lists_hosts:
+        _take_hosts(facts, path)
+        return facts
+    for key in ("hosts", "shared"):
+        if key in given:
+            raise ValueError(
+                f"{path}: {key}: only scheduler: ssh has this key "
+                f"(here: {facts['scheduler']})"
+            )
     return facts
+
+
+def _take_hosts(facts: dict[str, Any], path: Path) -> None:
+    """Fill in what the list of hosts says about all of them."""
+    hosts = facts["hosts"]
+    if isinstance(hosts, str):
+        hosts = read_hostfile(path.parent / hosts)
+    check_hosts(hosts, str(path))
+    facts["hosts"] = [{"python": None, **host} for host in hosts]
+    facts["nodes"] = len(hosts)
+    most = max(host["devices"] for host in hosts)
+    facts["devices_per_node"] = most
+    if facts["device"] == "cpu" and facts["cores"] == "auto":
+        facts["cores"] = most
 
 
 def make_site(
@@ -184,7 +212,7 @@ def make_site(
         ValueError: the file contradicts the machine, or omits facts about the hosts of
             a cluster.
     """
-    if facts["scheduler"] == SLURM:
+    if scheduler_of(facts).has_hosts:
         cores, cuda_devices = _read_hosts(facts, source)
     elif facts["cores"] != "auto":
         cores = facts["cores"]
@@ -193,7 +221,7 @@ def make_site(
     device = facts["device"]
     if device == "auto":
         device = "cuda" if cuda_devices else "cpu"
-    if facts["devices_per_node"] != "auto":
+    if facts["devices_per_node"] != "auto" and not facts["hosts"]:
         if device == "cuda":
             cuda_devices = facts["devices_per_node"]
         else:
@@ -216,7 +244,7 @@ def cuda_devices_of(facts: Mapping[str, Any], *, found: int) -> int:
         facts: result of `read_site`.
         found: number of GPUs of this machine; used if there is no scheduler.
     """
-    if facts["scheduler"] != SLURM:
+    if not scheduler_of(facts).has_hosts:
         return found
     said = facts["devices_per_node"]
     return said if facts["device"] == "cuda" and said != "auto" else 0
@@ -229,8 +257,8 @@ def _read_hosts(facts: Mapping[str, Any], source: Path) -> tuple[int, int]:
         wanted.append("devices_per_node")
     if missing := [key for key in wanted if facts[key] == "auto"]:
         raise ValueError(
-            f"{source}: {', '.join(missing)}: with scheduler: slurm the file must set "
-            "this, because the hosts may differ from this machine "
-            "(`sinfo --Node --long` lists them)"
+            f"{source}: {', '.join(missing)}: with scheduler: {facts['scheduler']} the "
+            "file must set this, because the hosts may differ from this machine "
+            "(with Slurm, `sinfo --Node --long` lists them)"
         )
     return facts["cores"], cuda_devices_of(facts, found=0)

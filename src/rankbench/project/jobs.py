@@ -16,11 +16,11 @@ from rankbench.launch.hosts.slurm_resources import (
 )
 from rankbench.matrix.plan import PlannedCell
 from rankbench.matrix.sharing import group_cells, is_apart
-from rankbench.matrix.site import SLURM
 from rankbench.project.requests import find_pending
 from rankbench.project.resources import count_beside, mean_seconds
 from rankbench.project.run import Run
 from rankbench.record import read_json
+from rankbench.schedulers import scheduler_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ def _most_launches(run: Run, cells: Sequence[str]) -> int:
 def _rounds_of_a_job(run: Run, name: str, cells: Sequence[PlannedCell]) -> int | None:
     """Return how many rounds fit into a job; None if all do."""
     minutes = run.plan.site["max_job_minutes"]
-    if run.plan.site["scheduler"] != SLURM or minutes is None:
+    if not scheduler_of(run.plan.site).has_queue or minutes is None:
         return None
     limit = run.plan.experiment["time_limit"]
     ids = [cell.id for cell in cells]

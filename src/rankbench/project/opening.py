@@ -16,12 +16,12 @@ from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
 from rankbench.matrix.plan import Plan, PlannedCell, make_plan, read_plan
 from rankbench.matrix.schema import did_you_mean
-from rankbench.matrix.site import SLURM
 from rankbench.project.jobs import read_jobs
 from rankbench.project.run import Run
 from rankbench.project.status import RERUN_WORDS, cells_to_rerun
 from rankbench.project.survey import survey_site
 from rankbench.record import Layout
+from rankbench.schedulers import SCHEDULERS
 
 CONFIG_KEYS = ("experiment", "override", "only", "rerun", "more", "plots")
 
@@ -50,7 +50,7 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
         source,
         catalog,
         cuda=site.device == "cuda",
-        slurm=site.scheduler == SLURM,
+        slurm=SCHEDULERS[site.scheduler].has_queue,
         override=None if override is None else str(override),
     )
     plan = make_plan(

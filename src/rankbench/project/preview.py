@@ -6,7 +6,6 @@ from rankbench.launch.hosts.slurm_resources import Resources
 from rankbench.launch.images.store import reason_to_make
 from rankbench.matrix.preview import Job, Preview
 from rankbench.matrix.sharing import CELL, EXPERIMENT, ROUNDS, TOPOLOGY
-from rankbench.matrix.site import SLURM
 from rankbench.project.jobs import (
     apart,
     held_seconds,
@@ -17,6 +16,7 @@ from rankbench.project.jobs import (
 from rankbench.project.requests import find_pending
 from rankbench.project.resources import cell_resources, count_beside, mean_seconds
 from rankbench.project.run import Run
+from rankbench.schedulers import scheduler_of
 from rankbench.stopping import Rule
 
 
@@ -37,7 +37,7 @@ def make_preview(run: Run) -> Preview:
         for cell_id in pending
         if cell_id not in after
     }
-    on_slurm = run.plan.site["scheduler"] == SLURM
+    has_queue = scheduler_of(run.plan.site).has_queue
     return Preview(
         run.chosen,
         pending,
@@ -45,13 +45,13 @@ def make_preview(run: Run) -> Preview:
         experiment["time_limit"],
         extra,
         {name: reason for name, reason in images.items() if reason},
-        {name: _describe(asked) for name, asked in jobs.items()} if on_slurm else {},
+        {name: _describe(asked) for name, asked in jobs.items()} if has_queue else {},
         rule=Rule.read(experiment["launches"]),
         in_rounds=bool(shared) and experiment["order"] == ROUNDS,
         held={
             allocation: held_seconds(run, allocation)
             for allocation in (CELL, TOPOLOGY, EXPERIMENT)
-            if on_slurm and shared
+            if has_queue and shared
         },
         apart=apart(run),
     )

@@ -12,9 +12,9 @@ from rankbench.launch.hosts.slurm_resources import (
     job_seconds,
 )
 from rankbench.launch.outcome.judge_gate import has_gate
-from rankbench.matrix.site import SLURM
 from rankbench.project.run import Run
 from rankbench.record import read_json
+from rankbench.schedulers import scheduler_of
 
 # These resources differ between cells; all others are facts of the site.
 OF_A_CELL = (
@@ -29,7 +29,7 @@ def rule_resources(
     """Return the resources of a rule: values, and functions of its wildcards.
 
     Snakemake calls each function several times per job: twelve functions doubled the
-    time of a dry run. So there are as few as possible, and none without Slurm.
+    time of a dry run. So there are as few as possible, and none without a queue.
 
     Args:
         run: the run.
@@ -37,7 +37,7 @@ def rule_resources(
         find: the resources of its value.
     """
     functions: dict[str, Any] = {}
-    if run.plan.site["scheduler"] == SLURM:
+    if scheduler_of(run.plan.site).has_queue:
         functions = {
             name: _resource_function(run, wildcard, find, name) for name in OF_A_CELL
         }

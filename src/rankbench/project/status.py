@@ -12,7 +12,6 @@ from rankbench.launch.cell.requests import Request, read_request
 from rankbench.launch.hosts.slurm_queue import CellJob, read_queue
 from rankbench.matrix.plan import Plan, PlannedCell
 from rankbench.matrix.sharing import group_cells
-from rankbench.matrix.site import SLURM
 from rankbench.record import (
     FAILURES,
     GATE,
@@ -25,6 +24,7 @@ from rankbench.record import (
     read_json,
     why_stale,
 )
+from rankbench.schedulers import scheduler_of
 
 # Words for sets of cells in `rerun=`. No cell id equals one, since ids have dots.
 RERUN_WORDS: Mapping[str, Sequence[str]] = {"failed": FAILURES, "stale": ("stale",)}
@@ -92,12 +92,12 @@ def _why_not_run(plan: Plan, layout: Layout, cell: PlannedCell) -> str | None:
 
 
 def find_jobs(plan: Plan, layout: Layout, folder: Path) -> dict[str, CellJob]:
-    """Return the jobs in Slurm's queue by their cells; {} on a site without Slurm.
+    """Return the jobs in Slurm's queue by their cells; {} without a queue.
 
     Raises:
         ValueError: Slurm does not answer.
     """
-    if plan.site["scheduler"] != SLURM:
+    if not scheduler_of(plan.site).has_queue:
         return {}
     agenda = read_json(layout.agenda) if layout.agenda.exists() else {}
     shared = {name: job["cells"] for name, job in agenda.get("jobs", {}).items()}

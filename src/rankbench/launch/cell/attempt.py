@@ -43,6 +43,8 @@ class Attempt:
     Attributes:
         id: of the cell.
         shape: its processes.
+        code: description of the code that measures.
+        data_dir: folder of the prepared data sets.
         measured, gate, profile: its launches, by purpose.
     """
 
@@ -66,8 +68,9 @@ class Attempt:
         self.cell = Cell.from_dict(entry["cell"])
         self.shape = Shape(**entry["shape"])
         self.has_gate = plan["experiment"]["gate"] and has_gate(self.cell)
-        self._plan, self._entry, self._project = plan, entry, project
-        self._code = describe_code()
+        self._plan, self._entry = plan, entry
+        self.code = describe_code()
+        self.data_dir = (project / plan["site"]["data_dir"]).resolve()
         self.measured = Series(self, MEASURE, self.directory)
         self.gate = Series(self, GATE, self.directory / GATE)
         self.profile = Series(self, PROFILE, self.directory / PROFILE)
@@ -148,7 +151,7 @@ class Attempt:
             turn=None if turn is None else turn.to_json(),
             serial=serial,
             directory=directory.resolve(),
-            data_dir=(self._project / site["data_dir"]).resolve(),
+            data_dir=self.data_dir,
             # Time in the queue counts as well.
             time_limit=experiment["time_limit"] + hosts.start_within,
             threads=_threads(self.shape, site),
@@ -156,7 +159,7 @@ class Attempt:
             save_model=experiment["save_model"],
             collectives=experiment["collectives"],
             heartbeat_grace=site["heartbeat_grace"],
-            code=self._code,
+            code=self.code,
             purpose=series.purpose,
             gate=self._find_gate(),
             image=self.image,

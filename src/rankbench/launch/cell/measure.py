@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from rankbench.cell import Topology
 from rankbench.failures import explain_failures, find_wanted
 from rankbench.launch.cell.attempt import Attempt, Entry
-from rankbench.launch.cell.machine_lock import machine_to_itself
 from rankbench.launch.cell.pace import Out
+from rankbench.launch.cell.places import find_places
 from rankbench.launch.cell.requests import Request, read_request
 from rankbench.launch.cell.rounds import Means, Rounds
 from rankbench.launch.cell.series import heed
-from rankbench.launch.hosts.base import Hosts
-from rankbench.launch.hosts.slurm import choose_hosts, find_slurm_job
-from rankbench.launch.hosts.slurm_queue import comment_of
-from rankbench.launch.hosts.slurm_resources import plan_array
-from rankbench.launch.hosts.this_machine import ThisMachine
-from rankbench.launch.launchers import find_launcher, is_array
 from rankbench.launch.process.signs import Stop
 from rankbench.record import (
     Layout,
@@ -179,65 +172,25 @@ def _run(
     others: Mapping[str, Launched] | None = None,
 ) -> Rounds:
     """Run all launches that the attempts lack."""
-    experiment = plan["experiment"]
-    choose, devices = _find_hosts(attempts, plan)
     with Stop().listening() as stop:
-        waiting = machine_to_itself(
-            told_to_stop=lambda: heed(stop), say=out(attempts[0].id).say
+        places = find_places(
+            attempts,
+            plan,
+            told_to_stop=lambda: heed(stop),
+            say=out(attempts[0].id).say,
         )
-        means = Means(
-            choose_hosts=choose,
-            stop=stop,
-            out=out,
-            budget=experiment["budget"],
-            devices=devices,
-            others=others or {},
-        )
-        with waiting:
+        with places as found:
+            means = Means(
+                choose_hosts=found.choose,
+                stop=stop,
+                out=out,
+                budget=plan["experiment"]["budget"],
+                devices=found.devices,
+                others=others or {},
+            )
             rounds = Rounds(attempts, means)
             rounds.run(at_most)
     return rounds
-
-
-def _find_hosts(
-    attempts: Sequence[Attempt], plan: Entry
-) -> tuple[Callable[[Attempt, int], Hosts], int | None]:
-    """Return what chooses the hosts of a launch, and the devices that the job holds.
-
-    Raises:
-        ValueError: the site has Slurm, and its job lacks what a cell needs.
-    """
-    if is_array(find_launcher(attempts[0].cell.launcher)):
-        return (lambda attempt, _: _array_of(attempt, plan)), None
-    if plan["site"]["scheduler"] != "slurm":
-        here = ThisMachine()
-        return (lambda *_: here), None
-    job = find_slurm_job(max(attempt.shape.nodes for attempt in attempts))
-    # Launches of one cell alone are on the same hosts.
-    shared = len(attempts) > 1
-
-    def choose(attempt: Attempt, turn: int) -> Hosts:
-        names = choose_hosts(job.names, attempt.shape.nodes, turn if shared else 0)
-        return replace(job, names=names)
-
-    return choose, len(job.names) * _devices_per_node(attempts) if shared else None
-
-
-def _devices_per_node(attempts: Iterable[Attempt]) -> int:
-    topologies = (Topology.parse(attempt.cell.topology) for attempt in attempts)
-    return max(topology.devices_per_node for topology in topologies)
-
-
-def _array_of(attempt: Attempt, plan: Entry) -> Hosts:
-    experiment = plan["experiment"]
-    return plan_array(
-        attempt.cell,
-        attempt.shape,
-        plan["site"],
-        time_limit=experiment["time_limit"],
-        start_within=experiment["start_within"],
-        comment=comment_of(experiment["name"], attempt.id),
-    )
 
 
 def _find(plan: Entry, cell_id: str, layout: Layout) -> Entry:

@@ -20,16 +20,18 @@ class Step:
         tasks_per_host: how often it runs on each host.
         mpi: whether its tasks are the ranks of an MPI program.
         shares_cores: whether there are fewer cores than tasks.
+        first_host_only: whether the command reaches the other hosts by itself.
     """
 
     logs: Path
     tasks_per_host: int = 1
     mpi: bool = False
     shares_cores: bool = False
+    first_host_only: bool = False
 
 
 class Hosts(ABC):
-    """The hosts of a launch: this machine, those of a Slurm job, or of a job array.
+    """The hosts of a launch: this machine, others by ssh, or those of a Slurm job.
 
     The defaults are for hosts on which the supervisor itself ends all processes.
 
@@ -38,11 +40,18 @@ class Hosts(ABC):
             launch.
         start_within: seconds that the hosts have to start after the launch begins.
         share_files: whether other hosts read the supervisor's heartbeat.
+        end_within: seconds that the command of `step` gets to end everything itself,
+            before the supervisor ends its processes.
+        is_here: whether the supervisor runs on the first host.
+        has_ssh: whether hosts reach each other by ssh.
     """
 
     names: tuple[str, ...]
     start_within: float
     share_files = True
+    end_within = 0.0
+    is_here = True
+    has_ssh = False
 
     @abstractmethod
     def step(self, argv: Sequence[str], how: Step) -> list[str]:

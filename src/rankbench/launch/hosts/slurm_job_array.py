@@ -56,6 +56,7 @@ class JobArray(Hosts):
     start_within: float
     options: tuple[str, ...]
     names = ()
+    is_here = False
 
     def step(self, argv: Sequence[str], how: Step) -> list[str]:
         module = (sys.executable, "-m", "rankbench.launch.hosts.slurm_job_array")

@@ -8,6 +8,7 @@ from typing import Any
 
 from rankbench.cell import Cell, Shape, Topology
 from rankbench.launch.hosts.slurm_job_array import JobArray
+from rankbench.schedulers import scheduler_of
 
 # Seconds in addition to the launches: two starts of Snakemake, checking the image, the
 # summary.
@@ -56,7 +57,7 @@ def _ask(
     *,
     cores: int | None = None,
 ) -> Resources:
-    if site["scheduler"] != "slurm":
+    if not scheduler_of(site).has_queue:
         return {"mem_mb": 0}
     tasks = nodes * tasks_per_node
     extra = [f"--ntasks-per-node={tasks_per_node}"]

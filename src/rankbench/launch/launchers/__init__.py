@@ -28,6 +28,7 @@ class Start:
         address: where they meet.
         port: the port there; 0 is one that is free, where all ranks are on one host.
         interface: the network interface between hosts; None leaves it to libraries.
+        has_ssh: whether ranks' hosts reach each other by ssh.
     """
 
     python: str
@@ -40,6 +41,7 @@ class Start:
     address: str = LOOPBACK
     port: int = 0
     interface: str | None = None
+    has_ssh: bool = False
 
     @property
     def is_spread(self) -> bool:
@@ -87,9 +89,10 @@ class Launcher(Protocol):
     ``build_variables(start)`` returns environment variables of the launcher and is
     optional.
 
-    In a Slurm job the command runs once on each host at the same time. With
-    ``NEEDS["per"] == "rank"`` it runs once for each rank. With ``"array"`` each host is
-    a task of a job array, and runs it once.
+    The command runs once on each host at the same time. With ``NEEDS["per"] == "rank"``
+    it runs once for each rank. With ``"array"`` each host is a task of a job array, and
+    runs it once. With ``NEEDS["ssh"]`` it runs on the first host only, if that reaches
+    the others by ssh.
     """
 
     def build_argv(self, start: Start) -> list[str]:
@@ -108,6 +111,11 @@ def variables_of(launcher: Launcher, start: Start) -> dict[str, str]:
 def is_per_rank(launcher: Launcher) -> bool:
     """Whether its command is that of a single rank."""
     return getattr(launcher, "NEEDS", {}).get("per") == "rank"
+
+
+def is_by_ssh(launcher: Launcher) -> bool:
+    """Whether its command runs on the first host, and reaches the others by ssh."""
+    return bool(getattr(launcher, "NEEDS", {}).get("ssh"))
 
 
 def is_array(launcher: Launcher) -> bool:

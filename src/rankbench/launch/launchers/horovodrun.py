@@ -9,6 +9,7 @@ from rankbench.launch.launchers import Start, _intel_mpi, _open_mpi, _ssh
 from rankbench.launch.launchers._hostfiles import host_list
 
 NEEDS = {
+    "ssh": True,
     "program": "horovodrun",
     "runtimes": ["process_group", "rpc", "horovod"],
     "backends": ["none", "gloo", "mpi", "nccl", "ccl", "tensorpipe"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rankbench.launch.launchers import Start, _intel_mpi, _ssh
 
 NEEDS = {
+    "ssh": True,
     "program": "mpiexec.hydra",
     "runtimes": ["process_group", "rpc", "horovod"],
     "backends": ["none", "gloo", "mpi", "nccl", "ccl", "tensorpipe"],

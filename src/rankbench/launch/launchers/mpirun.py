@@ -6,6 +6,7 @@ from rankbench.launch.launchers import Start, _open_mpi, _ssh
 from rankbench.launch.launchers._hostfiles import host_list
 
 NEEDS = {
+    "ssh": True,
     "program": "mpirun",
     "runtimes": ["process_group", "rpc", "horovod"],
     "backends": ["none", "gloo", "mpi", "nccl", "tensorpipe"],

@@ -23,11 +23,13 @@ _PEER = re.compile(
     re.IGNORECASE,
 )
 
-# Messages of srun and slurmstepd.
+# Messages of srun, and of launch/hosts/ssh_step.py.
 _LOST_HOST = re.compile(
-    r"^srun: error: (?:Node failure on|Task launch for \S+ failed on node) ([\w.-]*\w)",
+    r"^(?:srun: error: (?:Node failure on|Task launch for \S+ failed on node)"
+    r"|lost the host) ([\w.-]*\w)",
     re.MULTILINE,
 )
+_REFUSED = re.compile(r"^(the host \S+ refuses: .*)$", re.MULTILINE)
 _TIME_LIMIT = re.compile(r"CANCELLED AT \S+ DUE TO TIME LIMIT")
 _OOM_OF_STEP = re.compile(
     r"^srun: error: .*: Out Of Memory|^slurmstepd\S*: error: .*"
@@ -103,6 +105,8 @@ def classify(ending: Ending) -> Finding:
     """The first that holds: Slurm, stopped by us, ok, out of memory, time, crashed."""
     if found := _ended_by_slurm(ending):
         return found
+    if refused := _REFUSED.search(ending.log):
+        return Finding("crashed", refused[1], "site")
     if ending.stopped == "parent":
         return Finding("cancelled", "the run that started it ended", "owner")
     if ending.stopped not in (None, "timeout", "failure", "leaving"):

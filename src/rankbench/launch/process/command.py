@@ -16,6 +16,7 @@ from rankbench.launch.launchers import (
     LOOPBACK,
     Start,
     find_launcher,
+    is_by_ssh,
     is_per_rank,
     variables_of,
 )
@@ -58,6 +59,8 @@ def make_start(task: Task, *, python: str = sys.executable) -> Start:
         address=hosts.names[0] if hosts.names and spread else LOOPBACK,
         port=hosts.port(task.serial),
         interface=task.interface,
+        # Within an image there is no ssh, and ssh does not lead into one.
+        has_ssh=hosts.has_ssh and spread and not task.image,
     )
 
 
@@ -95,6 +98,7 @@ def build_command(
         tasks_per_host=task.shape.ranks_per_node if per_rank else 1,
         mpi=per_rank and task.cell.backend == "mpi",
         shares_cores=_shares_cores(task),
+        first_host_only=start.has_ssh and is_by_ssh(launcher),
     )
     argv = task.hosts.step(argv, how)
     return Command(argv, env, {**outer, **task.hosts.variables(inherited)})

@@ -40,11 +40,24 @@ def end_descendants(*, grace: float = 3.0) -> None:
         time.sleep(0.02)
 
 
+def end_first(pid: int, *, grace: float) -> None:
+    """Ask one process to end, and wait so many seconds before others are ended."""
+    if not grace:
+        return
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return
+    wait_for_exit(pid, grace)
+
+
 def descendants() -> list[psutil.Process]:
     """Living processes below this one; the dead among them are reaped."""
     _reap()
     living = []
     for process in psutil.Process().children(recursive=True):
+        if process.pid in _spared:
+            continue
         try:
             if process.status() != psutil.STATUS_ZOMBIE:
                 living.append(process)
@@ -73,6 +86,15 @@ def _reap() -> None:
 
 # Children whose exit status another part of the program collects.
 _awaited: set[int] = set()
+
+# Children that serve several launches.
+_spared: set[int] = set()
+
+
+def spare(pid: int) -> None:
+    """Do not end this child with the processes of a launch, and do not reap it."""
+    _spared.add(pid)
+    await_elsewhere(pid)
 
 
 def await_elsewhere(pid: int) -> None:

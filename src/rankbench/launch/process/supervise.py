@@ -102,6 +102,7 @@ def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
             stopped = _wait(child, task, stop, heartbeat, progress, devices)
             where = progress.describe()
         finally:
+            processes.end_first(child.pid, grace=hosts.end_within)
             processes.end_descendants()
             returncode = child.wait()
             job_ended = None if returncode == 0 else hosts.why_ended()
@@ -165,8 +166,7 @@ def _write_inputs(task: Task, start: Start) -> None:
 
 def _find_devices(task: Task, env: Mapping[str, str]) -> Devices | None:
     """Return the GPUs of this host to watch; None if the launch uses none here."""
-    # The hosts of a job array are not known, and this host is none of them.
-    if task.cell.device != "cuda" or not task.hosts.names:
+    if task.cell.device != "cuda" or not task.hosts.is_here:
         return None
     return open_devices(task.shape, env)
 

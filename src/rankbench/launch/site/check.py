@@ -9,10 +9,14 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from rankbench.launch.launchers import find_launcher, is_by_ssh
+from rankbench.launch.site.reach import describe_ports
 from rankbench.record import read_json
+from rankbench.schedulers import scheduler_of
 
 Facts = dict[str, Any]
 
@@ -22,18 +26,20 @@ LEAST_SCRATCH_MIB = 1024
 # Files of other hosts are judged by their age (launch/cell/claim.py).
 MOST_CLOCK_SECONDS = 5.0
 MOST_NAME_SECONDS = 2.0
+MOST_LOAD = 0.5  # of a core
 
 
-def find_faults(site: Facts, found: Facts) -> list[str]:
+def find_faults(site: Facts, found: Facts, *, by_ssh: bool = False) -> list[str]:
     """The faults of a site, each with its remedy; empty if there are none.
 
     Args:
         site: the site of the plan.
-        found: what `look_at_hosts` returned.
+        found: what `inspect` returned.
+        by_ssh: whether a cell has a launcher that reaches other hosts by ssh.
     """
     hosts = found["hosts"]
-    faults = []
-    if len(hosts) < site["nodes"]:
+    faults = list(found["faults"])
+    if not faults and len(hosts) < site["nodes"]:
         faults.append(
             f"{len(hosts)} of {site['nodes']} hosts reported "
             f"({', '.join(h['host'] for h in hosts) or 'none'}): all must see this "
@@ -49,21 +55,48 @@ def find_faults(site: Facts, found: Facts) -> list[str]:
                 f"{host['host']}: its clock is at least {off:.0f} s off: have chrony "
                 "or ntpd run on all hosts"
             )
+    for name, view in found["reach"].items():
+        faults += _unreached(name, view, by_ssh=by_ssh)
     return faults
 
 
+def _unreached(host: str, view: Facts, *, by_ssh: bool) -> Iterator[str]:
+    """Hosts that this one does not reach."""
+    for other, ports in view["unreached"].items():
+        yield (
+            f"{host}: cannot connect to {other} at TCP port "
+            f"{', '.join(map(str, ports))}: on {other}, let the firewall accept "
+            f"connections from {host} to the ports {describe_ports(ports)}"
+        )
+    for other, said in view["ssh"].items():
+        if by_ssh and said is not None:
+            yield (
+                f"{host}: ssh to {other} fails ({said}): mpirun, hydra and horovodrun "
+                f"need it; let `ssh-copy-id {other}` on {host} install a key, or use "
+                "another launcher"
+            )
+
+
 def _faults_of(host: Facts, site: Facts, hosts: Sequence[Facts]) -> Iterator[str]:
-    if len(host["gpus"]) < site["cuda_devices"] and site["device"] == "cuda":
+    declared: dict[str, int] = {o["name"]: o["devices"] for o in site["hosts"]}
+    scheduler = scheduler_of(site)
+    name = host["host"]
+    gpus: int = declared[name] if declared else site["cuda_devices"]
+    if len(host["gpus"]) < gpus and site["device"] == "cuda":
+        gres = "is gres the name that `sinfo --Format=gres` has, and "
         yield (
-            f"shows {len(host['gpus'])} GPUs, site.yaml says {site['cuda_devices']} "
-            "(devices_per_node): is gres the name that `sinfo --Format=gres` has, and "
-            "does nvidia-smi work there?"
+            f"shows {len(host['gpus'])} GPUs, site.yaml says {gpus} "
+            f"({'devices in hosts' if declared else 'devices_per_node'}): "
+            f"{gres if scheduler.has_queue else ''}does nvidia-smi work there?"
         )
-    if host["cores"] < site["cores"]:
+    counts_cores = declared and site["device"] == "cpu"
+    cores: int = declared[name] if counts_cores else site["cores"]
+    if host["cores"] < cores:
         yield (
-            f"lets a job use {host['cores']} physical cores, site.yaml says "
-            f"{site['cores']}: correct cores, or exclusive"
+            f"lets a job use {host['cores']} physical cores, site.yaml says {cores}: "
+            f"correct {'devices in hosts' if declared else 'cores, or exclusive'}"
         )
+    yield from _disturbances(host, site)
     wanted = site["interface"]
     if wanted is not None and not host["interfaces"].get(wanted):
         there = [name for name, addresses in host["interfaces"].items() if addresses]
@@ -84,10 +117,33 @@ def _faults_of(host: Facts, site: Facts, hosts: Sequence[Facts]) -> Iterator[str
             )
     for path in host["missing"]:
         yield f"has no {path}: correct binds in site.yaml"
-    if site["scheduler"] == "slurm" and host["slurm"] is None:
+    if scheduler.has_queue and host["slurm"] is None:
         yield "has no Slurm commands on PATH: ranks are started by srun there"
     yield from _memory_and_disk(host)
-    yield from _neighbours(host, hosts)
+    share_files = site["shared"] or not scheduler.lists_hosts
+    yield from _neighbours(host, hosts, share_files=share_files)
+
+
+def _disturbances(host: Facts, site: Facts) -> Iterator[str]:
+    """What would disturb measurements on a host that no scheduler reserves."""
+    if not scheduler_of(site).lists_hosts:
+        return
+    if host["measures"]:
+        yield "another run of rankbench measures there now: wait, or end it"
+    if host["load"] > MOST_LOAD * host["cores"]:
+        yield (
+            f"is busy (load {host['load']:.1f} on {host['cores']} cores): find out by "
+            "top what runs there, and end it"
+        )
+    if site["interface"] is None and any(map(_is_loopback, host["itself"])):
+        yield (
+            f"calls itself {host['itself'][0]}, and gloo would give this address to "
+            "the others: set interface in site.yaml"
+        )
+
+
+def _is_loopback(address: str) -> bool:
+    return ip_address(address).is_loopback
 
 
 def _memory_and_disk(host: Facts) -> Iterator[str]:
@@ -106,10 +162,12 @@ def _memory_and_disk(host: Facts) -> Iterator[str]:
         )
 
 
-def _neighbours(host: Facts, hosts: Sequence[Facts]) -> Iterator[str]:
+def _neighbours(
+    host: Facts, hosts: Sequence[Facts], *, share_files: bool
+) -> Iterator[str]:
     """Faults between this host and the others."""
     names = {other["host"] for other in hosts}
-    if unseen := sorted(names - set(host["seen"])):
+    if share_files and (unseen := sorted(names - set(host["seen"]))):
         yield (
             f"does not see files of {', '.join(unseen)}: the project must lie on a "
             "file system that all hosts share"
@@ -157,12 +215,22 @@ def describe(site: Facts, found: Facts) -> list[str]:
             f"{host['apptainer'] or 'no Apptainer'}; "
             f"/dev/fuse {'usable' if host['fuse'] else 'not usable'}",
         ]
-    if site["scheduler"] == "slurm" and not found["pmix"]:
+    if scheduler_of(site).has_queue and not found["pmix"]:
         lines.append(
             "srun has no PMIx (`srun --mpi=list`): cells over MPI that srun starts "
             "need it; mpirun does without"
         )
     return lines
+
+
+def _uses_ssh(plan: Facts) -> bool:
+    """Whether a cell over several hosts has a launcher that reaches them by ssh."""
+    return any(
+        cell["infeasible"] is None
+        and cell["shape"]["nodes"] > 1
+        and is_by_ssh(find_launcher(cell["cell"]["launcher"]))
+        for cell in plan["cells"]
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -173,10 +241,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         "hosts", type=Path, help="is removed: the next check looks anew"
     )
     arguments = parser.parse_args(argv)
-    site, found = read_json(arguments.plan)["site"], read_json(arguments.hosts)
+    plan, found = read_json(arguments.plan), read_json(arguments.hosts)
     os.unlink(arguments.hosts)
+    site = plan["site"]
     print(*describe(site, found), sep="\n")
-    faults = find_faults(site, found)
+    faults = find_faults(site, found, by_ssh=_uses_ssh(plan))
     for fault in faults:
         print(f"FAULT {fault}")
     print(f"{len(faults)} faults" if faults else "all is as site.yaml says")

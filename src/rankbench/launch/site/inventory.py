@@ -1,15 +1,19 @@
-"""The equipment of the hosts of a site. Each host inspects itself, all in one job.
+"""The equipment of the hosts of a site. Each host inspects itself, all at once.
 
 ``python -m rankbench.launch.site.inventory PLAN --out FILE``; within it each host runs
-``python -m rankbench.launch.site.inventory PLAN --look FOLDER``.
+``python -m rankbench.launch.site.inventory FOLDER --look SITE``, with the standard
+library only.
 """
 
 from __future__ import annotations
 
 import argparse
+import fcntl
+import json
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -18,64 +22,164 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from rankbench.cores import physical_cores
-from rankbench.environ import restore_job
+from rankbench.environ import read_node, restore_job, without_job
+from rankbench.launch.hosts.base import Hosts, Step
+from rankbench.launch.hosts.by_scheduler import Request, inspect_hosts
+from rankbench.launch.hosts.machine_lock import Waiting
+from rankbench.launch.hosts.ssh_copies import Needs
+from rankbench.launch.process.environment import SOURCE
+from rankbench.launch.site.reach import MODULE as REACH
+from rankbench.launch.site.reach import choose_ports
 from rankbench.record import read_json, write_json
+from rankbench.schedulers import scheduler_of
 
 # Seconds that hosts wait for each other's files, and for a name look-up.
 PATIENCE = 60.0
 _ASK_SECONDS = 30.0
+# Seconds that all hosts may take.
+_LOOK_SECONDS = 300.0
+# Of netdevice(7).
+_GET_FLAGS, _GET_ADDRESS, _IS_UP = 0x8913, 0x8915, 0x1
 
 Facts = dict[str, Any]
 
 MODULE = "rankbench.launch.site.inventory"
 
 
-def look_at_hosts(site: Facts, folder: Path, *, plan: Path) -> Facts:
-    """Let every host of this job inspect itself.
+def inspect(plan: Facts, root: Path) -> Facts:
+    """Inspect the hosts of a plan, and whether listed hosts reach each other.
+
+    Args:
+        plan: the plan.
+        root: a folder for temporary files, which the hosts of a Slurm job see.
+
+    Returns:
+        As `look_at_hosts`, and `faults`: hosts that cannot be used, with remedies;
+        `reach`: name of a host -> what `reach` found there.
+    """
+    site = plan["site"]
+    needs = Needs(
+        source=SOURCE,
+        code=plan["code"]["rank"],
+        data_dir=Path(site["data_dir"]).resolve(),
+        images=_images_of(plan),
+        native=site["software"] == "native",
+    )
+    waiting = Waiting(told_to_stop=lambda: None, say=print)
+    folder = Path(tempfile.mkdtemp(prefix=".hosts-", dir=root))
+    try:
+        request = Request(site, site["nodes"], needs, waiting)
+        with inspect_hosts(request) as (hosts, faults):
+            found: Facts = {"hosts": [], "said": "", "pmix": False, "reach": {}}
+            if hosts is not None:
+                found |= look_at_hosts(site, hosts, folder)
+            if hosts is not None and scheduler_of(site).lists_hosts:
+                found["reach"] = _try_to_reach(site, hosts, found["hosts"], folder)
+            return found | {"faults": faults}
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _images_of(plan: Facts) -> dict[str, str]:
+    """File -> sha256 of the images that cells use, as far as they are there."""
+    used = {cell["image"] for cell in plan["cells"] if cell["image"]}
+    files = [Path(plan["images"][name]["file"]) for name in used]
+    notes = {str(file): file.with_suffix(".json") for file in files if file.exists()}
+    return {file: read_json(note)["sha256"] for file, note in notes.items()}
+
+
+def _try_to_reach(
+    site: Facts, hosts: Hosts, found: Sequence[Facts], folder: Path
+) -> dict[str, Facts]:
+    """Let hosts connect to each other at their addresses on the interface, if any."""
+    by_name = {host["host"]: host for host in found}
+    names = [name for name in hosts.names if name in by_name]
+    addresses = {}
+    for name in names:
+        on_interface = by_name[name]["interfaces"].get(site["interface"]) or []
+        views = (by_name[other]["names"].get(name) for other in names if other != name)
+        seen = [address for view in views if view for address in view["addresses"]]
+        addresses[name] = next(iter([*on_interface, *seen]), None)
+    if len(names) < 2 or len(names) < len(hosts.names) or None in addresses.values():
+        return {}
+    listed = [{"name": name, "address": addresses[name]} for name in names]
+    facts = {"hosts": listed, "ports": choose_ports()}
+    run_on(hosts, [REACH, str(folder / "work"), json.dumps(facts)], folder)
+    files = {name: folder / "work" / f"{name}.reach.json" for name in names}
+    return {name: read_json(file) for name, file in files.items() if file.exists()}
+
+
+def look_at_hosts(site: Facts, hosts: Hosts, folder: Path) -> Facts:
+    """Let every host inspect itself.
 
     Args:
         site: the site of the plan.
-        folder: where hosts write their facts; all hosts should see it.
-        plan: the file of the plan.
+        hosts: the hosts.
+        folder: a new one for their facts.
 
     Returns:
         `hosts`: facts of each that reported; `said`: what the start of them said;
         `began`, `ended`: by the clock of this host; `pmix`: whether srun has PMIx.
     """
-    command = [sys.executable, "-m", MODULE, str(plan), "--look", str(folder)]
-    slurm = site["scheduler"] == "slurm"
-    if slurm:
-        nodes = site["nodes"]
-        step = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--mpi=none"]
-        command = [*step, "--cpu-bind=none", *command]
+    listed = [host for host in site["hosts"] if host["name"] in hosts.names]
+    asked = {**site, "hosts": listed, "software": None, "native": None, "images": None}
     began = time.time()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    ended = time.time()
+    said = run_on(
+        hosts, [MODULE, str(folder / "work"), "--look", json.dumps(asked)], folder
+    )
+    found = sorted((folder / "work").glob("*.facts.json"))
     return {
-        "hosts": [read_json(path) for path in sorted(folder.glob("*.facts.json"))],
-        "said": done.stderr.strip(),
+        "hosts": [read_json(path) for path in found],
+        "said": said,
         "began": began,
-        "ended": ended,
-        "pmix": slurm and "pmix" in (_output("srun", "--mpi=list") or ""),
+        "ended": time.time(),
+        "pmix": "pmix" in (_output("srun", "--mpi=list") or ""),
     }
+
+
+def run_on(hosts: Hosts, module: Sequence[str], folder: Path) -> str:
+    """Run a module with its arguments on every host; what it said.
+
+    Args:
+        folder: its subfolder `work` comes back with what the hosts write there.
+    """
+    work = folder / "work"
+    work.mkdir(exist_ok=True)
+    command = hosts.step([sys.executable, "-m", *module], Step(logs=work))
+    try:
+        done = subprocess.run(
+            command,
+            env={**without_job(), "PYTHONPATH": str(SOURCE), **hosts.variables()},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_LOOK_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {_LOOK_SECONDS:g} s"
+    return f"{done.stdout}{done.stderr}".strip()
 
 
 def look(site: Facts, folder: Path) -> Facts:
     """The equipment of this host, and its view of the others."""
-    name = socket.gethostname()
     now = time.time()
+    listed = [host["name"] for host in site["hosts"]]
+    name = listed[read_node()] if listed else socket.gethostname()
     (folder / f"{name}.here").touch()
-    seen = _wait_for(lambda: [p.stem for p in folder.glob("*.here")], site["nodes"])
+    # Where hosts share no files, each sees its own.
+    count = 1 if listed and not site["shared"] else len(listed) or site["nodes"]
+    seen = _wait_for(lambda: [p.stem for p in folder.glob("*.here")], count)
     scratch = Path(site["scratch"] or tempfile.gettempdir())
     return {
         "host": name,
         "time": now,
         "python": sys.version.split()[0],
         "cores": len(physical_cores()),
-        "memory_mib": psutil.virtual_memory().total // 2**20,
+        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
+        "load": os.getloadavg()[0],
+        "measures": _measures(),
         "gpus": _gpus(),
         "interfaces": _interfaces(),
         "slurm": _output("sinfo", "--version"),
@@ -87,7 +191,8 @@ def look(site: Facts, folder: Path) -> Facts:
         "scratch": str(scratch),
         "scratch_mib": _free_mib(scratch),
         "seen": sorted(seen),
-        "names": {other: _resolve(other) for other in seen if other != name},
+        "itself": _resolve(socket.gethostname())["addresses"],
+        "names": {other: _resolve(other) for other in listed or seen if other != name},
     }
 
 
@@ -105,12 +210,30 @@ def _gpus() -> list[str]:
 
 def _interfaces() -> dict[str, list[str]]:
     """IPv4 addresses of the interfaces that are up; [] for one that has none."""
-    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
-    return {
-        name: [a.address for a in addresses if a.family == socket.AF_INET]
-        for name, addresses in psutil.net_if_addrs().items()
-        if name in up and name != "lo"
-    }
+    found: dict[str, list[str]] = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        for _, name in socket.if_nameindex():
+            asked = struct.pack("256s", name.encode())
+            flags = fcntl.ioctl(any_socket, _GET_FLAGS, asked)
+            if name == "lo" or not struct.unpack("H", flags[16:18])[0] & _IS_UP:
+                continue
+            try:
+                answer = fcntl.ioctl(any_socket, _GET_ADDRESS, asked)
+            except OSError:
+                found[name] = []
+            else:
+                found[name] = [socket.inet_ntoa(answer[20:24])]
+    return found
+
+
+def _measures() -> bool:
+    """Whether another measurement of this user runs here."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as lock:
+        try:
+            lock.bind(f"\0rankbench-{os.getuid()}")
+        except OSError:
+            return True
+    return False
 
 
 def _resolve(host: str) -> Facts:
@@ -148,22 +271,17 @@ def _output(*command: str) -> str | None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}")
-    parser.add_argument("plan", type=Path)
+    parser.add_argument("place", type=Path, help="the plan; for --look, a folder")
     task = parser.add_mutually_exclusive_group(required=True)
     task.add_argument("--out", type=Path, help="file for what was found")
-    task.add_argument("--look", type=Path, help="folder that all hosts see")
+    task.add_argument("--look", type=json.loads, help="facts of the site")
     arguments = parser.parse_args(argv)
-    site = read_json(arguments.plan)["site"]
     if arguments.look:
-        facts = look(site, arguments.look)
-        write_json(arguments.look / f"{facts['host']}.facts.json", facts)
+        facts = look(arguments.look, arguments.place)
+        write_json(arguments.place / f"{facts['host']}.facts.json", facts)
         return 0
     restore_job()
-    folder = Path(tempfile.mkdtemp(prefix=".hosts-", dir=arguments.plan.parent))
-    try:
-        found = look_at_hosts(site, folder.resolve(), plan=arguments.plan.resolve())
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    found = inspect(read_json(arguments.place), arguments.place.resolve().parent)
     write_json(arguments.out, found)
     print(f"{len(found['hosts'])} hosts have reported", found["said"], sep="\n")
     return 0

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -39,7 +40,7 @@ _WITH_VALUE = set("bcDEeFIiJLlmOopQRSWw")
 
 _SSH = """\
 #!/bin/sh
-exec '{python}' -m rankbench.rank.parents.remote --as-ssh "$@"
+exec {command} "$@"
 """
 
 
@@ -65,18 +66,25 @@ def main() -> int:
     os.environ |= environment
     if arguments.node > 0:
         obey(arguments.hosts[arguments.node], environment)
-    write_ssh(programs)
+    write_ssh(programs, "rankbench.rank.parents.remote", "--as-ssh")
     code = subprocess.run(arguments.command, env=environment, check=False).returncode
     for host in arguments.hosts[1:]:
         order(host, "")
     return code if code >= 0 else 128 - code
 
 
-def write_ssh(folder: Path) -> None:
-    """Write the program `ssh` of this launch into a folder."""
+def write_ssh(folder: Path, module: str, *arguments: str) -> None:
+    """Write the program `ssh` of this launch into a folder.
+
+    Args:
+        folder: stands first on PATH.
+        module: what the program runs.
+        arguments: come before those of ssh.
+    """
     folder.mkdir(exist_ok=True)
     program = folder / "ssh"
-    program.write_text(_SSH.format(python=sys.executable))
+    command = shlex.join([sys.executable, "-m", module, *arguments])
+    program.write_text(_SSH.format(command=command))
     program.chmod(0o755)
 
 

@@ -69,7 +69,8 @@ def _find(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
         return
     if isinstance(value, dict):
         for name, one in value.items():
-            yield from _find(one, name)
+            # Hosts that a site lists are called `name`, like much else.
+            yield from _find(one, "host" if (key, name) == ("hosts", "name") else name)
     elif isinstance(value, list):
         for one in value:
             yield from _find(one, key)

@@ -20,11 +20,10 @@ from rankbench.record import (
 from rankbench.results.read.launches import Launch, read_launches
 from rankbench.results.read.schema import read_checked
 from rankbench.results.read.study import Study, read_study
+from rankbench.schedulers import scheduler_of
 from rankbench.stopping import BUDGET, Enough, Launched, Rule, find_enough
 
 READABLE_PLANS = (2,)
-
-SLURM = "slurm"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,7 +218,7 @@ def _needs_of_job(
     """Images and data of the cells that share a job with this one."""
     experiment = plan["experiment"]
     allocation = experiment.get("allocation")
-    if plan.get("site", {}).get("scheduler") != SLURM:
+    if not scheduler_of(plan.get("site", {})).has_queue:
         # Older plans have another key.
         turns = experiment.get("order") == "rounds" or experiment.get("interleave")
         return list(map(_needs, feasible)) if turns else [_needs(entry)]

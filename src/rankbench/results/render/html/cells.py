@@ -7,7 +7,6 @@ from typing import Any
 
 from rankbench.invocation import (
     DEFAULT_EXPERIMENT,
-    DEFAULT_PROFILE,
     rerun_command,
 )
 from rankbench.record import Layout, Record
@@ -21,6 +20,7 @@ from rankbench.results.render.html.facts import (
     without_blanks,
 )
 from rankbench.results.render.html.launches import describe_attempts
+from rankbench.schedulers import scheduler_of
 
 
 def find_common(summaries: Sequence[Summary]) -> Record:
@@ -115,10 +115,9 @@ def _describe_profile(profile: Profile) -> dict[str, Any]:
 def _rerun(cell_id: str, plan: Mapping[str, Any]) -> str:
     """The command that reruns a cell, with the profile of the plan's scheduler."""
     experiment = plan["experiment"]
-    scheduler = (plan.get("site") or {}).get("scheduler", "none")
     return rerun_command(
         cell_id,
         experiment=experiment.get("file", DEFAULT_EXPERIMENT),
         override=experiment.get("override"),
-        profile=DEFAULT_PROFILE if scheduler == "none" else f"{scheduler}_profile",
+        profile=scheduler_of(plan.get("site") or {}).profile,
     )

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -17,23 +18,31 @@ from filelock import FileLock, Timeout
 ASK_SECONDS = 0.5
 
 
-@contextmanager
-def machine_to_itself(
-    *, told_to_stop: Callable[[], None], say: Callable[[str], None]
-) -> Iterator[None]:
-    """Wait for this user's other measurements on this machine, then hold the lock.
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How a job waits for its hosts.
 
-    Args:
+    Attributes:
         told_to_stop: raises if the waiting must end.
-        say: gets a line if there is something to wait for.
+        say: gets lines of progress.
+        spare: gets the process ids of connections, which outlast single launches.
     """
+
+    told_to_stop: Callable[[], None]
+    say: Callable[[str], None]
+    spare: Callable[[int], None] = lambda pid: None
+
+
+@contextmanager
+def machine_to_itself(waiting: Waiting) -> Iterator[None]:
+    """Wait for this user's other measurements on this machine, then hold the lock."""
     told = False
     # The kernel releases the lock with the process, however the process ends.
     while (release := _take(f"rankbench-{os.getuid()}")) is None:
         if not told:
-            say("  waiting: another measurement runs on this machine")
+            waiting.say("  waiting: another measurement runs on this machine")
             told = True
-        told_to_stop()
+        waiting.told_to_stop()
         time.sleep(ASK_SECONDS)
     try:
         yield

@@ -1,0 +1,444 @@
+"""What runs on a host that is reached by ssh: it needs Python's standard library only.
+
+Its source arrives through the connection, so the host needs no rankbench to run it.
+Messages are lines of JSON, in both directions. The first one says what to do:
+
+hold: say what this host is, hold its lock, and answer questions until the end.
+run: run a command, pass on its output, and end it when nobody is heard any more.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import ctypes
+import errno
+import hashlib
+import json
+import os
+import queue
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+SILENT_AFTER = 10.0  # seconds without a message; the other side sends some in each
+GRACE = 3.0  # seconds between SIGTERM and SIGKILL
+KILL_AFTER = 20.0  # seconds; a process that waits for a device cannot be killed
+CHUNK = 1 << 20  # bytes of a file in a message
+ROOM = 1 << 20  # bytes that ranks need at least
+PR_SET_CHILD_SUBREAPER = 36
+COMPARED = ("torch", "torchvision", "numpy", "horovod", "deepspeed")
+
+# A variable that all processes of a launch have, those of another connection too.
+MARK = "RANKBENCH_LAUNCH"
+# Programs need this host's own values of these variables.
+OWN = ("HOME", "USER", "LOGNAME", "SHELL", "XDG_RUNTIME_DIR")
+
+Message = dict[str, Any]
+
+_writing = threading.Lock()
+
+
+def send(**message: Any) -> None:
+    """Send a message to the machine that has connected; it may be gone."""
+    line = memoryview(json.dumps(message).encode() + b"\n")
+    with _writing, contextlib.suppress(OSError):
+        while line:
+            line = line[os.write(1, line) :]
+
+
+class Inbox:
+    """Messages from the machine that has connected."""
+
+    def __init__(self) -> None:
+        self._queue: queue.Queue[Message | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        for line in sys.stdin.buffer:
+            self._queue.put(json.loads(line))
+        self._queue.put(None)
+
+    def get(self, timeout: float | None = None) -> Message | None:
+        """The next message; None at the end, or if none comes within so many seconds.
+
+        Raises:
+            EOFError: the connection was closed.
+        """
+        try:
+            message = self._queue.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        if message is None:
+            raise EOFError
+        return message
+
+
+def hold(order: Message, inbox: Inbox) -> None:
+    """Hold this host until the connection is closed, or nobody is heard any more."""
+    send(**describe(Path(order["folder"]).expanduser(), order))
+    held = None
+    with contextlib.suppress(EOFError):
+        while message := inbox.get(timeout=SILENT_AFTER):
+            if message["do"] == "lock":
+                held = take_lock(inbox)
+                # Nothing of an earlier launch runs or is needed now.
+                end_marked()
+                shutil.rmtree(launches_of(order), ignore_errors=True)
+                send(locked=True)
+            elif message["do"] == "have":
+                there = {p: os.path.exists(p) for p in message["paths"]}
+                send(have=there)
+            elif message["do"] == "hash":
+                send(hashes={path: sha256(path) for path in message["paths"]})
+            elif message["do"] == "adopt":
+                send(adopted=adopt(message))
+            elif message["do"] == "move in":
+                move_in(message)
+                send(moved=True)
+    del held
+
+
+def launches_of(order: Message) -> Path:
+    return Path(order["folder"]).expanduser() / "launches"
+
+
+def describe(folder: Path, order: Message) -> Message:
+    """The facts about this host that decide whether it can be used."""
+    fault = None
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+        for name in ("code", "data", "images", "environments"):
+            (folder / name).mkdir(exist_ok=True)
+    except OSError as error:
+        fault = f"{folder}: {error.strerror}"
+    return {
+        "hostname": socket.gethostname(),
+        "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        "executable": sys.executable,
+        "python": list(sys.version_info[:2]),
+        "versions": {name: _version(name) for name in COMPARED},
+        "folder": str(folder),
+        "fault": fault,
+        "free": shutil.disk_usage(folder).free if fault is None else 0,
+        "rsync": shutil.which("rsync") is not None,
+        "apptainer": shutil.which("apptainer") or shutil.which("singularity"),
+        "sees": {path: os.path.exists(path) for path in order["look_for"]},
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def take_lock(inbox: Inbox) -> socket.socket:
+    """Wait until no other measurement of this user runs here; return the lock.
+
+    It is the lock of launch/hosts/machine_lock.py.
+
+    Raises:
+        EOFError: the connection was closed meanwhile, or nobody is heard any more.
+    """
+    told, heard = False, time.monotonic()
+    while True:
+        held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            held.bind(f"\0rankbench-{os.getuid()}")
+        except OSError as error:
+            held.close()
+            if error.errno != errno.EADDRINUSE:
+                raise
+        else:
+            return held
+        if not told:
+            send(busy=True)
+            told = True
+        if inbox.get(timeout=0.5):
+            heard = time.monotonic()
+        elif time.monotonic() - heard > SILENT_AFTER:
+            raise EOFError
+
+
+def adopt(message: Message) -> str | None:
+    """Give a copied file its name if it is complete; return what is wrong with it."""
+    part = Path(message["part"])
+    found = sha256(message["part"])
+    if found != message["sha256"]:
+        part.unlink(missing_ok=True)
+        return f"{part}: the copy differs (sha256 {found})"
+    part.replace(message["path"])
+    return None
+
+
+def sha256(path: str) -> str | None:
+    """The hash of a file; None if it is not there."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None
+
+
+def move_in(message: Message) -> None:
+    """Give a copied virtual environment its name; its programs name its Python."""
+    part, was, now = Path(message["part"]), message["was"], message["path"]
+    for program in (part / "bin").iterdir():
+        if program.is_symlink() or not program.is_file():
+            continue
+        head, newline, rest = program.read_bytes().partition(b"\n")
+        if head.startswith(f"#!{was}/".encode()):
+            moved = head.replace(was.encode(), now.encode(), 1)
+            program.write_bytes(moved + newline + rest)
+    part.replace(now)
+
+
+def run(order: Message, inbox: Inbox) -> None:
+    """Run a command; end it if the other side ends it or is not heard any more."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    mirror = Mirror(Path(order["mirror"])) if order["mirror"] else None
+    code = 1
+    try:
+        if mirror:
+            mirror.make(order["folders"], order["files"])
+        code = _await(order, inbox, mirror)
+    except OSError as error:
+        send(refused=f"{error.strerror}: {error.filename or order['argv'][0]}")
+    finally:
+        end_all()
+        if mirror:
+            if code and mirror.is_full():
+                send(refused=f"{os.strerror(errno.ENOSPC)}: {mirror.root.parent}")
+            with contextlib.suppress(OSError):
+                mirror.send_new(everything=True)
+            shutil.rmtree(mirror.root, ignore_errors=True)
+    send(exit=code)
+
+
+def _await(order: Message, inbox: Inbox, mirror: Mirror | None) -> int:
+    """Start the command and wait for its end; return its exit code."""
+    argv = order["argv"]
+    if not argv:
+        # Another host starts the processes of this one.
+        return _watch(None, inbox, mirror)
+    child = subprocess.Popen(
+        argv,
+        env=environment_of(order),
+        cwd=order["mirror"] or "/",
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    output = threading.Thread(target=_pass_on, args=(child,), daemon=True)
+    output.start()
+    code = _watch(child, inbox, mirror)
+    # A process that was left behind may keep the pipe open.
+    output.join(1.0)
+    return code
+
+
+def environment_of(order: Message) -> dict[str, str]:
+    """The environment of the command: what was sent, and what is this host's own."""
+    own = {name: os.environ[name] for name in OWN if name in os.environ}
+    env: dict[str, str] = {**order["env"], **own, MARK: order["mark"]}
+    folders = [str(Path(sys.executable).parent)]
+    for path in (env.get("PATH", ""), os.environ.get("PATH", "")):
+        folders += [one for one in path.split(":") if one]
+    env["PATH"] = ":".join(dict.fromkeys(folders))
+    return env
+
+
+def _pass_on(child: subprocess.Popen[bytes]) -> None:
+    assert child.stdout is not None
+    while data := os.read(child.stdout.fileno(), 1 << 16):
+        send(out=base64.b64encode(data).decode())
+
+
+def _watch(
+    child: subprocess.Popen[bytes] | None, inbox: Inbox, mirror: Mirror | None
+) -> int:
+    """Wait until the command ends, or must be ended; return the exit code."""
+    heard = looked = time.monotonic()
+    while True:
+        if child is not None and (code := child.poll()) is not None:
+            return code
+        try:
+            message = inbox.get(timeout=0.1)
+        except EOFError:
+            return 128 + signal.SIGHUP
+        now = time.monotonic()
+        if message is None:
+            if now - heard > SILENT_AFTER:
+                return 128 + signal.SIGHUP
+            continue
+        heard = now
+        if message["do"] == "end":
+            return 128 + signal.SIGTERM
+        if mirror:
+            mirror.beat(message["beat"])
+            if now - looked >= 0.5 or "?" in message["beat"]:
+                looked = now
+                mirror.send_new(everything=False)
+
+
+class Mirror:
+    """A launch's folder on this host, if the hosts share none.
+
+    Files that appear in it are sent to the machine that supervises the launch.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._sent: dict[Path, tuple[int, int]] = {}
+
+    def make(self, folders: list[str], files: dict[str, str]) -> None:
+        self.root.mkdir(mode=0o700, parents=True)
+        for name in folders:
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            path = self.root / name
+            path.touch(0o600)
+            path.write_bytes(base64.b64decode(text))
+            self._sent[path] = _state(path)
+
+    def beat(self, text: str) -> None:
+        """Pass the supervisor's heartbeat on to the ranks of this host."""
+        path = self.root / "work/heartbeat"
+        file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        os.pwrite(file, text.encode(), 0)
+        os.close(file)
+        self._sent[path] = _state(path)
+
+    def is_full(self) -> bool:
+        """Whether there is no room for what ranks write."""
+        return shutil.disk_usage(self.root.parent.parent).free < ROOM
+
+    def send_new(self, *, everything: bool) -> None:
+        """Send what has changed: small files of ranks, and at the end everything."""
+        for path in self._look(everything):
+            state = _state(path)
+            if self._sent.get(path) != state:
+                self._sent[path] = state
+                self._send(path)
+
+    def _look(self, everything: bool) -> Iterator[Path]:
+        work = self.root / "work"
+        if not everything:
+            yield from work.glob("*.json")
+            yield from work.glob("progress/*")
+            return
+        home = work / "home"
+        for path in sorted(self.root.rglob("*")):
+            if path.is_file() and not path.is_symlink() and home not in path.parents:
+                yield path
+
+    def _send(self, path: Path) -> None:
+        name = str(path.relative_to(self.root))
+        with open(path, "rb") as file:
+            place = 0
+            while True:
+                data = file.read(CHUNK)
+                more = len(data) == CHUNK
+                text = base64.b64encode(data).decode()
+                send(file=name, at=place, more=more, data=text)
+                place += len(data)
+                if not more:
+                    return
+
+
+def _state(path: Path) -> tuple[int, int]:
+    stat = path.stat()
+    return stat.st_mtime_ns, stat.st_size
+
+
+def end_all() -> None:
+    """End all processes below this one, and those of the launch that ssh started."""
+    _end(lambda: descendants() | marked(os.environ.get(MARK)))
+
+
+def end_marked() -> None:
+    """End processes of earlier launches, whose agent was killed."""
+    _end(lambda: marked(None))
+
+
+def _end(find: Any) -> None:
+    number, deadline = signal.SIGTERM, time.monotonic() + GRACE
+    gone = time.monotonic() + KILL_AFTER
+    told: set[int] = set()
+    while (found := find()) and time.monotonic() < gone:
+        if time.monotonic() > deadline:
+            number, told = signal.SIGKILL, set()
+        for pid in found - told:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+        told |= found
+        _reap()
+        time.sleep(0.05)
+
+
+def _reap() -> None:
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def descendants() -> set[int]:
+    """Living processes below this one, orphans included."""
+    parents = {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if fields[0] not in "ZX":
+            parents[int(entry.name)] = int(fields[1])
+    found: set[int] = set()
+    grown = {os.getpid()}
+    while grown:
+        grown = {pid for pid, parent in parents.items() if parent in grown} - found
+        found |= grown
+    return found
+
+
+def marked(mark: str | None) -> set[int]:
+    """Processes of this user that belong to a launch; None: to any launch."""
+    sought = f"{MARK}=".encode() + (b"" if mark is None else mark.encode() + b"\0")
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            variables = b"\0" + (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if b"\0" + sought in variables and int(entry.name) != os.getpid():
+            found.add(int(entry.name))
+    return found
+
+
+def main() -> None:
+    # The connection ends by its end of file, which is noticed; output may fail.
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    inbox = Inbox()
+    try:
+        order = inbox.get()
+    except EOFError:
+        return
+    assert order is not None
+    os.environ[MARK] = order.get("mark", "")
+    {"hold": hold, "run": run}[order["do"]](order, inbox)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,231 @@
+"""A connection to an agent on another host, by the user's own ssh."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import re
+import shlex
+import subprocess
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+Message = dict[str, Any]
+
+AGENT = Path(__file__).with_name("ssh_agent.py")
+CONNECT_SECONDS = 10
+BEAT_SECONDS = 2.0
+# The remote command runs the first of several interpreters that is there. Everything
+# else goes through its standard input.
+_FIND = (
+    'for python; do command -v "$python" >/dev/null && exec "$python" -I -u -c "$0"; '
+    'done; echo "no Python at $*" >&2; exit 127'
+)
+_BOOT = (
+    "import sys; stdin = sys.stdin.buffer; "
+    "exec(compile(stdin.read(int(stdin.readline())), 'ssh_agent.py', 'exec'))"
+)
+# ssh's messages, and what to do.
+_REMEDIES = {
+    r"Permission denied|Too many authentication": (
+        "it wants a password: let `ssh-copy-id {host}` install your key, and load the "
+        "key into ssh-agent if it has a passphrase"
+    ),
+    r"REMOTE HOST IDENTIFICATION HAS CHANGED": (
+        "its key is another one than known_hosts has: find out why; if the machine "
+        "was installed again, `ssh-keygen -R {host}`, then `ssh {host}` once by hand"
+    ),
+    r"Host key verification failed": (
+        "its key is not in known_hosts: connect once by hand, `ssh {host}`, and compare"
+    ),
+    r"Could not resolve hostname": (
+        "correct hosts in site.yaml, or add the name to /etc/hosts or ~/.ssh/config"
+    ),
+    r"Connection refused": "start sshd there, or open its port",
+    r"timed out|No route to host|unreachable": (
+        "is it up, and does a firewall let ssh through?"
+    ),
+    r"no Python": (
+        "install Python 3.11 or newer there, or name its interpreter: python in hosts "
+        "of site.yaml"
+    ),
+}
+
+
+class LostHost(Exception):
+    """A host cannot be reached any more. The message names host and cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """A host as ssh reaches it.
+
+    Attributes:
+        name: for ssh, and for the other hosts.
+        pythons: its interpreters, of which the first that is there runs the agent.
+        control: path of the socket that connections to this host share.
+    """
+
+    name: str
+    pythons: tuple[str, ...]
+    control: str
+
+    def ssh(self, *options: str) -> list[str]:
+        """The command of ssh, without host and remote command."""
+        own = (
+            "BatchMode=yes",
+            f"ConnectTimeout={CONNECT_SECONDS}",
+            # A host that does not answer for 10 s is lost.
+            "ServerAliveInterval=5",
+            "ServerAliveCountMax=2",
+            # The user's settings may be otherwise, for interactive use.
+            "ControlPersist=no",
+            "RemoteCommand=none",
+        )
+        settings = [word for one in own for word in ("-o", one)]
+        return ["ssh", "-T", *settings, "-S", self.control, *options]
+
+
+class Session:
+    """A running agent on a host."""
+
+    def __init__(self, remote: Remote, *, first: bool = False) -> None:
+        """Connect.
+
+        Args:
+            remote: the host.
+            first: whether further connections to the host go through this one.
+        """
+        self.remote = remote
+        command = shlex.join(["exec", "sh", "-c", _FIND, _BOOT, *remote.pythons])
+        shared = "yes" if first else "no"
+        self._process = subprocess.Popen(
+            [
+                *remote.ssh("-o", f"ControlMaster={shared}"),
+                *("--", remote.name, command),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Ctrl-C is for the program that has opened the connection.
+            start_new_session=True,
+        )
+        self._inbox: queue.Queue[Message | None] = queue.Queue()
+        self._said: list[str] = []
+        self._writing = threading.Lock()
+        self._readers = [
+            threading.Thread(target=read, daemon=True)
+            for read in (self._read, self._listen)
+        ]
+        for reader in self._readers:
+            reader.start()
+        source = AGENT.read_bytes()
+        self._write(f"{len(source)}\n".encode() + source)
+
+    @property
+    def pid(self) -> int:
+        """The process id of ssh."""
+        return self._process.pid
+
+    def keep_alive(self) -> None:
+        """From now on, let the agent know that this process is there."""
+
+        def beat() -> None:
+            while self._process.poll() is None:
+                self.send(do="beat")
+                time.sleep(BEAT_SECONDS)
+
+        threading.Thread(target=beat, daemon=True).start()
+
+    def send(self, **message: Any) -> None:
+        """Send a message; a lost host is noticed by `get`."""
+        self._write(json.dumps(message).encode() + b"\n")
+
+    def get(self, timeout: float | None = None) -> Message | None:
+        """The next message; None if none comes within so many seconds.
+
+        Raises:
+            LostHost: the connection has ended.
+        """
+        try:
+            message = self._inbox.get(timeout=timeout)
+        except queue.Empty:
+            return None
+        if message is None:
+            self._inbox.put(None)
+            raise LostHost(self._explain())
+        return message
+
+    def ask(self, **message: Any) -> Message:
+        """Send a message, and return the answer.
+
+        Raises:
+            LostHost: the connection has ended.
+        """
+        self.send(**message)
+        return self.receive()
+
+    def receive(self) -> Message:
+        """Return the next message; wait as long as the connection lasts.
+
+        Raises:
+            LostHost: the connection has ended.
+        """
+        message = self.get()
+        assert message is not None
+        return message
+
+    def close(self, patience: float = 5.0) -> None:
+        """End the agent, and with it what it holds."""
+        try:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        except OSError:
+            pass
+        try:
+            self._process.wait(patience)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _write(self, data: bytes) -> None:
+        assert self._process.stdin is not None
+        with self._writing, contextlib.suppress(OSError, ValueError):
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            try:
+                self._inbox.put(json.loads(line))
+            except ValueError:
+                # A login script that prints something.
+                self._said.append(line.decode(errors="replace").strip())
+        self._inbox.put(None)
+
+    def _listen(self) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            self._said.append(line.decode(errors="replace").strip())
+
+    def _explain(self) -> str:
+        """Why the connection has ended, with a remedy."""
+        self._readers[1].join(1.0)
+        said = [line for line in self._said if line]
+        host = self.remote.name
+        text = "\n".join(said)
+        for pattern, remedy in _REMEDIES.items():
+            if re.search(pattern, text):
+                return f"{_find(said, pattern)}: {remedy.format(host=host)}"
+        return said[-1] if said else "the connection was closed"
+
+
+def _find(lines: Sequence[str], pattern: str) -> str:
+    line = next(line for line in lines if re.search(pattern, line))
+    return line.strip("@ .")

@@ -1,0 +1,251 @@
+"""Faults of hosts that ssh reaches: a typed record, nothing left, the next run goes on.
+
+Each fault is planted while the ranks of both hosts train.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import faulty_strategies
+import pytest
+from desks import Desk
+from pretend_host import Host, check, wait_until
+from pretend_sshd import (
+    home_of,
+    home_there,
+    kill_sshd,
+    processes,
+    start_sshd,
+    wait_until_gone,
+)
+
+pytestmark = pytest.mark.cluster
+
+EXPERIMENT = """
+name: {name}
+strategy: slow
+model: lenet
+topology: 2x1
+launcher: {launcher}
+launches: 1
+steps: 60
+warmup: 0
+gate: false
+time_limit: 300
+"""
+FAR = "node2"
+ROOM = "24m"  # of the disk that is to be full
+PACE = 0.25  # seconds for each step
+
+
+# `shared` as well where there is time (docs/faults.md).
+PLACES = os.environ.get("RANKBENCH_PLACES", "apart").split()
+
+
+@pytest.fixture(params=PLACES)
+def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
+    found: Desk = request.getfixturevalue(f"{request.param}_desk")
+    yield found
+    for host in found.cluster.hosts.values():
+        ours = ("pkill", "-KILL", "--euid", found.cluster.user)
+        subprocess.run(host.command(ours), check=False)
+    wait_until_gone(found.cluster)
+
+
+@dataclass
+class Case:
+    """One launch that suffers a fault, and the run after it."""
+
+    desk: Desk
+    name: str
+    run: subprocess.Popen[str]
+    launcher: str = "auto"
+
+    @property
+    def cell(self) -> str:
+        end = "" if self.launcher == "auto" else f".launcher={self.launcher}"
+        return f"slow.gloo.2x1.lenet.digits{end}"
+
+    @property
+    def far(self) -> Host:
+        return self.desk.cluster.hosts[FAR]
+
+    def ends(self, seconds: float = 60) -> str:
+        """Wait for the end of the run, and of everything on all hosts."""
+        said, _ = self.run.communicate(timeout=seconds)
+        wait_until_gone(self.desk.cluster, 30)
+        return said
+
+    def first(self) -> tuple[str, str]:
+        """Status and reason of the launch that suffered."""
+        record = self.desk.records(self.name)[self.cell][0]
+        return record["status"], record["reason"]
+
+    def goes_on(self) -> None:
+        """The next run measures the launch again, and leaves nothing."""
+        set_pace(self.desk, 0)
+        options = (*self.desk.experiment(self.name), "--no-plots")
+        self.desk.rankbench("run", *options)
+        row = self.desk.table(self.name)[self.cell]
+        assert row["status"] == "ok", row["reason"]
+        assert len(self.desk.records(self.name)[self.cell]) == 2
+        self.leaves_nothing()
+
+    def leaves_nothing(self) -> None:
+        assert not processes(self.desk.cluster)
+        for host in ("node1", FAR):
+            assert not self.desk.left_on(host)
+
+
+def set_pace(desk: Desk, seconds: float) -> None:
+    source = faulty_strategies.SLOW.replace("0.25", str(seconds))
+    desk.project.add_strategy("slow", source)
+
+
+@pytest.fixture
+def begin(desk: Desk) -> Callable[..., Case]:
+    """Start an experiment, and wait until the ranks of both hosts train."""
+
+    def start(name: str, launcher: str = "auto") -> Case:
+        set_pace(desk, PACE)
+        # The same fault may be planted many times.
+        count = len(list(desk.project.root.glob(f"results/{name}-*")))
+        name = f"{name}-{count}"
+        text = EXPERIMENT.format(name=name, launcher=launcher)
+        desk.project.experiment(text, f"{name}.yaml")
+        run = desk.start("run", *desk.experiment(name), "--no-plots")
+        case = Case(desk, name, run, launcher)
+        try:
+            wait_until(lambda: desk.trains(name, case.cell), 120, "ranks train")
+        except BaseException:
+            run.kill()
+            raise
+        return case
+
+    return start
+
+
+def test_a_host_crashes(
+    begin: Callable[..., Case], restart: Callable[[str], None]
+) -> None:
+    case = begin("crash")
+    case.far.crash()
+    try:
+        said = case.ends()
+    finally:
+        restart(FAR)
+    status, reason = case.first()
+    assert status == "crashed", said
+    assert f"the host {FAR} failed" in reason
+    case.goes_on()
+
+
+def test_a_link_is_cut(begin: Callable[..., Case]) -> None:
+    case = begin("cut")
+    case.far.cut()
+    try:
+        said = case.ends()
+    finally:
+        case.far.mend()
+    status, reason = case.first()
+    assert status == "crashed", said
+    assert f"the host {FAR} failed" in reason
+    case.goes_on()
+
+
+def test_sshd_is_killed(begin: Callable[..., Case]) -> None:
+    case = begin("sshd")
+    kill_sshd(case.far)
+    try:
+        said = case.ends()
+    finally:
+        start_sshd(case.desk.cluster, case.far)
+    status, reason = case.first()
+    assert status == "crashed", said
+    assert f"the host {FAR} failed" in reason
+    case.goes_on()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "words"),
+    [
+        ("torchrun", "rank 1 was ended by SIGKILL"),
+        ("manual", "rank 1 was ended by SIGKILL"),
+        ("mpirun", "rank 1"),
+    ],
+)
+def test_a_rank_of_the_far_host_is_killed(
+    begin: Callable[..., Case], launcher: str, words: str
+) -> None:
+    launcher = "auto" if launcher == "torchrun" else launcher
+    case = begin("rank", launcher)
+    case.far.do("pkill", "-KILL", "-f", " -m rankbench.rank [-/]")
+    said = case.ends()
+    status, reason = case.first()
+    assert status == "crashed", said
+    assert words in reason
+    case.leaves_nothing()
+
+
+def test_the_supervisor_is_killed(begin: Callable[..., Case]) -> None:
+    case = begin("supervisor")
+    case.desk.host.do("pkill", "-KILL", "-f", "rankbench.launch job")
+    case.ends()
+    case.goes_on()
+    status, reason = case.first()
+    assert status == "cancelled"
+    assert "supervisor" in reason
+
+
+def test_a_user_interrupts(begin: Callable[..., Case]) -> None:
+    case = begin("interrupt")
+    os.killpg(case.run.pid, signal.SIGINT)
+    said = case.ends()
+    status, _ = case.first()
+    assert status == "cancelled", said
+    case.goes_on()
+
+
+@pytest.fixture
+def small_disk(desk: Desk) -> Iterator[None]:
+    """Little room for rankbench on the far host."""
+    far = desk.cluster.hosts[FAR]
+    folder = home_of(desk.cluster, far) / ".cache/rankbench"
+    folder.mkdir(parents=True, exist_ok=True)
+    place = home_there(desk.cluster) / ".cache/rankbench"
+    owner = f"uid={desk.cluster.user},gid={desk.cluster.user}"
+    far.do("mount", "-t", "tmpfs", "-o", f"size={ROOM},{owner}", "tmpfs", place)
+    yield
+    far.do("umount", place)
+
+
+# Hosts that share files share the disk of this machine as well.
+@pytest.mark.parametrize("desk", ["apart"], indirect=True)
+@pytest.mark.usefixtures("small_disk")
+def test_the_far_disk_is_full(begin: Callable[..., Case], desk: Desk) -> None:
+    case = begin("disk")
+    filling = home_there(desk.cluster) / ".cache/rankbench/filling"
+    check(
+        [
+            "sh",
+            "-c",
+            '"$@" || true',
+            "sh",
+            *case.far.command(["dd", "if=/dev/zero", f"of={filling}", "bs=64k"]),
+        ]
+    )
+    said = case.ends()
+    status, reason = case.first()
+    assert status == "crashed", said
+    assert f"the host {FAR} refuses: No space left on device" in reason
+    # A run that cannot begin says why.
+    options = (*desk.experiment(case.name), "--no-plots")
+    refused = desk.rankbench("run", *options, status=1)
+    assert f"{FAR}: has 0 MiB free" in refused
+    case.far.do("rm", filling)
+    case.goes_on()

@@ -1,0 +1,147 @@
+"""site-check on hosts by ssh names each planted fault, its host and a remedy."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from desks import Desk
+from pretend_host import INTERFACE, Host
+from pretend_sshd import home_of, home_there
+
+pytestmark = pytest.mark.cluster
+
+EXPERIMENT = """
+name: checked
+model: lenet
+strategy: ddp
+topology: 2x1
+launcher: mpirun
+steps: 3
+gate: false
+"""
+PORTS = "20000-31999"
+# A Python whose clock is 10 s fast; it runs what `python -c` and `python -m` would.
+FAST = f"""\
+#!{sys.executable}
+import runpy, sys, time
+right = time.time
+time.time = lambda: right() + 10
+words = [word for word in sys.argv[1:] if word not in ("-I", "-u")]
+if words[0] == "-c":
+    sys.argv = ["-c", *words[2:]]
+    exec(words[1], {{"__name__": "__main__"}})
+else:
+    sys.argv = words[1:]
+    runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+"""
+
+
+def check(desk: Desk, *, status: int = 1) -> list[str]:
+    """The faults that site-check finds, but for the machine being busy with tests."""
+    desk.project.experiment(EXPERIMENT, "checked.yaml")
+    said = desk.rankbench("site-check", *desk.experiment("checked"), status=status)
+    lines = [line for line in said.splitlines() if line.startswith("FAULT ")]
+    return [line.removeprefix("FAULT ") for line in lines if "is busy (" not in line]
+
+
+@contextmanager
+def closed(host: Host, other: Host) -> Iterator[None]:
+    """A firewall between a host and the ports of another one."""
+    rule = ("to", other.address, "ipproto", "tcp", "dport", PORTS, "prohibit")
+    host.do("ip", "rule", "add", *rule)
+    try:
+        yield
+    finally:
+        host.do("ip", "rule", "delete", *rule)
+
+
+@contextmanager
+def without(host: Host, program: str) -> Iterator[None]:
+    """A host that lacks a program."""
+    host.do("mount", "--bind", "/dev/null", program)
+    try:
+        yield
+    finally:
+        host.do("umount", program)
+
+
+def host(name: str, **more: str) -> dict[str, object]:
+    return {"name": name, "devices": 1, **more}
+
+
+@pytest.fixture
+def desk(apart_desk: Desk) -> Iterator[Desk]:
+    yield apart_desk
+    apart_desk.write_site()
+
+
+@pytest.fixture
+def fast_python(desk: Desk) -> str:
+    """A Python on the second host whose clock is wrong."""
+    home = home_of(desk.cluster, desk.cluster.hosts["node2"])
+    (home / "python").write_text(FAST)
+    (home / "python").chmod(0o755)
+    return str(home_there(desk.cluster) / "python")
+
+
+def test_a_port_a_clock_and_another_torch(desk: Desk, fast_python: str) -> None:
+    hosts = desk.cluster.hosts
+    desk.write_site(
+        [
+            host("node1"),
+            host("node2", python=fast_python),
+            host("node3", python="/usr/bin/python3"),
+        ]
+    )
+    with closed(hosts["node1"], hosts["node2"]):
+        faults = check(desk)
+    assert len(faults) == 3, faults
+    torch, clock, port = faults
+    assert torch.startswith("node3: has no torch, ")
+    assert "install what this machine has, torch==" in torch
+    assert re.match("node2: its clock is at least (9|10) s off: have chrony", clock)
+    assert port.endswith(
+        f"on node2, let the firewall accept connections from node1 to the ports {PORTS}"
+    )
+
+
+def test_an_interface_and_rsync(desk: Desk) -> None:
+    desk.write_site(facts="")
+    site = desk.project.root / "ssh_profile/site.yaml"
+    site.write_text(site.read_text().replace(INTERFACE, "ib0"))
+    with without(desk.cluster.hosts["node2"], "/usr/bin/rsync"):
+        rsync, interface = check(desk)
+    assert rsync == ("node2: has no rsync: install it (shared: false copies by it)")
+    assert interface.startswith("node1: has no interface ib0 that is up")
+    assert INTERFACE in interface
+
+
+def test_ssh_between_hosts_and_a_site_without_faults(desk: Desk) -> None:
+    assert check(desk) == []
+    key = home_of(desk.cluster, desk.cluster.hosts["node1"]) / ".ssh/id_ed25519"
+    aside = key.rename(key.with_name("aside"))
+    try:
+        (ssh,) = check(desk)
+    finally:
+        aside.rename(key)
+    assert ssh.startswith("node1: ssh to node2 fails (")
+    assert "Permission denied" in ssh
+    assert "mpirun, hydra and horovodrun need it" in ssh
+
+
+def test_a_host_that_wants_a_password_and_one_that_is_not_there(desk: Desk) -> None:
+    keys = home_of(desk.cluster, desk.cluster.hosts["node2"]) / ".ssh/authorized_keys"
+    desk.write_site([host("node1"), host("node2"), host("nowhere")])
+    aside = keys.rename(keys.with_name("aside"))
+    try:
+        password, unknown = check(desk)
+    finally:
+        aside.rename(keys)
+    assert password.startswith("node2: ")
+    assert "Permission denied" in password
+    assert "it wants a password: let `ssh-copy-id node2` install your key" in password
+    assert unknown.startswith("nowhere: ssh: Could not resolve hostname nowhere")

@@ -1,0 +1,280 @@
+"""Hosts that ssh reaches: site files, commands, paths on other hosts, copies."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from factories import make_cell, make_site
+from rankbench.environ import for_hosts, read_node
+from rankbench.launch.hosts.base import Step
+from rankbench.launch.hosts.ssh import Place, SshHosts
+from rankbench.launch.hosts.ssh_agent import adopt, environment_of, move_in
+from rankbench.launch.hosts.ssh_copies import Needs, places_of, this_environment
+from rankbench.launch.hosts.ssh_session import LostHost, Remote, Session
+from rankbench.launch.hosts.ssh_step import translate
+from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.feasible import find_obstacle
+from rankbench.matrix.hosts import use_hosts
+from rankbench.matrix.question import make_question
+from rankbench.matrix.site import Site, read_site
+from rankbench.rank.parents.own_ssh import _ENVIRONMENT, real_ssh
+from rankbench.schedulers import SCHEDULERS, scheduler_of
+
+pytestmark = pytest.mark.unit
+
+TWO = "scheduler: ssh\nhosts: [{name: a, devices: 2}, {name: b, devices: 1}]\n"
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "site.yaml"
+    path.write_text(text)
+    return path
+
+
+def ssh_site(**changes: object) -> Site:
+    hosts = [
+        {"name": name, "devices": count, "python": None}
+        for name, count in (("a", 2), ("b", 1))
+    ]
+    return make_site(scheduler="ssh", nodes=2, hosts=hosts, **changes)
+
+
+def test_the_list_of_hosts_says_how_many_there_are(tmp_path: Path) -> None:
+    facts = read_site(write(tmp_path, TWO))
+    assert (facts["nodes"], facts["devices_per_node"]) == (2, 2)
+    assert facts["shared"] is False
+    assert facts["hosts"][1] == {"python": None, "name": "b", "devices": 1}
+
+
+def test_a_hostfile_of_mpirun_and_deepspeed(tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("# two\na slots=2\n\nb slots=1  # slow\n")
+    facts = read_site(write(tmp_path, "scheduler: ssh\nhosts: hosts\n"))
+    assert [(h["name"], h["devices"]) for h in facts["hosts"]] == [("a", 2), ("b", 1)]
+
+
+@pytest.mark.parametrize("line", ["a", "a slots=x", "a slots=1 max-slots=2", "a 2"])
+def test_a_wrong_line_of_a_hostfile(tmp_path: Path, line: str) -> None:
+    (tmp_path / "hosts").write_text(f"{line}\n")
+    with pytest.raises(ValueError, match=r"hosts, line 1: .*such as `a slots=2`"):
+        read_site(write(tmp_path, "scheduler: ssh\nhosts: hosts\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("scheduler: ssh\n", "needs the hosts, such as"),
+        (TWO.replace("name: b", "name: a"), "a appears twice"),
+        (TWO.replace("name: b", "name: -oProxyCommand=x"), "is no name of a host"),
+        (TWO.replace("name: b", "name: me@b"), "belong into ~/.ssh/config"),
+        (TWO.replace("scheduler: ssh", "scheduler: slurm"), "only scheduler: ssh has"),
+        ("shared: true\n", "shared: only scheduler: ssh has this key"),
+        ("scheduler: ssh\nhosts: nowhere\n", "nowhere: cannot be read"),
+    ],
+)
+def test_bad_hosts(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        read_site(write(tmp_path, text))
+
+
+def test_an_experiment_chooses_hosts() -> None:
+    site = use_hosts(ssh_site(), ["b"], "x.yaml")
+    assert ([host["name"] for host in site.hosts], site.nodes) == (["b"], 1)
+    assert use_hosts(ssh_site(), None, "x.yaml").nodes == 2
+    with pytest.raises(ValueError, match=r"x.yaml: hosts: c: no such host.*lists a, b"):
+        use_hosts(ssh_site(), ["c"], "x.yaml")
+    with pytest.raises(ValueError, match="this site lists no hosts"):
+        use_hosts(make_site(), ["a"], "x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        ({"topology": "2x2"}, "2x2 needs 2 devices on each host; b has 1"),
+        ({"topology": "3x1"}, "3x1 needs 3 hosts; this site has 2"),
+        ({"launcher": "srun"}, "srun is a part of slurm"),
+        ({"launcher": "manual", "init_method": "file"}, "hosts that share files"),
+        ({}, None),
+    ],
+)
+def test_what_cannot_run_there(cell: dict[str, str], said: str | None) -> None:
+    values = {"strategy": "ddp", "topology": "2x1", "launcher": "torchrun", **cell}
+    question = make_question(make_cell(**values), ssh_site(), load_catalog())
+    obstacle = find_obstacle(question)
+    assert obstacle is None if said is None else said in str(obstacle)
+
+
+def test_the_step_is_a_program_with_what_it_needs(tmp_path: Path) -> None:
+    place = Place(Remote("a", ("/py",), "/s/0"), "/h/.cache", {"/src": "code/1"})
+    hosts = SshHosts([place], shared=False)
+    how = Step(logs=tmp_path, first_host_only=True)
+    program, _, module, facts, dashes, *command = hosts.step(["run", "me"], how)
+    assert (program, module) == (sys.executable, "rankbench.launch.hosts.ssh_step")
+    assert (dashes, command) == ("--", ["run", "me"])
+    assert json.loads(facts) == {
+        "hosts": [
+            {
+                "name": "a",
+                "python": "/py",
+                "control": "/s/0",
+                "folder": "/h/.cache",
+                "places": [["/src", "code/1"]],
+            }
+        ],
+        "shared": False,
+        "first_only": True,
+        "work": str(tmp_path),
+    }
+    assert hosts.names == ("a",)
+    assert len({hosts.port(serial) for serial in range(50)}) == 50
+    assert all(20000 <= hosts.port(serial) < 32000 for serial in range(50))
+    assert not hosts.share_files
+
+
+def test_paths_are_those_of_the_other_host() -> None:
+    places = [("/p/src", "/c/code"), ("/p", "/c/p"), ("/p/src/x", "/y")]
+    text = "/p/src:/p/src/x.py -I/p/srcs a=/p/data '/p' /q/p/src"
+    assert translate(text, places) == (
+        "/c/code:/y.py -I/p/srcs a=/c/p/data '/c/p' /q/p/src"
+    ).replace("/y.py", "/c/code/x.py")
+
+
+def test_a_backslash_in_a_path_is_no_escape() -> None:
+    assert translate("/p", [("/p", r"/a\1b")]) == r"/a\1b"
+
+
+def test_the_number_of_a_host_and_its_variables() -> None:
+    env = for_hosts(1, {"PATH": "/bin", "SSH_AUTH_SOCK": "/s", "XDG_RUNTIME_DIR": "/r"})
+    assert env == {"PATH": "/bin", "RANKBENCH_NODE": "1"}
+    assert read_node(env) == 1
+    assert read_node({"SLURM_NODEID": "2", "RANKBENCH_NODE": "1"}) == 2
+
+
+def test_programs_of_the_other_host_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    monkeypatch.setenv("HOME", "/home/b")
+    order = {"env": {"PATH": "/a/bin:/usr/bin", "HOME": "/home/a"}, "mark": "m"}
+    env = environment_of(order)
+    beside = str(Path(sys.executable).parent)
+    assert env["PATH"] == f"{beside}:/a/bin:/usr/bin:/bin"
+    assert (env["HOME"], env["RANKBENCH_LAUNCH"]) == ("/home/b", "m")
+
+
+def test_a_copy_that_differs_is_not_adopted(tmp_path: Path) -> None:
+    part, path = tmp_path / "x.part", tmp_path / "x"
+    part.write_bytes(b"image")
+    digest = hashlib.sha256(b"image").hexdigest()
+    message = {"part": str(part), "path": str(path), "sha256": digest}
+    assert adopt(message) is None
+    assert path.read_bytes() == b"image"
+    part.write_bytes(b"imagf")
+    assert "the copy differs" in str(adopt(message))
+    assert not part.exists()
+    assert path.read_bytes() == b"image"
+
+
+def test_programs_of_a_copied_environment_run_its_python(tmp_path: Path) -> None:
+    part, path = tmp_path / "e.part", tmp_path / "e"
+    (part / "bin").mkdir(parents=True)
+    (part / "bin/python").symlink_to("/usr/bin/python3")
+    (part / "bin/torchrun").write_text("#!/was/.venv/bin/python\nimport torch\n")
+    (part / "bin/other").write_text("#!/was/.venvs/bin/python\n")
+    move_in({"part": str(part), "path": str(path), "was": "/was/.venv"})
+    assert (path / "bin/torchrun").read_text() == f"#!{path}/bin/python\nimport torch\n"
+    assert (path / "bin/other").read_text() == "#!/was/.venvs/bin/python\n"
+    assert os.readlink(path / "bin/python") == "/usr/bin/python3"
+
+
+def test_copies_lie_under_their_digest(tmp_path: Path) -> None:
+    needs = Needs(
+        source=tmp_path / "src",
+        code="ab" * 32,
+        data_dir=tmp_path / "data",
+        images={"/images/gloo-cpu.sif": "cd" * 32},
+        native=False,
+    )
+    assert places_of(needs) == {
+        f"{tmp_path}/src": "code/" + "ab" * 8,
+        f"{tmp_path}/data": "data",
+        "/images/gloo-cpu.sif": f"images/{'cd' * 32}.sif",
+    }
+    environment = this_environment()
+    if environment:
+        assert environment.place == f"environments/{environment.digest}"
+        assert Path(environment.base).is_file()
+
+
+def test_ssh_that_fails_says_why_and_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh = tmp_path / "ssh"
+    ssh.write_text(
+        "#!/bin/sh\necho 'me@b: Permission denied (publickey).' >&2\nexit 255"
+    )
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    session = Session(Remote("b", ("python3",), str(tmp_path / "socket")))
+    with pytest.raises(LostHost, match="wants a password: let `ssh-copy-id b`"):
+        session.receive()
+    session.close()
+
+
+def test_an_agent_runs_in_the_first_python_that_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ssh = tmp_path / "ssh"
+    # As sshd does: the user's shell runs the command, whatever ssh's options are.
+    ssh.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nexec sh -c "$3"\n')
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    remote = Remote("b", ("/no/python", sys.executable), str(tmp_path / "socket"))
+    session = Session(remote)
+    session.send(do="hold", folder=str(tmp_path / "cache"), look_for=["/", "/none"])
+    facts = session.receive()
+    assert facts["executable"] == sys.executable
+    assert facts["sees"] == {"/": True, "/none": False}
+    assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
+    assert session.ask(do="have", paths=["/", "/none"])["have"] == facts["sees"]
+    session.close()
+    none = Session(Remote("b", ("/no/python",), str(tmp_path / "socket")))
+    with pytest.raises(LostHost, match="no Python at /no/python: install"):
+        none.receive()
+    none.close()
+
+
+def test_launchers_reach_others_by_the_users_ssh(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Options that would switch off the check of host keys are dropped."""
+    became: list[list[str]] = []
+
+    def become(program: str, argv: list[str]) -> None:
+        became.append([program, *argv])
+        raise SystemExit
+
+    environment = {"A": "b c", "HOME": "/home/a", "SSH_AUTH_SOCK": "/s"}
+    (tmp_path / _ENVIRONMENT).write_text(json.dumps(environment))
+    monkeypatch.setattr(os, "execv", become)
+    monkeypatch.setattr("shutil.which", lambda name, path: f"/usr/bin/{name}")
+    with pytest.raises(SystemExit):
+        real_ssh(tmp_path, "b", "cd /x; run 'y z'")
+    assert became == [
+        [
+            "/usr/bin/ssh",
+            "/usr/bin/ssh",
+            *("-T", "-o", "BatchMode=yes", "--", "b"),
+            """exec env 'A=b c' sh -c 'cd /x; run '"'"'y z'"'"''""",
+        ]
+    ]
+
+
+def test_each_scheduler_has_a_profile() -> None:
+    assert scheduler_of({}).name == "none"
+    assert [one for one in SCHEDULERS.values() if one.lists_hosts] == [
+        SCHEDULERS["ssh"]
+    ]
