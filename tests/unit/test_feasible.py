@@ -122,8 +122,8 @@ NCCL = {"backend": "nccl", **GPU}
         (
             {"topology": "2x1"},
             make_site(nodes=2, scheduler="none"),
-            "2x1 needs several hosts, and this site is one machine (scheduler: slurm or "
-            "ssh in the site file)",
+            "2x1 needs several hosts, and this site is one machine "
+            "(scheduler: slurm or ssh in the site file)",
         ),
         (
             {"launcher": "srun"},
