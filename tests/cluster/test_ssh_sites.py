@@ -102,7 +102,7 @@ def test_rows_of_studies_over_two_hosts(desk: Desk, study: str) -> None:
     of_study = ("--profile", "ssh_profile", "--experiment", f"studies/{study}.yaml")
     options = (*of_study, "--override", "laptop", "--no-plots", "--only")
     desk.rankbench("run", *options, *STUDIES[study])
-    rows = [r for r in desk.table(study).values() if r["topology"] == "2x1"]
+    rows = [r for r in desk.table(f"{study}-laptop").values() if r["topology"] == "2x1"]
     measured = [row for row in rows if row["status"] == "ok"]
     assert len(measured) >= 3, rows
     for row in rows:

@@ -157,12 +157,12 @@ def test_the_number_of_a_host_and_its_variables() -> None:
 
 def test_programs_of_the_other_host_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    monkeypatch.setenv("HOME", "/home/b")
-    order = {"env": {"PATH": "/a/bin:/usr/bin", "HOME": "/home/a"}, "mark": "m"}
+    monkeypatch.setenv("HOME", "/users/b")
+    order = {"env": {"PATH": "/a/bin:/usr/bin", "HOME": "/users/a"}, "mark": "m"}
     env = environment_of(order)
     beside = str(Path(sys.executable).parent)
     assert env["PATH"] == f"{beside}:/a/bin:/usr/bin:/bin"
-    assert (env["HOME"], env["RANKBENCH_LAUNCH"]) == ("/home/b", "m")
+    assert (env["HOME"], env["RANKBENCH_LAUNCH"]) == ("/users/b", "m")
 
 
 def test_a_copy_that_differs_is_not_adopted(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_launchers_reach_others_by_the_users_ssh(
         became.append([program, *argv])
         raise SystemExit
 
-    environment = {"A": "b c", "HOME": "/home/a", "SSH_AUTH_SOCK": "/s"}
+    environment = {"A": "b c", "HOME": "/users/a", "SSH_AUTH_SOCK": "/s"}
     (tmp_path / _ENVIRONMENT).write_text(json.dumps(environment))
     monkeypatch.setattr(os, "execv", become)
     monkeypatch.setattr("shutil.which", lambda name, path: f"/usr/bin/{name}")
