@@ -24,7 +24,7 @@ test: $(INSTALLED) ## tests that need only Python, make and git: about 7 minutes
 	@$(call run_tests,(unit or contract or first) and not equipment)
 
 test-all: $(INSTALLED) ## all tests that this machine can run; REQUIRE=all: a skip is a failure
-	@$(call run_tests,not gpu and not oneccl$(if $(EXCEPT), and not ($(EXCEPT))))
+	@$(call run_tests,not gpu and not oneccl and not long$(if $(EXCEPT), and not ($(EXCEPT))))
 
 test-gpu: $(INSTALLED) ## on a machine with a GPU: tests, speed and truth, 27 minutes at most
 	@set -e; for name in check speed truth; do \

@@ -43,11 +43,7 @@ ROOM = "24m"  # of the disk that is to be full
 PACE = 0.25  # seconds for each step
 
 
-# `shared` as well where there is time (docs/faults.md).
-PLACES = os.environ.get("RANKBENCH_PLACES", "apart").split()
-
-
-@pytest.fixture(params=PLACES)
+@pytest.fixture(params=["apart", pytest.param("shared", marks=pytest.mark.long)])
 def desk(request: pytest.FixtureRequest) -> Iterator[Desk]:
     found: Desk = request.getfixturevalue(f"{request.param}_desk")
     yield found
@@ -145,6 +141,7 @@ def test_a_host_crashes(
     case.goes_on()
 
 
+@pytest.mark.long
 def test_a_link_is_cut(begin: Callable[..., Case]) -> None:
     case = begin("cut")
     case.far.cut()
@@ -175,8 +172,8 @@ def test_sshd_is_killed(begin: Callable[..., Case]) -> None:
     ("launcher", "words"),
     [
         ("torchrun", "rank 1 was ended by SIGKILL"),
-        ("manual", "rank 1 was ended by SIGKILL"),
-        ("mpirun", "rank 1"),
+        pytest.param("manual", "rank 1 was ended by SIGKILL", marks=pytest.mark.long),
+        pytest.param("mpirun", "rank 1", marks=pytest.mark.long),
     ],
 )
 def test_a_rank_of_the_far_host_is_killed(

@@ -29,7 +29,9 @@ FILE = f"{DDP}manual.init_method=file"
 SRUN = f"{DDP}srun"
 
 
-@pytest.mark.parametrize("place", ["shared", "apart"])
+@pytest.mark.parametrize(
+    "place", [pytest.param("shared", marks=pytest.mark.long), "apart"]
+)
 def test_launchers_measure_the_same_training(
     request: pytest.FixtureRequest, place: str
 ) -> None:

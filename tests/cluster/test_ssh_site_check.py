@@ -133,6 +133,7 @@ def test_ssh_between_hosts_and_a_site_without_faults(desk: Desk) -> None:
     assert "mpirun, hydra and horovodrun need it" in ssh
 
 
+@pytest.mark.long  # test_ssh_sites.py refuses such hosts
 def test_a_host_that_wants_a_password_and_one_that_is_not_there(desk: Desk) -> None:
     keys = home_of(desk.cluster, desk.cluster.hosts["node2"]) / ".ssh/authorized_keys"
     desk.write_site([host("node1"), host("node2"), host("nowhere")])

@@ -97,6 +97,7 @@ STUDIES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("study", STUDIES)
 def test_rows_of_studies_over_two_hosts(desk: Desk, study: str) -> None:
     of_study = ("--profile", "ssh_profile", "--experiment", f"studies/{study}.yaml")
