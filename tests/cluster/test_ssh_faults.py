@@ -155,6 +155,7 @@ def test_a_link_is_cut(begin: Callable[..., Case]) -> None:
     case.goes_on()
 
 
+@pytest.mark.long
 def test_sshd_is_killed(begin: Callable[..., Case]) -> None:
     case = begin("sshd")
     kill_sshd(case.far)

@@ -37,6 +37,7 @@ def desk(apart_desk: Desk) -> Iterator[Desk]:
     apart_desk.write_site()
 
 
+@pytest.mark.long
 def test_a_host_without_packages_gets_a_copy(desk: Desk) -> None:
     bare = desk.cluster.hosts["node3"]
     bare.do("mount", "-t", "tmpfs", "tmpfs", sys.prefix)
@@ -72,7 +73,7 @@ def test_images_are_copied_once_and_compared(desk: Desk, images: Path) -> None:
     desk.write_site(facts=f"image_dir: {images}\n")
     site = desk.project.root / "ssh_profile/site.yaml"
     site.write_text(site.read_text().replace("native", "container"))
-    cells = "strategy: ddp\nbackend: [gloo, mpi]\nlauncher: [auto, mpirun]"
+    cells = "strategy: ddp\nbackend: [gloo, mpi]"
     said = desk.measure(f"name: images\n{cells}{SHORT}", "images")
     assert said.count("copying gloo-cpu.sif") == 2
     records = [record for found in desk.records("images").values() for record in found]
@@ -180,6 +181,7 @@ time.sleep(120)
 """
 
 
+@pytest.mark.long
 def test_a_host_on_which_another_run_measures_is_waited_for(desk: Desk) -> None:
     far = desk.cluster.hosts["node2"]
     command = command_on(desk.cluster, far, [sys.executable, "-c", HOLD])
