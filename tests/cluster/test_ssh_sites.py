@@ -75,7 +75,7 @@ def test_images_are_copied_once_and_compared(desk: Desk, images: Path) -> None:
     site.write_text(site.read_text().replace("native", "container"))
     cells = "strategy: ddp\nbackend: [gloo, mpi]"
     said = desk.measure(f"name: images\n{cells}{SHORT}", "images")
-    assert said.count("copying gloo-cpu.sif") == 2
+    assert said.count("copying gloo-cpu.sif") == 2, said
     records = [record for found in desk.records("images").values() for record in found]
     assert {record["status"] for record in records} == {"ok"}, said
     assert {record["cell"]["backend"] for record in records} == {"gloo", "mpi"}

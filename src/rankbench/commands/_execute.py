@@ -154,13 +154,11 @@ class _Tail:
 _FOR_PEOPLE = (
     "of an earlier run are still in the queue",
     "  not measured: ",
-    "  waiting: ",
-    "  copying ",
 )
 
 
 def _is_for_people(run: Run, line: str) -> bool:
-    """Return whether a line explains a late first cell: image builds, copies, ..."""
+    """Return whether a line explains a late first cell: image builds, faults."""
     of_image = line.partition("  ")[0] in run.plan.images
     return of_image or any(part in line for part in _FOR_PEOPLE)
 
