@@ -24,6 +24,9 @@ _ADDED: dict[str, Any] = {
     "fused_optimizer": False,
     "clip_gradients": None,
     "model_options": {},
+    "own_files": {},
+    "own_strategy": None,
+    "script": None,
 }
 
 # The strategy that the others are compared with.
@@ -33,6 +36,7 @@ REFERENCE = "single"
 # on the same data, and are compared with each other.
 ALTERNATIVE = (
     "strategy",
+    "own_strategy",
     "options",
     "backend",
     "topology",
@@ -78,6 +82,15 @@ class Cell:
 
     A cell has no defaults but empty options; those are in the schema of an experiment.
     So a record can be read without knowing the defaults of its time.
+
+    Attributes:
+        own_files: ``model`` or ``data`` -> a file of the user's own that defines it:
+            its name under ``file``, and under ``digest`` a hash of its content and of
+            the local files that it imports.
+        own_strategy: the same for the strategy, or for the script; None if it is one of
+            rankbench.
+        script: for a whole training script, in place of strategy, model and data, the
+            templates ``args`` and ``samples_per_step``; else None.
     """
 
     strategy: str
@@ -118,6 +131,9 @@ class Cell:
     steps: int | None
     warmup: int
     evaluate: bool
+    own_files: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    own_strategy: Mapping[str, str] | None = None
+    script: Mapping[str, str] | None = None
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Cell:
@@ -151,7 +167,8 @@ class Cell:
     @property
     def is_base(self) -> bool:
         """Whether it is one process on one device, the base of speedups."""
-        return self.strategy == REFERENCE and self.topology == "1x1"
+        is_reference = self.strategy == REFERENCE or self.script is not None
+        return is_reference and self.topology == "1x1"
 
     def hash(self) -> str:
         """The identity of the cell: a hash of all fields, 16 hexadecimal digits."""
@@ -166,6 +183,8 @@ class Cell:
 def find_base(cell_id: str, cells: Mapping[str, Cell]) -> str | None:
     """The cell that a cell's speedup is relative to: `single` on one device.
 
+    For a script, that is the same script on one device.
+
     Args:
         cell_id: of one of the cells.
         cells: by id, those that come into question.
@@ -177,7 +196,10 @@ def find_base(cell_id: str, cells: Mapping[str, Cell]) -> str | None:
     bases = {
         name: one
         for name, one in cells.items()
-        if one.is_base and one.workload() == cell.workload()
+        if one.is_base
+        and one.workload() == cell.workload()
+        # Of two scripts each is its own base.
+        and (cell.script is None or one.strategy == cell.strategy)
     }
     return min(
         bases,

@@ -24,6 +24,7 @@ from rankbench.rank.joining.placement import choose_cores, pin
 from rankbench.rank.lifeline.failure import report_failure
 from rankbench.rank.lifeline.progress import Progress
 from rankbench.rank.lifeline.watch import watch_heartbeat
+from rankbench.rank.variants import adopt_all
 
 # Purpose of a launch -> module with `run(duty)`.
 _PURPOSES = {
@@ -53,6 +54,7 @@ def run_rank(
     progress = Progress(work / "progress", place.rank)
     watch_heartbeat(work / "heartbeat", spec["heartbeat_grace"], report, progress)
     cell, shape = Cell.from_dict(spec["cell"]), Shape(**spec["shape"])
+    adopt_all(spec.get("own", {}))
     affinity = os.sched_getaffinity(0)
     if shape.cores_per_rank:
         pin(choose_cores(place.local_rank, shape.cores_per_rank, physical_cores()))

@@ -12,7 +12,6 @@ folder `source`. Otherwise `generate(seed, *, channels, image_size)` draws them.
 from __future__ import annotations
 
 import functools
-import importlib
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import torch
 from torch.nn import functional
 from torch.utils.data import Dataset
 
+from rankbench.rank import variants
 from rankbench.rank.data import _files
 from rankbench.rank.data._files import Arrays, DataError
 from rankbench.rank.torchvision_ops import import_torchvision
@@ -40,8 +40,7 @@ _CHUNK = 256
 
 def names() -> list[str]:
     """Names of the data sets, sorted."""
-    files = Path(__file__).parent.glob("[!_]*.py")
-    return sorted(file.stem for file in files if file.stem != "prepare")
+    return variants.names("data")
 
 
 def find(name: str) -> Any:
@@ -50,9 +49,7 @@ def find(name: str) -> Any:
     Raises:
         ValueError: there is no such data set.
     """
-    if name not in names():
-        raise ValueError(f"unknown data set {name!r}: choose from {', '.join(names())}")
-    return importlib.import_module(f"{__name__}.{name}")
+    return variants.load("data", name)
 
 
 def path(name: str, root: Path) -> Path:

@@ -8,18 +8,18 @@ function `build`. It may declare `OPTIONS`, the JSON schemas of further argument
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from rankbench.rank import variants
+
 
 def names() -> list[str]:
     """Names of the models, sorted."""
-    return sorted(path.stem for path in Path(__file__).parent.glob("[!_]*.py"))
+    return variants.names("model")
 
 
 def build(
@@ -43,9 +43,7 @@ def build(
     Raises:
         ValueError: there is no such model, or it cannot process such images.
     """
-    if name not in names():
-        raise ValueError(f"unknown model {name!r}: choose from {', '.join(names())}")
-    module: Any = importlib.import_module(f"{__name__}.{name}")
+    module: Any = variants.load("model", name)
     _check(name, module.NEEDS, channels=channels, image_size=image_size)
     declared = getattr(module, "OPTIONS", {})
     given = {key: one["default"] for key, one in declared.items()} | dict(options or {})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 
+from rankbench.rank import variants
 from rankbench.rank.strategies.base import Strategy
 
 
@@ -17,10 +17,10 @@ def find_strategy(name: str) -> type[Strategy]:
     """The strategy class in the file of that name.
 
     Raises:
-        ValueError: the file has no such class.
+        ValueError: there is no such file, or it has no such class.
     """
-    module = importlib.import_module(f"{__name__}.{name}")
+    module = variants.load("strategy", name)
     for _, found in inspect.getmembers(module, inspect.isclass):
         if issubclass(found, Strategy) and found.__module__ == module.__name__:
             return found
-    raise ValueError(f"strategies/{name}.py has no class that derives from Strategy")
+    raise ValueError(f"{module.__file__} has no class that derives from Strategy")

@@ -1,0 +1,75 @@
+"""Finds models, data sets and strategies by name: files of rankbench, or of the user.
+
+A file of rankbench is `FOLDER/NAME.py` in this room. A file of the user's own takes
+part after `adopt`. All of them keep the same contract.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+# Kind of a variant -> folder of this room.
+FOLDERS = {"model": "models", "data": "data", "strategy": "strategies"}
+
+# Files in these folders that define no variant.
+_HELPERS = {"base", "prepare"}
+
+# Kind and name of a user's own variant -> its file.
+_own: dict[tuple[str, str], Path] = {}
+
+
+def names(kind: str) -> list[str]:
+    """Names of rankbench's own variants of a kind, sorted."""
+    folder = Path(__file__).parent / FOLDERS[kind]
+    return sorted({file.stem for file in folder.glob("[!_]*.py")} - _HELPERS)
+
+
+def adopt(kind: str, name: str, file: Path) -> None:
+    """Let `load` find a user's own file under this name, in this process."""
+    _own[kind, name] = file
+
+
+def adopt_all(files: Mapping[str, tuple[str, str]]) -> None:
+    """Adopt a launch's own files: kind -> name and file."""
+    for kind, (name, file) in files.items():
+        adopt(kind, name, Path(file))
+
+
+def load(kind: str, name: str) -> ModuleType:
+    """Import the file of a variant.
+
+    Raises:
+        ValueError: there is no such variant.
+    """
+    if (kind, name) in _own:
+        return _load_own(_own[kind, name])
+    if name not in names(kind):
+        raise ValueError(
+            f"unknown {kind} {name!r}: choose from {', '.join(names(kind))}"
+        )
+    return importlib.import_module(f"rankbench.rank.{FOLDERS[kind]}.{name}")
+
+
+def _load_own(file: Path) -> ModuleType:
+    """Import a user's file, which may import files beside it, as a script does."""
+    # A name that no package has; pickle finds classes of the file under it.
+    name = f"own_{file.parent.name}_{file.stem}".replace("-", "_").replace(".", "_")
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise ValueError(f"{file} is not a Python file")
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
