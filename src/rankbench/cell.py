@@ -165,6 +165,12 @@ class Cell:
         return json.dumps(fields, sort_keys=True)
 
     @property
+    def own_digests(self) -> dict[str, Mapping[str, str]]:
+        """All files of the user's own: kind of a variant -> its file and digest."""
+        own = {} if self.own_strategy is None else {"strategy": self.own_strategy}
+        return {**self.own_files, **own}
+
+    @property
     def is_base(self) -> bool:
         """Whether it is one process on one device, the base of speedups."""
         is_reference = self.strategy == REFERENCE or self.script is not None

@@ -17,6 +17,7 @@ from rankbench.commands import (
     accept,
     answer,
     cells,
+    check,
     compare,
     diff_models,
     images,
@@ -38,6 +39,7 @@ from rankbench.extras import find_extra, say_missing
 # In the order in which users need them.
 COMMANDS = (
     init,
+    check,
     site_check,
     images,
     prepare,

@@ -159,6 +159,10 @@ class Layout:
     def request(self, cell_id: str) -> Path:
         return self.root.joinpath("requests", f"{cell_id}.json")
 
+    def own(self, digest: str) -> Path:
+        """The frozen copy of files of the user's own with this digest."""
+        return self.root / "own" / digest[:16]
+
     def summary(self, cell_id: str) -> Path:
         return self.root.joinpath("cells", f"{cell_id}.json")
 

@@ -30,6 +30,7 @@ class Task:
             leaves them what they find.
         env: variables that the site file sets for every rank.
         binds: paths of the host that an image also sees, read-only.
+        own: kind of a variant -> the user's own file that defines it.
     """
 
     experiment: str
@@ -62,6 +63,7 @@ class Task:
     scratch: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     binds: Sequence[Path] = ()
+    own: Mapping[str, Path] = field(default_factory=dict)
 
     @property
     def work(self) -> Path:

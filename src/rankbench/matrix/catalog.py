@@ -8,6 +8,8 @@ be installed where planning runs.
 from __future__ import annotations
 
 import ast
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -72,12 +74,35 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
 
 # Keys of a model's NEEDS, with their defaults.
 MODEL_DEFAULTS: dict[str, Any] = {
+    # Least side of an image in pixels; numbers of channels, None for any.
+    "min_image_size": 1,
+    "channels": None,
     # Whether the model normalises over the batch of a forward.
     "batch_statistics": False,
     # Number of attention heads, which cannot be split; 0 if it has none.
     "heads": 0,
+    # Whether torch.compile works, and whether its parts can be recomputed in backward.
+    "compiles": True,
+    "checkpoints": True,
     # Whether it sleeps instead of computing; its rows are marked `emulated`.
     "emulated": False,
+}
+
+# The model and the data set of a script, which brings its own.
+NONE = "none"
+
+# What a file of the user's own may leave out. A script's data set is large enough.
+DATA_DEFAULTS: dict[str, Any] = {
+    **{"channels": 1, "image_size": 1, "classes": 1, "prepared": False},
+    **{"train": 2**62, "test": 0},
+}
+
+# A script starts its own process group, or joins by Horovod, whatever it likes.
+SCRIPT = "script"
+SCRIPT_NEEDS: dict[str, Any] = {
+    **STRATEGY_DEFAULTS,
+    "runtime": SCRIPT,
+    "backends": ["gloo", "mpi", "nccl", "ccl"],
 }
 
 # Keys of a launcher's NEEDS, with their defaults.
@@ -107,6 +132,13 @@ class StrategyFacts:
     conditions: list[dict[str, Any]]
     phases: list[str]
 
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+# Variants in files of the user's own: kind -> name -> declarations.
+Own = dict[str, dict[str, dict[str, Any]]]
+
 
 @dataclass(frozen=True)
 class Catalog:
@@ -118,6 +150,25 @@ class Catalog:
     launchers: dict[str, dict[str, Any]] = field(default_factory=dict)
     images: dict[str, dict[str, Any]] = field(default_factory=dict)
 
+    def names(self, kind: str) -> list[str]:
+        """Names of the models, data sets or strategies."""
+        of_kind: dict[str, Mapping[str, object]] = {
+            "model": self.models,
+            "data": self.data,
+            "strategy": self.strategies,
+        }
+        return list(of_kind[kind])
+
+    def with_own(self, own: Mapping[str, Mapping[str, dict[str, Any]]]) -> Catalog:
+        """The catalog together with variants of the user's own."""
+        strategies = own.get("strategy", {}).items()
+        return dataclasses.replace(
+            self,
+            strategies=self.strategies | {n: StrategyFacts(**f) for n, f in strategies},
+            models={**self.models, **own.get("model", {})},
+            data={**self.data, **own.get("data", {})},
+        )
+
 
 @cache
 def load_catalog(package: Path = PACKAGE, containers: Path = CONTAINERS) -> Catalog:
@@ -127,7 +178,7 @@ def load_catalog(package: Path = PACKAGE, containers: Path = CONTAINERS) -> Cata
         ValueError: a declaration of a strategy is missing or wrong.
     """
     strategies = {
-        path.stem: _read_strategy(path)
+        path.stem: describe_strategy(path, path.stem)
         for path in _variants(package / "rank" / "strategies")
     }
     models = {}
@@ -143,6 +194,8 @@ def load_catalog(package: Path = PACKAGE, containers: Path = CONTAINERS) -> Cata
         path.stem: {**LAUNCHER_DEFAULTS, **literals(path).get("NEEDS", {})}
         for path in _variants(package / "launch" / "launchers")
     }
+    for needs in launchers.values():
+        needs["runtimes"] = [*needs["runtimes"], SCRIPT]
     promises = load_promises(containers)
     return Catalog(strategies, models, data, launchers, promises)
 
@@ -152,7 +205,7 @@ def literals(path: Path) -> dict[str, Any]:
 
     A literal may contain constants that are defined above it. A class inherits the
     constants of its base class, and may unpack them (``{**Ddp.options, "more": ...}``),
-    if the base class is in the same folder.
+    if the base class is in the same folder or in rankbench.
     """
     tree = ast.parse(path.read_text(), filename=str(path))
     beside = _imports_from_folder(tree, path.parent)
@@ -180,14 +233,21 @@ def literals(path: Path) -> dict[str, Any]:
 
 
 def _imports_from_folder(tree: ast.Module, folder: Path) -> dict[str, Path]:
-    """Imported name -> file in this folder that defines it."""
-    return {
-        alias.asname or alias.name: file
-        for node in tree.body
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_OURS)
-        for alias in node.names
-        if (file := folder / f"{str(node.module).rpartition('.')[2]}.py").exists()
-    }
+    """Imported name -> file that defines it, in this folder or in rankbench."""
+    found: dict[str, Path] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_OURS):
+            parts = str(node.module).split(".")
+            for file in (folder / f"{parts[-1]}.py", _path_of(parts)):
+                if file.exists():
+                    found |= {a.asname or a.name: file for a in node.names}
+                    break
+    return found
+
+
+def _path_of(parts: list[str]) -> Path:
+    """The file of a module of rankbench."""
+    return PACKAGE.joinpath(*parts[1:]).with_suffix(".py")
 
 
 def _evaluate(node: ast.expr, beside: dict[str, Path], known: dict[str, Any]) -> Any:
@@ -231,17 +291,22 @@ def _variants(folder: Path) -> list[Path]:
     )
 
 
-def _read_strategy(path: Path) -> StrategyFacts:
+def describe_strategy(path: Path, name: str) -> StrategyFacts:
+    """The declarations of the strategy in a file.
+
+    Raises:
+        ValueError: one is missing or wrong; names the file.
+    """
     facts = literals(path)
-    for name in ("needs", "phases"):
-        if name not in facts:
-            raise ValueError(f"{path}: the class has no literal {name!r}")
+    for key in ("needs", "phases"):
+        if key not in facts:
+            raise ValueError(f"{path}: the class has no literal {key!r}")
     unknown = facts["needs"].keys() - STRATEGY_DEFAULTS.keys()
     if unknown:
         raise ValueError(f"{path}: unknown needs {sorted(unknown)}")
     _check_approximate(path, facts.get("approximate", {}), facts.get("options", {}))
     return StrategyFacts(
-        name=path.stem,
+        name=name,
         needs={**STRATEGY_DEFAULTS, **facts["needs"]},
         options=facts.get("options", {}),
         approximate=facts.get("approximate", {}),

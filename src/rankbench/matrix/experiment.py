@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Cell
-from rankbench.matrix.catalog import Catalog, StrategyFacts
+from rankbench.matrix.catalog import NONE, Catalog, StrategyFacts
 from rankbench.matrix.images import default_image
 from rankbench.matrix.launches import read_budget, read_rule
 from rankbench.matrix.layers import naming, read_layers, sweep_keys
+from rankbench.matrix.own import OwnFiles, adopt
 from rankbench.matrix.published import join_rows, make_study
 from rankbench.matrix.schema import (
     Schema,
@@ -22,6 +23,7 @@ from rankbench.matrix.schema import (
     load_schema,
     with_defaults,
 )
+from rankbench.matrix.script import check_script, script_of
 from rankbench.matrix.selection import Filter, select, spell_value
 
 # Keys that have one value for the whole experiment. They are not part of a cell's id,
@@ -48,6 +50,7 @@ class Experiment:
         cells: id -> cell, in the order of the blocks and of their products.
         override: the override that was applied, or None.
         study: the key `source` of the file and its published rows, or None.
+        own: models, data sets, strategies and scripts in files of the user's own.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Experiment:
     cells: dict[str, Cell]
     override: str | None = None
     study: dict[str, Any] | None = None
+    own: OwnFiles = field(default_factory=OwnFiles)
 
 
 def load_experiment(
@@ -85,42 +89,30 @@ def load_experiment(
         protocol = _read_protocol(values)
         values["launches"] = read_rule(values["launches"]).to_json()
         values["budget"] = read_budget(values["budget"])
+        adopted, own = adopt([b.values for b in blocks], catalog, path.parent)
+        catalog = catalog.with_own(own.facts())
         cells: dict[str, Cell] = {}
         rows: list[dict[str, Any]] = []
-        for block in blocks:
+        for block, chosen in zip(blocks, adopted, strict=True):
             with naming(block.place):
-                strategies = _expand_strategies(block.values["strategy"], catalog)
-                models = {
-                    name: facts["options"] for name, facts in catalog.models.items()
-                }
                 found = _expand(
-                    {
-                        **block.values,
-                        "model": _expand_variants(
-                            "model", block.values["model"], models
-                        ),
-                    },
-                    strategies,
-                    protocol,
-                    schema,
-                    catalog,
-                    cuda=cuda,
-                    slurm=slurm,
+                    chosen, protocol, schema, catalog, own, cuda=cuda, slurm=slurm
                 )
                 rows += join_rows(block, list(found))
+                _check_ids(cells, found)
                 cells |= found
                 _check_twins(cells)
         cells = _exclude(cells, values["exclude"])
         study = make_study(values["source"], rows, cells)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    return Experiment(values["name"], path, digest, values, cells, override, study)
+    name = values["name"]
+    return Experiment(name, path, digest, values, cells, override, study, own)
 
 
 def experiment_schema(catalog: Catalog) -> Schema:
     """The schema of an experiment, with the names of all variants in the catalog."""
     schema = load_schema("experiment")
     properties = schema["properties"]
-    properties["data"]["items"]["enum"] = list(catalog.data)
     properties["launcher"]["items"]["enum"] = ["auto", *catalog.launchers]
     properties["image"]["items"]["enum"] = ["auto", *catalog.images]
     return schema
@@ -152,6 +144,26 @@ def _expand_strategies(
     ]
 
 
+def _expand_models(
+    entries: list[Any], catalog: Catalog
+) -> list[tuple[str, dict[str, Any]]]:
+    """Each model with each combination of its options: (name, options)."""
+    models = catalog.models.items()
+    options = {name: facts["options"] for name, facts in models}
+    # `build(**options)` takes what the experiment gives it.
+    opened = {name for name, facts in models if facts.get("open")}
+    return _expand_variants("model", entries, options, opened)
+
+
+def _check_data(entries: list[Any], catalog: Catalog) -> None:
+    for name in entries:
+        if name not in catalog.data:
+            raise ValueError(
+                f"data: {name!r} is not one of {', '.join(catalog.data)}"
+                f"{did_you_mean(name, catalog.data)}"
+            )
+
+
 # An example of a name with options, for messages.
 _EXAMPLES = {
     "strategy": "{ddp: {bucket_mb: [1, 25]}}",
@@ -160,7 +172,10 @@ _EXAMPLES = {
 
 
 def _expand_variants(
-    key: str, entries: list[Any], known: Mapping[str, Mapping[str, Any]]
+    key: str,
+    entries: list[Any],
+    known: Mapping[str, Mapping[str, Any]],
+    opened: Collection[str] = (),
 ) -> list[tuple[str, dict[str, Any]]]:
     """Each variant with each combination of its options: (name, options).
 
@@ -168,6 +183,7 @@ def _expand_variants(
         key: of the experiment.
         entries: names, or one name with its options.
         known: name of a variant -> schema of each of its options.
+        opened: names of variants that take options beyond the known ones.
     """
     expanded = []
     for entry in entries:
@@ -186,17 +202,18 @@ def _expand_variants(
                 f"{did_you_mean(name, list(known))}"
             )
         given = {} if options is None else options
-        for resolved in _expand_options(f"{key}.{name}", known[name], given):
+        place, more = f"{key}.{name}", name in opened
+        for resolved in _expand_options(place, known[name], given, opened=more):
             expanded.append((name, resolved))
     return expanded
 
 
 def _expand_options(
-    place: str, known: Mapping[str, Any], options: Mapping[str, Any]
+    place: str, known: Mapping[str, Any], options: Mapping[str, Any], *, opened: bool
 ) -> Iterator[dict[str, Any]]:
     if not isinstance(options, Mapping):
         raise ValueError(f"{place}: expected options, got {options!r}")
-    schema = {"type": "object", "additionalProperties": False, "properties": known}
+    schema = {"type": "object", "additionalProperties": opened, "properties": known}
     lists = {k: v if isinstance(v, list) else [v] for k, v in options.items()}
     for option, values in lists.items():
         if not values:
@@ -206,20 +223,33 @@ def _expand_options(
     for combination in itertools.product(*lists.values()):
         chosen = dict(zip(lists, combination, strict=True))
         check(chosen, schema, source=place)
-        yield with_defaults(chosen, schema)
+        missing = [o for o in known if "default" not in known[o] and o not in chosen]
+        if missing:
+            raise ValueError(f"{place}: the option {missing[0]!r} is missing")
+        more = {k: v for k, v in chosen.items() if k not in known}
+        yield with_defaults(chosen, schema) | more
 
 
 def _expand(
     values: dict[str, Any],
-    strategies: list[tuple[StrategyFacts, dict[str, Any]]],
     protocol: Mapping[str, Any],
     schema: Schema,
     catalog: Catalog,
+    own: OwnFiles,
     *,
     cuda: bool,
     slurm: bool,
 ) -> dict[str, Cell]:
-    sweeps = [name for name in sweep_keys(schema) if name != "strategy"]
+    """The cells of one sweep: id -> cell."""
+    script = script_of(values, protocol)
+    if script is None:
+        strategies = _expand_strategies(values["strategy"], catalog)
+    else:
+        strategies = [(catalog.strategies[n], {}) for n in values["script"]]
+        values = {**values, "model": [NONE], "data": [NONE]}
+    values = {**values, "model": _expand_models(values["model"], catalog)}
+    _check_data(values["data"], catalog)
+    sweeps = [k for k in sweep_keys(schema) if k not in ("strategy", "script")]
     cells: dict[str, Cell] = {}
     asked: set[tuple[str, str]] = set()
     for (facts, options), *point in itertools.product(
@@ -227,6 +257,7 @@ def _expand(
     ):
         chosen = dict(zip(sweeps, point, strict=True))
         chosen["model"], chosen["model_options"] = chosen["model"]
+        chosen |= {"strategy": facts.name, "options": options}
         backend = chosen["backend"]
         if not facts.needs["backends"]:
             chosen["backend"] = facts.needs["own_backend"]
@@ -239,7 +270,6 @@ def _expand(
             device = "cuda" if cuda else "cpu"
         if chosen["image"] == default_image(catalog.images, chosen["backend"], device):
             chosen["image"] = "auto"
-        chosen = {**chosen, "strategy": facts.name, "options": options}
         known = {**facts.options, **catalog.models[chosen["model"]]["options"]}
         cell_id = _cell_id(chosen, known, schema)
         if (cell_id, backend) in asked:
@@ -249,8 +279,21 @@ def _expand(
             continue  # the same cell, because this strategy ignores the backend
         if chosen["launcher"] == "auto":
             chosen["launcher"] = launcher
-        cells[cell_id] = Cell(**{**chosen, "device": device}, **protocol)
+        cell = Cell(**{**chosen, "device": device}, **protocol, **_own_of(chosen, own))
+        if script is not None:
+            cell = replace(cell, script=script)
+            check_script(cell)
+        cells[cell_id] = cell
     return cells
+
+
+def _own_of(chosen: Mapping[str, Any], own: OwnFiles) -> dict[str, Any]:
+    """The fields of a cell that say which files of the user's own it uses."""
+    files = {kind: own.of_cell(kind, chosen[kind]) for kind in ("model", "data")}
+    return {
+        "own_files": {kind: file for kind, file in files.items() if file is not None},
+        "own_strategy": own.of_cell("strategy", chosen["strategy"]),
+    }
 
 
 def choose_launcher(facts: StrategyFacts, backend: str, *, slurm: bool = False) -> str:
@@ -266,6 +309,16 @@ def choose_launcher(facts: StrategyFacts, backend: str, *, slurm: bool = False) 
         return "manual"
     # Only an MPI launcher lets the ranks of an MPI job find each other.
     return "mpirun" if backend == "mpi" else "torchrun"
+
+
+def _check_ids(cells: Mapping[str, Cell], more: Mapping[str, Cell]) -> None:
+    """Refuse two cells with one id, of which only one would be measured."""
+    for cell_id, cell in more.items():
+        if cell_id in cells and cells[cell_id] != cell:
+            raise ValueError(
+                f"{cell_id} is another cell in an earlier block: give the script "
+                "another name, or write another experiment"
+            )
 
 
 def _check_twins(cells: Mapping[str, Cell]) -> None:
@@ -307,8 +360,10 @@ def _cell_id(
         options: of its strategy and of its model -> schema.
     """
     parts = [str(chosen[key]) for key in _ID]
+    if parts[-2:] == [NONE, NONE]:
+        del parts[-2:]  # A script brings its own model and data.
     for option, value in {**chosen["options"], **chosen["model_options"]}.items():
-        if value != options[option].get("default"):
+        if value != options.get(option, {}).get("default"):
             parts.append(f"{option}={spell_value(value)}")
     for key, rule in schema["properties"].items():
         if key in chosen and key not in _ID and [chosen[key]] != rule["default"]:

@@ -17,7 +17,9 @@ from rankbench.matrix.schema import (
 )
 
 # Keys whose lists are not swept.
-_NO_SWEEP = ("predict", "hosts", "exclude", "blocks")
+_NO_SWEEP = ("predict", "hosts", "files", "exclude", "blocks")
+# Keys that are not swept, but may differ between blocks.
+OF_BLOCK = ("args", "samples_per_step", "files")
 # Keys that an override cannot replace.
 _FIXED = ("name", "blocks", "overrides", "source")
 
@@ -28,7 +30,7 @@ class Block:
 
     Attributes:
         place: name of the block in errors: ``block 3``; empty if the file has none.
-        values: key that is swept -> list of its values.
+        values: key that is swept -> list of its values; and those of `OF_BLOCK`.
         published: rows of the source that the cell of this block repeats.
     """
 
@@ -63,16 +65,16 @@ def read_layers(
     if override is not None:
         values["name"] = f"{values['name']}-{override}"
     if not values["blocks"]:
-        return values, [Block("", {key: values[key] for key in sweeps})]
+        return values, [Block("", {key: values[key] for key in (*sweeps, *OF_BLOCK)})]
     blocks = []
     for number, entry in enumerate(given["blocks"], 1):
         block = _read_block(entry, schema, source=f"{path}: block {number}")
         published = block.pop("published", [])
         merged = {**top, **block, **replaced}
-        if "strategy" not in merged:
+        if not merged.get("strategy") and not merged.get("script"):
             raise ValueError(f"{path}: block {number}: the key 'strategy' is missing")
         complete = with_defaults(merged, schema)
-        chosen = {key: complete[key] for key in sweeps}
+        chosen = {key: complete[key] for key in (*sweeps, *OF_BLOCK)}
         blocks.append(Block(f"block {number}", chosen, published))
     return values, blocks
 
@@ -108,7 +110,7 @@ def _check_top(given: Mapping[str, Any], schema: Schema, *, source: str) -> None
     required = [
         key
         for key in schema["required"]
-        if key != "strategy" or not given.get("blocks")
+        if key != "strategy" or not (given.get("blocks") or given.get("script"))
     ]
     check(
         given, {**schema, "properties": properties, "required": required}, source=source
@@ -156,7 +158,8 @@ def _read_block(entry: Any, schema: Schema, *, source: str) -> dict[str, Any]:
         raise ValueError(f"{source}: expected keys with values, got {entry!r}")
     rule = schema["properties"]["blocks"]["items"]
     own = rule["properties"]
-    sweeps = {key: schema["properties"][key] for key in sweep_keys(schema)}
+    keys = (*sweep_keys(schema), *OF_BLOCK)
+    sweeps = {key: schema["properties"][key] for key in keys}
     block = _with_lists(entry, {"properties": {**sweeps, **own}})
     check(block, {**rule, "properties": {**sweeps, **own}}, source=source)
     return block

@@ -93,6 +93,8 @@ def _model_and_data(q: Question) -> str | None:
 
 
 def _batch(q: Question) -> str | None:
+    if q.cell.script is not None:
+        return None  # It splits its batches itself.
     parts = max(q.shape.ranks // q.shape.replica_ranks, q.shape.replicas)
     if q.shape.global_batch % parts:
         return f"batch_size {q.cell.batch_size} (strong) does not split over {parts}"
@@ -149,6 +151,10 @@ def _precision(q: Question) -> str | None:
 def _compile(q: Question) -> str | None:
     if q.cell.compile and not q.facts.needs["compiles"]:
         return f"{q.cell.strategy} takes the model apart: there is no whole to compile"
+    needs = q.catalog.models[q.cell.model]
+    for key, wanted in (("compiles", "compile"), ("checkpoints", "checkpointing")):
+        if getattr(q.cell, wanted) and not needs[key]:
+            return f"{q.cell.model} says NEEDS = {{{key!r}: False}}: no {wanted}"
     return None
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rankbench.cell import Cell, Shape
 from rankbench.matrix.beyond import Beyond, plan_beyond
-from rankbench.matrix.catalog import Catalog
+from rankbench.matrix.catalog import Catalog, Own
 from rankbench.matrix.experiment import Experiment
 from rankbench.matrix.feasible import find_obstacle, marks_of
 from rankbench.matrix.hosts import use_hosts
@@ -62,6 +62,7 @@ class Plan:
     Attributes:
         images: name and flavour -> file, recipe and sha256 (None: not built yet).
         beyond: cells that are not measured but predicted.
+        own: variants in files of the user's own, as the catalog describes them.
     """
 
     experiment: dict[str, Any]
@@ -70,6 +71,7 @@ class Plan:
     images: dict[str, dict[str, Any]]
     cells: dict[str, PlannedCell]
     beyond: Sequence[Beyond] = field(default_factory=list)
+    own: Own = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -125,6 +127,8 @@ class Plan:
             "images": self.images,
             "cells": [planned.to_dict() for planned in self.cells.values()],
         }
+        if self.own:
+            value["own"] = self.own
         if self.beyond:
             value["beyond"] = [one.to_dict() for one in self.beyond]
         return (json.dumps(value, indent=1) + "\n").encode()
@@ -154,6 +158,8 @@ def make_plan(
             a host that the site does not list.
     """
     site = use_hosts(site, experiment.values["hosts"], source)
+    own = experiment.own.facts()
+    catalog = catalog.with_own(own)
     planned = {}
     for cell_id, cell in experiment.cells.items():
         question = make_question(cell, site, catalog)
@@ -195,7 +201,7 @@ def make_plan(
     used = {one.image for one in planned.values() if one.infeasible is None}
     taken = {name: facts for name, facts in (images or {}).items() if name in used}
     beyond = plan_beyond(experiment.cells, values["predict"], site, catalog)
-    return Plan(header, site.to_dict(), {"rank": code}, taken, planned, beyond)
+    return Plan(header, site.to_dict(), {"rank": code}, taken, planned, beyond, own)
 
 
 def read_plan(path: Path) -> Plan:
@@ -214,7 +220,7 @@ def read_plan(path: Path) -> Plan:
         cells = {entry["id"]: _read_cell(entry) for entry in value["cells"]}
         header = {key: value[key] for key in ("experiment", "site", "code", "images")}
         beyond = [_read_beyond(entry) for entry in value.get("beyond") or ()]
-        return Plan(**header, cells=cells, beyond=beyond)
+        return Plan(**header, cells=cells, beyond=beyond, own=value.get("own") or {})
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
             f"{path} is damaged or of another version ({error}): "

@@ -5,6 +5,7 @@ Each rule returns the reason for the table, or None if the cell obeys it.
 
 from __future__ import annotations
 
+from rankbench.matrix.catalog import SCRIPT
 from rankbench.matrix.hosts import why_too_few
 from rankbench.matrix.question import Question
 from rankbench.matrix.shape import demand, is_oversubscribed
@@ -24,8 +25,12 @@ def _packages(q: Question) -> str | None:
 
 def _backend(q: Question) -> str | None:
     backend = q.cell.backend
-    if reason := q.software.backends[q.facts.needs["runtime"]][backend]:
-        return reason
+    runtime = q.facts.needs["runtime"]
+    # Rankbench does not know whether a script joins by torch or by Horovod.
+    runtimes = ("process_group", "horovod") if runtime == SCRIPT else (runtime,)
+    reasons = [q.software.backends[one][backend] for one in runtimes]
+    if all(reasons):
+        return reasons[0]
     if backend == "nccl" and q.cell.device != "cuda":
         return "nccl carries CUDA tensors only; the cell runs on cpu"
     if backend == "nccl" and is_oversubscribed(q.cell, q.site):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rankbench.cell import Cell, Shape, Topology
 from rankbench.matrix.catalog import StrategyFacts
 from rankbench.matrix.site import Site
+from rankbench.templates import count_samples, values_of
 
 
 def shape_of(cell: Cell, facts: StrategyFacts) -> Shape:
@@ -21,6 +22,8 @@ def shape_of(cell: Cell, facts: StrategyFacts) -> Shape:
     }[facts.needs["replicas"]]
     devices_per_rank = topology.devices // ranks
     global_batch = cell.batch_size * (replicas if cell.scaling == "weak" else 1)
+    if cell.script is not None:
+        global_batch = count_samples(cell.script["samples_per_step"], values_of(cell))
     on_cpu = cell.device == "cpu"
     return Shape(
         nodes=topology.nodes,

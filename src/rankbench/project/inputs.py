@@ -104,7 +104,10 @@ def _data_of(run: Run, cells: Sequence[PlannedCell]) -> list[str]:
 
 
 def _prepared(cells: Sequence[PlannedCell]) -> list[str]:
-    """Return the data sets of cells that are read from prepared files."""
-    catalog = load_catalog()
+    """Return the data sets of cells that are read from prepared files.
+
+    Those of the user's own are none, nor is that of a script.
+    """
+    known = load_catalog().data
     names = {cell.cell.data for cell in cells}
-    return [name for name in sorted(names) if catalog.data[name]["prepared"]]
+    return [n for n in sorted(names) if n in known and known[n]["prepared"]]

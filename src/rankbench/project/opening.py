@@ -62,19 +62,24 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
         images={name: image.describe() for name, image in images.items()},
     )
     layout = Layout(Path(site.results_dir) / plan.name)
+    known: dict[str, Any] = {
+        "known_images": images,
+        "plots": plots,
+        "own": experiment.own,
+    }
     given = [key for key in ("only", "rerun", "more") if config.get(key)]
     if len(given) > 1:
         raise ValueError(f"{' and '.join(given)}: give one of them, not both")
     if rerun := config.get("rerun"):
         again = _cells_to_rerun(plan, layout, str(rerun))
-        return Run(plan, layout, again, rerun=again, known_images=images, plots=plots)
+        return Run(plan, layout, again, rerun=again, **known)
     if more := config.get("more"):
         wanted = _read_more(plan, str(more))
         chosen = [plan.cells[name] for name in wanted]
-        return Run(plan, layout, chosen, more=wanted, known_images=images, plots=plots)
+        return Run(plan, layout, chosen, more=wanted, **known)
     only = config.get("only")
     chosen = plan.select(None if only is None else str(only))
-    return Run(plan, layout, chosen, known_images=images, plots=plots)
+    return Run(plan, layout, chosen, **known)
 
 
 def reopen_run(environ: Mapping[str, str] = os.environ) -> Run:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rankbench.launch.hosts.slurm_resources import Resources
 from rankbench.launch.images.store import Image
+from rankbench.matrix.own import OwnFiles
 from rankbench.matrix.plan import Plan, PlannedCell
 from rankbench.project.lock import Lock
 from rankbench.record import Layout
@@ -28,6 +29,7 @@ class Run:
             is another number than the experiment's.
         known_images: images of this site; empty in a job, which needs only its plan.
         plots: whether to draw plots beside the tables.
+        own: files of the user's own; empty in a job, which has copies of them.
         lock: the lock of the result directory, not acquired yet.
         resources: cell or shared job -> what it requests from Slurm, if computed.
         shared: jobs that measure several cells (`project.jobs`); None: not computed.
@@ -40,6 +42,7 @@ class Run:
     more: Mapping[str, int] = field(default_factory=dict)
     known_images: Mapping[str, Image] = field(default_factory=dict)
     plots: bool = True
+    own: OwnFiles = field(default_factory=OwnFiles)
     lock: Lock = field(init=False, repr=False, compare=False)
     resources: dict[str, Resources] = field(default_factory=dict, init=False)
     shared: dict[str, Any] | None = field(default=None, init=False, compare=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.failures import DATA, IMAGE, PLAN_VARIABLE, Wanted
-from rankbench.launch.cell.provenance import freeze_code
+from rankbench.launch.cell.provenance import freeze_code, freeze_files
 from rankbench.launch.hosts.slurm_queue import CellJob, wait_for_lost_jobs
 from rankbench.launch.images.store import request_image
 from rankbench.project.jobs import describe_jobs
@@ -77,8 +77,16 @@ def _forget_failures(run: Run) -> None:
 
 
 def _set_environment(run: Run) -> None:
-    """Set variables by which all jobs, Slurm jobs too, find the plan and the code."""
+    """Set variables by which all jobs, Slurm jobs too, find the plan and the code.
+
+    Code is frozen, files of the user's own as well.
+
+    Raises:
+        ValueError: such a file was changed since the plan was made.
+    """
     os.environ[PLAN_VARIABLE] = str(run.layout.plan)
+    for one in run.own.found.values():
+        freeze_files(run.layout.own(one.digest), one.files, one.digest)
     frozen = freeze_code(run.layout.root.absolute() / "code") / "src"
     others = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = f"{frozen}:{others}" if others else str(frozen)

@@ -24,4 +24,4 @@ def find_targets(layout: Layout, topologies: Sequence[str]) -> list[Beyond]:
     plan = read_plan(layout.plan)
     cells = {name: planned.cell for name, planned in plan.cells.items()}
     site = Site.from_dict(plan.site)
-    return plan_beyond(cells, topologies, site, load_catalog())
+    return plan_beyond(cells, topologies, site, load_catalog().with_own(plan.own))

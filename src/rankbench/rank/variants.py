@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 # Kind of a variant -> folder of this room.
 FOLDERS = {"model": "models", "data": "data", "strategy": "strategies"}
@@ -53,6 +55,18 @@ def load(kind: str, name: str) -> ModuleType:
             f"unknown {kind} {name!r}: choose from {', '.join(names(kind))}"
         )
     return importlib.import_module(f"rankbench.rank.{FOLDERS[kind]}.{name}")
+
+
+def call(function: Callable[..., Any], offered: Mapping[str, Any], **given: Any) -> Any:
+    """Call a function of a variant.
+
+    Args:
+        function: the function.
+        offered: arguments that it may leave out; it gets those that it declares.
+        given: arguments that it must take.
+    """
+    takes = inspect.signature(function).parameters
+    return function(**{k: v for k, v in offered.items() if k in takes}, **given)
 
 
 def _load_own(file: Path) -> ModuleType:

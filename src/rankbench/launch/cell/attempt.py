@@ -70,6 +70,11 @@ class Attempt:
         self.has_gate = plan["experiment"]["gate"] and has_gate(self.cell)
         self._plan, self._entry = plan, entry
         self.code = describe_code()
+        # The frozen copy of each of the user's own files.
+        self.own: dict[str, Path] = {
+            kind: layout.own(one["digest"]).resolve() / one["file"]
+            for kind, one in self.cell.own_digests.items()
+        }
         self.data_dir = (project / plan["site"]["data_dir"]).resolve()
         self.measured = Series(self, MEASURE, self.directory)
         self.gate = Series(self, GATE, self.directory / GATE)
@@ -168,6 +173,7 @@ class Attempt:
             scratch=self._scratch_of(directory, hosts),
             env=site["env"],
             binds=[Path(path) for path in site["binds"]],
+            own=self.own,
         )
 
     def _find_gate(self) -> dict[str, Any] | None:

@@ -80,6 +80,7 @@ def _needs_of(attempts: Sequence[Attempt]) -> Needs:
         data=sorted(path for path in files if path.exists()),
         # Without a hash the image is unusable; its launches say why.
         images={one["file"]: one["sha256"] for one in images if one["sha256"]},
+        own=sorted({file.parent for one in attempts for file in one.own.values()}),
         native=len(images) < len(attempts),
     )
 

@@ -6,7 +6,6 @@ checkout.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import subprocess
 import tempfile
@@ -17,6 +16,7 @@ from typing import Any
 
 from rankbench import __version__
 from rankbench.assets import OF_JOBS
+from rankbench.own_files import files_below, hash_files
 from rankbench.record import read_json, write_json
 
 PACKAGE = Path(__file__).resolve().parents[2]
@@ -33,16 +33,7 @@ def rank_code_hash(package: Path = PACKAGE) -> str:
     shared = ("cell.py", "cores.py", "environ.py", "record.py")
     files = [package / name for name in shared]
     files += sorted((package / "rank").rglob("*.py"))
-    return hash_files({path.relative_to(package): path for path in files})
-
-
-def hash_files(files: Mapping[Path, Path]) -> str:
-    """SHA-256 over the contents and the given names of files."""
-    digest = hashlib.sha256()
-    for name, path in files.items():
-        digest.update(f"{name}\0".encode())
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
+    return hash_files({str(path.relative_to(package)): path for path in files})
 
 
 def describe_code(package: Path = PACKAGE) -> dict[str, Any]:
@@ -88,7 +79,7 @@ def freeze_code(place: Path, package: Path = PACKAGE) -> Path:
     for name in OF_JOBS:
         asset = package / "assets" / name
         files |= {name / path.relative_to(asset): path for path in _files_below(asset)}
-    copy = place / hash_files(files)[:16]
+    copy = place / hash_files({str(name): path for name, path in files.items()})[:16]
     if not copy.exists():
         place.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=".copy-", dir=place))
@@ -103,6 +94,31 @@ def freeze_code(place: Path, package: Path = PACKAGE) -> Path:
     # The same code may have been committed meanwhile.
     write_json(copy / DESCRIPTION, describe_code(package))
     return copy
+
+
+def freeze_files(place: Path, files: Mapping[str, Path], digest: str) -> None:
+    """Copy files of the user's own, so that later edits do not affect jobs.
+
+    Args:
+        place: the folder of the copy; it is complete if it exists.
+        files: name in it -> file.
+        digest: of the files when the plan was made.
+
+    Raises:
+        ValueError: a file was changed since.
+    """
+    if place.exists():
+        return
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".copy-", dir=place.parent) as beside:
+        copy = Path(beside) / place.name
+        for name, path in files.items():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy / name)
+        if hash_files(files_below(copy)) != digest:
+            names = ", ".join(files)
+            raise ValueError(f"{names}: changed while the run began: run again")
+        copy.rename(place)
 
 
 def _files_below(place: Path) -> list[Path]:

@@ -117,7 +117,7 @@ def describe(folder: Path, order: Message) -> Message:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
-        for name in ("code", "data", "images", "environments"):
+        for name in ("code", "data", "images", "own", "environments"):
             (folder / name).mkdir(exist_ok=True)
     except OSError as error:
         fault = f"{folder}: {error.strerror}"

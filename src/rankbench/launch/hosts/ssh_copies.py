@@ -35,6 +35,8 @@ class Needs:
         data: prepared files that ranks read.
         data_dir: the folder that these are in.
         images: file of an image -> its sha256.
+        own: folders with frozen copies of the user's own files, each called by the
+            digest of its contents.
         native: whether ranks run in the hosts' own Python.
     """
 
@@ -43,12 +45,14 @@ class Needs:
     data: Sequence[Path] = ()
     data_dir: Path
     images: Mapping[str, str] = field(default_factory=dict)
+    own: Sequence[Path] = ()
     native: bool
 
     def files(self) -> Iterator[Path]:
         """All files and folders that hosts must see."""
         yield self.source
         yield from self.data
+        yield from self.own
         yield from map(Path, self.images)
 
 
@@ -93,6 +97,8 @@ def places_of(needs: Needs) -> dict[str, str]:
         str(needs.source): f"code/{needs.code[:16]}",
         str(needs.data_dir): "data",
     }
+    for folder in needs.own:
+        places[str(folder)] = f"own/{folder.name}"
     for file, digest in needs.images.items():
         places[file] = f"images/{digest}.sif"
     return places
@@ -123,6 +129,8 @@ class Copies:
         self._sync([f"{needs.source}/rankbench"], f"{source}/")
         if needs.data:
             self._sync(list(map(str, needs.data)), f"{self._folder}/data/")
+        if needs.own:
+            self._sync(list(map(str, needs.own)), f"{self._folder}/own/")
         images = {f"{self._folder}/{places[f]}": f for f in needs.images}
         for path in self._lacks(list(images)):
             self._bring_image(images[path], path, needs.images[images[path]])

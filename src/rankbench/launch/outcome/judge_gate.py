@@ -24,7 +24,7 @@ BAND = 0.1
 
 def has_gate(cell: Cell) -> bool:
     """Whether there is anything to check."""
-    return cell.strategy != REFERENCE
+    return cell.strategy != REFERENCE and cell.script is None
 
 
 def judge_gate(reports: Sequence[dict[str, Any]]) -> tuple[Finding, dict[str, Any]]:

@@ -117,6 +117,7 @@ def _in_image(task: Task, image: Path, argv: list[str]) -> list[str]:
             SOURCE,
             *([task.data_dir] if task.data_dir.exists() else []),
             *task.binds,
+            *sorted({file.parent for file in task.own.values()}),
         ],
         writable=[task.directory, *([task.scratch] if task.scratch else [])],
         home=home_of(task),

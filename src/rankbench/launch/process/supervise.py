@@ -33,6 +33,10 @@ from rankbench.launch.process.signs import Heartbeat, Stop
 from rankbench.launch.process.where_ranks_are import ProgressFiles
 from rankbench.launch.task import Task
 from rankbench.record import Record, write_json
+from rankbench.templates import fill_arguments, values_of
+
+# Purpose of a launch that runs a whole training script.
+SCRIPT = "script"
 
 HEARTBEAT_SECONDS = 1.0
 
@@ -245,7 +249,8 @@ def _ask_ranks(
 
 def _spec(task: Task) -> dict[str, Any]:
     return {
-        "purpose": task.purpose,
+        "purpose": task.purpose if task.cell.script is None else SCRIPT,
+        **_own(task),
         "save_model": task.save_model,
         "collectives": task.collectives,
         "cell": task.cell.to_dict(),
@@ -256,6 +261,20 @@ def _spec(task: Task) -> dict[str, Any]:
         "threads": task.threads,
         "heartbeat_grace": task.heartbeat_grace,
     }
+
+
+def _own(task: Task) -> dict[str, Any]:
+    """What ranks are told of files of the user's own."""
+    cell = task.cell
+    if cell.script is not None:
+        file = task.own["strategy"]
+        words = fill_arguments(cell.script["args"], values_of(cell))
+        return {
+            "script": {"folder": str(file.parent), "file": file.name, "args": words}
+        }
+    names = {"model": cell.model, "data": cell.data, "strategy": cell.strategy}
+    own = {kind: (names[kind], str(file)) for kind, file in task.own.items()}
+    return {"own": own} if own else {}
 
 
 def _oom_kills() -> int:

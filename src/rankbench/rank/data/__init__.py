@@ -88,10 +88,16 @@ def load(
     module = find(name)
     channels = channels or module.SHAPE["channels"]
     image_size = image_size or module.SHAPE["image_size"]
-    if module.PREPARED:
+    if getattr(module, "PREPARED", False):
         arrays = _files.read(path(name, root), module.SHAPE)
     else:
-        arrays = module.generate(seed, channels=channels, image_size=image_size)
+        offered = {
+            "seed": seed,
+            "channels": channels,
+            "image_size": image_size,
+            "root": root,
+        }
+        arrays = variants.call(module.generate, offered)
     train = _with_channels(torch.from_numpy(arrays.train_images), channels)
     test = _with_channels(torch.from_numpy(arrays.test_images), channels)
     mean, std = (values.expand(channels) for values in _moments(train))

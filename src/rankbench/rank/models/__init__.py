@@ -44,23 +44,26 @@ def build(
         ValueError: there is no such model, or it cannot process such images.
     """
     module: Any = variants.load("model", name)
-    _check(name, module.NEEDS, channels=channels, image_size=image_size)
+    _check(name, getattr(module, "NEEDS", {}), channels=channels, image_size=image_size)
     declared = getattr(module, "OPTIONS", {})
-    given = {key: one["default"] for key, one in declared.items()} | dict(options or {})
+    defaults = {key: one["default"] for key, one in declared.items()}
+    given = defaults | dict(options or {})
     sizes = {"channels": channels, "image_size": image_size, "classes": classes}
     if seed is None:
-        model = module.build(**sizes, **given)
+        model = variants.call(module.build, sizes, **given)
     else:
         with torch.random.fork_rng(devices=[]):
             # Not torch.manual_seed, which would seed every GPU as well.
             torch.default_generator.manual_seed(seed)
-            model = module.build(**sizes, **given)
-    assert isinstance(model, nn.Module)
+            model = variants.call(module.build, sizes, **given)
+    if not isinstance(model, nn.Module):
+        kind = type(model).__name__
+        raise ValueError(f"{name}: build returned {kind}, not a torch.nn.Module")
     return model
 
 
 def _check(name: str, needs: dict[str, Any], *, channels: int, image_size: int) -> None:
-    least, allowed = needs["min_image_size"], needs["channels"]
+    least, allowed = needs.get("min_image_size", 1), needs.get("channels")
     if image_size < least:
         raise ValueError(f"{name} needs images of {least} pixels, not {image_size}")
     if allowed is not None and channels not in allowed:

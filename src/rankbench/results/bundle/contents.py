@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rankbench.assets import find_asset
+from rankbench.cell import Cell
+from rankbench.own_files import files_below
 from rankbench.record import (
     GATE,
     PROFILE,
@@ -20,7 +23,9 @@ from rankbench.results.bundle.manifest import hash_file
 from rankbench.results.read.schema import read_checked
 
 CITATION = "CITATION.cff"
-DEFINITIONS, IMAGES = "code/", "images/"
+DEFINITIONS, IMAGES, OWN = "code/", "images/", "own/"
+
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 _OF_LAUNCH = ("record.json", "steps.npz", "*.log", "trace*.json.gz")
 
@@ -69,6 +74,28 @@ def find_definitions(layout: Layout, records: Sequence[Record]) -> Iterator[Path
             yield description
             definitions = (description.parent / "containers").rglob("*")
             yield from (path for path in sorted(definitions) if path.is_file())
+
+
+def find_own(layout: Layout, plan: Any, records: Sequence[Record]) -> Iterator[Path]:
+    """Frozen copies of files of the user's own that the plan or a record names."""
+    for digest in own_digests(plan, records):
+        yield from files_below(layout.own(digest)).values()
+
+
+def own_digests(plan: Any, records: Sequence[Record]) -> list[str]:
+    """The digests of these files, sorted.
+
+    Raises:
+        ValueError: one is none: it would be a path.
+    """
+    found = set()
+    for entry in (*plan["cells"], *records):
+        for one in Cell.from_dict(entry["cell"]).own_digests.values():
+            digest = one.get("digest") if isinstance(one, dict) else None
+            if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+                raise ValueError(f"plan.json is damaged: {digest!r:.80} is no digest")
+            found.add(digest)
+    return sorted(found)
 
 
 def find_sidecars(plan: Any) -> Iterator[tuple[str, Path]]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rankbench.failures import find_failures
+from rankbench.own_files import files_below, hash_files
 from rankbench.record import Layout, Record, read_json
 from rankbench.results.bundle import contents
 from rankbench.results.bundle.about import ABOUT, ALWAYS, describe
@@ -89,6 +90,7 @@ def _rederive(root: Path, anew: Path, into: Verification) -> None:
     listed = read_listing(root)
     plan = read_checked(root / "plan.json", "plan", versions=READABLE_PLANS)
     cells = [cell["id"] for cell in plan["cells"]]
+    layout = Layout(root)
     raw = _copy_raw(root, anew, plan, cells)
     _make(Layout(anew), listed)
     published, rest = assign(set(list_files(root)[0]) - raw, listed)
@@ -99,6 +101,7 @@ def _rederive(root: Path, anew: Path, into: Verification) -> None:
         said = "is no part of a bundle, or of nothing that was measured"
         into.files.append(Finding(name, said))
     into.files += _check_about(root, plan, cells)
+    into.files += _check_own(layout, plan, contents.read_records(layout, cells))
 
 
 def _make(layout: Layout, listed: dict[str, Listed]) -> None:
@@ -116,10 +119,24 @@ def _copy_raw(root: Path, anew: Path, plan: Record, cells: Sequence[str]) -> set
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
     paths += contents.find_definitions(layout, records)
+    paths += contents.find_own(layout, plan, records)
     names = {path.relative_to(root).as_posix() for path in paths}
     names |= {f"{contents.IMAGES}{name}.json" for name in plan["images"]}
     names.add(layout.experiment.name)
     return names | {contents.CITATION, ABOUT, LISTING, MANIFEST}
+
+
+def _check_own(
+    layout: Layout, plan: Record, records: Sequence[Record]
+) -> Iterator[Finding]:
+    """Check that files of the user's own are those that the cells name; run none."""
+    for digest in contents.own_digests(plan, records):
+        folder = layout.own(digest)
+        name = folder.relative_to(layout.root).as_posix()
+        if not folder.is_dir():
+            yield Finding(name, "is missing: a cell was measured with these files")
+        elif hash_files(files_below(folder)) != digest:
+            yield Finding(name, "holds other files than those that were measured")
 
 
 def _check_about(root: Path, plan: Record, cells: Sequence[str]) -> Iterator[Finding]:

@@ -65,8 +65,8 @@ def _collect(layout: Layout, root: Path, *, anonymise: bool) -> None:
     for name, source in _find(layout, plan, cells, records):
         target = root / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        # Definitions of images are identified by their bytes, which must not change.
-        if disguise and not name.startswith(contents.DEFINITIONS):
+        # These files are identified by their bytes, which must not change.
+        if disguise and not name.startswith((contents.DEFINITIONS, contents.OWN)):
             disguise.in_file(source, target)
         else:
             shutil.copyfile(source, target)
@@ -83,6 +83,8 @@ def _find(
     for path in (*measured, *find_failures(layout, plan)):
         yield path.relative_to(layout.root).as_posix(), path
     for path in contents.find_definitions(layout, records):
+        yield path.relative_to(layout.root).as_posix(), path
+    for path in contents.find_own(layout, plan, records):
         yield path.relative_to(layout.root).as_posix(), path
     yield from contents.find_sidecars(plan)
 

@@ -1,0 +1,132 @@
+"""The command `rankbench check`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from rankbench.commands.base import FINDING, OK, add_parser, print_json
+from rankbench.matrix.own import OwnFile, describe_file
+
+if TYPE_CHECKING:
+    from rankbench.rank.purposes.check_own import Check
+
+ABOUT = """\
+Check a model, a data set or a training script of your own before you measure with it.
+The file of a model or of a data set is imported and run here; a script is only read."""
+
+EXAMPLES = """\
+examples:
+  rankbench check net.py
+  rankbench check net.py --option width=64 --data ./corpus.py
+  rankbench check corpus.py --json
+
+exit status: 0 well, 1 a check failed, 2 bad input"""
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser of `rankbench`."""
+    parser = add_parser(
+        commands,
+        "check",
+        check,
+        summary="check a model, data set or script of your own",
+        about=ABOUT,
+        examples=EXAMPLES,
+        json_holds="the kind of the file, and each check with its result",
+    )
+    parser.add_argument("file", type=Path, help="a Python file")
+    parser.add_argument(
+        "--data",
+        default="digits",
+        help="data set, or file of your own, for the check of a model (%(default)s)",
+    )
+    parser.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="option of the model; may be given several times",
+    )
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Check the file; return 1 if a check fails.
+
+    Raises:
+        ValueError: it cannot be read, or is of no known kind.
+    """
+    one = describe_file(arguments.file)
+    checks = _run(one, arguments)
+    missing = _undeclared(one, checks)
+    if arguments.json:
+        found = [
+            {"check": c.name, "well": c.well, "said": c.said, "needs": dict(c.needs)}
+            for c in checks
+        ]
+        print_json({"file": str(one.path), "kind": one.key, "checks": found})
+    else:
+        print(f"{one.path.name}: a {_WORDS[one.key]}; files: {', '.join(one.files)}")
+        for c in checks:
+            result = {True: "ok", False: "FAILED", None: "unsupported"}[c.well]
+            print(f"  {c.name:<12} {result:<12} {c.said}")
+        if missing:
+            print(f"declare in the file what was found: NEEDS = {missing}")
+        print(_NEXT[one.key].format(name=one.path.name))
+    return FINDING if any(c.well is False for c in checks) else OK
+
+
+_WORDS = {
+    "model": "model",
+    "data": "data set",
+    "strategy": "strategy",
+    "script": "training script",
+}
+_NEXT = {
+    "model": "in an experiment: model: ./{name}; the gate then checks each strategy",
+    "data": "in an experiment: data: ./{name}",
+    "strategy": "in an experiment: strategy: ./{name}; the gate then checks it",
+    "script": "in an experiment: script: ./{name}, with args, samples_per_step, steps",
+}
+
+
+def _run(one: OwnFile, arguments: argparse.Namespace) -> Sequence[Check]:
+    if one.key in ("strategy", "script"):
+        return []
+    from rankbench.rank import data, variants
+    from rankbench.rank.purposes.check_own import check_data, check_model
+
+    sys.path.insert(0, str(one.path.parent))
+    variants.adopt(one.key, one.name, one.path)
+    root = Path("data")
+    if one.key == "data":
+        return check_data(one.name, root)
+    name = arguments.data
+    if name.endswith(".py"):
+        other = describe_file(Path(name))
+        name = other.name
+        variants.adopt("data", name, other.path)
+    shape = data.find(name).SHAPE
+    sizes = {key: shape[key] for key in ("channels", "image_size", "classes")}
+    return check_model(one.name, **sizes, options=_read_options(arguments.option))
+
+
+def _read_options(given: Sequence[str]) -> dict[str, Any]:
+    options = {}
+    for word in given:
+        key, equals, value = word.partition("=")
+        if not (key and equals):
+            raise ValueError(f"--option {word}: expected NAME=VALUE, such as width=64")
+        options[key] = yaml.safe_load(value)
+    return options
+
+
+def _undeclared(one: OwnFile, checks: Sequence[Check]) -> dict[str, Any]:
+    """What the checks found and the file does not declare: key of NEEDS -> value."""
+    found = {key: value for c in checks for key, value in c.needs.items()}
+    return {k: v for k, v in found.items() if k in one.facts and one.facts[k] != v}

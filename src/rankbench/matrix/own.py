@@ -1,0 +1,292 @@
+"""Models, data sets, strategies and scripts in files of the user's own.
+
+Planning reads such a file and never imports it: it may need packages that only an image
+has, and importing torch takes seconds.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from rankbench.matrix.catalog import (
+    DATA_DEFAULTS,
+    MODEL_DEFAULTS,
+    NONE,
+    SCRIPT_NEEDS,
+    Catalog,
+    Own,
+    describe_strategy,
+    literals,
+)
+from rankbench.own_files import Files, find_files, hash_files, read_source
+
+# Keys of an experiment that may name such a file -> kind of what it defines.
+KINDS = {"model": "model", "data": "data", "strategy": "strategy", "script": "strategy"}
+
+# Arguments of a model's `build` that rankbench gives.
+SIZES = ("channels", "image_size", "classes")
+
+_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
+
+
+@dataclass(frozen=True)
+class OwnFile:
+    """A file of the user's own, with the local files that it imports.
+
+    Attributes:
+        key: of the experiment that names it.
+        name: what it is called in ids and tables.
+        files: name below the folder of the file -> path.
+        facts: what the catalog says of such a variant.
+    """
+
+    key: str
+    name: str
+    files: Files
+    facts: dict[str, Any]
+    path: Path
+    digest: str
+
+    def to_cell(self) -> dict[str, str]:
+        """What a cell says of it."""
+        return {"file": self.path.name, "digest": self.digest}
+
+
+@dataclass
+class OwnFiles:
+    """All files of the user's own in an experiment.
+
+    Attributes:
+        found: kind and name -> file.
+    """
+
+    found: dict[tuple[str, str], OwnFile] = field(default_factory=dict)
+
+    def facts(self) -> Own:
+        """What the plan keeps of them: kind -> name -> facts."""
+        kept: Own = {}
+        for (kind, name), one in self.found.items():
+            kept.setdefault(kind, {})[name] = one.facts
+        if any(one.key == "script" for one in self.found.values()):
+            # A script brings its own model and data.
+            kept.setdefault("model", {})[NONE] = {**MODEL_DEFAULTS, "options": {}}
+            kept.setdefault("data", {})[NONE] = dict(DATA_DEFAULTS)
+        return kept
+
+    def of_cell(self, kind: str, name: str) -> dict[str, str] | None:
+        """The file that a cell uses; None if it is a variant of rankbench."""
+        one = self.found.get((kind, name))
+        return None if one is None else one.to_cell()
+
+
+def is_own(entry: Any) -> bool:
+    """Whether an entry of an experiment names a Python file."""
+    return isinstance(entry, str) and entry.endswith(".py")
+
+
+def adopt(
+    blocks: Sequence[Mapping[str, Any]], catalog: Catalog, folder: Path
+) -> tuple[list[dict[str, Any]], OwnFiles]:
+    """Replace files in the values of blocks by their names, and read the files.
+
+    Args:
+        blocks: for each sweep, key -> list of its values.
+        catalog: the variants of rankbench, whose names are taken.
+        folder: the folder that paths are relative to.
+
+    Raises:
+        ValueError: a file is missing, does not compile, lacks what it must define, or
+            two files have one name.
+    """
+    own, adopted = OwnFiles(), []
+    for block in blocks:
+        values = dict(block)
+        for key in KINDS:
+            more = block.get("files") or () if key == "script" else ()
+            values[key] = [
+                _adopt(key, entry, catalog, folder, own, more)
+                for entry in block.get(key) or ()
+            ]
+        adopted.append(values)
+    return adopted, own
+
+
+def describe_file(path: Path) -> OwnFile:
+    """A file outside of an experiment: what it defines says what kind it is.
+
+    Raises:
+        ValueError: it is missing or does not compile, or what it defines is wrong.
+    """
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}")
+    declared, defined = literals(path), _defined(read_source(path))
+    if "build" in defined:
+        key = "model"
+    elif "SHAPE" in declared or "generate" in defined:
+        key = "data"
+    else:
+        key = "strategy" if "needs" in declared else "script"
+    return _read(key, _name_of(path.name), path.absolute(), ())
+
+
+def _adopt(
+    key: str,
+    entry: Any,
+    catalog: Catalog,
+    folder: Path,
+    own: OwnFiles,
+    more: Sequence[str],
+) -> Any:
+    """The entry with the name of the file in place of its path."""
+    if isinstance(entry, Mapping) and len(entry) == 1:
+        ((given, options),) = entry.items()
+        if is_own(given):
+            return {_adopt(key, given, catalog, folder, own, more): options}
+        return entry
+    if not is_own(entry):
+        if key == "script":
+            raise ValueError(f"script: expected a Python file, got {entry!r}")
+        return entry
+    name, kind = _name_of(entry), KINDS[key]
+    if name in catalog.names(kind):
+        raise ValueError(
+            f"{key}: {entry}: {name} is a {kind} of rankbench: rename the file"
+        )
+    path = (folder / entry).absolute()
+    before = own.found.get((kind, name))
+    if before is not None and (before.path != path or before.key != key):
+        raise ValueError(f"{key}: {entry} and {before.path} are both called {name}")
+    if before is None:
+        own.found[kind, name] = _read(key, name, path, more)
+    return name
+
+
+def _name_of(entry: str) -> str:
+    """``./models/net.py`` is called ``models-net``."""
+    parts = [
+        part for part in PurePosixPath(entry).parts if part not in (".", "..", "/")
+    ]
+    name = "-".join(parts).removesuffix(".py")
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name):
+        raise ValueError(
+            f"{entry}: expected a path of letters, digits, - and _, at most 64 of them"
+        )
+    return name
+
+
+def _read(key: str, name: str, path: Path, more: Sequence[str]) -> OwnFile:
+    if not path.is_file():
+        raise ValueError(f"{key}: there is no file {path}")
+    files = find_files(path, more)
+    facts = _READERS[key](name, path)
+    return OwnFile(key, name, files, facts, path, hash_files(files))
+
+
+def _read_model(_name: str, path: Path) -> dict[str, Any]:
+    tree = read_source(path)
+    if "build" not in _defined(tree):
+        raise ValueError(
+            f"{path}: has no function build(**options) that returns the model"
+        )
+    declared = literals(path)
+    needs = declared.get("NEEDS", {})
+    if unknown := needs.keys() - MODEL_DEFAULTS.keys():
+        raise ValueError(
+            f"{path}: NEEDS: unknown keys {', '.join(sorted(unknown))} "
+            f"(known: {', '.join(MODEL_DEFAULTS)})"
+        )
+    found, is_open = _read_options(tree)
+    options = declared.get("OPTIONS", found)
+    return {**MODEL_DEFAULTS, **needs, "options": options, "open": is_open}
+
+
+def _read_data(_name: str, path: Path) -> dict[str, Any]:
+    declared, defined = literals(path), _defined(read_source(path))
+    if "SHAPE" not in declared:
+        raise ValueError(f"{path}: has no SHAPE = {{...}} of literals ({_OF_DATA})")
+    if "generate" not in defined:
+        raise ValueError(f"{path}: has no function generate ({_OF_DATA})")
+    shape = declared["SHAPE"]
+    if missing := [key for key in _SHAPE if type(shape.get(key)) is not int]:
+        raise ValueError(
+            f"{path}: SHAPE: expected whole numbers for {', '.join(missing)}"
+        )
+    return {**shape, "prepared": False}
+
+
+_SHAPE = ("channels", "image_size", "classes", "train", "test")
+_OF_DATA = "docs/add-a-model-or-data-set.md explains what a data set defines"
+
+
+def _read_strategy(name: str, path: Path) -> dict[str, Any]:
+    read_source(path)
+    return describe_strategy(path, name).to_dict()
+
+
+def _read_script(name: str, path: Path) -> dict[str, Any]:
+    read_source(path)
+    return {
+        **{"name": name, "needs": SCRIPT_NEEDS, "options": {}, "approximate": {}},
+        **{"conditions": [], "phases": []},
+    }
+
+
+_READERS = {
+    "model": _read_model,
+    "data": _read_data,
+    "strategy": _read_strategy,
+    "script": _read_script,
+}
+
+
+def _defined(tree: ast.Module) -> set[str]:
+    """Names that a file defines or imports at its top level."""
+    return {name for node in tree.body for name in _names_of(node)}
+
+
+def _names_of(node: ast.stmt) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        yield node.name
+    elif isinstance(node, ast.ImportFrom):
+        yield from (alias.asname or alias.name for alias in node.names)
+    elif isinstance(node, ast.Assign):
+        yield from (one.id for one in node.targets if isinstance(one, ast.Name))
+
+
+def _read_options(tree: ast.Module) -> tuple[dict[str, Any], bool]:
+    """Options of `build`, from arguments with literal defaults; whether it takes more.
+
+    An argument without a literal default takes any value, and must be given.
+    """
+    build = next(
+        (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "build"),
+        None,
+    )
+    if build is None:
+        return {}, True
+    arguments = build.args
+    plain = [*arguments.posonlyargs, *arguments.args]
+    unset: list[ast.expr | None] = [None] * (len(plain) - len(arguments.defaults))
+    defaults = [*unset, *arguments.defaults, *arguments.kw_defaults]
+    options = {}
+    for one, default in zip([*plain, *arguments.kwonlyargs], defaults, strict=True):
+        if one.arg not in SIZES:
+            options[one.arg] = _schema_of(default)
+    return options, arguments.kwarg is not None
+
+
+def _schema_of(default: ast.expr | None) -> dict[str, Any]:
+    try:
+        value = None if default is None else ast.literal_eval(default)
+    except ValueError:
+        return {}
+    kind = _TYPES.get(type(value))
+    if kind is None:
+        return {} if default is None else {"default": value}
+    # 1 is a value of an option whose default is 0.5, and so is 1.5.
+    return {"type": kind, "default": value}

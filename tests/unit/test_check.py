@@ -1,0 +1,126 @@
+"""`rankbench check` of models and data sets of the user's own."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from rankbench.cli import main
+from rankbench.rank import variants
+
+pytestmark = pytest.mark.unit
+
+MODEL = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, width, classes):
+        super().__init__()
+        self.first, self.last = nn.LazyLinear(width), nn.Linear(width, classes)
+        self.norm = nn.BatchNorm1d(width)
+
+    def forward(self, images):
+        EDIT
+        return self.last(self.norm(self.first(images.flatten(1))))
+
+def build(image_size, classes, width=8):
+    net = Net(width, classes)
+    net.first = nn.Linear(image_size**2, width)
+    return net
+"""
+DATA = """
+import numpy as np
+from rankbench.rank.data import Arrays
+
+SHAPE = {"channels": 1, "image_size": 4, "classes": 3, "train": 6, "test": 2}
+
+def generate(seed):
+    rng = np.random.default_rng(SEED)
+    images = rng.integers(0, 256, (8, 1, 4, 4), dtype=np.uint8)
+    labels = np.arange(8) % CLASSES
+    return Arrays(
+        train_images=images[:6], train_labels=labels[:6],
+        test_images=images[6:], test_labels=labels[6:],
+    )
+"""
+
+
+@pytest.fixture(autouse=True)
+def _apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(variants, "_own", {})
+    monkeypatch.chdir(tmp_path)
+
+
+def results(
+    path: Path, capsys: pytest.CaptureFixture[str], *more: str
+) -> tuple[int, dict[str, bool | None]]:
+    """The exit status, and the result of each check."""
+    status = main(["check", str(path), *more, "--json"])
+    found = json.loads(capsys.readouterr().out)
+    return status, {one["check"]: one["well"] for one in found["checks"]}
+
+
+def test_a_model_that_can_do_most(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "net.py"
+    path.write_text(MODEL.replace("EDIT", "pass"))
+    status, found = results(path, capsys, "--option", "width=4")
+    assert status == 0
+    assert found.pop("splits") is None  # It is no sequence of parts.
+    assert set(found.values()) == {True}
+    main(["check", str(path)])
+    said = capsys.readouterr().out
+    assert (
+        "declare in the file what was found: NEEDS = {'batch_statistics': True" in said
+    )
+
+
+@pytest.mark.parametrize(
+    ("edit", "check"),
+    [
+        ("raise RuntimeError('no')", "trains"),
+        ("images = images.detach(); self.norm.weight.requires_grad_(False)", "trains"),
+        ("images = images.float()", "gate"),
+    ],
+)
+def test_a_model_that_cannot(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], edit: str, check: str
+) -> None:
+    path = tmp_path / f"net_{check}.py"
+    path.write_text(MODEL.replace("EDIT", edit))
+    status, found = results(path, capsys)
+    assert status == 1
+    assert found[check] is False
+
+
+@pytest.mark.parametrize(
+    ("seed", "classes", "wrong"),
+    [("seed", "3", []), ("seed", "5", ["labels"]), ("None", "3", ["repeats"])],
+)
+def test_data(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    seed: str,
+    classes: str,
+    wrong: list[str],
+) -> None:
+    path = tmp_path / f"data_{seed}_{classes}.py"
+    path.write_text(DATA.replace("SEED", seed).replace("CLASSES", classes))
+    status, found = results(path, capsys)
+    assert [name for name, well in found.items() if well is False] == wrong
+    assert status == bool(wrong)
+
+
+def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "net.py"
+    assert main(["check", str(path)]) == 2
+    assert "there is no file" in capsys.readouterr().err
+    path.write_text(MODEL.replace("EDIT", "pass"))
+    assert main(["check", str(path), "--option", "width"]) == 2
+    assert "expected NAME=VALUE" in capsys.readouterr().err

@@ -1,0 +1,246 @@
+"""Models, data sets, strategies and scripts in files of the user's own."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from factories import read_experiment, read_plan_of
+from rankbench.launch.cell.provenance import freeze_files
+from rankbench.matrix.plan import read_plan
+from rankbench.own_files import files_below, find_files, hash_files
+from rankbench.rank import models, variants
+from rankbench.templates import count_samples, fill_arguments
+
+pytestmark = pytest.mark.unit
+
+NET = """
+from torch import nn
+from layers import block
+
+def build(channels, image_size, classes, width=32, *, depth: int = 2, **others):
+    return nn.Sequential(nn.Flatten(), block(channels * image_size**2, classes))
+"""
+LAYERS = "from torch import nn\nblock = nn.Linear\n"
+CORPUS = """
+SHAPE = {"channels": 1, "image_size": 8, "classes": 10, "train": 64, "test": 32}
+
+def generate(seed): ...
+"""
+LATE = """
+from rankbench.rank.strategies.ddp import Ddp
+
+class Late(Ddp):
+    needs = {**Ddp.needs, "min_devices": 2}
+    options = {**Ddp.options, "late": {"type": "integer", "default": 1}}
+"""
+OWN = "name: x\nstrategy: ./late.py\nmodel: ./net.py\ndata: ./corpus.py\n"
+SCRIPT = (
+    "name: x\nscript: ./train.py\nsteps: 5\n"
+    "args: --batch {batch_size}\nsamples_per_step: batch_size * devices\n"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a file of each kind."""
+    texts = {"net": NET, "layers": LAYERS, "corpus": CORPUS, "late": LATE}
+    for name, text in {**texts, "train": "import layers\n"}.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    return tmp_path
+
+
+def test_files_of_all_kinds_are_variants(folder: Path) -> None:
+    (cell_id, cell), *others = read_experiment(folder, OWN).cells.items()
+    assert not others
+    assert cell_id == "late.gloo.1x1.net.corpus"
+    assert cell.options["late"] == 1
+    assert "bucket_mb" in cell.options
+    assert cell.model_options == {"width": 32, "depth": 2}
+    assert [cell.own_digests[kind]["file"] for kind in ("model", "data", "strategy")]
+    # What the file says is planned with, as for variants of rankbench.
+    (planned,) = read_plan_of(folder, OWN).cells.values()
+    assert "2 devices" in str(planned.infeasible)
+
+
+def test_planning_imports_nothing_of_the_users(folder: Path) -> None:
+    for name in ("net", "corpus", "late", "train", "layers"):
+        path = folder / f"{name}.py"
+        path.write_text(path.read_text() + "\nraise SystemExit('imported')\n")
+    read_plan_of(folder, OWN)
+    read_plan_of(folder, SCRIPT)
+
+
+def test_options_are_arguments_of_build(folder: Path) -> None:
+    text = "name: x\nstrategy: single\nmodel: {./net.py: {width: [16, 32], rope: yes}}"
+    cells = read_experiment(folder, text).cells
+    assert list(cells) == [
+        "single.none.1x1.net.digits.width=16.rope=true",
+        "single.none.1x1.net.digits.rope=true",
+    ]
+    with pytest.raises(ValueError, match=r"model\.net: width: expected integer"):
+        read_experiment(folder, text.replace("16", "wide"))
+
+
+def test_an_edited_file_makes_another_cell(folder: Path) -> None:
+    (before,) = read_experiment(folder, OWN).cells.values()
+    # The model imports this file.
+    (folder / "layers.py").write_text(LAYERS + "# edited\n")
+    (after,) = read_experiment(folder, OWN).cells.values()
+    assert after.hash() != before.hash()
+    assert after.own_files["data"] == before.own_files["data"]
+    (folder / "unrelated.py").write_text("")
+    (again,) = read_experiment(folder, OWN).cells.values()
+    assert again == after
+
+
+def test_files_in_folders_have_their_own_names(folder: Path) -> None:
+    for name in ("a", "b"):
+        (folder / name).mkdir()
+        (folder / name / "net.py").write_text("def build(): ...\n")
+    text = "name: x\nstrategy: single\nmodel: [a/net.py, ./b/net.py]\n"
+    ids = list(read_experiment(folder, text).cells)
+    assert ids == ["single.none.1x1.a-net.digits", "single.none.1x1.b-net.digits"]
+
+
+def test_local_imports_are_found(tmp_path: Path) -> None:
+    texts = {
+        "train.py": "import os, model.deep\nfrom model import norm\nimport json5\n",
+        "model/__init__.py": "from . import attention\n",
+        "model/deep.py": "from ..outside import nothing\n",
+        "model/norm.py": "from .parts.scale import scale\n",
+        "model/attention.py": "def f():\n    import late\n",
+        "model/parts/scale.py": "scale = 1\n",
+        "late.py": "",
+        "unused.py": "",
+        "data/ids.bin": "0",
+        "data/more/ids.bin": "1",
+    }
+    for name, text in texts.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    found = find_files(tmp_path / "train.py", ["data"])
+    assert list(found) == sorted(texts.keys() - {"unused.py"})
+    with pytest.raises(ValueError, match="there is no such file"):
+        find_files(tmp_path / "train.py", ["absent"])
+    with pytest.raises(ValueError, match="expected a path below"):
+        find_files(tmp_path / "train.py", ["../data"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "key", "complaint"),
+    [
+        ("net.py", "def build(:\n", "model", "net.py: does not compile in line 1"),
+        ("net.py", "x = 1\n", "model", r"has no function build\(\*\*options\)"),
+        ("net.py", "NEEDS = {'gpus': 2}\ndef build(): ...\n", "model", "keys gpus"),
+        ("corpus.py", "def generate(): ...\n", "data", "has no SHAPE"),
+        ("corpus.py", "SHAPE = {'train': 4}\n", "data", "has no function generate"),
+        ("late.py", "class Late: ...\n", "strategy", "has no literal 'needs'"),
+        ("other.py", None, "model", r"model: there is no file .*other\.py"),
+        ("lenet.py", "def build(): ...\n", "model", "lenet is a model of rankbench"),
+        ("my net.py", "def build(): ...\n", "model", "expected a path of letters"),
+    ],
+)
+def test_unusable_files_are_refused(
+    folder: Path, name: str, text: str | None, key: str, complaint: str
+) -> None:
+    if text is not None:
+        (folder / name).write_text(text)
+    head = "name: x\n" if key == "strategy" else "name: x\nstrategy: single\n"
+    with pytest.raises(ValueError, match=complaint):
+        read_experiment(folder, f"{head}{key}: './{name}'\n")
+
+
+def test_a_copy_is_frozen_or_refused(folder: Path, tmp_path: Path) -> None:
+    files = find_files(folder / "net.py")
+    digest = hash_files(files)
+    place = tmp_path / "own" / digest[:16]
+    freeze_files(place, files, digest)
+    assert list(files_below(place)) == ["layers.py", "net.py"]
+    (folder / "net.py").write_text("changed")
+    freeze_files(place, files, digest)  # It is there, and stays.
+    assert (place / "net.py").read_text() == NET
+    with pytest.raises(ValueError, match="changed while the run began: run again"):
+        freeze_files(place.with_name("0"), files, digest)
+    assert not place.with_name("0").exists()
+
+
+def test_ranks_load_the_file_and_give_what_it_takes(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(variants, "_own", {})
+    variants.adopt("model", "net", folder / "net.py")
+    sizes = {"channels": 1, "image_size": 8, "classes": 10}
+    model = models.build("net", **sizes, seed=1, options={"width": 8, "other": 1})
+    assert sum(p.numel() for p in model.parameters()) == 650
+    (folder / "none.py").write_text("def build(): return 3\n")
+    variants.adopt("model", "none", folder / "none.py")
+    with pytest.raises(ValueError, match=r"returned int, not a torch\.nn\.Module"):
+        models.build("none", **sizes)
+
+
+# --- scripts ------------------------------------------------------------------------
+
+
+def test_a_script_is_a_cell_of_its_own(folder: Path) -> None:
+    plan = read_plan_of(folder, SCRIPT + "topology: [1x1, 1x2]\nbatch_size: [8, 16]\n")
+    found = {one.id: one.shape.global_batch for one in plan.cells.values()}
+    assert found == {
+        "train.gloo.1x1.batch_size=8": 8,
+        "train.gloo.1x1.batch_size=16": 16,
+        "train.gloo.1x2.batch_size=8": 16,
+        "train.gloo.1x2.batch_size=16": 32,
+    }
+    cell = plan.cells["train.gloo.1x1.batch_size=8"].cell
+    assert cell.is_base
+    assert cell.script == {
+        "args": "--batch {batch_size}",
+        "samples_per_step": "batch_size * devices",
+    }
+    assert all(one.infeasible is None for one in plan.cells.values())
+
+
+def test_the_plan_of_own_files_is_read_again(folder: Path) -> None:
+    plan = read_plan_of(folder, OWN)
+    path = folder / "plan.json"
+    path.write_bytes(plan.to_json())
+    assert read_plan(path) == plan
+
+
+@pytest.mark.parametrize(
+    ("edit", "complaint"),
+    [
+        ("args: --rate {rate}", r"unknown placeholder \{rate\} \(known: augment, "),
+        ("args: --batch '8", "args: No closing quotation"),
+        ("args: --batch {batch_size", "args: expected '}'"),
+        ("args: ''\nlearning_rate: [0.1, 0.2]", r"does not pass \{learning_rate\} on"),
+        ("samples_per_step: batch_size * images", "'images' is no whole number"),
+        ("samples_per_step: 8 / 2", "'8 / 2' is no whole number"),
+        ("samples_per_step: batch_size - 64", "is 0: expected at least 1"),
+        ("samples_per_step: 8 // 0", "by zero"),
+        ("samples_per_step: ", "the key 'samples_per_step' is missing"),
+        ("steps: ", "the key 'steps' is missing"),
+        ("strategy: ddp", "script and strategy: give one of them"),
+        ("files: [absent.bin]", "absent.bin: there is no such file"),
+        ("script: train", "script: expected a Python file"),
+    ],
+)
+def test_what_a_script_cannot_have_is_refused(
+    folder: Path, edit: str, complaint: str
+) -> None:
+    key = edit.partition(":")[0]
+    kept = [one for one in SCRIPT.splitlines() if one.partition(":")[0] != key]
+    with pytest.raises(ValueError, match=complaint):
+        read_experiment(folder, "\n".join([*kept, edit]))
+
+
+def test_templates_are_filled_in() -> None:
+    values = {"batch_size": 8, "devices": 4, "name": "a b"}
+    words = fill_arguments("--b {batch_size} --n={name} '{{x}} y'", values)
+    assert words == ["--b", "8", "--n=a b", "{x} y"]
+    assert count_samples("(batch_size + 2) * devices // 3 - 1", values) == 12
+    assert count_samples("64", values) == 64
