@@ -23,6 +23,46 @@ USER = "rankbench"
 KINDS = ("unit", "contract", "integration", "cluster")
 
 
+# The model imports a local file. The data set has what LeNet needs.
+OWN_FILES = {
+    "net.py": """
+from layers import classifier
+
+NEEDS = {"sequential": True}
+
+def build(channels, image_size, classes):
+    return classifier(channels * image_size**2, classes)
+""",
+    "layers.py": """
+from torch import nn
+
+def classifier(pixels, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(pixels, 64), nn.Linear(64, classes))
+""",
+    "corpus.py": """
+import numpy as np
+from rankbench.rank.data import Arrays
+
+SHAPE = {"channels": 1, "image_size": 28, "classes": 10, "train": 1024, "test": 64}
+
+def generate(seed):
+    random = np.random.default_rng(seed)
+    shapes = {"train": 1024, "test": 64}
+    return Arrays(**{
+        name: array
+        for part, n in shapes.items()
+        for name, array in {
+            f"{part}_images": random.integers(0, 256, (n, 1, 28, 28), dtype=np.uint8),
+            f"{part}_labels": random.integers(0, 10, n),
+        }.items()
+    })
+""",
+}
+
+# In the background of a shell, SIGINT is ignored, and what a test starts inherits that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require",
@@ -77,6 +117,11 @@ class Project:
 
     def experiment(self, text: str, name: str = "experiment.yaml") -> None:
         (self.root / name).write_text(text)
+
+    def add_own_files(self) -> None:
+        """Write a model and a data set of the user's own beside the experiment."""
+        for name, text in OWN_FILES.items():
+            (self.root / name).write_text(text)
 
     def add_strategy(self, name: str, source: str) -> None:
         (self.root / f"src/rankbench/rank/strategies/{name}.py").write_text(source)

@@ -113,10 +113,14 @@ def test_rows_of_studies_over_two_hosts(desk: Desk, study: str) -> None:
 
 
 def test_a_bundle_without_names(desk: Desk, tmp_path: Path) -> None:
-    text = f"name: bundle\nhosts: [node3, node1]\nstrategy: ddp{SHORT}"
+    desk.project.add_own_files()
+    own = SHORT.replace("model: lenet", "model: ./net.py\ndata: ./corpus.py")
+    text = f"name: bundle\nhosts: [node3, node1]\nstrategy: ddp{own}"
     desk.write_site([host("node1"), host("node3")])
     desk.measure(text, "bundle")
-    (record,) = desk.records("bundle")[DDP]
+    ((record,),) = desk.records("bundle").values()
+    assert record["status"] == "ok"
+    assert record["cell_id"] == "ddp.gloo.2x1.net.corpus"
     # The experiment chooses the hosts and their order.
     assert [rank["host"] for rank in record["ranks"]] == ["node3", "node1"]
     desk.rankbench("publish", *desk.experiment("bundle"), "--anonymise")

@@ -17,17 +17,23 @@ from site_files import SITE_FILE
 
 pytestmark = pytest.mark.cluster
 
-ONE, TWO = "ddp.gloo.1x1.lenet.digits", "ddp.gloo.2x1.lenet.digits"
+ONE, TWO = "ddp.gloo.1x1.net.corpus", "ddp.gloo.2x1.net.corpus"
 # Two cells with one short launch each.
 SHORT = """
 strategy: ddp
-model: lenet
+model: ./net.py
+data: ./corpus.py
 topology: [1x1, 2x1]
 launches: 1
 steps: 3
 gate: false
 time_limit: 120
 """
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_files(site: Site) -> None:
+    site.project.add_own_files()
 
 
 @pytest.fixture(scope="module")

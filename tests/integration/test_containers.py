@@ -19,8 +19,8 @@ pytestmark = pytest.mark.integration
 # compared with like.
 EXPERIMENT = """
 name: inside
-model: lenet
-data: synthetic
+model: ./net.py
+data: ./corpus.py
 batch_size: 16
 topology: 1x2
 launches: 1
@@ -93,6 +93,7 @@ def inside(
 ) -> Path:
     """The experiment, measured once."""
     project = make_project(open_tmp / "inside", digits_file, ordinary_user, images)
+    project.add_own_files()
     project.measure(EXPERIMENT)
     return project.root
 

@@ -81,6 +81,8 @@ MODEL_DEFAULTS: dict[str, Any] = {
     "batch_statistics": False,
     # Number of attention heads, which cannot be split; 0 if it has none.
     "heads": 0,
+    # Whether it is an nn.Sequential of named parts, which can be split between them.
+    "sequential": True,
     # Whether torch.compile works, and whether its parts can be recomputed in backward.
     "compiles": True,
     "checkpoints": True,

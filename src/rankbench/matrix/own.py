@@ -202,7 +202,9 @@ def _read_model(_name: str, path: Path) -> dict[str, Any]:
         )
     found, is_open = _read_options(tree)
     options = declared.get("OPTIONS", found)
-    return {**MODEL_DEFAULTS, **needs, "options": options, "open": is_open}
+    # Most models are modules with a forward of their own.
+    facts = {**MODEL_DEFAULTS, "sequential": False, **needs}
+    return {**facts, "options": options, "open": is_open}
 
 
 def _read_data(_name: str, path: Path) -> dict[str, Any]:
@@ -220,7 +222,7 @@ def _read_data(_name: str, path: Path) -> dict[str, Any]:
 
 
 _SHAPE = ("channels", "image_size", "classes", "train", "test")
-_OF_DATA = "docs/add-a-model-or-data-set.md explains what a data set defines"
+_OF_DATA = "docs/your-own-model.md explains what a data set defines"
 
 
 def _read_strategy(name: str, path: Path) -> dict[str, Any]:
