@@ -59,7 +59,7 @@ def make_cell(**changes: Any) -> Cell:
         "warmup": 10,
         "evaluate": True,
     }
-    assert changes.keys() <= values.keys()
+    assert changes.keys() <= set(Cell.__slots__)
     cell = Cell(**{**values, **changes})
     facts = load_catalog().strategies.get(cell.strategy)
     rules = facts.options if facts else {}

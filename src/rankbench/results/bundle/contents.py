@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.assets import find_asset
-from rankbench.cell import Cell
 from rankbench.own_files import files_below
 from rankbench.record import (
     GATE,
@@ -90,11 +89,14 @@ def own_digests(plan: Any, records: Sequence[Record]) -> list[str]:
     """
     found = set()
     for entry in (*plan["cells"], *records):
-        for one in Cell.from_dict(entry["cell"]).own_digests.values():
-            digest = one.get("digest") if isinstance(one, dict) else None
-            if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-                raise ValueError(f"plan.json is damaged: {digest!r:.80} is no digest")
-            found.add(digest)
+        cell = entry.get("cell") or {}
+        own = cell.get("own_files") or {}
+        for one in (*own.values(), cell.get("own_strategy")):
+            if one is not None:
+                found.add(str(one["digest"]))
+    for digest in found:
+        if not _DIGEST.fullmatch(digest):
+            raise ValueError(f"plan.json is damaged: {digest!r:.80} is no digest")
     return sorted(found)
 
 

@@ -1,0 +1,101 @@
+"""Files of the user's own in a bundle: they are checked, and never executed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rankbench.own_files import hash_files
+from rankbench.record import Layout
+from rankbench.results.bundle import verify_bundle, write_bundle
+from rankbench.results.bundle.manifest import write_manifest
+from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
+
+pytestmark = pytest.mark.unit
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    """A bundle with a model that would leave a mark, if anything executed it."""
+    net = tmp_path / "net.py"
+    net.write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\ndef build(): ...\n")
+    digest = hash_files({"net.py": net})
+    own = {"model": {"file": "net.py", "digest": digest}}
+    planned = plan_cell(make_cell("ddp", "1x2", model="net", own_files=own))
+    layout = write_plan(tmp_path / "results", [planned], launches=1)
+    write_launches(layout, planned, count=1, wanted=1)
+    layout.own(digest).mkdir(parents=True)
+    net.rename(layout.own(digest) / "net.py")
+    (layout.own(digest) / "__pycache__").mkdir()
+    (layout.own(digest) / "__pycache__/net.pyc").write_text("compiled")
+    write_bundle(layout, tmp_path / "bundle", anonymise=True)
+    return tmp_path / "bundle"
+
+
+def said(bundle: Path) -> list[str]:
+    """Findings after the bundle was sealed again, as somebody who cheats would do."""
+    (bundle / "manifest.json").unlink()
+    write_manifest(bundle)
+    return [str(finding) for finding in verify_bundle(bundle).findings]
+
+
+def net_of(bundle: Path) -> Path:
+    (path,) = bundle.glob("own/*/net.py")
+    return path
+
+
+def test_it_verifies_without_executing_anything(bundle: Path, tmp_path: Path) -> None:
+    assert not verify_bundle(bundle).findings
+    assert not (tmp_path / "executed").exists()
+    assert [path.name for path in net_of(bundle).parent.iterdir()] == ["net.py"]
+
+
+def edit(bundle: Path) -> None:
+    path = net_of(bundle)
+    path.write_text(path.read_text() + "# faster\n")
+
+
+def remove(bundle: Path) -> None:
+    net_of(bundle).unlink()
+    net_of_folder = next(bundle.glob("own/*"))
+    net_of_folder.rmdir()
+
+
+def add(bundle: Path) -> None:
+    (net_of(bundle).parent / "other.py").write_text("")
+
+
+def compile_it(bundle: Path) -> None:
+    place = net_of(bundle).parent / "__pycache__"
+    place.mkdir()
+    (place / "net.pyc").write_text("another model")
+
+
+@pytest.mark.parametrize(
+    ("change", "finding"),
+    [
+        (edit, "holds other files than those that were measured"),
+        (remove, "is missing: a cell was measured with these files"),
+        (add, "holds other files than those that were measured"),
+        (compile_it, "net.pyc: is no part of a bundle"),
+    ],
+)
+def test_a_change_is_found(
+    bundle: Path, change: Callable[[Path], None], finding: str
+) -> None:
+    change(bundle)
+    assert any(finding in one for one in said(bundle))
+
+
+@pytest.mark.parametrize("place", ["plan.json", "record.json"])
+def test_a_digest_that_is_a_path_is_refused(bundle: Path, place: str) -> None:
+    layout = Layout(bundle)
+    path = layout.plan if place == "plan.json" else next(bundle.rglob("record.json"))
+    value = json.loads(path.read_text())
+    cell = value["cells"][0]["cell"] if place == "plan.json" else value["cell"]
+    cell["own_files"]["model"]["digest"] = "../../../../etc"
+    path.write_text(json.dumps(value))
+    assert any("../../../../etc" in one for one in said(bundle))
