@@ -24,6 +24,7 @@ from rankbench.rank.joining.placement import choose_cores, pin
 from rankbench.rank.lifeline.failure import report_failure
 from rankbench.rank.lifeline.progress import Progress
 from rankbench.rank.lifeline.watch import watch_heartbeat
+from rankbench.rank.purposes.duty import Duty, log_of
 from rankbench.rank.variants import adopt_all
 
 # Purpose of a launch -> module with `run(duty)`.
@@ -31,6 +32,7 @@ _PURPOSES = {
     "measure": "rankbench.rank.purposes.measure",
     "gate": "rankbench.rank.purposes.gate",
     "profile": "rankbench.rank.purposes.profile",
+    "script": "rankbench.rank.purposes.script",
 }
 
 
@@ -47,9 +49,10 @@ def run_rank(
     spec = json.loads(spec_path.read_text())
     place = place or read_place()
     restore_devices()
-    directory = Path(spec["directory"])
+    # A script changes its working directory.
+    directory = Path(spec["directory"]).absolute()
     work = directory / "work"
-    _log_to(directory / f"rank{place.rank}.log")
+    _log_to(log_of(directory, place))
     report = functools.partial(report_failure, work, place.rank)
     progress = Progress(work / "progress", place.rank)
     watch_heartbeat(work / "heartbeat", spec["heartbeat_grace"], report, progress)
@@ -60,8 +63,6 @@ def run_rank(
         pin(choose_cores(place.local_rank, shape.cores_per_rank, physical_cores()))
     try:
         # Imports torch, inside `try` so that a failing import is reported as well.
-        from rankbench.rank.purposes.setup import Duty
-
         purpose = importlib.import_module(_PURPOSES[spec["purpose"]])
         duty = Duty(
             cell=cell,
@@ -78,6 +79,7 @@ def run_rank(
             save_model=spec.get("save_model", "none"),
             collectives=spec.get("collectives", False),
             seeds=spec.get("seeds", ()),
+            script=spec.get("script"),
         )
         purpose.run(duty)
     except BaseException as error:

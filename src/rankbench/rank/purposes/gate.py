@@ -20,8 +20,8 @@ from rankbench.cell import Cell, is_lossy
 from rankbench.rank.facts.model_size import describe_model
 from rankbench.rank.joining.world import leave_world
 from rankbench.rank.lifeline.progress import THE_END, TRAINING
+from rankbench.rank.purposes.duty import Duty
 from rankbench.rank.purposes.setup import (
-    Duty,
     Material,
     join_others,
     load_material,

@@ -11,9 +11,9 @@ from rankbench.rank.facts.energy import open_meter
 from rankbench.rank.facts.model_size import describe_model
 from rankbench.rank.joining.world import leave_world, wait_for_all
 from rankbench.rank.lifeline.progress import COLLECTIVES, EVALUATION, THE_END
+from rankbench.rank.purposes.duty import Duty
 from rankbench.rank.purposes.report import write_report
 from rankbench.rank.purposes.setup import (
-    Duty,
     join_others,
     load_material,
     make_batches,
@@ -88,6 +88,8 @@ def run(duty: Duty) -> None:
         accuracy=accuracy,
         phases=duty.phases,
         steps_per_epoch=batches.steps_per_epoch,
+        samples_seen=measured.samples
+        + cell.warmup * (measured.samples // len(measured.seconds)),
         details=strategy.details(),
         collectives=swept,
         model=(

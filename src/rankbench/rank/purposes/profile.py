@@ -11,8 +11,8 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from rankbench.rank.joining.world import leave_world, wait_for_all
 from rankbench.rank.lifeline.progress import THE_END, TRAINING
+from rankbench.rank.purposes.duty import Duty
 from rankbench.rank.purposes.setup import (
-    Duty,
     join_others,
     load_material,
     make_batches,

@@ -32,6 +32,7 @@ def write_report(
     accuracy: dict[str, Any] | None,
     phases: list[str],
     steps_per_epoch: int,
+    samples_seen: int,
     details: dict[str, Any],
     collectives: list[dict[str, Any]] | None,
     model: dict[str, Any] | None,
@@ -41,6 +42,7 @@ def write_report(
     Args:
         seconds: stage of this rank -> duration in seconds.
         memory: peak memory of this rank, see `memory.read_peaks`.
+        samples_seen: number of samples of this rank, those of the warm-up as well.
         accuracy: accuracy of the whole model; None on ranks that did not evaluate it.
         details: see `Strategy.details`.
         collectives: see `collectives.sweep`; None if no sweep was requested.
@@ -54,8 +56,6 @@ def write_report(
         host_start=measured.host_start,
         loss=measured.loss,
     )
-    steps = len(measured.seconds)
-    per_step = measured.samples // steps
     rank = {
         "rank": place.rank,
         "local_rank": place.local_rank,
@@ -72,7 +72,7 @@ def write_report(
         "seconds": seconds,
         "window_s": measured.window_s,
         "samples": measured.samples,
-        "samples_seen": measured.samples + cell.warmup * per_step,
+        "samples_seen": samples_seen,
         "memory": memory,
         "details": details,
         # As a fraction of one core: 2.0 means that two cores were always busy.
@@ -84,7 +84,7 @@ def write_report(
     report = {
         "rank": rank,
         "phases": phases,
-        "steps": steps,
+        "steps": len(measured.seconds),
         "steps_per_epoch": steps_per_epoch,
         "warmup": cell.warmup,
         "loss": loss_ends(measured, cell.warmup) if measured.knows_loss else None,

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from rankbench.cell import Cell, Shape
-from rankbench.environ import Place
+from rankbench.cell import Cell
 from rankbench.rank import data, models
 from rankbench.rank.facts.hardware import identify_gpu
 from rankbench.rank.joining.placement import bind_near
 from rankbench.rank.joining.world import join_world
-from rankbench.rank.lifeline.progress import SET_UP, Progress
+from rankbench.rank.lifeline.progress import SET_UP
+from rankbench.rank.purposes.duty import Duty
 from rankbench.rank.runtimes import Runtime, find_runtime
 from rankbench.rank.strategies import find_strategy, runtime_of
 from rankbench.rank.strategies.base import Strategy, World
@@ -29,39 +29,6 @@ from rankbench.rank.training.recipe import (
     prepare_model,
     set_arithmetic,
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Duty:
-    """The task of one rank, and the resources it has.
-
-    Attributes:
-        init_method: URL at which the ranks meet.
-        phases: names of the phases of a step, in order.
-        work: folder of the launch for reports and progress.
-        data_dir: folder of the prepared data sets.
-        threads: number of CPU threads of this rank.
-        affinity: CPUs that the process was given; loader processes may use them all.
-        process_age: returns the seconds since this process was created.
-        save_model: ``none``, ``per_rank`` or ``consolidated``.
-        collectives: whether to time the strategy's communication operations.
-        seeds: seeds that a gate checks; empty means the seed of the cell.
-    """
-
-    cell: Cell
-    shape: Shape
-    place: Place
-    init_method: str
-    phases: list[str]
-    work: Path
-    data_dir: Path
-    threads: int
-    affinity: set[int]
-    process_age: Callable[[], float]
-    progress: Progress
-    save_model: str = "none"
-    collectives: bool = False
-    seeds: Sequence[int] = ()
 
 
 @dataclass(frozen=True)

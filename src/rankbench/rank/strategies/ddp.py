@@ -29,6 +29,25 @@ TIMERS = {
 }
 
 
+def read_log(model: DistributedDataParallel) -> dict[str, Any]:
+    """What DDP logs of itself; empty if this torch does not tell it."""
+    # A private function of torch: a later version may lack it.
+    logged: dict[str, Any] = getattr(model, "_get_ddp_logging_data", dict)()
+    return logged
+
+
+def read_timers(logged: dict[str, Any]) -> dict[str, float]:
+    """DDP's own timers: means over the steps that it sampled, in milliseconds.
+
+    `iteration` is the last sampled step, counted from 1. Timers that this torch does
+    not have are left out.
+    """
+    timers = {ms: logged[ns] / 1e6 for ms, ns in TIMERS.items() if logged.get(ns)}
+    if timers:
+        timers["iteration"] = logged["iteration"]
+    return timers
+
+
 class Ddp(Strategy):
     """A replica per rank; DDP all-reduces gradients in buckets during backward.
 
@@ -135,17 +154,15 @@ class Ddp(Strategy):
     def details(self) -> dict[str, Any]:
         """DDP's own timers, and when its buckets are ready.
 
-        The timers are means over the steps that DDP sampled, in milliseconds;
-        `iteration` is the last sampled step, counted from 1. Timers that this torch
-        does not have are left out. The buckets are timed in extra steps, which
-        communicate nothing and leave the model as it was.
+        The buckets are timed in extra steps, which communicate nothing and leave the
+        model as it was.
         """
         # A private function of torch: a later version may lack it.
-        logged: dict[str, Any] = getattr(self.model, "_get_ddp_logging_data", dict)()
-        timers = {ms: logged[ns] / 1e6 for ms, ns in TIMERS.items() if logged.get(ns)}
-        if timers:
-            timers["iteration"] = logged["iteration"]
-        return {"ddp_timers": timers, "buckets": self._time_buckets(logged)}
+        logged = read_log(self.model)
+        return {
+            "ddp_timers": read_timers(logged),
+            "buckets": self._time_buckets(logged),
+        }
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.bare.state_dict()

@@ -39,6 +39,9 @@ class StepClock(Protocol):
             ValueError: a phase was not marked.
         """
 
+    def table(self) -> np.ndarray:
+        """The same, with NaN for a phase that was not marked in a step."""
+
     def host_start(self) -> np.ndarray:
         """Host time at the start of each step, in seconds after the first, [steps]."""
 
@@ -94,9 +97,12 @@ class HostClock:
         return HostClock(self._phases, steps)
 
     def seconds(self) -> np.ndarray:
+        return check_marks(self.table(), self._phases)
+
+    def table(self) -> np.ndarray:
         # None becomes NaN.
-        table = np.array(self._rows, dtype=np.float64).reshape(-1, len(self._phases))
-        return check_marks(table * 1e-9, self._phases)
+        rows = np.array(self._rows, dtype=np.float64)
+        return rows.reshape(-1, len(self._phases)) * 1e-9
 
     def host_start(self) -> np.ndarray:
         starts = np.array(self._starts, dtype=np.int64)
@@ -173,12 +179,15 @@ class CudaClock:
         return CudaClock(self._phases, steps, marks)
 
     def seconds(self) -> np.ndarray:
+        return check_marks(self.table(), self._phases)
+
+    def table(self) -> np.ndarray:
         table = np.full((len(self._marked), len(self._phases)), np.nan)
         for row, marked, events in zip(table, self._marked, self._events, strict=True):
             for phase, (start, end) in zip(marked, pairwise(events), strict=False):
                 column = self._phases.index(phase)
                 row[column] = np.nansum([row[column], start.elapsed_time(end) * 1e-3])
-        return check_marks(table, self._phases)
+        return table
 
     def host_start(self) -> np.ndarray:
         starts = np.array(self._starts, dtype=np.int64)

@@ -1,0 +1,241 @@
+"""A measuring launch of a user's training script on one rank."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from rankbench.rank.facts import memory
+from rankbench.rank.facts.model_size import count_parameters
+from rankbench.rank.lifeline.progress import SET_UP, THE_END
+from rankbench.rank.purposes.duty import Duty
+from rankbench.rank.purposes.report import write_report
+from rankbench.rank.scripts.running import (
+    ScriptError,
+    copy_folder,
+    explain_exit,
+    place_variables,
+    run_file,
+)
+from rankbench.rank.scripts.session import Session
+from rankbench.rank.strategies.base import World
+
+# Modules by which ranks may join without torch.distributed.
+_OTHER_RUNTIMES = ("horovod.torch", "mpi4py.MPI")
+
+# Keeps a part of all parameters as one. Parameters with `ds_numel` are parts, too: of
+# ZeRO-3 in DeepSpeed.
+_FSDP = "FullyShardedDataParallel"
+
+
+def run(duty: Duty) -> None:
+    """Run the script until it is measured, and write this rank's report.
+
+    Raises:
+        ScriptError: the script did not train enough steps, or not as the cell says.
+        BaseException: whatever else the script raised before.
+    """
+    assert duty.script is not None, "a script"
+    launch = _ScriptLaunch(duty)
+    duty.progress.enter(SET_UP)
+    os.environ |= place_variables(duty.place, duty.init_method)
+    if duty.cell.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    folder = duty.work / "script"
+    copy_folder(Path(duty.script["folder"]), folder)
+    name = duty.script["file"]
+    since = duty.log.stat().st_size
+    memory.reset_peaks(())
+    session = launch.session
+    session.begin()
+    try:
+        run_file(folder, name, duty.script["args"])
+    except BaseException as error:
+        session.end()
+        if session.is_complete:
+            if not isinstance(error, SystemExit):
+                traceback.print_exception(error)
+        elif session.failure is not None:
+            raise session.failure from None
+        elif isinstance(error, SystemExit) and error.code in (None, 0):
+            raise ScriptError(_describe(session, name)) from None
+        elif isinstance(error, SystemExit):
+            progress = _how_far(session)
+            raise ScriptError(
+                explain_exit(name, error.code, progress, duty.log, since)
+            ) from None
+        else:
+            raise
+    else:
+        session.end()
+        if session.failure is not None:
+            raise session.failure
+        if not session.is_complete:
+            raise ScriptError(_describe(session, name))
+    duty.progress.enter(THE_END)
+
+
+def _how_far(session: Session) -> str:
+    window = session.window
+    if not window.ended:
+        return "ended before its first training step"
+    return f"ended after {window.ended} of {window.needed} training steps"
+
+
+def _describe(session: Session, name: str) -> str:
+    """Why a script that ended by itself was not measured."""
+    window, counter = session.window, session.counter
+    if window.ended:
+        return (
+            f"{name} {_how_far(session)} (the first, the warm-up and the timed ones): "
+            "let it train longer, or measure fewer steps"
+        )
+    seen = (
+        f"the {counter.seen} steps of its optimizers came without forward and backward"
+        if counter.seen
+        else "this process saw no step of a torch optimizer"
+    )
+    return (
+        f"{name} ended without a training step: {seen}; call rankbench.hooks.step() at "
+        "the end of each step, in the process that the launcher starts"
+    )
+
+
+class _ScriptLaunch:
+    """What a rank knows of its script besides the steps."""
+
+    def __init__(self, duty: Duty) -> None:
+        self._duty = duty
+        self._begun = duty.process_age()
+        self._device = torch.device("cpu")
+        self._opened = self._begun
+        self.session = Session(
+            warmup=duty.cell.warmup,
+            steps=duty.cell.steps or 1,
+            local_rank=duty.place.local_rank,
+            progress=duty.progress,
+            find_device=self._find_device,
+            finish=self._report,
+        )
+
+    def _find_device(self, session: Session) -> torch.device:
+        """The device of this rank, once its first step has ended.
+
+        Raises:
+            ScriptError: the script does not train as the cell says.
+        """
+        cell, place = self._duty.cell, self._duty.place
+        self._opened = self._duty.process_age()
+        if cell.device == "cuda":
+            if not torch.cuda.is_initialized():
+                raise ScriptError(
+                    "the script uses no GPU, but this cell is on device: cuda"
+                )
+            self._device = torch.device("cuda", torch.cuda.current_device())
+        if place.size > 1:
+            if distributed.is_initialized():
+                _check_backend(cell.backend, self._device.type)
+            elif not session.is_marked and not any(
+                name in sys.modules for name in _OTHER_RUNTIMES
+            ):
+                raise ScriptError(
+                    f"the script trains {place.size} models, one on each rank: it does "
+                    "not join its ranks by torch.distributed, Horovod or MPI"
+                )
+        return self._device
+
+    def _report(self, session: Session) -> None:
+        duty, cell, place = self._duty, self._duty.cell, self._duty.place
+        ended = duty.process_age()
+        steps = session.window.needed - 1 - cell.warmup
+        measured = session.window.measured(self._share(steps))
+        peaks = memory.read_peaks([self._device])
+        if (leader := session.counter.leader) is not None:
+            peaks["optimizer_mib"] = memory.optimizer_mib(leader.state.values())
+        write_report(
+            duty.work,
+            cell,
+            place,
+            World(
+                rank=place.rank,
+                size=place.size,
+                local_rank=place.local_rank,
+                device=self._device,
+                devices=(self._device,),
+                backend=cell.backend,
+                rank_batch=duty.shape.rank_batch,
+            ),
+            measured,
+            seconds={
+                "startup": self._begun,
+                "setup": self._opened - self._begun,
+                "warmup": measured.warmup_s,
+                "train": measured.window_s,
+                "collectives": 0.0,
+                "evaluate": duty.process_age() - ended,
+            },
+            memory=peaks,
+            accuracy=None,
+            phases=list(session.window.phases),
+            # A script does not say what an epoch is: the whole window counts as one.
+            steps_per_epoch=steps,
+            samples_seen=self._share(steps + cell.warmup),
+            details=_read_details(session.root),
+            collectives=None,
+            model=(
+                _describe_model(session.root, duty.shape.replica_ranks)
+                if place.rank == 0
+                else None
+            ),
+        )
+
+    def _share(self, steps: int) -> int:
+        """Planned samples of this rank in so many steps; ranks share them evenly."""
+        shape, place = self._duty.shape, self._duty.place
+        everything = shape.global_batch * steps * shape.replica_ranks
+        return everything // place.size + (place.rank < everything % place.size)
+
+
+def _check_backend(planned: str, device: str) -> None:
+    """Check that the script's ranks have joined over the backend of the cell.
+
+    Raises:
+        ScriptError: they use another one.
+    """
+    config = distributed.distributed_c10d.get_backend_config()
+    # cpu:gloo,cuda:nccl
+    backends = dict(one.split(":") for one in config.split(",") if ":" in one)
+    used = backends.get(device)
+    if planned in ("gloo", "mpi", "nccl") and used not in (None, planned):
+        raise ScriptError(
+            f"the script joins its ranks over {used}, but this cell measures {planned}:"
+            " give it {backend} in `args`, or change `backends`"
+        )
+
+
+def _read_details(root: nn.Module | None) -> dict[str, Any]:
+    if not isinstance(root, DistributedDataParallel):
+        return {}
+    # This module imports much, and nothing is measured any more.
+    from rankbench.rank.strategies.ddp import read_log, read_timers
+
+    return {"ddp_timers": read_timers(read_log(root))}
+
+
+def _describe_model(
+    root: nn.Module | None, replica_ranks: int
+) -> dict[str, Any] | None:
+    """Size of the model; None unless a rank knows all of its parameters."""
+    if root is None or replica_ranks > 1:
+        return None
+    is_flat = any(type(one).__name__ == _FSDP for one in root.modules())
+    if is_flat or any(hasattr(one, "ds_numel") for one in root.parameters()):
+        return None
+    return count_parameters(root)

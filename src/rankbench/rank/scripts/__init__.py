@@ -1,0 +1,1 @@
+"""Runs an unmodified training script, and finds its steps, phases and end."""

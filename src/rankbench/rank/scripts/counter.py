@@ -1,0 +1,140 @@
+"""Finds the training steps of a script in the steps of its optimizers.
+
+A step of an optimizer counts if it is
+
+- the outermost: Horovod's optimizer and `GradScaler` call another one;
+- of the leader, the first optimizer that stepped: a script may have several, and steps
+  all of them in each iteration;
+- computed: a module or a backward ran since the last one. `broadcast_optimizer_state`
+  of Horovod makes a step of zeros, and ZeRO-3 of DeepSpeed one for each part of the
+  parameters.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+# Code that runs steps of optimizers: the function in which torch wraps the method of
+# every optimizer, and the one in which we wrap that of `GradScaler`.
+_STEPS = {Optimizer.profile_hook_step(lambda optimizer: None).__code__}
+
+
+class StepCounter:
+    """Calls back after each training step, from within the step of the optimizer.
+
+    Attributes:
+        seen: outermost steps of optimizers, whether they counted or not.
+    """
+
+    def __init__(
+        self,
+        *,
+        on_step: Callable[[], None],
+        on_update: Callable[[], None] = lambda: None,
+        on_backward: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Take callbacks.
+
+        Args:
+            on_step: a training step ends.
+            on_update: another step of an optimizer ends, which is no training step.
+            on_backward: a backward ends.
+        """
+        self.seen = 0
+        self._on_step = on_step
+        self._on_update = on_update
+        self._on_backward = on_backward
+        self._computed = False
+        self._leader: weakref.ref[Optimizer] | None = None
+        self._undo: list[Callable[[], None]] = []
+
+    def install(self) -> None:
+        """Observe all optimizers, gradient scalers and backwards of this process."""
+        handle = register_optimizer_step_post_hook(self._after_optimizer)
+        self._undo = [handle.remove, self._wrap_scaler(), self._wrap_backward()]
+
+    def remove(self) -> None:
+        """Observe nothing any more."""
+        for undo in self._undo:
+            undo()
+        self._undo = []
+
+    def compute(self) -> None:
+        """Note that a module or a backward runs."""
+        self._computed = True
+
+    @property
+    def leader(self) -> Optimizer | None:
+        """The optimizer whose steps count; None if there is none, or none any more."""
+        return self._leader() if self._leader is not None else None
+
+    def _after_optimizer(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        # This test comes first, so that torch.compile sees an empty function.
+        if torch.compiler.is_compiling():
+            return
+        if not _is_nested(sys._getframe(1)):
+            self._note(optimizer)
+
+    def _note(self, optimizer: Optimizer) -> None:
+        """Note an outermost step of an optimizer, or one that a scaler has skipped."""
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            return  # Replays of the graph call no optimizer.
+        self.seen += 1
+        if self._computed and self.leader is None:
+            self._leader = weakref.ref(optimizer)
+        if self._computed and self.leader is optimizer:
+            self._computed = False
+            self._on_step()
+        else:
+            self._on_update()
+
+    def _wrap_scaler(self) -> Callable[[], None]:
+        """Observe `GradScaler.step`, because it skips steps with infinite gradients."""
+        scaler = torch.amp.GradScaler
+        plain = scaler.step
+
+        def step(self: Any, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+            result = plain(self, optimizer, *args, **kwargs)
+            if not _is_nested(sys._getframe()):
+                counter._note(optimizer)
+            return result
+
+        counter = self
+        _STEPS.add(step.__code__)
+        scaler.step = functools.wraps(plain)(step)  # type: ignore[method-assign]
+        return lambda: setattr(scaler, "step", plain)
+
+    def _wrap_backward(self) -> Callable[[], None]:
+        """Observe `torch.autograd.backward`, which `Tensor.backward` calls."""
+        plain = torch.autograd.backward
+
+        @functools.wraps(plain)
+        def backward(*args: Any, **kwargs: Any) -> None:
+            plain(*args, **kwargs)
+            if not torch.compiler.is_compiling():
+                self.compute()
+                self._on_backward()
+
+        torch.autograd.backward = backward
+        return lambda: setattr(torch.autograd, "backward", plain)
+
+
+def _is_nested(frame: Any) -> bool:
+    """Whether the step of an optimizer in this frame is part of another one.
+
+    The stack tells it even after a step that raised an exception.
+    """
+    frame = frame.f_back
+    while frame is not None:
+        if frame.f_code in _STEPS:
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,117 @@
+"""Starts a script of a user on two ranks, as a launcher does."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from ranks import start_commands
+from torch.multiprocessing import ProcessExitedException
+
+from factories import make_cell, make_shape
+from rankbench.launch.outcome.classify import Ending, classify
+from rankbench.launch.outcome.reports import merge_reports, read_reports
+from rankbench.launch.process.environment import build_environment
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "tests/scripts"
+RANKS, WARMUP, STEPS, GLOBAL_BATCH = 2, 4, 12, 50
+
+
+@dataclass
+class Launch:
+    """A launch that has ended, in its directory."""
+
+    directory: Path
+
+    @property
+    def reports(self) -> dict[int, dict[str, Any]]:
+        return read_reports(self.directory / "work", RANKS)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Parts of the record; fails with the reason of a launch that failed."""
+        assert self.reason is None, self.reason + "".join(map(self.log, range(RANKS)))
+        return merge_reports(list(self.reports.values()), replica_ranks=1)
+
+    @property
+    def reason(self) -> str | None:
+        ending = Ending(
+            launcher="torchrun",
+            returncode=0,
+            stopped=None,
+            time_limit=60,
+            ranks=RANKS,
+            reports=self.reports,
+        )
+        return classify(ending).reason
+
+    @property
+    def folder(self) -> Path:
+        """The folder that the script ran in."""
+        return self.directory / "work/script"
+
+    def log(self, rank: int) -> str:
+        return (self.directory / f"rank{rank}.log").read_text()
+
+    def steps(self, rank: int) -> dict[str, np.ndarray]:
+        return dict(np.load(self.directory / f"work/rank{rank}.npz"))
+
+
+def write_spec(
+    directory: Path, script: Path, *arguments: str, backend: str = "gloo", **cell: Any
+) -> Path:
+    """The spec of a launch of a script, as launch/process/supervise.py writes it."""
+    work = directory / "work"
+    (work / "progress").mkdir(parents=True)
+    (work / "heartbeat").write_text("1")
+    values = {"topology": "1x2", "backend": backend, "epochs": None, "steps": STEPS}
+    spec = {
+        "purpose": "script",
+        "cell": asdict(make_cell(**{**values, "warmup": WARMUP, **cell})),
+        "shape": asdict(make_shape(RANKS, global_batch=GLOBAL_BATCH)),
+        "directory": str(directory),
+        "data_dir": str(directory),
+        "phases": [],
+        "threads": 1,
+        "heartbeat_grace": 600,
+        "script": {
+            "folder": str(script.parent),
+            "file": script.name,
+            "args": list(arguments),
+        },
+    }
+    path = work / "launch.json"
+    path.write_text(json.dumps(spec))
+    return path
+
+
+def run_script(directory: Path, script: Path, *arguments: str, **cell: Any) -> Launch:
+    """Run a script on ranks that are forked from a process that has torch."""
+    spec = write_spec(directory, script, *arguments, **cell)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    variables = build_environment(make_shape(RANKS), threads=1)
+    variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    place = [f"--world-size={RANKS}", f"--local-world-size={RANKS}"]
+    places = [[f"--rank={r}", f"--local-rank={r}", *place] for r in range(RANKS)]
+    try:
+        start_commands(ROOT / "src", variables, [[*one, str(spec)] for one in places])
+    except ProcessExitedException:
+        pass  # the reports say why
+    return Launch(directory)
+
+
+def run_by(launcher: list[str], directory: Path, script: Path, *words: str) -> Launch:
+    """Run a script by the command of a launcher, to which the spec is added."""
+    spec = write_spec(directory, script, *words)
+    argv = [sys.executable, "-m", *launcher, str(spec)]
+    environment = build_environment(make_shape(RANKS), threads=1)
+    subprocess.run(argv, env=environment, timeout=120, check=False)
+    return Launch(directory)

@@ -1,0 +1,177 @@
+"""Training scripts in the forms that users have, measured on two ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scripts_ranks import (
+    GLOBAL_BATCH,
+    RANKS,
+    SCRIPTS,
+    STEPS,
+    WARMUP,
+    Launch,
+    run_by,
+    run_script,
+)
+
+pytestmark = pytest.mark.contract
+
+PHASES = ["load", "forward", "backward", "update"]
+MODULE = ("--module", "rankbench.rank")
+TRAINING = SCRIPTS / "data_parallel.py"
+
+
+def check(launch: Launch, phases: list[str]) -> None:
+    """What holds for every script that was measured."""
+    record = launch.record
+    assert record["phases"] == phases
+    assert (record["steps"], record["warmup"]) == (STEPS, WARMUP)
+    for rank in range(RANKS):
+        steps = launch.steps(rank)
+        assert steps["seconds"].shape == (STEPS, len(phases))
+        assert steps["warmup"].shape == (WARMUP, len(phases))
+        assert steps["loss"].shape == (WARMUP + STEPS,)
+        assert (steps["seconds"].sum(axis=1) > 0).all()
+        window = record["ranks"][rank]["window_s"]
+        assert steps["seconds"].sum() == pytest.approx(window, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        ["torch.distributed.run", "--standalone", "--nproc-per-node=2", *MODULE],
+        ["rankbench.rank.parents.manual", "--ranks=2", "--init-method=file"],
+        ["rankbench.rank.parents.spawn", "--ranks=2"],
+    ],
+    ids=["torchrun", "manual", "spawn"],
+)
+def test_a_tutorial_of_ddp(tmp_path: Path, launcher: list[str]) -> None:
+    launch = run_by(launcher, tmp_path, TRAINING, "--batch-size", "32")
+    check(launch, PHASES)
+    record = launch.record
+    assert record["samples"] == GLOBAL_BATCH * STEPS
+    assert record["samples_seen"] == GLOBAL_BATCH * (STEPS + WARMUP)
+    assert record["loss"] == {"first": None, "last": None}
+    assert record["model"]["parameters"] == 21 * 64 + 65 * 10
+    assert record["ranks"][0]["memory"]["optimizer_mib"] > 0
+    assert record["ranks"][0]["details"]["ddp_timers"]["iteration"] > 0
+    assert "epoch 0: loss" in launch.log(0)
+
+
+def test_a_language_model_with_accumulation_and_checkpoints(tmp_path: Path) -> None:
+    script = SCRIPTS / "language_model/train.py"
+    launch = run_script(tmp_path, script, "--accumulation=3", "--evaluate_every=2")
+    check(launch, PHASES)
+    assert (launch.folder / "checkpoint.pt").exists()
+    assert not (script.parent / "checkpoint.pt").exists()
+    assert "iteration 2: loss" in launch.log(0)
+
+
+def test_marks_of_the_script(tmp_path: Path) -> None:
+    launch = run_script(tmp_path, SCRIPTS / "marked.py", "100")
+    check(launch, ["step"])
+    # The first mark does not end a step, and the warm-up has an even number of steps.
+    assert launch.record["samples"] == RANKS * (16 + 17) * STEPS // 2
+    losses = launch.steps(0)["loss"]
+    assert np.isfinite(losses).all()
+    assert losses[0] > losses[-1]
+    assert launch.record["loss"]["first"] > launch.record["loss"]["last"]
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir()
+    path.write_text(text)
+    return path
+
+
+def test_a_script_that_goes_on_after_its_window_is_ended(tmp_path: Path) -> None:
+    caught = "try:\n        main()\n    except SystemExit:\n        pass"
+    more = "    print('still here', flush=True)\n    dist.recv(torch.ones(1))\n"
+    text = TRAINING.read_text().replace("    main()", f"    {caught}") + more
+    script = write(tmp_path / "own/train.py", text)
+    launch = run_script(tmp_path / "launch", script)
+    check(launch, PHASES)
+    assert "still here" in launch.log(0)
+
+
+def test_a_failure_after_the_measurement_is_none(tmp_path: Path) -> None:
+    text = TRAINING.read_text().replace("    main()", "    try:\n        main()\n")
+    script = write(tmp_path / "own/train.py", text + "    finally:\n        1 / 0\n")
+    launch = run_script(tmp_path / "launch", script)
+    check(launch, PHASES)
+    assert "ZeroDivisionError" in launch.log(0)
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "reason"),
+    [
+        (
+            TRAINING.read_text(),
+            ["--epochs=1", "--batch-size=64"],
+            "rank 0: ScriptError: train.py ended after 5 of 17 training steps",
+        ),
+        (
+            "print('nothing to do')",
+            [],
+            "rank 0: ScriptError: train.py ended without a training step: this process "
+            "saw no step of a torch optimizer; call rankbench.hooks.step()",
+        ),
+        (
+            TRAINING.read_text(),
+            ["--batch=3", "--nonsense"],
+            "rank 0: ScriptError: train.py refuses its arguments: train.py: error: "
+            "unrecognized arguments: --nonsense (usage: train.py [-h] [--batch-size",
+        ),
+        (
+            TRAINING.read_text().replace("loss.backward()", "raise ValueError('bad')"),
+            [],
+            "rank 0: ValueError: bad",
+        ),
+        (
+            "import sys; print('no data here'); sys.exit(3)",
+            [],
+            "rank 0: ScriptError: train.py ended before its first training step and "
+            "exited with status 3: no data here",
+        ),
+        (
+            "raise SystemExit('no licence')",
+            [],
+            "rank 0: ScriptError: train.py ended before its first training step: "
+            "no licence",
+        ),
+        (
+            TRAINING.read_text()
+            .replace("dist.init", "0 and dist.init")
+            .replace("DistributedDataParallel(model)", "model")
+            .replace("DistributedSampler(data)", "DistributedSampler(data, 2, 0)"),
+            [],
+            "rank 0: ScriptError: the script trains 2 models, one on each rank: it "
+            "does not join its ranks by torch.distributed, Horovod or MPI",
+        ),
+        (
+            "import nowhere",
+            [],
+            "rank 0: ModuleNotFoundError: No module named 'nowhere'",
+        ),
+    ],
+    ids=["short", "never", "arguments", "raises", "status", "words", "alone", "import"],
+)
+def test_a_script_that_cannot_be_measured_says_why(
+    tmp_path: Path, text: str, arguments: list[str], reason: str
+) -> None:
+    script = write(tmp_path / "own/train.py", text)
+    launch = run_script(tmp_path / "launch", script, *arguments)
+    assert launch.reason is not None
+    # The rank that fails first ends the other one.
+    assert launch.reason.replace("rank 1: ", "rank 0: ").startswith(reason)
+
+
+def test_a_script_over_another_backend_is_refused(tmp_path: Path) -> None:
+    launch = run_script(tmp_path, TRAINING, backend="mpi")
+    assert launch.reason.replace("rank 1: ", "rank 0: ").startswith(
+        "rank 0: ScriptError: the script joins its ranks over gloo, but this cell "
+        "measures mpi"
+    )
