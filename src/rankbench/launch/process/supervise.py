@@ -134,7 +134,8 @@ def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
     finding = classify(ending)
     results: dict[str, Any] = {}
     if finding.status == "ok":
-        parting = finding.parting
+        # A script that is ended in its middle may end in any way.
+        parting = finding.parting if task.cell.script is None else None
         finding, results = _collect(task, [reports[rank] for rank in sorted(reports)])
         finding = replace(finding, parting=parting)
     if finding.status == "crashed" and devices and (lost := devices.find_lost()):

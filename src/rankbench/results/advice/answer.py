@@ -136,21 +136,30 @@ def _describe_rival(name: str, rival: Rival) -> Facts:
     }
 
 
+_MANY = 1_000_000  # samples
+
+
 def _names(rivals: Sequence[Facts]) -> list[str]:
     return [rival["cell"] for rival in rivals]
 
 
 def _cost(summary: Summary, settings: Settings) -> Facts:
-    """Device-hours of an epoch, and their price."""
+    """Device-hours of an epoch, and their price; of many samples for a script."""
     hours = median(
         [one.epoch_s * summary.row.devices / 3600 for one in summary.measures]
     )
     record = summary.row.launches[0].record
+    samples = record["steps_per_epoch"] * record["shape"]["global_batch"]
+    has_epochs = summary.row.cell.script is None
+    if not has_epochs:
+        # Nobody knows the epochs of a script: its topologies take equal samples.
+        hours, samples = hours.scaled(_MANY / samples), _MANY
     facts: Facts = {
         "device_hours_per_epoch": to_json(hours),
-        "samples_per_epoch": record["steps_per_epoch"]
-        * record["shape"]["global_batch"],
+        "samples_per_epoch": samples,
     }
+    if not has_epochs:
+        facts["has_epochs"] = False
     if settings.price is not None:
         amount, currency = settings.price
         facts["price_per_epoch"] = to_json(hours.scaled(amount))

@@ -86,7 +86,8 @@ def _fastest(facts: Facts, margin: float) -> str:
 def _cheapest(facts: Facts, margin: float) -> str:
     hours = from_json(facts["device_hours_per_epoch"])
     samples = f"{facts['samples_per_epoch']:,} samples"
-    text = f"{facts['cell']}: {_device_time(hours)} for an epoch of {samples}"
+    epoch = "an epoch of " if facts.get("has_epochs", True) else ""
+    text = f"{facts['cell']}: {_device_time(hours)} for {epoch}{samples}"
     if "price_per_epoch" in facts:
         text += f", {_show(facts['price_per_epoch'])} {facts['currency']}"
     parts = [f"{text}."]

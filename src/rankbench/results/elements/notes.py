@@ -64,8 +64,11 @@ def collect_notes(summaries: Sequence[Summary]) -> list[Note]:
         Note("launches", "starts of the cell that succeeded / starts asked for."),
         *(
             Note(f"{kind} scaling", SCALING[kind])
-            for kind in _distinct(s.row.cell.scaling for s in summaries)
+            for kind in _distinct(
+                s.row.cell.scaling for s in summaries if s.row.cell.script is None
+            )
         ),
+        *_of_scripts(summaries),
         *(_of_numbers(summaries) if any(s.numbers for s in summaries) else []),
         *(
             Note(mark, MARKS[mark])
@@ -117,12 +120,23 @@ def _describe_values(summaries: Sequence[Summary]) -> str:
     )
 
 
+def _of_scripts(summaries: Sequence[Summary]) -> Iterator[Note]:
+    scripts = [s.row.cell.script for s in summaries if s.row.cell.script is not None]
+    if scripts:
+        said = ", ".join(_distinct(one["samples_per_step"] for one in scripts))
+        yield Note(
+            "samples", f"of a step over all ranks, as the experiment says: {said}."
+        )
+
+
 def _of_ratios(summaries: Sequence[Summary]) -> Iterator[Note]:
-    weak = any(s.row.cell.scaling == "weak" for s in summaries)
+    scripts = any(s.row.cell.script is not None for s in summaries)
+    base = "the same script" if scripts else "single"
+    weak = any(s.row.cell.scaling == "weak" for s in summaries) and not scripts
     more = ", except that more replicas take more samples in a step" if weak else ""
     yield Note(
         "speedup",
-        "throughput / throughput of single on one device, with the same model, data "
+        f"throughput / throughput of {base} on one device, with the same model, data "
         f"and options{more}: " + _name_bases(s.speedup_base for s in summaries),
     )
     yield Note(

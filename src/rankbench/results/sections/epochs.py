@@ -32,14 +32,16 @@ def make(found: Found) -> Content | None:
     `what` is epoch_s, batch_ms, batch_p95_ms, loss_first, loss_last, accuracy or
     class_accuracy; `number` counts epochs from 1 and classes from 0.
     """
-    if not found.measured:
+    # Nobody knows the epochs of a script.
+    measured = [one for one in found.measured if one.row.cell.script is None]
+    if not measured:
         return None
     rows = [
         {"cell": summary.row.id, "what": what, "number": number, "value": estimate}
-        for summary in found.measured
+        for summary in measured
         for what, number, estimate in _estimate(summary.measures)
     ]
-    fields = [_overview(summary) for summary in found.measured]
+    fields = [_overview(summary) for summary in measured]
     # Columns without any value are left out.
     shown = [h for h in _HEADINGS.values() if any(h in field for field in fields)]
     overview = Grid(
@@ -47,10 +49,10 @@ def make(found: Found) -> Content | None:
         {"cell": False} | dict.fromkeys(shown, True),
         [
             [Text(summary.row.id), *(field.get(name, Text("")) for name in shown)]
-            for summary, field in zip(found.measured, fields, strict=True)
+            for summary, field in zip(measured, fields, strict=True)
         ],
     )
-    return Content(rows=rows, grids=[overview, *_show_classes(found.measured)])
+    return Content(rows=rows, grids=[overview, *_show_classes(measured)])
 
 
 def _estimate(

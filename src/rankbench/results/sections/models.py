@@ -64,9 +64,10 @@ def _row(summary: Summary) -> dict[str, Any]:
     batch = ratio = None
     if shape := record.get("shape"):
         batch = shape["global_batch"] / shape["replicas"]
-        if shape["replicas"] > 1 and size:
+        if shape["replicas"] > 1 and size and flops is not None:
             ratio = flops * batch / size
-    gflop = flops / 1e9
+    # Of the model of a script, only the parameters are known.
+    gflop = None if flops is None else flops / 1e9
     throughput = summary.numbers["throughput"]
     return {
         "cell": summary.row.id,
@@ -76,8 +77,12 @@ def _row(summary: Summary) -> dict[str, Any]:
         "gflop_per_sample": gflop,
         "replica_batch": batch,
         "flop_per_byte": ratio,
-        "gflop_s": throughput.scaled(gflop) if gflop else Estimate(0.0),
+        "gflop_s": None if gflop is None else _per_second(throughput, gflop),
     }
+
+
+def _per_second(throughput: Estimate, gflop: float) -> Estimate:
+    return throughput.scaled(gflop) if gflop else Estimate(0.0)
 
 
 def _draw(points: Sequence[tuple[Row, Summary]], width: float) -> Figure:
