@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -74,6 +75,25 @@ def find_files(first: Path, more: Sequence[str] = ()) -> Files:
     for given in more:
         found |= _find_more(folder, given)
     return {name: found[name] for name in sorted(found)}
+
+
+def imports_of(files: Mapping[str, Path]) -> set[str]:
+    """Packages that these files import when they are loaded, but for local ones.
+
+    An import within a function, or one that may fail (`try`), does not count.
+    """
+    local = {name.partition("/")[0].removesuffix(".py") for name in files}
+    found: set[str] = set()
+    for name, path in files.items():
+        if name.endswith(".py"):
+            for node in read_source(path).body:
+                if isinstance(node, ast.Import):
+                    found |= {alias.name.partition(".")[0] for alias in node.names}
+                elif (
+                    isinstance(node, ast.ImportFrom) and node.module and not node.level
+                ):
+                    found.add(node.module.partition(".")[0])
+    return found - local - set(sys.stdlib_module_names)
 
 
 def _find_more(folder: Path, given: str) -> Files:

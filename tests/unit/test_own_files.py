@@ -154,6 +154,22 @@ def test_unusable_files_are_refused(
         read_experiment(folder, f"{head}{key}: './{name}'\n")
 
 
+def test_a_package_that_is_missing_is_said_before(folder: Path) -> None:
+    for name in ("layers", "late", "corpus", "train"):
+        path = folder / f"{name}.py"
+        path.write_text(f"import no_such_{name}\n{path.read_text()}")
+    late = (folder / "late.py").read_text()
+    optional = "try:\n    import no_such_late\nexcept ImportError:\n    pass"
+    (folder / "late.py").write_text(late.replace("import no_such_late", optional))
+    (planned,) = read_plan_of(
+        folder, OWN + "topology: 1x2\nbatch_size: 8\n"
+    ).cells.values()
+    said = "net imports no_such_layers, which is not installed here"
+    assert planned.infeasible == said
+    (planned,) = read_plan_of(folder, SCRIPT).cells.values()
+    assert "imports no_such_" in str(planned.infeasible)
+
+
 def test_a_copy_is_frozen_or_refused(folder: Path, tmp_path: Path) -> None:
     files = find_files(folder / "net.py")
     digest = hash_files(files)

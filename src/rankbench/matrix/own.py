@@ -10,6 +10,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -23,7 +24,13 @@ from rankbench.matrix.catalog import (
     describe_strategy,
     literals,
 )
-from rankbench.own_files import Files, find_files, hash_files, read_source
+from rankbench.own_files import (
+    Files,
+    find_files,
+    hash_files,
+    imports_of,
+    read_source,
+)
 
 # Keys of an experiment that may name such a file -> kind of what it defines.
 KINDS = {"model": "model", "data": "data", "strategy": "strategy", "script": "strategy"}
@@ -184,6 +191,10 @@ def _read(key: str, name: str, path: Path, more: Sequence[str]) -> OwnFile:
         raise ValueError(f"{key}: there is no file {path}")
     files = find_files(path, more)
     facts = _READERS[key](name, path)
+    missing = [one for one in sorted(imports_of(files)) if not find_spec(one)]
+    if missing:
+        # A strategy's facts are its needs.
+        facts.get("needs", facts)["missing"] = missing
     return OwnFile(key, name, files, facts, path, hash_files(files))
 
 
@@ -233,7 +244,8 @@ def _read_strategy(name: str, path: Path) -> dict[str, Any]:
 def _read_script(name: str, path: Path) -> dict[str, Any]:
     read_source(path)
     return {
-        **{"name": name, "needs": SCRIPT_NEEDS, "options": {}, "approximate": {}},
+        **{"name": name, "needs": dict(SCRIPT_NEEDS), "options": {}},
+        "approximate": {},
         **{"conditions": [], "phases": []},
     }
 

@@ -23,6 +23,21 @@ def _packages(q: Question) -> str | None:
     return None
 
 
+def _imports(q: Question) -> str | None:
+    """What a file of the user's own imports; an image may have other packages."""
+    if q.image is not None:
+        return None
+    facts = {
+        q.cell.model: q.catalog.models[q.cell.model],
+        q.cell.data: q.catalog.data[q.cell.data],
+        q.cell.strategy: q.facts.needs,
+    }
+    for name, known in facts.items():
+        for missing in known.get("missing", ()):
+            return f"{name} imports {missing}, which is not installed here"
+    return None
+
+
 def _backend(q: Question) -> str | None:
     backend = q.cell.backend
     runtime = q.facts.needs["runtime"]
@@ -99,4 +114,4 @@ def _compiler(q: Question) -> str | None:
     return q.software.programs["c++"] if q.cell.compile else None
 
 
-RULES = (_place, _packages, _backend, _launcher, _hosts, _devices, _compiler)
+RULES = (_place, _packages, _imports, _backend, _launcher, _hosts, _devices, _compiler)
