@@ -191,5 +191,7 @@ def test_names_in_the_defaults_exist() -> None:
 def test_sweep_keys_are_the_fields_of_a_cell() -> None:
     schema = load_schema("experiment")
     fields = {field.name for field in dataclasses.fields(Cell)}
-    assert set(sweep_keys(schema)) == fields - {"options", "model_options", *PROTOCOL}
+    # Options and files of the user's own belong to the names in an experiment.
+    fields -= {"options", "model_options", "own_files", "own_strategy"}
+    assert set(sweep_keys(schema)) == fields - set(PROTOCOL)
     assert set(PROTOCOL) <= schema["properties"].keys()
