@@ -54,9 +54,11 @@ class RootSearch:
 
     def end(self) -> nn.Module | None:
         """The root; None if there is no module, or several."""
-        self._searches = False
-        nn.Module.__call__ = self._plain  # type: ignore[method-assign]
-        living = [module for ref in self._found.values() if (module := ref())]
+        if self._searches:
+            self._searches = False
+            nn.Module.__call__ = self._plain  # type: ignore[method-assign]
+        found = (ref() for ref in self._found.values())
+        living = [module for module in found if module is not None]
         return living[0] if len(living) == 1 else None
 
 

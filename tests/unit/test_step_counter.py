@@ -1,0 +1,301 @@
+"""Which steps of optimizers are training steps."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import nn
+
+from rankbench.rank.scripts import root
+from rankbench.rank.scripts.counter import StepCounter
+from rankbench.rank.scripts.root import RootSearch, watch
+
+pytestmark = pytest.mark.unit
+
+
+class Counted(StepCounter):
+    """Counts training steps, and other steps of optimizers."""
+
+    def __init__(self) -> None:
+        self.steps = self.updates = self.backwards = 0
+        super().__init__(
+            on_step=lambda: self._add("steps"),
+            on_update=lambda: self._add("updates"),
+            on_backward=lambda: self._add("backwards"),
+        )
+
+    def _add(self, name: str) -> None:
+        setattr(self, name, getattr(self, name) + 1)
+
+
+@pytest.fixture
+def counter() -> Iterator[Counted]:
+    made = Counted()
+    search = RootSearch(made.compute)
+    made.install()
+    search.begin()
+    yield made
+    search.end()
+    made.remove()
+
+
+def learn(model: nn.Module) -> None:
+    model(torch.ones(2, 3)).sum().backward()
+
+
+def make(lr: float = 0.1) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = nn.Linear(3, 1)
+    return model, torch.optim.SGD(model.parameters(), lr=lr)
+
+
+def test_each_iteration_is_a_step(counter: Counted) -> None:
+    model, optimizer = make()
+    for _ in range(3):
+        learn(model)
+        optimizer.step()
+    assert (counter.steps, counter.seen, counter.backwards) == (3, 3, 3)
+    assert counter.leader is optimizer
+
+
+def test_accumulated_gradients_are_one_step(counter: Counted) -> None:
+    model, optimizer = make()
+    for _ in range(2):
+        for _ in range(4):
+            learn(model)
+        optimizer.step()
+    assert (counter.steps, counter.backwards) == (2, 8)
+
+
+class Wrapper(torch.optim.SGD):
+    """An optimizer that steps by another one, as Horovod's does."""
+
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+def test_only_the_outermost_of_nested_optimizers_steps(counter: Counted) -> None:
+    model = nn.Linear(3, 1)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    class Outer(torch.optim.SGD):
+        def step(self, closure=None):
+            return inner.step(closure)
+
+    for outer in (Outer(model.parameters(), lr=0.1), Wrapper(model.parameters())):
+        before = counter.steps
+        learn(model)
+        outer.step()
+        # The second one is not the leader.
+        assert counter.steps - before == (not before)
+        assert counter.leader is not inner
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_of_several_optimizers_the_leader_counts(
+    counter: Counted, shared: bool
+) -> None:
+    first, one = make()
+    second, other = make()
+    for _ in range(3):
+        learn(first)
+        if shared:  # one backward for both, such as Muon and AdamW
+            learn(second)
+            one.step()
+            other.step()
+        else:  # generator and discriminator
+            one.step()
+            learn(second)
+            other.step()
+    assert (counter.steps, counter.updates) == (3, 3)
+    assert counter.leader is one
+
+
+def test_an_optimizer_that_is_gone_is_replaced(counter: Counted) -> None:
+    model, optimizer = make()
+    for _ in range(2):
+        learn(model)
+        optimizer.step()
+        del optimizer
+        gc.collect()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    learn(model)
+    optimizer.step()
+    assert counter.steps == 3
+
+
+def test_a_step_that_computes_nothing_does_not_count(counter: Counted) -> None:
+    model, optimizer = make()
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    assert (counter.steps, counter.seen, counter.leader) == (0, 1, None)
+    learn(model)
+    optimizer.step()
+    optimizer.step()
+    assert (counter.steps, counter.seen) == (1, 3)
+
+
+def test_a_closure_computes_within_the_step(counter: Counted) -> None:
+    model, _ = make()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = (model(torch.ones(2, 3)) - 1).square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        optimizer.step(closure)
+    assert counter.steps == 2
+
+
+def test_tensors_without_a_module_make_steps(counter: Counted) -> None:
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.Adam([weight])
+    for _ in range(2):
+        (weight * 2).sum().backward()
+        optimizer.step()
+    assert counter.steps == 2
+
+
+def test_a_step_that_the_scaler_skips_counts(counter: Counted) -> None:
+    model, optimizer = make()
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    before = model.weight.clone()
+    for factor in (float("inf"), 1.0):
+        scaler.scale(model(torch.ones(2, 3)).sum() * factor).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+    assert (counter.steps, counter.seen) == (2, 2)
+    assert counter.leader is optimizer
+    assert torch.isfinite(model.weight).all()
+    assert not torch.equal(model.weight, before)
+
+
+def test_a_step_that_raises_does_not_count_and_spoils_nothing(
+    counter: Counted,
+) -> None:
+    model, optimizer = make()
+
+    def closure() -> float:
+        raise MemoryError
+
+    learn(model)
+    with pytest.raises(MemoryError):
+        optimizer.step(closure)
+    optimizer.step()
+    assert (counter.steps, counter.seen) == (1, 1)
+
+
+def test_after_removal_nothing_counts() -> None:
+    plain = torch.autograd.backward, torch.amp.GradScaler.step, nn.Module.__call__
+    counter = Counted()
+    search = RootSearch(counter.compute)
+    counter.install()
+    search.begin()
+    counter.remove()
+    assert search.end() is None
+    model, optimizer = make()
+    learn(model)
+    optimizer.step()
+    assert counter.seen == 0
+    now = torch.autograd.backward, torch.amp.GradScaler.step, nn.Module.__call__
+    assert now == plain
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x))
+
+
+def find_root(run) -> nn.Module | None:
+    search = RootSearch(lambda: None)
+    search.begin()
+    try:
+        run()
+    finally:
+        found = search.end()
+    return found
+
+
+def test_the_root_is_the_module_that_is_called_from_outside() -> None:
+    model, teacher, frozen = Pair(), Pair(), Pair().requires_grad_(False)
+
+    def run() -> None:
+        with torch.no_grad():
+            teacher(torch.ones(2, 3))
+        frozen(torch.ones(2, 3))
+        for _ in range(2):
+            nn.MSELoss()(model(torch.ones(2, 3)), torch.zeros(2, 1)).backward()
+
+    assert find_root(run) is model
+
+
+def test_of_several_modules_none_is_the_root() -> None:
+    model = Pair()
+    batch = torch.ones(2, 3)
+    assert find_root(lambda: model.second(model.first(batch))) is None
+
+
+def test_a_forward_that_raises_does_not_end_the_search() -> None:
+    model = Pair()
+
+    def run() -> None:
+        with pytest.raises(RuntimeError):
+            model(torch.ones(2, 9))
+        model(torch.ones(2, 3))
+
+    assert find_root(run) is model
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_watched_root_tells_its_forwards_and_can_be_copied(compiled: bool) -> None:
+    told: list[str] = []
+    model = Pair()
+    if compiled:
+        model.compile(backend="eager")
+    end = watch(model, lambda: told.append("begin"), lambda: told.append("end"))
+    model(torch.ones(2, 3))
+    with torch.no_grad():
+        model(torch.ones(2, 3))
+    assert told == ["begin", "end"]
+    copy.deepcopy(model)
+    pickle.loads(pickle.dumps(model))  # noqa: S301
+    end()
+    model(torch.ones(2, 3))
+    assert told == ["begin", "end"]
+    assert root._callbacks is None
+
+
+def test_compiled_models_are_compiled_once() -> None:
+    from torch._dynamo.testing import CompileCounter
+
+    backend = CompileCounter()
+    model, optimizer = make()
+    module = torch.compile(model, backend=backend)
+    counter = Counted()
+    search = RootSearch(counter.compute)
+    counter.install()
+    search.begin()
+    learn(module)
+    optimizer.step()
+    found = search.end()
+    end = watch(found, lambda: None, lambda: None)
+    for _ in range(2):
+        learn(module)
+        optimizer.step()
+    end()
+    counter.remove()
+    assert found is module
+    assert (counter.steps, backend.frame_count) == (3, 1)
