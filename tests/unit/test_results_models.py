@@ -91,3 +91,11 @@ def test_a_model_without_arithmetic_has_a_rate_of_zero(tmp_path):
     empty = {"parameters": 0, "parameter_bytes": 0, "flops_per_sample": 0}
     row = row_of(write(tmp_path, replicas=2, samples=128, model=empty))
     assert (row["flop_per_byte"], row["gflop_s"], row["gflop_s_lo"]) == ("", "0", "")
+
+
+def test_the_arithmetic_of_a_script_is_unknown(tmp_path):
+    known = {**MODEL, "flops_per_sample": None}
+    row = row_of(write(tmp_path, replicas=2, samples=128, model=known))
+    assert (row["parameters"], row["replica_batch"]) == ("25000000", "64")
+    unknown = ("gflop_per_sample", "flop_per_byte", "gflop_s")
+    assert [row[name] for name in unknown] == ["", "", ""]

@@ -7,6 +7,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from rankbench.record import read_json, write_atomically
 
 
@@ -88,6 +90,23 @@ def merge_reports(
         "collectives": _merge_collectives([r["collectives"] for r in reports]),
         "step_id": first["step_id"],
     }
+
+
+def unite_phases(work: Path, reports: list[dict[str, Any]]) -> None:
+    """Make the phases of a step one, unless all ranks tell the same phases apart.
+
+    Each rank looks for the phases of a script by itself. Reports and arrays change.
+    """
+    if len({tuple(report["phases"]) for report in reports}) == 1:
+        return
+    for report in reports:
+        report["phases"] = ["step"]
+        path = work / f"rank{report['rank']['rank']}.npz"
+        with np.load(path) as file:
+            arrays = dict(file)
+        for name in ("seconds", "warmup"):
+            arrays[name] = arrays[name].sum(axis=1, keepdims=True)
+        np.savez(path, **arrays)
 
 
 def find_shared_gpu(reports: list[dict[str, Any]]) -> str | None:

@@ -24,6 +24,7 @@ from rankbench.launch.outcome.reports import (
     merge_reports,
     merge_steps,
     read_reports,
+    unite_phases,
 )
 from rankbench.launch.outcome.transport import join, read_logs
 from rankbench.launch.process import processes
@@ -195,6 +196,7 @@ def _collect(
         return Finding("ok"), {"profile": [report["profile"] for report in reports]}
     if not task.cell.oversubscribe and (shared := find_shared_gpu(reports)):
         return Finding("crashed", shared), {}
+    unite_phases(task.work, reports)
     merged = merge_reports(reports, replica_ranks=task.shape.replica_ranks)
     seen = read_logs(task.directory, task.shape.ranks)
     merged["transport"] = join(merged["transport"], seen)

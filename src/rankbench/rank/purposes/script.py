@@ -112,13 +112,14 @@ class _ScriptLaunch:
     """What a rank knows of its script besides the steps."""
 
     def __init__(self, duty: Duty) -> None:
+        assert duty.cell.steps is not None, "a script has no epochs"
         self._duty = duty
         self._begun = duty.process_age()
         self._device = torch.device("cpu")
         self._opened = self._begun
         self.session = Session(
             warmup=duty.cell.warmup,
-            steps=duty.cell.steps or 1,
+            steps=duty.cell.steps,
             local_rank=duty.place.local_rank,
             progress=duty.progress,
             find_device=self._find_device,
@@ -154,7 +155,8 @@ class _ScriptLaunch:
     def _report(self, session: Session) -> None:
         duty, cell, place = self._duty, self._duty.cell, self._duty.place
         ended = duty.process_age()
-        steps = session.window.needed - 1 - cell.warmup
+        steps = cell.steps
+        assert steps is not None
         measured = session.window.measured(self._share(steps))
         peaks = memory.read_peaks([self._device])
         if (leader := session.counter.leader) is not None:

@@ -1,0 +1,50 @@
+"""Training scripts that leave the loop, or the steps, to a library."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from scripts_ranks import SCRIPTS, run_by, run_script
+from test_scripts import MODULE, PHASES, check
+
+pytestmark = [pytest.mark.contract, pytest.mark.equipment]
+
+
+def require(package: str) -> None:
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: pip install --no-deps {package}")
+
+
+@pytest.mark.parametrize("accumulation", ["1", "2"])
+def test_transformers(tmp_path: Path, accumulation: str) -> None:
+    require("transformers")
+    script = SCRIPTS / "transformers_trainer.py"
+    check(run_script(tmp_path, script, accumulation), PHASES)
+
+
+def test_accelerate(tmp_path: Path) -> None:
+    require("accelerate")
+    check(run_script(tmp_path, SCRIPTS / "accelerate_loop.py"), PHASES)
+
+
+def test_lightning(tmp_path: Path) -> None:
+    require("lightning")
+    check(run_script(tmp_path, SCRIPTS / "lightning_trainer.py"), PHASES)
+
+
+@pytest.mark.parametrize("stage", ["0", "1", "3"])
+def test_deepspeed(tmp_path: Path, stage: str) -> None:
+    require("deepspeed")
+    script = SCRIPTS / "deepspeed_loop.py"
+    launch = run_script(tmp_path, script, stage)
+    check(launch, PHASES)
+
+
+def test_horovod(tmp_path: Path) -> None:
+    require("horovod")
+    horovodrun = ["horovod.runner.launch", "-np", "2", "--gloo", "--disable-cache"]
+    python = ["python", "-m", MODULE[1]]
+    launch = run_by([*horovodrun, *python], tmp_path, SCRIPTS / "horovod_loop.py")
+    check(launch, PHASES)

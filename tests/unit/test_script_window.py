@@ -1,0 +1,252 @@
+"""The timed window of a script, the phases of its steps, and how it runs and ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rankbench import hooks
+from rankbench.environ import Place
+from rankbench.launch.outcome.reports import unite_phases
+from rankbench.rank.lifeline.progress import Progress
+from rankbench.rank.scripts import session as sessions
+from rankbench.rank.scripts.running import (
+    copy_folder,
+    explain_exit,
+    place_variables,
+    run_file,
+)
+from rankbench.rank.scripts.session import Session
+from rankbench.rank.scripts.window import PHASES
+
+pytestmark = pytest.mark.unit
+
+WARMUP, STEPS = 2, 3
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    # Its thread would end this process.
+    monkeypatch.setattr(sessions, "_end_process", lambda: None)
+    made = Session(
+        warmup=WARMUP,
+        steps=STEPS,
+        local_rank=1,
+        progress=Progress(tmp_path, 0),
+        find_device=lambda session: torch.device("cpu"),
+        finish=lambda session: None,
+    )
+    made.begin()
+    yield made
+    made.end()
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.model = nn.Linear(3, 1)
+        self.other = nn.Linear(3, 1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+    def forward(self, model: nn.Module | None = None) -> torch.Tensor:
+        return (model or self.model)(torch.ones(2, 3)).sum()
+
+    def step(self) -> None:
+        self.forward().backward()
+        self.optimizer.step()
+
+
+def test_the_script_ends_after_the_first_step_the_warmup_and_the_window(
+    session: Session,
+) -> None:
+    trainer = Trainer()
+    for _ in range(WARMUP + STEPS):
+        trainer.step()
+    assert (session.root, session.window.ended) == (trainer.model, WARMUP + STEPS)
+    with pytest.raises(SystemExit) as raised:
+        trainer.step()
+    assert (raised.value.code, session.is_complete) == (0, True)
+    assert session.window.phases == PHASES
+    found = session.window.measured(planned_samples=60)
+    assert found.seconds.shape == (STEPS, 4)
+    assert found.warmup.shape == (WARMUP, 4)
+    assert (found.seconds > 0).all()
+    assert found.seconds.sum() == pytest.approx(found.window_s, rel=0.2)
+    assert (found.samples, found.knows_loss) == (60, False)
+    assert np.isnan(found.loss).all()
+    trainer.step()  # is not observed any more
+
+
+def train_to_the_end(session: Session, iterate) -> None:
+    def train() -> None:
+        for number in range(20):
+            iterate(number)
+
+    with pytest.raises(SystemExit):
+        train()
+    assert session.window.ended == 1 + WARMUP + STEPS
+
+
+def test_parts_of_an_accumulated_step_add_up(session: Session) -> None:
+    trainer = Trainer()
+
+    def iterate(number: int) -> None:
+        trainer.forward().backward()
+        trainer.step()
+
+    train_to_the_end(session, iterate)
+    assert session.window.phases == PHASES
+
+
+@pytest.mark.parametrize("number_of_change", [0, 2, 4])
+def test_steps_that_differ_have_one_phase(
+    session: Session, number_of_change: int
+) -> None:
+    """A second module from the first step on; in the warm-up; in the window."""
+    trainer = Trainer()
+
+    def iterate(number: int) -> None:
+        trainer.forward(trainer.other).backward()
+        if number == number_of_change:
+            if not number:
+                trainer.forward()
+            trainer.optimizer.step()
+        else:
+            trainer.step()
+
+    trainer.optimizer.add_param_group({"params": trainer.other.parameters()})
+    train_to_the_end(session, iterate)
+    assert session.window.phases == ("step",)
+    found = session.window.measured(1)
+    assert (found.seconds.shape, found.warmup.shape) == ((STEPS, 1), (WARMUP, 1))
+    assert found.seconds.sum() == pytest.approx(found.window_s, rel=0.2)
+
+
+def test_an_evaluation_is_part_of_load(session: Session) -> None:
+    trainer = Trainer()
+
+    def iterate(number: int) -> None:
+        with torch.no_grad():
+            trainer.forward()
+        trainer.step()
+
+    train_to_the_end(session, iterate)
+    assert session.window.phases == PHASES
+
+
+def test_marks_define_the_steps(session: Session) -> None:
+    trainer = Trainer()
+    losses = []
+
+    def iterate(number: int) -> None:
+        for _ in range(3):
+            trainer.step()
+        losses.append(torch.tensor([float(number)]))
+        hooks.step(loss=losses[-1], samples=10 + number)
+        losses[-1].zero_()
+
+    train_to_the_end(session, iterate)
+    assert len(losses) == 1 + WARMUP + STEPS
+    found = session.window.measured(1)
+    # The first mark is where the first step begins.
+    assert found.loss.tolist() == [1, 2, 3, 4, 5]
+    assert found.samples == 13 + 14 + 15
+
+
+def test_marks_without_rankbench_do_nothing() -> None:
+    hooks.step(loss=1.0)
+
+
+def test_a_failure_of_ours_is_kept_if_the_script_catches_it(session: Session) -> None:
+    def find_device(session: Session) -> torch.device:
+        raise RuntimeError("no GPU")
+
+    session._find_device = find_device
+    trainer = Trainer()
+    with pytest.raises(RuntimeError, match="no GPU"):
+        trainer.step()
+    assert str(session.failure) == "no GPU"
+    trainer.step()
+
+
+PLACE = Place(rank=3, size=4, local_rank=1, local_size=2, node=1)
+
+
+@pytest.mark.parametrize(
+    ("url", "meeting"),
+    [
+        ("env://", {}),
+        ("tcp://node1:2345", {"MASTER_ADDR": "node1", "MASTER_PORT": "2345"}),
+    ],
+)
+def test_scripts_find_their_place_in_the_environment(
+    url: str, meeting: dict[str, str]
+) -> None:
+    place = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    assert place_variables(PLACE, url) == {**place, "GROUP_RANK": "1", **meeting}
+
+
+def test_a_file_tells_where_rank_0_is(tmp_path: Path) -> None:
+    alone = Place(rank=0, size=1, local_rank=0, local_size=1, node=0)
+    found = place_variables(alone, f"file://{tmp_path}/meeting")
+    assert found["MASTER_ADDR"] == "127.0.0.1"
+    assert int(found["MASTER_PORT"]) > 1024
+
+
+def test_the_folder_of_a_script_is_copied_once(tmp_path: Path) -> None:
+    frozen = tmp_path / "frozen"
+    (frozen / "package").mkdir(parents=True)
+    (frozen / "package/module.py").write_text("a = 1")
+    (frozen / "package/module.py").chmod(0o444)
+    for _ in range(2):
+        copy_folder(frozen, tmp_path / "copy")
+    (tmp_path / "copy/package/module.py").write_text("a = 2")
+    assert (frozen / "package/module.py").read_text() == "a = 1"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "frozen"]
+
+
+def test_a_script_runs_as_python_runs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setattr(sys, "path", [str(Path.cwd()), *sys.path])
+    monkeypatch.chdir(Path.cwd())
+    (tmp_path / "beside_it.py").write_text("word = 'found'")
+    (tmp_path / "train.py").write_text(
+        "import os, sys, beside_it\n"
+        "assert __name__ == '__main__'\n"
+        "here = os.path.dirname(os.path.abspath(__file__))\n"
+        "assert os.getcwd() == sys.path[0] == here, sys.path\n"
+        "raise SystemExit(f'{beside_it.word} {sys.argv[1:]}')\n"
+    )
+    with pytest.raises(SystemExit, match=r"found \['--size', 'a b'\]"):
+        run_file(tmp_path, "train.py", ["--size", "a b"])
+
+
+def test_the_exit_of_a_script_is_explained_by_its_own_words(tmp_path: Path) -> None:
+    log = tmp_path / "rank0.log"
+    log.write_text("of rankbench\nstarting\nno data\n\n")
+    args = ("train.py", 3, "ended early", log)
+    said = "train.py ended early and exited with status 3: "
+    assert explain_exit(*args, since=13) == f"{said}no data"
+    assert explain_exit(*args, since=log.stat().st_size) == f"{said}it printed nothing"
+    assert explain_exit("train.py", "no", "ended", log, 0) == "train.py ended: no"
+
+
+def test_ranks_that_tell_different_phases_have_one(tmp_path: Path) -> None:
+    reports = []
+    for rank, phases in enumerate((["load", "forward"], ["step"])):
+        table = np.full((3, len(phases)), 2.0 / len(phases))
+        np.savez(tmp_path / f"rank{rank}.npz", seconds=table, warmup=table[:1])
+        reports.append({"rank": {"rank": rank}, "phases": phases})
+    unite_phases(tmp_path, reports)
+    assert [report["phases"] for report in reports] == [["step"], ["step"]]
+    for rank in range(2):
+        with np.load(tmp_path / f"rank{rank}.npz") as file:
+            assert file["seconds"].tolist() == [[2.0]] * 3
+            assert file["warmup"].tolist() == [[2.0]]
