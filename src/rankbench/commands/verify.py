@@ -17,13 +17,16 @@ Check a bundle that `rankbench publish` wrote: compare its files with its manife
 its tables and plot data with numbers derived again from its plan and records. Each
 difference is printed with its place. If another version of rankbench wrote the bundle,
 sections with a changed method are listed, and only columns that still mean the same are
-compared. No content of a bundle is executed."""
+compared. Signatures are checked, and --signers or --signer says whose they are. No
+content of a bundle is executed, and no network is used."""
 
 EXAMPLES = """\
 examples:
   rankbench verify results/quickstart/results.tar.zst
   rankbench verify docs/example --json
   rankbench verify docs/example --strict
+  rankbench verify results.tar.zst --signer jdoe.keys
+  rankbench verify results.tar.zst --signers allowed_signers --json
 
 exit status: 0 verified, 1 a difference was found, 2 not a bundle"""
 
@@ -37,12 +40,28 @@ def add(commands: Any) -> None:
         summary="check the files of a bundle, and derive its tables again",
         about=ABOUT,
         examples=EXAMPLES,
-        json_holds="whether the bundle is verified, each finding, and each section",
+        json_holds="whether the bundle is verified, its findings, sections, signatures",
     )
     parser.add_argument(
         "--strict",
         action="store_true",
         help="fail unless all numbers of all sections were derived again",
+    )
+    parser.add_argument(
+        "--signers",
+        metavar="FILE",
+        type=Path,
+        help="fail unless each signature, and at least one, is by somebody in FILE, "
+        "which has OpenSSH's format allowed_signers",
+    )
+    parser.add_argument(
+        "--signer",
+        metavar="USER.keys",
+        type=Path,
+        action="append",
+        default=[],
+        help="fail unless USER has signed, whose public keys the file lists; may be "
+        "repeated, and other signatures are refused",
     )
     parser.add_argument("bundle", type=Path, help="results.tar.zst or its folder")
 
@@ -50,8 +69,10 @@ def add(commands: Any) -> None:
 def verify(arguments: argparse.Namespace) -> int:
     """Check a bundle; return 1 if a difference was found."""
     from rankbench.results.bundle import verify_bundle
+    from rankbench.results.bundle.signers import read_signers
 
-    found = verify_bundle(arguments.bundle)
+    signers = read_signers(arguments.signers, arguments.signer)
+    found = verify_bundle(arguments.bundle, signers)
     sections = len(found.sections)
     lacking = sections - found.rederived if arguments.strict else 0
     verified = not found.findings and not lacking
@@ -63,12 +84,13 @@ def verify(arguments: argparse.Namespace) -> int:
                 "sections_rederived": found.rederived,
                 "sections": [_describe(one) for one in found.sections],
                 "unlisted": found.unlisted,
+                "signatures": [dataclasses.asdict(one) for one in found.signatures],
             }
         )
     else:
         for finding in found.findings:
             print(finding)
-        for line in _explain(found):
+        for line in [*_explain(found), *_name_signers(found)]:
             print(line)
         if not found.findings:
             word = "verified" if verified else "not verified (--strict)"
@@ -82,6 +104,22 @@ def _explain(found: Verification) -> list[str]:
     lines = [f"{one.name}: {note}" for one in found.sections for note in one.notes]
     if found.unlisted and not found.findings:
         lines.append(f"not in this bundle: {', '.join(found.unlisted)}")
+    return lines
+
+
+def _name_signers(found: Verification) -> list[str]:
+    """Return a line for each valid signature, or a line if there are no signatures."""
+    lines = []
+    for one in found.signatures:
+        key = f"with {one.key_type} key {one.fingerprint}"
+        if one.principals:
+            whose = ", ".join(one.principals)
+            lines.append(f"{one.file}: manifest.json is signed by {whose} {key}")
+        elif not one.fault:
+            whose = "--signers or --signer would say whose that is"
+            lines.append(f"{one.file}: manifest.json is signed {key}; {whose}")
+    if not found.signatures and not found.findings:
+        lines.append("the bundle is not signed")
     return lines
 
 

@@ -4,13 +4,14 @@
     code/HASH/ images/                  definitions of the images, and their contents
     about.json CITATION.cff             machines, versions, commit; how to cite
     table.* ... plots/                  the results that follow from it
-    manifest.json                       SHA-256 of every other file
+    manifest.json                       SHA-256 of every other file but signatures
+    signatures/                         of the manifest, each with the key of a person
 
 It is a result directory: one archive, ``results.tar.zst``, or a folder.
 """
 
 from rankbench.results.bundle.verify import verify_bundle
-from rankbench.results.bundle.write import write_bundle
+from rankbench.results.bundle.write import sign_bundle, write_bundle
 from rankbench.results.read.archive import unpack
 
-__all__ = ["unpack", "verify_bundle", "write_bundle"]
+__all__ = ["sign_bundle", "unpack", "verify_bundle", "write_bundle"]

@@ -6,6 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
+def make_printable(text: str) -> str:
+    """A text of unknown origin, which the terminal must not obey."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One fault of a bundle.
@@ -23,8 +28,7 @@ class Finding:
     def __str__(self) -> str:
         place = f"{self.file}, {self.where}" if self.where else self.file
         text = f"{place}: {self.what}"
-        # Names come from a manifest of unknown origin: the terminal must not obey them.
-        return "".join(char if char.isprintable() else "?" for char in text)
+        return make_printable(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,25 @@ class Checked:
     notes: Sequence[str] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A signature file of a bundle.
+
+    Attributes:
+        file: below the bundle.
+        key_type: for example `ssh-ed25519`; None if the file is no signature.
+        fingerprint: of the key, as `ssh-keygen -l` prints it; None likewise.
+        principals: whose key it is, if the signature is valid; None if nobody asked.
+        fault: why it does not count; None if it does.
+    """
+
+    file: str
+    key_type: str | None = None
+    fingerprint: str | None = None
+    principals: tuple[str, ...] | None = None
+    fault: str | None = None
+
+
 @dataclass(slots=True)
 class Verification:
     """The result of a verification.
@@ -52,11 +75,13 @@ class Verification:
         files: faults of the files and records of the bundle.
         sections: the listed sections that have anything to show.
         unlisted: sections that this rankbench has and the bundle does not list.
+        signatures: all signature files of the bundle.
     """
 
     files: list[Finding]
     sections: list[Checked] = field(default_factory=list)
     unlisted: list[str] = field(default_factory=list)
+    signatures: list[Signed] = field(default_factory=list)
 
     @property
     def findings(self) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""The manifest: SHA-256 and size of every other file of a bundle."""
+"""The manifest: SHA-256 and size of each file of a bundle, except signatures."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 
 from rankbench.record import read_json
 from rankbench.results.bundle.finding import Finding
+from rankbench.results.bundle.keys import is_signature
 from rankbench.results.read.archive import is_plain_name
 
 MANIFEST = "manifest.json"
@@ -57,8 +58,11 @@ def check_manifest(root: Path) -> list[Finding]:
         listed = _read(path)
     except ValueError as error:
         return [*findings, Finding(MANIFEST, str(error).removeprefix(f"{path} "))]
-    there = set(names) - {MANIFEST}
-    for name in sorted(listed.keys() - there):
+    there = {name for name in names if name != MANIFEST and not is_signature(name)}
+    for name in sorted(filter(is_signature, listed)):
+        # The list must stay as it is if a signature is added.
+        findings.append(Finding(name, "is a signature, but the manifest lists it"))
+    for name in sorted({n for n in listed if not is_signature(n)} - there):
         findings.append(Finding(name, "is missing: the manifest lists it"))
     for name in sorted(there - listed.keys()):
         findings.append(Finding(name, "is not listed in the manifest"))

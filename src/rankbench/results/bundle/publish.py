@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankbench.record import Layout, Record
+from rankbench.results.bundle.finding import Signed
 from rankbench.results.bundle.write import write_bundle
 from rankbench.results.numbers.found import read
 from rankbench.results.read.archive import unpack
@@ -38,6 +39,7 @@ class Published:
         page_bytes: size of the page alone.
         bytes: size of the site without logs and bundle.
         log_bytes: size of the logs beside the page.
+        signature: of the bundle, if it is signed.
     """
 
     bundle: Path
@@ -47,23 +49,28 @@ class Published:
     page_bytes: int
     bytes: int
     log_bytes: int
+    signature: Signed | None = None
 
 
-def publish(layout: Layout, *, anonymise: bool = False) -> Published:
+def publish(
+    layout: Layout, *, anonymise: bool = False, key: Path | None = None
+) -> Published:
     """Write R/results.tar.zst, and R/site/ from its contents; old ones are replaced.
 
     Args:
         layout: the result directory R.
         anonymise: whether names of hosts, users, jobs and paths become placeholders.
+        key: signs the bundle; None: it is not signed.
 
     Raises:
         ValueError: as `write_bundle`.
     """
     bundle = layout.root / BUNDLE
-    write_bundle(layout, bundle, anonymise=anonymise)
+    signature = write_bundle(layout, bundle, anonymise=anonymise, key=key)
     with tempfile.TemporaryDirectory(prefix=".publish-", dir=layout.root) as place:
         unpack(bundle, Path(place))
-        return write_site(Layout(Path(place)), bundle, layout.root / SITE)
+        site = write_site(Layout(Path(place)), bundle, layout.root / SITE)
+    return replace(site, signature=signature)
 
 
 def write_site(layout: Layout, bundle: Path, folder: Path) -> Published:

@@ -13,6 +13,7 @@ from rankbench.record import Layout, Record, read_json
 from rankbench.results.bundle import contents
 from rankbench.results.bundle.about import ABOUT, ALWAYS, describe
 from rankbench.results.bundle.finding import Finding, Verification
+from rankbench.results.bundle.keys import is_signature
 from rankbench.results.bundle.listing import LISTING, Listed, assign, read_listing
 from rankbench.results.bundle.manifest import (
     MANIFEST,
@@ -21,6 +22,8 @@ from rankbench.results.bundle.manifest import (
     list_files,
 )
 from rankbench.results.bundle.sections import check_sections
+from rankbench.results.bundle.signatures import check_signatures
+from rankbench.results.bundle.signers import Signers
 from rankbench.results.numbers.found import read
 from rankbench.results.read.archive import Damaged, find_foreign, unpack
 from rankbench.results.read.rows import READABLE_PLANS
@@ -29,17 +32,21 @@ from rankbench.results.render.files import write_results
 from rankbench.results.sections import list_versions
 
 
-def verify_bundle(path: Path) -> Verification:
+def verify_bundle(path: Path, signers: Signers | None = None) -> Verification:
     """Find all faults of a bundle, which is an archive or a folder.
 
     Nothing in it is executed. Files are written only in a temporary folder.
 
+    Args:
+        path: the bundle.
+        signers: who may have signed it, and who must have.
+
     Raises:
-        ValueError: it is not a bundle.
+        ValueError: it is not a bundle, or it is signed and there is no ssh-keygen.
         OSError: it cannot be read.
     """
     if path.is_dir():
-        return _verify_folder(path)
+        return _verify_folder(path, signers)
     if not path.is_file():
         raise ValueError(f"{path} does not exist: give a bundle")
     with tempfile.TemporaryDirectory(prefix="rankbench-verify-") as place:
@@ -52,7 +59,7 @@ def verify_bundle(path: Path) -> Verification:
             return Verification([Finding(path.name, said.strip())])
         if not (root / MANIFEST).is_file():
             return Verification([Finding(MANIFEST, "is missing")])
-        verified = _verify_folder(root)
+        verified = _verify_folder(root, signers)
         names, _ = list_files(root)
         if not verified.findings and (member := find_foreign(path, root, names)):
             said = "the archive has other bytes here than rankbench writes"
@@ -60,11 +67,13 @@ def verify_bundle(path: Path) -> Verification:
         return verified
 
 
-def _verify_folder(root: Path) -> Verification:
-    if odd := list_files(root)[1]:
+def _verify_folder(root: Path, signers: Signers | None) -> Verification:
+    names, odd = list_files(root)
+    if odd:
         # A link may lead anywhere, so nothing behind it is read.
         return Verification(odd)
     found = Verification(check_manifest(root))
+    check_signatures(root, names, signers, found)
     with tempfile.TemporaryDirectory(prefix="rankbench-verify-") as place:
         anew = Path(place) / "bundle"
         try:
@@ -93,7 +102,8 @@ def _rederive(root: Path, anew: Path, into: Verification) -> None:
     layout = Layout(root)
     raw = _copy_raw(root, anew, plan, cells)
     _make(Layout(anew), listed)
-    published, rest = assign(set(list_files(root)[0]) - raw, listed)
+    files = {name for name in list_files(root)[0] if not is_signature(name)}
+    published, rest = assign(files - raw, listed)
     made, _ = assign(set(list_files(anew)[0]) - raw, listed)
     into.unlisted += [name for name in list_versions() if name not in listed]
     into.sections += check_sections(root, anew, listed, published, made)

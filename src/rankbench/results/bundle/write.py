@@ -12,17 +12,26 @@ from rankbench.record import Layout, Record
 from rankbench.results.bundle import contents
 from rankbench.results.bundle.about import write_about
 from rankbench.results.bundle.disguise import Disguise
+from rankbench.results.bundle.finding import Signed, Verification
 from rankbench.results.bundle.listing import write_listing
-from rankbench.results.bundle.manifest import MANIFEST, list_files, write_manifest
+from rankbench.results.bundle.manifest import (
+    MANIFEST,
+    check_manifest,
+    list_files,
+    write_manifest,
+)
 from rankbench.results.bundle.names import collect_names
+from rankbench.results.bundle.signatures import add_signature, check_signatures
 from rankbench.results.numbers.found import read
-from rankbench.results.read.archive import SUFFIX, pack
+from rankbench.results.read.archive import SUFFIX, pack, unpack
 from rankbench.results.read.rows import READABLE_PLANS
 from rankbench.results.read.schema import read_checked
 from rankbench.results.render.files import write_results
 
 
-def write_bundle(layout: Layout, out: Path, *, anonymise: bool) -> None:
+def write_bundle(
+    layout: Layout, out: Path, *, anonymise: bool, key: Path | None = None
+) -> Signed | None:
     """Write the bundle of a result directory, with tables and plots made anew.
 
     Args:
@@ -31,10 +40,15 @@ def write_bundle(layout: Layout, out: Path, *, anonymise: bool) -> None:
             empty one, or the bundle that is replaced.
         anonymise: whether names of hosts, users, accounts, jobs, and absolute paths
             become placeholders.
+        key: signs the bundle, see `keygen.sign`; None: it is not signed.
+
+    Returns:
+        The signature, if there is one.
 
     Raises:
         ValueError: the plan, a record or its steps are damaged, the experiment file is
-            not the one that was measured, or `out` is something else.
+            not the one that was measured, `out` is something else, or the key does not
+            sign.
     """
     as_folder = not out.name.endswith(SUFFIX)
     if as_folder:
@@ -47,11 +61,51 @@ def write_bundle(layout: Layout, out: Path, *, anonymise: bool) -> None:
         write_results(read(Layout(root)))
         write_listing(root)
         write_manifest(root)
+        signature = add_signature(root, key) if key else None
         names, _ = list_files(root)
         if as_folder:
             _replace(out, root, names)
         else:
             pack(root, names, out)
+    return signature
+
+
+def sign_bundle(bundle: Path, key: Path) -> Signed:
+    """Add a signature to a bundle, an archive or a folder; the others stay.
+
+    Raises:
+        ValueError: it is no bundle, it differs from its manifest, one of its
+            signatures is wrong, or the key does not sign.
+    """
+    if bundle.is_dir():
+        _check_sound(bundle, bundle)
+        return add_signature(bundle, key)
+    if not bundle.is_file():
+        raise ValueError(f"{bundle} does not exist: give a bundle")
+    with tempfile.TemporaryDirectory(prefix=".bundle-", dir=bundle.parent) as place:
+        root = Path(place) / "bundle"
+        root.mkdir()
+        unpack(bundle, root)
+        _check_sound(root, bundle)
+        before, _ = list_files(root)
+        signature = add_signature(root, key)
+        names, _ = list_files(root)
+        if names != before:
+            pack(root, names, bundle)
+    return signature
+
+
+def _check_sound(root: Path, bundle: Path) -> None:
+    """Refuse to sign a bundle whose files are not those of its manifest."""
+    names, odd = list_files(root)
+    found = Verification(odd or check_manifest(root))
+    if not odd:
+        check_signatures(root, names, None, found)
+    if found.findings:
+        raise ValueError(
+            f"{bundle} is not signed, because it has faults. {found.findings[0]} "
+            "(`rankbench verify` lists all)"
+        )
 
 
 def _collect(layout: Layout, root: Path, *, anonymise: bool) -> None:
