@@ -39,7 +39,7 @@ def write_manifest(root: Path) -> None:
     """List the files of a folder."""
     names, odd = list_files(root)
     assert not odd
-    (root / MANIFEST).write_bytes(_encode(names, root))
+    (root / MANIFEST).write_bytes(_encode(filter(_is_listed, names), root))
 
 
 def check_manifest(root: Path) -> list[Finding]:
@@ -58,7 +58,7 @@ def check_manifest(root: Path) -> list[Finding]:
         listed = _read(path)
     except ValueError as error:
         return [*findings, Finding(MANIFEST, str(error).removeprefix(f"{path} "))]
-    there = {name for name in names if name != MANIFEST and not is_signature(name)}
+    there = set(filter(_is_listed, names))
     for name in sorted(filter(is_signature, listed)):
         # The list must stay as it is if a signature is added.
         findings.append(Finding(name, "is a signature, but the manifest lists it"))
@@ -72,6 +72,10 @@ def check_manifest(root: Path) -> list[Finding]:
     if not findings and path.read_bytes() != _encode(there, root):
         findings.append(Finding(MANIFEST, "is not written as rankbench writes it"))
     return findings
+
+
+def _is_listed(name: str) -> bool:
+    return name != MANIFEST and not is_signature(name)
 
 
 def _encode(names: Iterable[str], root: Path) -> bytes:
