@@ -16,6 +16,7 @@ import itertools
 import json
 import os
 import runpy
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -66,9 +67,10 @@ def measure_steps(script: Path, given: argparse.Namespace) -> list[tuple[float, 
     """Milliseconds of a step with hooks and without, for each pair of blocks."""
     with tempfile.TemporaryDirectory() as folder:
         spec = Path(folder) / "spec.json"
+        shutil.copytree(script.parent, copy := Path(folder) / "script")
         how = [given.args, given.pairs, given.accumulation]
-        spec.write_text(json.dumps([str(script), *how, folder]))
-        torchrun(__file__, "--rank", str(spec), folder=str(script.parent))
+        spec.write_text(json.dumps([str(copy / script.name), *how, folder]))
+        torchrun(__file__, "--rank", str(spec), folder=str(copy))
         ranks = [
             json.loads((Path(folder) / f"{rank}.json").read_text())
             for rank in range(RANKS)

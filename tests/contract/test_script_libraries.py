@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import re
+import sys
 from pathlib import Path
 
 import pytest
-from scripts_ranks import SCRIPTS, run_by, run_script
+from scripts_ranks import SCRIPTS, STEPS, WARMUP, Launch, run_by, run_script
 from test_scripts import MODULE, PHASES, check
 
 pytestmark = [pytest.mark.contract, pytest.mark.equipment]
@@ -40,11 +42,20 @@ def test_deepspeed(tmp_path: Path, stage: str) -> None:
     script = SCRIPTS / "deepspeed_loop.py"
     launch = run_script(tmp_path, script, stage)
     check(launch, PHASES)
+    # The hook ends the script within the next step.
+    assert _last_step(launch) == WARMUP + STEPS
 
 
 def test_horovod(tmp_path: Path) -> None:
     require("horovod")
     horovodrun = ["horovod.runner.launch", "-np", "2", "--gloo", "--disable-cache"]
-    python = ["python", "-m", MODULE[1]]
-    launch = run_by([*horovodrun, *python], tmp_path, SCRIPTS / "horovod_loop.py")
+    rank = [sys.executable, "-m", MODULE[1]]
+    launch = run_by([*horovodrun, *rank], tmp_path, SCRIPTS / "horovod_loop.py")
     check(launch, PHASES)
+    # It prints every fourth step, after the step; and one broadcasts the optimizer.
+    assert _last_step(launch) == (WARMUP + STEPS - 1) // 4 * 4
+
+
+def _last_step(launch: Launch) -> int:
+    """The number of the last step that rank 0 has printed."""
+    return int(re.findall(r"^step (\d+)", launch.log(0), re.MULTILINE)[-1])

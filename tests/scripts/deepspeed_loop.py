@@ -24,3 +24,4 @@ for _ in range(400):
     loss = nn.functional.cross_entropy(engine(images), labels)
     engine.backward(loss)
     engine.step()
+    print(f"step {engine.global_steps}", flush=True)

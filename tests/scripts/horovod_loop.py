@@ -17,5 +17,5 @@ for step in range(200):
     loss = nn.functional.cross_entropy(model(images), labels)
     loss.backward()
     optimizer.step()
-    if step % 20 == 0 and hvd.rank() == 0:
+    if step % 4 == 0 and hvd.rank() == 0:
         print(f"step {step}: loss {loss.item():.3f}")
