@@ -43,7 +43,9 @@ def read_steps(document: Path) -> list[Step]:
     return steps
 
 
-@pytest.mark.parametrize("name", ["experiments", "add-a-strategy", "your-own-model"])
+@pytest.mark.parametrize(
+    "name", ["experiments", "add-a-strategy", "your-own-model", "your-own-script"]
+)
 def test_a_document_does_what_it_says(project, name: str) -> None:
     steps = read_steps(DOCS / f"{name}.md")
     assert any(step.file for step in steps)
@@ -54,11 +56,13 @@ def test_a_document_does_what_it_says(project, name: str) -> None:
             (project.root / step.file).write_text(step.text)
             continue
         program, *arguments = shlex.split(step.text)
-        if arguments[0] == "run" and "-n" not in arguments and name == "experiments":
-            # The other commands draw plots, which would take most of the time here.
+        if arguments[0] == "run" and "-n" not in arguments:
+            # Plots would take most of the time here.
             arguments.append("--no-plots")
         done = project.run([str(tools / program), *arguments])
-        assert done.returncode == 0, f"{step.text}\n{done.stdout}"
+        # One launch does not decide anything.
+        well = (0, 3) if arguments[0] == "answer" else (0,)
+        assert done.returncode in well, f"{step.text}\n{done.stdout}"
         if arguments[0] == "status":
             # The words about a cell may continue on the lines below.
             lines = [line for line in done.stdout.splitlines() if line[0] != " "]

@@ -146,12 +146,19 @@ def _name_groups(cells: Sequence[Cell]) -> list[str]:
             if name not in _NOT_TOLD
             and any(other.get(name) != value for other in fields)
         ]
-        titles.append(", ".join([cell.model, cell.data, batch, *differing]))
+        own = [cell.model, cell.data, batch]
+        if cell.script is not None:
+            count = cell.script["samples_per_step"]
+            own = [
+                f"script {cell.script['args']}".strip(),
+                f"{count} samples in a step",
+            ]
+        titles.append(", ".join([*own, *differing]))
     return titles
 
 
 # Fields that every title shows, and those in which cells of a panel may differ.
 _NOT_TOLD = {
-    *("model", "model_options", "data", "batch_size", "scaling"),
+    *("model", "model_options", "data", "batch_size", "scaling", "script"),
     *ALTERNATIVE,
 }
