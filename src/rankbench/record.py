@@ -62,7 +62,9 @@ def write_atomically(path: Path, data: bytes) -> None:
     Raises:
         OSError: it cannot be written; names the file, even if the disk is full.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    # Hosts that share a disk may have processes of the same number.
+    host = os.uname().nodename
+    beside = path.with_name(f".{path.name}.{host}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(beside, "wb") as file:

@@ -163,7 +163,7 @@ def compare(
         margin=margin,
         within=within,
         paired=bool(paired) and all(paired),
-        facts=_differing(old.facts, new.facts),
+        facts=find_differing(old.facts, new.facts),
         cells=cells,
         only_old=[name for name in old.cells if name not in new.cells],
         only_new=[name for name in new.cells if name not in old.cells],
@@ -209,7 +209,7 @@ def _judge(
     return BETTER if difference.superiority > 0.5 else WORSE
 
 
-def _differing(
+def find_differing(
     old: Mapping[str, Sequence[str]], new: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[Sequence[str], Sequence[str]]]:
     """Facts that differ; none if one side has no measurement."""

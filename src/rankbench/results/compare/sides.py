@@ -191,7 +191,7 @@ def _make_side(
     return Side(
         name=name,
         experiment=results.experiment,
-        facts=_collect_facts(records),
+        facts=collect_facts(records),
         cells=cells,
         span=(min(begun), max(ended)) if known else None,
     )
@@ -214,7 +214,7 @@ def _measure(row: Row) -> Cell:
     )
 
 
-def _collect_facts(records: Iterable[Record]) -> dict[str, tuple[str, ...]]:
+def collect_facts(records: Iterable[Record]) -> dict[str, tuple[str, ...]]:
     """All values of each fact of hosts, software, image and code."""
     found: dict[str, set[str]] = {}
     for record in records:

@@ -95,7 +95,7 @@ def _lines(comparison: Comparison) -> Iterator[str]:
     if comparison.facts:
         yield "The runs differ in more than time:"
         rows = [
-            [f"  {key}", _values(old), "->", _values(new)]
+            [f"  {key}", show_values(old), "->", show_values(new)]
             for key, (old, new) in comparison.facts.items()
         ]
         yield tabulate(rows, tablefmt="plain", disable_numparse=True)
@@ -174,7 +174,7 @@ def _summary(comparison: Comparison) -> Iterator[str]:
             yield f"only in {title}: {', '.join(names)}"
 
 
-def _values(values: Sequence[str]) -> str:
+def show_values(values: Sequence[str]) -> str:
     shown = [_short(value) for value in values[:_MOST_VALUES]]
     more = len(values) - len(shown)
     return "; ".join(shown) + (f" and {more} more" if more else "") or "unknown"

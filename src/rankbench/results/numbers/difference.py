@@ -69,17 +69,32 @@ def differ(
         within: two sides that differ by less are equal; None does not ask.
     """
     above, below = np.asarray(values, float), np.asarray(others, float)
-    ratios = np.sort(np.divide.outer(above, below), axis=None)
+    ratios = np.divide.outer(above, below)
     wins = (ratios > 1).mean() + (ratios == 1).mean() / 2
-    center = float(np.median(ratios))
     if min(len(above), len(below)) < MIN_LAUNCHES:
-        return Difference(Estimate(center), float(wins), None)
-    rank = _fewest_wins(len(above), len(below), 1 - confidence)
-    ends = (float(ratios[rank - 1]), float(ratios[-rank])) if rank else ()
+        return Difference(Estimate(float(np.median(ratios))), float(wins), None)
+    estimate = find_ratio(above, below, confidence)
     p_value = _p_value(above, below, margin)
-    estimate = Estimate(center, *ends)
     equal = None if within is None else is_equal(above, below, within)
     return Difference(estimate, float(wins), p_value, equal)
+
+
+def find_ratio(
+    values: Sequence[float] | Values,
+    others: Sequence[float] | Values,
+    confidence: float = CONFIDENCE,
+) -> Estimate:
+    """The median ratio of all pairs, and the ratios that the test would not reject.
+
+    There is no interval if no order of so few values is rarer than chance allows.
+
+    Args:
+        values, others: positive.
+    """
+    ratios = np.sort(np.divide.outer(values, others), axis=None)
+    rank = _fewest_wins(len(values), len(others), 1 - confidence)
+    ends = (float(ratios[rank - 1]), float(ratios[-rank])) if rank else ()
+    return Estimate(float(np.median(ratios)), *ends)
 
 
 def is_equal(

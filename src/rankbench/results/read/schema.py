@@ -1,4 +1,4 @@
-"""Check plans and records against their schemas before they are used.
+"""Check plans, records and runs of a store against their schemas before they are used.
 
 They may come in a bundle of unknown origin: nothing in them is trusted.
 """
@@ -27,7 +27,7 @@ def read_checked(path: Path, kind: str, *, versions: Sequence[int]) -> Record:
 
     Args:
         path: the file.
-        kind: `plan` or `record`.
+        kind: `plan`, `record` or `history`.
         versions: of its schema that can be read.
 
     Raises:
@@ -43,11 +43,20 @@ def read_checked(path: Path, kind: str, *, versions: Sequence[int]) -> Record:
         raise ValueError(
             f"{path} has {kind} schema {_show(found)}, this rankbench reads {readable}"
         )
+    check(value, kind, path)
+    return value
+
+
+def check(value: Any, kind: str, path: Path) -> None:
+    """Check a value against ``workflow/schemas/KIND.schema.yaml``.
+
+    Raises:
+        ValueError: it does not match; the message names the path.
+    """
     try:
         _checker(kind)(value)
     except fastjsonschema.JsonSchemaValueException as error:
         raise ValueError(f"{path} is damaged: {_explain(error)}") from None
-    return value
 
 
 @cache

@@ -21,10 +21,10 @@ from bokeh.models import (
 )
 from bokeh.plotting import figure
 
-_INK, _FAINT, _LINE = "#1c2430", "#5d6878", "#e3e7ed"
+INK, FAINT, LINE = "#1c2430", "#5d6878", "#e3e7ed"
 
 # Tools of both figures; hover and tap are added to each separately.
-_TOOLS = "pan,box_zoom,reset,save"
+TOOLS = "pan,box_zoom,reset,save"
 
 SCALING_COLUMNS = (
     *("x", "y", "low", "high", "color", "fill", "marker"),
@@ -58,17 +58,17 @@ def make_scaling() -> figure:
         x_range=Range1d(start=0.7, end=2.8),
         y_range=DataRange1d(start=0),
         x_axis_label="devices",
-        tools=_TOOLS,
+        tools=TOOLS,
     )
     plot.xaxis.ticker = FixedTicker(ticks=[1, 2])
     plot.xaxis.formatter = NumeralTickFormatter(format="0")
-    ideal = _source("ideal", ("xs", "ys"))
+    ideal = make_source("ideal", ("xs", "ys"))
     plot.multi_line(
-        "xs", "ys", source=ideal, line_color=_FAINT, line_dash="dashed", line_width=1
+        "xs", "ys", source=ideal, line_color=FAINT, line_dash="dashed", line_width=1
     )
-    lines = _source("lines", ("xs", "ys", "color"))
+    lines = make_source("lines", ("xs", "ys", "color"))
     plot.multi_line("xs", "ys", source=lines, line_color="color", line_width=1.3)
-    medians = _source("medians", SCALING_COLUMNS)
+    medians = make_source("medians", SCALING_COLUMNS)
     plot.segment(
         x0="x",
         x1="x",
@@ -82,7 +82,7 @@ def make_scaling() -> figure:
     launches = plot.scatter(
         "x",
         "y",
-        source=_source("launches", LAUNCH_COLUMNS),
+        source=make_source("launches", LAUNCH_COLUMNS),
         size=4,
         line_color="color",
         fill_color="fill",
@@ -116,7 +116,7 @@ def make_scaling() -> figure:
         ),
         TapTool(renderers=[points]),
     )
-    _style(plot)
+    style(plot)
     plot.xgrid.grid_line_color = None
     return plot
 
@@ -130,14 +130,14 @@ def make_phases() -> figure:
         x_range=DataRange1d(start=0),
         y_range=FactorRange(factors=[]),
         x_axis_label="ms per step",
-        tools=_TOOLS,
+        tools=TOOLS,
     )
     bars = plot.hbar(
         y="label",
         left="left",
         right="right",
         height=0.7,
-        source=_source("bars", PHASE_COLUMNS),
+        source=make_source("bars", PHASE_COLUMNS),
         fill_color="color",
         line_color="white",
         line_width=0.5,
@@ -160,24 +160,26 @@ def make_phases() -> figure:
         ),
         TapTool(renderers=[bars]),
     )
-    _style(plot)
+    style(plot)
     plot.ygrid.grid_line_color = None
     return plot
 
 
-def _source(name: str, columns: tuple[str, ...]) -> ColumnDataSource:
+def make_source(name: str, columns: tuple[str, ...]) -> ColumnDataSource:
+    """An empty source that a script finds by its name."""
     return ColumnDataSource(data={column: [] for column in columns}, name=name)
 
 
-def _style(plot: figure) -> None:
+def style(plot: figure) -> None:
+    """Give a figure the look of the page."""
     plot.toolbar.logo = None
     plot.toolbar.autohide = True
     plot.outline_line_color = None
-    plot.grid.grid_line_color = _LINE
+    plot.grid.grid_line_color = LINE
     for axis in (*plot.xaxis, *plot.yaxis):
-        axis.axis_line_color = _LINE
-        axis.major_tick_line_color = _LINE
+        axis.axis_line_color = LINE
+        axis.major_tick_line_color = LINE
         axis.minor_tick_line_color = None
-        axis.major_label_text_color = _INK
-        axis.axis_label_text_color = _FAINT
+        axis.major_label_text_color = INK
+        axis.axis_label_text_color = FAINT
         axis.axis_label_text_font_style = "normal"

@@ -12,6 +12,7 @@ import gzip
 import hashlib
 import json
 from base64 import b64encode
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,13 +41,12 @@ def to_page(data: dict[str, Any], figures: dict[str, Any], document: Document) -
         figures: from `figures.make_figures`.
         document: the sections.
     """
-    script = "".join((STATIC / name).read_text() for name in _SCRIPTS)
-    script = f'"use strict";\n(async () => {{\n{script}}})();\n'
+    script = join_scripts(_SCRIPTS)
     environment = make_environment(document)
     macros: Any = environment.get_template("macros.html").module
     blocks = {
-        "data": _dump(data),
-        "figures": _dump(figures),
+        "data": dump(data),
+        "figures": dump(figures),
         "datatables": read_datatables(),
         "bokeh": read_bokeh(),
         **{
@@ -61,8 +61,8 @@ def to_page(data: dict[str, Any], figures: dict[str, Any], document: Document) -
         document=document,
         style=read_style(),
         script=Markup(script),  # noqa: S704
-        script_hash=_hash(script),
-        blocks={name: _pack(text) for name, text in blocks.items()},
+        script_hash=hash_script(script),
+        blocks={name: pack(text) for name, text in blocks.items()},
     )
 
 
@@ -77,14 +77,23 @@ def read_bokeh() -> str:
     return source
 
 
-def _dump(value: Any) -> str:
+def join_scripts(names: Sequence[str]) -> str:
+    """Our scripts as one, in which each uses those before it."""
+    script = "".join((STATIC / name).read_text() for name in names)
+    return f'"use strict";\n(async () => {{\n{script}}})();\n'
+
+
+def dump(value: Any) -> str:
+    """A value as short JSON."""
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
-def _pack(text: str) -> str:
+def pack(text: str) -> str:
+    """A text as a block of the page, which dom.js unpacks."""
     return b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
-def _hash(script: str) -> str:
+def hash_script(script: str) -> str:
+    """The hash by which the policy of the page allows a script."""
     digest = hashlib.sha256(script.encode()).digest()
     return f"sha256-{b64encode(digest).decode()}"

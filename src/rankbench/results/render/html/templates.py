@@ -1,4 +1,4 @@
-"""The templates that the page of the table and the site share."""
+"""The templates of all pages."""
 
 from __future__ import annotations
 
@@ -17,18 +17,23 @@ STATIC = files("rankbench.results.render.html") / "static"
 
 
 def read_style() -> Markup:
-    """The style sheet of both."""
+    """The style sheet of all pages."""
     return Markup((STATIC / "style.css").read_text())  # noqa: S704
 
 
-def make_environment(document: Document) -> jinja2.Environment:
-    """Templates that escape everything and show cells by their short names."""
-    environment = jinja2.Environment(
+def make_plain_environment() -> jinja2.Environment:
+    """Templates that escape everything."""
+    return jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda name: (STATIC / name).read_text()),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
     )
+
+
+def make_environment(document: Document) -> jinja2.Environment:
+    """Templates that also show cells by their short names."""
+    environment = make_plain_environment()
     environment.filters["short"] = document.name
     environment.filters["address"] = lambda cell: f"#{urlencode({'cell': cell})}"
     environment.tests["cell"] = lambda text: text in document.names

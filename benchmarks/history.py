@@ -1,0 +1,187 @@
+"""Is `rankbench history` quick, and does it see what it should?
+
+It makes stores by simulation: each night's level scatters by `SCATTER` for each cell,
+and launches of a night by half of that around it. Where nothing changes, every change
+that is found is a false alarm. A step hits one cell of a store, or all of them.
+
+    PYTHONPATH=tests python benchmarks/history.py             # some minutes on two cores
+    PYTHONPATH=tests python benchmarks/history.py --runs 100 --stores 40
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from rankbench.results.history.lines import History, follow
+from rankbench.results.history.page import write_page
+from rankbench.results.history.runs import Run, decode, read_results
+from rankbench.results.history.store import add_run, read_store
+from unit.synthetic import write_many
+
+SCATTER, STEP, LAUNCHES = 0.02, 0.05, 6
+MIB = 1024**2
+
+Values = NDArray[np.float64]
+Shape = Callable[[Values], Values]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runs", type=int, default=1000, help="of the large store")
+    parser.add_argument("--cells", type=int, default=100, help="of the large store")
+    parser.add_argument("--stores", type=int, default=200, help="small ones, of a kind")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    rng = np.random.default_rng(arguments.seed)
+    with tempfile.TemporaryDirectory() as name:
+        tell_speed(Path(name), arguments.runs, arguments.cells, rng)
+        tell_alarms(arguments.stores, rng)
+        tell_detection(arguments.stores, rng)
+
+
+def tell_speed(folder: Path, runs: int, cells: int, rng: np.random.Generator) -> None:
+    """A store of A/A series, one in ten of them with a step, a drift or a bad run."""
+    shapes = (step_at(runs // 2), drift, bad_at(runs // 3))
+    levels = draw(rng, runs, cells)
+    for cell in range(0, cells, 10):
+        levels[:, cell] += shapes[cell // 10 % len(shapes)](np.arange(runs))
+    store = folder / "store"
+    for number, one in enumerate(levels):
+        add_run(store, make_run(rng, number, one))
+    layout = write_many(folder / "results", cells)
+    begun = time.perf_counter()
+    add_run(store, read_results(layout.root))
+    added = time.perf_counter()
+    stored = read_store(store)
+    read = time.perf_counter()
+    history = follow(stored.runs)
+    found = time.perf_counter()
+    size = write_page(folder / "page.html", stored, history)
+    written = time.perf_counter()
+    print(f"{len(stored.runs)} runs of {cells} cells, {LAUNCHES} launches each")
+    print(f"  add one run: {added - begun:.2f} s")
+    print(f"  read the store: {read - added:.1f} s")
+    print(f"  find changes: {found - read:.1f} s ({len(history.changes)} found)")
+    print(f"  write the page: {written - found:.1f} s, {size / MIB:.2f} MiB")
+
+
+def tell_alarms(stores: int, rng: np.random.Generator) -> None:
+    """How many stores, in which nothing changes, have any change."""
+    print("\nstores without a change that show one")
+    for runs, cells in ((12, 1), (30, 10), (30, 100), (100, 10)):
+        alarms = sum(
+            bool(simulate(rng, draw(rng, runs, cells)).changes) for _ in range(stores)
+        )
+        test = stats.binomtest(alarms, stores, alternative="less")
+        most = test.proportion_ci(0.95).high
+        print(
+            f"  {runs} runs, {cells} cells: {alarms / stores:.1%} of {stores} "
+            f"(at most {most:.1%}, 95 % bound)"
+        )
+
+
+def tell_detection(stores: int, rng: np.random.Generator) -> None:
+    """How soon a slowdown by STEP is found, by looking after each run."""
+    nights, before = 20, 30
+    print(
+        f"\nslowdown by {STEP:.0%} at {SCATTER:.0%} scatter of runs, after {before} "
+        f"runs: found within {nights} runs, median of the runs until then"
+    )
+    for cells, hit in ((1, 1), (10, 1), (10, 10), (100, 1)):
+        delays = []
+        for _ in range(max(10, stores // 10)):
+            levels = draw(rng, before + nights, cells)
+            levels[:, :hit] += step_at(before)(np.arange(before + nights))[:, None]
+            delays.append(find_delay(rng, levels, before))
+        known = [delay for delay in delays if delay is not None]
+        middle = f"{np.median(known):g}" if known else "none"
+        print(
+            f"  {hit} of {cells} cells: {len(known) / len(delays):.0%} of "
+            f"{len(delays)}, median {middle}, at most {max(known, default=0)}"
+        )
+
+
+def find_delay(rng: np.random.Generator, levels: Values, before: int) -> int | None:
+    """The number of slow runs until the newest one shows that a cell became worse."""
+    runs = make_runs(rng, levels)
+    for count in range(before + 2, len(runs) + 1):
+        if follow(runs[:count]).begins_worse:
+            return count - before
+    return None
+
+
+def draw(rng: np.random.Generator, runs: int, cells: int) -> Values:
+    """Logarithms of the levels of cells that do not change: [runs, cells]."""
+    return rng.normal(np.log(1000), SCATTER, (runs, cells))
+
+
+def step_at(begin: int) -> Shape:
+    return lambda at: np.where(at >= begin, np.log(1 - STEP), 0.0)
+
+
+def bad_at(place: int) -> Shape:
+    return lambda at: np.where(at == place, np.log(0.7), 0.0)
+
+
+def drift(at: Values) -> Values:
+    return np.log(1 - STEP) * at / len(at)
+
+
+def simulate(rng: np.random.Generator, levels: Values) -> History:
+    return follow(make_runs(rng, levels))
+
+
+def make_runs(rng: np.random.Generator, levels: Values) -> list[Run]:
+    return [
+        decode(make_run(rng, number, one), str(number))
+        for number, one in enumerate(levels)
+    ]
+
+
+def make_run(rng: np.random.Generator, number: int, levels: Values) -> dict[str, Any]:
+    """The run of one night, as `read_results` gives it."""
+    begun = datetime(2023, 1, 1, 2, tzinfo=UTC) + timedelta(days=number)
+    noise = rng.normal(0, SCATTER / 2, (len(levels), LAUNCHES))
+    times = [
+        (begun + timedelta(minutes=launch)).isoformat() for launch in range(LAUNCHES)
+    ]
+    version = f"2.{number // 90}.0"
+    cells = {
+        f"ddp.gloo.1x2.convnet.digits.seed={cell}": {
+            "hash": hashlib.sha256(str(cell).encode()).hexdigest()[:16],
+            "workload": 0,
+            "status": "ok",
+            "reason": None,
+            "marks": [],
+            "facts": 0,
+            "started": times,
+            "throughput": np.exp(level + noise[cell]).tolist(),
+        }
+        for cell, level in enumerate(levels)
+    }
+    return {
+        "schema": 1,
+        "experiment": "simulated",
+        "begun": times[0],
+        "ended": times[-1],
+        "facts": [{"torch": [version], "host": ["node1", "node2"]}],
+        "workloads": ["simulated"],
+        "cells": cells,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""The line of each cell through the runs of a store, and the changes of its level."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from rankbench.results.compare.comparison import find_differing
+from rankbench.results.history.runs import Measured, Run
+from rankbench.results.numbers.difference import adjust, find_ratio
+from rankbench.results.numbers.segments import (
+    MIN_SERIES,
+    chance_of_change,
+    find_breaks,
+)
+from rankbench.results.numbers.statistics import Estimate, median
+
+LEVEL = 0.05
+# Among n cells the smallest p-value must be below LEVEL / n, with room to spare.
+_FEWEST, _FOR_EACH = 999, 40
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A cell in one run."""
+
+    run: Run
+    cell: Measured
+
+    @property
+    def time(self) -> str:
+        """When the first of its launches began."""
+        return min(self.cell.started)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A cell of one definition through time.
+
+    Attributes:
+        id, hash: of the cell.
+        points: runs in which it has a number, by time.
+        p_value: of any change at all; None if there are too few runs.
+        adjusted: the same, corrected for the number of cells.
+        breaks: places of the points that begin a new segment.
+    """
+
+    id: str
+    hash: str
+    points: Sequence[Point]
+    p_value: float | None = None
+    adjusted: float | None = None
+    breaks: Sequence[int] = ()
+
+    @property
+    def segments(self) -> list[Sequence[Point]]:
+        """The points of equal level."""
+        edges = [0, *self.breaks, len(self.points)]
+        return [self.points[a:b] for a, b in itertools.pairwise(edges)]
+
+    @property
+    def levels(self) -> list[Estimate]:
+        """The throughput of each segment: median over its runs, samples/s."""
+        return [median([p.cell.center for p in part]) for part in self.segments]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The begin of a new segment of a line.
+
+    Attributes:
+        before, since: the last point of the old level, and the first of the new one.
+        ratio: of the new level to the old one, with an interval over whole runs.
+        runs: in the old and in the new segment.
+        differs: facts that differ between `before` and `since`: their values.
+        is_new: whether it is not found without the newest run of the store.
+    """
+
+    line: Line
+    before: Point
+    since: Point
+    ratio: Estimate
+    runs: tuple[int, int]
+    differs: Mapping[str, tuple[Sequence[str], Sequence[str]]]
+    is_new: bool
+
+    @property
+    def is_worse(self) -> bool:
+        return self.ratio.value < 1
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What the runs of a store say.
+
+    Attributes:
+        runs: by time.
+        lines: by cell id, then by time.
+        changes: the latest first.
+        level: of the corrected tests.
+    """
+
+    runs: Sequence[Run]
+    lines: Sequence[Line]
+    changes: Sequence[Change]
+    level: float
+
+    @property
+    def begins_worse(self) -> bool:
+        """Whether the newest run shows that some cell has become slower."""
+        return any(change.is_new and change.is_worse for change in self.changes)
+
+    @property
+    def tested(self) -> int:
+        return sum(line.p_value is not None for line in self.lines)
+
+
+def follow(runs: Sequence[Run], *, level: float = LEVEL) -> History:
+    """Find the lines of all cells, and when their level changed.
+
+    The p-values of the cells are corrected by Benjamini and Hochberg (1995), as in
+    `rankbench compare`: an upgrade changes many cells at once, of which Holm's
+    correction would miss more. If nothing has changed at all, a change is found in at
+    most the share `level` of stores, as with Holm's.
+
+    Args:
+        runs: by time, at least one.
+        level: of the corrected tests.
+    """
+    lines = _test(_join(runs), level)
+    # A change is news once, not every night that follows.
+    last = [line for line in lines if line.breaks and line.points[-1].run is runs[-1]]
+    old = {}
+    if last:
+        shorter = [_without(line, runs[-1]) for line in lines]
+        old = {(line.id, line.hash): line.breaks for line in _test(shorter, level)}
+    changes: list[Change] = []
+    for line in lines:
+        known = old.get((line.id, line.hash), ())
+        changes += _find_changes(line, known, is_last=line in last)
+    changes.sort(key=lambda one: (one.since.time, one.line.id), reverse=True)
+    return History(runs, lines, changes, level)
+
+
+def _without(line: Line, run: Run) -> Line:
+    return Line(line.id, line.hash, [p for p in line.points if p.run is not run])
+
+
+def _join(runs: Sequence[Run]) -> list[Line]:
+    """The line of each cell and definition.
+
+    An attempt counts once. If several runs of the store have it, the one with most of
+    its launches counts: it was added before it was complete, or beside cells that were
+    measured again.
+    """
+    lines: dict[tuple[str, str], dict[tuple[str, float], Point]] = {}
+    for run in runs:
+        for name, cell in run.cells.items():
+            if cell.throughput:
+                attempts = lines.setdefault((name, cell.hash), {})
+                attempt = cell.started[0], cell.throughput[0]
+                known = attempts.get(attempt)
+                if known is None or len(known.cell.started) < len(cell.started):
+                    attempts[attempt] = Point(run, cell)
+    found = [
+        Line(*key, sorted(points.values(), key=lambda p: (p.time, p.run.digest)))
+        for key, points in lines.items()
+    ]
+    return sorted(found, key=lambda line: (line.id, line.points[0].time, line.hash))
+
+
+def _test(lines: Sequence[Line], level: float) -> list[Line]:
+    """The lines with their p-values and breaks."""
+    long = [line for line in lines if len(line.points) >= MIN_SERIES]
+    draws = max(_FEWEST, _FOR_EACH * len(long) - 1)
+    chances = [
+        chance_of_change(_values(one), seed=_seed(one), permutations=draws)
+        for one in long
+    ]
+    adjusted = adjust(chances)
+    # A further change of a line is judged as strictly as the first one.
+    passed = [p for p, q in zip(chances, adjusted, strict=True) if q <= level]
+    further = level * len(passed) / max(1, len(long))
+    tested = {}
+    for line, chance, corrected in zip(long, chances, adjusted, strict=True):
+        breaks: Sequence[int] = ()
+        if corrected <= level:
+            breaks = find_breaks(
+                _values(line), level=further, seed=_seed(line), permutations=draws
+            )
+        tested[line.id, line.hash] = replace(
+            line, p_value=chance, adjusted=corrected, breaks=breaks
+        )
+    return [tested.get((line.id, line.hash), line) for line in lines]
+
+
+def _values(line: Line) -> list[float]:
+    return [math.log(point.cell.center) for point in line.points]
+
+
+def _seed(line: Line) -> int:
+    """The same for the same cell, so that the same store gives the same answer."""
+    return zlib.crc32(f"{line.id} {line.hash}".encode())
+
+
+def _find_changes(
+    line: Line, known: Sequence[int], *, is_last: bool
+) -> Iterator[Change]:
+    """The changes of a line.
+
+    Args:
+        known: breaks that are found without the newest run.
+        is_last: whether the newest run has this cell.
+    """
+    parts = line.segments
+    for place, (old, new) in enumerate(itertools.pairwise(parts)):
+        before, since = old[-1], new[0]
+        is_end = place == len(parts) - 2
+        # The newest run may shift where a change is found, within the segment before.
+        begin = line.breaks[place - 1] if place else 0
+        yield Change(
+            line=line,
+            before=before,
+            since=since,
+            ratio=find_ratio(
+                [p.cell.center for p in new], [p.cell.center for p in old]
+            ),
+            runs=(len(old), len(new)),
+            differs=find_differing(before.cell.facts, since.cell.facts),
+            is_new=is_last and is_end and not any(one > begin for one in known),
+        )

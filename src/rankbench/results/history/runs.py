@@ -1,0 +1,195 @@
+"""One run as a store keeps it: the launches of each cell, and their environment."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankbench.record import Layout, Record
+from rankbench.results.compare.sides import collect_facts
+from rankbench.results.numbers.measures import measure
+from rankbench.results.read.launches import read_launches
+from rankbench.results.read.rows import Row, load
+from rankbench.results.read.schema import check, read_checked
+
+RUN_VERSION = 1
+
+Facts = Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A cell in one run.
+
+    Attributes:
+        hash: identity of the cell, with all its options.
+        workload: equal for cells that are alternatives.
+        status: one of `rankbench.record.STATUSES`.
+        reason: None exactly if the status is ``ok``.
+        marks: of its row.
+        facts: of hosts, software, image and code of its launches: key -> all values.
+        started: when each launch began; empty unless the status is ``ok``.
+        throughput: samples/s of the same launches.
+    """
+
+    hash: str
+    workload: str
+    status: str
+    reason: str | None
+    marks: tuple[str, ...]
+    facts: Facts
+    started: tuple[str, ...]
+    throughput: tuple[float, ...]
+
+    @property
+    def center(self) -> float:
+        """The median of its launches, samples/s."""
+        return statistics.median(self.throughput)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run of an experiment.
+
+    Attributes:
+        digest: SHA-256 of its file in a store.
+        begun, ended: of its first and its last launch, as ISO times.
+        cells: by id, in the order of the plan.
+    """
+
+    digest: str
+    experiment: str
+    begun: str
+    ended: str
+    cells: Mapping[str, Measured]
+
+
+def read_results(directory: Path) -> dict[str, Any]:
+    """What a store keeps of a result directory, as JSON.
+
+    The same launches give the same value, whether they come from a result directory or
+    from its bundle.
+
+    Raises:
+        ValueError: no launch has ended; a file is damaged.
+    """
+    layout = Layout(directory)
+    results = load(layout)
+    facts: list[dict[str, list[str]]] = []
+    workloads: list[str] = []
+    cells: dict[str, Any] = {}
+    times: list[str] = []
+    for row in results.rows:
+        records = [launch.record for launch in row.launches]
+        for record in records or _read_failed(layout, row):
+            times += [record[key] for key in ("started", "ended") if record.get(key)]
+        cells[row.id] = {
+            "hash": row.cell.hash(),
+            "workload": _place(row.cell.workload(), workloads),
+            "status": row.status,
+            "reason": row.reason,
+            "marks": list(row.marks),
+            "facts": _place(_find_facts(records), facts) if records else None,
+            "started": [str(record.get("started")) for record in records],
+            "throughput": [measure(launch).throughput for launch in row.launches],
+        }
+    if not times:
+        raise ValueError(
+            f"{directory}: no launch has ended, so there is nothing to keep"
+        )
+    run = {
+        "schema": RUN_VERSION,
+        "experiment": results.experiment,
+        "begun": min(times),
+        "ended": max(times),
+        "facts": facts,
+        "workloads": workloads,
+        "cells": cells,
+    }
+    check(run, "history", directory)
+    return run
+
+
+def _read_failed(layout: Layout, row: Row) -> list[Record]:
+    """The records of the latest attempt of a row without a number."""
+    if row.attempt is None:
+        return []
+    return [one.record for one in read_launches(layout.attempt(row.id, row.attempt))]
+
+
+def _find_facts(records: Sequence[Record]) -> dict[str, list[str]]:
+    """All values of each fact, and the code that started the launches."""
+    found = {key: list(values) for key, values in collect_facts(records).items()}
+    codes = [record.get("code") or {} for record in records]
+    commits = {_show_commit(code) for code in codes if code.get("commit")}
+    versions = {str(code["version"]) for code in codes if code.get("version")}
+    for key, values in (("commit", commits), ("rankbench", versions)):
+        if values:
+            found[key] = sorted(values)
+    return found
+
+
+def _show_commit(code: Record) -> str:
+    return f"{code['commit']}{' and changes' if code.get('dirty') else ''}"
+
+
+def _place(value: Any, values: list[Any]) -> int:
+    """The place of a value among few, to which it is added if it is new."""
+    if value not in values:
+        values.append(value)
+    return values.index(value)
+
+
+def encode(run: Mapping[str, Any]) -> bytes:
+    """The file of a run: the same run gives the same bytes."""
+    text = json.dumps(run, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return f"{text}\n".encode()
+
+
+def read_run(path: Path) -> Run:
+    """Read a file of a store, whose name is its digest.
+
+    Raises:
+        ValueError: it is damaged or of another version; the message names it.
+    """
+    value = read_checked(path, "history", versions=(RUN_VERSION,))
+    try:
+        return decode(value, path.stem)
+    except (IndexError, ValueError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+
+
+def decode(value: Mapping[str, Any], digest: str) -> Run:
+    """The run of a value that matches the schema.
+
+    Raises:
+        IndexError, ValueError: it contradicts itself.
+    """
+    cells = {name: _decode(cell, value) for name, cell in value["cells"].items()}
+    return Run(
+        digest=digest,
+        experiment=value["experiment"],
+        begun=value["begun"],
+        ended=value["ended"],
+        cells=cells,
+    )
+
+
+def _decode(cell: Mapping[str, Any], run: Mapping[str, Any]) -> Measured:
+    if len(cell["started"]) != len(cell["throughput"]):
+        raise ValueError("launches without a time, or times without a launch")
+    place = cell["facts"]
+    return Measured(
+        hash=cell["hash"],
+        workload=run["workloads"][cell["workload"]],
+        status=cell["status"],
+        reason=cell["reason"],
+        marks=tuple(cell["marks"]),
+        facts={} if place is None else run["facts"][place],
+        started=tuple(cell["started"]),
+        throughput=tuple(cell["throughput"]),
+    )

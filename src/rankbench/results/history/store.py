@@ -1,0 +1,94 @@
+"""A store: a folder with one JSON file per run, named by the SHA-256 of its bytes.
+
+It may lie in git or on a disk that several hosts share. Files are only added, and each
+appears whole or not at all, so any number of writers and readers need no lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankbench.record import write_atomically
+from rankbench.results.history.runs import Run, encode, read_run
+
+_NAME = re.compile(r"[0-9a-f]{64}\.json")
+
+ADDED, KNOWN, RESTORED = "added", "known", "restored"
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """The contents of a store.
+
+    Attributes:
+        runs: in order of the time of their first launch.
+        damaged: a sentence about each file that is not used; it names the file.
+    """
+
+    folder: Path
+    runs: Sequence[Run]
+    damaged: Sequence[str]
+
+
+def add_run(folder: Path, run: Mapping[str, Any]) -> tuple[Path, str]:
+    """Write a run into a store, which is made if there is none.
+
+    Args:
+        folder: the store.
+        run: from `runs.read_results`.
+
+    Returns:
+        The file, and whether it was `ADDED`, was `KNOWN` already, or was damaged and
+        is now `RESTORED`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    data = encode(run)
+    path = folder / f"{hashlib.sha256(data).hexdigest()}.json"
+    found = path.exists()
+    if found and path.read_bytes() == data:
+        return path, KNOWN
+    write_atomically(path, data)
+    return path, RESTORED if found else ADDED
+
+
+def read_store(folder: Path) -> Store:
+    """Read all runs; damaged files are named and left out.
+
+    Raises:
+        ValueError: there is no store, or no run in it can be used.
+    """
+    if not folder.is_dir():
+        raise ValueError(
+            f"{folder} is no store: `rankbench history add RESULTS --store {folder}` "
+            "makes one"
+        )
+    runs, damaged = [], []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            runs.append(_read(path))
+        except (ValueError, OSError) as error:
+            damaged.append(str(error))
+    if not runs:
+        said = "; ".join(damaged) or "it is empty: `rankbench history add` fills it"
+        raise ValueError(f"{folder} has no run: {said}")
+    runs.sort(key=lambda run: (run.begun, run.digest))
+    return Store(folder, runs, damaged)
+
+
+def _read(path: Path) -> Run:
+    if not _NAME.fullmatch(path.name):
+        raise ValueError(f"{path} is no run: its name is no digest")
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if digest != path.stem:
+        raise ValueError(
+            f"{path} is damaged: its digest is {digest[:12]}...: adding the same "
+            "results again restores it"
+        )
+    return read_run(path)
