@@ -4,7 +4,7 @@ It makes stores by simulation: each night's level scatters by `SCATTER` for each
 and launches of a night by half of that around it. Where nothing changes, every change
 that is found is a false alarm. A step hits one cell of a store, or all of them.
 
-    PYTHONPATH=tests python benchmarks/history.py             # some minutes on two cores
+    PYTHONPATH=tests python benchmarks/history.py         # some minutes on two cores
     PYTHONPATH=tests python benchmarks/history.py --runs 100 --stores 40
 """
 
@@ -49,6 +49,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         tell_speed(Path(name), arguments.runs, arguments.cells, rng)
         tell_alarms(arguments.stores, rng)
+        tell_nights(arguments.stores, rng)
         tell_detection(arguments.stores, rng)
 
 
@@ -91,6 +92,25 @@ def tell_alarms(stores: int, rng: np.random.Generator) -> None:
             f"  {runs} runs, {cells} cells: {alarms / stores:.1%} of {stores} "
             f"(at most {most:.1%}, 95 % bound)"
         )
+
+
+def tell_nights(stores: int, rng: np.random.Generator) -> None:
+    """How often an exit status of 1 is false, by looking after each run."""
+    nights, before, cells = 100, 30, 10
+    alarms = [
+        sum(
+            follow(runs[:count]).begins_worse
+            for count in range(before + 1, before + nights + 1)
+        )
+        for runs in (
+            make_runs(rng, draw(rng, before + nights, cells))
+            for _ in range(max(5, stores // 20))
+        )
+    ]
+    print(
+        f"\nfalse alarms in {nights} nights, {cells} cells, by looking after each run: "
+        f"mean {np.mean(alarms):.1f} of {len(alarms)} stores, at most {max(alarms)}"
+    )
 
 
 def tell_detection(stores: int, rng: np.random.Generator) -> None:

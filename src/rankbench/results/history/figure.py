@@ -10,7 +10,6 @@ from bokeh.models import DataRange1d, HoverTool, NumeralTickFormatter
 from bokeh.plotting import figure
 
 from rankbench.results.render.html.figures import (
-    FAINT,
     INK,
     TOOLS,
     make_source,
@@ -50,14 +49,14 @@ def _make() -> figure:
     )
     plot.yaxis.formatter = NumeralTickFormatter(format="0.[000]")
     plot.vspan(
-        x="x",
-        source=make_source("environment", ("x",)),
-        line_color=FAINT,
-        line_dash="dashed",
-        line_width=1,
+        x="x", source=make_source("changes", ("x",)), line_color=_LEVEL, line_width=3
     )
     plot.vspan(
-        x="x", source=make_source("changes", ("x",)), line_color=_LEVEL, line_width=2
+        x="x",
+        source=make_source("environment", ("x",)),
+        line_color=INK,
+        line_dash="dashed",
+        line_width=1,
     )
     plot.multi_line(
         "xs",
@@ -94,5 +93,4 @@ def _make() -> figure:
     )
     style(plot)
     plot.xgrid.grid_line_color = None
-    plot.axis.major_label_text_color = INK
     return plot

@@ -87,6 +87,7 @@ def to_page(store: Store, history: History) -> str:
             series=MIN_SERIES,
             version=__version__,
             style=read_style(),
+            own_style=read_style("history.css"),
             script=Markup(script),  # noqa: S704
             script_hash=hash_script(script),
             blocks={name: pack(text) for name, text in blocks.items()},

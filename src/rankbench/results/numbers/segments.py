@@ -11,20 +11,21 @@ intervals (Kovács, Bühlmann, Li and Munk, Biometrika 110, 2023), which also se
 change that was undone. Its distribution comes from permutations of whole runs within
 the segments, so it assumes only that runs are exchangeable there.
 
-Values count by their normal scores (van der Waerden), so a single bad run weighs no
-more than the worst of many good ones. A segment has at least two runs.
+A segment has at least two runs. A single bad run counts like its neighbours (a filter
+after Hampel), in the data as in each permutation, so that it neither makes a change nor
+hides one.
 """
 
 from __future__ import annotations
 
 import functools
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import special
 
 Values = NDArray[np.float64]
 
@@ -35,6 +36,8 @@ MIN_SERIES = 8
 # After so many permutations as extreme as the data, more do not change the answer.
 _ENOUGH = 20
 _BATCH = 100
+# Of the filter for bad runs; the median step of values that are distributed normally.
+_FAR, _STEP_OF_SCATTER = 3.0, 0.6745 * math.sqrt(2)
 # Values of permutations that are in memory at a time.
 _AT_ONCE = 200_000
 
@@ -59,12 +62,12 @@ def chance_of_change(
             p-value.
     """
     edges = [0, *breaks, len(values)]
+    whole = np.asarray(values, float)
     parts = [
-        _score(np.asarray(values[a:b], float))
+        _standardise(whole[a:b])
         for a, b in itertools.pairwise(edges)
-        if b - a >= 2 * MIN_RUNS
+        if b - a >= 2 * MIN_RUNS and np.ptp(whole[a:b]) > 0
     ]
-    parts = [part for part in parts if part.any()]
     if not parts:
         return 1.0
     # Rounding must not tell equal statistics apart.
@@ -112,19 +115,47 @@ def best_breaks(values: Sequence[float] | Values, count: int) -> list[int]:
     """The breaks that explain the values best, for a number of changes (> 0)."""
     import ruptures  # It takes half a second to import.
 
-    signal = _score(np.asarray(values, float))[:, None]
+    signal = _without_bad_runs(np.asarray(values, float)[None])[0, :, None]
     search: Any = ruptures.KernelCPD(kernel="linear", min_size=MIN_RUNS)
     found: list[int] = search.fit(signal).predict(n_bkps=count)
     return [int(one) for one in found[:-1]]
 
 
-def _score(values: Values) -> Values:
-    """Normal scores of the values; ties share one, and equal values have 0."""
-    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    ends = np.cumsum(sizes)
-    ranks = (ends - (sizes - 1) / 2)[group]
-    scores: Values = special.ndtri(ranks / (len(values) + 1))
-    return np.where(np.abs(scores) < 1e-12, 0.0, scores)
+def _standardise(values: Values) -> Values:
+    """The values with mean 0 and scatter 1, whatever their order."""
+    scaled: Values = (values - values.mean()) / values.std()
+    return scaled
+
+
+def _without_bad_runs(series: Values) -> Values:
+    """Each series with the local median in place of values that stand alone.
+
+    Such a value is far from both neighbours, and from the median of itself, the two
+    before and the two after it (mirrored at the ends). Far is `_FAR` times the scatter
+    of successive values.
+
+    Args:
+        series: [series, runs].
+    """
+    runs = series.shape[1]
+    padded = np.pad(series, ((0, 0), (2, 2)), mode="reflect")
+    around = [padded[:, i : i + runs] for i in range(5)]
+    center = _middle_of_five(*around)
+    steps = np.abs(np.diff(series, axis=1))
+    far = _FAR / _STEP_OF_SCATTER * np.median(steps, axis=1, keepdims=True)
+    near = np.minimum(np.abs(series - around[1]), np.abs(series - around[3]))
+    alone = np.minimum(near, np.abs(series - center)) > far
+    return np.where(alone & (far > 0), center, series)
+
+
+def _middle_of_five(a: Values, b: Values, c: Values, d: Values, e: Values) -> Values:
+    """The median of five values, by comparisons that numpy does for many at a time."""
+    low = np.maximum(np.minimum(a, b), np.minimum(c, d))
+    high = np.minimum(np.maximum(a, b), np.maximum(c, d))
+    middle: Values = np.maximum(
+        np.minimum(low, e), np.minimum(np.maximum(low, e), high)
+    )
+    return middle
 
 
 def _permute(rng: np.random.Generator, values: Values, count: int) -> Values:
@@ -138,6 +169,7 @@ def _largest(series: Values) -> Values:
     Args:
         series: [series, runs].
     """
+    series = _without_bad_runs(series)
     count = series.shape[1]
     sums = np.zeros((len(series), count + 1))
     np.cumsum(series, axis=1, out=sums[:, 1:])

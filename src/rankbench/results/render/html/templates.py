@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 STATIC = files("rankbench.results.render.html") / "static"
 
 
-def read_style() -> Markup:
-    """The style sheet of all pages."""
-    return Markup((STATIC / "style.css").read_text())  # noqa: S704
+def read_style(name: str = "style.css") -> Markup:
+    """The style sheet of all pages, or one of a page's own."""
+    return Markup((STATIC / name).read_text())  # noqa: S704
 
 
 def make_plain_environment() -> jinja2.Environment:

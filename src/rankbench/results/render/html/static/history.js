@@ -45,8 +45,10 @@ function fillFigure(line) {
     xs: pairs.map(([a, b]) => [at[a], at[b]]),
     ys: pairs.map((_, i) => [level(i), level(i)]),
   };
-  sourceOf("changes").data = { x: line.breaks.map((i) => at[i]) };
-  sourceOf("environment").data = { x: line.environment.map(([i]) => at[i]) };
+  // Between two runs: a line through a point would hide it.
+  const before = (i) => (at[i - 1] + at[i]) / 2;
+  sourceOf("changes").data = { x: line.breaks.map(before) };
+  sourceOf("environment").data = { x: line.environment.map(([i]) => before(i)) };
 }
 
 /** "2026-11-24 02:00" of seconds since 1970. */
