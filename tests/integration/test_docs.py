@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 
 pytestmark = pytest.mark.integration
 
@@ -44,7 +46,8 @@ def read_steps(document: Path) -> list[Step]:
 
 
 @pytest.mark.parametrize(
-    "name", ["experiments", "add-a-strategy", "your-own-model", "your-own-script"]
+    "name",
+    ["experiments", "add-a-strategy", "your-own-model", "your-own-script", "history"],
 )
 def test_a_document_does_what_it_says(project, name: str) -> None:
     steps = read_steps(DOCS / f"{name}.md")
@@ -53,7 +56,9 @@ def test_a_document_does_what_it_says(project, name: str) -> None:
     tools = Path(sys.executable).parent
     for step in steps:
         if step.file:
-            (project.root / step.file).write_text(step.text)
+            path = project.root / step.file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(step.text)
             continue
         program, *arguments = shlex.split(step.text)
         if arguments[0] == "run" and "-n" not in arguments:
@@ -94,3 +99,25 @@ def test_the_strategy_of_the_documents_passes_the_contract(project) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert "passed" in done.stdout
+
+
+def test_the_commands_of_the_nightly_workflow_and_of_scrontab_are_those_that_ran() -> (
+    None
+):
+    """docs/history.md: what a scheduler runs is what its console blocks run."""
+    steps = read_steps(DOCS / "history.md")
+    (workflow,) = (s.text for s in steps if s.file == ".github/workflows/nightly.yaml")
+    (job,) = yaml.safe_load(workflow)["jobs"].values()
+    said = [step.get("run", "") for step in job["steps"]]
+    ran = {step.text for step in steps if step.file is None}
+    commands = [line.removeprefix(".venv/bin/") for line in said]
+    commands = [line for line in commands if line.startswith("rankbench ")]
+    assert len(commands) == 3
+    assert set(commands) <= ran
+    (script,) = re.findall(
+        r"^```sh\n(.*?)^```$", (DOCS / "history.md").read_text(), re.MULTILINE | re.S
+    )
+    lines = [line for line in script.splitlines() if line.startswith("rankbench ")]
+    assert lines == commands
+    done = subprocess.run(["bash", "-n"], input=script, text=True, check=False)
+    assert done.returncode == 0

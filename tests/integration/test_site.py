@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from selenium.webdriver.common.actions.action_builder import ActionBuilder
 from selenium.webdriver.common.keys import Keys
 
-from browser import LOCAL, Browser, find_programs, start_browser
+from browser import LOCAL, Browser
 from rankbench.results.bundle.publish import publish
 from unit.synthetic import (
     make_cell,
@@ -26,17 +25,6 @@ SINGLE, DDP = "single.none.1x1.convnet.digits", "ddp.gloo.1x2.convnet.digits"
 UNSUPPORTED, CRASHED = "ddp.nccl.1x2.convnet.digits", "ddp_dp.none.1x2.convnet.digits"
 HIT = "window.hit = 1"
 HOSTILE = f"<img src=x onerror='{HIT}'> </script><script>{HIT}</script>&lt;b&gt;"
-
-
-@pytest.fixture(scope="session")
-def browser(ordinary_user: list[str], open_tmp: Path) -> Iterator[Browser]:
-    programs = find_programs()
-    if programs is None:
-        pytest.skip(
-            "no Chromium with its driver: bash tests/machine/install_chromium.sh"
-        )
-    with start_browser(*programs, user=ordinary_user, folder=open_tmp) as found:
-        yield found
 
 
 @pytest.fixture(scope="module")

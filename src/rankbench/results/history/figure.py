@@ -6,7 +6,7 @@ from typing import Any
 
 from bokeh.core.types import ID
 from bokeh.embed import json_item
-from bokeh.models import DataRange1d, HoverTool, NumeralTickFormatter
+from bokeh.models import HoverTool, NumeralTickFormatter, Range1d
 from bokeh.plotting import figure
 
 from rankbench.results.render.html.figures import (
@@ -43,7 +43,9 @@ def _make() -> figure:
         height=420,
         sizing_mode="stretch_width",
         x_axis_type="datetime",
-        y_range=DataRange1d(range_padding=0.15),
+        # history.js sets both ranges: without data, there are none to find.
+        x_range=Range1d(start=0, end=1),
+        y_range=Range1d(start=0, end=1),
         y_axis_label="samples/s",
         tools=TOOLS,
     )

@@ -2,6 +2,7 @@
 
 const DATA = JSON.parse(await unpack("data"));
 const MILLI = 1000;
+const DAY = 86_400_000;
 const select = $("chosen").elements.line;
 const names = DATA.lines.map(([id]) => id);
 
@@ -19,7 +20,8 @@ function fillSelect() {
     if (options.length) select.append(el("optgroup", { label }, ...options));
 }
 
-function sourceOf(name) {
+/** A source, or the plot itself, by its name. */
+function modelOf(name) {
   return Bokeh.documents.map((doc) => doc.get_model_by_name(name)).find((one) => one);
 }
 
@@ -28,7 +30,7 @@ function fillFigure(line) {
   const level = (i) => line.levels[i][0];
   const ends = [0, ...line.breaks, at.length];
   const pairs = line.levels.map((_, i) => [ends[i], ends[i + 1] - 1]);
-  sourceOf("points").data = {
+  modelOf("points").data = {
     x: at,
     y: line.value,
     low: line.low.map((one, i) => one ?? line.value[i]),
@@ -41,14 +43,29 @@ function fillFigure(line) {
     launches: line.launches.map(String),
     run: line.run,
   };
-  sourceOf("levels").data = {
+  modelOf("levels").data = {
     xs: pairs.map(([a, b]) => [at[a], at[b]]),
     ys: pairs.map((_, i) => [level(i), level(i)]),
   };
+  const plot = modelOf("line");
+  const { low, high } = modelOf("points").data;
+  setRange(plot.x_range, at, 0.02, DAY);
+  setRange(plot.y_range, [...low, ...high], 0.1, 0.05 * line.value[0]);
   // Between two runs: a line through a point would hide it.
   const before = (i) => (at[i - 1] + at[i]) / 2;
-  sourceOf("changes").data = { x: line.breaks.map(before) };
-  sourceOf("environment").data = { x: line.environment.map(([i]) => before(i)) };
+  modelOf("changes").data = { x: line.breaks.map(before) };
+  modelOf("environment").data = { x: line.environment.map(([i]) => before(i)) };
+}
+
+/** All values with a share of room, `least` if they are equal; also after a reset. */
+function setRange(range, values, room, least) {
+  const [low, high] = values.reduce(
+    ([a, b], one) => [Math.min(a, one), Math.max(b, one)],
+    [Infinity, -Infinity],
+  );
+  const beyond = room * (high - low) || least;
+  const ends = { start: low - beyond, end: high + beyond };
+  range.setv({ ...ends, reset_start: ends.start, reset_end: ends.end });
 }
 
 /** "2026-11-24 02:00" of seconds since 1970. */
