@@ -17,7 +17,8 @@ import zstandard
 
 from rankbench.cli import main
 from rankbench.results.bundle import sign_bundle, write_bundle
-from rankbench.results.bundle.manifest import MANIFEST, write_manifest
+from rankbench.results.bundle.manifest import MANIFEST, list_files, write_manifest
+from rankbench.results.read.archive import pack
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 
 SIGNERS = ("author", "reviewer")
@@ -72,8 +73,10 @@ class Target:
             shutil.copy(folder / f"{name}.pub", folder / f"{name}.keys")
             self._options += ["--signer", str(folder / f"{name}.keys")]
         keys = [folder / name for name in SIGNERS]
+        write_bundle(layout, self.bundle, anonymise=False, key=keys[0])
+        names, _ = list_files(self.bundle)
+        pack(self.bundle, names, self.archive)
         for path in (self.bundle, self.archive):
-            write_bundle(layout, path, anonymise=False, key=keys[0])
             sign_bundle(path, keys[1])
         self.files = {
             path.relative_to(self.bundle).as_posix(): path.read_bytes()

@@ -56,7 +56,7 @@ def test_a_run_is_published_and_verified(project, tmp_path: Path) -> None:
         done = project.rankbench("verify", str(tmp_path / form))
         assert done.returncode == 0, done.stdout
         verdict = rf"{tmp_path / form}: verified: (\d+) of \1 sections re-derived\n"
-        assert re.fullmatch(verdict, done.stdout)
+        assert re.fullmatch(f"the bundle is not signed\n{verdict}", done.stdout)
 
     files = read_all(tmp_path / "bundle")
     assert files["experiment.yaml"].decode() == EXPERIMENT

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -11,6 +13,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from tampers import make_key
+from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 
 pytestmark = pytest.mark.integration
 
@@ -121,3 +126,35 @@ def test_the_commands_of_the_nightly_workflow_and_of_scrontab_are_those_that_ran
     assert lines == commands
     done = subprocess.run(["bash", "-n"], input=script, text=True, check=False)
     assert done.returncode == 0
+
+
+def test_bundles_are_signed_as_the_document_says(tmp_path: Path) -> None:
+    if not shutil.which("ssh-keygen"):
+        pytest.skip("ssh-keygen is not installed: apt-get install openssh-client")
+    cell = plan_cell(make_cell("single"))
+    layout = write_plan(tmp_path / "results/quickstart", [cell], launches=1)
+    write_launches(layout, cell, count=1, wanted=1)
+    (tmp_path / ".ssh").mkdir()
+    for name in ("id_ed25519", "id_rsa"):
+        make_key(tmp_path / ".ssh" / name)
+    shutil.copy(tmp_path / ".ssh/id_ed25519.pub", tmp_path / "USER.keys")
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    env = {**os.environ, "HOME": str(tmp_path), "PATH": path}
+    commands = [step.text for step in read_steps(DOCS / "publishing.md")]
+    assert len(commands) == 6
+    said = ""
+    for command in commands:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=tmp_path,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}"
+        said += done.stdout
+    assert "manifest.json is signed by USER with ssh-ed25519 key SHA256:" in said
+    assert "manifest.json is signed by user@example.org with ssh-ed25519 key" in said

@@ -39,6 +39,7 @@ def link(name: str, kind: bytes, target: str) -> Member:
     return make_member(name, b"", type=kind, linkname=target)
 
 
+SIGNATURE = "signatures/0123456789abcdef.sig"
 HOSTILE = {
     "absolute": [make_member("/evil.json")],
     "upwards": [make_member("../evil")],
@@ -56,6 +57,13 @@ HOSTILE = {
     "folder": [link("records", tarfile.DIRTYPE, "")],
     "twice": [make_member("manifest.json"), make_member("manifest.json", b"[]")],
     "file and folder": [make_member("records"), make_member("records/evil")],
+    "signature upwards": [make_member("signatures/../../evil.sig")],
+    "signature symlink": [link(SIGNATURE, tarfile.SYMTYPE, "/etc/passwd")],
+    "signature hard link": [link(SIGNATURE, tarfile.LNKTYPE, "manifest.json")],
+    "signature pipe": [link(SIGNATURE, tarfile.FIFOTYPE, "")],
+    "signature twice": [make_member(SIGNATURE), make_member(SIGNATURE, b"[]")],
+    "signatures folder": [link("signatures", tarfile.DIRTYPE, "")],
+    "signatures link": [link("signatures", tarfile.SYMTYPE, "/etc")],
 }
 
 

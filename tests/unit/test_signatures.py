@@ -1,0 +1,628 @@
+"""Signatures of bundles: who signed what, and everything that does not count."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from rankbench.cli import main
+from rankbench.record import Layout
+from rankbench.results.bundle import sign_bundle, unpack, verify_bundle, write_bundle
+from rankbench.results.bundle import verify as verification
+from rankbench.results.bundle.keys import read_signature
+from rankbench.results.bundle.manifest import MANIFEST, list_files
+from rankbench.results.bundle.signers import read_signers
+from rankbench.results.read.archive import pack
+from tampers import SIGNERS, Target, make_key, run
+from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
+
+pytestmark = [pytest.mark.unit, pytest.mark.equipment]
+
+COMMENT = "jdoe@secret-host"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _needs_ssh_keygen() -> None:
+    if not shutil.which("ssh-keygen"):
+        pytest.skip("ssh-keygen is not installed: apt-get install openssh-client")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results, an unsigned bundle of them in both forms, two keys and their owners."""
+    place = tmp_path_factory.mktemp("signed")
+    cell = plan_cell(make_cell("single"))
+    layout = write_plan(place / "results", [cell], launches=1)
+    write_launches(layout, cell, count=1, wanted=1)
+    write_bundle(layout, place / "bundle", anonymise=False)
+    names, _ = list_files(place / "bundle")
+    pack(place / "bundle", names, place / "bundle.tar.zst")
+    for name in ("jdoe", "roe"):
+        make_key(place / name, comment=COMMENT)
+        shutil.copy(place / f"{name}.pub", place / f"{name}.keys")
+    public = {name: read(place / f"{name}.pub") for name in ("jdoe", "roe")}
+    lines = [f"jdoe@example.org {public['jdoe']}", f"roe,boss {public['roe']}"]
+    (place / "allowed_signers").write_text("# people\n\n" + "\n".join(lines) + "\n")
+    return place
+
+
+@pytest.fixture
+def bundle(place: Path, tmp_path: Path) -> Path:
+    """A copy of the bundle that jdoe has signed, which a test may damage."""
+    copy = shutil.copytree(place / "bundle", tmp_path / "bundle")
+    sign_bundle(copy, place / "jdoe")
+    return copy
+
+
+@pytest.fixture
+def verify(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str]]:
+    """Status and output, without the sections, which take most of the time."""
+    monkeypatch.setattr(verification, "_rederive", lambda *_: None)
+
+    def verify(*words: str | Path) -> tuple[int, str]:
+        status = main(["verify", *map(str, words)])
+        said = capsys.readouterr()
+        return status, said.out + said.err
+
+    return verify
+
+
+def read(path: Path) -> str:
+    return path.read_text().strip()
+
+
+def files_of(bundle: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(bundle).as_posix(): path.read_bytes()
+        for path in bundle.rglob("*")
+        if path.is_file()
+    }
+
+
+def signature_of(bundle: Path) -> Path:
+    (path,) = (bundle / "signatures").iterdir()
+    return path
+
+
+def fingerprint(key: Path) -> str:
+    words = ["ssh-keygen", "-l", "-f", str(key)]
+    return subprocess.check_output(words, text=True).split()[1]
+
+
+# --- what a signature changes, and says -----------------------------------------------
+
+
+def test_publish_signs_and_changes_nothing_else(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    results = shutil.copytree(place / "results", tmp_path / "results")
+    sign = ["--results", str(results), "--sign", str(place / "jdoe")]
+    assert main(["publish", "--anonymise", "--json", *sign]) == 0
+    told = json.loads(capsys.readouterr().out)["signature"]
+    assert told["fingerprint"] == fingerprint(place / "jdoe.pub")
+    assert told["key_type"] == "ssh-ed25519"
+    archive = results / "results.tar.zst"
+    assert (results / "site/results.tar.zst").read_bytes() == archive.read_bytes()
+    (tmp_path / "signed").mkdir()
+    unpack(archive, tmp_path / "signed")
+    write_bundle(Layout(results), tmp_path / "plain", anonymise=True)
+    plain, signed = files_of(tmp_path / "plain"), files_of(tmp_path / "signed")
+    assert signed.keys() - plain.keys() == {told["file"]}
+    assert all(signed[name] == data for name, data in plain.items())
+    data = read_signature(signed[told["file"]]).data
+    assert b"ssh-ed25519" in data
+    assert b"jdoe" not in data
+    assert b"secret" not in data
+    assert verify_bundle(archive).findings == []
+
+
+def test_verify_says_by_whom(place: Path, bundle: Path, verify) -> None:
+    key = f"ssh-ed25519 key {fingerprint(place / 'jdoe.pub')}"
+    status, said = verify(bundle)
+    assert status == 0
+    assert f"is signed with {key}; --signers or --signer would say whose" in said
+    status, said = verify(bundle, "--signer", place / "jdoe.keys")
+    assert status == 0
+    assert f"manifest.json is signed by jdoe with {key}\n" in said
+    status, said = verify(bundle, "--signers", place / "allowed_signers", "--json")
+    assert status == 0
+    (told,) = json.loads(said)["signatures"]
+    assert told == {
+        "file": f"signatures/{signature_of(bundle).name}",
+        "key_type": "ssh-ed25519",
+        "fingerprint": fingerprint(place / "jdoe.pub"),
+        "principals": ["jdoe@example.org"],
+        "fault": None,
+    }
+
+
+@pytest.mark.parametrize("form", ["bundle", "bundle.tar.zst"])
+def test_another_person_adds_a_signature(
+    place: Path, tmp_path: Path, form: str, verify
+) -> None:
+    source, path = place / form, tmp_path / form
+    shutil.copytree(source, path) if source.is_dir() else shutil.copy(source, path)
+    for name in ("jdoe", "roe"):
+        sign = ["--sign", str(place / name), "--add-to", str(path)]
+        assert main(["publish", *sign]) == 0
+    before = files_of(path) if path.is_dir() else path.read_bytes()
+    assert main(["publish", *sign]) == 0, "a second time"
+    assert (files_of(path) if path.is_dir() else path.read_bytes()) == before
+    status, said = verify(path, "--signers", place / "allowed_signers")
+    assert status == 0, said
+    assert "by jdoe@example.org with" in said
+    assert "by roe, boss with" in said
+    if path.is_dir():
+        names = files_of(source)
+        assert all((path / name).read_bytes() == data for name, data in names.items())
+
+
+def test_keys_of_other_types_sign(place: Path, tmp_path: Path, verify) -> None:
+    for kind in ("rsa", "ecdsa"):
+        path = shutil.copytree(place / "bundle", tmp_path / kind)
+        key = tmp_path / f"{kind}-key"
+        words = ["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", str(key)]
+        subprocess.run(words, check=True)
+        sign_bundle(path, key)
+        shutil.copy(f"{key}.pub", tmp_path / "jdoe.keys")
+        assert verify(path, "--signer", tmp_path / "jdoe.keys")[0] == 0
+
+
+def test_an_unsigned_bundle_is_a_finding_only_if_signers_are_given(
+    place: Path, verify
+) -> None:
+    status, said = verify(place / "bundle")
+    assert status == 0
+    assert "the bundle is not signed\n" in said
+    status, said = verify(place / "bundle", "--signers", place / "allowed_signers")
+    assert status == 1
+    assert "nobody in " in said
+    status, said = verify(place / "bundle.tar.zst", "--signer", place / "roe.keys")
+    assert status == 1
+    assert "there is none by roe" in said
+
+
+# --- what does not count --------------------------------------------------------------
+
+
+def test_a_foreign_signature_is_a_finding(place: Path, bundle: Path, verify) -> None:
+    name = f"signatures/{signature_of(bundle).name}"
+    status, said = verify(bundle, "--signer", place / "roe.keys")
+    assert status == 1
+    assert f"{name}: is by the ssh-ed25519 key SHA256:" in said
+    assert "is not in " in said
+    assert "signed by" not in said
+    # Whoever gives two signers wants both.
+    both = ["--signer", place / "jdoe.keys", "--signer", place / "roe.keys"]
+    status, said = verify(bundle, *both)
+    assert status == 1
+    assert "there is none by roe" in said
+    assert "signed by jdoe" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ('namespaces="git"', "namespace"),
+        ('valid-before="20200101"', "expired"),
+        ('valid-after="20990101"', "not yet valid"),
+    ],
+)
+def test_a_key_that_is_not_for_this_or_not_now(
+    place: Path, bundle: Path, tmp_path: Path, options: str, why: str, verify
+) -> None:
+    signers = tmp_path / "signers"
+    signers.write_text(f"jdoe {options} {read(place / 'jdoe.pub')}\n")
+    status, said = verify(bundle, "--signers", signers)
+    assert status == 1
+    assert why in said
+    assert "signed by" not in said
+    assert str(tmp_path) not in said.partition("SHA256")[2].partition("\n")[0]
+
+
+def foreign_namespace(path: Path, key: Path) -> None:
+    manifest = path.parent.with_name(MANIFEST).read_bytes()
+    words = ["ssh-keygen", "-Y", "sign", "-f", str(key), "-n", "git"]
+    path.write_bytes(subprocess.run(words, input=manifest, stdout=-1).stdout)
+
+
+def of_another_text(path: Path, key: Path) -> None:
+    words = ["ssh-keygen", "-Y", "sign", "-f", str(key), "-n", "rankbench"]
+    path.write_bytes(subprocess.run(words, input=b"{}", stdout=-1).stdout)
+
+
+def other_base64(path: Path, key: Path) -> None:
+    """Bits that decoders ignore."""
+    text = path.read_text()
+    place = text.index("=\n-----END")
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    last = alphabet[alphabet.index(text[place - 1]) + 1]
+    path.write_text(text[: place - 1] + last + text[place:])
+
+
+def other_lines(path: Path, key: Path) -> None:
+    path.write_text(path.read_text().replace("\nU1NIU0lH", "\nU1NI\nU0lH"))
+
+
+def empty(path: Path, key: Path) -> None:
+    path.write_bytes(b"")
+
+
+def huge(path: Path, key: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(2**40)
+
+
+def no_text(path: Path, key: Path) -> None:
+    path.write_bytes(os.urandom(600))
+
+
+def cut_off(path: Path, key: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-40])
+
+
+def hostile_lengths(path: Path, key: Path) -> None:
+    begin, end = (f"-----{w} SSH SIGNATURE-----\n" for w in ("BEGIN", "END"))
+    path.write_text(f"{begin}U1NIU0lHAAAAAf////8=\n{end}")
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (foreign_namespace, "its namespace is not rankbench"),
+        (of_another_text, "does not fit manifest.json: ssh-keygen says: "),
+        (other_base64, "is no valid signature: it is no base64"),
+        (other_lines, "is not written as rankbench writes it"),
+        (empty, "is no valid signature"),
+        (huge, "is longer than 16 KiB"),
+        (no_text, "is no valid signature"),
+        (cut_off, "is no valid signature"),
+        (hostile_lengths, "it is cut off"),
+    ],
+)
+def test_a_wrong_signature_is_named(
+    place: Path, bundle: Path, damage: Callable[[Path, Path], None], said: str, verify
+) -> None:
+    path = signature_of(bundle)
+    damage(path, place / "jdoe")
+    status, out = verify(bundle)
+    assert status == 1
+    assert out.startswith(f"signatures/{path.name}: ")
+    assert said in out
+    assert main(["publish", "--sign", str(place / "roe"), "--add-to", str(bundle)]) == 2
+
+
+def test_a_signature_of_a_certificate_is_refused(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would name people, and end with its time."""
+    key = make_key(tmp_path / "key")
+    words = ["ssh-keygen", "-q", "-s", str(place / "roe"), "-I", "jdoe", f"{key}.pub"]
+    subprocess.run(words, check=True)
+    path = shutil.copytree(place / "bundle", tmp_path / "bundle")
+    sign = ["--sign", f"{key}-cert.pub", "--add-to", str(path)]
+    assert main(["publish", *sign]) == 2
+    assert "it is a certificate" in capsys.readouterr().err
+
+
+def test_an_extra_file_among_the_signatures_is_a_finding(bundle: Path, verify) -> None:
+    valid = signature_of(bundle)
+    for name in ("jdoe.sig", f"{valid.stem}.sig.bak", f"sub/{valid.name}", "A" * 16):
+        path = valid.parent / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(valid.read_bytes())
+        status, said = verify(bundle)
+        assert status == 1
+        assert f"signatures/{name}: is not listed in the manifest" in said
+        path.unlink()
+    (valid.parent / "sub").rmdir()
+    valid.rename(valid.with_name(f"{'0' * 16}.sig"))
+    status, said = verify(bundle)
+    assert status == 1
+    assert f"another name than its key gives it: signatures/{valid.name}" in said
+
+
+def test_links_and_pipes_among_the_signatures_are_not_opened(
+    bundle: Path, tmp_path: Path, verify
+) -> None:
+    valid = signature_of(bundle)
+    outside = shutil.copy(valid, tmp_path / "outside")
+    valid.unlink()
+    for make in (lambda: valid.symlink_to(outside), lambda: os.mkfifo(valid)):
+        make()
+        status, said = verify(bundle)
+        assert status == 1
+        assert said == f"signatures/{valid.name}: is a link or a device, not a file\n"
+        valid.unlink()
+
+
+def test_the_manifest_may_not_list_a_signature(bundle: Path, verify) -> None:
+    manifest = json.loads((bundle / MANIFEST).read_text())
+    name = f"signatures/{signature_of(bundle).name}"
+    manifest["files"][name] = {"sha256": "0" * 64, "bytes": 1}
+    (bundle / MANIFEST).write_text(json.dumps(manifest, indent=1) + "\n")
+    status, said = verify(bundle)
+    assert status == 1
+    assert f"{name}: is a signature, but the manifest lists it" in said
+
+
+def test_thousands_of_signatures_are_not_checked(bundle: Path, verify) -> None:
+    for number in range(100):
+        (bundle / f"signatures/{number:016x}.sig").write_bytes(b"")
+    status, said = verify(bundle)
+    assert status == 1
+    assert "signatures: there are 101; no more than 100 are checked" in said
+
+
+@pytest.mark.parametrize(
+    "kind", ["flip_file", "flip_archive", "flip_member", "flip_and_seal", "add"]
+)
+def test_every_change_is_refused_and_named(target: Target, kind: str) -> None:
+    """`benchmarks/tampering.py` makes 1,800 changes."""
+    for trial in run(target, kind, 3, seed=6):
+        assert trial.named, trial
+
+
+def test_a_lost_or_swapped_file_is_named(target: Target) -> None:
+    for kind in ("swap", "remove"):
+        for trial in run(target, kind, 2, seed=6):
+            assert trial.named, trial
+    for name in [name for name in target.files if name.endswith(".sig")]:
+        (target.bundle / name).unlink()
+        assert target.try_folder(f"{name} removed", *SIGNERS).named
+    assert target.verify(target.bundle)[0] == 0
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Target:
+    return Target(tmp_path_factory.mktemp("target"))
+
+
+# --- keys that do not sign ------------------------------------------------------------
+
+
+@pytest.fixture
+def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """An ssh-agent without keys."""
+    if not shutil.which("ssh-agent"):
+        pytest.skip("ssh-agent is not installed")
+    said = subprocess.check_output(["ssh-agent", "-s"], text=True)
+    for line in said.splitlines():
+        name, equals, value = line.partition(";")[0].partition("=")
+        if equals:
+            monkeypatch.setenv(name, value)
+    yield
+    subprocess.run(["ssh-agent", "-k"], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_a_public_key_signs_by_the_agent(
+    place: Path, tmp_path: Path, agent: None, verify
+) -> None:
+    path = shutil.copytree(place / "bundle", tmp_path / "bundle")
+    key = shutil.copy(place / "jdoe.pub", tmp_path / "elsewhere.pub")
+    sign = ["publish", "--sign", str(key), "--add-to", str(path)]
+    assert main(sign) == 2
+    subprocess.run(["ssh-add", "-q", str(place / "jdoe")], check=True)
+    assert main(sign) == 0
+    assert verify(path, "--signer", place / "jdoe.keys")[0] == 0
+
+
+def missing(folder: Path) -> Path:
+    return folder / "missing"
+
+
+def a_folder(folder: Path) -> Path:
+    return folder
+
+
+def a_pipe(folder: Path) -> Path:
+    os.mkfifo(folder / "pipe")
+    return folder / "pipe"
+
+
+def garbage(folder: Path) -> Path:
+    (folder / "thesis.pdf").write_bytes(b"%PDF-1.7 \xff")
+    return folder / "thesis.pdf"
+
+
+def damaged(folder: Path) -> Path:
+    path = make_key(folder / "damaged")
+    path.write_text(path.read_text().replace("\n", "\nAAAA", 3))
+    return path
+
+
+def with_passphrase(folder: Path) -> Path:
+    return make_key(folder / "locked", passphrase="not told")  # noqa: S106
+
+
+def public_alone(folder: Path) -> Path:
+    make_key(folder / "alone").unlink()
+    return folder / "alone.pub"
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (missing, "missing does not exist"),
+        (a_folder, "is no file"),
+        (a_pipe, "is no file"),
+        (garbage, "is neither a private nor a public key of SSH"),
+        (damaged, "does not sign: ssh-keygen says: "),
+        (with_passphrase, "incorrect passphrase"),
+        (public_alone, "No private key found"),
+    ],
+)
+def test_a_key_that_cannot_sign_is_bad_input(
+    place: Path,
+    tmp_path: Path,
+    make: Callable[[Path], Path],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
+    # A program that asks on the screen must not be started.
+    asked = tmp_path / "ask"
+    asked.write_text(f"#!/bin/sh\ntouch {tmp_path}/was-asked\n")
+    asked.chmod(0o755)
+    monkeypatch.setenv("SSH_ASKPASS", str(asked))
+    monkeypatch.setenv("DISPLAY", ":0")
+    results = shutil.copytree(place / "results", tmp_path / "results")
+    key, before = make(tmp_path), files_of(results)
+    assert main(["publish", "--results", str(results), "--sign", str(key)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line
+    assert "ssh-add" in line
+    assert files_of(results) == before
+    assert not (tmp_path / "was-asked").exists()
+
+
+def test_no_prompt_reaches_the_terminal(place: Path, tmp_path: Path) -> None:
+    """ssh-keygen would read a passphrase from the terminal that controls it."""
+    key = with_passphrase(tmp_path)
+    code = (
+        "import pty, sys; sys.exit(pty.spawn([sys.executable, '-m', 'rankbench.cli',"
+        f" 'publish', '--sign', {str(key)!r}, '--add-to', 'bundle']) >> 8)"
+    )
+    env = {k: v for k, v in os.environ.items() if k != "SSH_AUTH_SOCK"}
+    shutil.copytree(place / "bundle", tmp_path / "bundle")
+    done = subprocess.run(
+        [shutil.which("python3") or "python3", "-c", code],
+        cwd=tmp_path,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert b"incorrect passphrase" in done.stdout
+    assert b"Enter passphrase" not in done.stdout
+
+
+def test_without_ssh_keygen(
+    place: Path,
+    bundle: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    before = files_of(bundle)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    sign = ["publish", "--sign", str(place / "roe"), "--add-to", str(bundle)]
+    for words in (sign, ["verify", str(bundle)]):
+        assert main(words) == 2
+        assert "package openssh-client " in capsys.readouterr().err
+    assert files_of(bundle) == before
+    assert main(["verify", str(place / "bundle")]) == 0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--add-to", "bundle"],
+        ["--add-to", "bundle", "--sign", "key", "--anonymise"],
+        ["--add-to", "bundle", "--sign", "key", "--results", "results"],
+    ],
+)
+def test_options_that_contradict(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["publish", *words]) == 2
+    assert capsys.readouterr().err.startswith("rankbench: --add-to ")
+
+
+def test_a_faulty_bundle_is_not_signed(
+    place: Path, bundle: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (bundle / "table.csv").write_text("")
+    before = files_of(bundle)
+    assert main(["publish", "--sign", str(place / "roe"), "--add-to", str(bundle)]) == 2
+    assert (
+        "is not signed, because it has faults. table.csv: " in capsys.readouterr().err
+    )
+    assert files_of(bundle) == before
+
+
+# --- files of signers -----------------------------------------------------------------
+
+KEY = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIDqfiqBU/ZeSe1AVd0q2Z3MxNkq3XfbPxwqTBDSNR7qm"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "has no public keys"),
+        ("# nobody\n\n", "has no public keys"),
+        (f"jdoe {KEY}\nroe\n", "line 2: expected PRINCIPALS [OPTIONS] KEYTYPE KEY"),
+        (KEY, "for a list of public keys: --signer"),
+        (f"jdoe {KEY[:-4]}", "its key is damaged: it is cut off"),
+        (f"jdoe {KEY[:-3]}", "its key is damaged: it is no base64"),
+        (f"jdoe ssh-rsa {KEY.split()[1]}", "it is no key of the type ssh-rsa"),
+        (f"jdoe expires=never {KEY}", "line 1: expected PRINCIPALS"),
+        (f'jdoe valid-before="soon" {KEY}', "line 1: expected PRINCIPALS"),
+        (f'jdoe namespaces="git {KEY}', "line 1: expected PRINCIPALS"),
+        (f"!jdoe {KEY}", "line 1: it names nobody"),
+        (f"jdoe {KEY} \x1b[2J", "line 1: expected PRINCIPALS"),
+        ("\xff", "is no text"),
+        ("#" * 2**20 + "##", "is longer than 1 MiB"),
+    ],
+)
+def test_signers_that_do_not_parse_are_bad_input(
+    tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "allowed_signers"
+    path.write_bytes(text.encode("latin-1"))
+    assert main(["verify", "--signers", str(path), str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.isprintable()
+    assert line.startswith(f"rankbench: {path}")
+    assert said in line
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("jdoe.keys", "", "has no public keys"),
+        ("jdoe.keys", "<html>", "line 1: expected KEYTYPE KEY"),
+        ("jdoe.keys", f'jdoe namespaces="git" {KEY}', "line 1: expected KEYTYPE KEY"),
+        ("j doe.keys", KEY, "names the signer"),
+        ("*.keys", KEY, "names the signer"),
+        ("a,b.keys", KEY, "names the signer"),
+    ],
+)
+def test_a_list_of_keys_that_does_not_parse_is_bad_input(
+    tmp_path: Path, name: str, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    assert main(["verify", "--signer", str(path), str(tmp_path)]) == 2
+    assert said in capsys.readouterr().err
+    missing = str(tmp_path / "missing.keys")
+    assert main(["verify", "--signer", missing, str(tmp_path)]) == 2
+
+
+def test_every_form_of_a_line_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "allowed_signers"
+    options = (
+        'namespaces="git,rankbench",valid-after="20200101",valid-before="20990101Z"'
+    )
+    lines = [
+        f"jdoe {KEY}",
+        f'"a b",roe {KEY} a comment',
+        f"*@example.org,!eve@example.org\t{options} {KEY}\r",
+        f"ca cert-authority {KEY}",
+    ]
+    path.write_text("\n".join(lines))
+    signers = read_signers(path, [])
+    assert signers is not None
+    names = [name for name, _ in signers.keys]
+    assert names == ["jdoe", "a b", "roe", "*@example.org", "ca"]
