@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -495,7 +496,7 @@ def test_no_prompt_reaches_the_terminal(place: Path, tmp_path: Path) -> None:
     env = {k: v for k, v in os.environ.items() if k != "SSH_AUTH_SOCK"}
     shutil.copytree(place / "bundle", tmp_path / "bundle")
     done = subprocess.run(
-        [shutil.which("python3") or "python3", "-c", code],
+        [sys.executable, "-c", code],
         cwd=tmp_path,
         env=env,
         stdin=subprocess.DEVNULL,
