@@ -618,7 +618,7 @@ def test_every_form_of_a_line_is_read(tmp_path: Path) -> None:
     )
     lines = [
         f"jdoe {KEY}",
-        f'"a b",roe {KEY} a comment',
+        f'"a b,roe" {KEY} a comment',
         f"*@example.org,!eve@example.org\t{options} {KEY}\r",
         f"ca cert-authority {KEY}",
     ]
