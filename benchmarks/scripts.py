@@ -1,8 +1,8 @@
 """What rankbench adds to a training script: to each step, and to its start.
 
 Steps: the script runs under torchrun, and blocks of steps with rankbench's hooks take
-turns with blocks without them, in the same processes. A block's step is its time over
-its steps, on the slowest rank. Start: seconds from the start of torchrun to the end of
+turns with blocks without them, in the same processes. A block's step is the median over
+its steps of the slowest rank's time. Start: seconds from the start of torchrun to the end of
 the script's first step, with rankbench and without, in turns.
 
     python benchmarks/scripts.py steps tests/scripts/data_parallel.py --width 512
@@ -17,6 +17,7 @@ import json
 import os
 import runpy
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -75,7 +76,10 @@ def measure_steps(script: Path, given: argparse.Namespace) -> list[tuple[float, 
             json.loads((Path(folder) / f"{rank}.json").read_text())
             for rank in range(RANKS)
         ]
-    blocks = [1e3 * max(block) / BLOCK for block in zip(*ranks, strict=True)]
+    blocks = [
+        1e3 * statistics.median(max(step) for step in zip(*block, strict=True))
+        for block in zip(*ranks, strict=True)
+    ]
     return list(zip(blocks[::2], blocks[1::2], strict=True))
 
 
@@ -161,8 +165,9 @@ def be_rank(spec: Path) -> None:
     script, args, pairs, accumulation, folder = json.loads(spec.read_text())
     rank = int(os.environ["RANK"])
     (Path(folder) / f"progress{rank}").mkdir()
-    blocks: list[float] = []
-    state = {"count": -20, "begun": 0.0}  # steps before the first block
+    blocks: list[list[float]] = []
+    state = {"count": -20, "last": 0.0}  # steps before the first block
+    steps: list[float] = []
     sessions: list[Session] = []
 
     def begin() -> None:
@@ -180,12 +185,14 @@ def be_rank(spec: Path) -> None:
 
     def tick() -> None:
         state["count"] += 1
+        last, state["last"] = state["last"], time.perf_counter()
         if state["count"] == 0:
             begin()
-        elif state["count"] == SETTLE:
-            state["begun"] = time.perf_counter()
-        elif state["count"] == SETTLE + BLOCK:
-            blocks.append(time.perf_counter() - state["begun"])
+        elif state["count"] > SETTLE:
+            steps.append(state["last"] - last)
+        if state["count"] == SETTLE + BLOCK:
+            blocks.append(steps.copy())
+            steps.clear()
             while sessions:
                 made = sessions.pop()
                 assert made.window.ended == SETTLE + BLOCK - 1, made.window.ended

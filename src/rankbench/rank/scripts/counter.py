@@ -23,8 +23,9 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 # Code that runs steps of optimizers: the function in which torch wraps the method of
-# every optimizer, and the one in which we wrap that of `GradScaler`.
-_STEPS = {Optimizer.profile_hook_step(lambda optimizer: None).__code__}
+# every optimizer, and the one in which we wrap that of `GradScaler`. By identity, because
+# the hash of code takes as long as all else here.
+_STEPS = {id(Optimizer.profile_hook_step(lambda optimizer: None).__code__)}
 
 
 class StepCounter:
@@ -108,7 +109,7 @@ class StepCounter:
             return result
 
         counter = self
-        _STEPS.add(step.__code__)
+        _STEPS.add(id(step.__code__))
         scaler.step = functools.wraps(plain)(step)  # type: ignore[method-assign]
         return lambda: setattr(scaler, "step", plain)
 
@@ -134,7 +135,7 @@ def _is_nested(frame: Any) -> bool:
     """
     frame = frame.f_back
     while frame is not None:
-        if frame.f_code in _STEPS:
+        if id(frame.f_code) in _STEPS:
             return True
         frame = frame.f_back
     return False

@@ -115,6 +115,7 @@ class Session:
             self.end()
             self._try(lambda: self._finish(self))
             self.is_complete = True
+            print("rankbench ends the script: its steps are measured", flush=True)
             threading.Thread(target=_end_process, daemon=True).start()
             raise SystemExit(0)
 
