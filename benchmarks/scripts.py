@@ -1,9 +1,9 @@
 """What rankbench adds to a training script: to each step, and to its start.
 
 Steps: the script runs under torchrun, and blocks of steps with rankbench's hooks take
-turns with blocks without them, in the same processes. A block's step is the median over
-its steps of the slowest rank's time. Start: seconds from the start of torchrun to the end of
-the script's first step, with rankbench and without, in turns.
+turns with blocks without them, in the same processes. The step of a block is the median
+over its steps of the slowest rank's time. Start: seconds from the start of torchrun to
+the end of the script's first step, with rankbench and without, in turns.
 
     python benchmarks/scripts.py steps tests/scripts/data_parallel.py --width 512
     python benchmarks/scripts.py start tests/scripts/data_parallel.py

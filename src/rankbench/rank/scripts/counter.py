@@ -22,9 +22,9 @@ import torch
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-# Code that runs steps of optimizers: the function in which torch wraps the method of
-# every optimizer, and the one in which we wrap that of `GradScaler`. By identity, because
-# the hash of code takes as long as all else here.
+# Identities of code that runs steps of optimizers: the function in which torch wraps
+# the method of every optimizer, and the one in which we wrap that of `GradScaler`. To
+# hash the code itself would take longer than everything else here.
 _STEPS = {id(Optimizer.profile_hook_step(lambda optimizer: None).__code__)}
 
 

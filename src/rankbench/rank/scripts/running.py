@@ -109,9 +109,9 @@ def explain_exit(
     if not isinstance(status, int):
         return f"{name} {progress}: {status}"
     last = read_tail(log, since)
-    usage = [at for at, line in enumerate(last) if line.startswith("usage: ")]
+    usage = [at for at, line in enumerate(last) if line.lower().startswith("usage: ")]
     if status == 2 and usage:
-        # The last line of argparse says what is wrong.
+        # The last line of argparse and click says what is wrong.
         shown = " ".join(line.strip() for line in last[usage[-1] : -1])
         return f"{name} refuses its arguments: {last[-1]} ({shown})"
     said = last[-1] if last else "it printed nothing"
