@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import os
-import sys
 import traceback
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import distributed, nn
-from torch.nn.parallel import DistributedDataParallel
 
 from rankbench.rank.facts import memory
-from rankbench.rank.facts.model_size import count_parameters
 from rankbench.rank.lifeline.progress import SET_UP, THE_END
 from rankbench.rank.purposes.duty import Duty
 from rankbench.rank.purposes.report import write_report
+from rankbench.rank.scripts.checks import check_ranks, find_device
+from rankbench.rank.scripts.description import describe_root, read_details
 from rankbench.rank.scripts.running import (
     ScriptError,
     copy_folder,
@@ -26,13 +23,6 @@ from rankbench.rank.scripts.running import (
 )
 from rankbench.rank.scripts.session import Session
 from rankbench.rank.strategies.base import World
-
-# Modules by which ranks may join without torch.distributed.
-_OTHER_RUNTIMES = ("horovod.torch", "mpi4py.MPI")
-
-# Keeps a part of all parameters as one. Parameters with `ds_numel` are parts, too: of
-# ZeRO-3 in DeepSpeed.
-_FSDP = "FullyShardedDataParallel"
 
 
 def run(duty: Duty) -> None:
@@ -132,35 +122,23 @@ class _ScriptLaunch:
         Raises:
             ScriptError: the script does not train as the cell says.
         """
-        cell, place = self._duty.cell, self._duty.place
         self._opened = self._duty.process_age()
-        if cell.device == "cuda":
-            if not torch.cuda.is_initialized():
-                raise ScriptError(
-                    "the script uses no GPU, but this cell is on device: cuda"
-                )
-            self._device = torch.device("cuda", torch.cuda.current_device())
-        if place.size > 1:
-            if distributed.is_initialized():
-                _check_backend(cell.backend, self._device.type)
-            elif not session.is_marked and not any(
-                name in sys.modules for name in _OTHER_RUNTIMES
-            ):
-                raise ScriptError(
-                    f"the script trains {place.size} models, one on each rank: it does "
-                    "not join its ranks by torch.distributed, Horovod or MPI"
-                )
+        cell = self._duty.cell
+        self._device = find_device(cell.device)
+        if self._duty.place.size > 1:
+            check_ranks(cell, self._duty.place.size, is_marked=session.is_marked)
         return self._device
 
     def _report(self, session: Session) -> None:
         duty, cell, place = self._duty, self._duty.cell, self._duty.place
-        ended = duty.process_age()
         steps = cell.steps
         assert steps is not None
         measured = session.window.measured(self._share(steps))
         peaks = memory.read_peaks([self._device])
         if (leader := session.counter.leader) is not None:
-            peaks["optimizer_mib"] = memory.optimizer_mib(leader.state.values())
+            # `optim` is what ZeroRedundancyOptimizer runs on this rank.
+            state = getattr(leader, "optim", leader).state
+            peaks["optimizer_mib"] = memory.optimizer_mib(state.values())
         write_report(
             duty.work,
             cell,
@@ -180,19 +158,19 @@ class _ScriptLaunch:
                 "setup": self._opened - self._begun,
                 "warmup": measured.warmup_s,
                 "train": measured.window_s,
-                "collectives": 0.0,
-                "evaluate": duty.process_age() - ended,
             },
             memory=peaks,
             accuracy=None,
             phases=list(session.window.phases),
             # A script does not say what an epoch is: the whole window counts as one.
             steps_per_epoch=steps,
-            samples_seen=self._share(steps + cell.warmup),
-            details=_read_details(session.root),
+            samples_seen=measured.samples
+            + self._share(steps + cell.warmup)
+            - self._share(steps),
+            details=read_details(session.root),
             collectives=None,
             model=(
-                _describe_model(session.root, duty.shape.replica_ranks)
+                describe_root(session.root, duty.shape.replica_ranks)
                 if place.rank == 0
                 else None
             ),
@@ -203,41 +181,3 @@ class _ScriptLaunch:
         shape, place = self._duty.shape, self._duty.place
         everything = shape.global_batch * steps * shape.replica_ranks
         return everything // place.size + (place.rank < everything % place.size)
-
-
-def _check_backend(planned: str, device: str) -> None:
-    """Check that the script's ranks have joined over the backend of the cell.
-
-    Raises:
-        ScriptError: they use another one.
-    """
-    config = distributed.distributed_c10d.get_backend_config()
-    # cpu:gloo,cuda:nccl
-    backends = dict(one.split(":") for one in config.split(",") if ":" in one)
-    used = backends.get(device)
-    if planned in ("gloo", "mpi", "nccl") and used not in (None, planned):
-        raise ScriptError(
-            f"the script joins its ranks over {used}, but this cell measures {planned}:"
-            " give it {backend} in `args`, or change `backends`"
-        )
-
-
-def _read_details(root: nn.Module | None) -> dict[str, Any]:
-    if not isinstance(root, DistributedDataParallel):
-        return {}
-    # This module imports much, and nothing is measured any more.
-    from rankbench.rank.strategies.ddp import read_log, read_timers
-
-    return {"ddp_timers": read_timers(read_log(root))}
-
-
-def _describe_model(
-    root: nn.Module | None, replica_ranks: int
-) -> dict[str, Any] | None:
-    """Size of the model; None unless a rank knows all of its parameters."""
-    if root is None or replica_ranks > 1:
-        return None
-    is_flat = any(type(one).__name__ == _FSDP for one in root.modules())
-    if is_flat or any(hasattr(one, "ds_numel") for one in root.parameters()):
-        return None
-    return count_parameters(root)
