@@ -16,7 +16,9 @@ from rankbench.environ import Place
 from rankbench.launch.outcome.reports import unite_phases
 from rankbench.rank.lifeline.progress import Progress
 from rankbench.rank.scripts import session as sessions
+from rankbench.rank.scripts.checks import find_device
 from rankbench.rank.scripts.running import (
+    ScriptError,
     copy_folder,
     explain_exit,
     place_variables,
@@ -236,6 +238,22 @@ def test_the_exit_of_a_script_is_explained_by_its_own_words(tmp_path: Path) -> N
     assert explain_exit(*args, since=13) == f"{said}no data"
     assert explain_exit(*args, since=log.stat().st_size) == f"{said}it printed nothing"
     assert explain_exit("train.py", "no", "ended", log, 0) == "train.py ended: no"
+
+
+def test_refused_arguments_are_explained_by_the_usage(tmp_path: Path) -> None:
+    log = tmp_path / "rank0.log"
+    log.write_text("Usage: train.py [OPTIONS]\n\nError: No such option: --batch\n")
+    assert explain_exit("train.py", 2, "ended", log, 0) == (
+        "train.py refuses its arguments: Error: No such option: --batch "
+        "(Usage: train.py [OPTIONS])"
+    )
+
+
+def test_a_script_on_cuda_has_to_use_a_gpu() -> None:
+    assert find_device("cpu") == torch.device("cpu")
+    if not torch.cuda.is_initialized():
+        with pytest.raises(ScriptError, match="uses no GPU"):
+            find_device("cuda")
 
 
 def test_ranks_that_tell_different_phases_have_one(tmp_path: Path) -> None:
