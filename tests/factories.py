@@ -29,6 +29,7 @@ def make_cell(**changes: Any) -> Cell:
         "data": "digits",
         "image_size": None,
         "channels": None,
+        "context": None,
         "augment": "none",
         "batch_size": 64,
         "scaling": "weak",
@@ -64,7 +65,14 @@ def make_cell(**changes: Any) -> Cell:
     facts = load_catalog().strategies.get(cell.strategy)
     rules = facts.options if facts else {}
     defaults = {option: rule["default"] for option, rule in rules.items()}
-    return dataclasses.replace(cell, options={**defaults, **cell.options})
+    model = load_catalog().models.get(cell.model)
+    rules = model.get("options", {}) if model else {}
+    of_model = {option: rule["default"] for option, rule in rules.items()}
+    return dataclasses.replace(
+        cell,
+        options={**defaults, **cell.options},
+        model_options={**of_model, **cell.model_options},
+    )
 
 
 def make_shape(ranks: int = 1, **changes: int) -> Shape:

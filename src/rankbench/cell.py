@@ -20,6 +20,7 @@ CELL_VERSION = 1
 # Fields that cells once did not have -> the value that means what was done then. Cells
 # with this value keep their hash, so their records do not become stale.
 _ADDED: dict[str, Any] = {
+    "context": None,
     "cudnn_benchmark": False,
     "fused_optimizer": False,
     "clip_gradients": None,
@@ -102,6 +103,7 @@ class Cell:
     data: str
     image_size: int | None
     channels: int | None
+    context: int | None
     augment: str
     batch_size: int
     scaling: str

@@ -30,7 +30,17 @@ def literal(name: str, constant: str) -> Any:
     raise AssertionError(f"{name} declares no {constant}")
 
 
+def of_tokens(name: str) -> bool:
+    return "vocabulary" in literal(name, "SHAPE")
+
+
 every = pytest.mark.parametrize("name", data.names())
+every_of_images = pytest.mark.parametrize(
+    "name", [name for name in data.names() if not of_tokens(name)]
+)
+every_of_tokens = pytest.mark.parametrize(
+    "name", [name for name in data.names() if of_tokens(name)]
+)
 every_prepared = pytest.mark.parametrize(
     "name", [name for name in data.names() if literal(name, "PREPARED")]
 )
@@ -61,7 +71,9 @@ def root(name: str, tmp_path: Path) -> Path:
 @every
 def test_declares_shape(name: str) -> None:
     shape = literal(name, "SHAPE")
-    assert shape.keys() == {"channels", "image_size", "classes", "train", "test"}
+    tokens, images = {"vocabulary", "context"}, {"channels", "image_size", "classes"}
+    sizes = tokens if of_tokens(name) else images
+    assert shape.keys() - {"longest_context"} == sizes | {"train", "test"}
     assert all(isinstance(value, int) and value > 0 for value in shape.values())
     assert isinstance(literal(name, "PREPARED"), bool)
 
@@ -79,7 +91,7 @@ def test_imports_nothing_heavy(name: str) -> None:
             assert package in {"torch", "numpy", "rankbench"} | sys.stdlib_module_names
 
 
-@every
+@every_of_images
 @pytest.mark.parametrize(("channels", "image_size"), [(None, None), (1, 32), (3, 32)])
 @pytest.mark.parametrize("augment", data.AUGMENTS)
 def test_samples(
@@ -106,7 +118,34 @@ def test_samples(
         assert set(samples.labels) == set(range(classes))
 
 
-@every
+@every_of_tokens
+@pytest.mark.parametrize("context", [None, 5])
+def test_sequences(name: str, root: Path, context: int | None) -> None:
+    shape = literal(name, "SHAPE")
+    train, test, vocabulary = data.load(name, root, context=context, seed=3)
+    assert vocabulary == shape["vocabulary"]
+    again, other = (data.load(name, root, context=context, seed=s)[0] for s in (3, 4))
+    for samples, count in ((train, shape["train"]), (test, shape["test"])):
+        assert len(samples) == count
+        for index in (0, count - 1):
+            ids, following = samples[index]
+            assert ids.shape == following.shape == (context or shape["context"],)
+            assert ids.dtype == following.dtype == torch.int64
+            assert torch.equal(ids[1:], following[:-1])
+            assert 0 <= int(ids.min()) <= int(ids.max()) < vocabulary
+    assert torch.equal(train[1][0], again[1][0])
+    assert not torch.equal(train[1][0], other[1][0])
+
+
+@every_of_tokens
+def test_sequences_are_not_too_long(name: str, root: Path) -> None:
+    shape = literal(name, "SHAPE")
+    longest = shape.get("longest_context", shape["context"])
+    with pytest.raises(ValueError, match=f"{name} has sequences of {longest} tokens"):
+        data.load(name, root, context=longest + 1)
+
+
+@every_of_images
 def test_two_loads_are_equal(name: str, root: Path) -> None:
     (train, test, _), (train_2, test_2, _) = (data.load(name, root) for _ in range(2))
     for first, second in ((train, train_2), (test, test_2)):
@@ -116,7 +155,7 @@ def test_two_loads_are_equal(name: str, root: Path) -> None:
         assert torch.equal(first[1][0], second[1][0])
 
 
-@every
+@every_of_images
 def test_training_images_are_normalised(name: str, root: Path) -> None:
     train, _, _ = data.load(name, root)
     images = torch.stack([train[index][0] for index in range(len(train))])

@@ -201,8 +201,14 @@ def test_no_correct_strategy_is_refused_over_20_seeds(
 @pytest.mark.parametrize("model", list(load_catalog().models))
 def test_it_judges_every_model(model: str, tmp_path: Path) -> None:
     """Also those that normalise over the batch, which a split would change."""
+    tokens = load_catalog().models[model]["inputs"] == "tokens"
     status, reason, numbers = run_gate(
-        tmp_path / "gate", topology="1x2", model=model, batch_size=2
+        tmp_path / "gate",
+        topology="1x2",
+        model=model,
+        data="tokens" if tokens else "synthetic",
+        context=16 if tokens else None,
+        batch_size=2,
     )
     assert (status, reason) == ("ok", None)
     assert numbers["dtype"] == "float64"

@@ -13,9 +13,11 @@ import torch
 from rankbench.matrix.catalog import MODEL_DEFAULTS, literals
 from rankbench.rank import models
 
-pytestmark = [pytest.mark.contract, pytest.mark.parametrize("name", models.names())]
+pytestmark = pytest.mark.contract
 
 CLASSES = 7
+# Sizes of the data, for models that take tokens.
+TOKENS = {"vocabulary": 11, "context": 6}
 
 
 def source(name: str) -> ast.Module:
@@ -28,23 +30,52 @@ def needs(name: str) -> dict[str, Any]:
     return found["NEEDS"]
 
 
+def takes_tokens(name: str) -> bool:
+    return needs(name).get("inputs") == "tokens"
+
+
+every = pytest.mark.parametrize("name", models.names())
+of_images = pytest.mark.parametrize(
+    "name", [name for name in models.names() if not takes_tokens(name)]
+)
+of_tokens = pytest.mark.parametrize(
+    "name", [name for name in models.names() if takes_tokens(name)]
+)
+
+
 def build(name: str, channels: int, image_size: int, seed: int = 0) -> torch.nn.Module:
     return models.build(
         name, channels=channels, image_size=image_size, classes=CLASSES, seed=seed
     )
 
 
+def build_any(name: str, seed: int | None = 0) -> torch.nn.Module:
+    """The model for small data that it takes."""
+    if takes_tokens(name):
+        return models.build(name, **TOKENS, seed=seed)
+    declared = needs(name)
+    channels = (declared["channels"] or [1])[0]
+    sizes = {"image_size": max(declared["min_image_size"], 28), "channels": channels}
+    return models.build(name, **sizes, classes=CLASSES, seed=seed)
+
+
+@every
 def test_declares_needs(name: str) -> None:
     declared = needs(name)
-    always = {"min_image_size", "channels"}
-    assert always <= declared.keys() <= always | MODEL_DEFAULTS.keys()
-    assert isinstance(declared["min_image_size"], int)
-    assert declared["channels"] is None or isinstance(declared["channels"], list)
+    assert declared.keys() <= MODEL_DEFAULTS.keys()
+    if not takes_tokens(name):
+        assert isinstance(declared["min_image_size"], int)
+        assert declared["channels"] is None or isinstance(declared["channels"], list)
 
 
+@every
+def test_is_a_sequence_of_parts(name: str) -> None:
+    assert isinstance(build_any(name), torch.nn.Sequential)
+
+
+@every
 def test_says_whether_it_normalises_over_the_batch(name: str) -> None:
-    declared = needs(name)
-    model = build(name, 1, max(32, declared["min_image_size"]))
+    declared, model = needs(name), build_any(name)
     normalises = any(
         isinstance(part, torch.nn.modules.batchnorm._BatchNorm)
         for part in model.modules()
@@ -52,6 +83,7 @@ def test_says_whether_it_normalises_over_the_batch(name: str) -> None:
     assert declared.get("batch_statistics", False) == normalises
 
 
+@every
 def test_imports_nothing_heavy(name: str) -> None:
     for node in source(name).body:
         modules = []
@@ -64,6 +96,7 @@ def test_imports_nothing_heavy(name: str) -> None:
             assert package in {"torch", "rankbench"} | sys.stdlib_module_names
 
 
+@of_images
 @pytest.mark.parametrize("image_size", [1, 28, 32])
 def test_trains(name: str, image_size: int) -> None:
     declared = needs(name)
@@ -82,6 +115,39 @@ def check_training(name: str, channels: int, side: int) -> None:
     assert not without
 
 
+@of_tokens
+def test_trains_on_tokens(name: str) -> None:
+    model = build_any(name)
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(
+        TOKENS["vocabulary"], (3, TOKENS["context"]), generator=generator
+    )
+    output = model(ids)
+    assert output.shape == (*ids.shape, TOKENS["vocabulary"])
+    assert output.dtype == torch.float32
+    torch.nn.functional.cross_entropy(output.flatten(0, 1), ids.flatten()).backward()
+    assert not [key for key, p in model.named_parameters() if p.grad is None]
+
+
+@of_tokens
+def test_sees_no_later_token(name: str) -> None:
+    model = build_any(name).eval()
+    ids = torch.zeros(2, TOKENS["context"], dtype=torch.int64)
+    other = ids.clone()
+    other[:, -2:] = 1
+    before, after = model(ids), model(other)
+    torch.testing.assert_close(before[:, :-2], after[:, :-2])
+    assert not torch.allclose(before[:, -2:], after[:, -2:])
+
+
+@every
+def test_refuses_other_data(name: str) -> None:
+    sizes = {"channels": 3, "image_size": 64, "classes": CLASSES}
+    with pytest.raises(ValueError, match=f"{name} takes"):
+        models.build(name, **(sizes if takes_tokens(name) else TOKENS))
+
+
+@of_images
 def test_refuses_small_images(name: str) -> None:
     declared = needs(name)
     channels = (declared["channels"] or [1])[0]
@@ -89,19 +155,14 @@ def test_refuses_small_images(name: str) -> None:
         build(name, channels, declared["min_image_size"] - 1)
 
 
+@every
 def test_seed_decides_the_weights(name: str) -> None:
-    declared = needs(name)
-    channels = (declared["channels"] or [1])[0]
-    side = max(declared["min_image_size"], 28)
-
-    def weights(seed: int) -> list[torch.Tensor]:
-        return list(build(name, channels, side, seed).state_dict().values())
+    def weights(seed: int | None) -> list[torch.Tensor]:
+        return list(build_any(name, seed).state_dict().values())
 
     first, again, other = weights(5), weights(5), weights(6)
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
     torch.manual_seed(5)
-    module = models.build(name, channels=channels, image_size=side, classes=CLASSES)
-    state = module.state_dict().values()
-    assert all(torch.equal(a, b) for a, b in zip(first, state, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(first, weights(None), strict=True))

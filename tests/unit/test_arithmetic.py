@@ -49,7 +49,9 @@ def test_arithmetic_of_resnet50() -> None:
     assert forward == pytest.approx(4.09e9, rel=0.01)  # as torchvision states it
     # Backward computes twice as much, but no gradient of the image.
     by_hand = 2 * (3 * forward - 7 * 7 * 3 * 64 * 112**2)
-    found = describe_model("resnet50", (3, 224, 224), 1000)
+    found = describe_model(
+        "resnet50", {"channels": 3, "image_size": 224, "classes": 1000}
+    )
     assert found["flops_per_sample"] == by_hand
 
 
@@ -63,7 +65,9 @@ def test_arithmetic_of_a_transformer_counts_its_attention() -> None:
     embedding, head = tokens * 4 * 4 * width, width * 10
     # Backward computes twice as much, but no gradient of the image.
     by_hand = 2 * (3 * (blocks + head) + 2 * embedding)
-    found = describe_model("transformer", (1, 28, 28), 10)
+    found = describe_model(
+        "transformer", {"channels": 1, "image_size": 28, "classes": 10}
+    )
     assert found["flops_per_sample"] == by_hand
 
 

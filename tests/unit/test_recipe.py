@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from factories import make_cell
-from rankbench.rank import models
+from rankbench.rank import models, variants
 from rankbench.rank.purposes.setup import set_up_strategy
 from rankbench.rank.strategies.base import World
 from rankbench.rank.strategies.mp import ModelParallel
@@ -197,7 +197,13 @@ def test_a_strategy_may_run_parts_in_the_arithmetic_of_the_cell(
 @pytest.mark.parametrize("model", models.names())
 def test_every_model_can_be_checkpointed(model: str) -> None:
     """Some models have parts that change the output of another part in place."""
-    built = models.build(model, channels=3, image_size=32, classes=5, seed=0)
+    images = {"channels": 3, "image_size": 32, "classes": 5}
+    tokens = {"vocabulary": 11, "context": 6}
+    sizes = tokens if variants.load("model", model).NEEDS.get("inputs") else images
+    built = models.build(model, **sizes, seed=0)
     prepared = prepare_model(built, make_cell(checkpointing=True))
-    prepared(torch.randn(2, 3, 32, 32)).sum().backward()
+    inputs = models.example_inputs(sizes, 2)
+    if sizes is images:
+        inputs = torch.randn_like(inputs)
+    prepared(inputs).sum().backward()
     assert all(p.grad is not None for p in prepared.parameters())

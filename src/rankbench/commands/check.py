@@ -111,9 +111,8 @@ def _run(one: OwnFile, arguments: argparse.Namespace) -> Sequence[Check]:
         other = describe_file(Path(name))
         name = other.name
         variants.adopt("data", name, other.path)
-    shape = data.find(name).SHAPE
-    sizes = {key: shape[key] for key in ("channels", "image_size", "classes")}
-    return check_model(one.name, **sizes, options=_read_options(arguments.option))
+    sizes = data.sizes_of(data.find(name).SHAPE)
+    return check_model(one.name, sizes, _read_options(arguments.option))
 
 
 def _read_options(given: Sequence[str]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "replica_ranks": 1,
     # Name of an option whose value must divide the number of ranks (0: all ranks).
     "group_ranks": None,
-    # Key in a model's NEEDS (heads); the ranks of a replica must divide its value.
+    # Key in a model's NEEDS (heads); the ranks of a replica must divide its number.
     "divides": None,
     # File in rank/runtimes that joins the processes.
     "runtime": "process_group",
@@ -59,6 +59,10 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "min_devices": 1,
     "max_cuda_devices": None,
     "max_nodes": None,
+    # Whether it splits the model, which must then be a sequence of parts; whether parts
+    # may share a weight.
+    "sequential": False,
+    "shared_weights": True,
     # Name of an option whose value must divide the number of samples of a rank.
     "multiple_of": None,
     # Value of the option `schedule` -> its needs. "microbatches": one_per_rank (at
@@ -74,13 +78,20 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
 
 # Keys of a model's NEEDS, with their defaults.
 MODEL_DEFAULTS: dict[str, Any] = {
+    # What a batch holds: images or tokens.
+    "inputs": "images",
     # Least side of an image in pixels; numbers of channels, None for any.
     "min_image_size": 1,
     "channels": None,
     # Whether the model normalises over the batch of a forward.
     "batch_statistics": False,
-    # Number of attention heads, which cannot be split; 0 if it has none.
+    # Number of attention heads, which cannot be split; 0 if it has none; or a list of
+    # options, of which the first that is not 0 gives it.
     "heads": 0,
+    # Pairs of options: the first must be a multiple of the second, if that is not 0.
+    "multiples": [],
+    # Name of an option by which parts share a weight.
+    "shares": None,
     # Whether it is an nn.Sequential of named parts, which can be split between them.
     "sequential": True,
     # Whether torch.compile works, and whether its parts can be recomputed in backward.

@@ -6,6 +6,8 @@ Each rule returns the reason for the table, or None if the cell obeys it.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from rankbench.matrix.question import Question
 from rankbench.matrix.schema import fits
@@ -47,6 +49,26 @@ def _devices_of_strategy(q: Question) -> str | None:
     return None
 
 
+def _parts_of_model(q: Question) -> str | None:
+    name, needs = q.cell.model, q.catalog.models[q.cell.model]
+    if q.facts.needs["sequential"] and not needs["sequential"]:
+        return (
+            f"{q.cell.strategy} splits a sequence of named parts (nn.Sequential); "
+            f"{name} is none"
+        )
+    options, shares = q.cell.model_options, needs["shares"]
+    if shares and options.get(shares) and not q.facts.needs["shared_weights"]:
+        return (
+            f"{q.cell.strategy} splits the model, and with {shares} parts of {name} "
+            "share a weight"
+        )
+    for larger, smaller in needs["multiples"]:
+        whole, part = options.get(larger), options.get(smaller)
+        if whole and part and whole % part:
+            return f"{larger} {whole} of {name} is no multiple of {smaller} {part}"
+    return None
+
+
 def _ranks_of_replica(q: Question) -> str | None:
     ranks, replica = q.shape.ranks, q.shape.replica_ranks
     if ranks % replica:
@@ -59,6 +81,9 @@ def _ranks_of_replica(q: Question) -> str | None:
     if not fact:
         return None
     count = q.catalog.models[q.cell.model][fact]
+    if isinstance(count, list):
+        given = (q.cell.model_options.get(option) for option in count)
+        count = next((number for number in given if number), 0)
     if not count:
         return f"{q.cell.strategy} shares {fact} out to ranks; {q.cell.model} has none"
     if count % replica:
@@ -80,6 +105,13 @@ def _conditions(q: Question) -> str | None:
 
 def _model_and_data(q: Question) -> str | None:
     data, needs = q.catalog.data[q.cell.data], q.catalog.models[q.cell.model]
+    holds = "tokens" if "vocabulary" in data else "images"
+    if needs["inputs"] != holds:
+        return f"{q.cell.model} takes {needs['inputs']}; {q.cell.data} holds {holds}"
+    if holds == "tokens":
+        return _tokens(q, data)
+    if q.cell.context is not None:
+        return f"context is of tokens; {q.cell.data} holds images"
     size = q.cell.image_size or data["image_size"]
     channels = q.cell.channels or data["channels"]
     if size < needs["min_image_size"]:
@@ -89,6 +121,31 @@ def _model_and_data(q: Question) -> str | None:
         )
     if needs["channels"] and channels not in needs["channels"]:
         return f"{q.cell.model} takes {needs['channels']} channels, not {channels}"
+    return None
+
+
+def _tokens(q: Question, data: Mapping[str, Any]) -> str | None:
+    chosen = {
+        "image_size": q.cell.image_size,
+        "channels": q.cell.channels,
+        "augment": q.cell.augment != "none",
+        "channels_last": q.cell.channels_last,
+    }
+    for key, value in chosen.items():
+        if value:
+            return f"{key} is of images; {q.cell.data} holds tokens"
+    longest = data.get("longest_context", data["context"])
+    if q.cell.context is not None and q.cell.context > longest:
+        return (
+            f"{q.cell.data} has sequences of {longest} tokens or less, "
+            f"not {q.cell.context}"
+        )
+    wanted = q.cell.model_options.get("vocabulary")
+    if wanted and wanted < data["vocabulary"]:
+        return (
+            f"{q.cell.data} has a vocabulary of {data['vocabulary']} tokens; "
+            f"{q.cell.model} has {wanted}"
+        )
     return None
 
 
@@ -168,6 +225,7 @@ RULES = (
     _backend_of_strategy,
     _gpudirect,
     _devices_of_strategy,
+    _parts_of_model,
     _ranks_of_replica,
     _conditions,
     _model_and_data,

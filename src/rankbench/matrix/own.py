@@ -35,8 +35,11 @@ from rankbench.own_files import (
 # Keys of an experiment that may name such a file -> kind of what it defines.
 KINDS = {"model": "model", "data": "data", "strategy": "strategy", "script": "strategy"}
 
-# Arguments of a model's `build` that rankbench gives.
-SIZES = ("channels", "image_size", "classes")
+# Arguments of a model's `build` that rankbench gives, by what it takes.
+SIZES = {
+    "images": ("channels", "image_size", "classes"),
+    "tokens": ("vocabulary", "context"),
+}
 
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
@@ -211,7 +214,10 @@ def _read_model(_name: str, path: Path) -> dict[str, Any]:
             f"{path}: NEEDS: unknown keys {', '.join(sorted(unknown))} "
             f"(known: {', '.join(MODEL_DEFAULTS)})"
         )
-    found, is_open = _read_options(tree)
+    inputs = needs.get("inputs", "images")
+    if inputs not in SIZES:
+        raise ValueError(f"{path}: NEEDS: inputs: expected images or tokens")
+    found, is_open = _read_options(tree, SIZES[inputs])
     options = declared.get("OPTIONS", found)
     # Most models are modules with a forward of their own.
     facts = {**MODEL_DEFAULTS, "sequential": False, **needs}
@@ -225,14 +231,15 @@ def _read_data(_name: str, path: Path) -> dict[str, Any]:
     if "generate" not in defined:
         raise ValueError(f"{path}: has no function generate ({_OF_DATA})")
     shape = declared["SHAPE"]
-    if missing := [key for key in _SHAPE if type(shape.get(key)) is not int]:
+    sizes = SIZES["tokens" if "vocabulary" in shape else "images"]
+    wanted = (*sizes, "train", "test")
+    if missing := [key for key in wanted if type(shape.get(key)) is not int]:
         raise ValueError(
             f"{path}: SHAPE: expected whole numbers for {', '.join(missing)}"
         )
     return {**shape, "prepared": False}
 
 
-_SHAPE = ("channels", "image_size", "classes", "train", "test")
 _OF_DATA = "docs/your-own-model.md explains what a data set defines"
 
 
@@ -272,7 +279,9 @@ def _names_of(node: ast.stmt) -> Iterator[str]:
         yield from (one.id for one in node.targets if isinstance(one, ast.Name))
 
 
-def _read_options(tree: ast.Module) -> tuple[dict[str, Any], bool]:
+def _read_options(
+    tree: ast.Module, sizes: Sequence[str]
+) -> tuple[dict[str, Any], bool]:
     """Options of `build`, from arguments with literal defaults; whether it takes more.
 
     An argument without a literal default takes any value, and must be given.
@@ -289,7 +298,7 @@ def _read_options(tree: ast.Module) -> tuple[dict[str, Any], bool]:
     defaults = [*unset, *arguments.defaults, *arguments.kw_defaults]
     options = {}
     for one, default in zip([*plain, *arguments.kwonlyargs], defaults, strict=True):
-        if one.arg not in SIZES:
+        if one.arg not in sizes:
             options[one.arg] = _schema_of(default)
     return options, arguments.kwarg is not None
 

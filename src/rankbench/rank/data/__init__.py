@@ -2,7 +2,9 @@
 
 The file declares two literals, which planning reads without importing torch:
 
-    SHAPE     channels, image_size, classes, and the numbers of samples train and test
+    SHAPE     channels, image_size, classes, and the numbers of samples train and test;
+              or for tokens vocabulary, context, train and test, and longest_context if
+              sequences can be longer than context
     PREPARED  whether ranks read a file that `prepare.py` wrote
 
 If PREPARED is true, `prepare(source)` makes the arrays from the original files in the
@@ -12,6 +14,7 @@ folder `source`. Otherwise `generate(seed, *, channels, image_size)` draws them.
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +25,28 @@ from torch.utils.data import Dataset
 from rankbench.rank import variants
 from rankbench.rank.data import _files
 from rankbench.rank.data._files import Arrays, DataError
+from rankbench.rank.data._tokens import (
+    TokenArrays,
+    Tokens,
+    is_of_tokens,
+    longest_context,
+)
 from rankbench.rank.torchvision_ops import import_torchvision
 
-__all__ = ["AUGMENTS", "Arrays", "DataError", "Images", "find", "load", "names", "path"]
+__all__ = [
+    "AUGMENTS",
+    "Arrays",
+    "DataError",
+    "Images",
+    "Samples",
+    "TokenArrays",
+    "Tokens",
+    "find",
+    "load",
+    "names",
+    "path",
+    "sizes_of",
+]
 
 AUGMENTS = ("none", "affine")
 
@@ -63,31 +85,35 @@ def load(
     *,
     channels: int | None = None,
     image_size: int | None = None,
+    context: int | None = None,
     augment: str = "none",
     seed: int = 0,
-) -> tuple[Images, Images, int]:
-    """Load a data set: training samples, test samples, number of classes.
+) -> tuple[Samples, Samples, int]:
+    """Load a data set: training samples, test samples, number of classes or tokens.
 
     Args:
         name: one of `names()`.
         root: the folder of the prepared files.
         channels: 1 or 3; None keeps the number of channels of the data set.
         image_size: side in pixels; None keeps the size of the data set.
+        context: tokens of a sequence; None keeps the context of the data set.
         augment: one of `AUGMENTS`; applies to the training samples.
         seed: seed of a generated data set; data sets from files ignore it.
 
     Raises:
         DataError: the prepared file is missing or damaged.
         ValueError: there is no such data set or augmentation, or the images cannot be
-            converted to this number of channels.
+            converted to this number of channels, or sequences are shorter.
     """
     if augment not in AUGMENTS:
         raise ValueError(
             f"unknown augment {augment!r}: choose from {', '.join(AUGMENTS)}"
         )
     module = find(name)
-    channels = channels or module.SHAPE["channels"]
-    image_size = image_size or module.SHAPE["image_size"]
+    if is_of_tokens(module.SHAPE):
+        return _load_tokens(name, module, root, context=context, seed=seed)
+    sizes = sizes_of(module.SHAPE, channels=channels, image_size=image_size)
+    channels, image_size = sizes["channels"], sizes["image_size"]
     if getattr(module, "PREPARED", False):
         arrays = _files.read(path(name, root), module.SHAPE)
     else:
@@ -124,6 +150,48 @@ def load(
         ),
         module.SHAPE["classes"],
     )
+
+
+def sizes_of(
+    shape: Mapping[str, int],
+    *,
+    channels: int | None = None,
+    image_size: int | None = None,
+    context: int | None = None,
+) -> dict[str, int]:
+    """What `models.build` must know of a data set with this `SHAPE`.
+
+    Args:
+        channels, image_size, context: as of `load`.
+    """
+    if is_of_tokens(shape):
+        return {
+            "vocabulary": shape["vocabulary"],
+            "context": context or shape["context"],
+        }
+    return {
+        "channels": channels or shape["channels"],
+        "image_size": image_size or shape["image_size"],
+        "classes": shape["classes"],
+    }
+
+
+def _load_tokens(
+    name: str, module: Any, root: Path, *, context: int | None, seed: int
+) -> tuple[Tokens, Tokens, int]:
+    vocabulary = module.SHAPE["vocabulary"]
+    context = context or module.SHAPE["context"]
+    if context > (longest := longest_context(module.SHAPE)):
+        raise ValueError(
+            f"{name} has sequences of {longest} tokens or less, not {context}"
+        )
+    offered = {"seed": seed, "context": context, "root": root}
+    arrays: TokenArrays = variants.call(module.generate, offered)
+    try:
+        arrays.check(vocabulary, context)
+    except ValueError as error:
+        raise DataError(f"{name}: {error}") from error
+    return Tokens(arrays.train, context), Tokens(arrays.test, context), vocabulary
 
 
 class Images(Dataset[tuple[torch.Tensor, int]]):
@@ -225,3 +293,6 @@ def _affine() -> Any:
     # would unpickle it, and so import torchvision without `import_torchvision`.
     transforms = import_torchvision().transforms
     return transforms.RandomAffine(degrees=15, translate=(0.1, 0.1), scale=(0.9, 1.1))
+
+
+Samples = Images | Tokens

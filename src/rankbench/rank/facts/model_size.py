@@ -15,42 +15,32 @@ _SAMPLES = 2
 
 
 def describe_model(
-    name: str,
-    sample_shape: tuple[int, int, int],
-    classes: int,
-    options: Mapping[str, Any] | None = None,
+    name: str, sizes: Mapping[str, int], options: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
     """Count parameters and operations on the meta device, so nothing is computed.
 
     Args:
         name: name of the model.
-        sample_shape: C, H, W of an image.
-        classes: number of classes.
+        sizes: of the data, as `models.build` takes them.
         options: of the model.
 
     Returns:
         parameters (number), parameter_bytes (in float32: the volume that data
         parallelism averages in each step), flops_per_sample (forward and backward of
-        one sample). As in torch.utils.flop_counter, only matrix products and
-        convolutions count, and a multiply-add counts as two operations.
+        one sample, which is an image or a sequence). As in torch.utils.flop_counter,
+        only matrix products and convolutions count, and a multiply-add counts as two
+        operations.
     """
     # Imported here, because it is slow and needed only after the timed window.
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.utils.flop_counter import FlopCounterMode
 
-    channels, image_size, _ = sample_shape
     with torch.device("meta"):
-        model = models.build(
-            name,
-            channels=channels,
-            image_size=image_size,
-            classes=classes,
-            options=options,
-        )
-        images = torch.empty(_SAMPLES, *sample_shape)
+        model = models.build(name, **sizes, options=options)
+        inputs = models.example_inputs(sizes, _SAMPLES)
     # The counter does not know each kernel of attention, but matrix products.
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
-        model(images).sum().backward()
+        model(inputs).sum().backward()
     flops = counter.get_total_flops() // _SAMPLES
     return {**count_parameters(model), "flops_per_sample": flops}
 

@@ -4,6 +4,8 @@ The file declares `NEEDS`, a literal that planning reads without importing torch
 function `build`. It may declare `OPTIONS`, the JSON schemas of further arguments of
 `build`, each with a default. A model knows nothing of parallelism. It is an
 `nn.Sequential`, so a strategy can split it between any two of its parts.
+
+`LIBRARY/NAME` is a model of a library: see `_libraries`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from rankbench.rank import variants
 
@@ -25,30 +27,32 @@ def names() -> list[str]:
 def build(
     name: str,
     *,
-    channels: int,
-    image_size: int,
-    classes: int,
     seed: int | None = None,
     options: Mapping[str, Any] | None = None,
+    **sizes: int,
 ) -> nn.Module:
     """Build a model that maps [N, channels, image_size, image_size] to [N, classes].
+
+    A model of tokens maps ids [N, context] to logits [N, context, vocabulary].
 
     The weights are float32 on the CPU. With a seed they depend on the seed only, and
     the global random state does not change. Without a seed they are drawn from the
     global random state.
 
     Args:
-        options: of the model; those that are missing have their defaults.
+        options: of the model; those that are missing have their defaults. An option
+            that is called as a size replaces it, unless it is 0.
+        sizes: of the data: channels, image_size and classes, or vocabulary and context.
 
     Raises:
         ValueError: there is no such model, or it cannot process such images.
     """
     module: Any = variants.load("model", name)
-    _check(name, getattr(module, "NEEDS", {}), channels=channels, image_size=image_size)
+    _check(name, getattr(module, "NEEDS", {}), **sizes)
     declared = getattr(module, "OPTIONS", {})
     defaults = {key: one["default"] for key, one in declared.items()}
     given = defaults | dict(options or {})
-    sizes = {"channels": channels, "image_size": image_size, "classes": classes}
+    sizes |= {key: given.pop(key) or sizes[key] for key in sizes if key in given}
     if seed is None:
         model = variants.call(module.build, sizes, **given)
     else:
@@ -62,7 +66,21 @@ def build(
     return model
 
 
-def _check(name: str, needs: dict[str, Any], *, channels: int, image_size: int) -> None:
+def example_inputs(sizes: Mapping[str, int], samples: int) -> Tensor:
+    """Inputs of a model for data of these sizes, of no particular value."""
+    if "context" in sizes:
+        return torch.zeros(samples, sizes["context"], dtype=torch.int64)
+    side = sizes["image_size"]
+    return torch.empty(samples, sizes["channels"], side, side)
+
+
+def _check(name: str, needs: dict[str, Any], **sizes: int) -> None:
+    wanted = needs.get("inputs", "images")
+    if (wanted == "tokens") != ("context" in sizes):
+        raise ValueError(f"{name} takes {wanted}")
+    if wanted == "tokens":
+        return
+    channels, image_size = sizes["channels"], sizes["image_size"]
     least, allowed = needs.get("min_image_size", 1), needs.get("channels")
     if image_size < least:
         raise ValueError(f"{name} needs images of {least} pixels, not {image_size}")

@@ -43,41 +43,41 @@ def check_data(name: str, root: Path) -> list[Check]:
     shape = data.find(name).SHAPE
     train, test, classes = data.load(name, root, seed=_SEED)
     again, _, _ = data.load(name, root, seed=_SEED)
-    counts = {"train": len(train), "test": len(test), "classes": classes}
+    of_tokens = isinstance(train, data.Tokens)
+    counts = {"train": len(train), "test": len(test)}
+    counts |= {"vocabulary" if of_tokens else "classes": classes}
     wrong = [
         f"{n} {k}, SHAPE says {shape[k]}" for k, n in counts.items() if n != shape[k]
     ]
-    sample = " x ".join(map(str, train.sample_shape))
-    labels = {*train.labels, *test.labels}
-    outside = sorted(label for label in labels if not 0 <= label < classes)
+    sample = " x ".join(map(str, train[0][0].shape))
     equal = all(
-        torch.equal(train[i][0], again[i][0]) and train[i][1] == again[i][1]
+        torch.equal(train[i][0], again[i][0])
+        and torch.equal(torch.as_tensor(train[i][1]), torch.as_tensor(again[i][1]))
         for i in range(min(_SAMPLES, len(train)))
     )
-    return [
+    found = [
         _check("loads", not wrong, "; ".join(wrong) or f"{len(train)} of {sample}"),
-        _check("labels", not outside, f"{outside[:3]} are none" if outside else "fit"),
         _check("repeats", equal, _yes(equal, "equal samples from equal seeds")),
     ]
+    if isinstance(train, data.Images) and isinstance(test, data.Images):
+        labels = {*train.labels, *test.labels}
+        outside = sorted(label for label in labels if not 0 <= label < classes)
+        said = f"{outside[:3]} are none" if outside else "fit"
+        found.insert(1, _check("labels", not outside, said))
+    return found
 
 
 def check_model(
-    name: str,
-    *,
-    channels: int,
-    image_size: int,
-    classes: int,
-    options: Mapping[str, Any],
+    name: str, sizes: Mapping[str, int], options: Mapping[str, Any]
 ) -> list[Check]:
     """Build a model, train it, and try what strategies and options do with it.
 
     Args:
-        channels, image_size, classes: of the data that it is checked with.
+        sizes: of the data that it is checked with, as `models.build` takes them.
         options: of the model.
     """
 
     def build() -> nn.Module:
-        sizes = {"channels": channels, "image_size": image_size, "classes": classes}
         return models.build(name, **sizes, seed=_SEED, options=options)
 
     try:
@@ -85,10 +85,13 @@ def check_model(
     except Exception as error:
         return [_check("builds", False, _words(error))]
     generator = torch.Generator().manual_seed(_SEED)
-    images = torch.randn(
-        _SAMPLES, channels, image_size, image_size, generator=generator
-    )
-    labels = torch.randint(classes, (_SAMPLES,), generator=generator)
+    images = models.example_inputs(sizes, _SAMPLES)
+    if images.is_floating_point():
+        images = images.normal_(generator=generator)
+        labels = torch.randint(sizes["classes"], (_SAMPLES,), generator=generator)
+    else:
+        images = images.random_(sizes["vocabulary"], generator=generator)
+        labels = images.roll(-1, dims=1)
     count = sum(p.numel() for p in model.parameters())
     normalises = any(isinstance(one, _BatchNorm) for one in model.modules())
     found = [
@@ -122,7 +125,7 @@ def _seeds(one: nn.Module, other: nn.Module) -> Check:
 
 
 def _loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(model(images), labels)
+    return nn.functional.cross_entropy(model(images).flatten(0, -2), labels.flatten())
 
 
 def _trains(model: nn.Module, images: Tensor, labels: Tensor) -> Check:
@@ -143,7 +146,8 @@ def _trains(model: nn.Module, images: Tensor, labels: Tensor) -> Check:
 
 def _exact(model: nn.Module, images: Tensor, labels: Tensor) -> Check:
     """The gate compares strategies in float64."""
-    _loss(model.double(), images.double(), labels).backward()
+    exact = images.double() if images.is_floating_point() else images
+    _loss(model.double(), exact, labels).backward()
     return _check("gate", True, "computes in float64")
 
 

@@ -141,8 +141,9 @@ def train(
     """
     losses: list[float | None] = []
     known = True
-    for _, (images, labels) in zip(range(steps), batches, strict=False):
-        batch = (images.to(device, dtype), labels.to(device))
+    for _, (inputs, targets) in zip(range(steps), batches, strict=False):
+        kind = dtype if inputs.is_floating_point() else inputs.dtype
+        batch = (inputs.to(device, kind), targets.to(device))
         loss = strategy.step(batch, lambda phase: None)
         if loss is None:
             known = False
@@ -158,10 +159,7 @@ def choose_samples(duty: Duty, material: Material) -> int:
     way. It is at least two for each part that the strategy splits a batch into.
     """
     cell, own = duty.cell, duty.shape.rank_batch
-    sample_shape = material.train.sample_shape
-    flops = describe_model(
-        cell.model, sample_shape, material.classes, cell.model_options
-    )
+    flops = describe_model(cell.model, material.sizes, cell.model_options)
     affordable = min(MOST_SAMPLES, MOST_FLOPS / max(1, flops["flops_per_sample"]))
     option = find_strategy(cell.strategy).needs.get("multiple_of")
     parts = int(cell.options[option]) if option else 1
@@ -172,7 +170,7 @@ def choose_samples(duty: Duty, material: Material) -> int:
 
 
 def independent_of_the_split(model: nn.Module) -> nn.Module:
-    """Replace batch normalisation by a normalisation of each sample.
+    """Replace batch normalisation by a normalisation of each sample; stop dropout.
 
     Then the result does not depend on how samples are distributed over ranks. The
     parameters keep their names and shapes.
@@ -185,7 +183,7 @@ def independent_of_the_split(model: nn.Module) -> nn.Module:
                     {key: child.state_dict()[key] for key in instead.state_dict()}
                 )
                 setattr(parent, name, instead)
-    return model
+    return model.eval()
 
 
 def compare(

@@ -93,12 +93,7 @@ def run(duty: Duty) -> None:
         details=strategy.details(),
         collectives=swept,
         model=(
-            describe_model(
-                cell.model,
-                material.train.sample_shape,
-                material.classes,
-                cell.model_options,
-            )
+            describe_model(cell.model, material.sizes, cell.model_options)
             if world.rank == 0
             else None
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,12 +36,15 @@ class Material:
     """The data of a cell, and a builder of the model that fits them.
 
     Attributes:
+        classes: number of classes of a target: of an image, or the vocabulary.
+        sizes: of the data, as `models.build` takes them.
         build_model: builds the model, with equal weights on all ranks.
     """
 
-    train: data.Images
-    test: data.Images
+    train: data.Samples
+    test: data.Samples
     classes: int
+    sizes: Mapping[str, int]
     build_model: Callable[[], nn.Module]
 
 
@@ -59,27 +62,21 @@ def join_others(duty: Duty, *, precision: str) -> tuple[Runtime, World]:
 
 def load_material(cell: Cell, data_dir: Path) -> Material:
     """Load the data sets of a cell."""
+    asked = {
+        "channels": cell.channels,
+        "image_size": cell.image_size,
+        "context": cell.context,
+    }
     train_set, test_set, classes = data.load(
-        cell.data,
-        data_dir,
-        channels=cell.channels,
-        image_size=cell.image_size,
-        augment=cell.augment,
-        seed=cell.seed,
+        cell.data, data_dir, **asked, augment=cell.augment, seed=cell.seed
     )
-    channels, image_size, _ = train_set.sample_shape
+    sizes = data.sizes_of(data.find(cell.data).SHAPE, **asked)
 
     def build_model() -> nn.Module:
         torch.manual_seed(cell.seed)
-        return models.build(
-            cell.model,
-            channels=channels,
-            image_size=image_size,
-            classes=classes,
-            options=cell.model_options,
-        )
+        return models.build(cell.model, **sizes, options=cell.model_options)
 
-    return Material(train_set, test_set, classes, build_model)
+    return Material(train_set, test_set, classes, sizes, build_model)
 
 
 def set_up_strategy(

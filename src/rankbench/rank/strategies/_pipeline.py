@@ -24,7 +24,7 @@ class Stage(nn.Module):
         self._learns = any(True for _ in self.parts.parameters())
 
     def forward(self, x: Tensor) -> Tensor:
-        if not self._learns:
+        if not self._learns and x.is_floating_point():
             # A first stage without weights would otherwise have no graph for backward.
             x.requires_grad_()
         if x.requires_grad:

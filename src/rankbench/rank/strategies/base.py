@@ -15,13 +15,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-# Images [N, C, H, W], floating point, and labels [N], int64.
+# Inputs and targets: images [N, C, H, W], floating point, and labels [N], int64; or
+# token ids [N, T], int64, and the token that follows each of them, [N, T], int64.
 Batch = tuple[Tensor, Tensor]
 # mark(phase) notes that this phase of the step ends now.
 Mark = Callable[[str], None]
 # Builds the cell's optimizer for the given parameters.
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
-# Runs a model on a batch in the cell's precision; returns the mean loss, shape [].
+# Runs a model on a batch in the cell's precision; returns the mean loss over samples,
+# or over all tokens, shape [].
 ComputeLoss = Callable[[nn.Module, Batch], Tensor]
 # Returns a context for a forward pass: autocast, or a context that does nothing.
 Arithmetic = Callable[[], AbstractContextManager[Any]]
@@ -116,8 +118,8 @@ class Strategy(ABC):
         All ranks call it together, once, before the first step.
 
         Args:
-            model: an untrained `nn.Sequential` of named parts on `world.device`; the
-                weights are equal on all ranks.
+            model: untrained, on `world.device`; the weights are equal on all ranks. It
+                is an `nn.Sequential` of named parts if `needs` has `sequential`.
             make_optimizer: builds the cell's optimizer for the given parameters.
         """
 
@@ -129,16 +131,17 @@ class Strategy(ABC):
 
         Args:
             batch: images [N, C, H, W], float32, and labels [N], int64, on
-                `world.device`. N is `world.rank_batch`. In the gate N may be smaller,
-                and images have the dtype of the comparison. Ranks that share a model
+                `world.device`; or token ids and the following tokens, both int64
+                [N, T]. N is `world.rank_batch`. In the gate N may be smaller, and
+                images have the dtype of the comparison. Ranks that share a model
                 replica get the same batch.
             mark: call it with the name of a phase where that phase ends. Every phase
                 must be marked in every step, or the launch fails. A phase may be marked
                 several times; its durations add up. An unknown name raises KeyError.
 
         Returns:
-            The mean loss over this rank's samples, a detached tensor of shape []; None
-            on a rank that does not know the loss.
+            The mean loss over this rank's samples or tokens, a detached tensor of shape
+            []; None on a rank that does not know the loss.
         """
 
     def compile(self) -> None:

@@ -14,6 +14,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import (
 from torch.nn.parallel import DistributedDataParallel
 
 from rankbench.rank.strategies._readiness import bucket_times, time_gradients
+from rankbench.rank.strategies._stand_in import stand_in
 from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
 
 # torch requires two steps before PowerSGD starts; planning requires that they fall
@@ -113,7 +114,7 @@ class Ddp(Strategy):
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         on_gpu = self.world.device.type == "cuda"
         self.bare = model
-        # Images and labels of a backward, without their values.
+        # Inputs and targets of a backward, without their values.
         self._like: tuple[Tensor, ...] = ()
         if self.chosen["sync_bn"]:
             model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
@@ -135,8 +136,8 @@ class Ddp(Strategy):
     def step(self, batch: Batch, mark: Mark) -> Tensor:
         self._mark = mark
         parts = int(self.chosen["accumulation"])
-        images, labels = (tensor.chunk(parts) for tensor in batch)
-        *first, last = zip(images, labels, strict=True)
+        inputs, targets = (tensor.chunk(parts) for tensor in batch)
+        *first, last = zip(inputs, targets, strict=True)
         losses = []
         with self.model.no_sync():
             for part in first:
@@ -172,12 +173,8 @@ class Ddp(Strategy):
         if self.chosen["static_graph"]:
             return []  # refuses backward without communication
         kept = [(buffer, buffer.clone()) for buffer in self.model.buffers()]
-        images, labels = self._like
         device = self.world.device
-        batch = (
-            torch.rand_like(images, device=device),
-            torch.zeros_like(labels, device=device),
-        )
+        batch = stand_in(self._like, device)
 
         def forward() -> Callable[[], None]:
             loss = self.compute_loss(self.model, batch)

@@ -80,10 +80,10 @@ class DeepSpeed(Strategy):
         self.engine.compile()
 
     def step(self, batch: Batch, mark: Mark) -> Tensor:
-        images, labels = batch
-        if self.low_dtype:
-            images = images.to(self.low_dtype)
-        loss = self.compute_loss(self.engine, (images, labels))
+        inputs, targets = batch
+        if self.low_dtype and inputs.is_floating_point():
+            inputs = inputs.to(self.low_dtype)
+        loss = self.compute_loss(self.engine, (inputs, targets))
         mark("forward")
         self.engine.backward(loss)
         mark("backward")

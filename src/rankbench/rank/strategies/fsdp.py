@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import cast
 
@@ -138,5 +139,15 @@ class Fsdp(Single):
 
 
 def _parts(model: nn.Module) -> list[nn.Module]:
-    """Return the parts whose weights are gathered one after the other."""
-    return [part for part in model.children() if any(True for _ in part.parameters())]
+    """Return the parts whose weights are gathered one after the other.
+
+    Parts that share a weight are left out: they must be gathered together, with the
+    rest of the model.
+    """
+    parts = [set(part.parameters()) for part in model.children()]
+    times = Counter(weight for weights in parts for weight in weights)
+    return [
+        part
+        for part, weights in zip(model.children(), parts, strict=True)
+        if weights and all(times[weight] == 1 for weight in weights)
+    ]

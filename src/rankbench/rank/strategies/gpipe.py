@@ -18,6 +18,7 @@ from torch.distributed.pipelining import (
 
 from rankbench.rank.strategies._partition import share_out, weigh_parts
 from rankbench.rank.strategies._pipeline import Stage, Stopwatch, trace_shapes
+from rankbench.rank.strategies._stand_in import stand_in
 from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
 
 # Extra steps for measuring how long each rank waits.
@@ -27,12 +28,14 @@ PROBES = 5
 class GPipe(Strategy):
     """Ranks send activations to the next stage and gradients to the one before.
 
-    The first stage reads the images. The last stage reads the labels, so only its rank
+    The first stage reads the inputs. The last stage reads the targets, so only its rank
     knows the loss.
     """
 
     needs = {
         "replica_ranks": "all",
+        "sequential": True,
+        "shared_weights": False,
         "backends": ["gloo", "nccl"],
         "multiple_of": "microbatches",
         "splits_batch": True,
@@ -99,11 +102,7 @@ class GPipe(Strategy):
         ones. The extra steps leave the model as it was.
         """
         kept = [(b, b.clone()) for stage in self.stages for b in stage.submod.buffers()]
-        images, labels = self._shapes
-        batch = (
-            torch.rand_like(images, device=self.world.device),
-            torch.zeros_like(labels, device=self.world.device),
-        )
+        batch = stand_in(self._shapes, self.world.device)
         watch = Stopwatch(self.world.device)
         for stage in self.stages:
             stage.watch = watch

@@ -23,6 +23,8 @@ class ModelParallel(Single):
         "replicas": "one",
         "min_devices": 2,
         "max_nodes": 1,
+        "sequential": True,
+        "shared_weights": False,
         "logical_on_cpu": True,
         "precisions": ["fp32", "tf32", "bf16", "fp16"],
         "compiles": False,

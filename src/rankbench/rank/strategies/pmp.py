@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from rankbench.rank.strategies.base import Batch, Mark
@@ -29,14 +30,15 @@ class PipelinedModelParallel(ModelParallel):
         images, labels = batch
         size = int(self.chosen["split_size"])
         early = self.chosen["backward"] == "early"
-        total = labels.new_zeros((), dtype=images.dtype)
+        losses = []
         for part in zip(images.split(size), labels.split(size), strict=True):
             share = len(part[1]) / len(labels)
             loss = self.compute_loss(self.model, part) * share
             if early:
                 self.backward(loss)
                 loss = loss.detach()
-            total = total + loss
+            losses.append(loss)
+        total = torch.stack(losses).sum()
         if not early:
             self.backward(total)
         mark("pipeline")

@@ -30,6 +30,8 @@ class RpcPmp(Strategy):
         "runtime": "rpc",
         "own_backend": "tensorpipe",
         "replica_ranks": "all",
+        "sequential": True,
+        "shared_weights": False,
         "splits_batch": True,
         "compiles": False,
         "clips": False,
@@ -147,13 +149,13 @@ class RpcPmp(Strategy):
             for name in self.others:
                 x = rpc.remote(name, _forward, (x,))
             coming.append(x)
-        total = labels.new_zeros((), dtype=images.dtype)
+        losses = []
         for x, wanted in zip(coming, labels.split(size), strict=True):
             output = x.to_here() if self.others else x
             received = (output.to(self.world.device), wanted)
             loss = self.compute_loss(nn.Identity(), received)
-            total = total + loss * (len(wanted) / len(labels))
-        return total
+            losses.append(loss * (len(wanted) / len(labels)))
+        return torch.stack(losses).sum()
 
     def _end(self, phase: str, mark: Mark) -> None:
         """Mark the end of a phase on all ranks together."""

@@ -21,7 +21,7 @@ from rankbench.rank.strategies.single import Single
 
 # Names of linear layers within a block. COLUMNS split their outputs, so that each rank
 # has some of the heads or hidden values. ROWS split their inputs and sum their results.
-COLUMNS = ("query", "key", "value", "up")
+COLUMNS = ("query", "key", "value", "gate", "up")
 ROWS = ("out", "down")
 
 
@@ -36,6 +36,7 @@ class TensorParallel(Single):
         "backends": ["gloo", "nccl"],
         "replica_ranks": "degree",
         "divides": "heads",
+        "sequential": True,
         "compiles": False,
         "clips": False,
     }

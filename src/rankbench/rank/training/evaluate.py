@@ -1,4 +1,4 @@
-"""Accuracy on the held-out set, overall and per class."""
+"""Accuracy on the held-out set, overall and per class of an image."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from torch.utils.data import DataLoader, Dataset
 
 BATCH = 256
 
+# Outputs for tokens are large: at most so many numbers at a time.
+OUTPUTS = 2**26
+
 
 @torch.no_grad()
 def evaluate(
@@ -19,13 +22,18 @@ def evaluate(
 
     Returns:
         overall (a fraction), per_class (a fraction for each class; None for a class
-        without samples), samples (number of samples).
+        without samples; empty for tokens), samples (number of samples; of tokens, for
+        tokens).
     """
     model.eval()
+    of_tokens = dataset[0][0].dim() == 1
+    outputs = len(dataset[0][0]) * classes if of_tokens else classes
     right = torch.zeros(classes, dtype=torch.int64)
     total = torch.zeros(classes, dtype=torch.int64)
-    for images, labels in DataLoader(dataset, batch_size=BATCH):
-        guesses = model(images.to(device)).argmax(dim=1).cpu()
+    batch_size = max(1, min(BATCH, OUTPUTS // outputs))
+    for inputs, targets in DataLoader(dataset, batch_size=batch_size):
+        guesses = model(inputs.to(device)).argmax(dim=-1).cpu().flatten()
+        labels = targets.flatten()
         right += torch.bincount(labels[guesses == labels], minlength=classes)
         total += torch.bincount(labels, minlength=classes)
     per_class = [
@@ -34,6 +42,6 @@ def evaluate(
     ]
     return {
         "overall": int(right.sum()) / int(total.sum()),
-        "per_class": per_class,
+        "per_class": [] if of_tokens else per_class,
         "samples": int(total.sum()),
     }

@@ -131,11 +131,11 @@ def move(
     non_blocking: bool,
     memory_format: torch.memory_format,
 ) -> Batch:
-    """Copy a batch to a device: images [N, C, H, W] and labels [N]."""
-    images, labels = batch
+    """Copy a batch to a device; only inputs have a memory format."""
+    inputs, targets = batch
     return (
-        images.to(device, non_blocking=non_blocking, memory_format=memory_format),
-        labels.to(device, non_blocking=non_blocking),
+        inputs.to(device, non_blocking=non_blocking, memory_format=memory_format),
+        targets.to(device, non_blocking=non_blocking),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from rankbench.cell import Cell
@@ -70,20 +71,21 @@ def make_arithmetic(precision: str, device: torch.device) -> Arithmetic:
 def make_loss(
     precision: str, device: torch.device, *, scale: float = 1.0
 ) -> ComputeLoss:
-    """A function for the mean cross entropy of a model on a batch.
+    """A function for the mean cross entropy over samples, or over all tokens.
 
     Args:
         precision: precision of the cell.
         device: device of the model.
         scale: factor that the loss is multiplied by.
     """
-    criterion = nn.CrossEntropyLoss()
     arithmetic = make_arithmetic(precision, device)
 
     def compute_loss(model: nn.Module, batch: Batch) -> Tensor:
-        images, labels = batch
+        inputs, targets = batch
         with arithmetic():
-            loss: Tensor = criterion(model(images), labels)
+            # Logits [N, classes], or [N, T, vocabulary] of tokens.
+            logits = model(inputs).flatten(0, -2)
+            loss = functional.cross_entropy(logits, targets.flatten())
         return loss if scale == 1.0 else loss * scale
 
     return compute_loss

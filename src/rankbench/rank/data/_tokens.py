@@ -1,0 +1,74 @@
+"""Data sets of tokens: packed sequences, each sample with the token that follows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+# So many sequences are checked: a file that is mapped into memory may be large.
+_CHECKED = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenArrays:
+    """Token ids from 0, of any integer type, [sequences, context + 1] or longer.
+
+    The last token of a sequence is only a target. The arrays may be memory maps.
+    """
+
+    train: npt.NDArray[Any]
+    test: npt.NDArray[Any]
+
+    def check(self, vocabulary: int, context: int) -> None:
+        """Compare the arrays with what a data set declares.
+
+        Raises:
+            ValueError: they differ; names the difference.
+        """
+        for split, ids in (("train", self.train), ("test", self.test)):
+            if ids.ndim != 2 or ids.shape[1] <= context or not len(ids):
+                raise ValueError(
+                    f"{split} has ids {list(ids.shape)}, not [N, {context + 1}] for "
+                    f"sequences of {context} tokens"
+                )
+            if not np.issubdtype(ids.dtype, np.integer):
+                raise ValueError(f"{split} has ids of {ids.dtype}, not integers")
+            some = ids[:: max(1, len(ids) // _CHECKED)]
+            if some.min() < 0 or some.max() >= vocabulary:
+                raise ValueError(
+                    f"{split} has ids {some.min()}..{some.max()}, "
+                    f"not 0..{vocabulary - 1}"
+                )
+
+
+class Tokens(Dataset[tuple[Tensor, Tensor]]):
+    """Samples (token ids, the token that follows each), both int64 [context]."""
+
+    def __init__(self, ids: npt.NDArray[Any], context: int) -> None:
+        self._ids = ids
+        self.context = context
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        row = self._ids[index, : self.context + 1]
+        sequence = torch.from_numpy(row.astype(np.int64))
+        return sequence[:-1], sequence[1:]
+
+
+def is_of_tokens(shape: Mapping[str, int]) -> bool:
+    """Whether a data set with this `SHAPE` holds tokens, not images."""
+    return "vocabulary" in shape
+
+
+def longest_context(shape: Mapping[str, int]) -> int:
+    """The longest sequence that a data set can make, in tokens."""
+    return shape.get("longest_context", shape["context"])

@@ -1,0 +1,179 @@
+"""A decoder-only transformer over tokens, in the manner of GPT-2 and Llama."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+NEEDS = {
+    "inputs": "tokens",
+    "heads": ["kv_heads", "heads"],
+    "multiples": [["width", "heads"], ["heads", "kv_heads"]],
+    "shares": "tie_embeddings",
+}
+
+OPTIONS = {
+    "layers": {
+        "description": "number of blocks",
+        "type": "integer",
+        "minimum": 1,
+        "default": 4,
+    },
+    "width": {
+        "description": "numbers that stand for a token",
+        "type": "integer",
+        "minimum": 1,
+        "default": 128,
+    },
+    "heads": {
+        "description": "heads of attention; they share the width",
+        "type": "integer",
+        "minimum": 1,
+        "default": 4,
+    },
+    "kv_heads": {
+        "description": "heads of keys and values, each for several heads; 0: all heads",
+        "type": "integer",
+        "minimum": 0,
+        "default": 0,
+    },
+    "mlp": {
+        "description": "the MLP: gelu with 4 widths, or swiglu with 8/3 widths",
+        "enum": ["gelu", "swiglu"],
+        "default": "gelu",
+    },
+    "vocabulary": {
+        "description": "number of tokens, at least as in the data; 0: as in the data",
+        "type": "integer",
+        "minimum": 0,
+        "default": 0,
+    },
+    "tie_embeddings": {
+        "description": "the head uses the weights of the embedding",
+        "type": "boolean",
+        "default": False,
+    },
+}
+
+# Standard deviation of the weights of embeddings (Radford et al. 2019, GPT-2).
+SPREAD = 0.02
+
+
+def build(
+    *,
+    vocabulary: int,
+    context: int,
+    layers: int,
+    width: int,
+    heads: int,
+    kv_heads: int,
+    mlp: str,
+    tie_embeddings: bool,
+) -> nn.Module:
+    """Build the network; 941,056 parameters for 128 tokens of a vocabulary of 512.
+
+    It maps ids [N, T] to logits [N, T, vocabulary], for T up to `context`.
+    """
+    embedding = Embedding(vocabulary, context, width)
+    head = nn.Linear(width, vocabulary, bias=False)
+    nn.init.normal_(head.weight, std=SPREAD)
+    if tie_embeddings:
+        head.weight = embedding.tokens.weight
+    parts: OrderedDict[str, nn.Module] = OrderedDict(embedding=embedding)
+    for number in range(1, layers + 1):
+        parts[f"block{number}"] = Block(width, heads, kv_heads or heads, mlp)
+    parts["norm"] = nn.LayerNorm(width)
+    parts["head"] = head
+    return nn.Sequential(parts)
+
+
+class Embedding(nn.Module):
+    """A learned vector for each token, plus one for each position: ids [N, T]."""
+
+    def __init__(self, vocabulary: int, context: int, width: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(context, width)
+        for table in (self.tokens, self.positions):
+            nn.init.normal_(table.weight, std=SPREAD)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        places = torch.arange(ids.shape[1], device=ids.device)
+        result: torch.Tensor = self.tokens(ids) + self.positions(places)
+        return result
+
+
+class Block(nn.Module):
+    """A pre-norm block of causal attention and MLP on [N, T, width].
+
+    Several heads share each head of keys and values (Ainslie et al. 2023, grouped-query
+    attention, arXiv 2305.13245).
+    """
+
+    def __init__(self, width: int, heads: int, kv_heads: int, mlp: str) -> None:
+        super().__init__()
+        self.head_width = width // heads
+        self.shares_heads = kv_heads < heads
+        few = self.head_width * kv_heads
+        self.norm1 = nn.LayerNorm(width)
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, few, bias=False)
+        self.value = nn.Linear(width, few, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.norm2 = nn.LayerNorm(width)
+        self.mlp: Gelu | SwiGlu = {"gelu": Gelu, "swiglu": SwiGlu}[mlp](width)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        normed = self.norm1(tokens)
+        attended = functional.scaled_dot_product_attention(
+            self._split(self.query(normed)),
+            self._split(self.key(normed)),
+            self._split(self.value(normed)),
+            is_causal=True,
+            enable_gqa=self.shares_heads,
+        )
+        tokens = tokens + self.out(attended.transpose(1, 2).flatten(2))
+        result: torch.Tensor = tokens + self.mlp(self.norm2(tokens))
+        return result
+
+    def _split(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Reshape [N, T, values] to [N, heads, T, width of a head]."""
+        # -1, because under tensor parallelism a rank holds only some of the heads.
+        heads: torch.Tensor = tokens.unflatten(-1, (-1, self.head_width))
+        return heads.transpose(1, 2)
+
+
+class Gelu(nn.Module):
+    """Two linear layers with 4 widths between them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.down(functional.gelu(self.up(tokens)))
+        return result
+
+
+class SwiGlu(nn.Module):
+    """A gated MLP (Shazeer 2020, arXiv 2002.05202) with as many weights as `Gelu`.
+
+    Its inner width is 8/3 widths, rounded up to a multiple of 16, so that 2, 4, 8 or 16
+    ranks can share it.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        inner = -(-8 * width // 48) * 16
+        self.gate = nn.Linear(width, inner, bias=False)
+        self.up = nn.Linear(width, inner, bias=False)
+        self.down = nn.Linear(inner, width, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        gated = functional.silu(self.gate(tokens)) * self.up(tokens)
+        result: torch.Tensor = self.down(gated)
+        return result

@@ -1,0 +1,124 @@
+"""Strategies train models of tokens as a single process does, and errors are found."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from equipment import case, require_packages
+from gate_ranks import copy_code, run_gate, run_ranks
+
+from rankbench.launch.outcome.judge_gate import TOLERANCE
+from rankbench.matrix.catalog import load_catalog
+
+pytestmark = pytest.mark.contract
+
+STRATEGIES = load_catalog().strategies
+ON_CPU = [
+    name
+    for name, facts in STRATEGIES.items()
+    if "cpu" in facts.needs["device"] and name != "single"
+]
+GPT = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "mlp": "swiglu"}
+TIED = {"layers": 1, "width": 16, "heads": 2, "tie_embeddings": True}
+
+
+def arguments(strategy: str, **more: Any) -> dict[str, Any]:
+    needs = STRATEGIES[strategy].needs
+    usual = {
+        "strategy": strategy,
+        "topology": "1x2",
+        "backend": needs["backends"][0] if needs["backends"] else needs["own_backend"],
+        "model": "gpt",
+        "model_options": GPT,
+        "data": "tokens",
+        "context": 16,
+        "batch_size": 8,
+    }
+    return usual | more
+
+
+def judge(folder: Path, strategy: str, **more: Any) -> str:
+    """The status of the gate; asserts that what it passes is exact."""
+    status, reason, numbers = run_gate(folder / "gate", **arguments(strategy, **more))
+    if status == "ok":
+        assert reason is None
+        assert numbers["weights_error"] < TOLERANCE[numbers["dtype"]] / 10
+    return status
+
+
+@pytest.mark.parametrize("name", [case(name) for name in ON_CPU])
+def test_gpt_is_trained_as_by_a_single_process(name: str, tmp_path: Path) -> None:
+    require_packages(name)
+    assert judge(tmp_path, name) == "ok"
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        case(name, options)
+        for name in ON_CPU
+        if STRATEGIES[name].needs["shared_weights"]
+        for options in ({}, *([{"implementation": "fsdp1"}] if name == "fsdp" else []))
+    ],
+)
+def test_tied_embeddings_stay_tied(
+    name: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    require_packages(name)
+    assert judge(tmp_path, name, model_options=TIED, options=options) == "ok"
+
+
+# File -> the right line, and a wrong one.
+ERRORS = {
+    "the loss is scaled by the number of ranks": (
+        "rank/strategies/ddp.py",
+        "        loss = self.compute_loss(self.model, part)\n",
+        "        loss = self.compute_loss(self.model, part) * self.world.size\n",
+    ),
+    "tokens are shifted": (
+        "rank/strategies/ddp.py",
+        "        loss = self.compute_loss(self.model, part)\n",
+        "        loss = self.compute_loss(self.model, (part[0], part[1].roll(1, 1)))\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_an_error_is_found(error: str, tmp_path: Path) -> None:
+    file, right, wrong = ERRORS[error]
+    code = copy_code(tmp_path)
+    path = code / "rankbench" / file
+    assert path.read_text().count(right) == 1
+    path.write_text(path.read_text().replace(right, wrong))
+    assert judge(tmp_path, "ddp", code=code) == "mismatch"
+
+
+def test_embeddings_that_a_strategy_unties_are_found(tmp_path: Path) -> None:
+    """Two copies of one weight, each of which gets only its own gradient."""
+    code = copy_code(tmp_path)
+    path = code / "rankbench/rank/strategies/ddp.py"
+    right = "        self.bare = model\n"
+    assert path.read_text().count(right) == 1
+    untie = (
+        "        model.head.weight = nn.Parameter(model.head.weight.detach().clone())\n"
+    )
+    path.write_text(path.read_text().replace(right, untie + right))
+    assert judge(tmp_path, "ddp", code=code, model_options=TIED) == "mismatch"
+
+
+@pytest.mark.parametrize("name", ["ddp", "gpipe"])
+def test_a_launch_measures_tokens(name: str, tmp_path: Path) -> None:
+    """Also what is timed apart: buckets, stages, and the accuracy."""
+    more = {"steps": 4, "epochs": None, "warmup": 2, "evaluate": True}
+    reports = run_ranks(tmp_path / "run", "measure", **arguments(name, **more))
+    first = reports[0]
+    assert first["rank"]["samples"] == 4 * 8
+    assert first["model"]["flops_per_sample"] > 6 * 16 * 32 * 512
+    assert 0 < first["accuracy"]["overall"] < 1
+    assert first["accuracy"]["samples"] == 256 * 16
+    losses = [report["loss"] for report in reports if report["loss"]]
+    # At first all of the 512 tokens are as likely.
+    assert losses[0]["first"] == pytest.approx(math.log(512), rel=0.05)
