@@ -82,7 +82,7 @@ bench: $(INSTALLED) ## measure rankbench's own overhead against bare loops
 
 venv: $(INSTALLED) ## only install the environment into .venv
 
-extras: $(EXTRAS) ## install Horovod and DeepSpeed; needs g++, make, and mpicxx for MPI
+extras: $(EXTRAS) ## install Horovod, DeepSpeed, transformers, timm and more; needs g++, make, and mpicxx for MPI
 
 lock: ## renew the pinned requirements with Python 3.11; UPGRADE=1: newest versions
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' || { \
@@ -90,7 +90,7 @@ lock: ## renew the pinned requirements with Python 3.11; UPGRADE=1: newest versi
 	@$(PYTHON) -m venv build/lock
 	@build/lock/bin/pip install -q pip-tools==7.6.2
 	@$(pip_compile) --output-file requirements.lock pyproject.toml
-	@$(pip_compile) --extra extras --constraint requirements.lock \
+	@$(pip_compile) --extra extras --extra models --constraint requirements.lock \
 	    --output-file requirements-extras.txt pyproject.toml
 	@# Images get the same versions. DeepSpeed is in sources.txt only. pip must also find
 	@# the CPU build of torch (requirements-torch.txt).
@@ -134,7 +134,8 @@ $(INSTALLED): requirements.lock requirements-torch.txt pyproject.toml \
 	@printf '%s\n' "$$TORCH" > .venv/torch && touch $@
 
 $(EXTRAS): $(INSTALLED) requirements-extras.txt containers/build_horovod.sh
-	@echo "installing DeepSpeed and the build tools of Horovod into .venv"
+	@echo "installing DeepSpeed, transformers, timm, lightning, accelerate and the build" \
+	    "tools of Horovod into .venv"
 	@# DeepSpeed has no wheel; it is built against the installed torch.
 	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation --require-hashes \
 	    -r requirements-extras.txt

@@ -19,7 +19,9 @@ def require(package: str) -> None:
         pytest.skip(f"{package} is not installed: pip install --no-deps {package}")
 
 
-@pytest.mark.parametrize("accumulation", ["1", "2"])
+@pytest.mark.parametrize(
+    "accumulation", [pytest.param("1", marks=pytest.mark.long), "2"]
+)
 def test_transformers(tmp_path: Path, accumulation: str) -> None:
     require("transformers")
     script = SCRIPTS / "transformers_trainer.py"
@@ -36,7 +38,9 @@ def test_lightning(tmp_path: Path) -> None:
     check(run_script(tmp_path, SCRIPTS / "lightning_trainer.py"), PHASES)
 
 
-@pytest.mark.parametrize("stage", ["0", "1", "3"])
+@pytest.mark.parametrize(
+    "stage", [*(pytest.param(n, marks=pytest.mark.long) for n in "01"), "3"]
+)
 def test_deepspeed(tmp_path: Path, stage: str) -> None:
     require("deepspeed")
     script = SCRIPTS / "deepspeed_loop.py"
