@@ -25,6 +25,7 @@ examples:
   rankbench history
   rankbench history --cell ddp.gloo.1x2.convnet.digits
   rankbench history --page history.html
+  rankbench history --json
 
 exit status: 0 nothing became worse, 1 the newest run shows that a cell became worse
 (once: the next run does not show it anew), 2 bad input"""

@@ -122,8 +122,9 @@ def best_breaks(values: Sequence[float] | Values, count: int) -> list[int]:
 
 
 def _standardise(values: Values) -> Values:
-    """The values with mean 0 and scatter 1, whatever their order."""
-    scaled: Values = (values - values.mean()) / values.std()
+    """The values around 0 with scatter 1, whatever their order; not all are equal."""
+    apart = values - np.median(values)
+    scaled: Values = apart / np.abs(apart).mean()
     return scaled
 
 
