@@ -97,6 +97,8 @@ MODEL_DEFAULTS: dict[str, Any] = {
     # Whether torch.compile works, and whether its parts can be recomputed in backward.
     "compiles": True,
     "checkpoints": True,
+    # Packages that must be installed in addition to torch.
+    "packages": [],
     # Whether it sleeps instead of computing; its rows are marked `emulated`.
     "emulated": False,
 }

@@ -359,7 +359,7 @@ def _cell_id(
     Args:
         options: of its strategy and of its model -> schema.
     """
-    parts = [str(chosen[key]) for key in _ID]
+    parts = [str(chosen[key]).replace("/", "-") for key in _ID]
     if parts[-2:] == [NONE, NONE]:
         del parts[-2:]  # A script brings its own model and data.
     for option, value in {**chosen["options"], **chosen["model_options"]}.items():

@@ -24,6 +24,7 @@ from rankbench.matrix.catalog import (
     describe_strategy,
     literals,
 )
+from rankbench.matrix.library import describe_library_model, is_of_library
 from rankbench.own_files import (
     Files,
     find_files,
@@ -73,15 +74,19 @@ class OwnFiles:
 
     Attributes:
         found: kind and name -> file.
+        libraries: models of libraries, LIBRARY/NAME.
     """
 
     found: dict[tuple[str, str], OwnFile] = field(default_factory=dict)
+    libraries: set[str] = field(default_factory=set)
 
     def facts(self) -> Own:
         """What the plan keeps of them: kind -> name -> facts."""
         kept: Own = {}
         for (kind, name), one in self.found.items():
             kept.setdefault(kind, {})[name] = one.facts
+        for name in sorted(self.libraries):
+            kept.setdefault("model", {})[name] = describe_library_model(name)
         if any(one.key == "script" for one in self.found.values()):
             # A script brings its own model and data.
             kept.setdefault("model", {})[NONE] = {**MODEL_DEFAULTS, "options": {}}
@@ -155,8 +160,13 @@ def _adopt(
     """The entry with the name of the file in place of its path."""
     if isinstance(entry, Mapping) and len(entry) == 1:
         ((given, options),) = entry.items()
+        if key == "model" and is_of_library(given):
+            own.libraries.add(given)
         if is_own(given):
             return {_adopt(key, given, catalog, folder, own, more): options}
+        return entry
+    if key == "model" and is_of_library(entry):
+        own.libraries.add(entry)
         return entry
     if not is_own(entry):
         if key == "script":

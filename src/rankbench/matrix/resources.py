@@ -17,7 +17,8 @@ def _place(q: Question) -> str | None:
 
 
 def _packages(q: Question) -> str | None:
-    for package in q.facts.needs["packages"]:
+    of_model = q.catalog.models[q.cell.model]["packages"]
+    for package in (*q.facts.needs["packages"], *of_model):
         if reason := q.software.packages[package]:
             return reason
     return None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 BACKENDS = ("gloo", "mpi", "nccl", "ccl")
-PACKAGES = ("horovod", "deepspeed")
+PACKAGES = ("horovod", "deepspeed", "torchvision", "timm", "transformers")
 PROGRAMS = ("torchrun", "mpirun", "mpiexec.hydra", "horovodrun", "deepspeed", "c++")
 
 # Name -> None if it is available, else the reason why not and what to do.
@@ -78,6 +78,9 @@ _EXTRAS = "`make extras` builds it"
 _INSTALL = {
     "horovod": _EXTRAS,
     "deepspeed": _EXTRAS,
+    "torchvision": "pip install --no-deps torchvision",
+    "timm": "pip install timm",
+    "transformers": "pip install transformers",
     "torchrun": "install torch where the Python of rankbench is",
     "mpirun": "install Open MPI (Debian: openmpi-bin)",
     "mpiexec.hydra": "install Intel MPI (pip: impi-rt)",

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rankbench.rank import variants
+from rankbench.rank.models import _libraries
 
 
 def names() -> list[str]:
@@ -47,7 +48,7 @@ def build(
     Raises:
         ValueError: there is no such model, or it cannot process such images.
     """
-    module: Any = variants.load("model", name)
+    module = _load(name)
     _check(name, getattr(module, "NEEDS", {}), **sizes)
     declared = getattr(module, "OPTIONS", {})
     defaults = {key: one["default"] for key, one in declared.items()}
@@ -64,6 +65,16 @@ def build(
         kind = type(model).__name__
         raise ValueError(f"{name}: build returned {kind}, not a torch.nn.Module")
     return model
+
+
+def image_size_of(name: str) -> int | None:
+    """The side of images that a model of a library is made for; None for others."""
+    found = _libraries.find(name).image_size if "/" in name else None
+    return None if found is None else found()
+
+
+def _load(name: str) -> Any:
+    return _libraries.find(name) if "/" in name else variants.load("model", name)
 
 
 def example_inputs(sizes: Mapping[str, int], samples: int) -> Tensor:

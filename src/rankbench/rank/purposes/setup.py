@@ -64,7 +64,7 @@ def load_material(cell: Cell, data_dir: Path) -> Material:
     """Load the data sets of a cell."""
     asked = {
         "channels": cell.channels,
-        "image_size": cell.image_size,
+        "image_size": cell.image_size or models.image_size_of(cell.model),
         "context": cell.context,
     }
     train_set, test_set, classes = data.load(

@@ -22,6 +22,7 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.fsdp.wrap import CustomPolicy
 
+from rankbench.rank.parts import find_parts
 from rankbench.rank.strategies._weights import keep_statistics, make_contiguous
 from rankbench.rank.strategies.base import MakeOptimizer
 from rankbench.rank.strategies.single import Single
@@ -144,10 +145,10 @@ def _parts(model: nn.Module) -> list[nn.Module]:
     Parts that share a weight are left out: they must be gathered together, with the
     rest of the model.
     """
-    parts = [set(part.parameters()) for part in model.children()]
-    times = Counter(weight for weights in parts for weight in weights)
+    named = model.named_parameters(remove_duplicate=False)
+    times = Counter(weight for _, weight in named)
     return [
         part
-        for part, weights in zip(model.children(), parts, strict=True)
-        if weights and all(times[weight] == 1 for weight in weights)
+        for part in find_parts(model)
+        if all(times[weight] == 1 for weight in part.parameters())
     ]

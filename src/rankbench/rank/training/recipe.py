@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from rankbench.cell import Cell
+from rankbench.rank.parts import find_parts
 from rankbench.rank.strategies.base import (
     Arithmetic,
     Batch,
@@ -46,13 +47,12 @@ def prepare_model(model: nn.Module, cell: Cell) -> nn.Module:
     if cell.channels_last:
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if cell.checkpointing:
-        for part in model.children():
-            # Parts without weights are skipped. They keep few activations, and some
-            # change their input in place, so they could not be recomputed from it.
-            if any(True for _ in part.parameters()):
-                # Replace only `forward`, so that strategies still find the same parts.
-                keep_nothing = partial(checkpoint, part.forward, use_reentrant=False)
-                part.forward = keep_nothing
+        # Parts without weights are skipped. They keep few activations, and some
+        # change their input in place, so they could not be recomputed from it.
+        for part in find_parts(model):
+            # Replace only `forward`, so that strategies still find the same parts.
+            keep_nothing = partial(checkpoint, part.forward, use_reentrant=False)
+            part.forward = keep_nothing
     return model
 
 

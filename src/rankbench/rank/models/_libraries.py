@@ -1,0 +1,123 @@
+"""Models of torchvision, timm and transformers, with random weights.
+
+Each library is imported only where one of its models is built.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from rankbench.rank.torchvision_ops import import_torchvision
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryModel:
+    """A model of a library, in place of the file of a model.
+
+    Attributes:
+        NEEDS: what `models.build` checks.
+        build: as in the file of a model; options go to the library.
+        image_size: returns the side of the images that the model is made for; None if
+            the model takes tokens.
+    """
+
+    NEEDS: dict[str, Any]
+    build: Callable[..., nn.Module]
+    image_size: Callable[[], int] | None
+
+
+def find(name: str) -> LibraryModel:
+    """The model LIBRARY/NAME.
+
+    Raises:
+        ValueError: there is no such library.
+    """
+    library, _, model = name.partition("/")
+    if library not in _FINDERS:
+        raise ValueError(f"{name!r}: expected one of {', '.join(_FINDERS)} before /")
+    return _FINDERS[library](model)
+
+
+def _of_torchvision(name: str) -> LibraryModel:
+    def build(image_size: int, classes: int, **options: Any) -> nn.Module:
+        if name.startswith("vit_"):
+            options.setdefault("image_size", image_size)
+        if name in ("googlenet", "inception_v3"):
+            options |= {"aux_logits": False, "init_weights": True}
+        built: nn.Module = import_torchvision().models.get_model(
+            name, weights=None, num_classes=classes, **options
+        )
+        return built
+
+    def image_size() -> int:
+        weights = import_torchvision().models.get_model_weights(name).DEFAULT
+        return int(weights.transforms().crop_size[0])
+
+    return LibraryModel({"channels": [3]}, build, image_size)
+
+
+def _of_timm(name: str) -> LibraryModel:
+    def build(
+        channels: int, image_size: int, classes: int, **options: Any
+    ) -> nn.Module:
+        given = {"num_classes": classes, "in_chans": channels, **options}
+        timm = _import_timm()
+        if image_size == made_for():
+            return timm.create_model(name, pretrained=False, **given)  # type: ignore[no-any-return]
+        try:
+            # Transformers must know the size; others take any and refuse the argument.
+            built: nn.Module = timm.create_model(
+                name, pretrained=False, img_size=image_size, **given
+            )
+        except TypeError:
+            built = timm.create_model(name, pretrained=False, **given)
+        return built
+
+    def made_for() -> int:
+        found = _import_timm().get_pretrained_cfg(name)
+        return int(found.input_size[-1]) if found else 224
+
+    return LibraryModel({}, build, made_for)
+
+
+def _import_timm() -> Any:
+    import_torchvision()  # timm imports it as well, without its remedy
+    return importlib.import_module("timm")
+
+
+def _of_transformers(name: str) -> LibraryModel:
+    def build(vocabulary: int, context: int, **options: Any) -> nn.Module:
+        import_torchvision()  # transformers may import it, without its remedy
+        transformers = importlib.import_module("transformers")
+        config = transformers.AutoConfig.for_model(
+            name, **{"vocab_size": vocabulary, **options}
+        )
+        if getattr(config, "max_position_embeddings", context) < context:
+            config.max_position_embeddings = context
+        return LanguageModel(transformers.AutoModelForCausalLM.from_config(config))
+
+    return LibraryModel({"inputs": "tokens"}, build, None)
+
+
+class LanguageModel(nn.Module):
+    """A causal language model: ids [N, T] to logits [N, T, vocabulary]."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: Tensor) -> Tensor:
+        logits: Tensor = self.model(input_ids=ids, use_cache=False).logits
+        return logits
+
+
+_FINDERS = {
+    "torchvision": _of_torchvision,
+    "timm": _of_timm,
+    "transformers": _of_transformers,
+}
