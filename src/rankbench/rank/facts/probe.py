@@ -14,6 +14,9 @@ import torch
 
 from rankbench.rank.facts.host import built_backends, package_version
 
+# Packages that strategies and models may need.
+PACKAGES = ("horovod", "deepspeed", "torchvision", "timm", "transformers")
+
 
 def main() -> None:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
@@ -24,7 +27,7 @@ def main() -> None:
         "backends": built_backends(),
         "rpc": torch.distributed.rpc.is_available(),
         "horovod": _horovod_operations(),
-        "packages": {name: package_version(name) for name in ("horovod", "deepspeed")},
+        "packages": {name: package_version(name) for name in PACKAGES},
         "programs": {name: shutil.which(name) is not None for name in sys.argv[1:]},
     }
     print(json.dumps(facts))

@@ -1,0 +1,68 @@
+"""Models of libraries keep the contract of models, and are trained exactly."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gate_ranks import run_gate
+
+from rankbench.launch.outcome.judge_gate import TOLERANCE
+from rankbench.rank import models
+
+pytestmark = pytest.mark.contract
+
+IMAGES = {"data": "synthetic", "channels": 3, "image_size": 32}
+MODELS: dict[str, dict[str, Any]] = {
+    "torchvision/vit_b_16": IMAGES,
+    "timm/resnet10t": IMAGES,
+    "transformers/gpt2": {
+        "data": "tokens",
+        "context": 16,
+        "model_options": {"n_layer": 1, "n_embd": 32, "n_head": 2},
+    },
+}
+CASES = [
+    pytest.param(
+        name,
+        # torchvision is pinned in requirements.lock; the others are not.
+        marks=[] if name.startswith("torchvision/") else [pytest.mark.equipment],
+    )
+    for name in MODELS
+]
+
+
+def require(name: str) -> None:
+    package = name.partition("/")[0]
+    if importlib.util.find_spec(package) is None:
+        pytest.skip(f"{package} is not installed: pip install {package}")
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero1"])
+@pytest.mark.parametrize("name", CASES)
+def test_is_trained_as_by_a_single_process(
+    name: str, strategy: str, tmp_path: Path
+) -> None:
+    require(name)
+    status, reason, numbers = run_gate(
+        tmp_path / "gate",
+        strategy=strategy,
+        topology="1x2",
+        batch_size=2,
+        model=name,
+        **MODELS[name],
+    )
+    assert (status, reason) == ("ok", None)
+    assert numbers["weights_error"] < TOLERANCE["float64"] / 10
+
+
+def test_torchvision_says_for_which_images_a_model_is_made() -> None:
+    assert models.image_size_of("torchvision/vit_b_16") == 224
+    assert models.image_size_of("gpt") is None
+
+
+def test_an_unknown_library_is_named() -> None:
+    with pytest.raises(ValueError, match="expected one of torchvision, timm"):
+        models.build("keras/some", channels=3, image_size=32, classes=2)
