@@ -144,7 +144,13 @@ def make_software(**changes: Any) -> Software:
     values: dict[str, Any] = {
         "torch": "2.9.0",
         "backends": backends_of(mpi=MPI_MISSING, nccl=NCCL_MISSING),
-        "packages": {"horovod": None, "deepspeed": None},
+        "packages": {
+            "horovod": None,
+            "deepspeed": None,
+            "torchvision": None,
+            "timm": "timm is not installed: pip install timm",
+            "transformers": None,
+        },
         "programs": dict.fromkeys(PROGRAMS),
     }
     assert changes.keys() <= values.keys()
@@ -176,7 +182,13 @@ def make_probe(**changes: Any) -> dict[str, Any]:
         "cores": 2,
         "rpc": True,
         "horovod": [],
-        "packages": {"horovod": None, "deepspeed": None},
+        "packages": {
+            "horovod": None,
+            "deepspeed": None,
+            "torchvision": None,
+            "timm": "timm is not installed: pip install timm",
+            "transformers": None,
+        },
         "programs": {**dict.fromkeys(PROGRAMS, False), "torchrun": True},
     }
     return {**values, **changes}

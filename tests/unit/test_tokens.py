@@ -142,7 +142,7 @@ def test_tokens_have_the_frequencies_of_words_and_a_habit() -> None:
     # The first token of a sequence is drawn alone: 1 / H(512) of them are 0.
     assert counts[0] / len(ids) == pytest.approx(1 / 6.82, rel=0.2)
     after = ids[:, 1:][ids[:, :-1] == 0]
-    assert 0.5 < torch.bincount(after).max() / len(after) < 0.8
+    assert 0.45 < torch.bincount(after).max() / len(after) < 0.8
 
 
 def test_parts_of_a_model_are_the_blocks_in_its_lists() -> None:
