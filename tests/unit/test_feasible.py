@@ -326,7 +326,7 @@ def test_feasible(cell: dict[str, Any], site: Any) -> None:
 
 def test_models_may_want_certain_channels(monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = load_catalog()
-    needs = {"min_image_size": 1, "channels": [3]}
+    needs = {**catalog.models["lenet"], "channels": [3]}
     monkeypatch.setitem(catalog.models, "lenet", needs)
     cell = {"model": "lenet"}
     reason = find_obstacle(make_cell(**cell), make_site(), catalog)

@@ -39,7 +39,7 @@ def test_number_of_parameters(
 
 
 def test_unknown_name_lists_the_models() -> None:
-    with pytest.raises(ValueError, match=r"'vgg'.*convnet, emulated, lenet, lstm"):
+    with pytest.raises(ValueError, match=r"'vgg'.*convnet, emulated, gpt, lenet, lstm"):
         models.build("vgg", channels=1, image_size=28, classes=10)
 
 
