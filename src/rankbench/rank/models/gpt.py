@@ -124,7 +124,7 @@ class Block(nn.Module):
         self.value = nn.Linear(width, few, bias=False)
         self.out = nn.Linear(width, width, bias=False)
         self.norm2 = nn.LayerNorm(width)
-        self.mlp = Gelu(width) if mlp == "gelu" else SwiGlu(width)
+        self.mlp: nn.Module = Gelu(width) if mlp == "gelu" else SwiGlu(width)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         normed = self.norm1(tokens)
