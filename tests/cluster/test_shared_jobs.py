@@ -44,6 +44,7 @@ gate: false
 time_limit: 120
 """
 ONE, TWO = "ddp.gloo.1x1.lenet.digits", "ddp.gloo.2x1.lenet.digits"
+KILLS = 4  # Ten and more were tried by hand.
 
 
 def start_job(site: Site, name: str) -> subprocess.Popen[str]:
@@ -59,7 +60,7 @@ def test_a_job_of_twenty_cells_is_killed_and_resumed(site: Site) -> None:
     cells = site.plan(TWENTY.format(rates=rates), "twenty")
     assert len(cells) == 20
     chance = random.Random(18)
-    for _ in range(10):
+    for _ in range(KILLS):
         begun = claims(site, "twenty")
         job = start_job(site, "twenty")
         wait_until(lambda n=begun: claims(site, "twenty") > n, 60, "a launch has begun")
@@ -77,8 +78,8 @@ def test_a_job_of_twenty_cells_is_killed_and_resumed(site: Site) -> None:
         assert found.count("ok") == 1, cell
         statuses.update(found)
     assert statuses["ok"] == 20
-    # Ten times a launch at most was lost.
-    assert statuses.total() - 20 <= 10
+    # Each time a launch at most was lost.
+    assert statuses.total() - 20 <= KILLS
     assert statuses.keys() <= {"ok", "cancelled"}
     assert not site.processes()
 

@@ -200,6 +200,7 @@ def test_the_supervisor_is_killed(begin: Callable[..., Case]) -> None:
     assert "supervisor" in reason
 
 
+@pytest.mark.long
 def test_a_user_interrupts(begin: Callable[..., Case]) -> None:
     case = begin("interrupt")
     os.killpg(case.run.pid, signal.SIGINT)
@@ -223,6 +224,7 @@ def small_disk(desk: Desk) -> Iterator[None]:
 
 
 # Hosts that share files share the disk of this machine as well.
+@pytest.mark.long
 @pytest.mark.parametrize("desk", ["apart"], indirect=True)
 @pytest.mark.usefixtures("small_disk")
 def test_the_far_disk_is_full(begin: Callable[..., Case], desk: Desk) -> None:
