@@ -73,6 +73,7 @@ def test_a_model_that_can_do_most(
     status, found = results(path, capsys, "--option", "width=4")
     assert status == 0
     assert found.pop("splits") is None  # It is no sequence of parts.
+    assert found.pop("compiles") is not False  # Without a compiler it is not tried.
     assert set(found.values()) == {True}
     main(["check", str(path)])
     said = capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -181,6 +182,8 @@ def _checkpoints(model: nn.Module, images: Tensor, labels: Tensor) -> Check:
 
 
 def _compiles(model: nn.Module, images: Tensor) -> Check:
+    if not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        return Check("compiles", None, "not tried: there is no C++ compiler", {})
     model.eval()
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=False)
