@@ -24,13 +24,22 @@ MODELS: dict[str, dict[str, Any]] = {
         "model_options": {"n_layer": 1, "n_embd": 32, "n_head": 2},
     },
 }
+STRATEGIES = ["ddp", "fsdp", "zero1"]
+LARGE = "torchvision/vit_b_16"
+
+
+def _marks(name: str, strategy: str) -> list[pytest.MarkDecorator]:
+    if name == LARGE:
+        # One strategy is enough for CI: it has 86 million parameters.
+        return [] if strategy == "ddp" else [pytest.mark.long]
+    # torchvision is pinned in requirements.lock; the others come by `make extras`.
+    return [pytest.mark.equipment]
+
+
 CASES = [
-    pytest.param(
-        name,
-        # torchvision is pinned in requirements.lock; the others are not.
-        marks=[] if name.startswith("torchvision/") else [pytest.mark.equipment],
-    )
+    pytest.param(name, strategy, marks=_marks(name, strategy))
     for name in MODELS
+    for strategy in STRATEGIES
 ]
 
 
@@ -40,8 +49,7 @@ def require(name: str) -> None:
         pytest.skip(f"{package} is not installed: pip install {package}")
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp", "zero1"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "strategy"), CASES)
 def test_is_trained_as_by_a_single_process(
     name: str, strategy: str, tmp_path: Path
 ) -> None:
