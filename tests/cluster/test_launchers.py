@@ -28,6 +28,17 @@ blocks:
     init_method: [tcp, file]
   - strategy: [horovod, deepspeed]
 """
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+SCRIPT_EXPERIMENT = """
+name: own
+topology: 2x1
+launches: 1
+warmup: 2
+steps: 5
+time_limit: 120
+samples_per_step: 32
+blocks:
+"""
 # Each cell has a different launcher, rendezvous or runtime.
 CELLS = {
     "ddp.gloo.2x1.lenet.digits",
@@ -74,6 +85,24 @@ def test_launchers_measure_the_same_training(
         assert record["loss"] == pytest.approx(ddp[0]["loss"], rel=1e-5)
     # Each launch is a separate step of the job.
     assert len({record["step_id"] for record in records.values()}) == len(records)
+    assert not site.processes()
+
+
+def test_scripts_of_a_user(site: Site, program: Callable[[str], bool]) -> None:
+    blocks = ["{script: ./data_parallel.py, args: '--backend {backend}'}"]
+    if program("deepspeed"):
+        blocks += ["{script: ./deepspeed_loop.py, args: '1', launcher: deepspeed}"]
+    for path in SCRIPTS.glob("*.py"):
+        shutil.copy(path, site.project.root)
+    cells = site.plan(SCRIPT_EXPERIMENT + "\n".join(f"  - {b}" for b in blocks), "own")
+    assert len(cells) == len(blocks)
+    said = site.measure("own", cells)
+    records = {cell: found for cell, (found,) in site.records("own").items()}
+    assert records.keys() == set(cells), said
+    for record in records.values():
+        assert record["status"] == "ok", record["reason"]
+        assert [rank["host"] for rank in record["ranks"]] == ["node1", "node2"]
+        assert record["samples"] == 5 * 32
     assert not site.processes()
 
 

@@ -35,7 +35,15 @@ blocks:
     image: mpi
     launcher: spawn
   - strategy: [deepspeed, rpc_pmp]
+  - samples_per_step: 32
+    script: ./data_parallel.py
+  - samples_per_step: 32
+    script: ./horovod_loop.py
+    launcher: horovodrun
+    backend: mpi
 """
+
+SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
 
 SITE = """
 software: container
@@ -94,6 +102,8 @@ def inside(
     """The experiment, measured once."""
     project = make_project(open_tmp / "inside", digits_file, ordinary_user, images)
     project.add_own_files()
+    for name in ("data_parallel", "horovod_loop"):
+        shutil.copy(SCRIPTS / f"{name}.py", project.root)
     project.measure(EXPERIMENT)
     return project.root
 
@@ -112,6 +122,8 @@ def test_every_backend_trains_in_its_image(inside: Path) -> None:
         ("horovod", "mpi", "horovodrun"): "ok",
         ("deepspeed", "gloo", "deepspeed"): "ok",
         ("rpc_pmp", "tensorpipe", "torchrun"): "ok",
+        ("data_parallel", "gloo", "torchrun"): "ok",
+        ("horovod_loop", "mpi", "horovodrun"): "ok",
     }
     text = (inside / "results/inside/table.md").read_text()
     assert "- **torch**: rows ran different builds (2.13.0+cpu, 2.6.0" in text
