@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -20,6 +21,7 @@ from rankbench.results.numbers.summary import Summary
 # With more devices than this, their axis is logarithmic.
 _LINEAR_UP_TO = 8
 _LEGEND_WIDTH = 100  # characters
+_TITLE_WIDTH = 64  # characters
 _MARKERS = "osD^vPX*"
 
 # Distance between series with equal numbers of devices, in units of a linear axis.
@@ -172,10 +174,16 @@ def join_points(
             axes.plot(x, y, color=color, lw=1.1, zorder=1)
 
 
+def write_title(axes: Axes, title: str) -> None:
+    """Write a title in one line or two; a workload may have long arguments."""
+    lines = textwrap.fill(title, _TITLE_WIDTH, max_lines=2, placeholder=" ...")
+    axes.set_title(lines, parse_math=False)
+
+
 def finish_devices(axes: Axes, panel: Panel) -> None:
     """Title, and the axis of devices."""
     devices, linear = scale_devices(panel)
-    axes.set_title(panel.title, parse_math=False)
+    write_title(axes, panel.title)
     if linear:
         axes.set_xlim(devices[0] - 0.5, devices[-1] + 0.5)
     else:
@@ -241,7 +249,7 @@ def draw_rows(
 
 def finish_rows(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
     """Title, and a name for each line."""
-    axes.set_title(panel.title, parse_math=False)
+    write_title(axes, panel.title)
     axes.set_yticks(range(len(names)), names, parse_math=False)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")

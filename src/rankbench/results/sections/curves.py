@@ -132,6 +132,8 @@ def _draw_panel(axes: Axes, panel: Panel, colors: dict[str, Any], over: str) -> 
     import seaborn as sns
     from matplotlib.ticker import EngFormatter
 
+    from rankbench.results.elements import plotting
+
     drawn: list[Values] = []
     lines: list[Line2D] = []
     for point in panel.points:
@@ -145,7 +147,7 @@ def _draw_panel(axes: Axes, panel: Panel, colors: dict[str, Any], over: str) -> 
         drawn.append(losses)
     _dash_coinciding(lines)
     _scale(axes, np.concatenate([losses.ravel() for losses in drawn]))
-    axes.set_title(panel.title, parse_math=False)
+    plotting.write_title(axes, panel.title)
     axes.set_ylabel("loss")
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))

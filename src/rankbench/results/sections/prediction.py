@@ -218,7 +218,7 @@ def _finish(axes: Axes, title: str, lines: Sequence[_Line]) -> None:
         {point.row.devices for _, series, _ in lines for point in series.points}
         | {one.target.topology.devices for _, _, own in lines for one in own}
     )
-    axes.set_title(title, parse_math=False)
+    plotting.write_title(axes, title)
     axes.set_xscale("log", base=2)
     axes.set_xlim(devices[0] / 2**0.25, devices[-1] * 2**0.25)
     axes.set_xticks(devices, [str(count) for count in devices])
