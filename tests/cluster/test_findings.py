@@ -41,7 +41,7 @@ time_limit: 120
 """
 
 
-@pytest.mark.parametrize("megabit", [10, 20])
+@pytest.mark.parametrize("megabit", [pytest.param(10, marks=pytest.mark.long), 20])
 def test_a_slow_link_is_exposed_communication_less_what_backward_hides(
     site: Site, megabit: int
 ) -> None:

@@ -103,7 +103,9 @@ def test_hosts_with_different_numbers_of_tasks_are_refused(site: Site) -> None:
     assert not site.records("uneven")
 
 
-@pytest.mark.parametrize("launcher", ["srun", "spawn", "mpirun"])
+@pytest.mark.parametrize(
+    "launcher", ["srun", "mpirun", pytest.param("spawn", marks=pytest.mark.long)]
+)
 def test_a_time_limit_ends_the_ranks_of_all_hosts(site: Site, launcher: str) -> None:
     cell = plan(site, "hang", launcher, limit=15)
     site.measure(f"hang-{launcher}", [cell])

@@ -13,7 +13,8 @@ from logins import Snakemake, queue, table_of
 from pretend_cluster import is_running
 from pretend_host import wait_until
 
-pytestmark = pytest.mark.cluster
+# Two minutes; test_shared_jobs.py loses a host, too.
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 # The last cell waits until a host is free.
 EXPERIMENT = """

@@ -129,7 +129,7 @@ def test_gloo_adds_up_across_hosts_that_share_no_core(add_up: AddUp) -> None:
     assert not set(first["cores"]) & set(second["cores"])
 
 
-@pytest.mark.parametrize("megabit", [100, 300])
+@pytest.mark.parametrize("megabit", [pytest.param(100, marks=pytest.mark.long), 300])
 def test_slow_link_takes_bytes_over_rate(
     cluster: Cluster, add_up: AddUp, megabit: int
 ) -> None:
