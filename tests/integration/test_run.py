@@ -407,7 +407,7 @@ def test_a_rerun_is_unpaired_and_with_its_base_it_is_paired(project) -> None:
 def test_a_rule_ends_the_launches_and_the_table_says_why(project) -> None:
     project.experiment(
         "name: small\nstrategy: single\nmodel: lenet\ngate: false\n"
-        "launches: {until: 99%, at_most: 12}\nsteps: 2\nwarmup: 1\n"
+        "launches: {until: 99%, at_most: 12}\nsteps: 20\nwarmup: 1\n"
         "launcher: manual\n"
     )
     done = project.snakemake()
