@@ -85,6 +85,7 @@ class Cell:
     So a record can be read without knowing the defaults of its time.
 
     Attributes:
+        context: number of tokens in a sample; None if the data holds no tokens.
         own_files: ``model`` or ``data`` -> a file of the user's own that defines it:
             its name under ``file``, and under ``digest`` a hash of its content and of
             the local files that it imports.
@@ -171,6 +172,16 @@ class Cell:
         """All files of the user's own: kind of a variant -> its file and digest."""
         own = {} if self.own_strategy is None else {"strategy": self.own_strategy}
         return {**self.own_files, **own}
+
+    @property
+    def unit(self) -> str:
+        """What throughput counts: tokens of a language model, or else samples."""
+        return "samples" if self.context is None else "tokens"
+
+    @property
+    def units_per_sample(self) -> int:
+        """Number of tokens in a sample; 1 if throughput counts samples."""
+        return self.context or 1
 
     @property
     def is_base(self) -> bool:

@@ -260,7 +260,7 @@ def test_scaling_shows_launches_medians_and_the_ideal(tmp_path):
     (ideal,) = lines_of(axes, linestyle="--")
     assert list(ideal.get_xdata()) == [1, 2, 4, 8]
     assert list(ideal.get_ydata()) == pytest.approx([804, 1608, 3216, 6432])
-    assert ideal.get_label() == "ideal: devices x 804/s of single none 1x1"
+    assert ideal.get_label() == "ideal: devices x 804 samples/s of single none 1x1"
     (trend,) = lines_of(axes, linestyle="-")
     assert len(trend.get_xdata()) == 3
     hollow = [m for m in medians if to_rgb(m.get_markerfacecolor()) == (1, 1, 1)]

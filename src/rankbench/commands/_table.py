@@ -14,9 +14,8 @@ from rankbench.record import Layout, read_json
 from rankbench.results.elements.names import shorten
 
 # Heading -> column of table.csv. Columns with an interval have _lo and _hi. If not all
-# fit, the first ones are shown.
+# fit, the first ones are shown. Throughput comes before them, by its unit.
 COLUMNS = {
-    "samples/s": "throughput",
     "speedup": "speedup",
     "efficiency": "efficiency",
     "accuracy": "accuracy",
@@ -92,12 +91,23 @@ def _columns(
     launches = [f"{row['launches_ok']}/{row['launches']}" for row in rows]
     columns = [("cell", names), ("launches", launches)]
     left = width - sum(_width(*column) for column in columns)
+    rates = [row["throughput"] and (row.get("unit") or "samples/s") for row in rows]
     values = [
+        (
+            unit,
+            [
+                show_value(row, "throughput") if rate == unit else ""
+                for row, rate in zip(rows, rates, strict=True)
+            ],
+        )
+        for unit in sorted({*rates} - {""})
+    ]
+    # The marks may say that the first number means little.
+    values.append(("marks", [row["marks"] for row in rows]))
+    values += [
         (heading, [show_value(row, name) for row in rows])
         for heading, name in COLUMNS.items()
     ]
-    # The marks may say that the first number means little.
-    values.insert(1, ("marks", [row["marks"] for row in rows]))
     for heading, texts in values:
         needed = _width(heading, texts)
         if any(texts) and needed <= left:

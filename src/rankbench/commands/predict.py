@@ -95,8 +95,10 @@ def _print(
     from rankbench.results.elements.text import show_estimate
 
     names, _ = shorten([*cells, *(one.target.id for one in made)])
+    units = {one.target.cell.unit for one in made}
+    rate = f"{units.pop()}/s" if len(units) == 1 else ""
     headings = {
-        "throughput": "samples/s",
+        "throughput": rate or "throughput",
         "step_ms": "step (ms)",
         "efficiency": "efficiency",
         "memory_mib": "MiB/rank",
@@ -115,7 +117,9 @@ def _print(
             table.add_column(headings[name], justify="right", no_wrap=True)
         for one, each in zip(made, numbers, strict=True):
             if each:
-                texts = (str(show_estimate(each.get(name))) for name in shown)
+                texts = [str(show_estimate(each.get(name))) for name in shown]
+                if not rate:
+                    texts[0] += f" {one.target.cell.unit}/s"
                 table.add_row(names[one.target.id], *texts)
         console.print(table)
         console.print()

@@ -69,7 +69,8 @@ def show_cell(arguments: argparse.Namespace) -> int:
     for attempt, records in attempts.items():
         for record in records:
             window = max((r["window_s"] for r in record.get("ranks", [])), default=None)
-            speed = f"{record['samples'] / window:.1f} samples/s" if window else ""
+            samples = record.get("samples", 0) * cell.cell.units_per_sample
+            speed = f"{samples / window:.1f} {cell.cell.unit}/s" if window else ""
             print(
                 f"  attempt {attempt} launch {record['launch']}: {record['status']} "
                 f"{record['reason'] or speed}  ({record['started']})"

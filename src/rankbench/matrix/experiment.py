@@ -279,6 +279,9 @@ def _expand(
             continue  # the same cell, because this strategy ignores the backend
         if chosen["launcher"] == "auto":
             chosen["launcher"] = launcher
+        if chosen["context"] is None:
+            # Only data sets of tokens have one.
+            chosen["context"] = catalog.data[chosen["data"]].get("context")
         cell = Cell(**{**chosen, "device": device}, **protocol, **_own_of(chosen, own))
         if script is not None:
             cell = replace(cell, script=script)

@@ -68,7 +68,9 @@ def describe_result(record: Record) -> str:
     if record["purpose"] == "profile":
         return "profiled"
     window = max(rank["window_s"] for rank in record["ranks"])
-    return f"{record['samples'] / window:.0f} samples/s"
+    context = (record.get("cell") or {}).get("context")
+    unit = "samples" if context is None else "tokens"
+    return f"{record['samples'] * (context or 1) / window:.0f} {unit}/s"
 
 
 def minutes(seconds: float) -> str:

@@ -109,10 +109,12 @@ def _choose(rows: Mapping[str, Summary], margin: float, *, per_device: bool) -> 
     best, rivals = chosen
     equal = [name for name, rival in rivals.items() if rival.verdict == EQUAL]
     simplest = min([best, *equal], key=lambda name: (_burden(rows[name]), name != best))
+    unit = rows[best].row.cell.unit
     close = {n: rival for n, rival in rivals.items() if rival.verdict != LESS}
     return {
         "cell": best,
         "throughput": to_json(median(list(values[best].values()))),
+        **({} if unit == "samples" else {"unit": f"{unit}/s"}),
         "recommended": simplest,
         "rivals": [_describe_rival(name, one) for name, one in close.items()],
         "less": len(rivals) - len(close),

@@ -21,8 +21,8 @@ def in_numbers(one: Prediction, price: tuple[float, str] | None) -> dict[str, Es
         price: of a device-hour, and its currency.
 
     Returns:
-        Those of `Prediction`; `hours` are device-hours of a million samples, `cost` is
-        their price, in the currency.
+        Those of `Prediction`; `hours` are device-hours of a million samples or tokens,
+        `cost` is their price, in the currency.
     """
     if one.throughput is None:
         return {}
@@ -53,6 +53,7 @@ def describe(
             "cell": one.target.id,
             "topology": one.target.cell.topology,
             "devices": one.target.topology.devices,
+            **_unit(one),
             "refused": one.refused,
             "method": one.method or None,
             "why_totals": one.why,
@@ -65,6 +66,12 @@ def describe(
         }
         for one in predictions
     ]
+
+
+def _unit(one: Prediction) -> Facts:
+    """What its throughput counts, unless it is samples."""
+    unit = one.target.cell.unit
+    return {} if unit == "samples" else {"unit": f"{unit}/s"}
 
 
 def in_sentences(predictions: Sequence[Prediction]) -> list[Note]:

@@ -70,7 +70,8 @@ def _of_workload(facts: Facts, answer: Facts) -> Iterator[Note]:
 
 
 def _fastest(facts: Facts, margin: float) -> str:
-    parts = [f"{facts['cell']}: {_show(facts['throughput'])} samples/s."]
+    unit = facts.get("unit", "samples/s")
+    parts = [f"{facts['cell']}: {_show(facts['throughput'])} {unit}."]
     parts += _rivals(facts, margin)
     if facts["less"]:
         others = "row is" if facts["less"] == 1 else "rows are"

@@ -151,6 +151,8 @@ def _why_not(old: Cell, new: Cell | None) -> str | None:
         return "defined otherwise in the baseline"
     if not new.throughput:
         return f"{new.status}: {new.reason}"
+    if old.unit != new.unit:
+        return f"the baseline has {old.unit}/s, RESULTS have {new.unit}/s"
     counts = [len(new.throughput)] + ([] if _is_fixed(old) else [len(old.throughput)])
     if min(counts) < MIN_LAUNCHES:
         return f"{min(counts)} launches; {MIN_LAUNCHES} are needed"

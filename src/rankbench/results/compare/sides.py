@@ -22,6 +22,8 @@ from rankbench.stopping import round_of
 
 BASELINE_VERSION = 1
 
+_UNITS = ("samples", "tokens")
+
 # Keys of a host in a record that are not properties of the machine.
 _PASSING = ("load_1min",)
 
@@ -34,8 +36,10 @@ class Cell:
         hash: identity of the cell, with all its options.
         status: one of `rankbench.record.STATUSES`.
         reason: None exactly if the status is ``ok``.
-        throughput: samples/s of each launch; empty unless the status is ``ok``.
+        throughput: of each launch, `unit` per second; empty unless the status is
+            ``ok``.
         rounds: what identifies the round of each launch; empty if not known.
+        unit: what throughput counts: samples or tokens.
     """
 
     hash: str
@@ -43,6 +47,7 @@ class Cell:
     reason: str | None
     throughput: tuple[float, ...]
     rounds: tuple[tuple[int, int] | None, ...] = ()
+    unit: str = "samples"
 
     @property
     def by_round(self) -> dict[Any, float]:
@@ -91,8 +96,9 @@ def read_side(path: Path) -> Side:
 def read_reference(path: Path) -> Side:
     """Read what `read_side` reads, or a table of published numbers.
 
-    Such a table is a CSV file with the columns `cell` and `throughput` (samples/s), one
-    number for each cell, such as a `table.csv`.
+    Such a table is a CSV file with the columns `cell` and `throughput`, one number for
+    each cell, such as a `table.csv`. A column `unit` says what it is: ``samples/s``, as
+    without such a column, or ``tokens/s``.
 
     Raises:
         ValueError: the path leads to none of them, or a file is damaged.
@@ -118,13 +124,25 @@ def read_reference(path: Path) -> Side:
                 value = math.nan
             if not _is_rate(value):
                 raise ValueError(
-                    f"{path}, row {number}: throughput: expected samples/s, not "
-                    f"{row['throughput']!r:.40}"
+                    f"{path}, row {number}: throughput: expected samples/s or "
+                    f"tokens/s, not {row['throughput']!r:.40}"
                 )
             cells[row["cell"]] = Cell(
-                hash="", status="ok", reason=None, throughput=(value,)
+                hash="",
+                status="ok",
+                reason=None,
+                throughput=(value,),
+                unit=_read_unit(row.get("unit"), f"{path}, row {number}"),
             )
     return Side(name=str(path), experiment=path.stem, facts={}, cells=cells)
+
+
+def _read_unit(text: str | None, place: str) -> str:
+    """What throughput counts, of the column `unit` of a table."""
+    unit = (text or "samples/s").removesuffix("/s")
+    if unit not in _UNITS:
+        raise ValueError(f"{place}: unit: expected samples/s or tokens/s, not {text!r}")
+    return unit
 
 
 def read_sides(path: Path, key: str, values: tuple[str, str]) -> tuple[Side, Side]:
@@ -209,8 +227,12 @@ def _measure(row: Row) -> Cell:
         hash=row.cell.hash(),
         status=row.status,
         reason=row.reason,
-        throughput=tuple(measure(launch).throughput for launch in row.launches),
+        throughput=tuple(
+            measure(launch, row.cell.units_per_sample).throughput
+            for launch in row.launches
+        ),
         rounds=tuple(round_of(launch.record) for launch in row.launches),
+        unit=row.cell.unit,
     )
 
 
@@ -267,6 +289,8 @@ def _read_baseline(path: Path) -> Side:
         for name, cell in cells.items():
             if not all(_is_rate(value) for value in cell.throughput):
                 raise ValueError(f"throughput of {name}")
+            if cell.unit not in _UNITS:
+                raise ValueError(f"unit of {name}")
         facts = {str(key): tuple(values) for key, values in stored["facts"].items()}
         experiment = str(stored["experiment"])
         # Older baselines have no times.

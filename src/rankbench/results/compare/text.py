@@ -84,6 +84,7 @@ def _side_to_json(cell: Cell) -> dict[str, Any]:
         "status": cell.status,
         "reason": cell.reason,
         "throughput": list(cell.throughput),
+        "unit": f"{cell.unit}/s",
     }
 
 
@@ -133,13 +134,13 @@ def _row(cell: Compared) -> list[str]:
 
 
 def _launches(cell: Cell) -> str:
-    """``812.3/s (6)``, or why there is no number."""
+    """``812.3 samples/s (6)``, or why there is no number."""
     if not cell.throughput:
         return f"{cell.status}: {cell.reason}" if cell.reason else cell.status
     values = sorted(cell.throughput)
     middle = len(values) // 2
     center = (values[middle] + values[~middle]) / 2
-    return f"{figures(center)}/s ({len(values)})"
+    return f"{figures(center)} {cell.unit}/s ({len(values)})"
 
 
 def _summary(comparison: Comparison) -> Iterator[str]:

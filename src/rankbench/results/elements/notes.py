@@ -87,8 +87,8 @@ def _of_numbers(summaries: Sequence[Summary]) -> list[Note]:
         Note("values", _describe_values(summaries)),
         Note(
             "throughput",
-            "samples of all replicas per second of the slowest rank, over the timed "
-            "window, from where step times have reached their last level.",
+            f"{_count(summaries)} of all replicas per second of the slowest rank, over "
+            "the timed window, from where step times have reached their last level.",
         ),
         Note("step", "median over the steps of the slowest rank's time for that step."),
         *_of_ratios(summaries),
@@ -104,6 +104,17 @@ def _of_numbers(summaries: Sequence[Summary]) -> list[Note]:
             "seed would give another accuracy is not measured.",
         ),
     ]
+
+
+def _count(summaries: Sequence[Summary]) -> str:
+    """What throughput counts: samples, tokens, or both in columns of their own."""
+    cells = [s.row.cell for s in summaries if s.numbers]
+    contexts = sorted({c.context for c in cells if c.context is not None})
+    if not contexts:
+        return "samples"
+    named = " or ".join(f"{context:,}" for context in contexts)
+    tokens = f"tokens (a sample is a sequence of {named} tokens)"
+    return f"samples or {tokens}" if any(c.context is None for c in cells) else tokens
 
 
 def _describe_values(summaries: Sequence[Summary]) -> str:

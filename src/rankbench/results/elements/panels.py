@@ -57,12 +57,14 @@ def make_plot_section(
 
     def frame(panels: Sequence[Panel]) -> pd.DataFrame:
         places = each_point(panels)
+        has_units = "throughput" in columns and counts_tokens(panels)
         found = [
             {"panel": panel.title, "series": series.name, "cell": point.row.id, **row}
+            | ({"unit": f"{panel.unit}/s"} if has_units else {})
             for panel, series, point in (sorted(places, key=sort) if sort else places)
             for row in rows(point)
         ]
-        return make_frame(every, found)
+        return make_frame(every | ({"unit": str} if has_units else {}), found)
 
     def make(found: Found) -> Content:
         return Content(drawings=[draw_panels(found, name, reading, frame, draw)])
@@ -100,6 +102,11 @@ def draw_panels(
     return Drawing(
         name=name, caption=caption, frame=lambda: frame(found.panels), draw=draw_some
     )
+
+
+def counts_tokens(panels: Iterable[Panel]) -> bool:
+    """Whether a throughput is in tokens/s, so that data must name its unit."""
+    return any(panel.unit == "tokens" for panel in panels)
 
 
 def each_point(panels: Sequence[Panel]) -> Iterator[Place]:

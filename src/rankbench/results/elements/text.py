@@ -98,8 +98,10 @@ def _exponent(value: float) -> int:
 
 
 def describe_base(base: Base) -> str:
-    """``single.none.1x1.convnet.digits = 812.3/s``."""
-    return f"{base.id} = {figures(base.throughput.value)}/s"
+    """``single.none.1x1.convnet.digits = 812.3/s``; tokens are named."""
+    # Without a name it is samples, as in all tables that have been published.
+    unit = "" if base.unit == "samples" else f" {base.unit}"
+    return f"{base.id} = {figures(base.throughput.value)}{unit}/s"
 
 
 def one_line(text: str) -> str:

@@ -46,7 +46,8 @@ def _make() -> figure:
         # history.js sets both ranges: without data, there are none to find.
         x_range=Range1d(start=0, end=1),
         y_range=Range1d(start=0, end=1),
-        y_axis_label="samples/s",
+        # history.js names the unit.
+        y_axis_label="throughput",
         tools=TOOLS,
     )
     plot.yaxis.formatter = NumeralTickFormatter(format="0.[000]")

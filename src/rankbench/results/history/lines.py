@@ -56,6 +56,11 @@ class Line:
     breaks: Sequence[int] = ()
 
     @property
+    def unit(self) -> str:
+        """What its throughput counts: samples or tokens."""
+        return self.points[-1].cell.unit
+
+    @property
     def segments(self) -> list[Sequence[Point]]:
         """The points of equal level."""
         edges = [0, *self.breaks, len(self.points)]
@@ -63,7 +68,7 @@ class Line:
 
     @property
     def levels(self) -> list[Estimate]:
-        """The throughput of each segment: median over its runs, samples/s."""
+        """The throughput of each segment: median over its runs."""
         return [median([p.cell.center for p in part]) for part in self.segments]
 
 

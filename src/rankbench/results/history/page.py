@@ -117,6 +117,7 @@ def _describe_line(line: Line, texts: Pool) -> dict[str, Any]:
     """The points of a line as columns, its levels, and changes of its environment."""
     numbers = [median(point.cell.throughput) for point in line.points]
     return {
+        "unit": f"{line.unit}/s",
         "seconds": [_seconds(point.time) for point in line.points],
         "value": [number(one.value) for one in numbers],
         "low": [number(one.low) for one in numbers],

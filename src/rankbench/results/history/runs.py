@@ -33,7 +33,8 @@ class Measured:
         marks: of its row.
         facts: of hosts, software, image and code of its launches: key -> all values.
         started: when each launch began; empty unless the status is ``ok``.
-        throughput: samples/s of the same launches.
+        throughput: of the same launches, `unit` per second.
+        unit: samples or tokens.
     """
 
     hash: str
@@ -44,10 +45,11 @@ class Measured:
     facts: Facts
     started: tuple[str, ...]
     throughput: tuple[float, ...]
+    unit: str = "samples"
 
     @property
     def center(self) -> float:
-        """The median of its launches, samples/s."""
+        """The median throughput of its launches."""
         return statistics.median(self.throughput)
 
 
@@ -95,7 +97,11 @@ def read_results(directory: Path) -> dict[str, Any]:
             "marks": list(row.marks),
             "facts": _place(_find_facts(records), facts) if records else None,
             "started": [str(record.get("started")) for record in records],
-            "throughput": [measure(launch).throughput for launch in row.launches],
+            "throughput": [
+                measure(launch, row.cell.units_per_sample).throughput
+                for launch in row.launches
+            ],
+            **({} if row.cell.unit == "samples" else {"unit": row.cell.unit}),
         }
     if not times:
         raise ValueError(
@@ -192,4 +198,5 @@ def _decode(cell: Mapping[str, Any], run: Mapping[str, Any]) -> Measured:
         facts={} if place is None else run["facts"][place],
         started=tuple(cell["started"]),
         throughput=tuple(cell["throughput"]),
+        unit=cell.get("unit", "samples"),
     )

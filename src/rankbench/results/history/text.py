@@ -19,7 +19,7 @@ from rankbench.results.numbers.statistics import Estimate, median
 CORRECTION = "benjamini-hochberg"
 
 _CHANGES = ("since", "cell", "", "NEW / OLD", "runs", "p", "differs")
-_POINTS = ("begun", "samples/s", "launches", "marks", "run", "differs")
+_POINTS = ("begun", "{unit}/s", "launches", "marks", "run", "differs")
 
 
 def choose(history: History, cell: str | None) -> History:
@@ -107,6 +107,7 @@ def _line_to_json(line: Line) -> dict[str, Any]:
         "cell": line.id,
         "hash": line.hash,
         "workload": line.points[-1].cell.workload,
+        "unit": line.unit,
         "p_value": line.p_value,
         "p_adjusted": line.adjusted,
         "segments": [
@@ -218,9 +219,10 @@ def _tell_points(line: Line) -> Iterator[str]:
             explain_between(before, point),
         ]
         rows.append(row)
-    yield tabulate(rows, headers=_POINTS, disable_numparse=True)
+    headers = [one.format(unit=line.unit) for one in _POINTS]
+    yield tabulate(rows, headers=headers, disable_numparse=True)
     levels = [_show_level(level) for level in line.levels]
-    yield f"levels, medians of runs: {' -> '.join(levels)} samples/s"
+    yield f"levels, medians of runs: {' -> '.join(levels)} {line.unit}/s"
 
 
 def _show_level(level: Estimate) -> str:

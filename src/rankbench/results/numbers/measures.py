@@ -26,7 +26,7 @@ class Measures:
     Attributes:
         warmup: steps before the steady part; at least those that the cell asks for.
         steady: whether there is a steady state.
-        throughput: samples of all replicas per second of the slowest rank.
+        throughput: samples, or tokens, of all replicas per second of the slowest rank.
         step_ms: median over the steps of the slowest rank's step time.
         step_p95_ms: 95 % of the steps of the slowest rank are shorter than this.
         step_spread: interquartile range of the same times over their median.
@@ -89,8 +89,12 @@ class Measures:
         return self.load_ms / (self.load_ms + self.update_ms)
 
 
-def measure(launch: Launch) -> Measures:
+def measure(launch: Launch, units: int = 1) -> Measures:
     """Reduce a launch that succeeded.
+
+    Args:
+        launch: the launch.
+        units: what throughput counts for each sample; see `Cell.units_per_sample`.
 
     Raises:
         ValueError: the record or its steps are damaged; the message names the file.
@@ -108,9 +112,9 @@ def measure(launch: Launch) -> Measures:
         kept = steps.shape[1]
         windows = np.array([rank["window_s"] for rank in ranks])
         seconds = float((windows - late.sum(axis=(1, 2))).max())
-        throughput = record["samples"] * kept / count / seconds
+        throughput = units * record["samples"] * kept / count / seconds
         if not 0 < throughput < math.inf:
-            raise ValueError(f"{launch.path} is damaged: {throughput} samples/s")
+            raise ValueError(f"{launch.path} is damaged: {throughput} per second")
         slowest = slowest_rank(steps)
         mean_ms = 1e3 * steps.mean(axis=(0, 1))
         if not mean_ms.any():

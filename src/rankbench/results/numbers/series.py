@@ -45,6 +45,11 @@ class Panel:
     bases: tuple[Base, ...]
 
     @property
+    def unit(self) -> str:
+        """What throughput counts: samples or tokens. It is a part of the workload."""
+        return self.series[0].points[0].row.cell.unit
+
+    @property
     def points(self) -> list[Summary]:
         return [point for series in self.series for point in series.points]
 

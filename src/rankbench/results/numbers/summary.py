@@ -27,10 +27,15 @@ DETERMINISTIC = "deterministic"
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """A cell that others are compared with, and its absolute value in samples/s."""
+    """A cell that others are compared with, and its absolute value.
+
+    Attributes:
+        unit: what throughput counts per second: samples or tokens.
+    """
 
     id: str
     throughput: Estimate
+    unit: str = "samples"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +77,9 @@ def summarise(results: Results) -> list[Summary]:
         ValueError: a record or its steps are damaged; the message names the file.
     """
     measures = {
-        row.id: tuple(measure(launch) for launch in row.launches)
+        row.id: tuple(
+            measure(launch, row.cell.units_per_sample) for launch in row.launches
+        )
         for row in results.rows
     }
     ok = [row for row in results.rows if row.status == "ok"]
@@ -245,4 +252,5 @@ class _Bases:
 def _base(row: Row | None, measures: Mapping[str, tuple[Measures, ...]]) -> Base | None:
     if row is None:
         return None
-    return Base(row.id, median([one.throughput for one in measures[row.id]]))
+    rate = median([one.throughput for one in measures[row.id]])
+    return Base(row.id, rate, row.cell.unit)

@@ -46,7 +46,7 @@ class Prediction:
         fitted: the rows that it rests on.
         method: `MECHANISM` or `TOTALS`.
         why: the reason why it is not from the mechanism; None if it is.
-        throughput: samples/s, with a 95 % interval, as all numbers here.
+        throughput: samples/s or tokens/s, with a 95 % interval, as all numbers here.
         efficiency: None if the rows have no base.
         memory_mib: of the rank that uses most.
         doublings: how often the devices of the largest row double up to the target.
@@ -110,7 +110,8 @@ def _predict(
         method, why = MECHANISM, None
     noise = max(_AGAIN, *(one.noise for one in scales))
     low, high = load_factors().interval(found, noise)
-    throughput = Estimate(found.value, low, high)
+    units = target.cell.units_per_sample
+    throughput = Estimate(found.value, low, high).scaled(units)
     batch = 1e3 * target.shape.global_batch
     base = chosen[-1].efficiency_base
     memory = _predict_memory(scales, target)

@@ -50,7 +50,7 @@ class Scale:
 
     Attributes:
         shape: its ranks, devices and samples.
-        throughput: samples/s.
+        throughput: samples/s, also of language models.
         work: of a typical rank in a step, without waiting for others.
         exposed: communication that no computation hides.
         is_separate: whether `work` is free of communication.
@@ -109,7 +109,9 @@ def read_scale(summary: Summary, sweeps: Sequence[Sweep]) -> Scale:
         summary=summary,
         shape=Shape(**records[0]["shape"]),
         devices=summary.row.devices,
-        throughput=summary.numbers["throughput"],
+        throughput=summary.numbers["throughput"].scaled(
+            1 / summary.row.cell.units_per_sample
+        ),
         work=_middle([(p.input + p.computation + p.host) / 1e3 for p in parts]),
         exposed=_middle([p.exchange / 1e3 for p in parts]),
         is_separate=all(p.is_separate for p in parts),

@@ -49,11 +49,16 @@ def make(found: Found) -> Content | None:
     if len(measured) < 2:
         return Content(rows=rows)
     names, _ = shorten([summary.row.id for summary in found.summaries])
-    numbers = {summary.row.id: summary.numbers for summary in found.measured}
+    rates = {
+        summary.row.id: summary.numbers["throughput"].scaled(
+            1 / summary.row.cell.units_per_sample
+        )
+        for summary in found.measured
+    }
     points = [
         {
             "cell": row["cell"],
-            "throughput": numbers[row["cell"]]["throughput"],
+            "throughput": rates[row["cell"]],
             "j_per_sample": row["j_per_sample"],
         }
         for row in measured

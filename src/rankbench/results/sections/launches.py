@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from rankbench.results.read.launches import Launch
 
 
+# What throughput counts -> its column.
+_RATES = {"samples": "throughput", "tokens": "tokens_per_s"}
+
+
 def make(found: Found) -> Content | None:
     """A row for each launch of each cell that is ok."""
     rows = [
@@ -31,7 +35,7 @@ def _row(summary: Summary, launch: Launch, measures: Measures) -> dict[str, Any]
         "cell": summary.row.id,
         "attempt": summary.row.attempt,
         "launch": launch.number,
-        "throughput": measures.throughput,
+        _RATES[summary.row.cell.unit]: measures.throughput,
         "step_ms": measures.step_ms,
         "memory_mib": measures.memory_mib,
         "warmup_steps": measures.warmup,
@@ -56,9 +60,11 @@ SECTION = Section(
         "attempt": int,
         "launch": (int, "launch"),
         "throughput": (float, "throughput (samples/s)"),
+        "tokens_per_s": (float, "throughput (tokens/s)"),
         "step_ms": (float, "step (ms)"),
         "memory_mib": (float, "memory (MiB)"),
         "warmup_steps": (int, "warm-up (steps)"),
         "steady": (str, "steady"),
     },
+    optional=["tokens_per_s"],
 )

@@ -96,12 +96,18 @@ def _frame(groups: Mapping[str, Sequence[Summary]]) -> pd.DataFrame:
             "cell": summary.row.id,
             "microbatches": summary.row.cell.options["microbatches"],
             "speedup": summary.numbers.get("speedup"),
-            "throughput": summary.numbers.get("throughput"),
+            "throughput": _rate(summary),
         }
         for name, group in groups.items()
         for summary in group
     ]
     return make_frame(columns, rows)
+
+
+def _rate(summary: Summary) -> Estimate | None:
+    """Samples/s, also of language models, so that one axis fits all."""
+    number = summary.numbers.get("throughput")
+    return number and number.scaled(1 / summary.row.cell.units_per_sample)
 
 
 def _draw(groups: Mapping[str, Sequence[Summary]], width: float) -> Figure:
@@ -118,7 +124,8 @@ def _draw(groups: Mapping[str, Sequence[Summary]], width: float) -> Figure:
     for name, group in groups.items():
         ordered = sorted(group, key=lambda s: s.row.cell.options["microbatches"])
         x = [s.row.cell.options["microbatches"] for s in ordered]
-        numbers = [s.numbers[what] for s in ordered]
+        found = [_rate(s) if what == "throughput" else s.numbers[what] for s in ordered]
+        numbers = [number for number in found if number]
         style = {"color": colors[name], "marker": markers[name], "ms": 5, "lw": 1.1}
         axes.plot(x, [number.value for number in numbers], label=name, **style)
         for at, number in zip(x, numbers, strict=True):

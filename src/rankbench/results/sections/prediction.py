@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from rankbench.results.advice.foreseen import describe, in_numbers, in_sentences
+from rankbench.results.elements.panels import counts_tokens
 from rankbench.results.elements.section import (
     Content,
     Drawing,
@@ -29,12 +30,12 @@ _TITLE = "Predicted topologies"
 _HEIGHT = 3.6
 
 _HEADINGS = {
-    "throughput": "samples/s",
+    "throughput": "{unit}/s",
     "step_ms": "step (ms)",
     "efficiency": "efficiency",
     "memory_mib": "memory (MiB)",
-    "hours": "device-hours per million samples",
-    "cost": "cost per million samples",
+    "hours": "device-hours per million {unit}",
+    "cost": "cost per million {unit}",
 }
 
 _COLUMNS: dict[str, type] = {
@@ -78,22 +79,26 @@ def make(found: Found) -> Content | None:
     )
     return Content(
         rows=rows,
-        grids=[_show(made, price)],
+        grids=[
+            _show([one for one in made if one.target.cell.unit == unit], price, unit)
+            for unit in sorted({one.target.cell.unit for one in made})
+        ],
         notes=in_sentences(made),
         drawings=[drawing] if lines else [],
         facts={"predictions": describe(made, price)},
     )
 
 
-def _show(made: Sequence[Prediction], price: tuple[float, str] | None) -> Grid:
+def _show(
+    made: Sequence[Prediction], price: tuple[float, str] | None, unit: str
+) -> Grid:
     numbers = [in_numbers(one, price) for one in made]
     shown = [name for name in _HEADINGS if any(name in each for each in numbers)]
-    headings = {_HEADINGS[name]: True for name in shown}
-    if "cost" in shown and price:
-        headings = {
-            f"{heading} ({price[1]})" if heading == _HEADINGS["cost"] else heading: True
-            for heading in headings
-        }
+    headings = {
+        _HEADINGS[name].format(unit=unit)
+        + (f" ({price[1]})" if name == "cost" and price else ""): True
+        for name in shown
+    }
     rows = [
         [Text(one.target.id), *(show_estimate(each.get(name)) for name in shown)]
         for one, each in zip(made, numbers, strict=True)
@@ -143,7 +148,11 @@ def _frame(lines: Sequence[_Line]) -> pd.DataFrame:
                     "ideal": base and devices * base.throughput.value,
                 }
             )
-    return make_frame(_COLUMNS, rows)
+    if not counts_tokens(panel for panel, _, _ in lines):
+        return make_frame(_COLUMNS, rows)
+    units = {panel.title: f"{panel.unit}/s" for panel, _, _ in lines}
+    named = [{**row, "unit": units[row["panel"]]} for row in rows]
+    return make_frame({**_COLUMNS, "unit": str}, named)
 
 
 def _draw(lines: Sequence[_Line], width: float) -> Figure:
@@ -224,7 +233,7 @@ def _finish(axes: Axes, title: str, lines: Sequence[_Line]) -> None:
     axes.set_xticks(devices, [str(count) for count in devices])
     axes.minorticks_off()
     axes.grid(visible=False, axis="x")
-    axes.set_ylabel("samples/s")
+    axes.set_ylabel(f"{lines[0][0].unit}/s")
     plotting.scale_by_logarithm(axes)
     sns.despine(ax=axes)
 

@@ -16,7 +16,7 @@ from rankbench.results.read.study import Published, Study
 # Values that a source may have published: heading, and whether the ratio to the base
 # says more than the value itself.
 QUANTITIES = {
-    "throughput": ("throughput (samples/s)", True),
+    "throughput": ("throughput ({unit}/s)", True),
     "step_ms": ("step (ms)", True),
     "epoch_s": ("epoch (s)", True),
     "total_s": ("whole training (s)", True),
@@ -25,6 +25,9 @@ QUANTITIES = {
     "memory_mib": ("memory (MiB)", True),
     "accuracy": ("accuracy", False),
 }
+
+
+_UNITS = ("samples", "tokens")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,9 +103,15 @@ def make(found: Found) -> Content | None:
     pairs = compare(study, summaries)
     grids = [_show_rows(study, by_cell)] if study.rows else []
     for name in QUANTITIES:
-        of_quantity = [one for one in pairs if one.quantity == name]
-        if of_quantity:
-            grids.append(_show_quantity(name, of_quantity))
+        for unit in _UNITS if name == "throughput" else [None]:
+            of_quantity = [
+                one
+                for one in pairs
+                if one.quantity == name and unit in (None, one.summary.row.cell.unit)
+            ]
+            if of_quantity:
+                title = QUANTITIES[name][0].format(unit=unit)
+                grids.append(_show_quantity(title, QUANTITIES[name][1], of_quantity))
     about = [Note(key, text) for key, text in study.source.items() if key != "base"]
     if study.override:
         text = f"{study.override}: what was measured is smaller than what was published"
@@ -127,14 +136,13 @@ def _show_rows(study: Study, by_cell: Mapping[str, Summary]) -> Grid:
     return Grid("rows", columns, rows)
 
 
-def _show_quantity(name: str, found: Sequence[Pair]) -> Grid:
-    title, has_ratio = QUANTITIES[name]
+def _show_quantity(title: str, has_ratio: bool, found: Sequence[Pair]) -> Grid:
     columns = {"published row": False, "measured": True, "published": True}
     if has_ratio:
         columns |= {"measured / its base": True, "published / its base": True}
     rows = []
     for one in found:
-        each = " / ".join(figures(value) for value in one.row.numbers[name])
+        each = " / ".join(figures(value) for value in one.row.numbers[one.quantity])
         texts = [Text(one.row.label), show_estimate(one.ours), Text(each)]
         if has_ratio:
             theirs = None if one.their_ratio is None else Estimate(one.their_ratio)

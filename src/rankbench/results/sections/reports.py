@@ -43,14 +43,24 @@ def find_tables(found: Found) -> dict[str, tuple[Columns, Sequence[Summary]]]:
     trained = [s for s in found.measured if "accuracy" in s.numbers]
     tables: dict[str, tuple[Columns, Sequence[Summary]]] = {}
     if any(_topology(s).devices > 1 for s in within):
-        tables["Within one server"] = (_SCALING, within)
+        tables["Within one server"] = (_without_blanks(_SCALING, within), within)
     if any(_topology(s).nodes > 1 for s in across):
-        tables["Across servers"] = (_SCALING, across)
+        tables["Across servers"] = (_without_blanks(_SCALING, across), across)
     if trained:
         tables["Methods"] = (_METHODS, trained)
     if found.measured:
         tables["Memory of each rank"] = (_MEMORY, found.measured)
     return tables
+
+
+def _without_blanks(columns: Columns, rows: Sequence[Summary]) -> Columns:
+    """The columns without those of a unit that no row has."""
+    units = {f"throughput ({row.row.cell.unit}/s)" for row in rows}
+    return {
+        heading: find
+        for heading, find in columns.items()
+        if heading in units or not heading.startswith("throughput")
+    }
 
 
 def _grid(title: str, columns: Columns, rows: Sequence[Summary]) -> Grid:
@@ -77,6 +87,13 @@ def _number(name: str) -> Callable[[Summary], Estimate | None]:
     return lambda summary: summary.numbers.get(name)
 
 
+def _rate(unit: str) -> Callable[[Summary], Estimate | None]:
+    """Throughput of rows with this unit; each unit has its own column."""
+    return lambda summary: (
+        summary.numbers.get("throughput") if summary.row.cell.unit == unit else None
+    )
+
+
 def _show_memory(summary: Summary) -> str:
     """``358.2 / 361`` MiB; of many ranks the least and the most."""
     launches = [launch.record["ranks"] for launch in summary.row.launches]
@@ -95,7 +112,8 @@ _SCALING: Columns = {
     "servers": lambda summary: _topology(summary).nodes,
     "devices per server": lambda summary: _topology(summary).devices_per_node,
     "step (ms)": _number("step_ms"),
-    "throughput (samples/s)": _number("throughput"),
+    "throughput (samples/s)": _rate("samples"),
+    "throughput (tokens/s)": _rate("tokens"),
     "speedup": _number("speedup"),
     "marks": lambda summary: ", ".join(summary.marks),
 }

@@ -60,7 +60,8 @@ def _draw_panel(
     for base in panel.bases:
         ideal = [count * base.throughput.value for count in devices]
         name = " ".join(base.id.split(".")[:3])
-        label = f"ideal: devices x {figures(base.throughput.value)}/s of {name}"
+        rate = f"{figures(base.throughput.value)} {base.unit}/s"
+        label = f"ideal: devices x {rate} of {name}"
         axes.plot(devices, ideal, "--", color="0.5", lw=1, zorder=1, label=label)
     for series in panel.series:
         color = colors[series.name]
@@ -75,7 +76,7 @@ def _draw_panel(
     if panel.bases:
         axes.legend(loc="upper left", fontsize=7.5)
     plotting.finish_devices(axes, panel)
-    axes.set_ylabel("samples/s")
+    axes.set_ylabel(f"{panel.unit}/s")
     if linear:
         axes.set_ylim(bottom=0)
     else:

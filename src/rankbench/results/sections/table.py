@@ -37,9 +37,8 @@ _KEPT = (
     *("accuracy", "accuracy_lo", "accuracy_hi"),
 )
 
-# Heading -> the estimate that it shows.
+# Heading -> the estimate that it shows. Throughput has a column for each unit.
 _ESTIMATES = {
-    "throughput (samples/s)": "throughput",
     "step (ms)": "step_ms",
     "speedup": "speedup",
     "efficiency": "efficiency",
@@ -54,10 +53,16 @@ _MOST_NAMES = 4
 def make(found: Found) -> Content:
     """A row for every cell; documents collapse those without numbers."""
     experiment, summaries = found.results.experiment, found.summaries
+    # Without tokens all are samples/s, as in tables that have been published.
+    has_tokens = any(summary.row.cell.unit == "tokens" for summary in summaries)
     grids = [_show_measured(found.measured)] if found.measured else []
     grids += _show_others(summaries)
     return Content(
-        rows=[{"experiment": experiment, **_row(summary)} for summary in summaries],
+        rows=[
+            {"experiment": experiment, **_row(summary)}
+            | ({"unit": f"{summary.row.cell.unit}/s"} if has_tokens else {})
+            for summary in summaries
+        ],
         grids=grids,
         before=_count(summaries),
         notes=collect_notes(summaries),
@@ -86,10 +91,37 @@ def _row(summary: Summary) -> dict[str, Any]:
         "attempt": row.attempt,
         "network": _find_network(summary),
         "stopped": row.stopped,
+        "per_device": _per_device(summary),
         "ratios": None if summary.paired is None else _PAIRED[summary.paired],
         **{f"{name}_verdict": _verdict(summary, name) for name in _RATIOS},
         **summary.numbers,
     }
+
+
+def _per_device(summary: Summary) -> Estimate | None:
+    """Tokens/s of each device, as tables of language models have it."""
+    number = summary.numbers.get("throughput")
+    if number is None or summary.row.cell.unit != "tokens":
+        return None
+    return number.scaled(1 / summary.row.devices)
+
+
+def _rates(measured: Sequence[Summary]) -> dict[str, dict[str, Estimate]]:
+    """Heading -> cell -> throughput, or throughput of a device.
+
+    Each unit has its own column.
+    """
+    found: dict[str, dict[str, Estimate]] = {}
+    for summary in measured:
+        name, unit = summary.row.id, f"{summary.row.cell.unit}/s"
+        rates = {
+            f"throughput ({unit})": summary.numbers.get("throughput"),
+            f"of a device ({unit})": _per_device(summary),
+        }
+        for heading, rate in rates.items():
+            if rate is not None:
+                found.setdefault(heading, {})[name] = rate
+    return found
 
 
 def _verdict(summary: Summary, name: str) -> str | None:
@@ -116,13 +148,14 @@ def _show_measured(measured: Sequence[Summary]) -> Grid:
         for heading, name in _ESTIMATES.items()
         if any(name in summary.numbers for summary in measured)
     }
+    rates = _rates(measured)
     marks = any(summary.marks for summary in measured)
     networks = {summary.row.id: _find_network(summary) for summary in measured}
     network = any(networks.values())
     stopped = any(summary.row.stopped for summary in measured)
     columns = {"cell": False, "launches": False}
     columns |= {"stopped": False} if stopped else {}
-    columns |= dict.fromkeys(shown, True)
+    columns |= dict.fromkeys([*rates, *shown], True)
     columns |= {"network": False} if network else {}
     columns |= {"marks": False} if marks else {}
     rows = [
@@ -130,6 +163,7 @@ def _show_measured(measured: Sequence[Summary]) -> Grid:
             Text(summary.row.id, href=f"cells/{summary.row.id}.json"),
             Text(f"{summary.row.ok}/{summary.row.wanted}"),
             *([Text(summary.row.stopped or "")] if stopped else []),
+            *(show_estimate(rate.get(summary.row.id)) for rate in rates.values()),
             *(show_estimate(summary.numbers.get(name)) for name in shown.values()),
             *([Text(networks[summary.row.id] or "")] if network else []),
             *([Text(", ".join(summary.marks))] if marks else []),
@@ -184,8 +218,10 @@ SECTION = Section(
         "stopped": str,
         "ratios": str,
         **{f"{name}_verdict": str for name in _RATIOS},
+        "unit": str,
+        "per_device": Estimate,
     },
-    optional=["network", "stopped"],
+    optional=["network", "stopped", "unit", "per_device"],
     appendix=False,
     # Version 2 has other reasons for rows that are not measured than version 1. Version
     # 3 pairs ratios by round, and all efficiencies of a workload have the same base.

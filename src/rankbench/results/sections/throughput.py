@@ -32,6 +32,7 @@ def _draw(panels: Sequence[Panel], width: float) -> Figure:
     heights = [_ROW * len(panel.points) + 0.75 for panel in panels]
     figure, grid = plotting.make_figure(heights, width=width)
     colors = plotting.color_series(panels)
+    is_mixed = len({panel.unit for panel in panels}) > 1
     for axes, panel in zip(grid, panels, strict=True):
         ordered = sorted(each_point([panel]), key=_order)
         for place, (_, series, point) in enumerate(ordered):
@@ -54,7 +55,7 @@ def _draw(panels: Sequence[Panel], width: float) -> Figure:
         axes.set_xlim(0, 1.75 * largest)
         plotting.finish_rows(axes, panel, [""] * len(ordered))
         axes.set_yticks([])
-    grid[-1].set_xlabel("samples/s")
+        axes.set_xlabel(f"{panel.unit}/s" if panel is panels[-1] or is_mixed else "")
     plotting.add_legend(figure, plotting.launch_handles(panels))
     return figure
 

@@ -28,6 +28,7 @@ def describe_attempts(
     row = summary.row
     folders = (launch.directory for launch in row.launches)
     measured = dict(zip(folders, summary.measures, strict=True))
+    units = row.cell.units_per_sample
     found = []
     for attempt in reversed(layout.attempts(row.id)):
         place = layout.attempt(row.id, attempt)
@@ -40,9 +41,9 @@ def describe_attempts(
                     attempt=attempt,
                     **_judge(gate, launches),
                     launches=[
-                        *_describe(gate, measured, facts, purpose=GATE),
-                        *_describe(launches, measured, facts),
-                        *_describe(profile, measured, facts, purpose=PROFILE),
+                        *_describe(gate, measured, facts, units, purpose=GATE),
+                        *_describe(launches, measured, facts, units),
+                        *_describe(profile, measured, facts, units, purpose=PROFILE),
                     ],
                     **_describe_start((launches or gate)[-1], facts),
                 )
@@ -74,6 +75,7 @@ def _describe(
     launches: Sequence[Launch],
     measured: Mapping[Path, Measures],
     facts: Pool,
+    units: int,
     *,
     purpose: str | None = None,
 ) -> list[dict[str, Any]]:
@@ -83,7 +85,7 @@ def _describe(
             purpose=purpose,
             logs=[log.name for log in find_logs(launch.directory)],
             **_describe_outcome(launch.record, facts),
-            **_describe_numbers(launch.record, measured.get(launch.directory)),
+            **_describe_numbers(launch.record, measured.get(launch.directory), units),
         )
         for launch in launches
     ]
@@ -100,7 +102,9 @@ def _describe_outcome(record: Record, facts: Pool) -> dict[str, Any]:
     }
 
 
-def _describe_numbers(record: Record, measures: Measures | None) -> dict[str, Any]:
+def _describe_numbers(
+    record: Record, measures: Measures | None, units: int
+) -> dict[str, Any]:
     """The numbers of a launch, as in the table if it counts there."""
     if measures is not None:
         return {
@@ -113,7 +117,7 @@ def _describe_numbers(record: Record, measures: Measures | None) -> dict[str, An
         return {}
     window = max(rank["window_s"] for rank in record["ranks"])
     return {
-        "throughput": number(record["samples"] / window),
+        "throughput": number(units * record["samples"] / window),
         "memory_mib": number(peak_memory(record["ranks"])),
         "accuracy": number((record["accuracy"] or {}).get("overall")),
     }

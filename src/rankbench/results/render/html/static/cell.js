@@ -62,10 +62,10 @@ function tell(value) {
 }
 
 function viewNumbers(cell) {
-  const tiles = Object.entries(VALUES).flatMap(([name, { title, unit }]) => {
+  const tiles = Object.entries(VALUES).flatMap(([name, { title }]) => {
     const numbers = cell.numbers[name];
     if (!numbers) return [];
-    const value = el("dd", {}, el("b", {}, show(numbers[0])), ` ${unit}`);
+    const value = el("dd", {}, el("b", {}, show(numbers[0])), ` ${unitOf(cell, name)}`);
     const interval = showInterval(numbers);
     if (interval) value.append(el("span", { class: "interval" }, interval));
     return [el("div", {}, el("dt", {}, title), value)];
@@ -116,7 +116,7 @@ function viewAttempt(cell, attempt) {
     viewFiles(cell, attempt, launch),
   ]);
   const columns = [
-    "launch", "status", "started", "took (s)", "samples/s", "step (ms)", "memory (MiB)",
+    "launch", "status", "started", "took (s)", cell.unit, "step (ms)", "memory (MiB)",
     "accuracy", "hosts", "record and logs",
   ];
   const label = `Launches of attempt ${attempt.attempt}`;

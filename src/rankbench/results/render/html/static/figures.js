@@ -71,7 +71,8 @@ function fillSource(find, name, rows) {
 }
 
 function fillScaling(find, panel, series, name) {
-  const { title, unit } = VALUES[name];
+  const { title } = VALUES[name];
+  const unit = unitOf(BY_ID.get(series[0].cells[0]), name);
   const step = Math.min(APART, WIDEST / series.length);
   const medians = [];
   const launches = [];
@@ -103,7 +104,8 @@ function fillScaling(find, panel, series, name) {
   plot.left[0].axis_label = unit ? `${title.toLowerCase()} (${unit})` : title.toLowerCase();
   const drawn = series.filter((one) => medians.some((point) => point.series === one.name));
   $("legend").replaceChildren(...drawn.map(({ name: text }) => el("li", {}, legendEntry(text))));
-  const ideal = panel.bases.map(([id, value]) => `${DATA.names[id]} = ${show(value)}/s`).join(", ");
+  const rate = (id, value) => `${show(value)} ${BY_ID.get(id).unit}`;
+  const ideal = panel.bases.map(([id, value]) => `${DATA.names[id]} = ${rate(id, value)}`).join(", ");
   $("scaling-caption").textContent =
     `${title} over devices: ${medians.length} cells. Large marks are medians, bars their ` +
     "95 % intervals, small marks single launches; hollow: ranks share a core or a GPU." +
@@ -112,7 +114,7 @@ function fillScaling(find, panel, series, name) {
 
 function describePoint(cell, name, series, x) {
   const [y, low, high] = cell.numbers[name];
-  const { unit } = VALUES[name];
+  const unit = unitOf(cell, name);
   return {
     x, y, low: low ?? y, high: high ?? y,
     color: DATA.series[series],
@@ -139,7 +141,7 @@ function describeLaunches(cell, name, point) {
       color: point.color,
       fill: point.fill,
       cell: cell.id,
-      value: `${show(one[name])} ${VALUES[name].unit}`.trim(),
+      value: `${show(one[name])} ${unitOf(cell, name)}`.trim(),
       launch: String(one.launch),
     }));
 }

@@ -36,7 +36,7 @@ function fillFigure(line) {
     low: line.low.map((one, i) => one ?? line.value[i]),
     high: line.high.map((one, i) => one ?? line.value[i]),
     time: line.seconds.map(timeOf),
-    value: line.value.map((one) => `${show(one)} samples/s`),
+    value: line.value.map((one) => `${show(one)} ${line.unit}`),
     interval: line.low.map((low, i) =>
       low === null ? "none: too few launches" : `[${show(low)}, ${show(line.high[i])}]`,
     ),
@@ -49,6 +49,7 @@ function fillFigure(line) {
   };
   const plot = modelOf("line");
   const { low, high } = modelOf("points").data;
+  plot.left[0].axis_label = line.unit;
   setRange(plot.x_range, at, 0.02, DAY);
   setRange(plot.y_range, [...low, ...high], 0.1, 0.05 * line.value[0]);
   // Between two runs: a line through a point would hide it.
@@ -85,7 +86,7 @@ function fillText(line) {
     String(count),
     level,
   ]);
-  const levels = grid(["first run", "last run", "runs", "samples/s: median of runs"], rows, {
+  const levels = grid(["first run", "last run", "runs", `${line.unit}: median of runs`], rows, {
     numbers: [2, 3],
     label: "Levels",
   });

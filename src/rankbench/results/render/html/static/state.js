@@ -8,7 +8,7 @@ const MARKERS = {
 };
 
 const VALUES = {
-  throughput: { title: "Throughput", unit: "samples/s" },
+  throughput: { title: "Throughput" }, // its unit is that of the cell
   step_ms: { title: "Step", unit: "ms" },
   speedup: { title: "Speedup", unit: "" },
   efficiency: { title: "Efficiency", unit: "" },
@@ -18,6 +18,7 @@ const VALUES = {
 
 for (const cell of DATA.cells) {
   cell.definition = { ...DATA.common, ...cell.own };
+  cell.unit = cell.definition.context == null ? "samples/s" : "tokens/s";
   cell.numbers ??= {};
   cell.marks ??= [];
   cell.attempts ??= [];
@@ -25,6 +26,18 @@ for (const cell of DATA.cells) {
   const words = [cell.id, cell.status, cell.reason ?? "", ...cell.marks];
   cell.words = words.join(" ").toLowerCase();
 }
+
+/** The unit of a number of a cell: throughput of a language model is in tokens/s. */
+function unitOf(cell, name) {
+  return VALUES[name].unit ?? cell.unit;
+}
+
+/** The unit of all throughputs; empty where they have several. */
+const RATES = new Set(
+  DATA.cells.filter((cell) => cell.numbers.throughput).map((cell) => cell.unit),
+);
+const RATE = RATES.size > 1 ? "" : [...RATES].join();
+
 const ANY_OK = DATA.cells.some((cell) => cell.status === "ok");
 const ALL = "any";
 const BY_ID = new Map(DATA.cells.map((cell) => [cell.id, cell]));

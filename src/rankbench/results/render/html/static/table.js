@@ -9,11 +9,11 @@ const COLUMNS = [
     title: "Topology", value: (cell) => cell.devices, kind: "some number",
     show: (cell) => cell.definition.topology,
   },
-  ...Object.entries(VALUES).map(([name, { title, unit }]) => ({
+  ...Object.entries(VALUES).map(([name, { title, unit = RATE }]) => ({
     title: unit ? `${title} <span class="unit">${unit}</span>` : title,
     label: title,
     value: (cell) => cell.numbers[name]?.[0] ?? null,
-    show: (cell) => showEstimate(cell.numbers[name]),
+    show: (cell) => showEstimate(cell.numbers[name], unit ? "" : unitOf(cell, name)),
     kind: `number ${{ throughput: "", speedup: "", step_ms: "some", efficiency: "some" }[name] ?? "most"}`,
   })),
 ];
@@ -77,8 +77,8 @@ function showStatus(cell) {
   return el("div", {}, badge(cell.status), el("span", { class: "interval" }, cell.launches));
 }
 
-function showEstimate(numbers) {
-  const field = el("div", {}, numbers ? show(numbers[0]) : "");
+function showEstimate(numbers, unit) {
+  const field = el("div", {}, numbers ? `${show(numbers[0])} ${unit}`.trim() : "");
   const interval = showInterval(numbers);
   if (interval) field.append(el("span", { class: "interval" }, interval));
   return field;
