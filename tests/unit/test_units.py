@@ -1,0 +1,196 @@
+"""Throughput of language models is in tokens/s, wherever a number is shown."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from rankbench.commands import _table
+from rankbench.launch.cell.pace import describe_result
+from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.experiment import load_experiment
+from rankbench.record import Layout
+from rankbench.results.advice.answer import find_answer
+from rankbench.results.advice.sentences import in_sentences
+from rankbench.results.compare.acceptance import _why_not
+from rankbench.results.compare.sides import Cell, read_reference, read_side
+from rankbench.results.history.runs import read_results
+from rankbench.results.numbers.found import read
+from rankbench.results.prediction.scale import read_scale
+from rankbench.results.render.html.overview import describe_results
+from unit.synthetic import (
+    make_cell,
+    plan_cell,
+    write_launches,
+    write_plan,
+    write_tables,
+)
+
+pytestmark = pytest.mark.unit
+
+CONTEXT = 128
+TOKENS = {"model": "gpt", "data": "tokens", "context": CONTEXT}
+IDS = ("ddp.gloo.1x1.gpt.tokens", "ddp.gloo.1x2.gpt.tokens")
+OF_IMAGES = "ddp.gloo.1x1.convnet.digits"
+
+
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """One row of images, and two of a language model: 10 and 15 sequences/s."""
+    cells = [
+        make_cell("ddp"),
+        make_cell("ddp", **TOKENS),
+        make_cell("ddp", "1x2", **TOKENS),
+    ]
+    planned = [plan_cell(cell) for cell in cells]
+    layout = write_plan(tmp_path_factory.mktemp("results"), planned)
+    for one, rate in zip(planned, (800, 10, 15), strict=True):
+        write_launches(layout, one, rate=rate)
+    write_tables(layout)
+    return layout
+
+
+def rows_of(layout: Layout) -> dict[str, dict[str, str]]:
+    with layout.table("csv").open(newline="") as file:
+        return {row["cell"]: row for row in csv.DictReader(file)}
+
+
+def test_a_cell_of_tokens_knows_its_context(tmp_path: Path) -> None:
+    path = tmp_path / "some.yaml"
+    text = "name: some\nstrategy: single\nmodel: gpt\ndata: tokens\n"
+    path.write_text(text)
+    ((name, cell),) = load_experiment(path, load_catalog(), cuda=False).cells.items()
+    assert name == "single.none.1x1.gpt.tokens"
+    assert (cell.context, cell.unit, cell.units_per_sample) == (128, "tokens", 128)
+    path.write_text(f"{text}context: 128\n")
+    (same,) = load_experiment(path, load_catalog(), cuda=False).cells.values()
+    assert same.hash() == cell.hash()
+
+
+def test_the_table_has_tokens_per_second_and_of_a_device(layout: Layout) -> None:
+    rows = rows_of(layout)
+    assert rows[OF_IMAGES]["unit"] == "samples/s"
+    assert rows[OF_IMAGES]["per_device"] == ""
+    of_tokens = rows[IDS[1]]
+    assert of_tokens["unit"] == "tokens/s"
+    assert float(of_tokens["throughput"]) == pytest.approx(15 * CONTEXT, rel=0.01)
+    assert float(of_tokens["per_device"]) == pytest.approx(7.5 * CONTEXT, rel=0.01)
+    assert of_tokens["base"].endswith(" tokens/s")
+
+
+def test_each_unit_has_its_own_column(layout: Layout) -> None:
+    lines = layout.table("md").read_text().splitlines()
+    heading = next(line for line in lines if "throughput (samples/s)" in line)
+    columns = [part.strip() for part in heading.split("|")]
+    samples, tokens, of_device = map(
+        columns.index,
+        ("throughput (samples/s)", "throughput (tokens/s)", "of a device (tokens/s)"),
+    )
+    fields = [
+        [part.strip() for part in line.split("|")]
+        for line in lines
+        if " | 6/6 | " in line
+    ]
+    assert [bool(row[samples]) for row in fields] == [True, False, False]
+    assert [bool(row[tokens]) for row in fields] == [False, True, True]
+    assert [bool(row[of_device]) for row in fields] == [False, True, True]
+    assert any("a sample is a sequence of 128 tokens" in line for line in lines)
+
+
+def test_launches_have_a_column_for_each_unit(layout: Layout) -> None:
+    with layout.table("csv", "launches").open(newline="") as file:
+        for row in csv.DictReader(file):
+            of_tokens = "tokens" in row["cell"]
+            assert bool(row["throughput"]) != of_tokens
+            assert bool(row["tokens_per_s"]) == of_tokens
+
+
+def test_a_terminal_has_a_column_for_each_unit(layout: Layout) -> None:
+    rows = list(rows_of(layout).values())
+    columns = dict(_table._columns(rows, list(rows_of(layout)), 200))
+    assert [bool(text) for text in columns["samples/s"]] == [True, False, False]
+    assert [bool(text) for text in columns["tokens/s"]] == [False, True, True]
+
+
+def test_the_answer_names_the_unit(layout: Layout) -> None:
+    answer = json.loads(json.dumps(find_answer(read(layout))))
+    (fastest,) = [n.text for n in in_sentences(answer) if n.term == "fastest"]
+    assert fastest.startswith(f"{IDS[1]}: 1930")
+    assert " tokens/s." in fastest
+
+
+def test_plots_and_page_name_the_unit(layout: Layout) -> None:
+    found = read(layout)
+    document = write_tables(layout)
+    assert [panel.unit for panel in found.panels] == ["samples", "tokens"]
+    for name in ("throughput", "scaling"):
+        (drawing,) = [
+            drawing
+            for made in [document.table, *document.rest]
+            for drawing in made.content.drawings
+            if drawing.name == name
+        ]
+        units = drawing.frame().groupby("cell")["unit"].unique()
+        assert {cell: list(unit) for cell, unit in units.items()} == {
+            OF_IMAGES: ["samples/s"],
+            **{name: ["tokens/s"] for name in IDS},
+        }
+        labels = {
+            text
+            for axes in drawing.draw(7.0).axes
+            for text in (axes.get_xlabel(), axes.get_ylabel())
+        }
+        assert {"samples/s", "tokens/s"} <= labels
+    page = describe_results(found, document)
+    (cell,) = [one for one in page["cells"] if one["id"] == IDS[0]]
+    assert cell["own"]["context"] == CONTEXT
+    rate = cell["attempts"][0]["launches"][0]["throughput"]
+    assert rate == pytest.approx(10 * CONTEXT, rel=0.05)
+
+
+def test_a_comparison_and_a_history_keep_the_unit(layout: Layout) -> None:
+    units = {name: cell.unit for name, cell in read_side(layout.root).cells.items()}
+    assert units == {OF_IMAGES: "samples", **dict.fromkeys(IDS, "tokens")}
+    kept = read_results(layout.root)["cells"]
+    assert "unit" not in kept[OF_IMAGES]
+    assert kept[IDS[0]]["unit"] == "tokens"
+    assert kept[IDS[0]]["throughput"][0] == pytest.approx(10 * CONTEXT, rel=0.05)
+
+
+def test_published_numbers_of_another_unit_are_not_compared(tmp_path: Path) -> None:
+    path = tmp_path / "published.csv"
+    path.write_text("cell,throughput,unit\na,5,tokens/s\nb,5,\n")
+    found = read_reference(path).cells
+    assert {name: cell.unit for name, cell in found.items()} == {
+        "a": "tokens",
+        "b": "samples",
+    }
+    new = Cell(hash="1", status="ok", reason=None, throughput=(4.0,) * 6, unit="tokens")
+    assert _why_not(found["a"], new) is None
+    assert _why_not(found["b"], new) == (
+        "the baseline has samples/s, RESULTS have tokens/s"
+    )
+    path.write_text("cell,throughput,unit\na,5,words/s\n")
+    with pytest.raises(ValueError, match="unit: expected samples/s or tokens/s"):
+        read_reference(path)
+
+
+def test_a_prediction_is_fitted_to_steps(layout: Layout) -> None:
+    """Its steps are those of the row, although the row is in tokens/s."""
+    (summary,) = [s for s in read(layout).summaries if s.row.id == IDS[1]]
+    step = read_scale(summary, ()).step
+    assert step == pytest.approx(summary.numbers["step_ms"].value / 1e3, rel=0.02)
+
+
+def test_progress_names_the_unit() -> None:
+    record = {
+        "status": "ok",
+        "purpose": "measure",
+        "samples": 10,
+        "ranks": [{"window_s": 2.0}],
+    }
+    assert describe_result({**record, "cell": {"context": None}}) == "5 samples/s"
+    assert describe_result({**record, "cell": {"context": 16}}) == "80 tokens/s"
