@@ -121,6 +121,7 @@ def make_site(**changes: Any) -> Site:
         "scratch": None,
         "env": {},
         "binds": [],
+        "device_memory_gib": None,
         "peak_tflops": {},
         "device_hour_price": None,
         "heartbeat_grace": 15,

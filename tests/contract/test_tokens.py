@@ -71,6 +71,14 @@ def test_tied_embeddings_stay_tied(
     assert judge(tmp_path, name, model_options=TIED, options=options) == "ok"
 
 
+@pytest.mark.parametrize("more", [{}, {"model_options": TIED}])
+def test_tp_with_fsdp_on_a_mesh_of_two_dimensions(
+    more: dict[str, Any], tmp_path: Path
+) -> None:
+    """Two by two ranks."""
+    assert judge(tmp_path, "tp_fsdp", topology="1x4", **more) == "ok"
+
+
 # File -> the right line, and a wrong one.
 ERRORS = {
     "the loss is scaled by the number of ranks": (

@@ -83,6 +83,24 @@ def obstacle(**cell: Any) -> str | None:
             "share a weight",
         ),
         (
+            {**GPT, "strategy": "gpipe", "topology": "1x3"},
+            "gpipe splits gpt into 3 stages, which do not divide its 4 layers",
+        ),
+        (
+            {**GPT, "strategy": "mp", "backend": "none", "topology": "1x3"},
+            "mp splits gpt into 3 stages, which do not divide its 4 layers",
+        ),
+        (
+            {
+                **GPT,
+                "strategy": "mp",
+                "backend": "none",
+                "topology": "1x3",
+                "options": {"balance": "2,3,2"},
+            },
+            None,
+        ),
+        (
             {"model": "timm/resnet18", "strategy": "gpipe", "topology": "1x2"},
             "gpipe splits a sequence of named parts (nn.Sequential); "
             "timm/resnet18 is none",

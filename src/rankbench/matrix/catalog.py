@@ -63,6 +63,11 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     # may share a weight.
     "sequential": False,
     "shared_weights": True,
+    # What is not whole on each device -> how many share it: "ranks"; "replica", the
+    # devices of a replica; or the name of the option that gives it (0: all ranks).
+    # Keys: blocks (weights of the model's blocks), weights (all of them), gradients,
+    # optimizer. A value may depend on an option: {OPTION: {VALUE: SHARE}}.
+    "shards": {},
     # Name of an option whose value must divide the number of samples of a rank.
     "multiple_of": None,
     # Value of the option `schedule` -> its needs. "microbatches": one_per_rank (at
@@ -90,6 +95,8 @@ MODEL_DEFAULTS: dict[str, Any] = {
     "heads": 0,
     # Pairs of options: the first must be a multiple of the second, if that is not 0.
     "multiples": [],
+    # Whether its options are those of `rankbench.decoder`, which knows its size.
+    "decoder": False,
     # Name of an option by which parts share a weight.
     "shares": None,
     # Whether it is an nn.Sequential of named parts, which can be split between them.
@@ -200,7 +207,12 @@ def load_catalog(package: Path = PACKAGE, containers: Path = CONTAINERS) -> Cata
     for path in _variants(package / "rank" / "models"):
         facts = literals(path)
         options = facts.get("OPTIONS", {})
-        models[path.stem] = {**MODEL_DEFAULTS, **facts["NEEDS"], "options": options}
+        models[path.stem] = {
+            **MODEL_DEFAULTS,
+            **facts["NEEDS"],
+            "options": options,
+            "presets": facts.get("PRESETS", {}),
+        }
     data = {}
     for path in _variants(package / "rank" / "data"):
         facts = literals(path)

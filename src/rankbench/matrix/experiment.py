@@ -34,6 +34,8 @@ PROTOCOL = ("epochs", "steps", "warmup", "evaluate")
 _ID = ("strategy", "backend", "topology", "model", "data")
 
 DEFAULT_EPOCHS = 1
+# The option that stands for several options of a model.
+PRESET = "preset"
 SRUN = "srun"
 LONGEST_ID = 190
 
@@ -152,7 +154,8 @@ def _expand_models(
     options = {name: facts["options"] for name, facts in models}
     # `build(**options)` takes what the experiment gives it.
     opened = {name for name, facts in models if facts.get("open")}
-    return _expand_variants("model", entries, options, opened)
+    presets = {name: facts["presets"] for name, facts in models if facts.get("presets")}
+    return _expand_variants("model", entries, options, opened, presets)
 
 
 def _check_data(entries: list[Any], catalog: Catalog) -> None:
@@ -176,6 +179,7 @@ def _expand_variants(
     entries: list[Any],
     known: Mapping[str, Mapping[str, Any]],
     opened: Collection[str] = (),
+    presets: Mapping[str, Mapping[str, dict[str, Any]]] | None = None,
 ) -> list[tuple[str, dict[str, Any]]]:
     """Each variant with each combination of its options: (name, options).
 
@@ -184,6 +188,7 @@ def _expand_variants(
         entries: names, or one name with its options.
         known: name of a variant -> schema of each of its options.
         opened: names of variants that take options beyond the known ones.
+        presets: name of a variant -> name of a preset -> values of its options.
     """
     expanded = []
     for entry in entries:
@@ -203,13 +208,19 @@ def _expand_variants(
             )
         given = {} if options is None else options
         place, more = f"{key}.{name}", name in opened
-        for resolved in _expand_options(place, known[name], given, opened=more):
+        preset = (presets or {}).get(name, {})
+        for resolved in _expand_options(place, known[name], given, preset, opened=more):
             expanded.append((name, resolved))
     return expanded
 
 
 def _expand_options(
-    place: str, known: Mapping[str, Any], options: Mapping[str, Any], *, opened: bool
+    place: str,
+    known: Mapping[str, Any],
+    options: Mapping[str, Any],
+    presets: Mapping[str, dict[str, Any]],
+    *,
+    opened: bool,
 ) -> Iterator[dict[str, Any]]:
     if not isinstance(options, Mapping):
         raise ValueError(f"{place}: expected options, got {options!r}")
@@ -220,8 +231,14 @@ def _expand_options(
             raise ValueError(
                 f"{place}: {option}: expected at least one value, got an empty list"
             )
+    choose_preset = {"properties": {PRESET: {"enum": list(presets)}}}
     for combination in itertools.product(*lists.values()):
         chosen = dict(zip(lists, combination, strict=True))
+        if presets and PRESET in chosen:
+            name = chosen.pop(PRESET)
+            check({PRESET: name}, choose_preset, source=place)
+            # What the experiment gives replaces what the preset says.
+            chosen = {**presets[name], **chosen}
         check(chosen, schema, source=place)
         missing = [o for o in known if "default" not in known[o] and o not in chosen]
         if missing:

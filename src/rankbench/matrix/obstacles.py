@@ -69,6 +69,24 @@ def _parts_of_model(q: Question) -> str | None:
     return None
 
 
+def _stages(q: Question) -> str | None:
+    """Stages of equal length, unless the user says how many parts each has."""
+    needs = q.facts.needs
+    if not needs["sequential"] or needs["divides"]:
+        return None
+    layers = q.cell.model_options.get("layers")
+    if not q.catalog.models[q.cell.model]["decoder"] or layers is None:
+        return None
+    stages = q.shape.replica_ranks * q.shape.devices_per_rank
+    given = "," in str(q.cell.options.get("balance", ""))
+    if layers % stages and not given:
+        return (
+            f"{q.cell.strategy} splits {q.cell.model} into {stages} stages, which do "
+            f"not divide its {layers} layers"
+        )
+    return None
+
+
 def _ranks_of_replica(q: Question) -> str | None:
     ranks, replica = q.shape.ranks, q.shape.replica_ranks
     if ranks % replica:
@@ -226,6 +244,7 @@ RULES = (
     _gpudirect,
     _devices_of_strategy,
     _parts_of_model,
+    _stages,
     _ranks_of_replica,
     _conditions,
     _model_and_data,

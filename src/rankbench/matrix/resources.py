@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from rankbench.matrix.catalog import SCRIPT
 from rankbench.matrix.hosts import why_too_few
+from rankbench.matrix.memory import why_too_large
 from rankbench.matrix.question import Question
 from rankbench.matrix.shape import demand, is_oversubscribed
 from rankbench.schedulers import SCHEDULERS
@@ -115,4 +116,14 @@ def _compiler(q: Question) -> str | None:
     return q.software.programs["c++"] if q.cell.compile else None
 
 
-RULES = (_place, _packages, _imports, _backend, _launcher, _hosts, _devices, _compiler)
+RULES = (
+    _place,
+    _packages,
+    _imports,
+    _backend,
+    _launcher,
+    _hosts,
+    _devices,
+    why_too_large,
+    _compiler,
+)

@@ -70,6 +70,7 @@ class Site:
             a subfolder. None means TMPDIR.
         env: variables for every rank.
         binds: paths of the hosts that images also see, read-only.
+        device_memory_gib: memory of a GPU, or without GPUs of a host; None: not known.
         peak_tflops: precision -> 10^12 operations per second of a device.
         device_hour_price: amount and currency: ``2.50 EUR``. None means unknown.
         heartbeat_grace: seconds without a heartbeat of the supervisor after which
@@ -103,6 +104,7 @@ class Site:
     scratch: str | None
     env: dict[str, str]
     binds: list[str]
+    device_memory_gib: float | None
     peak_tflops: dict[str, float]
     device_hour_price: str | None
     heartbeat_grace: float
@@ -196,6 +198,7 @@ def make_site(
     no_cuda: str,
     native: Software | None = None,
     images: Mapping[str, Software] | None = None,
+    memory_gib: float | None = None,
 ) -> Site:
     """Join the site file with the facts found on this machine.
 
@@ -207,6 +210,7 @@ def make_site(
         no_cuda: the reason why this machine has no GPU, for errors.
         native: software of this machine; None if ranks run in images.
         images: name and flavour of an image -> its software.
+        memory_gib: of a GPU of this machine, or without GPUs of this machine.
 
     Raises:
         ValueError: the file contradicts the machine, or omits facts about the hosts of
@@ -232,6 +236,7 @@ def make_site(
         "cuda_devices": cuda_devices,
         "native": native,
         "images": dict(images or {}),
+        "device_memory_gib": facts["device_memory_gib"] or memory_gib,
     }
     names = {field.name for field in dataclasses.fields(Site)} - found.keys()
     return Site(**{name: facts[name] for name in names}, **found)

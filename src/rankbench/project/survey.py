@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from rankbench.matrix.software import (
     native_software,
     why_no_cuda,
 )
+from rankbench.schedulers import scheduler_of
 
 CONTAINERS = find_asset("containers")
 
@@ -72,4 +74,12 @@ def native_site(
         cuda_devices=gpus,
         no_cuda=why_no_cuda(probe, f"this torch ({probe['torch']})"),
         native=native_software(probe, gpus),
+        memory_gib=None if scheduler_of(facts).has_hosts else _find_memory(probe),
     )
+
+
+def _find_memory(probe: Mapping[str, Any]) -> float | None:
+    """GiB of the smallest GPU of this machine; without GPUs, of the machine."""
+    if probe["cuda_devices"]:
+        return min(probe.get("cuda_memory_gib") or (), default=None)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from rankbench.decoder import describe_decoder
 from rankbench.rank import models
 
 # Two, because batch normalisation rejects a single sample of one pixel.
@@ -28,9 +29,10 @@ def describe_model(
     Returns:
         parameters (number), parameter_bytes (in float32: the volume that data
         parallelism averages in each step), flops_per_sample (forward and backward of
-        one sample, which is an image or a sequence). As in torch.utils.flop_counter,
-        only matrix products and convolutions count, and a multiply-add counts as two
-        operations.
+        one sample, which is an image or a sequence), and of a decoder
+        flops_by_formula (the same by `rankbench.decoder`). As in
+        torch.utils.flop_counter, only matrix products and convolutions count, and a
+        multiply-add counts as two operations.
     """
     # Imported here, because it is slow and needed only after the timed window.
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -48,7 +50,11 @@ def describe_model(
     with fake, sdpa_kernel(SDPBackend.MATH), counter:
         model(inputs).sum().backward()
     flops = counter.get_total_flops() // _SAMPLES
-    return {**count_parameters(model), "flops_per_sample": flops}
+    found = {**count_parameters(model), "flops_per_sample": flops}
+    if models.is_decoder(name):
+        decoder = describe_decoder(models.complete(name, options), **sizes)
+        found["flops_by_formula"] = decoder.flops
+    return found
 
 
 def count_parameters(model: nn.Module) -> dict[str, Any]:

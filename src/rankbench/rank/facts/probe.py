@@ -24,6 +24,10 @@ def main() -> None:
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
         "cuda_devices": [torch.cuda.get_device_name(i) for i in range(count)],
+        "cuda_memory_gib": [
+            torch.cuda.get_device_properties(i).total_memory / 2**30
+            for i in range(count)
+        ],
         "backends": built_backends(),
         "rpc": torch.distributed.rpc.is_available(),
         "horovod": _horovod_operations(),

@@ -50,9 +50,7 @@ def build(
     """
     module = _load(name)
     _check(name, getattr(module, "NEEDS", {}), **sizes)
-    declared = getattr(module, "OPTIONS", {})
-    defaults = {key: one["default"] for key, one in declared.items()}
-    given = defaults | dict(options or {})
+    given = complete(name, options)
     sizes |= {key: given.pop(key) or sizes[key] for key in sizes if key in given}
     if seed is None:
         model = variants.call(module.build, sizes, **given)
@@ -65,6 +63,17 @@ def build(
         kind = type(model).__name__
         raise ValueError(f"{name}: build returned {kind}, not a torch.nn.Module")
     return model
+
+
+def complete(name: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The options of a model, with defaults for those that are missing."""
+    declared = getattr(_load(name), "OPTIONS", {})
+    return {key: one["default"] for key, one in declared.items()} | dict(options or {})
+
+
+def is_decoder(name: str) -> bool:
+    """Whether `rankbench.decoder` knows the size of a model from its options."""
+    return bool(getattr(_load(name), "NEEDS", {}).get("decoder"))
 
 
 def image_size_of(name: str) -> int | None:

@@ -8,11 +8,48 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from rankbench.decoder import swiglu_width
+
 NEEDS = {
     "inputs": "tokens",
     "heads": ["kv_heads", "heads"],
     "multiples": [["width", "heads"], ["heads", "kv_heads"]],
     "shares": "tie_embeddings",
+    "decoder": True,
+}
+
+# Sizes of GPT-3 (Brown et al. 2020, table 2.1) and of MPT (llm-foundry), with its
+# vocabulary; `10m` is small enough for a laptop.
+PRESETS = {
+    "10m": {"layers": 6, "width": 384, "heads": 6},
+    "125m": {
+        "layers": 12,
+        "width": 768,
+        "heads": 12,
+        "vocabulary": 50368,
+        "tie_embeddings": True,
+    },
+    "350m": {
+        "layers": 24,
+        "width": 1024,
+        "heads": 16,
+        "vocabulary": 50368,
+        "tie_embeddings": True,
+    },
+    "1.3b": {
+        "layers": 24,
+        "width": 2048,
+        "heads": 16,
+        "vocabulary": 50368,
+        "tie_embeddings": True,
+    },
+    "7b": {
+        "layers": 32,
+        "width": 4096,
+        "heads": 32,
+        "vocabulary": 50368,
+        "tie_embeddings": True,
+    },
 }
 
 OPTIONS = {
@@ -162,13 +199,12 @@ class Gelu(nn.Module):
 class SwiGlu(nn.Module):
     """A gated MLP (Shazeer 2020, arXiv 2002.05202) with as many weights as `Gelu`.
 
-    Its inner width is 8/3 widths, rounded up to a multiple of 16, so that 2, 4, 8 or 16
-    ranks can share it.
+    `swiglu_width` gives its inner width.
     """
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        inner = -(-8 * width // 48) * 16
+        inner = swiglu_width(width)
         self.gate = nn.Linear(width, inner, bias=False)
         self.up = nn.Linear(width, inner, bias=False)
         self.down = nn.Linear(inner, width, bias=False)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from rankbench.rank.parts import find_parts
 
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 
@@ -51,3 +54,18 @@ def _normalise(norm: _BatchNorm, images: Tensor) -> Tensor:
         norm.momentum,
         norm.eps,
     )
+
+
+def gathered_parts(model: nn.Module) -> list[nn.Module]:
+    """Return the parts whose weights are gathered one after the other.
+
+    Parts that share a weight are left out: they must be gathered together, with the
+    rest of the model.
+    """
+    named = model.named_parameters(remove_duplicate=False)
+    times = Counter(weight for _, weight in named)
+    return [
+        part
+        for part in find_parts(model)
+        if all(times[weight] == 1 for weight in part.parameters())
+    ]

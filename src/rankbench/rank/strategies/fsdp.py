@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from functools import partial
 from typing import cast
 
@@ -22,8 +21,11 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.fsdp.wrap import CustomPolicy
 
-from rankbench.rank.parts import find_parts
-from rankbench.rank.strategies._weights import keep_statistics, make_contiguous
+from rankbench.rank.strategies._weights import (
+    gathered_parts,
+    keep_statistics,
+    make_contiguous,
+)
 from rankbench.rank.strategies.base import MakeOptimizer
 from rankbench.rank.strategies.single import Single
 
@@ -48,6 +50,11 @@ class Fsdp(Single):
     needs = {
         "backends": ["gloo", "nccl"],
         "group_ranks": "shard_ranks",
+        "shards": {
+            "weights": "shard_ranks",
+            "gradients": "shard_ranks",
+            "optimizer": "shard_ranks",
+        },
         "compiles": False,
     }
     options = {
@@ -114,7 +121,7 @@ class Fsdp(Single):
             param_dtype=self.low_dtype,
             reduce_dtype=torch.float32 if self.low_dtype else None,
         )
-        for part in _parts(model):
+        for part in gathered_parts(model):
             shard(part, mp_policy=low)
         shard(model, mp_policy=low)
         return model
@@ -133,22 +140,7 @@ class Fsdp(Single):
             sharding_strategy=_STRATEGIES[
                 mesh.ndim == 2, self.chosen["reshard_after_forward"]
             ],
-            auto_wrap_policy=CustomPolicy(set(_parts(model)).__contains__),
+            auto_wrap_policy=CustomPolicy(set(gathered_parts(model)).__contains__),
             use_orig_params=True,
         )
         return wrapped
-
-
-def _parts(model: nn.Module) -> list[nn.Module]:
-    """Return the parts whose weights are gathered one after the other.
-
-    Parts that share a weight are left out: they must be gathered together, with the
-    rest of the model.
-    """
-    named = model.named_parameters(remove_duplicate=False)
-    times = Counter(weight for _, weight in named)
-    return [
-        part
-        for part in find_parts(model)
-        if all(times[weight] == 1 for weight in part.parameters())
-    ]

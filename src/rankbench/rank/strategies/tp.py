@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
@@ -36,6 +36,7 @@ class TensorParallel(Single):
         "backends": ["gloo", "nccl"],
         "replica_ranks": "degree",
         "divides": "heads",
+        "shards": {"blocks": "replica"},
         "sequential": True,
         "compiles": False,
         "clips": False,
@@ -59,9 +60,7 @@ class TensorParallel(Single):
         shape = (self.world.size // degree, degree)
         kind = self.world.device.type
         mesh = init_device_mesh(kind, shape, mesh_dim_names=("data", "tensor"))
-        for block in model.modules():
-            if plan := _plan(block):
-                parallelize_module(block, mesh["tensor"], plan)
+        split_blocks(model, mesh["tensor"])
         self.model = model
         self.groups = shape[0]
         self.peers = mesh["data"].get_group()
@@ -92,6 +91,13 @@ class TensorParallel(Single):
         sizes = [gradient.numel() for gradient in gradients]
         for gradient, average in zip(gradients, flat.split(sizes), strict=True):
             gradient.copy_(average.view_as(gradient))
+
+
+def split_blocks(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Split the linear layers of all blocks over the ranks of a mesh."""
+    for block in model.modules():
+        if plan := _plan(block):
+            parallelize_module(block, mesh, plan)
 
 
 def _plan(block: nn.Module) -> dict[str, ParallelStyle]:

@@ -5,34 +5,49 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from rankbench.decoder import FORMULA
 from rankbench.results.elements.section import Content, Section, Versions
 from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.peaks import find_peak
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
 
+# How the arithmetic of a language model is known without a formula.
+COUNTED = "counter of torch"
+
 
 def make(found: Found) -> Content | None:
-    """A row for each cell on GPUs, or on devices whose peak the site file gives."""
+    """A row for cells on GPUs, with a peak in the site file, or of language models."""
     peaks = found.results.peaks
     rows = [
         _row(summary, peaks)
         for summary in found.measured
-        if (summary.row.cell.device == "cuda" or summary.row.cell.precision in peaks)
+        if (
+            summary.row.cell.device == "cuda"
+            or summary.row.cell.precision in peaks
+            or summary.row.cell.unit == "tokens"
+        )
         and (summary.row.launches[0].record.get("model") or {}).get("flops_per_sample")
     ]
     return Content(rows=rows) if rows else None
 
 
 def _row(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
-    flops = summary.row.launches[0].record["model"]["flops_per_sample"]
-    precision = summary.row.cell.precision
+    cell, model = summary.row.cell, summary.row.launches[0].record["model"]
+    precision, formula = cell.precision, model.get("flops_by_formula")
+    flops = (formula or model["flops_per_sample"]) / cell.units_per_sample
     rate = summary.numbers["throughput"].scaled(flops / summary.row.devices / 1e12)
     row: dict[str, Any] = {
         "cell": summary.row.id,
         "precision": precision,
         "tflop_s": rate,
     }
+    if cell.unit == "tokens":
+        row |= {
+            "parameters": model["parameters"],
+            "mflop_per_token": flops / 1e6,
+            "flops_by": FORMULA if formula else COUNTED,
+        }
     try:
         peak = peaks.get(precision) or _find_peak(summary, precision)
     except LookupError as error:
@@ -41,7 +56,10 @@ def _row(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
     if mfu.value > 100:
         reason = f"{rate.value:.4g} TFLOP/s is above the peak: correct peak_tflops"
         return {**row, "peak_tflop_s": peak, "reason": reason}
-    return {**row, "peak_tflop_s": peak, "mfu_pct": mfu}
+    row |= {"peak_tflop_s": peak, "mfu_pct": mfu}
+    if cell.unit == "tokens" and cell.checkpointing:
+        row["hfu_pct"] = mfu.scaled(4 / 3)
+    return row
 
 
 def _find_peak(summary: Summary, precision: str) -> float:
@@ -56,8 +74,10 @@ def _find_peak(summary: Summary, precision: str) -> float:
         for host in launch.record["hosts"]
         for gpu in host["gpus"]
     }
+    if not names:
+        raise LookupError("no peak of this CPU is known: set peak_tflops in site.yaml")
     if len(names) != 1:
-        raise LookupError(f"different GPUs: {', '.join(sorted(names)) or 'unknown'}")
+        raise LookupError(f"different GPUs: {', '.join(sorted(names))}")
     (name,) = names
     peak = find_peak(name, precision)
     if peak is None:
@@ -76,7 +96,8 @@ SECTION = Section(
         "what checkpointing computes again does not count. MFU (model FLOPs "
         "utilisation, as in the appendix of the PaLM paper): that rate over the "
         "largest rate of the device in this precision, without sparsity, from the "
-        "maker's data sheet or from peak_tflops in site.yaml."
+        "maker's data sheet or from peak_tflops in site.yaml. HFU (hardware FLOPs "
+        "utilisation) is 4/3 of MFU where checkpointing computes forward again."
     ),
     order=72,
     make=make,
@@ -86,7 +107,12 @@ SECTION = Section(
         "tflop_s": (Estimate, "TFLOP/s per device"),
         "peak_tflop_s": (float, "peak"),
         "mfu_pct": (Estimate, "MFU (%)"),
+        "hfu_pct": (Estimate, "HFU (%)"),
+        "parameters": (int, "parameters"),
+        "mflop_per_token": (float, "MFLOP/token"),
+        "flops_by": (str, "FLOPs by"),
         "reason": (str, "why not"),
     },
+    optional=["hfu_pct", "parameters", "mflop_per_token", "flops_by"],
     versions=Versions(presentation=1),
 )

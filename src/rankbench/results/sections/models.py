@@ -68,7 +68,8 @@ def _row(summary: Summary) -> dict[str, Any]:
             ratio = flops * batch / size
     # Of the model of a script, only the parameters are known.
     gflop = None if flops is None else flops / 1e9
-    throughput = summary.numbers["throughput"]
+    units = summary.row.cell.units_per_sample
+    samples = summary.numbers["throughput"].scaled(1 / units)
     return {
         "cell": summary.row.id,
         "model": summary.row.cell.model,
@@ -77,12 +78,12 @@ def _row(summary: Summary) -> dict[str, Any]:
         "gflop_per_sample": gflop,
         "replica_batch": batch,
         "flop_per_byte": ratio,
-        "gflop_s": None if gflop is None else _per_second(throughput, gflop),
+        "gflop_s": None if gflop is None else _per_second(samples, gflop),
     }
 
 
-def _per_second(throughput: Estimate, gflop: float) -> Estimate:
-    return throughput.scaled(gflop) if gflop else Estimate(0.0)
+def _per_second(samples: Estimate, gflop: float) -> Estimate:
+    return samples.scaled(gflop) if gflop else Estimate(0.0)
 
 
 def _draw(points: Sequence[tuple[Row, Summary]], width: float) -> Figure:

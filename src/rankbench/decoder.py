@@ -1,0 +1,102 @@
+"""Parameters and arithmetic of a decoder of tokens, from its options alone.
+
+Standard library only: planning estimates a model's memory by it, ranks write it into
+records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+# Name of the formula below, as tables show it.
+FORMULA = "6N + 12 layers x width x context (PaLM)"
+
+
+@dataclass(frozen=True, slots=True)
+class Decoder:
+    """A decoder: blocks of attention and MLP between an embedding and a head.
+
+    Attributes:
+        blocks: weights of the linear layers in all blocks.
+        head: weights of the head's linear layer.
+        looked_up: weights of embeddings that no matrix product uses: of positions, and
+            of tokens unless they are those of the head.
+        norms: weights and biases of all layer norms.
+        attention: layers x width x context.
+        context: tokens of a sequence.
+    """
+
+    blocks: int
+    head: int
+    looked_up: int
+    norms: int
+    attention: int
+    context: int
+
+    @property
+    def parameters(self) -> int:
+        """All weights of the model."""
+        return self.blocks + self.head + self.looked_up + self.norms
+
+    @property
+    def flops(self) -> int:
+        """Operations of a sequence, forward and backward; `FORMULA` is for a token.
+
+        N counts weights of matrix products: all blocks and the head, tied or not, but
+        neither look-ups of embeddings nor norms. Each takes a multiplication and an
+        addition in forward, and twice as many in backward. Attention to all tokens
+        counts in full, also where a mask hides half of it (Chowdhery et al. 2022,
+        PaLM, appendix B, arXiv 2204.02311).
+        """
+        weights = self.blocks + self.head
+        return self.context * (6 * weights + 12 * self.attention)
+
+    @property
+    def recomputed(self) -> int:
+        """Operations of a second forward, as checkpointing of all parts adds it.
+
+        Korthikanti et al. 2022, arXiv 2205.05198: hardware FLOPs are 4/3 of those of
+        the model.
+        """
+        return self.flops // 3
+
+
+def describe_decoder(
+    options: Mapping[str, Any], *, vocabulary: int, context: int
+) -> Decoder:
+    """The sizes of the model `gpt`.
+
+    Args:
+        options: layers, width, heads, kv_heads, mlp, vocabulary, tie_embeddings; a
+            vocabulary of 0 is that of the data.
+        vocabulary: of the data.
+        context: tokens of a sequence.
+    """
+    layers, width = options["layers"], options["width"]
+    heads = options["heads"]
+    shared = width * (options["kv_heads"] or heads) // heads
+    attention = 2 * width * width + 2 * width * shared
+    inner = 4 * width
+    mlp = 2 * width * inner
+    if options["mlp"] == "swiglu":
+        mlp = 3 * width * swiglu_width(width)
+    head = width * (options["vocabulary"] or vocabulary)
+    return Decoder(
+        blocks=layers * (attention + mlp),
+        head=head,
+        looked_up=width * context + (0 if options["tie_embeddings"] else head),
+        norms=2 * width * (2 * layers + 1),
+        attention=layers * width * context,
+        context=context,
+    )
+
+
+def swiglu_width(width: int) -> int:
+    """Inner width of a gated MLP with as many weights as one of 4 widths.
+
+    It is 8/3 widths, rounded up to a multiple of 16, so that 2, 4, 8 or 16 ranks can
+    share it.
+    """
+    return -(-8 * width // 48) * 16

@@ -1,0 +1,76 @@
+"""Tensor parallelism within groups of ranks, fully sharded data parallel across."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from rankbench.rank.strategies._weights import gathered_parts, make_contiguous
+from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark
+from rankbench.rank.strategies.single import Single
+from rankbench.rank.strategies.tp import TensorParallel, split_blocks
+
+
+class ShardedTensorParallel(TensorParallel):
+    """A mesh [data, tensor] of ranks, such as the devices of several hosts.
+
+    The ranks along `tensor` work on the same samples, each with a part of the linear
+    layers. The ranks along `data` share what each of them holds: FSDP2 gathers a block
+    when it is needed. The phases forward and backward include all communication.
+    """
+
+    needs = {
+        **TensorParallel.needs,
+        "shards": {
+            "weights": "ranks",
+            "gradients": "ranks",
+            "optimizer": "ranks",
+        },
+    }
+    options = {
+        # Number of ranks along `tensor`; 0: all ranks.
+        "degree": {"type": "integer", "minimum": 0, "default": 2},
+        "reshard_after_forward": {"type": "boolean", "default": True},
+    }
+    operations = {"all_reduce": None, "all_gather": None, "reduce_scatter": None}
+    phases = ["forward", "backward", "update"]
+
+    def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
+        degree = self.chosen["degree"] or self.world.size
+        shape = (self.world.size // degree, degree)
+        kind = self.world.device.type
+        mesh = init_device_mesh(kind, shape, mesh_dim_names=("data", "tensor"))
+        make_contiguous(model)
+        split_blocks(model, mesh["tensor"])
+        low = MixedPrecisionPolicy(
+            param_dtype=self.low_dtype,
+            reduce_dtype=torch.float32 if self.low_dtype else None,
+        )
+        shard = partial(
+            fully_shard,
+            mesh=mesh["data"],
+            mp_policy=low,
+            reshard_after_forward=self.chosen["reshard_after_forward"],
+        )
+        for part in gathered_parts(model):
+            shard(part)
+        shard(model)
+        self.model = model
+        # One kernel cannot update weights on different meshes.
+        sorts: dict[int, list[nn.Parameter]] = {}
+        for weight in model.parameters():
+            assert isinstance(weight, DTensor)
+            sorts.setdefault(weight.device_mesh.ndim, []).append(weight)
+        groups = [{"params": weights} for weights in sorts.values()]
+        self.optimizer = make_optimizer(cast("Iterable[nn.Parameter]", groups))
+
+    def train_on(self, batch: Batch, mark: Mark) -> Tensor:
+        # FSDP averages the gradients: there is nothing to do after backward.
+        return Single.train_on(self, batch, mark)
