@@ -287,8 +287,9 @@ def _expand(
             device = "cuda" if cuda else "cpu"
         if chosen["image"] == default_image(catalog.images, chosen["backend"], device):
             chosen["image"] = "auto"
-        known = {**facts.options, **catalog.models[chosen["model"]]["options"]}
-        cell_id = _cell_id(chosen, known, schema)
+        model = catalog.models[chosen["model"]]
+        known = {**facts.options, **model["options"]}
+        cell_id = _cell_id(chosen, known, schema, model.get("presets", {}))
         if (cell_id, backend) in asked:
             raise ValueError(f"the cell {cell_id} is listed twice")
         asked.add((cell_id, backend))
@@ -371,19 +372,42 @@ def _exclude(cells: dict[str, Cell], entries: list[str]) -> dict[str, Cell]:
     return left
 
 
+def _find_preset(
+    options: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]]
+) -> str | None:
+    """The preset whose values a model's options all have."""
+    return next(
+        (
+            name
+            for name, values in presets.items()
+            if all(options[option] == value for option, value in values.items())
+        ),
+        None,
+    )
+
+
 def _cell_id(
-    chosen: Mapping[str, Any], options: Mapping[str, Any], schema: Schema
+    chosen: Mapping[str, Any],
+    options: Mapping[str, Any],
+    schema: Schema,
+    presets: Mapping[str, Mapping[str, Any]],
 ) -> str:
     """The readable id of a cell, unique within the experiment; it is also a path.
 
     Args:
         options: of its strategy and of its model -> schema.
+        presets: of its model. The id names the one that its options agree with.
     """
     parts = [str(chosen[key]).replace("/", "-") for key in _ID]
     if parts[-2:] == [NONE, NONE]:
         del parts[-2:]  # A script brings its own model and data.
+    usual = {option: rule.get("default") for option, rule in options.items()}
+    preset = _find_preset(chosen["model_options"], presets)
+    if preset is not None:
+        parts.append(f"{PRESET}={preset}")
+        usual |= presets[preset]
     for option, value in {**chosen["options"], **chosen["model_options"]}.items():
-        if value != options.get(option, {}).get("default"):
+        if value != usual.get(option):
             parts.append(f"{option}={spell_value(value)}")
     for key, rule in schema["properties"].items():
         if key in chosen and key not in _ID and [chosen[key]] != rule["default"]:

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rankbench.decoder import FORMULA
 from rankbench.results.elements.section import Content, Section, Versions
+from rankbench.results.numbers.flops import flops_of, peak_of
 from rankbench.results.numbers.found import Found
-from rankbench.results.numbers.peaks import find_peak
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
-
-# How the arithmetic of a language model is known without a formula.
-COUNTED = "counter of torch"
 
 
 def make(found: Found) -> Content | None:
@@ -27,29 +23,29 @@ def make(found: Found) -> Content | None:
             or summary.row.cell.precision in peaks
             or summary.row.cell.unit == "tokens"
         )
-        and (summary.row.launches[0].record.get("model") or {}).get("flops_per_sample")
+        and flops_of(summary)
     ]
     return Content(rows=rows) if rows else None
 
 
 def _row(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
-    cell, model = summary.row.cell, summary.row.launches[0].record["model"]
-    precision, formula = cell.precision, model.get("flops_by_formula")
-    flops = (formula or model["flops_per_sample"]) / cell.units_per_sample
+    cell, found = summary.row.cell, flops_of(summary)
+    assert found is not None
+    flops, known_by = found
     rate = summary.numbers["throughput"].scaled(flops / summary.row.devices / 1e12)
     row: dict[str, Any] = {
         "cell": summary.row.id,
-        "precision": precision,
+        "precision": cell.precision,
         "tflop_s": rate,
     }
     if cell.unit == "tokens":
         row |= {
-            "parameters": model["parameters"],
+            "parameters": summary.row.launches[0].record["model"]["parameters"],
             "mflop_per_token": flops / 1e6,
-            "flops_by": FORMULA if formula else COUNTED,
+            "flops_by": known_by,
         }
     try:
-        peak = peaks.get(precision) or _find_peak(summary, precision)
+        peak = peak_of(summary, peaks)
     except LookupError as error:
         return {**row, "reason": error.args[0]}
     mfu = rate.scaled(100 / peak)
@@ -60,31 +56,6 @@ def _row(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
     if cell.unit == "tokens" and cell.checkpointing:
         row["hfu_pct"] = mfu.scaled(4 / 3)
     return row
-
-
-def _find_peak(summary: Summary, precision: str) -> float:
-    """The peak of the devices of a cell.
-
-    Raises:
-        LookupError: it is not known; the message is the reason.
-    """
-    names = {
-        gpu["name"]
-        for launch in summary.row.launches
-        for host in launch.record["hosts"]
-        for gpu in host["gpus"]
-    }
-    if not names:
-        raise LookupError("no peak of this CPU is known: set peak_tflops in site.yaml")
-    if len(names) != 1:
-        raise LookupError(f"different GPUs: {', '.join(sorted(names))}")
-    (name,) = names
-    peak = find_peak(name, precision)
-    if peak is None:
-        raise LookupError(
-            f"no peak of {name} in {precision} is known: set peak_tflops in site.yaml"
-        )
-    return peak
 
 
 SECTION = Section(

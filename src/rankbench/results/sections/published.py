@@ -8,6 +8,7 @@ from typing import Any
 
 from rankbench.results.elements.section import Content, Section, Versions
 from rankbench.results.elements.text import Grid, Note, Text, figures, show_estimate
+from rankbench.results.numbers.flops import mfu_of_launches
 from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.statistics import Estimate, median, ratio_of_medians
 from rankbench.results.numbers.summary import Summary
@@ -23,6 +24,7 @@ QUANTITIES = {
     "load_ms": ("loading, of a step (ms)", True),
     "update_ms": ("the rest of a step (ms)", True),
     "memory_mib": ("memory (MiB)", True),
+    "mfu_pct": ("MFU (%)", False),
     "accuracy": ("accuracy", False),
 }
 
@@ -52,12 +54,18 @@ class Pair:
     their_ratio: float | None
 
 
-def compare(study: Study, summaries: Sequence[Summary]) -> list[Pair]:
-    """Every published number beside its cell's, in the order of the source."""
+def compare(
+    study: Study, summaries: Sequence[Summary], peaks: Mapping[str, float]
+) -> list[Pair]:
+    """Every published number beside its cell's, in the order of the source.
+
+    Args:
+        peaks: precision -> TFLOP/s of a device, as the site file gives it.
+    """
     by_cell = {summary.row.id: summary for summary in summaries}
     base = study.base
     return [
-        _compare(row, name, base, by_cell)
+        _compare(row, name, base, by_cell, peaks)
         for row in study.rows
         for name in QUANTITIES
         if name in row.numbers
@@ -65,12 +73,16 @@ def compare(study: Study, summaries: Sequence[Summary]) -> list[Pair]:
 
 
 def _compare(
-    row: Published, name: str, base: Published | None, cells: Mapping[str, Summary]
+    row: Published,
+    name: str,
+    base: Published | None,
+    cells: Mapping[str, Summary],
+    peaks: Mapping[str, float],
 ) -> Pair:
-    theirs, values = max(row.numbers[name]), _values(cells[row.cell], name)
+    theirs, values = max(row.numbers[name]), _values(cells[row.cell], name, peaks)
     our_ratio = their_ratio = None
     if base and QUANTITIES[name][1]:
-        below = _values(cells[base.cell], name)
+        below = _values(cells[base.cell], name, peaks)
         if values and below and row.cell == base.cell:
             our_ratio = Estimate(1.0)
         elif values and below:
@@ -88,8 +100,10 @@ def _compare(
     )
 
 
-def _values(summary: Summary, name: str) -> list[float]:
+def _values(summary: Summary, name: str, peaks: Mapping[str, float]) -> list[float]:
     """Of each launch; none where the cell is not ok, or was not evaluated."""
+    if name == "mfu_pct":
+        return mfu_of_launches(summary, peaks)
     found = [getattr(launch, name) for launch in summary.measures]
     return [value for value in found if value is not None]
 
@@ -100,7 +114,7 @@ def make(found: Found) -> Content | None:
     if study is None:
         return None
     by_cell = {summary.row.id: summary for summary in summaries}
-    pairs = compare(study, summaries)
+    pairs = compare(study, summaries, found.results.peaks)
     grids = [_show_rows(study, by_cell)] if study.rows else []
     for name in QUANTITIES:
         for unit in _UNITS if name == "throughput" else [None]:
