@@ -52,7 +52,7 @@ def collect_keys(value: Any) -> set[str]:
 
 
 def test_there_is_one_for_each_source() -> None:
-    assert len(STUDIES) == 5
+    assert len(STUDIES) == 6
 
 
 @each_study
@@ -67,7 +67,9 @@ def test_it_runs_on_two_cores(path: Path) -> None:
     assert small.feasible
     for cell in small.feasible:
         assert cell.cell.device == "cpu"
-        assert cell.cell.data in ("digits", "synthetic"), "nothing to download"
+        assert cell.cell.data in ("digits", "synthetic", "tokens"), (
+            "nothing to download"
+        )
     assert small.experiment["launches"] <= 2
 
 
@@ -75,7 +77,7 @@ def test_it_runs_on_two_cores(path: Path) -> None:
 def test_more_hosts_are_all_that_its_rows_on_several_hosts_want(path: Path) -> None:
     wanted = {c.cell.topology for c in plan(path, None, make_site()).cells.values()}
     many = [topology for topology in wanted if not topology.startswith("1x")]
-    cluster = plan(path, OVERRIDE, make_site(nodes=4, cores=8))
+    cluster = plan(path, OVERRIDE, make_site(nodes=16, cores=8))
     feasible = {cell.cell.topology for cell in cluster.feasible}
     assert set(many) <= feasible
 

@@ -52,7 +52,10 @@ def read_steps(document: Path) -> list[Step]:
 
 @pytest.mark.parametrize(
     "name",
-    ["experiments", "add-a-strategy", "your-own-model", "your-own-script", "history"],
+    [
+        *("experiments", "add-a-strategy", "your-own-model", "your-own-script"),
+        *("history", "language-models"),
+    ],
 )
 def test_a_document_does_what_it_says(project, name: str) -> None:
     steps = read_steps(DOCS / f"{name}.md")

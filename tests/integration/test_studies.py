@@ -17,6 +17,7 @@ ONLY = {
     "resnet50-mnist-v100": "strategy=single,rpc_pmp,zero1",
     "lenet-mnist-workers": "num_workers=0",
     "horovod-backends": "model=lstm topology=1x1,1x2",
+    "gpt-scaling": "strategy=tp_fsdp",
 }
 
 # Tables that the sources have or request: the heading, and the file that contains it.
@@ -25,6 +26,7 @@ TABLES = {
         "Within one server": "reports.md",
         "Environment": "environment.md",
     },
+    "gpt-scaling": {"Memory of each rank": "reports.md"},
     "horovod-backends": {"Environment": "environment.md"},
     "lenet-mnist-workers": {"Methods": "reports.md", "Loading": "loading.md"},
     "pyramidnet-cifar10-p100": {"Epochs and batches": "epochs.md"},
