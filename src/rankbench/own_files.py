@@ -22,7 +22,9 @@ def hash_files(files: Mapping[str, Path]) -> str:
     digest = hashlib.sha256()
     for name, path in files.items():
         digest.update(f"{name}\0".encode())
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
+        with path.open("rb") as file:
+            # A file of tokens may be larger than the memory.
+            digest.update(hashlib.file_digest(file, "sha256").digest())
     return digest.hexdigest()
 
 

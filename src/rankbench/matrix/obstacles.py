@@ -11,6 +11,7 @@ from typing import Any
 
 from rankbench.matrix.question import Question
 from rankbench.matrix.schema import fits
+from rankbench.token_file import count_sequences
 
 
 def _backend_of_strategy(q: Question) -> str | None:
@@ -179,7 +180,10 @@ def _batch(q: Question) -> str | None:
             f"{q.shape.rank_batch} samples do not split into "
             f"{q.cell.options[option]} {option}"
         )
-    samples = q.catalog.data[q.cell.data]["train"]
+    data = q.catalog.data[q.cell.data]
+    samples = data["train"]
+    if "tokens" in data and q.cell.context:
+        samples, _ = count_sequences(data["tokens"], q.cell.context)
     if q.shape.global_batch > samples:
         return (
             f"one step takes {q.shape.global_batch} samples, "

@@ -25,6 +25,7 @@ from rankbench.matrix.catalog import (
     literals,
 )
 from rankbench.matrix.library import describe_library_model, is_of_library
+from rankbench.matrix.schema import check
 from rankbench.own_files import (
     Files,
     find_files,
@@ -32,6 +33,7 @@ from rankbench.own_files import (
     imports_of,
     read_source,
 )
+from rankbench.token_file import SUFFIX, TYPES, describe_tokens
 
 # Keys of an experiment that may name such a file -> kind of what it defines.
 KINDS = {"model": "model", "data": "data", "strategy": "strategy", "script": "strategy"}
@@ -40,6 +42,20 @@ KINDS = {"model": "model", "data": "data", "strategy": "strategy", "script": "st
 SIZES = {
     "images": ("channels", "image_size", "classes"),
     "tokens": ("vocabulary", "context"),
+}
+
+# The data set that may be a file.
+TOKENS = "tokens"
+_OF_TOKENS = "tokens: {file: ./ids.bin, dtype: uint16, vocabulary: 50257}"
+_TOKENS_SCHEMA = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["file"],
+    "properties": {
+        "file": {"type": "string"},
+        "dtype": {"enum": list(TYPES)},
+        "vocabulary": {"type": "integer", "minimum": 2},
+    },
 }
 
 _TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
@@ -54,6 +70,7 @@ class OwnFile:
         name: what it is called in ids and tables.
         files: name below the folder of the file -> path.
         facts: what the catalog says of such a variant.
+        more: of a file of tokens, how to read it.
     """
 
     key: str
@@ -62,10 +79,11 @@ class OwnFile:
     facts: dict[str, Any]
     path: Path
     digest: str
+    more: dict[str, str] = field(default_factory=dict)
 
     def to_cell(self) -> dict[str, str]:
         """What a cell says of it."""
-        return {"file": self.path.name, "digest": self.digest}
+        return {"file": self.path.name, "digest": self.digest, **self.more}
 
 
 @dataclass
@@ -160,6 +178,8 @@ def _adopt(
     """The entry with the name of the file in place of its path."""
     if isinstance(entry, Mapping) and len(entry) == 1:
         ((given, options),) = entry.items()
+        if key == "data":
+            return _adopt_tokens(given, options, folder, own)
         if key == "model" and is_of_library(given):
             own.libraries.add(given)
         if is_own(given):
@@ -183,6 +203,34 @@ def _adopt(
         raise ValueError(f"{key}: {entry} and {before.path} are both called {name}")
     if before is None:
         own.found[kind, name] = _read(key, name, path, more)
+    return name
+
+
+def _adopt_tokens(given: Any, options: Any, folder: Path, own: OwnFiles) -> str:
+    """The name of a file of token ids: ``{tokens: {file: ./ids.bin}}``."""
+    place = "data.tokens"
+    if given != TOKENS or not isinstance(options, Mapping):
+        raise ValueError(f"data: only {TOKENS} takes options: {{{_OF_TOKENS}}}")
+    check(options, _TOKENS_SCHEMA, source=place)
+    file, dtype = options["file"], options.get("dtype", "uint16")
+    path = (folder / file).absolute()
+    if not file.endswith(SUFFIX) or not path.is_file():
+        raise ValueError(
+            f"{place}: file: expected a file *{SUFFIX}, there is no {path}"
+        )
+    name = _name_of(file.removesuffix(SUFFIX))
+    before = own.found.get(("data", name))
+    if before is not None and before.path != path:
+        raise ValueError(f"data: {file} and {before.path} are both called {name}")
+    facts = describe_tokens(path, dtype, options.get("vocabulary"))
+    more = {"dtype": dtype, "vocabulary": str(facts["vocabulary"])}
+    if before is not None and before.more != more:
+        raise ValueError(f"{place}: {file} is listed twice, with other options")
+    files = {path.name: path}
+    own.found["data", name] = before or OwnFile(
+        *("data", name, files, {**facts, "prepared": False}, path, hash_files(files)),
+        more=more,
+    )
     return name
 
 

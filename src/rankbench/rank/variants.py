@@ -23,6 +23,8 @@ _HELPERS = {"base", "prepare"}
 
 # Kind and name of a user's own variant -> its file.
 _own: dict[tuple[str, str], Path] = {}
+# Name of a user's own file of tokens -> how to read it.
+_tokens: dict[str, Any] = {}
 
 
 def names(kind: str) -> list[str]:
@@ -42,12 +44,24 @@ def adopt_all(files: Mapping[str, tuple[str, str]]) -> None:
         adopt(kind, name, Path(file))
 
 
-def load(kind: str, name: str) -> ModuleType:
+def find_file(kind: str, name: str) -> Path:
+    """The user's own file that was adopted under this name."""
+    return _own[kind, name]
+
+
+def adopt_tokens(name: str, data: Any) -> None:
+    """Let `load` give this data set of tokens under this name, in this process."""
+    _tokens[name] = data
+
+
+def load(kind: str, name: str) -> Any:
     """Import the file of a variant.
 
     Raises:
         ValueError: there is no such variant.
     """
+    if kind == "data" and name in _tokens:
+        return _tokens[name]
     if (kind, name) in _own:
         return _load_own(_own[kind, name])
     if name not in names(kind):

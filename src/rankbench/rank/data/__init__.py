@@ -25,6 +25,7 @@ from torch.utils.data import Dataset
 from rankbench.rank import variants
 from rankbench.rank.data import _files
 from rankbench.rank.data._files import Arrays, DataError
+from rankbench.rank.data._token_file import TokenFile
 from rankbench.rank.data._tokens import (
     TokenArrays,
     Tokens,
@@ -40,6 +41,7 @@ __all__ = [
     "Images",
     "Samples",
     "TokenArrays",
+    "TokenFile",
     "Tokens",
     "find",
     "load",

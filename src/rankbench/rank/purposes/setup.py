@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from rankbench.cell import Cell
-from rankbench.rank import data, models
+from rankbench.rank import data, models, variants
 from rankbench.rank.facts.hardware import identify_gpu
 from rankbench.rank.joining.placement import bind_near
 from rankbench.rank.joining.world import join_world
@@ -62,6 +62,11 @@ def join_others(duty: Duty, *, precision: str) -> tuple[Runtime, World]:
 
 def load_material(cell: Cell, data_dir: Path) -> Material:
     """Load the data sets of a cell."""
+    own = cell.own_files.get("data", {})
+    if "dtype" in own:
+        file = variants.find_file("data", cell.data)
+        tokens = data.TokenFile(file, own["dtype"], int(own["vocabulary"]))
+        variants.adopt_tokens(cell.data, tokens)
     asked = {
         "channels": cell.channels,
         "image_size": cell.image_size or models.image_size_of(cell.model),
