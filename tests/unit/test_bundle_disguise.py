@@ -186,7 +186,8 @@ def test_tables_are_the_same_but_for_names(made: Path) -> None:
     ]
     # A reason names a host, a file and a job.
     tables = ["table.csv", "table.html", "table.md", "table.tex"]
-    assert changed == ["about.json", "manifest.json", "plan.json", *tables]
+    described = ["about.json", "manifest.json", "plan.json", "ro-crate-metadata.json"]
+    assert changed == [*described, *tables]
     text = hidden["table.csv"].decode()
     told = "host1: /path1 failed in job job1"
     assert (

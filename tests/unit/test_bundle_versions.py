@@ -19,7 +19,7 @@ from rankbench.record import Layout
 from rankbench.results.bundle import unpack, verify_bundle, write_bundle
 from rankbench.results.bundle.finding import Checked
 from rankbench.results.bundle.listing import _UNLISTED as UNLISTED
-from rankbench.results.bundle.listing import assign
+from rankbench.results.bundle.listing import assign, list_ours
 from rankbench.results.elements.section import Content, Versions
 from rankbench.results.numbers.found import Found
 from rankbench.results.sections import list_versions, load_sections
@@ -125,7 +125,8 @@ def test_every_file_that_follows_belongs_to_a_section(
         for path in (tmp_path / "bundle").glob("plots/*")
     ]
     names += [path.name for path in (tmp_path / "bundle").glob("*.csv")]
-    found, rest = assign(names, list_versions())
+    names += ["README.md", "ro-crate-metadata.json"]
+    found, rest = assign(names, list_ours())
     assert rest == set()
     assert len(found["plots/profile"]) == 3
     listed = json.loads((tmp_path / "bundle/sections.json").read_text())["sections"]
@@ -133,7 +134,7 @@ def test_every_file_that_follows_belongs_to_a_section(
         "numbers": list_versions()["table"].numbers,
         "presentation": list_versions()["table"].presentation,
     }
-    assert listed.keys() == list_versions().keys()
+    assert listed.keys() == list_ours().keys()
 
 
 @pytest.mark.parametrize("name", ["plots/profilex.csv", "evil.html", "a/table.csv"])
@@ -155,13 +156,13 @@ def test_an_older_bundle_is_version_1_of_all(frozen: Path) -> None:
     said = "presentation not compared: version 1, this is 2"
     notes = [one.notes for one in found.sections if one.rederived]
     assert notes == [[said]] * (18 - len(CHANGED))
-    assert set(found.unlisted) == set(list_versions()) - set(UNLISTED)
+    assert set(found.unlisted) == set(list_ours()) - set(UNLISTED)
 
 
 def test_a_bundle_of_today_has_nothing_to_explain(current: Path) -> None:
     found = verify_bundle(current)
     assert found.findings == []
-    assert found.rederived == len(found.sections) == 22
+    assert found.rederived == len(found.sections) == 23
     assert [one.notes for one in found.sections if one.notes] == []
     assert found.unlisted == []
 
@@ -188,7 +189,7 @@ def test_another_method_is_named_and_not_compared(
     plant(monkeypatch, numbers=2)
     found = verify_bundle(current)
     assert found.findings == []
-    assert (found.rederived, len(found.sections)) == (21, 22)
+    assert (found.rederived, len(found.sections)) == (22, 23)
     notes = {one.name: one.notes for one in found.sections if one.notes}
     assert notes == {
         "losses": [
@@ -374,20 +375,20 @@ def test_the_verdict_counts_what_was_rederived(
 ) -> None:
     assert main(["verify", str(current), "--strict"]) == 0
     assert capsys.readouterr().out.endswith(
-        ": verified: 22 of 22 sections re-derived\n"
+        ": verified: 23 of 23 sections re-derived\n"
     )
     plant(monkeypatch, numbers=2)
     assert main(["verify", str(current)]) == 0
     said = capsys.readouterr().out
     assert "losses: not re-derived: method 1, this is 2\n" in said
-    assert said.endswith(": verified: 21 of 22 sections re-derived\n")
+    assert said.endswith(": verified: 22 of 23 sections re-derived\n")
     assert main(["verify", str(current), "--strict"]) == 1
     said = capsys.readouterr().out
-    assert said.endswith(": not verified (--strict): 21 of 22 sections re-derived\n")
+    assert said.endswith(": not verified (--strict): 22 of 23 sections re-derived\n")
     assert main(["verify", str(current), "--strict", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
-    assert (told["verified"], told["sections_rederived"]) == (False, 21)
-    assert len(told["sections"]) == 22
+    assert (told["verified"], told["sections_rederived"]) == (False, 22)
+    assert len(told["sections"]) == 23
     (lacking,) = (one for one in told["sections"] if not one["rederived"])
     assert lacking["name"] == "losses"
     assert lacking["notes"][0] == "not re-derived: method 1, this is 2"

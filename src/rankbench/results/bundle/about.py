@@ -5,12 +5,11 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
 from rankbench import __version__
-from rankbench.record import Layout, read_json, write_json
-from rankbench.results.bundle.contents import read_records
+from rankbench.record import Layout, Record, write_json
 
 ABOUT = "about.json"
 MADE_WITH = "made_with"
@@ -18,22 +17,26 @@ MADE_WITH = "made_with"
 # Keys in the about.json of every version.
 ALWAYS = ("experiment", "site", "hosts", "software", "code", "images")
 
-_LIBRARIES = ("numpy", "scipy", "pandas", "jinja2", "tabulate", "matplotlib", "seaborn")
+_LIBRARIES = (
+    *("numpy", "scipy", "pandas", "jinja2", "tabulate", "matplotlib", "seaborn"),
+    "rocrate",
+)
 # This value differs from launch to launch.
 _LOAD = "load_1min"
 
 
-def write_about(layout: Layout, cells: Sequence[str], *, anonymised: bool) -> None:
+def write_about(
+    layout: Layout, plan: Record, records: Collection[Record], *, anonymised: bool
+) -> None:
     """Write about.json into a bundle, with the versions that made the tables."""
-    about = describe(layout, cells) | {"anonymised": anonymised}
+    about = describe(plan, records) | {"anonymised": anonymised}
     versions = {name: importlib.metadata.version(name) for name in _LIBRARIES}
     maker = {"rankbench": __version__, "python": platform.python_version(), **versions}
     write_json(layout.root / ABOUT, about | {MADE_WITH: maker})
 
 
-def describe(layout: Layout, cells: Sequence[str]) -> dict[str, Any]:
+def describe(plan: Record, records: Collection[Record]) -> dict[str, Any]:
     """The facts in plan and records, each one once."""
-    plan, records = read_json(layout.plan), read_records(layout, cells)
     hosts = [host for record in records for host in record.get("hosts") or ()]
     return {
         "experiment": plan["experiment"]["name"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,9 @@ from rankbench.results.bundle.manifest import hash_file
 from rankbench.results.read.schema import read_checked
 
 CITATION = "CITATION.cff"
+# Parts of the code that a reader of the bundle needs, and the crate names.
+_OF_CODE = ("Snakefile", "containers", "workflow/rules")
+
 DEFINITIONS, IMAGES, OWN = "code/", "images/", "own/"
 
 _DIGEST = re.compile("[0-9a-f]{64}")
@@ -29,17 +32,19 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 _OF_LAUNCH = ("record.json", "steps.npz", "*.log", "trace*.json.gz")
 
 
-def read_records(layout: Layout, cells: Sequence[str]) -> list[Record]:
-    """Every record of these cells: of launches, gates and profiles.
+def read_records(layout: Layout, cells: Sequence[str]) -> dict[str, Record]:
+    """Folder in the bundle -> record, of every launch, gate and profile of these cells.
 
     Raises:
         ValueError: one is damaged; the message names it.
     """
-    return [
-        read_checked(place / "record.json", "record", versions=READABLE_RECORDS)
+    return {
+        place.relative_to(layout.root).as_posix(): read_checked(
+            place / "record.json", "record", versions=READABLE_RECORDS
+        )
         for cell in cells
         for place in find_launches(layout, cell)
-    ]
+    }
 
 
 def find_measured(layout: Layout, cells: Sequence[str]) -> Iterator[Path]:
@@ -64,24 +69,29 @@ def find_launches(layout: Layout, cell: str) -> Iterator[Path]:
                     yield folder / str(number)
 
 
-def find_definitions(layout: Layout, records: Sequence[Record]) -> Iterator[Path]:
-    """Image definitions and commit of the code that measured, from frozen copies."""
+def find_definitions(layout: Layout, records: Iterable[Record]) -> Iterator[Path]:
+    """Workflow, image definitions and commit of the code that measured.
+
+    They come from frozen copies of the code.
+    """
     measured = {(record.get("code") or {}).get("rank") for record in records}
     for description in sorted(layout.root.glob("code/*/code.json")):
         told = read_json(description)
         if isinstance(told, dict) and told.get("rank") in measured:
             yield description
-            definitions = (description.parent / "containers").rglob("*")
-            yield from (path for path in sorted(definitions) if path.is_file())
+            copy = description.parent
+            for part in _OF_CODE:
+                found = [copy / part, *sorted((copy / part).rglob("*"))]
+                yield from (path for path in found if path.is_file())
 
 
-def find_own(layout: Layout, plan: Any, records: Sequence[Record]) -> Iterator[Path]:
+def find_own(layout: Layout, plan: Any, records: Iterable[Record]) -> Iterator[Path]:
     """Frozen copies of files of the user's own that the plan or a record names."""
     for digest in own_digests(plan, records):
         yield from files_below(layout.own(digest)).values()
 
 
-def own_digests(plan: Any, records: Sequence[Record]) -> list[str]:
+def own_digests(plan: Any, records: Iterable[Record]) -> list[str]:
     """The digests of these files, sorted.
 
     Raises:

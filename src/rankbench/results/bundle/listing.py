@@ -8,6 +8,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from rankbench.record import read_json, write_json
+from rankbench.results.crate import CRATE_NAME, OF_CRATE, VERSIONS
+from rankbench.results.elements.section import Versions
 from rankbench.results.sections import list_versions
 
 LISTING = "sections.json"
@@ -56,11 +58,16 @@ class Listed(NamedTuple):
     presentation: int
 
 
+def list_ours() -> dict[str, Versions]:
+    """Versions of all sections of this rankbench, and of its crate."""
+    return {**list_versions(), CRATE_NAME: VERSIONS}
+
+
 def write_listing(root: Path) -> None:
     """List all sections of this rankbench, even those that have nothing to show."""
     sections = {
         name: {"numbers": one.numbers, "presentation": one.presentation}
-        for name, one in list_versions().items()
+        for name, one in list_ours().items()
     }
     write_json(root / LISTING, {"schema": LISTING_VERSION, "sections": sections})
 
@@ -114,6 +121,8 @@ def assign(
 
 def _find_owner(file: str, sections: Mapping[str, Any]) -> str | None:
     """NAME.csv belongs to NAME, and so does NAME-of-a-cell.csv."""
+    if file in OF_CRATE:
+        return CRATE_NAME if CRATE_NAME in sections else None
     for suffix in SUFFIXES:
         stem = file.removesuffix(suffix)
         if stem != file:

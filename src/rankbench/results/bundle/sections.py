@@ -12,9 +12,8 @@ from rankbench.results.bundle.differences import (
     read_header,
 )
 from rankbench.results.bundle.finding import Checked, Finding
-from rankbench.results.bundle.listing import Listed
+from rankbench.results.bundle.listing import Listed, list_ours
 from rankbench.results.elements.section import Versions
-from rankbench.results.sections import list_versions
 
 # Pictures are not compared, but the csv files that they were drawn from.
 _PICTURES = (".svg", ".png")
@@ -57,7 +56,7 @@ def check_sections(
         published: files of each section in the bundle.
         made: files of each section made anew.
     """
-    ours_now = list_versions()
+    ours_now = list_ours()
     strange = [
         name for name, one in listed.items() if not _is_ours(ours_now.get(name), one)
     ]

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from rankbench.failures import find_failures
 from rankbench.own_files import files_below, hash_files
 from rankbench.record import Layout, Record, read_json
 from rankbench.results.bundle import contents
 from rankbench.results.bundle.about import ABOUT, ALWAYS, describe
+from rankbench.results.bundle.crating import write_crate
 from rankbench.results.bundle.finding import Finding, Verification
 from rankbench.results.bundle.keys import is_signature
-from rankbench.results.bundle.listing import LISTING, Listed, assign, read_listing
+from rankbench.results.bundle.listing import (
+    LISTING,
+    Listed,
+    assign,
+    list_ours,
+    read_listing,
+)
 from rankbench.results.bundle.manifest import (
     MANIFEST,
     check_manifest,
@@ -24,12 +32,12 @@ from rankbench.results.bundle.manifest import (
 from rankbench.results.bundle.sections import check_sections
 from rankbench.results.bundle.signatures import check_signatures
 from rankbench.results.bundle.signers import Signers
+from rankbench.results.crate import CRATE, CRATE_NAME, OF_CRATE, check_links
 from rankbench.results.numbers.found import read
 from rankbench.results.read.archive import Damaged, find_foreign, unpack
 from rankbench.results.read.rows import READABLE_PLANS
 from rankbench.results.read.schema import read_checked
 from rankbench.results.render.files import write_results
-from rankbench.results.sections import list_versions
 
 
 def verify_bundle(path: Path, signers: Signers | None = None) -> Verification:
@@ -100,18 +108,27 @@ def _rederive(root: Path, anew: Path, into: Verification) -> None:
     plan = read_checked(root / "plan.json", "plan", versions=READABLE_PLANS)
     cells = [cell["id"] for cell in plan["cells"]]
     layout = Layout(root)
-    raw = _copy_raw(root, anew, plan, cells)
+    records = contents.read_records(layout, cells)
+    raw = _copy_raw(root, anew, plan, records)
     _make(Layout(anew), listed)
+    about = _read_about(root)
     files = {name for name in list_files(root)[0] if not is_signature(name)}
+    into.files += [Finding(CRATE, what) for what in check_links(root)]
     published, rest = assign(files - raw, listed)
     made, _ = assign(set(list_files(anew)[0]) - raw, listed)
-    into.unlisted += [name for name in list_versions() if name not in listed]
+    if CRATE_NAME in listed:
+        # It names all files. Those that are missing have findings of their own.
+        expected = (files - rest).union(*made.values())
+        anonymised = bool(about.get("anonymised"))
+        write_crate(root, expected, anew, plan, records, anonymised=anonymised)
+        made[CRATE_NAME] = {name for name in OF_CRATE if (anew / name).is_file()}
+    into.unlisted += [name for name in list_ours() if name not in listed]
     into.sections += check_sections(root, anew, listed, published, made)
     for name in sorted(rest):
         said = "is no part of a bundle, or of nothing that was measured"
         into.files.append(Finding(name, said))
-    into.files += _check_about(root, plan, cells)
-    into.files += _check_own(layout, plan, contents.read_records(layout, cells))
+    into.files += _check_about(root, about, plan, records.values())
+    into.files += _check_own(layout, plan, records.values())
 
 
 def _make(layout: Layout, listed: dict[str, Listed]) -> None:
@@ -119,17 +136,19 @@ def _make(layout: Layout, listed: dict[str, Listed]) -> None:
     write_results(read(layout), only=listed, draw=False)
 
 
-def _copy_raw(root: Path, anew: Path, plan: Record, cells: Sequence[str]) -> set[str]:
+def _copy_raw(
+    root: Path, anew: Path, plan: Record, records: Mapping[str, Record]
+) -> set[str]:
     """Copy the measurements; returns the names of files that are not derived."""
     layout = Layout(root)
-    records = contents.read_records(layout, cells)
+    cells = [cell["id"] for cell in plan["cells"]]
     paths = [*contents.find_measured(layout, cells), *find_failures(layout, plan)]
     for path in paths:
         target = anew / path.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    paths += contents.find_definitions(layout, records)
-    paths += contents.find_own(layout, plan, records)
+    paths += contents.find_definitions(layout, records.values())
+    paths += contents.find_own(layout, plan, records.values())
     names = {path.relative_to(root).as_posix() for path in paths}
     names |= {f"{contents.IMAGES}{name}.json" for name in plan["images"]}
     names.add(layout.experiment.name)
@@ -137,7 +156,7 @@ def _copy_raw(root: Path, anew: Path, plan: Record, cells: Sequence[str]) -> set
 
 
 def _check_own(
-    layout: Layout, plan: Record, records: Sequence[Record]
+    layout: Layout, plan: Record, records: Collection[Record]
 ) -> Iterator[Finding]:
     """Check that files of the user's own are those that the cells name; run none."""
     for digest in contents.own_digests(plan, records):
@@ -149,17 +168,24 @@ def _check_own(
             yield Finding(name, "holds other files than those that were measured")
 
 
-def _check_about(root: Path, plan: Record, cells: Sequence[str]) -> Iterator[Finding]:
+def _read_about(root: Path) -> dict[str, Any]:
+    """about.json; {} if it is missing or damaged, which other checks report."""
+    about = read_json(root / ABOUT) if (root / ABOUT).is_file() else None
+    return about if isinstance(about, dict) else {}
+
+
+def _check_about(
+    root: Path, about: dict[str, Any], plan: Record, records: Collection[Record]
+) -> Iterator[Finding]:
     layout = Layout(root)
     for path in (root / ABOUT, layout.experiment, root / contents.CITATION):
         if not path.is_file():
             yield Finding(path.name, "is missing")
             return
-    about = read_json(root / ABOUT)
-    if not isinstance(about, dict):
+    if not about:
         yield Finding(ABOUT, "is damaged: not a JSON object")
         return
-    for key, value in describe(layout, cells).items():
+    for key, value in describe(plan, records).items():
         # An older bundle lacks keys that were added later.
         if (key in about or key in ALWAYS) and about.get(key) != value:
             yield Finding(ABOUT, "does not follow from plan and records", key)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from rankbench.failures import find_failures
 from rankbench.record import Layout, Record
 from rankbench.results.bundle import contents
 from rankbench.results.bundle.about import write_about
+from rankbench.results.bundle.crating import write_crate
 from rankbench.results.bundle.disguise import Disguise
 from rankbench.results.bundle.finding import Signed, Verification
 from rankbench.results.bundle.listing import write_listing
@@ -57,9 +58,11 @@ def write_bundle(
     with tempfile.TemporaryDirectory(prefix=".bundle-", dir=out.parent) as place:
         root = Path(place) / "bundle"
         root.mkdir()
-        _collect(layout, root, anonymise=anonymise)
+        plan, records = _collect(layout, root, anonymise=anonymise)
         write_results(read(Layout(root)))
         write_listing(root)
+        names, _ = list_files(root)
+        write_crate(root, names, root, plan, records, anonymised=anonymise)
         write_manifest(root)
         signature = add_signature(root, key) if key else None
         names, _ = list_files(root)
@@ -108,15 +111,21 @@ def _check_sound(root: Path, bundle: Path) -> None:
         )
 
 
-def _collect(layout: Layout, root: Path, *, anonymise: bool) -> None:
-    """Copy all files that do not follow from other files."""
+def _collect(
+    layout: Layout, root: Path, *, anonymise: bool
+) -> tuple[Record, dict[str, Record]]:
+    """Copy all files that do not follow from other files.
+
+    Returns:
+        Plan and records as they are in the bundle.
+    """
     if not layout.plan.exists():
         raise ValueError(f"{layout.plan} is missing: no experiment was run here")
     plan = read_checked(layout.plan, "plan", versions=READABLE_PLANS)
     cells = [cell["id"] for cell in plan["cells"]]
     records = contents.read_records(layout, cells)
     disguise = Disguise(collect_names(layout), set(cells)) if anonymise else None
-    for name, source in _find(layout, plan, cells, records):
+    for name, source in _find(layout, plan, cells, records.values()):
         target = root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         # These files are identified by their bytes, which must not change.
@@ -125,11 +134,16 @@ def _collect(layout: Layout, root: Path, *, anonymise: bool) -> None:
         else:
             shutil.copyfile(source, target)
     shutil.copyfile(contents.find_citation(), root / contents.CITATION)
-    write_about(Layout(root), cells, anonymised=anonymise)
+    if disguise:
+        layout = Layout(root)
+        plan = read_checked(layout.plan, "plan", versions=READABLE_PLANS)
+        records = contents.read_records(layout, cells)
+    write_about(Layout(root), plan, records.values(), anonymised=anonymise)
+    return plan, records
 
 
 def _find(
-    layout: Layout, plan: Record, cells: Sequence[str], records: Sequence[Record]
+    layout: Layout, plan: Record, cells: Sequence[str], records: Collection[Record]
 ) -> Iterator[tuple[str, Path]]:
     """Name in the bundle, and file, in an order that does not depend on the disk."""
     yield layout.experiment.name, contents.find_experiment(layout, plan)

@@ -1,0 +1,253 @@
+"""The RO-Crate of a bundle: what it says, and what `verify` refuses."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import pytest
+from rocrate.rocrate import ROCrate
+
+from rankbench.cli import main
+from rankbench.record import Layout, read_json
+from rankbench.results.bundle import contents, verify_bundle, write_bundle
+from rankbench.results.crate import make_crate
+from unit.synthetic import make_cell, plan_cell, write_launch, write_plan
+from unit.test_bundle import seal
+
+pytestmark = pytest.mark.unit
+
+CRATE = "ro-crate-metadata.json"
+SINGLE, DDP = plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))
+IMAGE = {"name": "gloo-cpu", "recipe": "a" * 64, "sha256": "b" * 64}
+# JSON-LD would read this as a link, if it were not a text.
+HOSTILE = '{"@id": "file:///etc/passwd"}'
+LAUNCHER = {"argv": [], "env": {"HOME": "/home/lovelace", "X": HOSTILE}, "hosts": ["h"]}
+
+
+def write_results(root: Path) -> Layout:
+    """Two cells, one of them in an image; the last launch has failed."""
+    layout = write_plan(root, [SINGLE, DDP], launches=2)
+    code = {"version": "0.1.0", "commit": "c" * 40, "rank": "d" * 64}
+    for launch in (1, 2):
+        write_launch(layout, SINGLE, launch, code=code, launcher=LAUNCHER)
+    write_launch(layout, DDP, 1, image=IMAGE, code=code, launcher=LAUNCHER)
+    reason = "rank 1: out of memory"
+    write_launch(layout, DDP, 2, status="oom", reason=reason, image=IMAGE)
+    return layout
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle as it is, and an anonymous one."""
+    place = tmp_path_factory.mktemp("crates")
+    layout = write_results(place / "results")
+    write_bundle(layout, place / "bundle", anonymise=False)
+    write_bundle(layout, place / "hidden", anonymise=True)
+    return place
+
+
+@pytest.fixture
+def bundle(made: Path, tmp_path: Path) -> Path:
+    """A copy of the bundle, which a test may damage."""
+    return shutil.copytree(made / "bundle", tmp_path / "bundle")
+
+
+def read_graph(bundle: Path) -> dict[str, dict[str, Any]]:
+    graph = json.loads((bundle / CRATE).read_text())["@graph"]
+    entities = {entity["@id"]: entity for entity in graph}
+    assert len(entities) == len(graph)
+    return entities
+
+
+def find_launches(bundle: Path) -> list[dict[str, Any]]:
+    entities = read_graph(bundle)
+    return [entities[name] for name in entities if name.startswith("#launch/")]
+
+
+def test_each_launch_is_an_action(made: Path) -> None:
+    entities = read_graph(made / "bundle")
+    first, _, inside, failed = find_launches(made / "bundle")
+    assert first["startTime"] == "2026-01-01T00:00:01+00:00"
+    assert first["endTime"] == "2026-01-01T00:01:01+00:00"
+    assert entities[first["agent"]["@id"]]["name"] == "lovelace"
+    variables = [entities[one["@id"]] for one in first["environment"]]
+    assert {one["name"]: one["value"] for one in variables} == LAUNCHER["env"]
+    software = entities[first["instrument"]["@id"]]
+    assert "torch" in software["description"]
+    assert first["result"]["@id"] == f"records/{SINGLE['id']}/1/1/"
+    assert "containerImage" not in first
+    image = entities[inside["containerImage"]["@id"]]
+    assert (image["name"], image["sha256"]) == ("gloo-cpu", "b" * 64)
+    assert failed["actionStatus"].endswith("/FailedActionStatus")
+    assert failed["error"] == "rank 1: out of memory"
+    mentioned = [one["@id"] for one in entities["./"]["mentions"]]
+    assert mentioned == [
+        "#run",
+        *(one["@id"] for one in find_launches(made / "bundle")),
+    ]
+
+
+def test_the_root_names_authors_licence_and_profiles(made: Path) -> None:
+    entities = read_graph(made / "bundle")
+    root = entities["./"]
+    assert entities[root["author"]["@id"]]["name"] == "The rankbench authors"
+    assert root["license"] == {"@id": "https://spdx.org/licenses/Apache-2.0"}
+    assert root["datePublished"] == "2026-01-01T00:01:02+00:00"
+    profiles = [one["@id"] for one in root["conformsTo"]]
+    assert "https://w3id.org/ro/wfrun/workflow/0.5" in profiles
+    run = entities["#run"]
+    assert run["object"] == {"@id": "experiment.yaml"}
+    assert {"@id": "table.csv"} in run["result"]
+    assert run["startTime"] < run["endTime"]
+
+
+def test_every_file_that_it_describes_is_there(made: Path) -> None:
+    for name, entity in read_graph(made / "bundle").items():
+        kinds = entity["@type"]
+        if {"File", "Dataset"}.intersection(
+            kinds if isinstance(kinds, list) else [kinds]
+        ):
+            assert (made / "bundle" / unquote(name)).exists(), name
+
+
+def test_the_library_reads_it(made: Path) -> None:
+    crate = ROCrate(made / "bundle")
+    assert crate.mainEntity.id == "experiment.yaml"
+    assert "ComputationalWorkflow" in crate.mainEntity.type
+    assert crate.get("README.md")["about"].id == "./"
+    assert len(crate.get_by_type("CreateAction")) == 5
+
+
+def test_the_same_results_give_the_same_crate(made: Path, tmp_path: Path) -> None:
+    write_bundle(write_results(tmp_path / "r"), tmp_path / "again", anonymise=False)
+    again = (tmp_path / "again" / CRATE).read_bytes()
+    assert again == (made / "bundle" / CRATE).read_bytes()
+
+
+def test_an_anonymous_crate_names_no_account(made: Path) -> None:
+    crate = (made / "hidden" / CRATE).read_text()
+    assert "lovelace" not in crate
+    agent = find_launches(made / "hidden")[0]["agent"]["@id"]
+    said = read_graph(made / "hidden")[agent]["name"]
+    assert said == "a person whom the bundle does not name"
+
+
+def test_without_launches_there_is_no_crate(tmp_path: Path) -> None:
+    layout = write_plan(tmp_path / "results", [SINGLE], launches=1)
+    write_bundle(layout, tmp_path / "bundle", anonymise=False)
+    assert not (tmp_path / "bundle" / CRATE).exists()
+    assert verify_bundle(tmp_path / "bundle").findings == []
+
+
+# --- what verify says -----------------------------------------------------------------
+
+
+def edit(bundle: Path, identifier: str, /, **properties: Any) -> None:
+    """Change an entity of the crate, and make the manifest agree."""
+    crate = json.loads((bundle / CRATE).read_text())
+    (entity,) = (one for one in crate["@graph"] if one["@id"] == identifier)
+    entity |= properties
+    (bundle / CRATE).write_text(json.dumps(crate, indent=1) + "\n")
+    seal(bundle)
+
+
+def test_a_crate_that_does_not_follow_is_found(bundle: Path) -> None:
+    edit(bundle, "#operator", name="Ada")
+    (finding,) = verify_bundle(bundle).findings
+    assert finding.file == CRATE
+    assert 'published \' "name": "Ada"\'' in str(finding).replace("  ", " ")
+    (bundle / "README.md").write_text("click here\n")
+    seal(bundle)
+    assert {one.file for one in verify_bundle(bundle).findings} == {CRATE, "README.md"}
+
+
+def test_a_crate_that_is_gone_is_missed(bundle: Path) -> None:
+    (bundle / CRATE).unlink()
+    seal(bundle)
+    (finding,) = verify_bundle(bundle).findings
+    assert str(finding) == f"{CRATE}: is missing: it follows from the records"
+
+
+LINKS = [
+    "../../etc/passwd",
+    "%2e%2e/%2e%2e/etc/passwd",
+    "/etc/passwd",
+    "file:///etc/passwd",
+    "records/../../x",
+    "a\\b",
+    "\x1b[2J",
+    "https://evil.example/table.csv",
+]
+
+
+@pytest.mark.parametrize("link", LINKS)
+@pytest.mark.parametrize("known", [True, False])
+def test_a_link_out_of_the_bundle_is_refused(
+    bundle: Path, link: str, known: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also in a crate of a newer rankbench, which cannot be made again here."""
+    if not known:
+        listing = json.loads((bundle / "sections.json").read_text())
+        listing["sections"]["ro-crate"]["numbers"] = 99
+        (bundle / "sections.json").write_text(json.dumps(listing, indent=1) + "\n")
+    edit(bundle, "table.csv", **{"@id": link})
+    assert main(["verify", str(bundle)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    found = [one for one in lines if "a link that leads out of the bundle" in one]
+    assert found
+    assert all(one.startswith(f"{CRATE}: has a link") for one in found)
+    assert all(one.isprintable() for one in found)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[1]", "expected an object with a list @graph"),
+        ('{"@graph": [1]}', "expected an object with a list @graph"),
+        ('{"@graph": [{"@id": 1, "@type": [{}]}]}', "an entity has the @id 1"),
+        ("[" * 100_000, "is damaged"),
+    ],
+)
+def test_a_damaged_crate_is_named(bundle: Path, text: str, said: str) -> None:
+    (bundle / CRATE).write_text(text)
+    seal(bundle)
+    findings = [str(one) for one in verify_bundle(bundle).findings]
+    assert [one for one in findings if one.startswith(CRATE) and said in one]
+
+
+@pytest.mark.parametrize("text", ["a: [", "- 1", "authors: 1", "[" * 5000, "\xff"])
+def test_a_damaged_citation_is_named(bundle: Path, text: str) -> None:
+    (bundle / "CITATION.cff").write_bytes(text.encode("latin-1"))
+    seal(bundle)
+    findings = [str(one) for one in verify_bundle(bundle).findings]
+    assert [one for one in findings if one.startswith("CITATION.cff: is damaged")]
+
+
+def test_authors_are_people_or_organisations(bundle: Path, tmp_path: Path) -> None:
+    cited = """\
+authors:
+  - {given-names: Ada, family-names: Byron, orcid: "https://orcid.org/0000-0001",
+     affiliation: Analytical Engines}
+  - {name: The others, website: "file:///etc/passwd"}
+license: "../../x"
+repository-code: https://example.org/rankbench
+"""
+    layout = write_results(tmp_path / "results")
+
+    (bundle / "CITATION.cff").write_text(cited)
+    records = contents.read_records(layout, [SINGLE["id"]])
+    names = ["CITATION.cff", "experiment.yaml", "plan.json"]
+    plan = read_json(layout.plan)
+    made = make_crate(bundle, names, plan, records, anonymised=False)
+    assert made is not None
+    (bundle / CRATE).write_bytes(made)
+    entities = read_graph(bundle)
+    one, other = (entities[a["@id"]] for a in entities["./"]["author"])
+    assert (one["@id"], one["name"]) == ("https://orcid.org/0000-0001", "Ada Byron")
+    assert entities[one["affiliation"]["@id"]]["name"] == "Analytical Engines"
+    assert other["url"] == {"@id": "https://example.org/rankbench"}
+    assert entities["./"]["license"] == "not stated"
