@@ -26,6 +26,7 @@ from rankbench.commands import (
     predict,
     prepare,
     publish,
+    replay,
     rerun,
     run,
     show,
@@ -57,6 +58,7 @@ COMMANDS = (
     history,
     publish,
     verify,
+    replay,
     diff_models,
 )
 

@@ -14,7 +14,7 @@ from rocrate.rocrate import ROCrate
 from rankbench.cli import main
 from rankbench.record import Layout, read_json
 from rankbench.results.bundle import contents, verify_bundle, write_bundle
-from rankbench.results.crate import make_crate
+from rankbench.results.crate.write import make_crate
 from unit.synthetic import make_cell, plan_cell, write_launch, write_plan
 from unit.test_bundle import seal
 
@@ -159,7 +159,7 @@ def test_a_crate_that_does_not_follow_is_found(bundle: Path) -> None:
     edit(bundle, "#operator", name="Ada")
     (finding,) = verify_bundle(bundle).findings
     assert finding.file == CRATE
-    assert 'published \' "name": "Ada"\'' in str(finding).replace("  ", " ")
+    assert '"name": "Ada"' in str(finding)
     (bundle / "README.md").write_text("click here\n")
     seal(bundle)
     assert {one.file for one in verify_bundle(bundle).findings} == {CRATE, "README.md"}

@@ -8,7 +8,8 @@ from pathlib import Path
 from rankbench.record import Record
 from rankbench.results.bundle.keys import is_signature
 from rankbench.results.bundle.manifest import MANIFEST
-from rankbench.results.crate import CRATE, README, README_TEXT, make_crate
+from rankbench.results.crate.names import CRATE, README, README_TEXT
+from rankbench.results.crate.write import make_crate
 
 
 def write_crate(

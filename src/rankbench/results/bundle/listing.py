@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from rankbench.record import read_json, write_json
-from rankbench.results.crate import CRATE_NAME, OF_CRATE, VERSIONS
+from rankbench.results.crate.names import CRATE_NAME, OF_CRATE, VERSIONS
 from rankbench.results.elements.section import Versions
 from rankbench.results.sections import list_versions
 

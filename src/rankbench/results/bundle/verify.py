@@ -32,7 +32,8 @@ from rankbench.results.bundle.manifest import (
 from rankbench.results.bundle.sections import check_sections
 from rankbench.results.bundle.signatures import check_signatures
 from rankbench.results.bundle.signers import Signers
-from rankbench.results.crate import CRATE, CRATE_NAME, OF_CRATE, check_links
+from rankbench.results.crate.links import check_links
+from rankbench.results.crate.names import CRATE, CRATE_NAME, OF_CRATE
 from rankbench.results.numbers.found import read
 from rankbench.results.read.archive import Damaged, find_foreign, unpack
 from rankbench.results.read.rows import READABLE_PLANS

@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from rankbench.record import read_json
-from rankbench.results.crate.write import CRATE
+from rankbench.results.crate.names import CRATE
 from rankbench.results.read.archive import is_plain_name
 
 _DATA = {"File", "Dataset", "MediaObject", "Directory"}

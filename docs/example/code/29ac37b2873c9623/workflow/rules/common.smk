@@ -1,0 +1,91 @@
+# Reads the experiment and the site once. The main process makes and writes the plan; jobs
+# read it. A dry run writes nothing.
+import gc
+import re
+import shlex
+import subprocess
+import sys
+
+from snakemake.exceptions import WorkflowError
+
+from rankbench.invocation import read_invocation
+from rankbench.matrix.site import SLURM
+from rankbench.project import begin, make_preview, open_run, reopen_run
+from rankbench.project.inputs import (
+    array_cells,
+    data_files,
+    image_files,
+    image_inputs,
+    job_inputs,
+    missing_summaries,
+    needed_files,
+    request_file,
+    summary_files,
+)
+from rankbench.project.jobs import last_jobs, shared_resources
+from rankbench.project.resources import cell_resources, host_resources, rule_resources
+from rankbench.record import PLOTS, Layout
+from rankbench.snakemake_fixes.polling import look_steadily
+from rankbench.snakemake_fixes.sigterm import take_sigterm_in_a_thread
+
+
+def get_run():
+    """The plan of this experiment, and the requested cells."""
+    if not workflow.is_main_process:
+        return reopen_run()
+    invocation = read_invocation()
+    run = open_run(config, profile=invocation.profile, write=not invocation.passive)
+    if invocation.dry_run or not invocation.passive:
+        print(*make_preview(run).lines(), sep="\n", file=sys.stderr)
+    if not invocation.passive:
+        begin(run, measures=invocation.measures)
+        if run.plan.site["scheduler"] == SLURM:
+            look_steadily()
+    return run
+
+
+def as_text(*words):
+    """Words of a shell command, in which Snakemake finds no fields."""
+    return shlex.join(words).replace("{", "{{").replace("}", "}}")
+
+
+def write_table():
+    """Write the table from the existing records; after a failure its rule does not run."""
+    command = [sys.executable, "-m", "rankbench.cli", "table", *TABLE_OPTIONS]
+    subprocess.run([*command, "--results", str(LAYOUT.root)], stdout=subprocess.DEVNULL)
+
+
+try:
+    # Needed in jobs as well, because Slurm ends them by SIGTERM.
+    take_sigterm_in_a_thread()
+    RUN = get_run()
+except ValueError as error:
+    raise WorkflowError(str(error)) from None
+
+# The plan and Snakemake's jobs live as long as this process. Searching them again and
+# again for garbage would take a tenth of the time of a dry run with 10,000 cells.
+gc.freeze()
+gc.set_threshold(100_000, 50, 50)
+
+LAYOUT = RUN.layout
+
+RESULTS = [str(LAYOUT.table(suffix)) for suffix in ("csv", "md", "html", "tex")]
+if RUN.plan.is_study:
+    RESULTS += [str(LAYOUT.table(suffix, "published")) for suffix in ("csv", "md")]
+PLOT_FILES = [
+    str(LAYOUT.plot(name, suffix)) for name in PLOTS for suffix in ("svg", "png", "csv")
+]
+TABLE_OPTIONS = []
+if RUN.plots:
+    RESULTS += PLOT_FILES
+else:
+    TABLE_OPTIONS += ["--no-plots"]
+
+
+wildcard_constraints:
+    experiment=re.escape(RUN.plan.name),
+    cell=r"[^/]+",
+    job=r"[^/]+",
+    data=r"[a-z0-9_]+",
+    # No slash, because the request of an image has the same name in a subfolder.
+    image=r"[^/]+",

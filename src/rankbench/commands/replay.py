@@ -1,0 +1,187 @@
+"""The command `rankbench replay`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rankbench.commands._execute import execute
+from rankbench.commands.base import (
+    DEFAULT_PROFILE,
+    FINDING,
+    OK,
+    UNDECIDED,
+    add_parser,
+    argv_for,
+    how_to_continue,
+    plan_run,
+    print_json,
+)
+from rankbench.invocation import shown
+from rankbench.project import Run, make_preview
+
+if TYPE_CHECKING:
+    from rankbench.results.bundle.replay import Replay
+    from rankbench.results.compare.reproduction import Reproduced
+
+ABOUT = """\
+Measure the cells of a bundle here, and compare: reproduced, not reproduced, or cannot
+tell, by the rules of `rankbench accept`. Without --run, verify the bundle, print what
+would run, and write nothing. If the bundle brings code of its own, such as a model or a
+script, --run also needs --run-their-code: read that code first."""
+
+EXAMPLES = """\
+examples:
+  rankbench replay docs/example
+  rankbench replay docs/example --run
+  rankbench replay results.tar.zst --run --run-their-code --profile slurm_profile
+  rankbench replay results.tar.zst --run --at-least 0.9 --json
+
+exit status: 0 all rows with a number are reproduced, 1 one is not, 2 bad input or a
+faulty bundle, 3 undecided"""
+
+# Receives the experiment, and files that the bundle brings.
+FOLDER = Path("replay")
+
+
+def add(commands: Any) -> None:
+    """Add the command to the parser of `rankbench`."""
+    parser = add_parser(
+        commands,
+        "replay",
+        replay,
+        summary="measure the cells of a bundle here, and compare",
+        about=ABOUT,
+        examples=EXAMPLES,
+        json_holds="the verdict for each row (without --run, what would run)",
+    )
+    parser.add_argument("bundle", type=Path, help="results.tar.zst or its folder")
+    parser.add_argument("--run", action="store_true", help="measure, and compare")
+    parser.add_argument(
+        "--run-their-code",
+        action="store_true",
+        help="also run models, data sets, strategies and scripts from the bundle",
+    )
+    parser.add_argument(
+        "--profile",
+        metavar="DIR",
+        default=DEFAULT_PROFILE,
+        help="folder of a profile, with site.yaml in it (%(default)s)",
+    )
+    parser.add_argument(
+        "--at-least",
+        type=float,
+        default=0.95,
+        metavar="RATIO",
+        help="throughput over theirs that reproduces a row (%(default)s)",
+    )
+    parser.add_argument(
+        "--confidence",
+        type=float,
+        default=0.95,
+        help="that no verdict is wrong, over all rows (%(default)s)",
+    )
+    parser.add_argument(
+        "--verbose", action="store_true", help="show the output of Snakemake, too"
+    )
+
+
+def replay(arguments: argparse.Namespace) -> int:
+    """Verify the bundle, plan its cells here, measure them, and print the verdicts."""
+    from rankbench.results.bundle import verify_bundle
+    from rankbench.results.bundle.replay import plan_replay, write_replay
+    from rankbench.results.read.sources import open_results
+
+    if found := verify_bundle(arguments.bundle).findings:
+        raise ValueError(
+            f"{arguments.bundle} is not replayed, because it has faults. {found[0]} "
+            "(`rankbench verify` lists all)"
+        )
+    with open_results(arguments.bundle) as root:
+        wanted = plan_replay(root)
+        if arguments.run and wanted.code and not arguments.run_their_code:
+            raise ValueError(
+                f"{arguments.bundle} brings code of its own: {', '.join(wanted.code)}. "
+                "Read it, then add --run-their-code to run it here"
+            )
+        if not arguments.run:
+            with tempfile.TemporaryDirectory(prefix="rankbench-replay-") as folder:
+                # Planning reads files of the bundle, and runs none.
+                run = _plan(arguments, write_replay(wanted, Path(folder)), wanted)
+                return _show(arguments, wanted, run)
+        experiment = write_replay(wanted, FOLDER / wanted.name)
+        run = _plan(arguments, experiment, wanted)
+        lines = [*_describe(wanted, run), *make_preview(run).lines()]
+    argv = argv_for(arguments)
+    print(*lines, sep="\n", file=sys.stderr)
+    execute(run, argv, rest=how_to_continue(arguments), verbose=arguments.verbose)
+    return _compare(arguments, run)
+
+
+def _plan(arguments: argparse.Namespace, experiment: Path, wanted: Replay) -> Run:
+    """Plan the experiment of a bundle here."""
+    arguments.experiment, arguments.override = str(experiment), wanted.override
+    arguments.only, arguments.no_plots = None, True
+    return plan_run(arguments, write=arguments.run)
+
+
+def _show(arguments: argparse.Namespace, wanted: Replay, run: Run) -> int:
+    """Print what would run."""
+    preview = make_preview(run)
+    arguments.experiment = str(FOLDER / wanted.name / "experiment.yaml")
+    command = shown(argv_for(arguments))
+    if arguments.json:
+        facts = {"code": list(wanted.code), "images": dict(wanted.images)}
+        print_json({"command": command, **facts, **preview.facts()})
+    else:
+        lines = [*_describe(wanted, run), *preview.lines()]
+        print(*lines, f"$ {command}", "nothing was run: add --run", sep="\n")
+    return OK
+
+
+def _describe(wanted: Replay, run: Run) -> Iterator[str]:
+    """What the bundle asks for, and what this site has of it."""
+    yield f"replay of {len(wanted.cells)} cells that the bundle has launches of"
+    inside = run.plan.site["software"] == "container"
+    for name in wanted.code:
+        yield f"their code: {name}, in {'a' if inside else 'no'} container"
+    for name, digest in wanted.images.items():
+        here = (run.plan.images.get(name) or {}).get("sha256")
+        if not inside:
+            said = "this site runs no images"
+        elif digest is not None and here == digest:
+            said = "the same image is here"
+        else:
+            said = f"another build is used here ({str(here)[:12]})"
+        yield f"image {name} ({str(digest)[:12]}): {said}"
+
+
+def _compare(arguments: argparse.Namespace, run: Run) -> int:
+    """Print theirs beside ours; return the exit status."""
+    from rankbench.results.compare.reproduction import judge, to_json, to_text
+    from rankbench.results.compare.sides import read_side
+
+    rows = judge(
+        read_side(arguments.bundle),
+        read_side(run.layout.root),
+        at_least=arguments.at_least,
+        confidence=arguments.confidence,
+    )
+    if arguments.json:
+        print_json(to_json(rows))
+    else:
+        print(to_text(rows))
+    return _status(rows)
+
+
+def _status(rows: list[Reproduced]) -> int:
+    from rankbench.results.compare.reproduction import NOT_REPRODUCED, REPRODUCED
+
+    verdicts = {row.verdict for row in rows if row.published}
+    if NOT_REPRODUCED in verdicts:
+        return FINDING
+    return OK if verdicts == {REPRODUCED} else UNDECIDED

@@ -1,0 +1,142 @@
+"""Make from a bundle an experiment that measures the same cells on another machine."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rankbench.own_files import files_below
+from rankbench.record import Layout, Record, read_json, write_atomically
+from rankbench.results.bundle.contents import own_digests, read_records
+from rankbench.results.bundle.manifest import MANIFEST
+
+# Keys of an experiment whose value may be a Python file of the user's own.
+_OWN_KEYS = ("model", "data", "strategy", "script")
+
+_LARGEST = 1024 * 1024  # bytes of an experiment file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """A bundle as an experiment of this machine.
+
+    Attributes:
+        name: of the experiment here: that of the bundle, and a digest of it.
+        override: the override that the bundle was measured with.
+        cells: ids of the cells that have launches in the bundle.
+        code: files of their own that the bundle brings: path in the bundle -> path.
+        images: name -> SHA-256 of the images that they measured in.
+        text: the experiment file.
+    """
+
+    name: str
+    override: str | None
+    cells: Sequence[str]
+    code: Mapping[str, Path]
+    images: Mapping[str, str | None]
+    text: str
+
+
+def plan_replay(root: Path) -> Replay:
+    """Read how the cells of a bundle can be measured again; nothing is written or run.
+
+    Args:
+        root: the bundle, unpacked and verified.
+
+    Raises:
+        ValueError: its experiment names files that it does not have.
+    """
+    layout = Layout(root)
+    plan = read_json(layout.plan)
+    records = read_records(layout, [cell["id"] for cell in plan["cells"]])
+    digests = own_digests(plan, records.values())
+    code = {
+        f"own/{layout.own(digest).name}/{name}": path
+        for digest in digests
+        for name, path in files_below(layout.own(digest)).items()
+    }
+    experiment = _read_experiment(layout.experiment)
+    digest = hashlib.sha256((root / MANIFEST).read_bytes()).hexdigest()[:8]
+    name = f"replay-{plan['experiment']['name']}-{digest}"
+    changed = _redirect(experiment, _find_named(plan)) | {"name": name}
+    return Replay(
+        name=name,
+        override=plan["experiment"].get("override"),
+        cells=sorted({folder.split("/")[1] for folder in records}),
+        code=code,
+        images=dict(_find_images(records.values())),
+        text=yaml.safe_dump(changed, sort_keys=False, allow_unicode=True),
+    )
+
+
+def write_replay(replay: Replay, folder: Path) -> Path:
+    """Write the experiment, and the files that the bundle brings, into a folder.
+
+    Returns:
+        The experiment file.
+    """
+    for name, source in replay.code.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+    path = folder / "experiment.yaml"
+    write_atomically(path, replay.text.encode())
+    return path
+
+
+def _read_experiment(path: Path) -> dict[str, Any]:
+    text = path.read_bytes()
+    if len(text) > _LARGEST:
+        raise ValueError(f"{path.name} has more than {_LARGEST} bytes")
+    try:
+        if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
+            raise ValueError(f"{path.name} has YAML aliases: replay expands none")
+        experiment = yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        said = str(error).splitlines()[0] if str(error) else "nested too deeply"
+        raise ValueError(f"{path.name} is damaged: {said}") from error
+    if not isinstance(experiment, dict):
+        raise ValueError(f"{path.name} is damaged: expected a mapping")
+    return experiment
+
+
+def _find_named(plan: Record) -> dict[str, set[str]]:
+    """Name of a file of their own -> folders below own/ that have it."""
+    found: dict[str, set[str]] = {}
+    for entry in plan["cells"]:
+        cell = entry["cell"]
+        own = (cell.get("own_files") or {}).values()
+        for one in (*own, cell.get("own_strategy")):
+            if one is not None:
+                folder = Layout(Path()).own(str(one["digest"])).as_posix()
+                found.setdefault(str(one["file"]), set()).add(folder)
+    return found
+
+
+def _redirect(value: Any, named: Mapping[str, set[str]], key: str = "") -> Any:
+    """The experiment with files of the bundle in place of files of its author."""
+    if isinstance(value, dict):
+        return {name: _redirect(one, named, str(name)) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_redirect(one, named, key) for one in value]
+    if key not in _OWN_KEYS or not isinstance(value, str) or not value.endswith(".py"):
+        return value
+    name = value.replace("\\", "/").rpartition("/")[2]
+    folders = sorted(named.get(name, ()))
+    if len(folders) != 1:
+        many = "no file" if not folders else "several files"
+        said = f"the bundle has {many} of that name"
+        raise ValueError(f"experiment.yaml names {value!r:.60}, and {said}")
+    return f"{folders[0]}/{name}"
+
+
+def _find_images(records: Iterator[Record] | Any) -> Iterator[tuple[str, str | None]]:
+    for record in records:
+        if image := record.get("image"):
+            yield image["name"], image["sha256"]
