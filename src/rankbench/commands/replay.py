@@ -118,7 +118,10 @@ def replay(arguments: argparse.Namespace) -> int:
         lines = [*_describe(wanted, run), *make_preview(run).lines()]
     argv = argv_for(arguments)
     print(*lines, sep="\n", file=sys.stderr)
-    execute(run, argv, rest=how_to_continue(arguments), verbose=arguments.verbose)
+    rest = how_to_continue(arguments)
+    status = execute(run, argv, rest=rest, verbose=arguments.verbose)
+    if not run.layout.plan.exists():
+        return status  # Nothing was begun; the output says why.
     return _compare(arguments, run)
 
 

@@ -1,0 +1,172 @@
+"""Replay: from a bundle to an experiment, and from two sides to verdicts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rankbench.cli import main
+from rankbench.commands import replay as command
+from rankbench.own_files import hash_files
+from rankbench.project import Run
+from rankbench.results.bundle import write_bundle
+from rankbench.results.bundle.replay import plan_replay, write_replay
+from rankbench.results.compare.reproduction import judge, to_text
+from rankbench.results.compare.sides import Cell, Side
+from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
+from unit.test_bundle import seal
+
+pytestmark = pytest.mark.unit
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLE = ROOT / "docs/example"
+
+
+def write_own(tmp_path: Path, experiment: str) -> Path:
+    """A bundle with a model of its own, which leaves a mark if anything executes it."""
+    net = tmp_path / "net.py"
+    net.write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\ndef build(): ...\n")
+    digest = hash_files({"net.py": net})
+    own = {"model": {"file": "net.py", "digest": digest}}
+    planned = plan_cell(make_cell("ddp", "1x2", model="net", own_files=own))
+    layout = write_plan(tmp_path / "results", [planned], launches=1)
+    write_launches(layout, planned, count=1, wanted=1)
+    layout.own(digest).mkdir(parents=True)
+    net.rename(layout.own(digest) / "net.py")
+    write_bundle(layout, tmp_path / "bundle", anonymise=True)
+    # An anonymous bundle need not have the experiment file of its plan.
+    (tmp_path / "bundle/experiment.yaml").write_text(experiment)
+    seal(tmp_path / "bundle")
+    return tmp_path / "bundle"
+
+
+def test_the_example_becomes_an_experiment_of_another_name(tmp_path: Path) -> None:
+    replay = plan_replay(EXAMPLE)
+    assert len(replay.cells) == 4
+    assert (replay.code, replay.images, replay.override) == ({}, {}, None)
+    path = write_replay(replay, tmp_path / "here")
+    theirs = yaml.safe_load((EXAMPLE / "experiment.yaml").read_text())
+    assert yaml.safe_load(path.read_text()) == theirs | {"name": replay.name}
+    assert replay.name.startswith("replay-quickstart-")
+
+
+def test_their_files_are_taken_from_the_bundle(tmp_path: Path) -> None:
+    text = "name: x\nmodel: [lenet, ../models/net.py]\nsweeps: [{model: net.py}]\n"
+    bundle = write_own(tmp_path, text)
+    replay = plan_replay(bundle)
+    (name,) = replay.code
+    path = write_replay(replay, tmp_path / "here")
+    written = yaml.safe_load(path.read_text())
+    assert written["model"] == ["lenet", name]
+    assert written["sweeps"] == [{"model": name}]
+    assert (path.parent / name).read_bytes() == (bundle / name).read_bytes()
+    assert not (tmp_path / "executed").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("model: /etc/evil.py\n", "the bundle has no file of that name"),
+        ("script: ../../evil.py\n", "the bundle has no file of that name"),
+        ("a: &a [x]\nb: [*a, *a]\n", "has YAML aliases"),
+        ("- 1\n", "is damaged: expected a mapping"),
+        ("a: [\n", "is damaged"),
+        ("[" * 2000, "is damaged"),
+        ("a: !!python/object/apply:os.system [x]\n", "is damaged"),
+        ("#" * 1_100_000, "has more than"),
+    ],
+)
+def test_a_hostile_experiment_is_bad_input(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    bundle = write_own(tmp_path, text)
+    with pytest.raises(ValueError, match=r"experiment\.yaml") as error:
+        plan_replay(bundle)
+    assert said in str(error.value)
+
+
+def test_their_code_needs_a_word_and_a_faulty_bundle_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = write_own(tmp_path, "name: x\nmodel: net.py\n")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert main(["replay", str(bundle), "--run"]) == 2
+    said = capsys.readouterr().err
+    assert "brings code of its own: own/" in said
+    assert "--run-their-code" in said
+    (bundle / "table.csv").write_text("cell\n")
+    assert main(["replay", str(bundle), "--run", "--run-their-code"]) == 2
+    assert "is not replayed, because it has faults" in capsys.readouterr().err
+    assert [*(tmp_path / "here").iterdir()] == []
+    assert not (tmp_path / "executed").exists()
+
+
+def test_without_run_it_only_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(ROOT / "local_profile", tmp_path / "local_profile")
+    monkeypatch.chdir(tmp_path)
+    assert main(["replay", str(EXAMPLE)]) == 0
+    said = capsys.readouterr().out
+    assert "replay of 4 cells" in said
+    assert "experiment=replay/replay-quickstart-" in said
+    assert said.endswith("nothing was run: add --run\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["local_profile"]
+
+
+def test_each_row_gets_a_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The launches are those of the bundle; tests/integration measures new ones."""
+    shutil.copytree(ROOT / "local_profile", tmp_path / "local_profile")
+    monkeypatch.chdir(tmp_path)
+
+    def execute(run: Run, argv: list[str], **_: object) -> int:
+        shutil.copytree(EXAMPLE, run.layout.root, dirs_exist_ok=True)
+        return 0
+
+    monkeypatch.setattr(command, "execute", execute)
+    assert main(["replay", str(EXAMPLE), "--run", "--at-least", "0.5", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == 10
+    verdicts = [row["verdict"] for row in rows if row["published"]]
+    assert verdicts == ["reproduced"] * 4
+    assert {row["verdict"] for row in rows if not row["published"]} == {"cannot tell"}
+    assert main(["replay", str(EXAMPLE), "--run", "--at-least", "1.9"]) == 1
+    said = capsys.readouterr().out
+    assert said.endswith(
+        "0 reproduced, 4 not reproduced, 6 cannot tell (throughput in samples/s)\n"
+    )
+    assert main(["replay", str(EXAMPLE), "--run", "--at-least", "1"]) == 3
+
+
+def side(**cells: Cell) -> Side:
+    return Side(name="x", experiment="x", facts={}, cells=cells)
+
+
+def cell(*throughput: float, status: str = "ok") -> Cell:
+    reason = None if status == "ok" else "why"
+    return Cell(hash="h", status=status, reason=reason, throughput=throughput)
+
+
+def test_a_row_that_failed_here_is_not_reproduced() -> None:
+    fast = cell(*(100.0 + i for i in range(6)))
+    rows = judge(
+        side(a=fast, b=fast, c=fast, d=cell(status="unsupported")),
+        side(a=fast, b=cell(status="crashed")),
+        at_least=0.9,
+        confidence=0.95,
+    )
+    found = {row.cell: (row.verdict, row.why) for row in rows}
+    assert found == {
+        "a": ("reproduced", ""),
+        "b": ("not reproduced", "crashed: why"),
+        "c": ("cannot tell", "not in the results here"),
+        "d": ("cannot tell", "no number in the bundle: unsupported"),
+    }
+    assert "1 reproduced, 1 not reproduced, 2 cannot tell" in to_text(rows)
