@@ -117,6 +117,8 @@ def make_site(**changes: Any) -> Site:
         "image_dir": "images",
         "debian_mirror": "auto",
         "torch_index": "auto",
+        "image_key": None,
+        "image_signers": [],
         "cpu_threads_per_gpu": 0,
         "scratch": None,
         "env": {},

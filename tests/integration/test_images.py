@@ -13,9 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from test_containers import ONE, make_project
 
 from conftest import ROOT, Project, copy_project
 from rankbench.launch.images.checks import find_mirror
+from rankbench.launch.images.signing import check_key, check_signed, sign
+from rankbench.launch.images.store import hash_file, load_images
 from tiny_images import write_containers
 
 pytestmark = pytest.mark.integration
@@ -389,3 +392,76 @@ def test_disk_that_fills_up(images: Images, small_disk: Path) -> None:
     assert "bootstrap failed" in done.stdout
     assert f"the disk of {small_disk} was full: make room" in done.stdout
     assert not (images.dir / "gloo-cpu.sif").exists()
+
+
+def make_pem(folder: Path, name: str) -> Path:
+    """A key pair, NAME.pem and NAME.pub.pem."""
+    key, public = folder / f"{name}.pem", folder / f"{name}.pub.pem"
+    make = ["openssl", "genpkey", "-algorithm", "ed25519", "-out", str(key)]
+    subprocess.run(make, check=True)
+    show = ["openssl", "pkey", "-in", str(key), "-pubout", "-out", str(public)]
+    subprocess.run(show, check=True)
+    key.chmod(0o600)
+    public.chmod(0o644)
+    return key
+
+
+def test_a_signed_image_that_was_changed_is_refused_by_a_cell(
+    built: Images, open_tmp: Path, digits_file: Path
+) -> None:
+    """Its sidecar agrees with the change, as if somebody had replaced both."""
+    root = open_tmp / "signed"
+    root.mkdir()
+    keys = {name: make_pem(root, name) for name in ("author", "other")}
+    sif = root / "gloo-cpu.sif"
+    shutil.copy(built.dir / "gloo-cpu.sif", sif)
+    image = {"name": "gloo-cpu", "file": str(sif)}
+    author, other = (root / f"{name}.pub.pem" for name in keys)
+    with pytest.raises(ValueError, match="no valid signature"):
+        check_signed(image, [author])
+    sign(sif, keys["author"])
+    check_signed(image, [other, author])
+    with pytest.raises(ValueError, match="image_signers"):
+        check_signed(image, [other])
+
+    with open(sif, "r+b") as file:
+        file.seek(sif.stat().st_size // 2)
+        byte = file.read(1)
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte[0] ^ 1]))
+    project = make_project(root / "project", digits_file, built.user, root)
+    site = project.root / "local_profile/site.yaml"
+    site.write_text(f"{site.read_text()}\nimage_signers: [{author}]\n")
+    known = json.loads((built.dir / "gloo-cpu.json").read_text())
+    wanted = load_images(project.root / "containers", root, {})["gloo-cpu"].recipe
+    known |= {"sha256": hash_file(sif), "recipe": wanted}
+    (root / "gloo-cpu.json").write_text(json.dumps(known))
+    project.experiment(ONE.replace("launches: 1", "launches: 6"))
+    done = project.snakemake("experiment=experiment.yaml", "plots=false")
+    records = [*project.root.glob("results/one/records/*/1/*/record.json")]
+    assert records, done.stdout
+    for path in records:
+        record = json.loads(path.read_text())
+        assert (record["status"], record["cause"]) == ("crashed", "site")
+        assert "no valid signature of the site key image_signers" in record["reason"]
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "said"),
+    [
+        (None, 0o600, "cannot be read: No such file"),
+        ("ssh-ed25519 AAAA", 0o600, "is no private key in PEM format"),
+        ("-----BEGIN ENCRYPTED PRIVATE KEY-----", 0o600, "without a passphrase"),
+        ("-----BEGIN PRIVATE KEY-----", 0o644, "other users can read"),
+    ],
+)
+def test_a_key_that_cannot_sign_is_refused_before_the_build(
+    tmp_path: Path, text: str | None, mode: int, said: str
+) -> None:
+    key = tmp_path / "key.pem"
+    if text is not None:
+        key.write_text(text)
+        key.chmod(mode)
+    with pytest.raises(ValueError, match="site key image_key") as error:
+        check_key(key)
+    assert said in str(error.value)

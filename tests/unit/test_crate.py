@@ -25,7 +25,11 @@ SINGLE, DDP = plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))
 IMAGE = {"name": "gloo-cpu", "recipe": "a" * 64, "sha256": "b" * 64}
 # JSON-LD would read this as a link, if it were not a text.
 HOSTILE = '{"@id": "file:///etc/passwd"}'
-LAUNCHER = {"argv": [], "env": {"HOME": "/home/lovelace", "X": HOSTILE}, "hosts": ["h"]}
+LAUNCHER = {
+    "argv": [],
+    "env": {"HOME": "/users/lovelace", "X": HOSTILE},
+    "hosts": ["h"],
+}
 
 
 def write_results(root: Path) -> Layout:

@@ -19,6 +19,7 @@ from rankbench.project.inputs import (
     missing_summaries,
     needed_files,
     request_file,
+    signing_key,
     summary_files,
 )
 from rankbench.project.jobs import last_jobs, shared_resources

@@ -33,10 +33,11 @@ rule image:
         mirror=RUN.plan.site["debian_mirror"],
         # Plans of earlier versions do not have this key.
         torch_index=RUN.plan.site.get("torch_index", "auto"),
+        key=signing_key(RUN),
     message:
         "making the image {wildcards.image}"
     # exec, so that a signal to Snakemake's child ends the build.
     shell:
         "exec {params.python:q} -m rankbench.launch.images build {wildcards.image:q}"
         " --image-dir {params.images:q} --mirror {params.mirror:q}"
-        " --torch-index {params.torch_index:q} --log {log:q}"
+        " --torch-index {params.torch_index:q} {params.key:q} --log {log:q}"

@@ -107,12 +107,13 @@ rule attempt_image:
         images=str(RUN.image_dir),
         mirror=RUN.plan.site["debian_mirror"],
         torch_index=RUN.plan.site.get("torch_index", "auto"),
+        key=signing_key(RUN),
     message:
         "making the image {wildcards.image}"
     shell:
         "exec {params.python:q} -m rankbench.launch.images build {wildcards.image:q}"
         " --image-dir {params.images:q} --mirror {params.mirror:q}"
-        " --torch-index {params.torch_index:q} --attempted {output:q} --log {log:q}"
+        " --torch-index {params.torch_index:q} {params.key:q} --attempted {output:q} --log {log:q}"
 
 
 # Measures the cells that share a job, and leaves a note of which launches suffice.

@@ -110,6 +110,8 @@ def _argv(run: Run, names: list[str], arguments: argparse.Namespace) -> list[str
         return [*module, "test", *names, *where]
     mirror = ["--mirror", run.plan.site["debian_mirror"]]
     mirror += ["--torch-index", run.plan.site["torch_index"]]
+    if key := run.plan.site["image_key"]:
+        mirror += ["--key", key]
     force = ["--force"] if arguments.force else []
     return [*module, "build", *names, *where, *mirror, *force]
 

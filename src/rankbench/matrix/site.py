@@ -64,6 +64,9 @@ class Site:
         image_dir: folder of the images.
         debian_mirror: Debian mirror for building images.
         torch_index: package index for torch's CPU builds, if the others lack them.
+        image_key: file of the private key that signs images built here; None: no key.
+        image_signers: files of public keys; an image without a signature by one of
+            them is not used. []: signatures are not checked.
         cpu_threads_per_gpu: number of CPU threads of a rank that drives a GPU; 0 means
             its share of the cores.
         scratch: folder on each host for temporary files of ranks; every launch gets
@@ -100,6 +103,8 @@ class Site:
     image_dir: str
     debian_mirror: str
     torch_index: str
+    image_key: str | None
+    image_signers: list[str]
     cpu_threads_per_gpu: int
     scratch: str | None
     env: dict[str, str]

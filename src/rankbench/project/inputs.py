@@ -88,6 +88,13 @@ def image_inputs(run: Run, name: str) -> list[str]:
     return _if_written(Path(run.plan.images[name]["request"]))
 
 
+def signing_key(run: Run) -> list[str]:
+    """Return the option that names the key which signs images; [] without a key."""
+    # Plans of earlier versions do not have this key of the site.
+    key = run.plan.site.get("image_key")
+    return [] if key is None else ["--key", key]
+
+
 def _if_written(path: Path) -> list[str]:
     """Return the file if it exists. The main process writes it, except in a dry run."""
     return [str(path)] if path.exists() else []

@@ -12,6 +12,7 @@ from rankbench.launch.cell.requests import Request
 from rankbench.launch.cell.turn import Turn
 from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.images.checks import check_runs
+from rankbench.launch.images.signing import check_signed
 from rankbench.launch.images.verify import check_file, read_image
 from rankbench.launch.outcome.judge_gate import has_gate
 from rankbench.launch.process.container import check_binds
@@ -75,6 +76,9 @@ class Attempt:
             kind: layout.own(one["digest"]).resolve() / one["file"]
             for kind, one in self.cell.own_digests.items()
         }
+        # Plans of earlier versions do not have this key.
+        signers = plan["site"].get("image_signers", [])
+        self._signers = [(project / file).resolve() for file in signers]
         self.data_dir = (project / plan["site"]["data_dir"]).resolve()
         self.measured = Series(self, MEASURE, self.directory)
         self.gate = Series(self, GATE, self.directory / GATE)
@@ -92,6 +96,7 @@ class Attempt:
             raise ValueError(self._no_image)
         check_binds(self._plan["site"]["binds"])
         check_file(self.image)
+        check_signed(self.image, self._signers)
         check_runs(Path(self.image["file"]))
         self._image_is_good = True
 

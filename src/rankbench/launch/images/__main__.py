@@ -71,6 +71,7 @@ def build(image: Image, arguments: argparse.Namespace) -> None:
             log_path=log,
             tell=_tell,
             force=arguments.force,
+            key=arguments.key,
         )
     except (ValueError, OSError) as error:
         # The message names image and log itself.
@@ -121,6 +122,7 @@ def _parse() -> argparse.Namespace:
                 help="index for torch if pip's have none; off: none (PyTorch's own)",
             )
             one.add_argument("--log", type=Path, help="log file (IMAGE_DIR/NAME.log)")
+            one.add_argument("--key", type=Path, help="private key (PEM) that signs")
             one.add_argument("--force", action="store_true", help="even if up to date")
             one.add_argument(
                 "--attempted",

@@ -14,6 +14,7 @@ from filelock import FileLock, Timeout
 
 from rankbench.launch.images import apptainer, checks
 from rankbench.launch.images.fetch import fetched
+from rankbench.launch.images.signing import check_key, sign
 from rankbench.launch.images.spinning import spinning_steps_back
 from rankbench.launch.images.store import (
     SIDECAR_VERSION,
@@ -45,6 +46,7 @@ def make_image(
     log_path: Path,
     tell: Callable[[str], None],
     force: bool = False,
+    key: Path | None = None,
 ) -> Sidecar:
     """Build or pull an image, test its promises, and move it to its place.
 
@@ -58,11 +60,14 @@ def make_image(
         log_path: file for the output of all steps.
         tell: receives a line for each step.
         force: whether to make the image even if it is up to date.
+        key: signs an image that is built here; None: it is not signed.
 
     Raises:
         ValueError: a step failed; says which, why, and what to do. An earlier image
             is kept.
     """
+    if key:
+        check_key(key)
     image.request.parent.mkdir(parents=True, exist_ok=True)
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with _alone(image, tell), open(log_path, "w") as log:
@@ -72,7 +77,7 @@ def make_image(
             return known
         work = Work(image, log, tell)
         try:
-            return _make(work, mirror, torch_index)
+            return _make(work, mirror, torch_index, key)
         except (ValueError, OSError) as error:
             step = next(reversed(work.steps), "preparation")
             print(f"== {step} failed: {error}", file=log)
@@ -85,7 +90,7 @@ def make_image(
             end_descendants(grace=60)
 
 
-def _make(work: Work, mirror: str, torch_index: str) -> Sidecar:
+def _make(work: Work, mirror: str, torch_index: str, key: Path | None) -> Sidecar:
     image = work.image
     begun = datetime.now(UTC)
     apptainer.find_program()
@@ -97,6 +102,11 @@ def _make(work: Work, mirror: str, torch_index: str) -> Sidecar:
         sha256 = _check_given(image, sif)
         facts = prove(image, sif, work) if image.given else ask_facts(image, sif)
         work.begin("provenance")
+        packages = list_packages(sif)
+        if key and image.definition:
+            work.begin("sign")
+            sign(sif, key)
+            sha256 = hash_file(sif)
         sidecar: Sidecar = {
             "schema": SIDECAR_VERSION,
             "name": image.name,
@@ -109,7 +119,8 @@ def _make(work: Work, mirror: str, torch_index: str) -> Sidecar:
             "built": begun.isoformat(timespec="seconds"),
             "apptainer": apptainer.version(),
             "facts": facts,
-            "packages": list_packages(sif),
+            "packages": packages,
+            "signed": bool(key and image.definition),
         }
         work.end()
         sidecar |= {"seconds": round(work.seconds, 1), "steps": work.steps}
