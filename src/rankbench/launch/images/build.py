@@ -13,6 +13,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from rankbench.launch.images import apptainer, checks
+from rankbench.launch.images.bills import KINDS, write_bills
 from rankbench.launch.images.fetch import fetched
 from rankbench.launch.images.signing import check_key, sign
 from rankbench.launch.images.spinning import spinning_steps_back
@@ -23,7 +24,13 @@ from rankbench.launch.images.store import (
     hash_file,
     reason_to_make,
 )
-from rankbench.launch.images.verify import ask_facts, check_sif, list_packages, prove
+from rankbench.launch.images.verify import (
+    ask_facts,
+    check_sif,
+    list_packages,
+    prove,
+    read_status,
+)
 from rankbench.launch.images.work import Work
 from rankbench.launch.process.processes import end_descendants
 from rankbench.record import write_json
@@ -129,10 +136,28 @@ def _make(work: Work, mirror: str, torch_index: str, key: Path | None) -> Sideca
         if sif == beside:
             os.replace(beside, image.file)
         write_json(image.sidecar, sidecar)
+        _write_bills(work, sidecar)
     finally:
         beside.unlink(missing_ok=True)
     work.say(f"done: {image.file}, {sidecar['bytes'] / 2**20:.0f} MiB")
     return sidecar
+
+
+def _write_bills(work: Work, sidecar: Sidecar) -> None:
+    """Write bills of materials beside the sidecar; an image is as good without."""
+    try:
+        written = write_bills(
+            work.image.sidecar,
+            sha256=sidecar["sha256"],
+            built=sidecar["built"],
+            status=read_status(work.image.file),
+            python=sidecar["packages"]["pip"],
+        )
+    except (ValueError, OSError, subprocess.SubprocessError) as error:
+        work.say(f"no bill of materials: {error}")
+        return
+    if len(written) < len(KINDS):
+        work.say("a bill of materials is missing: pip install 'rankbench[bills]'")
 
 
 def _obtain(work: Work, mirror: str, torch_index: str, beside: Path) -> Path:

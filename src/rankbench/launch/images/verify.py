@@ -134,6 +134,11 @@ def list_packages(sif: Path) -> dict[str, dict[str, str]]:
     }
 
 
+def read_status(sif: Path) -> str:
+    """Return dpkg's status file of an image; empty if it has none."""
+    return _ask(sif, ["sh", "-c", "test ! -e $0 || cat $0", "/var/lib/dpkg/status"])
+
+
 # A given image may use another distribution.
 _LIST_DPKG = r"""
 ! command -v dpkg-query >/dev/null || dpkg-query -W -f '${Package} ${Version}\n'

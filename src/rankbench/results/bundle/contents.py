@@ -27,6 +27,9 @@ _OF_CODE = ("Snakefile", "containers", "workflow/rules")
 
 DEFINITIONS, IMAGES, OWN = "code/", "images/", "own/"
 
+# Bills of materials of an image (CycloneDX).
+BILLS = ("debian.cdx.json", "python.cdx.json")
+
 _DIGEST = re.compile("[0-9a-f]{64}")
 
 _OF_LAUNCH = ("record.json", "steps.npz", "*.log", "trace*.json.gz")
@@ -111,11 +114,18 @@ def own_digests(plan: Any, records: Iterable[Record]) -> list[str]:
 
 
 def find_sidecars(plan: Any) -> Iterator[tuple[str, Path]]:
-    """Name in the bundle, and sidecar, of each image that the plan names."""
+    """Name in the bundle, and file, of what lies beside each image of the plan.
+
+    These are the sidecar, and the bills of materials if there are any.
+    """
     for name, image in sorted(plan["images"].items()):
         sidecar = Path((image or {}).get("sidecar") or "")
         if sidecar.is_file() and read_json(sidecar).get("sha256") == image["sha256"]:
             yield f"{IMAGES}{name}.json", sidecar
+            for bill in BILLS:
+                path = sidecar.with_name(f"{sidecar.stem}.{bill}")
+                if path.is_file():
+                    yield f"{IMAGES}{name}.{bill}", path
 
 
 def find_experiment(layout: Layout, plan: Any) -> Path:

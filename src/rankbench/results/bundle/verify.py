@@ -151,7 +151,8 @@ def _copy_raw(
     paths += contents.find_definitions(layout, records.values())
     paths += contents.find_own(layout, plan, records.values())
     names = {path.relative_to(root).as_posix() for path in paths}
-    names |= {f"{contents.IMAGES}{name}.json" for name in plan["images"]}
+    beside = ("json", *contents.BILLS)
+    names |= {f"{contents.IMAGES}{n}.{end}" for n in plan["images"] for end in beside}
     names.add(layout.experiment.name)
     return names | {contents.CITATION, ABOUT, LISTING, MANIFEST}
 
