@@ -41,7 +41,7 @@ METHOD = Path(__file__).resolve().parents[2] / "docs" / "method.md"
 INTERVALS = [
     name
     for name, kind in SECTION.columns.items()
-    if kind is Estimate and name not in ("speedup", "efficiency")
+    if kind is Estimate and name not in ("speedup", "efficiency", *SECTION.optional)
 ]
 
 # Functions of scipy and numpy that assume a normal distribution.
