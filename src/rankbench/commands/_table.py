@@ -12,6 +12,7 @@ from rich.text import Text
 from rankbench.commands._answer import WIDTH, open_console, print_answer
 from rankbench.record import Layout, read_json
 from rankbench.results.elements.names import shorten
+from rankbench.results.elements.text import figures
 
 # Heading -> column of table.csv. Columns with an interval have _lo and _hi. If not all
 # fit, the first ones are shown. Throughput comes before them, by its unit.
@@ -125,7 +126,7 @@ def show_value(row: Row, column: str) -> str:
     if not row[column]:
         return ""
     value, low, high = (
-        f"{float(row[name]):.4g}" if row.get(name) else ""
+        figures(float(row[name])) if row.get(name) else ""
         for name in (column, f"{column}_lo", f"{column}_hi")
     )
     # An interval without width is omitted: all values are equal.
