@@ -123,6 +123,13 @@ def test_obstacle(cell: dict[str, Any], reason: str | None) -> None:
     assert obstacle(**cell) == reason
 
 
+def test_fsdp_of_two_dimensions_needs_a_recent_torch_on_cpus() -> None:
+    old = make_site(cores=4, torch="2.6.0")
+    cell = make_cell(**GPT, strategy="tp_fsdp", topology="1x4")
+    reason = find_obstacle(make_question(cell, old, load_catalog()))
+    assert reason == "tp_fsdp needs torch 2.8 on cpu; this is 2.6.0"
+
+
 def test_an_experiment_names_models_of_libraries(tmp_path: Path) -> None:
     path = tmp_path / "some.yaml"
     path.write_text(

@@ -49,6 +49,8 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "packages": [],
     # Precisions that work.
     "precisions": ["fp32", "tf32", "bf16"],
+    # Kind of a device -> first version of torch in which it works there.
+    "torch": {},
     # Whether torch.compile of the whole model makes sense.
     "compiles": True,
     # Whether gradients can be clipped by the norm of all of them.

@@ -219,6 +219,16 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
+def _torch(q: Question) -> str | None:
+    since = q.facts.needs["torch"].get(q.cell.device)
+    if since and not q.no_place and _version(q.software.torch) < _version(since):
+        return (
+            f"{q.cell.strategy} needs torch {since} on {q.cell.device}; this is "
+            f"{q.software.torch}"
+        )
+    return None
+
+
 def _precision(q: Question) -> str | None:
     if q.cell.precision == "tf32" and q.cell.device != "cuda":
         return "tf32 is an arithmetic of NVIDIA GPUs; the cell runs on cpu"
@@ -254,6 +264,7 @@ RULES = (
     _model_and_data,
     _batch,
     _schedule,
+    _torch,
     _precision,
     _compile,
     _clip,

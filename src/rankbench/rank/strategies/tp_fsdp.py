@@ -28,6 +28,8 @@ class ShardedTensorParallel(TensorParallel):
 
     needs = {
         **TensorParallel.needs,
+        # Before, FSDP2 uses streams, which a CPU does not have.
+        "torch": {"cpu": "2.8"},
         "shards": {
             "weights": "ranks",
             "gradients": "ranks",
