@@ -22,7 +22,7 @@ def test_the_published_example_ends_with_a_verdict_for_each_row(
     command = ["-m", "rankbench.cli", "replay", "example", "--run", "--json"]
     done = project.run([sys.executable, *command], timeout=1200)
     assert done.returncode in (0, 1, 3), done.stdout
-    rows = json.loads(done.stdout[done.stdout.index("\n[") :])
+    rows = json.loads(done.stdout[done.stdout.rindex("\n[\n") :])
     assert len(rows) == 10
     for row in rows:
         assert row["verdict"] in ("reproduced", "not reproduced", "cannot tell")
