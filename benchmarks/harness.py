@@ -197,14 +197,14 @@ def be_rank(spec: Path, pairs: int, data_dir: Path, out: Path) -> None:
         whole = time.perf_counter()
         for _ in range(BLOCK):
             begun = time.perf_counter()
-            images, labels = next(batches)
+            inputs, targets = next(batches)
             bare_step(
-                images.to(
+                inputs.to(
                     world.device,
                     non_blocking=cell.non_blocking,
                     memory_format=memory_format_of(cell),
                 ),
-                labels.to(world.device, non_blocking=cell.non_blocking),
+                targets.to(world.device, non_blocking=cell.non_blocking),
             )
             seconds.append(time.perf_counter() - begun)
         if not on_gpu:
@@ -232,8 +232,11 @@ def make_bare_step(strategy: Any, cell: Cell) -> Callable[[Any, Any], None]:
         engine = strategy.engine
         dtype = strategy.low_dtype
 
-        def deepspeed_step(images: Any, labels: Any) -> None:
-            loss = criterion(engine(images.to(dtype) if dtype else images), labels)
+        def deepspeed_step(inputs: Any, targets: Any) -> None:
+            scores = engine(
+                inputs.to(dtype) if inputs.is_floating_point() and dtype else inputs
+            )
+            loss = criterion(scores.flatten(0, -2), targets.flatten())
             engine.backward(loss)
             engine.step()
 
@@ -241,9 +244,9 @@ def make_bare_step(strategy: Any, cell: Cell) -> Callable[[Any, Any], None]:
     model, optimizer = strategy.model, strategy.optimizer
     arithmetic = strategy.arithmetic
 
-    def step(images: Any, labels: Any) -> None:
+    def step(inputs: Any, targets: Any) -> None:
         with arithmetic():
-            loss = criterion(model(images), labels)
+            loss = criterion(model(inputs).flatten(0, -2), targets.flatten())
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
