@@ -191,3 +191,14 @@ def test_bytes_after_the_end_are_found(tmp_path: Path) -> None:
     members = [make_member(name, (root / name).read_bytes()) for name in names]
     write_archive(path, *members, end=b"hidden" * 100)
     assert archive.find_foreign(path, root, names) == "sub/b.json"
+
+
+def test_a_damaged_header_is_no_end_of_the_archive(tmp_path: Path) -> None:
+    """Python's tarfile stops there, as if no member followed."""
+    path = write_archive(tmp_path / "b.tar.zst", *map(make_member, ("a", "b", "c")))
+    data = bytearray(zstandard.decompress(path.read_bytes()))
+    data[2 * 512 + 150] ^= 1  # The checksum of the second header.
+    path.write_bytes(zstandard.compress(bytes(data)))
+    (tmp_path / "into").mkdir()
+    with pytest.raises(archive.Damaged, match=r"files end at byte 1024, and more foll"):
+        archive.unpack(path, tmp_path / "into")

@@ -180,6 +180,12 @@ def _members(
                 else:
                     said = "a link, a folder or a device"
                     raise Damaged(f"{path}: {member.name!r} is {said}, not a file")
+            # tarfile takes a damaged header for the end.
+            plain.seek(archive.offset)
+            while chunk := plain.read(_CHUNK):
+                if chunk.strip(b"\0"):
+                    said = f"its files end at byte {archive.offset}, and more follows"
+                    raise Damaged(f"{path} is damaged: {said}")
     except Damaged:
         raise
     except (tarfile.TarError, ValueError, OverflowError, EOFError) as error:
