@@ -181,6 +181,7 @@ def make_probe(**changes: Any) -> dict[str, Any]:
         "torch": "2.9.0",
         "cuda": None,
         "cuda_devices": [],
+        "cuda_memory_gib": [],
         "backends": ["gloo"],
         "cores": 2,
         "rpc": True,

@@ -22,12 +22,6 @@ pytestmark = pytest.mark.contract
 
 STRATEGIES = load_catalog().strategies
 ON_CPU = [name for name, s in STRATEGIES.items() if "cpu" in s.needs["device"]]
-WORLDS = [
-    case(name, ranks)
-    for name in ON_CPU
-    for ranks in (1, 2)
-    if ranks == 1 or STRATEGIES[name].needs["ranks"] != "one"
-]
 
 
 def run(folder: Path, name: str, ranks: int, **more):
@@ -59,6 +53,18 @@ def replica_ranks(name: str, ranks: int, options: dict[str, object]) -> int:
     if wanted != "all" and isinstance(wanted, str):
         wanted = options[wanted] or "all"
     return ranks if wanted == "all" else wanted
+
+
+def is_whole(name: str, ranks: int) -> bool:
+    """Whether a strategy with its defaults can be on so many ranks."""
+    if STRATEGIES[name].needs["ranks"] == "one":
+        return ranks == 1
+    return ranks % replica_ranks(name, ranks, defaults_of(name)) == 0
+
+
+WORLDS = [
+    case(name, ranks) for name in ON_CPU for ranks in (1, 2) if is_whole(name, ranks)
+]
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
