@@ -78,6 +78,7 @@ def test_a_slow_link(site: Site) -> None:
     assert loss.parts["transfer"].value == pytest.approx(planted, rel=0.2)
 
 
+@pytest.mark.long
 def test_a_slow_loader(site: Site) -> None:
     loop = site.project.root / "src/rankbench/rank/training/loop.py"
     right = loop.read_text()

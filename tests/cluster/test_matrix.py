@@ -9,7 +9,8 @@ from allocations import Site
 from logins import Snakemake, table_of
 from site_files import with_images
 
-pytestmark = pytest.mark.cluster
+# Other tests start these strategies, and images over hosts.
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 MATRIX = Path(__file__).with_name("matrix.yaml")
 # Cells with several ranks per host; the others are in test_launchers_in_images.py.

@@ -190,6 +190,7 @@ def test_a_rank_of_the_far_host_is_killed(
     case.leaves_nothing()
 
 
+@pytest.mark.long
 def test_the_supervisor_is_killed(begin: Callable[..., Case]) -> None:
     case = begin("supervisor")
     case.desk.host.do("pkill", "-KILL", "-f", "rankbench.launch job")
