@@ -104,7 +104,8 @@ def test_hosts_with_different_numbers_of_tasks_are_refused(site: Site) -> None:
 
 
 @pytest.mark.parametrize(
-    "launcher", ["srun", "mpirun", pytest.param("spawn", marks=pytest.mark.long)]
+    "launcher",
+    ["srun", *(pytest.param(x, marks=pytest.mark.long) for x in ("mpirun", "spawn"))],
 )
 def test_a_time_limit_ends_the_ranks_of_all_hosts(site: Site, launcher: str) -> None:
     cell = plan(site, "hang", launcher, limit=15)

@@ -13,7 +13,7 @@ from logins import Snakemake, queue, table_of
 from pretend_cluster import is_running
 from pretend_host import wait_until
 
-# Two minutes; test_shared_jobs.py loses a host, too.
+# Two minutes; test_ssh_faults.py loses a host in CI, too.
 pytestmark = [pytest.mark.cluster, pytest.mark.long]
 
 # The last cell waits until a host is free.

@@ -188,6 +188,7 @@ def test_memory_limit_ends_a_job(
     assert said in (shared / f"{number}.log").read_text()
 
 
+@pytest.mark.long  # test_launch_faults.py and test_workflow_faults.py reach one, too
 def test_time_limit_ends_a_job(
     cluster: Cluster, shared: Path, limited: dict[str, str]
 ) -> None:

@@ -184,6 +184,7 @@ def test_a_shared_job_is_split_so_that_none_is_too_long(
     assert {row["status"] for row in table_of(site, "split").values()} == {"ok"}
 
 
+@pytest.mark.long
 def test_a_host_is_lost_in_a_shared_job(
     site: Site, run: Callable[..., subprocess.Popen[str]], snakemake: Snakemake
 ) -> None:

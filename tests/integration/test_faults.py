@@ -306,6 +306,7 @@ def test_snakemake_is_killed_and_the_next_run_continues(project) -> None:
     assert "Nothing to be done" in again.stdout
 
 
+@pytest.mark.long  # test_command_run.py interrupts one, too
 def test_control_c_and_the_next_run_continues(project) -> None:
     cell = prepare(project, "slow", launches=2, steps=12, launcher="torchrun")
     with project.start() as run:

@@ -370,6 +370,7 @@ def test_an_interrupted_round_is_completed_first(in_turns, tmp_path: Path) -> No
     assert len({record["round"]["seed"] for record in records_in(project)}) == 1
 
 
+@pytest.mark.long
 def test_cells_are_measured_one_after_the_other_on_request(project) -> None:
     project.experiment(
         "name: small\nstrategy: [single, ddp]\nmodel: lenet\ngate: false\n"
