@@ -53,7 +53,7 @@ def memory(trial: Trial) -> None:
     trial.begin(faulty.GREEDY)
 
 
-@fault(("crashed", "torchrun was ended by SIGKILL"))
+@fault(("crashed", "torchrun on the host {near} was ended by SIGKILL"))
 def launcher_killed(trial: Trial) -> None:
     """The launcher is killed"""
     trial.launcher = "torchrun"

@@ -55,6 +55,11 @@ def ending(**changes: Any) -> Ending:
 
 
 OOM = {0: failed("CUDA out of memory", "OutOfMemoryError", oom=True)}
+LAUNCHER_KILLED = """\
+srun: error: node1: task 0: Killed
+srun: launch/slurm: _step_signal: Terminating StepId=46.1
+srun: error: node2: task 1: Exited with exit code 1
+"""
 PEER = failed("[gloo] Connection closed by peer [127.0.0.1]:1234")
 
 
@@ -331,6 +336,13 @@ def test_what_goes_wrong_after_the_last_report_takes_nothing_away(
             id="a host was lost",
         ),
         pytest.param(
+            {"reports": {0: PEER}, "log": "srun: forcing job\nlost the host node2\n"},
+            "crashed",
+            "the host node2 failed; rank 0 in training, step 3",
+            "site",
+            id="a rank noticed that a host was lost, before Slurm did",
+        ),
+        pytest.param(
             {"stopped": "SIGTERM", "job_ended": "host"},
             "crashed",
             "a host of the job failed; rank 0 in training, step 3",
@@ -397,6 +409,19 @@ def test_classify_in_a_slurm_job(
     exits = find_launcher("srun").read_exits(what.get("log", ""))
     finding = classify(ending(launcher="srun", exits=exits, **what))
     assert finding == Finding(status, reason, cause)
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (PEER, "torchrun on the host node1 was ended by SIGKILL"),
+        (failed("the disk is full"), "rank 1: RuntimeError: the disk is full"),
+    ],
+)
+def test_a_launcher_of_one_host_was_killed(error: dict[str, Any], reason: str) -> None:
+    """Unless srun killed it, because a rank had failed."""
+    finding = classify(ending(reports={1: error}, log=LAUNCHER_KILLED))
+    assert finding == Finding("crashed", reason)
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,23 @@ def test_why_a_job_ends(program: Install, said: str, why: str | None) -> None:
     assert SlurmJob("7", ()).why_ended() == why
 
 
+@pytest.mark.parametrize(
+    ("state", "lost"),
+    [
+        ("allocated", None),
+        ("allocated*", "node2"),
+        ("down", "node2"),
+        ("down*", "node2"),
+    ],
+)
+def test_a_host_that_does_not_answer(
+    program: Install, state: str, lost: str | None
+) -> None:
+    calls = program("sinfo", f"echo 'node1 mixed'; echo 'node2 {state}'")
+    assert SlurmJob("7", ("node1", "node2")).find_lost() == lost
+    assert "--nodes=node1,node2" in calls.read_text()
+
+
 def test_nobody_tells_why_a_job_ends(program: Install) -> None:
     program("scontrol", "exit 1")
     assert SlurmJob("7", ()).why_ended() is None

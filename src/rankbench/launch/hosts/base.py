@@ -89,6 +89,10 @@ class Hosts(ABC):
         """
         return None
 
+    def find_lost(self) -> str | None:
+        """Return a host that no longer answers; None if all do, or if it is unknown."""
+        return None
+
     def find_job(self, log: str) -> str | None:
         """Return the id of the job that a launch ran in; None without one.
 

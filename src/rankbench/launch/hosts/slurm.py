@@ -93,6 +93,13 @@ class SlurmJob(Hosts):
             return "cancelled"
         return None
 
+    def find_lost(self) -> str | None:
+        # A star marks a host that does not answer, and is not yet down.
+        nodes = f"--nodes={','.join(self.names)}"
+        said = _ask("sinfo", "--noheader", "--Node", nodes, "--format=%N %T") or ""
+        lost = re.search(r"^(\S+) (?:down\S*|\S+\*)$", said, re.MULTILINE)
+        return lost[1] if lost else None
+
 
 def choose_hosts(names: Sequence[str], count: int, turn: int) -> tuple[str, ...]:
     """Choose hosts of a job; which ones rotates from turn to turn.

@@ -23,12 +23,15 @@ _PEER = re.compile(
     re.IGNORECASE,
 )
 
-# Messages of srun, and of launch/hosts/ssh_step.py.
+# Messages of srun, launch/hosts/ssh_step.py and launch/process/supervise.py.
 _LOST_HOST = re.compile(
     r"^(?:srun: error: (?:Node failure on|Task launch for \S+ failed on node)"
     r"|lost the host) ([\w.-]*\w)",
     re.MULTILINE,
 )
+# What srun says first of a launcher that runs once on each host; it then ends others.
+_SRUN = re.compile(r"^srun: error: (.*)$", re.MULTILINE)
+_KILLED_THERE = re.compile(r"(\S+): tasks? \S+ Killed")
 _REFUSED = re.compile(r"^(the host \S+ refuses: .*)$", re.MULTILINE)
 _TIME_LIMIT = re.compile(r"CANCELLED AT \S+ DUE TO TIME LIMIT")
 _OOM_OF_STEP = re.compile(
@@ -180,6 +183,10 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Finding:
         reason = f"rank {rank} was ended by {signal_name(-code)}; {ending.progress}"
         return Finding("crashed", reason)
     own = {r: e for r, e in errors.items() if not _PEER.search(e["message"])}
+    first = _SRUN.search(ending.log)
+    if not own and first and (there := _KILLED_THERE.fullmatch(first[1])):
+        launcher = f"{ending.launcher} on the host {there[1]}"
+        return Finding("crashed", f"{launcher} was ended by SIGKILL")
     gone = sorted(set(range(ending.ranks)) - ending.reports.keys())
     if errors and gone and not own:
         rank, error = next(iter(errors.items()))

@@ -114,6 +114,9 @@ def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
             # A job that ends also ends its steps, and leaves no time to wait.
             if job_ended is None:
                 hosts.end_steps(steps)
+            # Only now: what has ended on a host that is lost is known later.
+            if returncode != 0 and (lost := hosts.find_lost()):
+                log.write(f"lost the host {lost}\n".encode())
 
     text = log_path.read_text(errors="replace")
     reports = read_reports(work, task.shape.ranks)
