@@ -26,6 +26,7 @@ from rankbench.project.jobs import last_jobs, shared_resources
 from rankbench.project.resources import cell_resources, host_resources, rule_resources
 from rankbench.record import PLOTS, Layout
 from rankbench.schedulers import scheduler_of
+from rankbench.snakemake_fixes.leftovers import sweep_temporary_folders
 from rankbench.snakemake_fixes.polling import look_steadily
 from rankbench.snakemake_fixes.sigterm import take_sigterm_in_a_thread
 
@@ -59,6 +60,7 @@ def write_table():
 try:
     # Needed in jobs as well, because Slurm ends them by SIGTERM.
     take_sigterm_in_a_thread()
+    OWN_FOLDER = sweep_temporary_folders(workflow)
     RUN = get_run()
 except ValueError as error:
     raise WorkflowError(str(error)) from None
