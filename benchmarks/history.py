@@ -6,6 +6,10 @@ that is found is a false alarm. A step hits one cell of a store, or all of them.
 
     PYTHONPATH=tests python benchmarks/history.py         # some minutes on two cores
     PYTHONPATH=tests python benchmarks/history.py --runs 100 --stores 40
+    PYTHONPATH=tests python benchmarks/history.py --only series --plot power.svg
+
+`series` are stores of one cell whose scatter is that of the launches of a bundle: their
+deviations from the median of their cell, drawn with replacement.
 """
 
 from __future__ import annotations
@@ -30,7 +34,11 @@ from rankbench.results.history.runs import Run, decode, read_results
 from rankbench.results.history.store import add_run, read_store
 from unit.synthetic import write_many
 
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("speed", "alarms", "nights", "detection", "series")
 SCATTER, STEP, LAUNCHES = 0.02, 0.05, 6
+SIZES = (0.0, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)  # of a step, in standard deviations
+SOON = 3  # runs within which a step should be found
 MIB = 1024**2
 
 Values = NDArray[np.float64]
@@ -44,7 +52,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1000, help="of the large store")
     parser.add_argument("--cells", type=int, default=100, help="of the large store")
     parser.add_argument("--stores", type=int, default=200, help="small ones, of a kind")
-    parser.add_argument("--only", choices=["speed", "alarms", "nights", "detection"])
+    parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--bundle", type=Path, default=ROOT / "docs/example")
+    parser.add_argument("--plot", type=Path, help="power over the size of a step")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     rng = np.random.default_rng(arguments.seed)
@@ -53,6 +63,7 @@ def main() -> None:
         "alarms": lambda: tell_alarms(arguments.stores, rng),
         "nights": lambda: tell_nights(arguments.stores, rng),
         "detection": lambda: tell_detection(arguments.stores, rng),
+        "series": lambda: tell_series(arguments, rng),
     }
     for name, tell in parts.items():
         if arguments.only in (None, name):
@@ -145,6 +156,78 @@ def tell_detection(stores: int, rng: np.random.Generator) -> None:
             f"  {hit} of {cells} cells: {len(known) / len(delays):.0%} of "
             f"{len(delays)}, median {middle}, at most {max(known, default=0)}"
         )
+
+
+def tell_series(arguments: argparse.Namespace, rng: np.random.Generator) -> None:
+    """False alarms and power for series of one cell, with the scatter of a bundle."""
+    residuals = find_residuals(arguments.bundle)
+    spread = float(residuals.std())
+    count, before = arguments.stores, 30
+    print(
+        f"\nseries of one cell, scatter of {len(residuals)} launches of "
+        f"{arguments.bundle.name}: standard deviation {spread:.1%}"
+    )
+
+    def levels(runs: int) -> Values:
+        return np.log(1000) + rng.choice(residuals, (runs, 1))
+
+    alarms = spiked = 0
+    for _ in range(count):
+        series = levels(before)
+        shows = bool(simulate(rng, series).changes)
+        alarms += shows
+        series[rng.integers(before)] += np.log(0.5)
+        spiked += bool(simulate(rng, series).changes) and not shows
+    print(f"  {before} runs without a change: {tell_share(alarms, count)} show one")
+    print(f"  more, if one run is slower by 50 %: {tell_share(spiked, count)}")
+    found = {}
+    for size in SIZES:
+        delays = []
+        for _ in range(count):
+            series = levels(before + SOON)
+            series[before:] -= size * spread
+            delays.append(find_delay(rng, series, before))
+        found[size] = sum(delay is not None for delay in delays)
+        share = tell_share(found[size], count)
+        print(f"  a step of {size:g} standard deviations: {share} within {SOON} runs")
+    if arguments.plot:
+        draw_power(found, count, arguments.plot)
+
+
+def find_residuals(bundle: Path) -> Values:
+    """Logarithms of launches over the median of their cell, of cells with some."""
+    cells = read_results(bundle)["cells"].values()
+    logs = [np.log(cell["throughput"]) for cell in cells]
+    several = [values for values in logs if len(values) > 2]
+    # A median takes a degree of freedom, as a mean does.
+    return np.concatenate(
+        [(v - np.median(v)) * np.sqrt(len(v) / (len(v) - 1)) for v in several]
+    )
+
+
+def tell_share(found: int, count: int) -> str:
+    low, high = stats.binomtest(found, count).proportion_ci(0.95)
+    return f"{found / count:.1%} of {count} [{low:.1%}, {high:.1%}]"
+
+
+def draw_power(found: dict[float, int], count: int, file: Path) -> None:
+    import seaborn as sns
+    from matplotlib import pyplot as plt
+
+    sns.set_theme(style="whitegrid", context="paper")
+    figure, axes = plt.subplots(figsize=(5, 3), layout="constrained")
+    sizes = list(found)
+    shares = np.array([found[size] / count for size in sizes])
+    ends = [stats.binomtest(n, count).proportion_ci(0.95) for n in found.values()]
+    errors = np.abs(np.array([(end.low, end.high) for end in ends]).T - shares)
+    axes.errorbar(sizes, shares, errors, marker="o", capsize=3)
+    axes.axhline(0.9, linestyle=":", color="grey")
+    axes.set(
+        xlabel="size of the step (standard deviations of a run)",
+        ylabel=f"found within {SOON} runs",
+        ylim=(0, 1.02),
+    )
+    figure.savefig(file, metadata={"Date": None})
 
 
 def find_delay(rng: np.random.Generator, levels: Values, before: int) -> int | None:

@@ -20,7 +20,7 @@ from rankbench.results.numbers.statistics import Estimate, median
 
 LEVEL = 0.05
 # Among n cells the smallest p-value must be below LEVEL / n, with room to spare.
-_FEWEST, _FOR_EACH = 999, 40
+_FEWEST, _FOR_EACH = 999, 80
 
 
 @dataclass(frozen=True, slots=True)
