@@ -233,7 +233,7 @@ def draw_power(found: dict[float, int], count: int, file: Path) -> None:
 def find_delay(rng: np.random.Generator, levels: Values, before: int) -> int | None:
     """The number of slow runs until the newest one shows that a cell became worse."""
     runs = make_runs(rng, levels)
-    for count in range(before + 2, len(runs) + 1):
+    for count in range(before + 1, len(runs) + 1):
         if follow(runs[:count]).begins_worse:
             return count - before
     return None

@@ -133,6 +133,7 @@ def try_it(task: Task, lane: Lane, seed: int) -> dict[str, Any]:
             finally:
                 found |= {"killed": kills.killed, "lost": kills.lost}
                 found |= {"failed": kills.failed, "runs": kills.runs}
+                found["said"] = kills.said[-5:]
         else:
             trial = Trial(lane, task.name, task.allocation)  # type: ignore[arg-type]
             try:

@@ -58,6 +58,7 @@ class Kills:
     name: str
     seed: int
     killed: list[str] = field(default_factory=list)
+    said: list[str] = field(default_factory=list)
     runs: int = 0
     lost: int = 0
     failed: int = 0
@@ -88,6 +89,7 @@ class Kills:
         while len(self.killed) < KILLS and self._lasts(run, chance.uniform(*PAUSE)):
             self._kill(chance, run)
         said = self.lane.wait_for(run, 400)
+        self.said.append(said[-400:])
         self.lane.wake()
         return run.returncode != 0 or "Nothing to be done" not in said
 

@@ -298,6 +298,17 @@ def test_a_faster_cell_is_no_finding(store, capsys):
     assert [one["verdict"] for one in found["changes"]] == ["better"]
 
 
+def test_a_slowdown_after_an_improvement_is_news(store, capsys):
+    """Even if the one change that is left moves from there to here."""
+    levels = scatter(32, seed=7)
+    levels[24:] *= 1.012
+    levels[30:] *= 0.93
+    fill(store, levels[:31])
+    assert run(capsys, store)[0] == 0
+    fill(store, levels)
+    assert run(capsys, store)[0] == 1
+
+
 def test_nothing_changed(store, capsys):
     fill(store, scatter(20))
     status, out, _ = run(capsys, "--store", store)

@@ -141,7 +141,7 @@ def follow(runs: Sequence[Run], *, level: float = LEVEL) -> History:
     old = {}
     if last:
         shorter = [_without(line, runs[-1]) for line in lines]
-        old = {(line.id, line.hash): line.breaks for line in _test(shorter, level)}
+        old = {(line.id, line.hash): _turns(line) for line in _test(shorter, level)}
     changes: list[Change] = []
     for line in lines:
         known = old.get((line.id, line.hash), ())
@@ -211,13 +211,20 @@ def _seed(line: Line) -> int:
     return zlib.crc32(f"{line.id} {line.hash}".encode())
 
 
+def _turns(line: Line) -> list[tuple[int, bool]]:
+    """Each break of a line, and whether it became worse there."""
+    levels = [level.value for level in line.levels]
+    worse = [new < old for old, new in itertools.pairwise(levels)]
+    return list(zip(line.breaks, worse, strict=True))
+
+
 def _find_changes(
-    line: Line, known: Sequence[int], *, is_last: bool
+    line: Line, known: Sequence[tuple[int, bool]], *, is_last: bool
 ) -> Iterator[Change]:
     """The changes of a line.
 
     Args:
-        known: breaks that are found without the newest run.
+        known: breaks that are found without the newest run, and whether for the worse.
         is_last: whether the newest run has this cell.
     """
     parts = line.segments
@@ -226,14 +233,16 @@ def _find_changes(
         is_end = place == len(parts) - 2
         # The newest run may shift where a change is found, within the segment before.
         begin = line.breaks[place - 1] if place else 0
+        ratio = find_ratio([p.cell.center for p in new], [p.cell.center for p in old])
+        turn = ratio.value < 1
         yield Change(
             line=line,
             before=before,
             since=since,
-            ratio=find_ratio(
-                [p.cell.center for p in new], [p.cell.center for p in old]
-            ),
+            ratio=ratio,
             runs=(len(old), len(new)),
             differs=find_differing(before.cell.facts, since.cell.facts),
-            is_new=is_last and is_end and not any(one > begin for one in known),
+            is_new=is_last
+            and is_end
+            and not any(one > begin and turn == worse for one, worse in known),
         )
