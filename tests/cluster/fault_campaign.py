@@ -14,6 +14,7 @@ import argparse
 import json
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -216,6 +217,8 @@ def arguments() -> argparse.Namespace:
 
 def main() -> int:
     given = arguments()
+    # Then the cluster is taken down, as after Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     if not given.table:
         tasks = plan(given.seed, given.times, given.kills, given.only)
         campaign = Campaign(tasks, given.file, given.seed, given.minutes)

@@ -235,6 +235,10 @@ class Lane:
 
     def folders(self) -> list[str]:
         """Temporary files and folders that were not there at first."""
+        for path in (self.root / "tmp").glob("snakemake????????"):
+            # Of one that was killed before it had read the workflow.
+            if not any(path.iterdir()):
+                path.rmdir()
         return [
             f"{place}/{name}"
             for place, names in self._temporary().items()

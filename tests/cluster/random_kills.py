@@ -87,10 +87,13 @@ class Kills:
         self.runs += 1
         run = self.lane.run_in_a_shell(self.name)
         while len(self.killed) < KILLS and self._lasts(run, chance.uniform(*PAUSE)):
+            self.lane.wake()
             self._kill(chance, run)
-        said = self.lane.wait_for(run, 400)
-        self.said.append(said[-400:])
+        # Whoever is responsible for the cluster starts a slurmd again some time later.
+        self._lasts(run, chance.uniform(*PAUSE))
         self.lane.wake()
+        said = self.lane.wait_for(run, 400)
+        self.said.append(said[-700:])
         return run.returncode != 0 or "Nothing to be done" not in said
 
     def _lasts(self, run: subprocess.Popen[str], seconds: float) -> bool:

@@ -156,6 +156,7 @@ class Fault:
         after: states that the next run adds.
         own_job: both, if the cell has a job of its own; None: the same.
         alone: whether other lanes would suffer as well.
+        either: whether in a shared job the cell suffers that is launched first.
     """
 
     name: str
@@ -164,6 +165,7 @@ class Fault:
     after: Sequence[State]
     own_job: tuple[Sequence[State], Sequence[State]] | None
     alone: bool
+    either: bool
 
     def try_it(self, trial: Trial) -> list[str]:
         """Plant it and run again; processes, jobs, locks and folders that were left.
@@ -177,9 +179,13 @@ class Fault:
         self.plant(trial)
         trial.end()
         left = trial.lane.left()
-        self._compare(trial, first)
+        if self.either and not trial.states():
+            self._compare(trial, first, trial.states("ddp"))
+            first = []
+        else:
+            self._compare(trial, first, trial.states())
         trial.next_run()
-        self._compare(trial, [*first, *after])
+        self._compare(trial, [*first, *after], trial.states())
         others = [status for status, _ in trial.states("ddp")]
         if others.count("ok") != trial.spares_others or set(others) - {
             "ok",
@@ -189,9 +195,10 @@ class Fault:
             raise Unexpected(f"the other cell: {trial.states('ddp')}")
         return left + trial.lane.left() + trial.lane.folders()
 
-    def _compare(self, trial: Trial, expected: Sequence[State]) -> None:
+    def _compare(
+        self, trial: Trial, expected: Sequence[State], found: Sequence[State]
+    ) -> None:
         hosts = {"near": trial.lane.near.name, "far": trial.lane.far.name}
-        found = trial.states()
         same = len(found) == len(expected) and all(
             status == wanted and words.format(**hosts) in reason
             for (status, reason), (wanted, words) in zip(found, expected, strict=True)
@@ -209,13 +216,16 @@ def fault(
     after: Sequence[State] = (),
     own_job: tuple[Sequence[State], Sequence[State]] | None = None,
     alone: bool = False,
+    either: bool = False,
 ) -> Callable[[Plant], Plant]:
     """Register a function that plants a fault; its docstring names it."""
 
     def register(plant: Plant) -> Plant:
         name = (plant.__doc__ or "").strip()
         assert name, plant
-        FAULTS[plant.__name__] = Fault(name, plant, first, after, own_job, alone)
+        FAULTS[plant.__name__] = Fault(
+            name, plant, first, after, own_job, alone, either
+        )
         return plant
 
     return register

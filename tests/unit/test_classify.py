@@ -395,6 +395,13 @@ def test_what_goes_wrong_after_the_last_report_takes_nothing_away(
             id="scancel",
         ),
         pytest.param(
+            {"reports": {0: PEER}, "returncode": 143, "job_ended": "over"},
+            "cancelled",
+            "its Slurm job ended before the launch",
+            "owner",
+            id="the script of the job was killed",
+        ),
+        pytest.param(
             {"stopped": "SIGTERM", "job_ended": None},
             "cancelled",
             "interrupted by SIGTERM",

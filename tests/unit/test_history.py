@@ -304,9 +304,9 @@ def test_a_slowdown_after_an_improvement_is_news(store, capsys):
     levels[24:] *= 1.012
     levels[30:] *= 0.93
     fill(store, levels[:31])
-    assert run(capsys, store)[0] == 0
+    assert run(capsys, "--store", store)[0] == 0
     fill(store, levels)
-    assert run(capsys, store)[0] == 1
+    assert run(capsys, "--store", store)[0] == 1
 
 
 def test_nothing_changed(store, capsys):

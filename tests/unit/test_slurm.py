@@ -137,6 +137,8 @@ def test_steps_of_others_stay(program: Install) -> None:
         ("JobState=NODE_FAIL Reason=NodeDown", "host"),
         ("JobState=COMPLETING Reason=None", "cancelled"),
         ("JobState=CANCELLED Reason=None", "cancelled"),
+        ("JobState=FAILED Reason=NonZeroExitCode", "over"),
+        ("JobState=COMPLETED Reason=None", "over"),
     ],
 )
 def test_why_a_job_ends(program: Install, said: str, why: str | None) -> None:

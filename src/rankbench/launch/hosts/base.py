@@ -82,7 +82,9 @@ class Hosts(ABC):
         return
 
     def why_ended(self) -> str | None:
-        """Return why the hosts are taken away: ``timeout``, ``host``, ``cancelled``.
+        """Return why the hosts are taken away.
+
+        It is ``timeout``, ``host``, ``cancelled``, or ``over``: the job ended before.
 
         Returns:
             None if they are not.

@@ -91,7 +91,8 @@ class SlurmJob(Hosts):
             return "host"
         if state in ("COMPLETING", "CANCELLED", "PREEMPTED"):
             return "cancelled"
-        return None
+        # The script of the job has ended, and with it Slurm ended all steps.
+        return "over" if state in ("COMPLETED", "FAILED") else None
 
     def find_lost(self) -> str | None:
         # A star marks a host that does not answer, and is not yet down.

@@ -165,6 +165,8 @@ def _ended_by_slurm(ending: Ending) -> Finding | None:
         return Finding("timeout", f"{limit}: {ending.progress}", cause)
     if ending.job_ended == "cancelled":
         return Finding("cancelled", "its Slurm job was cancelled", "user")
+    if ending.job_ended == "over":
+        return Finding("cancelled", "its Slurm job ended before the launch", "owner")
     return None
 
 
