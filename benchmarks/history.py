@@ -227,7 +227,9 @@ def draw_power(found: dict[float, int], count: int, file: Path) -> None:
         ylabel=f"found within {SOON} runs",
         ylim=(0, 1.02),
     )
-    figure.savefig(file, metadata={"Date": None})
+    figure.savefig(
+        file, dpi=150, metadata={"Date": None} if file.suffix == ".svg" else None
+    )
 
 
 def find_delay(rng: np.random.Generator, levels: Values, before: int) -> int | None:

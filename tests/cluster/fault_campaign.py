@@ -112,6 +112,8 @@ class Campaign:
                 return
             begun = time.monotonic()
             found = try_it(task, lane, self._seed)
+            if found["outcome"] != AS_DOCUMENTED:
+                self._keep(lane, task)
             seconds = round(time.monotonic() - begun, 1)
             line = {**asdict(task), "seed": self._seed, "seconds": seconds, **found}
             with self._lock, open(self._file, "a") as file:
@@ -120,6 +122,12 @@ class Campaign:
             print(
                 f"{task.name} ({seconds:.0f} s): {outcome} {found['left']}", flush=True
             )
+
+    def _keep(self, lane: Lane, task: Task) -> None:
+        """Keep the results of a surprise, for somebody to look at."""
+        place = self._file.with_suffix(".surprises") / task.name
+        results = lane.project.root / "results"
+        shutil.copytree(results, place, dirs_exist_ok=True, symlinks=True)
 
 
 def try_it(task: Task, lane: Lane, seed: int) -> dict[str, Any]:
@@ -146,15 +154,7 @@ def try_it(task: Task, lane: Lane, seed: int) -> dict[str, Any]:
     except Exception as error:
         found["outcome"] = f"{type(error).__name__}: {error}"
         found["trace"] = traceback.format_exc()[-2000:]
-        keep(lane, task)
     return found
-
-
-def keep(lane: Lane, task: Task) -> None:
-    """Keep the results of a surprise, for somebody to look at."""
-    place = Path(tempfile.gettempdir()) / "surprises" / task.name
-    results = lane.project.root / "results"
-    shutil.copytree(results, place, dirs_exist_ok=True, symlinks=True)
 
 
 def read(file: Path) -> list[dict[str, Any]]:

@@ -7,11 +7,9 @@ import random
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import faulty_strategies
 import pytest
 from allocations import Site
 from logins import Snakemake, queue, table_of
@@ -182,36 +180,3 @@ def test_a_shared_job_is_split_so_that_none_is_too_long(
     assert [len(jobs[number]) for number in (1, 2)] == [1, 1]
     assert jobs[1] != jobs[2]
     assert {row["status"] for row in table_of(site, "split").values()} == {"ok"}
-
-
-@pytest.mark.long
-def test_a_host_is_lost_in_a_shared_job(
-    site: Site, run: Callable[..., subprocess.Popen[str]], snakemake: Snakemake
-) -> None:
-    """At most the launch that ran is lost; another run measures what is missing."""
-    site.project.add_strategy("slow", faulty_strategies.SLOW)
-    text = PAIR.replace("strategy: ddp", "strategy: slow").replace("3\n", "30\n", 1)
-    text = f"name: hosts{text}warmup: 0\nallocation: experiment\n"
-    site.project.experiment(text, "hosts.yaml")
-    given = ("--config", "experiment=hosts.yaml")
-    session = run("snakemake", *given)
-    two = TWO.replace("ddp", "slow")
-    wait_until(lambda: site.trains("hosts", two), 120, f"{two} trains")
-    site.cluster.stop("node2")
-    try:
-        said, _ = session.communicate(timeout=300)
-        assert session.returncode == 1, said
-    finally:
-        site.cluster.start("node2")
-        wait_until(lambda: "idle" in site.cluster.run("sinfo"), 60, "node2 is back")
-    records = [r for found in site.records("hosts").values() for r in found]
-    # Slurm notices the loss some seconds later; launches may end well until then.
-    causes = Counter(record["cause"] for record in records)
-    assert causes["site"] == 1
-    assert causes.keys() <= {"site", None}
-    assert {r["status"] for r in records if r["cause"] is None} <= {"ok"}
-    snakemake(*given)
-    rows = table_of(site, "hosts").values()
-    assert {(row["status"], row["launches_ok"], row["attempt"]) for row in rows} == {
-        ("ok", "2", "1")
-    }
