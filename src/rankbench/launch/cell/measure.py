@@ -13,7 +13,7 @@ from rankbench.launch.cell.pace import Out
 from rankbench.launch.cell.places import find_places
 from rankbench.launch.cell.requests import Request, read_request
 from rankbench.launch.cell.rounds import Means, Rounds
-from rankbench.launch.cell.series import heed
+from rankbench.launch.cell.series import heed, refuse_image
 from rankbench.launch.process.signs import Stop
 from rankbench.record import (
     Layout,
@@ -80,6 +80,8 @@ def run_job(
             attempt = _open(layout, plan, cell_id, project)
             if attempt.why_stale() is None:
                 _check_needs(layout, attempt)
+                if why := refuse_image(attempt.measured):
+                    raise ValueError(why)
                 attempts.append(attempt)
         except (ValueError, OSError) as error:
             # The other cells can be measured.
@@ -94,7 +96,7 @@ def run_job(
 
 
 def _check_needs(layout: Layout, attempt: Attempt) -> None:
-    """Check that data and image of a cell were made, so that others need not wait.
+    """Check that data and image of a cell were made.
 
     Raises:
         ValueError: they were not; says why.
@@ -102,7 +104,6 @@ def _check_needs(layout: Layout, attempt: Attempt) -> None:
     needs = find_wanted([(attempt.image_name, attempt.cell.data)])
     if why := explain_failures(layout, needs):
         raise ValueError(why)
-    attempt.check_image()
 
 
 def _read_others(

@@ -10,6 +10,7 @@ from rankbench.launch.cell.claim import claim_next, open_claims, read_owner
 from rankbench.launch.cell.pace import Out
 from rankbench.launch.cell.turn import Turn
 from rankbench.launch.hosts.base import Hosts
+from rankbench.launch.hosts.this_machine import ThisMachine
 from rankbench.launch.outcome.closing import close_dead_claim
 from rankbench.launch.process.signs import Stop
 from rankbench.launch.process.supervise import refuse_launch, run_launch
@@ -57,6 +58,24 @@ def _launch(series: Series, task: Task, stop: Stop) -> Record:
         # Only this host may have the fault: other hosts of the site may have the image.
         return refuse_launch(task, str(error), started)
     return run_launch(task, stop)
+
+
+def refuse_image(series: Series) -> str | None:
+    """Leave a record of a launch that its image prevents on this host.
+
+    Returns:
+        Its reason; None, without a record, if the image is good.
+    """
+    started = datetime.now(UTC)
+    try:
+        series.attempt.check_image()
+    except (ValueError, OSError) as error:
+        number, directory = claim_next(series.directory)
+        # Nothing starts, so it does not matter on which hosts.
+        task = series.attempt.task(series, number, directory, ThisMachine())
+        refuse_launch(task, str(error), started)
+        return str(error)
+    return None
 
 
 def settle_claims(series: Series, hosts: Hosts, stop: Stop, out: Out) -> None:
