@@ -219,6 +219,8 @@ def main() -> int:
     given = arguments()
     # Then the cluster is taken down, as after Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Whoever starts this by nohup: what it starts shall not ignore SIGHUP.
+    signal.signal(signal.SIGHUP, lambda *_: None)
     if not given.table:
         tasks = plan(given.seed, given.times, given.kills, given.only)
         campaign = Campaign(tasks, given.file, given.seed, given.minutes)
