@@ -12,7 +12,8 @@ import pytest
 from factories import read_experiment
 from rankbench.matrix import experiment as experiment_module
 from rankbench.matrix.catalog import load_catalog
-from rankbench.matrix.experiment import choose_launcher, load_experiment
+from rankbench.matrix.expansion import choose_launcher
+from rankbench.matrix.experiment import load_experiment
 from rankbench.matrix.schema import load_schema
 
 pytestmark = pytest.mark.unit

@@ -6,9 +6,8 @@ has, and importing torch takes seconds.
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
@@ -18,13 +17,12 @@ from rankbench.matrix.catalog import (
     DATA_DEFAULTS,
     MODEL_DEFAULTS,
     NONE,
-    SCRIPT_NEEDS,
     Catalog,
     Own,
-    describe_strategy,
     literals,
 )
 from rankbench.matrix.library import describe_library_model, is_of_library
+from rankbench.matrix.own_source import READERS, defined_names
 from rankbench.matrix.schema import check
 from rankbench.own_files import (
     Files,
@@ -37,12 +35,6 @@ from rankbench.token_file import SUFFIX, TYPES, describe_tokens
 
 # Keys of an experiment that may name such a file -> kind of what it defines.
 KINDS = {"model": "model", "data": "data", "strategy": "strategy", "script": "strategy"}
-
-# Arguments of a model's `build` that rankbench gives, by what it takes.
-SIZES = {
-    "images": ("channels", "image_size", "classes"),
-    "tokens": ("vocabulary", "context"),
-}
 
 # The data set that may be a file.
 TOKENS = "tokens"
@@ -57,8 +49,6 @@ _TOKENS_SCHEMA = {
         "vocabulary": {"type": "integer", "minimum": 2},
     },
 }
-
-_TYPES = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 
 @dataclass(frozen=True)
@@ -157,7 +147,7 @@ def describe_file(path: Path) -> OwnFile:
     """
     if not path.is_file():
         raise ValueError(f"there is no file {path}")
-    declared, defined = literals(path), _defined(read_source(path))
+    declared, defined = literals(path), defined_names(read_source(path))
     if "build" in defined:
         key = "model"
     elif "SHAPE" in declared or "generate" in defined:
@@ -251,123 +241,9 @@ def _read(key: str, name: str, path: Path, more: Sequence[str]) -> OwnFile:
     if not path.is_file():
         raise ValueError(f"{key}: there is no file {path}")
     files = find_files(path, more)
-    facts = _READERS[key](name, path)
+    facts = READERS[key](name, path)
     missing = [one for one in sorted(imports_of(files)) if not find_spec(one)]
     if missing:
         # A strategy's facts are its needs.
         facts.get("needs", facts)["missing"] = missing
     return OwnFile(key, name, files, facts, path, hash_files(files))
-
-
-def _read_model(_name: str, path: Path) -> dict[str, Any]:
-    tree = read_source(path)
-    if "build" not in _defined(tree):
-        raise ValueError(
-            f"{path}: has no function build(**options) that returns the model"
-        )
-    declared = literals(path)
-    needs = declared.get("NEEDS", {})
-    if unknown := needs.keys() - MODEL_DEFAULTS.keys():
-        raise ValueError(
-            f"{path}: NEEDS: unknown keys {', '.join(sorted(unknown))} "
-            f"(known: {', '.join(MODEL_DEFAULTS)})"
-        )
-    inputs = needs.get("inputs", "images")
-    if inputs not in SIZES:
-        raise ValueError(f"{path}: NEEDS: inputs: expected images or tokens")
-    found, is_open = _read_options(tree, SIZES[inputs])
-    options = declared.get("OPTIONS", found)
-    # Most models are modules with a forward of their own.
-    facts = {**MODEL_DEFAULTS, "sequential": False, **needs}
-    return {**facts, "options": options, "open": is_open}
-
-
-def _read_data(_name: str, path: Path) -> dict[str, Any]:
-    declared, defined = literals(path), _defined(read_source(path))
-    if "SHAPE" not in declared:
-        raise ValueError(f"{path}: has no SHAPE = {{...}} of literals ({_OF_DATA})")
-    if "generate" not in defined:
-        raise ValueError(f"{path}: has no function generate ({_OF_DATA})")
-    shape = declared["SHAPE"]
-    sizes = SIZES["tokens" if "vocabulary" in shape else "images"]
-    wanted = (*sizes, "train", "test")
-    if missing := [key for key in wanted if type(shape.get(key)) is not int]:
-        raise ValueError(
-            f"{path}: SHAPE: expected whole numbers for {', '.join(missing)}"
-        )
-    return {**shape, "prepared": False}
-
-
-_OF_DATA = "docs/your-own-model.md explains what a data set defines"
-
-
-def _read_strategy(name: str, path: Path) -> dict[str, Any]:
-    read_source(path)
-    return describe_strategy(path, name).to_dict()
-
-
-def _read_script(name: str, path: Path) -> dict[str, Any]:
-    read_source(path)
-    return {
-        **{"name": name, "needs": dict(SCRIPT_NEEDS), "options": {}},
-        "approximate": {},
-        **{"conditions": [], "phases": []},
-    }
-
-
-_READERS = {
-    "model": _read_model,
-    "data": _read_data,
-    "strategy": _read_strategy,
-    "script": _read_script,
-}
-
-
-def _defined(tree: ast.Module) -> set[str]:
-    """Names that a file defines or imports at its top level."""
-    return {name for node in tree.body for name in _names_of(node)}
-
-
-def _names_of(node: ast.stmt) -> Iterator[str]:
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        yield node.name
-    elif isinstance(node, ast.ImportFrom):
-        yield from (alias.asname or alias.name for alias in node.names)
-    elif isinstance(node, ast.Assign):
-        yield from (one.id for one in node.targets if isinstance(one, ast.Name))
-
-
-def _read_options(
-    tree: ast.Module, sizes: Sequence[str]
-) -> tuple[dict[str, Any], bool]:
-    """Options of `build`, from arguments with literal defaults; whether it takes more.
-
-    An argument without a literal default takes any value, and must be given.
-    """
-    build = next(
-        (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "build"),
-        None,
-    )
-    if build is None:
-        return {}, True
-    arguments = build.args
-    plain = [*arguments.posonlyargs, *arguments.args]
-    unset: list[ast.expr | None] = [None] * (len(plain) - len(arguments.defaults))
-    defaults = [*unset, *arguments.defaults, *arguments.kw_defaults]
-    options = {}
-    for one, default in zip([*plain, *arguments.kwonlyargs], defaults, strict=True):
-        if one.arg not in sizes:
-            options[one.arg] = _schema_of(default)
-    return options, arguments.kwarg is not None
-
-
-def _schema_of(default: ast.expr | None) -> dict[str, Any]:
-    try:
-        value = None if default is None else ast.literal_eval(default)
-    except ValueError:
-        return {}
-    kind = _TYPES.get(type(value))
-    if kind is None:
-        return {} if default is None else {"default": value}
-    # 1 is a value of an option whose default is 0.5, and so is 1.5.
-    return {"type": kind, "default": value}
