@@ -61,6 +61,7 @@ def lose(site: Site, name: str, strategy: str = "ddp", slow: str = "") -> Loss:
     return loss
 
 
+@pytest.mark.long
 def test_a_slow_rank(site: Site) -> None:
     site.project.add_strategy("late", faulty_strategies.LATE)
     loss = lose(site, "late", "late")

@@ -165,6 +165,7 @@ def test_cut_link_carries_nothing_until_mended(cluster: Cluster) -> None:
     near.do(*knock)
 
 
+@pytest.mark.long  # fault_campaign.py does it, too
 def test_stopped_slurmd_is_noticed_and_a_start_cures_it(cluster: Cluster) -> None:
     cluster.stop("node3")
     with pytest.raises(PretendError, match="does not run"):
