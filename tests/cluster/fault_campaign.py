@@ -85,6 +85,7 @@ class Campaign:
         self._seed = seed
         self._end = time.monotonic() + 60 * minutes
         self._lock = threading.Lock()
+        self._ended = threading.Event()
         done = {(one["what"], one["allocation"], one["time"]) for one in read(file)}
         self._left = [
             task
@@ -101,8 +102,13 @@ class Campaign:
             ]
             for worker in workers:
                 worker.start()
-            for worker in workers:
-                worker.join()
+            try:
+                for worker in workers:
+                    worker.join()
+            except KeyboardInterrupt:
+                # What a trial sees while its cluster is taken down means nothing.
+                self._ended.set()
+                raise
 
     def _work(self, lane: Lane, tasks: Iterator[Task]) -> None:
         while time.monotonic() < self._end:
@@ -112,6 +118,8 @@ class Campaign:
                 return
             begun = time.monotonic()
             found = try_it(task, lane, self._seed)
+            if self._ended.is_set():
+                return
             if found["outcome"] != AS_DOCUMENTED:
                 self._keep(lane, task)
             seconds = round(time.monotonic() - begun, 1)

@@ -36,7 +36,8 @@ def check(launch: Launch, phases: list[str]) -> None:
         assert steps["loss"].shape == (WARMUP + STEPS,)
         assert (steps["seconds"].sum(axis=1) > 0).all()
         window = record["ranks"][rank]["window_s"]
-        assert steps["seconds"].sum() == pytest.approx(window, rel=0.1)
+        # A rank of a busy machine also waits between its steps.
+        assert window / 2 < steps["seconds"].sum() < window * 1.01
 
 
 @pytest.mark.parametrize(

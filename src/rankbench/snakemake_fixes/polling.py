@@ -59,8 +59,9 @@ def _lose_no_job(executor_class: Any) -> None:
             yield job
         untold = [job for job in jobs if job.external_jobid not in running | ended]
         if untold:
-            text = "Slurm did not report on %d jobs: they will be checked again"
-            executor.logger.warning(text, len(untold))
+            # Snakemake's log handler does not fill in arguments.
+            said = f"Slurm did not report on {len(untold)} jobs"
+            executor.logger.warning(f"{said}: they will be checked again")
         for job in untold:
             yield job
 
