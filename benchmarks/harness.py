@@ -29,9 +29,9 @@ from typing import Any
 from pairs import report
 
 from rankbench.cell import Cell, Shape
+from rankbench.matrix.candidate import shape_of
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
-from rankbench.matrix.shape import shape_of
 
 BLOCK = 22  # steps of a block: one epoch of digits with batches of 64
 

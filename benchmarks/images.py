@@ -30,9 +30,9 @@ from rankbench.launch.process import command, container
 from rankbench.launch.process.environment import library_variables
 from rankbench.launch.process.signs import Stop
 from rankbench.launch.process.supervise import Task, run_launch
+from rankbench.matrix.candidate import shape_of
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
-from rankbench.matrix.shape import shape_of
 
 EXPERIMENT = """
 name: images

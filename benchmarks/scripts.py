@@ -127,9 +127,9 @@ register_optimizer_step_post_hook(_stop)
 
 
 def _spec(folder: str, name: str, args: list[str]) -> dict[str, object]:
+    from rankbench.matrix.candidate import shape_of
     from rankbench.matrix.catalog import load_catalog
     from rankbench.matrix.experiment import load_experiment
-    from rankbench.matrix.shape import shape_of
 
     path = Path(folder) / "experiment.yaml"
     lines = ["name: start", "strategy: ddp", f"topology: 1x{RANKS}", "steps: 9"]

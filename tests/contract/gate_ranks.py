@@ -13,8 +13,8 @@ from torch.multiprocessing.spawn import ProcessExitedException
 
 from factories import make_cell
 from rankbench.launch.outcome.judge_gate import judge_gate
+from rankbench.matrix.candidate import shape_of
 from rankbench.matrix.catalog import load_catalog
-from rankbench.matrix.shape import shape_of
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from rankbench.launch.launchers import find_launcher
-from rankbench.matrix.catalog import STRATEGY_DEFAULTS, load_catalog
+from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.declarations import STRATEGY_DEFAULTS
 from rankbench.rank import data, models
 from rankbench.rank.strategies import find_strategy
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from rankbench.matrix.catalog import MODEL_DEFAULTS, literals
+from rankbench.matrix.declarations import MODEL_DEFAULTS, literals
 from rankbench.rank import models
 
 pytestmark = pytest.mark.contract

@@ -12,7 +12,8 @@ from equipment import case, require_packages
 from strategy_ranks import SAMPLES, run_on_ranks
 
 from rankbench.cell import Cell, is_lossy
-from rankbench.matrix.catalog import STRATEGY_DEFAULTS, load_catalog
+from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.declarations import STRATEGY_DEFAULTS
 from rankbench.matrix.experiment import experiment_schema
 from rankbench.matrix.schema import check, fits
 from rankbench.rank.runtimes import find_runtime

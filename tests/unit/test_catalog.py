@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.matrix.catalog import STRATEGY_DEFAULTS, literals, load_catalog
+from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.declarations import STRATEGY_DEFAULTS, literals
 
 pytestmark = pytest.mark.unit
 

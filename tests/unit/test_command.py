@@ -23,8 +23,8 @@ from rankbench.launch.process.command import Command, build_command, make_start
 from rankbench.launch.process.environment import SOURCE
 from rankbench.launch.process.supervise import _spec
 from rankbench.launch.task import Task
+from rankbench.matrix.candidate import shape_of
 from rankbench.matrix.catalog import load_catalog
-from rankbench.matrix.shape import shape_of
 
 pytestmark = pytest.mark.unit
 

@@ -12,11 +12,10 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from factories import make_cell, make_site
 from rankbench.decoder import FORMULA, Decoder, describe_decoder
+from rankbench.matrix.candidate import Candidate, make_candidate
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
-from rankbench.matrix.feasible import find_obstacle
-from rankbench.matrix.memory import GIB, estimate_state
-from rankbench.matrix.question import Question, make_question
+from rankbench.matrix.feasible import GIB, estimate_state, find_obstacle
 from rankbench.rank import models
 from rankbench.rank.facts.model_size import describe_model
 from rankbench.record import read_json, write_json
@@ -112,10 +111,10 @@ GPT = {"model": "gpt", "data": "tokens", "context": 128}
 MIB_OF_WEIGHTS = 4 * describe({}, context=128).parameters
 
 
-def ask(memory_gib: float | None = None, **cell: Any) -> Question:
+def ask(memory_gib: float | None = None, **cell: Any) -> Candidate:
     site = make_site(cores=8, device_memory_gib=memory_gib)
     options = {"tie_embeddings": False, **cell.pop("model_options", {})}
-    return make_question(
+    return make_candidate(
         make_cell(**{**GPT, **cell, "model_options": options}), site, load_catalog()
     )
 
@@ -176,7 +175,7 @@ def test_a_model_that_exceeds_the_memory_is_refused_with_numbers() -> None:
     assert find_obstacle(ask(100, **sharded)) is None
     # All ranks of a host share its memory; GPUs each have their own.
     gpus = make_site(device="cuda", cuda_devices=2, device_memory_gib=80)
-    question = make_question(
+    question = make_candidate(
         make_cell(**{**GPT, **sharded, "device": "cuda"}), gpus, load_catalog()
     )
     state = estimate_state(question)

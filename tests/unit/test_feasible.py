@@ -16,20 +16,19 @@ from factories import (
 )
 from rankbench.cell import Cell, Shape
 from rankbench.matrix import feasible
+from rankbench.matrix.candidate import make_candidate, shape_of
 from rankbench.matrix.catalog import Catalog, load_catalog
-from rankbench.matrix.question import make_question
-from rankbench.matrix.shape import shape_of
 from rankbench.matrix.site import Site
 
 pytestmark = pytest.mark.unit
 
 
 def find_obstacle(cell: Cell, site: Site, catalog: Catalog) -> str | None:
-    return feasible.find_obstacle(make_question(cell, site, catalog))
+    return feasible.find_obstacle(make_candidate(cell, site, catalog))
 
 
 def marks_of(cell: Cell, site: Site, catalog: Catalog) -> list[str]:
-    return feasible.marks_of(make_question(cell, site, catalog))
+    return feasible.marks_of(make_candidate(cell, site, catalog))
 
 
 NO_CXX = "c++ is not installed: torch.compile needs a C++ compiler (Debian: g++)"

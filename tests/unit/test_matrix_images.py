@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from factories import make_cell, make_site, read_experiment, read_plan_of
-from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.candidate import make_candidate
+from rankbench.matrix.catalog import find_image, load_catalog
 from rankbench.matrix.feasible import find_obstacle
-from rankbench.matrix.images import find_image
-from rankbench.matrix.question import make_question
 from rankbench.matrix.site import Site
 from rankbench.matrix.software import image_software
 
@@ -118,12 +117,12 @@ def test_no_image(cell: dict[str, Any], reason: str) -> None:
 def test_what_an_image_lacks_is_a_reason(
     cell: dict[str, Any], reason: str | None
 ) -> None:
-    question = make_question(make_cell(**cell), site_with_images(), load_catalog())
+    question = make_candidate(make_cell(**cell), site_with_images(), load_catalog())
     assert find_obstacle(question) == reason
 
 
 def test_an_image_on_a_native_site_is_a_reason() -> None:
-    question = make_question(make_cell(image="mpi"), make_site(), load_catalog())
+    question = make_candidate(make_cell(image="mpi"), make_site(), load_catalog())
     assert find_obstacle(question) == (
         "the cell names the image mpi; here ranks run in none "
         "(software: container in the site file)"

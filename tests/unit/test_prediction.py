@@ -16,9 +16,9 @@ import pytest
 from factories import make_site, read_plan_of
 from rankbench.cell import Shape, Topology
 from rankbench.cli import main
-from rankbench.matrix.beyond import plan_beyond
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.plan import read_plan
+from rankbench.matrix.predicted_cells import plan_predicted
 from rankbench.partition import split_evenly
 from rankbench.record import Layout
 from rankbench.results.numbers.found import read
@@ -679,7 +679,7 @@ def test_a_plan_has_what_is_to_be_predicted(tmp_path: Path) -> None:
     cells = {name: one.cell for name, one in again.cells.items()}
     site = type(make_site()).from_dict(again.site)
     assert site == make_site()
-    planned = plan_beyond(cells, ["1x8"], site, load_catalog())
+    planned = plan_predicted(cells, ["1x8"], site, load_catalog())
     assert planned[0] == plan.beyond[0]
 
 

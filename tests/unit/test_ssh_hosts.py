@@ -18,11 +18,10 @@ from rankbench.launch.hosts.ssh_agent import adopt, environment_of, move_in
 from rankbench.launch.hosts.ssh_copies import Needs, places_of, this_environment
 from rankbench.launch.hosts.ssh_session import LostHost, Remote, Session
 from rankbench.launch.hosts.ssh_step import translate
+from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.feasible import find_obstacle
-from rankbench.matrix.hosts import use_hosts
-from rankbench.matrix.question import make_question
-from rankbench.matrix.site import Site, read_site
+from rankbench.matrix.site import Site, read_site, use_hosts
 from rankbench.rank.parents.own_ssh import _ENVIRONMENT, real_ssh
 from rankbench.schedulers import SCHEDULERS, scheduler_of
 
@@ -104,7 +103,7 @@ def test_an_experiment_chooses_hosts() -> None:
 )
 def test_what_cannot_run_there(cell: dict[str, str], said: str | None) -> None:
     values = {"strategy": "ddp", "topology": "2x1", "launcher": "torchrun", **cell}
-    question = make_question(make_cell(**values), ssh_site(), load_catalog())
+    question = make_candidate(make_cell(**values), ssh_site(), load_catalog())
     obstacle = find_obstacle(question)
     assert obstacle is None if said is None else said in str(obstacle)
 

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from factories import make_cell, make_site
+from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
 from rankbench.matrix.feasible import find_obstacle
-from rankbench.matrix.library import describe_library_model
-from rankbench.matrix.question import make_question
+from rankbench.matrix.own import describe_library_model
 from rankbench.rank.data.tokens import SHAPE, generate
 from rankbench.rank.parts import find_parts
 from rankbench.rank.training.recipe import make_loss
@@ -29,7 +29,7 @@ def obstacle(**cell: Any) -> str | None:
     if "/" in (name := cell.get("model", "")):
         catalog = catalog.with_own({"model": {name: describe_library_model(name)}})
     site = make_site(nodes=1, cores=4)
-    return find_obstacle(make_question(make_cell(**cell), site, catalog))
+    return find_obstacle(make_candidate(make_cell(**cell), site, catalog))
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_obstacle(cell: dict[str, Any], reason: str | None) -> None:
 def test_fsdp_of_two_dimensions_needs_a_recent_torch_on_cpus() -> None:
     old = make_site(cores=4, torch="2.6.0")
     cell = make_cell(**GPT, strategy="tp_fsdp", topology="1x4")
-    reason = find_obstacle(make_question(cell, old, load_catalog()))
+    reason = find_obstacle(make_candidate(cell, old, load_catalog()))
     assert reason == "tp_fsdp needs torch 2.8 on cpu; this is 2.6.0"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from rankbench.assets import find_asset
 from rankbench.commands.base import OK, add_parser, print_json
-from rankbench.matrix.hosts import check_hosts
+from rankbench.matrix.site import check_hosts
 
 ABOUT = """\
 Write a new project folder: an experiment, a profile for this machine, a profile for a

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from rankbench.cell import Cell
-from rankbench.matrix.catalog import NONE, Catalog, StrategyFacts
-from rankbench.matrix.images import default_image
+from rankbench.matrix.catalog import Catalog, default_image
+from rankbench.matrix.declarations import NONE, StrategyFacts
 from rankbench.matrix.layers import sweep_keys
 from rankbench.matrix.own import OwnFiles
-from rankbench.matrix.schema import Schema
-from rankbench.matrix.script import check_script, script_of
+from rankbench.matrix.schema import Schema, check, did_you_mean, with_defaults
 from rankbench.matrix.selection import spell_value
-from rankbench.matrix.variants import (
-    PRESET,
-    check_data,
-    expand_models,
-    expand_strategies,
+from rankbench.templates import (
+    count_samples,
+    fill_arguments,
+    names_in,
+    placeholders,
+    values_of,
 )
 
 # The keys that every id starts with. Options that differ from the defaults follow.
@@ -160,3 +160,177 @@ def _cell_id(
     # A file name has at most 255 bytes, and suffixes need some of them.
     digest = hashlib.sha256(cell_id.encode()).hexdigest()[:8]
     return f"{cell_id[:LONGEST_ID]}~{digest}"
+
+
+# The option that stands for several options of a model.
+PRESET = "preset"
+
+
+def expand_strategies(
+    entries: list[Any], catalog: Catalog
+) -> list[tuple[StrategyFacts, dict[str, Any]]]:
+    """Each strategy with each combination of its options: (facts, options)."""
+    options = {name: facts.options for name, facts in catalog.strategies.items()}
+    return [
+        (catalog.strategies[name], resolved)
+        for name, resolved in _expand_variants("strategy", entries, options)
+    ]
+
+
+def expand_models(
+    entries: list[Any], catalog: Catalog
+) -> list[tuple[str, dict[str, Any]]]:
+    """Each model with each combination of its options: (name, options)."""
+    models = catalog.models.items()
+    options = {name: facts["options"] for name, facts in models}
+    # `build(**options)` takes what the experiment gives it.
+    opened = {name for name, facts in models if facts.get("open")}
+    presets = {name: facts["presets"] for name, facts in models if facts.get("presets")}
+    return _expand_variants("model", entries, options, opened, presets)
+
+
+def check_data(entries: list[Any], catalog: Catalog) -> None:
+    for name in entries:
+        if name not in catalog.data:
+            raise ValueError(
+                f"data: {name!r} is not one of {', '.join(catalog.data)}"
+                f"{did_you_mean(name, catalog.data)}"
+            )
+
+
+# An example of a name with options, for messages.
+_EXAMPLES = {
+    "strategy": "{ddp: {bucket_mb: [1, 25]}}",
+    "model": "{emulated: {layers: [4, 8]}}",
+}
+
+
+def _expand_variants(
+    key: str,
+    entries: list[Any],
+    known: Mapping[str, Mapping[str, Any]],
+    opened: Collection[str] = (),
+    presets: Mapping[str, Mapping[str, dict[str, Any]]] | None = None,
+) -> list[tuple[str, dict[str, Any]]]:
+    """Each variant with each combination of its options: (name, options).
+
+    Args:
+        key: of the experiment.
+        entries: names, or one name with its options.
+        known: name of a variant -> schema of each of its options.
+        opened: names of variants that take options beyond the known ones.
+        presets: name of a variant -> name of a preset -> values of its options.
+    """
+    expanded = []
+    for entry in entries:
+        if isinstance(entry, Mapping) and len(entry) == 1:
+            ((name, options),) = entry.items()
+        else:
+            name, options = entry, {}
+        if not isinstance(name, str):
+            raise ValueError(
+                f"{key}: expected a name, or one name with its options such as "
+                f"{_EXAMPLES[key]}, got {entry!r}"
+            )
+        if name not in known:
+            raise ValueError(
+                f"{key}: {name!r} is not one of {', '.join(known)}"
+                f"{did_you_mean(name, list(known))}"
+            )
+        given = {} if options is None else options
+        place, more = f"{key}.{name}", name in opened
+        preset = (presets or {}).get(name, {})
+        for resolved in _expand_options(place, known[name], given, preset, opened=more):
+            expanded.append((name, resolved))
+    return expanded
+
+
+def _expand_options(
+    place: str,
+    known: Mapping[str, Any],
+    options: Mapping[str, Any],
+    presets: Mapping[str, dict[str, Any]],
+    *,
+    opened: bool,
+) -> Iterator[dict[str, Any]]:
+    if not isinstance(options, Mapping):
+        raise ValueError(f"{place}: expected options, got {options!r}")
+    schema = {"type": "object", "additionalProperties": opened, "properties": known}
+    lists = {k: v if isinstance(v, list) else [v] for k, v in options.items()}
+    for option, values in lists.items():
+        if not values:
+            raise ValueError(
+                f"{place}: {option}: expected at least one value, got an empty list"
+            )
+    choose_preset = {"properties": {PRESET: {"enum": list(presets)}}}
+    for combination in itertools.product(*lists.values()):
+        chosen = dict(zip(lists, combination, strict=True))
+        if presets and PRESET in chosen:
+            name = chosen.pop(PRESET)
+            check({PRESET: name}, choose_preset, source=place)
+            # What the experiment gives replaces what the preset says.
+            chosen = {**presets[name], **chosen}
+        check(chosen, schema, source=place)
+        missing = [o for o in known if "default" not in known[o] and o not in chosen]
+        if missing:
+            raise ValueError(f"{place}: the option {missing[0]!r} is missing")
+        more = {k: v for k, v in chosen.items() if k not in known}
+        yield with_defaults(chosen, schema) | more
+
+
+# Keys that matter to a script without being arguments of it: they say where it runs.
+_OF_PLACE = {
+    *("backend", "topology", "launcher", "init_method", "gpudirect", "image"),
+    *("device", "cores_per_device", "oversubscribe"),
+}
+
+
+def script_of(
+    values: Mapping[str, Any], protocol: Mapping[str, Any]
+) -> dict[str, str] | None:
+    """The templates of the script in one sweep; None if it has none.
+
+    Args:
+        values: key -> list of its values, or one value.
+        protocol: steps, epochs, and whether the model is evaluated.
+
+    Raises:
+        ValueError: a key is missing, or has no meaning for a script.
+    """
+    if not values["script"]:
+        for key in ("args", "files"):
+            if values[key]:
+                raise ValueError(f"{key}: is for a script, and there is none")
+        return None
+    if values["strategy"]:
+        raise ValueError(
+            "script and strategy: give one of them (a script brings its own strategy)"
+        )
+    if protocol["steps"] is None:
+        raise ValueError("script: the key 'steps' is missing: how many are timed")
+    if values["samples_per_step"] is None:
+        raise ValueError(
+            "script: the key 'samples_per_step' is missing: a number, or an "
+            "expression such as batch_size * devices"
+        )
+    expression = str(values["samples_per_step"])
+    used = placeholders(values["args"]) | names_in(expression)
+    for key, given in values.items():
+        several = isinstance(given, list) and len(given) > 1
+        if several and key not in used | _OF_PLACE | {"script", "files"}:
+            raise ValueError(
+                f"{key}: has several values, but args does not pass {{{key}}} on"
+            )
+    return {"args": values["args"], "samples_per_step": expression}
+
+
+def check_script(cell: Cell) -> None:
+    """Fill in the templates of a cell, to see that this works.
+
+    Raises:
+        ValueError: an argument or the number of samples cannot be filled in.
+    """
+    assert cell.script is not None
+    values = values_of(cell)
+    fill_arguments(cell.script["args"], values)
+    count_samples(cell.script["samples_per_step"], values)

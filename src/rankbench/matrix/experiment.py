@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,11 @@ from typing import Any
 from rankbench.cell import Cell
 from rankbench.matrix.catalog import Catalog
 from rankbench.matrix.expansion import expand
-from rankbench.matrix.launches import read_budget, read_rule
-from rankbench.matrix.layers import naming, read_layers
+from rankbench.matrix.layers import Block, naming, read_layers
 from rankbench.matrix.own import OwnFiles, adopt
-from rankbench.matrix.published import join_rows, make_study
-from rankbench.matrix.schema import Schema, load_schema
+from rankbench.matrix.schema import Schema, did_you_mean, load_schema
 from rankbench.matrix.selection import Filter, select
+from rankbench.stopping import BEST, FIRST_LOOK, UNTIL, Rule
 
 # Keys that have one value for the whole experiment. They are not part of a cell's id,
 # but they are part of its hash, because they change the measurement.
@@ -158,3 +158,121 @@ def _exclude(cells: dict[str, Cell], entries: list[str]) -> dict[str, Cell]:
     if not left:
         raise ValueError(f"the matrix is empty: exclude removes all {len(cells)} cells")
     return left
+
+
+_MOST = 1000
+
+
+def read_rule(value: int | Mapping[str, Any]) -> Rule:
+    """Read the key `launches`: a number, or such as ``{until: 3%, at_most: 40}``.
+
+    Raises:
+        ValueError: it is neither; says what is expected.
+    """
+    if isinstance(value, int):
+        return Rule(value)
+    known = (UNTIL, BEST, "at_most")
+    for key in value:
+        if key not in known:
+            raise ValueError(
+                f"launches: unknown key {key!r}{did_you_mean(key, known)} "
+                f"(known keys: {', '.join(known)})"
+            )
+    kinds = [kind for kind in (UNTIL, BEST) if kind in value]
+    if len(kinds) != 1:
+        raise ValueError(f"launches: give {UNTIL} or {BEST}, one of them")
+    at_most = value.get("at_most")
+    if not isinstance(at_most, int) or not FIRST_LOOK <= at_most <= _MOST:
+        raise ValueError(
+            f"launches.at_most: expected an integer from {FIRST_LOOK} to {_MOST}, got "
+            f"{at_most!r} (the launches are first looked at after {FIRST_LOOK}; for "
+            "fewer, give a number: launches: 6)"
+        )
+    (kind,) = kinds
+    return Rule(at_most, kind, _read_share(value[kind], f"launches.{kind}"))
+
+
+def _read_share(value: object, key: str) -> float:
+    """Read ``3%`` or ``0.03``."""
+    text = str(value).strip()
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(%?)", text)
+    share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
+    if not 0 < share < 1:
+        raise ValueError(
+            f"{key}: expected a share of more than 0 and less than 100 %, such as 3%, "
+            f"got {value!r}"
+        )
+    return share
+
+
+def read_budget(value: str | None) -> float | None:
+    """Read the key `budget`: ``4 device-hours`` is 14400 device-seconds.
+
+    Raises:
+        ValueError: it is 0.
+    """
+    if value is None:
+        return None
+    hours = float(value.split()[0])
+    if not hours > 0:
+        raise ValueError(f"budget: expected more than 0 device-hours, got {value!r}")
+    return 3600 * hours
+
+
+# Keys of a published row that are text; all others are numbers.
+_WORDS = ("label", "note")
+
+
+def join_rows(block: Block, cells: Sequence[str]) -> list[dict[str, Any]]:
+    """The published rows of a block, each with the id of the cell that repeats it.
+
+    Args:
+        block: a sweep.
+        cells: the ids of its cells.
+
+    Raises:
+        ValueError: the block has rows, but not exactly one cell.
+    """
+    if block.published and len(cells) != 1:
+        raise ValueError(
+            f"published: needs a block with one cell, this block has {len(cells)}: "
+            f"{', '.join(cells)}"
+        )
+    return [{**row, "cell": cells[0]} for row in block.published]
+
+
+def make_study(
+    source: Mapping[str, Any] | None,
+    rows: Sequence[Mapping[str, Any]],
+    cells: Mapping[str, Any],
+) -> dict[str, Any] | None:
+    """The source and its published rows, for the plan; None without a source.
+
+    Raises:
+        ValueError: there are rows without a source, a label appears twice, the cell of
+            a row is excluded, or no row is named as the base of the comparison.
+    """
+    if source is None:
+        if rows:
+            raise ValueError(
+                "the key 'source' is missing: it says where the published rows are from"
+            )
+        return None
+    labels = [row["label"] for row in rows]
+    for row in rows:
+        if labels.count(row["label"]) > 1:
+            raise ValueError(f"published: label {row['label']!r} appears twice")
+        if row["cell"] not in cells:
+            raise ValueError(f"exclude: {row['cell']} has published rows: keep it")
+    base = source.get("base")
+    if base is not None and base not in labels:
+        raise ValueError(
+            f"source: base: no published row has the label {base!r}"
+            f"{did_you_mean(base, labels)}"
+        )
+    if base is None and any(row.keys() - {*_WORDS, "cell"} for row in rows):
+        raise ValueError(
+            "source: the key 'base' is missing: it is the label of the published row "
+            "that the others are compared with"
+        )
+    return {"source": dict(source), "rows": [dict(row) for row in rows]}

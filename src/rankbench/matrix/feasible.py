@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from rankbench.cell import is_lossy
-from rankbench.matrix import obstacles, resources
-from rankbench.matrix.question import Question
-from rankbench.matrix.shape import is_oversubscribed
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rankbench.cell import Cell, is_lossy
+from rankbench.decoder import Decoder, describe_decoder
+from rankbench.matrix import obstacles
+from rankbench.matrix.candidate import Candidate, demand, is_oversubscribed
+from rankbench.matrix.declarations import SCRIPT
+from rankbench.matrix.site import why_too_few
+from rankbench.schedulers import SCHEDULERS
 
 
-def find_obstacle(question: Question) -> str | None:
+def find_obstacle(candidate: Candidate) -> str | None:
     """The reason why the cell cannot run on the site; None if it can.
 
     Only the first reason is given. Limits of the strategy come before those of the
     site.
     """
-    for ask in (*obstacles.RULES, *resources.RULES):
-        reason = ask(question)
+    for ask in (*obstacles.RULES, *RULES):
+        reason = ask(candidate)
         if reason:
             return reason
     return None
 
 
-def marks_of(question: Question) -> list[str]:
+def marks_of(candidate: Candidate) -> list[str]:
     """Marks that are known before the cell runs."""
-    cell, facts = question.cell, question.facts
+    cell, facts = candidate.cell, candidate.facts
     marks = []
-    normalises = question.catalog.models[cell.model]["batch_statistics"]
+    normalises = candidate.catalog.models[cell.model]["batch_statistics"]
     lossy = is_lossy(cell.options, facts.approximate, facts.options)
     splits = facts.needs["splits_batch"]
     if isinstance(splits, str):
@@ -34,8 +41,223 @@ def marks_of(question: Question) -> list[str]:
         marks.append("approximate")
     if cell.device == "cpu" and facts.needs["logical_on_cpu"]:
         marks.append("functional")
-    if question.catalog.models[cell.model]["emulated"]:
+    if candidate.catalog.models[cell.model]["emulated"]:
         marks.append("emulated")
-    if is_oversubscribed(cell, question.site):
+    if is_oversubscribed(cell, candidate.site):
         marks.append("oversubscribed")
     return marks
+
+
+def _place(c: Candidate) -> str | None:
+    return c.no_place
+
+
+def _packages(c: Candidate) -> str | None:
+    of_model = c.catalog.models[c.cell.model]["packages"]
+    for package in (*c.facts.needs["packages"], *of_model):
+        if reason := c.software.packages[package]:
+            return reason
+    return None
+
+
+def _imports(c: Candidate) -> str | None:
+    """What a file of the user's own imports; an image may have other packages."""
+    if c.image is not None:
+        return None
+    facts = {
+        c.cell.model: c.catalog.models[c.cell.model],
+        c.cell.data: c.catalog.data[c.cell.data],
+        c.cell.strategy: c.facts.needs,
+    }
+    for name, known in facts.items():
+        for missing in known.get("missing", ()):
+            return f"{name} imports {missing}, which is not installed here"
+    return None
+
+
+def _backend(c: Candidate) -> str | None:
+    backend = c.cell.backend
+    runtime = c.facts.needs["runtime"]
+    # Rankbench does not know whether a script joins by torch or by Horovod.
+    runtimes = ("process_group", "horovod") if runtime == SCRIPT else (runtime,)
+    reasons = [c.software.backends[one][backend] for one in runtimes]
+    if all(reasons):
+        return reasons[0]
+    if backend == "nccl" and c.cell.device != "cuda":
+        return "nccl carries CUDA tensors only; the cell runs on cpu"
+    if backend == "nccl" and is_oversubscribed(c.cell, c.site):
+        return "nccl refuses two ranks on one GPU"
+    return None
+
+
+def _launcher(c: Candidate) -> str | None:
+    name, needs = c.cell.launcher, c.catalog.launchers[c.cell.launcher]
+    strategy, own = c.cell.strategy, c.facts.needs["launchers"]
+    if (wanted := needs["scheduler"]) and c.site.scheduler != wanted:
+        return f"{name} is a part of {wanted}; this site has none (scheduler: {wanted})"
+    if own and name not in own:
+        return f"{strategy} is started by {' or '.join(own)}, not by {name}"
+    if c.facts.needs["runtime"] not in needs["runtimes"]:
+        return f"{name} starts other programs than {strategy}"
+    if c.cell.backend not in needs["backends"]:
+        return f"{name} cannot start ranks that meet over {c.cell.backend}"
+    method = c.cell.init_method
+    if "env" not in needs["init_methods"] and method == "env":
+        return f"{name} does not know its hosts beforehand: init_method: file"
+    apart = SCHEDULERS[c.site.scheduler].lists_hosts and not c.site.shared
+    if method == "file" and apart and c.topology.nodes > 1:
+        return "init_method file needs hosts that share files (shared: true)"
+    if method not in needs["init_methods"]:
+        return f"init_method {method} needs the manual launcher; {name} has its own"
+    if needs["program"]:
+        return c.software.programs[needs["program"]]
+    return None
+
+
+def _hosts(c: Candidate) -> str | None:
+    if c.topology.nodes > c.site.nodes:
+        return (
+            f"{c.topology} needs {c.topology.nodes} hosts; this site has {c.site.nodes}"
+        )
+    scheduler = SCHEDULERS[c.site.scheduler]
+    if c.topology.nodes > 1 and not scheduler.has_hosts:
+        return (
+            f"{c.topology} needs several hosts, and this site is one machine "
+            "(scheduler: slurm or ssh in the site file)"
+        )
+    if scheduler.lists_hosts and not c.cell.oversubscribe:
+        return why_too_few(c.site.hosts, c.topology.nodes, c.topology.devices_per_node)
+    return None
+
+
+def _devices(c: Candidate) -> str | None:
+    if c.cell.device == "cuda" and not c.site.cuda_devices:
+        return "the cell asks for CUDA devices; this machine has none"
+    if is_oversubscribed(c.cell, c.site) and not c.cell.oversubscribe:
+        what, needed, present = demand(c.cell, c.site)
+        return (
+            f"{c.topology} needs {needed} {what} on each host; this site has {present} "
+            "(oversubscribe: true shares them, and marks the row)"
+        )
+    if c.cell.device == "cuda" and c.shape.devices_per_rank > c.site.cuda_devices:
+        return (
+            f"one process of {c.cell.strategy} drives {c.shape.devices_per_rank} GPUs; "
+            f"this site has {c.site.cuda_devices} on a host"
+        )
+    return None
+
+
+def _compiler(c: Candidate) -> str | None:
+    return c.software.programs["c++"] if c.cell.compile else None
+
+
+GIB = 2**30
+
+# Bytes of a weight, and of its gradient; autocast keeps both in float32.
+_FLOAT32 = 4
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Bytes on the device that holds most, at least."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        return self.weights + self.gradients + self.optimizer
+
+
+def estimate_state(c: Candidate) -> State | None:
+    """The state of a cell's model on a device; None if its size is not known."""
+    decoder = size_of(c)
+    if decoder is None:
+        return None
+    weights = decoder.parameters
+    shares = {name: _share(c, rule) for name, rule in c.facts.needs["shards"].items()}
+    split = 1.0
+    if "blocks" in shares:
+        # Tensor parallelism keeps embeddings, norms and head whole.
+        split = (weights - decoder.blocks + decoder.blocks / shares["blocks"]) / weights
+    held = {
+        kind: weights * split / shares.get(kind, 1)
+        for kind in ("weights", "gradients", "optimizer")
+    }
+    return State(
+        weights=_FLOAT32 * held["weights"],
+        gradients=_FLOAT32 * held["gradients"],
+        optimizer=_FLOAT32 * _moments(c.cell) * held["optimizer"],
+    )
+
+
+def size_of(c: Candidate) -> Decoder | None:
+    """The size of the cell's model; None unless its options tell it."""
+    data = c.catalog.data[c.cell.data]
+    if not c.catalog.models[c.cell.model]["decoder"] or c.cell.context is None:
+        return None
+    return describe_decoder(
+        c.cell.model_options, vocabulary=data["vocabulary"], context=c.cell.context
+    )
+
+
+def why_too_large(c: Candidate) -> str | None:
+    """Why the state of the model does not fit on the devices of this site."""
+    has = c.site.device_memory_gib
+    if has is None or c.cell.options.get("offload", "none") != "none":
+        return None
+    state = estimate_state(c)
+    if state is None:
+        return None
+    where, count = "GPU", 1
+    if c.cell.device == "cpu":
+        # Cores of a host share its memory.
+        where, count = "host", c.shape.ranks_per_node
+        if c.facts.needs["shards"]:
+            count *= c.shape.devices_per_rank
+    needed = count * state.total / GIB
+    if needed <= has:
+        return None
+    parts = ", ".join(
+        f"{name} {count * getattr(state, name) / GIB:.3g}"
+        for name in ("weights", "gradients", "optimizer")
+    )
+    return (
+        f"{c.cell.strategy} needs at least {needed:.3g} GiB on each {where} for the "
+        f"state of {c.cell.model} ({parts}); there are {has:.3g}"
+    )
+
+
+def _moments(cell: Cell) -> int:
+    """How many numbers an optimizer keeps for each weight."""
+    if cell.optimizer == "sgd":
+        return 1 if cell.momentum else 0
+    return 2
+
+
+def _share(c: Candidate, rule: str | Mapping[str, Mapping[Any, str]]) -> int:
+    """How many devices share something; see "shards" in the catalog."""
+    if not isinstance(rule, str):
+        ((option, cases),) = rule.items()
+        rule = cases.get(c.cell.options[option], "")
+        if not rule:
+            return 1
+    if rule == "ranks":
+        return c.shape.ranks
+    if rule == "replica":
+        return c.shape.replica_ranks * c.shape.devices_per_rank
+    return int(c.cell.options[rule]) or c.shape.ranks
+
+
+RULES = (
+    _place,
+    _packages,
+    _imports,
+    _backend,
+    _launcher,
+    _hosts,
+    _devices,
+    why_too_large,
+    _compiler,
+)

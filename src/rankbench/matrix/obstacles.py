@@ -9,35 +9,35 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from rankbench.matrix.question import Question
+from rankbench.matrix.candidate import Candidate
 from rankbench.matrix.schema import fits
 from rankbench.token_file import count_sequences
 
 
-def _backend_of_strategy(q: Question) -> str | None:
-    allowed = q.facts.needs["backends"] or [q.facts.needs["own_backend"]]
-    if q.cell.backend not in allowed:
-        return f"{q.cell.strategy} runs over {', '.join(allowed)}"
+def _backend_of_strategy(c: Candidate) -> str | None:
+    allowed = c.facts.needs["backends"] or [c.facts.needs["own_backend"]]
+    if c.cell.backend not in allowed:
+        return f"{c.cell.strategy} runs over {', '.join(allowed)}"
     return None
 
 
-def _gpudirect(q: Question) -> str | None:
-    if q.cell.gpudirect == "auto":
+def _gpudirect(c: Candidate) -> str | None:
+    if c.cell.gpudirect == "auto":
         return None
-    if q.cell.backend not in ("nccl", "mpi"):
-        return f"gpudirect is of nccl and mpi; the cell has {q.cell.backend}"
-    if q.cell.device != "cuda":
+    if c.cell.backend not in ("nccl", "mpi"):
+        return f"gpudirect is of nccl and mpi; the cell has {c.cell.backend}"
+    if c.cell.device != "cuda":
         return "gpudirect is of GPUs; the cell runs on cpu"
     return None
 
 
-def _devices_of_strategy(q: Question) -> str | None:
-    name, needs, topology = q.cell.strategy, q.facts.needs, q.topology
-    if q.cell.device not in needs["device"]:
+def _devices_of_strategy(c: Candidate) -> str | None:
+    name, needs, topology = c.cell.strategy, c.facts.needs, c.topology
+    if c.cell.device not in needs["device"]:
         kinds = " or ".join(needs["device"]).upper()
         count = f"{needs['min_devices']} " if needs["min_devices"] > 1 else ""
         has = (
-            f"this machine has {q.site.cuda_devices}" if kinds == "CUDA" else "not cuda"
+            f"this machine has {c.site.cuda_devices}" if kinds == "CUDA" else "not cuda"
         )
         return f"{name} needs {count}{kinds} devices; {has}"
     if needs["max_nodes"] and topology.nodes > needs["max_nodes"]:
@@ -45,22 +45,22 @@ def _devices_of_strategy(q: Question) -> str | None:
     if topology.devices < needs["min_devices"]:
         return f"{name} needs {needs['min_devices']} devices, {topology} has fewer"
     most = needs["max_cuda_devices"]
-    if most and q.cell.device == "cuda" and topology.devices > most:
+    if most and c.cell.device == "cuda" and topology.devices > most:
         return f"{name} uses {most} GPU, {topology} has more"
     return None
 
 
-def _parts_of_model(q: Question) -> str | None:
-    name, needs = q.cell.model, q.catalog.models[q.cell.model]
-    if q.facts.needs["sequential"] and not needs["sequential"]:
+def _parts_of_model(c: Candidate) -> str | None:
+    name, needs = c.cell.model, c.catalog.models[c.cell.model]
+    if c.facts.needs["sequential"] and not needs["sequential"]:
         return (
-            f"{q.cell.strategy} splits a sequence of named parts (nn.Sequential); "
+            f"{c.cell.strategy} splits a sequence of named parts (nn.Sequential); "
             f"{name} is none"
         )
-    options, shares = q.cell.model_options, needs["shares"]
-    if shares and options.get(shares) and not q.facts.needs["shared_weights"]:
+    options, shares = c.cell.model_options, needs["shares"]
+    if shares and options.get(shares) and not c.facts.needs["shared_weights"]:
         return (
-            f"{q.cell.strategy} splits the model, and with {shares} parts of {name} "
+            f"{c.cell.strategy} splits the model, and with {shares} parts of {name} "
             "share a weight"
         )
     for larger, smaller in needs["multiples"]:
@@ -70,140 +70,140 @@ def _parts_of_model(q: Question) -> str | None:
     return None
 
 
-def _stages(q: Question) -> str | None:
+def _stages(c: Candidate) -> str | None:
     """Stages of equal length, unless the user says how many parts each has."""
-    needs = q.facts.needs
+    needs = c.facts.needs
     if not needs["sequential"] or needs["divides"]:
         return None
-    layers = q.cell.model_options.get("layers")
-    if not q.catalog.models[q.cell.model]["decoder"] or layers is None:
+    layers = c.cell.model_options.get("layers")
+    if not c.catalog.models[c.cell.model]["decoder"] or layers is None:
         return None
-    stages = q.shape.replica_ranks * q.shape.devices_per_rank
-    given = "," in str(q.cell.options.get("balance", ""))
+    stages = c.shape.replica_ranks * c.shape.devices_per_rank
+    given = "," in str(c.cell.options.get("balance", ""))
     if layers % stages and not given:
         return (
-            f"{q.cell.strategy} splits {q.cell.model} into {stages} stages, which do "
+            f"{c.cell.strategy} splits {c.cell.model} into {stages} stages, which do "
             f"not divide its {layers} layers"
         )
     return None
 
 
-def _ranks_of_replica(q: Question) -> str | None:
-    ranks, replica = q.shape.ranks, q.shape.replica_ranks
+def _ranks_of_replica(c: Candidate) -> str | None:
+    ranks, replica = c.shape.ranks, c.shape.replica_ranks
     if ranks % replica:
-        option = q.facts.needs["replica_ranks"]
-        return _does_not_divide(q, option, replica)
-    group = q.facts.needs["group_ranks"]
-    if group and ranks % (q.cell.options[group] or ranks):
-        return _does_not_divide(q, group, q.cell.options[group])
-    fact = q.facts.needs["divides"]
+        option = c.facts.needs["replica_ranks"]
+        return _does_not_divide(c, option, replica)
+    group = c.facts.needs["group_ranks"]
+    if group and ranks % (c.cell.options[group] or ranks):
+        return _does_not_divide(c, group, c.cell.options[group])
+    fact = c.facts.needs["divides"]
     if not fact:
         return None
-    count = q.catalog.models[q.cell.model][fact]
+    count = c.catalog.models[c.cell.model][fact]
     if isinstance(count, list):
-        given = (q.cell.model_options.get(option) for option in count)
+        given = (c.cell.model_options.get(option) for option in count)
         count = next((number for number in given if number), 0)
     if not count:
-        return f"{q.cell.strategy} shares {fact} out to ranks; {q.cell.model} has none"
+        return f"{c.cell.strategy} shares {fact} out to ranks; {c.cell.model} has none"
     if count % replica:
-        return f"{replica} ranks cannot share the {count} {fact} of {q.cell.model}"
+        return f"{replica} ranks cannot share the {count} {fact} of {c.cell.model}"
     return None
 
 
-def _does_not_divide(q: Question, option: str, value: int) -> str:
-    return f"{option} {value} does not divide the {q.shape.ranks} ranks of {q.topology}"
+def _does_not_divide(c: Candidate, option: str, value: int) -> str:
+    return f"{option} {value} does not divide the {c.shape.ranks} ranks of {c.topology}"
 
 
-def _conditions(q: Question) -> str | None:
-    said = {**q.cell.to_dict(), **q.cell.options}
-    for condition in q.facts.conditions:
+def _conditions(c: Candidate) -> str | None:
+    said = {**c.cell.to_dict(), **c.cell.options}
+    for condition in c.facts.conditions:
         if fits(said, condition["if"]) and not fits(said, condition["then"]):
             return str(condition["else"])
     return None
 
 
-def _model_and_data(q: Question) -> str | None:
-    data, needs = q.catalog.data[q.cell.data], q.catalog.models[q.cell.model]
+def _model_and_data(c: Candidate) -> str | None:
+    data, needs = c.catalog.data[c.cell.data], c.catalog.models[c.cell.model]
     holds = "tokens" if "vocabulary" in data else "images"
     if needs["inputs"] != holds:
-        return f"{q.cell.model} takes {needs['inputs']}; {q.cell.data} holds {holds}"
+        return f"{c.cell.model} takes {needs['inputs']}; {c.cell.data} holds {holds}"
     if holds == "tokens":
-        return _tokens(q, data)
-    if q.cell.context is not None:
-        return f"context is of tokens; {q.cell.data} holds images"
-    size = q.cell.image_size or data["image_size"]
-    channels = q.cell.channels or data["channels"]
+        return _tokens(c, data)
+    if c.cell.context is not None:
+        return f"context is of tokens; {c.cell.data} holds images"
+    size = c.cell.image_size or data["image_size"]
+    channels = c.cell.channels or data["channels"]
     if size < needs["min_image_size"]:
         return (
-            f"{q.cell.model} needs images of {needs['min_image_size']} pixels or more, "
+            f"{c.cell.model} needs images of {needs['min_image_size']} pixels or more, "
             f"not {size}"
         )
     if needs["channels"] and channels not in needs["channels"]:
-        return f"{q.cell.model} takes {needs['channels']} channels, not {channels}"
+        return f"{c.cell.model} takes {needs['channels']} channels, not {channels}"
     return None
 
 
-def _tokens(q: Question, data: Mapping[str, Any]) -> str | None:
+def _tokens(c: Candidate, data: Mapping[str, Any]) -> str | None:
     chosen = {
-        "image_size": q.cell.image_size,
-        "channels": q.cell.channels,
-        "augment": q.cell.augment != "none",
-        "channels_last": q.cell.channels_last,
+        "image_size": c.cell.image_size,
+        "channels": c.cell.channels,
+        "augment": c.cell.augment != "none",
+        "channels_last": c.cell.channels_last,
     }
     for key, value in chosen.items():
         if value:
-            return f"{key} is of images; {q.cell.data} holds tokens"
+            return f"{key} is of images; {c.cell.data} holds tokens"
     longest = data.get("longest_context", data["context"])
-    if q.cell.context is not None and q.cell.context > longest:
+    if c.cell.context is not None and c.cell.context > longest:
         return (
-            f"{q.cell.data} has sequences of {longest} tokens or less, "
-            f"not {q.cell.context}"
+            f"{c.cell.data} has sequences of {longest} tokens or less, "
+            f"not {c.cell.context}"
         )
-    wanted = q.cell.model_options.get("vocabulary")
+    wanted = c.cell.model_options.get("vocabulary")
     if wanted and wanted < data["vocabulary"]:
         return (
-            f"{q.cell.data} has a vocabulary of {data['vocabulary']} tokens; "
-            f"{q.cell.model} has {wanted}"
+            f"{c.cell.data} has a vocabulary of {data['vocabulary']} tokens; "
+            f"{c.cell.model} has {wanted}"
         )
     return None
 
 
-def _batch(q: Question) -> str | None:
-    if q.cell.script is not None:
+def _batch(c: Candidate) -> str | None:
+    if c.cell.script is not None:
         return None  # It splits its batches itself.
-    parts = max(q.shape.ranks // q.shape.replica_ranks, q.shape.replicas)
-    if q.shape.global_batch % parts:
-        return f"batch_size {q.cell.batch_size} (strong) does not split over {parts}"
-    option = q.facts.needs["multiple_of"]
-    if option and q.shape.rank_batch % q.cell.options[option]:
+    parts = max(c.shape.ranks // c.shape.replica_ranks, c.shape.replicas)
+    if c.shape.global_batch % parts:
+        return f"batch_size {c.cell.batch_size} (strong) does not split over {parts}"
+    option = c.facts.needs["multiple_of"]
+    if option and c.shape.rank_batch % c.cell.options[option]:
         return (
-            f"{q.shape.rank_batch} samples do not split into "
-            f"{q.cell.options[option]} {option}"
+            f"{c.shape.rank_batch} samples do not split into "
+            f"{c.cell.options[option]} {option}"
         )
-    data = q.catalog.data[q.cell.data]
+    data = c.catalog.data[c.cell.data]
     samples = data["train"]
-    if "tokens" in data and q.cell.context:
-        samples, _ = count_sequences(data["tokens"], q.cell.context)
-    if q.shape.global_batch > samples:
+    if "tokens" in data and c.cell.context:
+        samples, _ = count_sequences(data["tokens"], c.cell.context)
+    if c.shape.global_batch > samples:
         return (
-            f"one step takes {q.shape.global_batch} samples, "
-            f"{q.cell.data} has {samples} to train on"
+            f"one step takes {c.shape.global_batch} samples, "
+            f"{c.cell.data} has {samples} to train on"
         )
     return None
 
 
-def _schedule(q: Question) -> str | None:
-    name = q.cell.options.get("schedule")
-    needs = q.facts.needs["schedules"].get(name)
+def _schedule(c: Candidate) -> str | None:
+    name = c.cell.options.get("schedule")
+    needs = c.facts.needs["schedules"].get(name)
     if needs is None:
         return None
-    since = needs["torch"].get(q.cell.backend)
-    if since and not q.no_place and _version(q.software.torch) < _version(since):
+    since = needs["torch"].get(c.cell.backend)
+    if since and not c.no_place and _version(c.software.torch) < _version(since):
         return (
-            f"schedule {name} hangs over {q.cell.backend} before torch {since}; "
-            f"this is {q.software.torch}"
+            f"schedule {name} hangs over {c.cell.backend} before torch {since}; "
+            f"this is {c.software.torch}"
         )
-    count, ranks = q.cell.options["microbatches"], q.shape.replica_ranks
+    count, ranks = c.cell.options["microbatches"], c.shape.replica_ranks
     rounds = max(1, count // ranks)
     if needs["microbatches"] == "one_per_rank" and count < ranks:
         return f"schedule {name} needs {ranks} microbatches for {ranks} ranks"
@@ -219,37 +219,37 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
 
 
-def _torch(q: Question) -> str | None:
-    since = q.facts.needs["torch"].get(q.cell.device)
-    if since and not q.no_place and _version(q.software.torch) < _version(since):
+def _torch(c: Candidate) -> str | None:
+    since = c.facts.needs["torch"].get(c.cell.device)
+    if since and not c.no_place and _version(c.software.torch) < _version(since):
         return (
-            f"{q.cell.strategy} needs torch {since} on {q.cell.device}; this is "
-            f"{q.software.torch}"
+            f"{c.cell.strategy} needs torch {since} on {c.cell.device}; this is "
+            f"{c.software.torch}"
         )
     return None
 
 
-def _precision(q: Question) -> str | None:
-    if q.cell.precision == "tf32" and q.cell.device != "cuda":
+def _precision(c: Candidate) -> str | None:
+    if c.cell.precision == "tf32" and c.cell.device != "cuda":
         return "tf32 is an arithmetic of NVIDIA GPUs; the cell runs on cpu"
-    if q.cell.precision not in (can := q.facts.needs["precisions"]):
-        return f"{q.cell.strategy} trains in {', '.join(can)}, not {q.cell.precision}"
+    if c.cell.precision not in (can := c.facts.needs["precisions"]):
+        return f"{c.cell.strategy} trains in {', '.join(can)}, not {c.cell.precision}"
     return None
 
 
-def _compile(q: Question) -> str | None:
-    if q.cell.compile and not q.facts.needs["compiles"]:
-        return f"{q.cell.strategy} takes the model apart: there is no whole to compile"
-    needs = q.catalog.models[q.cell.model]
+def _compile(c: Candidate) -> str | None:
+    if c.cell.compile and not c.facts.needs["compiles"]:
+        return f"{c.cell.strategy} takes the model apart: there is no whole to compile"
+    needs = c.catalog.models[c.cell.model]
     for key, wanted in (("compiles", "compile"), ("checkpoints", "checkpointing")):
-        if getattr(q.cell, wanted) and not needs[key]:
-            return f"{q.cell.model} says NEEDS = {{{key!r}: False}}: no {wanted}"
+        if getattr(c.cell, wanted) and not needs[key]:
+            return f"{c.cell.model} says NEEDS = {{{key!r}: False}}: no {wanted}"
     return None
 
 
-def _clip(q: Question) -> str | None:
-    if q.cell.clip_gradients is not None and not q.facts.needs["clips"]:
-        return f"{q.cell.strategy} cannot clip gradients: no rank has all of them"
+def _clip(c: Candidate) -> str | None:
+    if c.cell.clip_gradients is not None and not c.facts.needs["clips"]:
+        return f"{c.cell.strategy} cannot clip gradients: no rank has all of them"
     return None
 
 

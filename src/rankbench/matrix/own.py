@@ -1,8 +1,4 @@
-"""Models, data sets, strategies and scripts in files of the user's own.
-
-Planning reads such a file and never imports it: it may need packages that only an image
-has, and importing torch takes seconds.
-"""
+"""Models, data sets, strategies and scripts in files of the user's own."""
 
 from __future__ import annotations
 
@@ -13,16 +9,15 @@ from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from rankbench.matrix.catalog import (
+from rankbench.matrix.catalog import Catalog, Own
+from rankbench.matrix.declarations import (
     DATA_DEFAULTS,
     MODEL_DEFAULTS,
     NONE,
-    Catalog,
-    Own,
+    READERS,
+    defined_names,
     literals,
 )
-from rankbench.matrix.library import describe_library_model, is_of_library
-from rankbench.matrix.own_source import READERS, defined_names
 from rankbench.matrix.schema import check
 from rankbench.own_files import (
     Files,
@@ -247,3 +242,38 @@ def _read(key: str, name: str, path: Path, more: Sequence[str]) -> OwnFile:
         # A strategy's facts are its needs.
         facts.get("needs", facts)["missing"] = missing
     return OwnFile(key, name, files, facts, path, hash_files(files))
+
+
+# Library -> what holds for all of its models. Many models of images normalise over the
+# batch, and only building one would tell.
+LIBRARIES: dict[str, dict[str, Any]] = {
+    "torchvision": {"channels": [3], "batch_statistics": True},
+    "timm": {"batch_statistics": True},
+    "transformers": {"inputs": "tokens"},
+}
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
+
+
+def is_of_library(entry: Any) -> bool:
+    """Whether an entry of an experiment names a model of a library."""
+    return isinstance(entry, str) and entry.partition("/")[0] in LIBRARIES
+
+
+def describe_library_model(entry: str) -> dict[str, Any]:
+    """What the catalog says of a model of a library.
+
+    Raises:
+        ValueError: the name cannot be one.
+    """
+    library, _, name = entry.partition("/")
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"model: {entry!r}: expected {library}/NAME")
+    return {
+        **MODEL_DEFAULTS,
+        **LIBRARIES[library],
+        "sequential": False,
+        "packages": [library],
+        "options": {},
+        "open": True,
+    }

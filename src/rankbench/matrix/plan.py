@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Cell, Shape
-from rankbench.matrix.beyond import Beyond, plan_beyond
+from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import Catalog, Own
 from rankbench.matrix.experiment import Experiment
 from rankbench.matrix.feasible import find_obstacle, marks_of
-from rankbench.matrix.hosts import use_hosts
-from rankbench.matrix.question import make_question
+from rankbench.matrix.predicted_cells import PredictedCell, plan_predicted
 from rankbench.matrix.schema import did_you_mean
 from rankbench.matrix.selection import Filter
 from rankbench.matrix.sharing import check_sharing
-from rankbench.matrix.site import Site
+from rankbench.matrix.site import Site, use_hosts
 from rankbench.record import read_json
 
 PLAN_VERSION = 2
@@ -70,7 +69,7 @@ class Plan:
     code: dict[str, str]
     images: dict[str, dict[str, Any]]
     cells: dict[str, PlannedCell]
-    beyond: Sequence[Beyond] = field(default_factory=list)
+    beyond: Sequence[PredictedCell] = field(default_factory=list)
     own: Own = field(default_factory=dict)
 
     @property
@@ -162,16 +161,16 @@ def make_plan(
     catalog = catalog.with_own(own)
     planned = {}
     for cell_id, cell in experiment.cells.items():
-        question = make_question(cell, site, catalog)
+        candidate = make_candidate(cell, site, catalog)
         planned[cell_id] = PlannedCell(
             id=cell_id,
             hash=cell.hash(),
             cell=cell,
-            shape=question.shape,
-            phases=question.facts.phases,
-            infeasible=find_obstacle(question),
-            marks=marks_of(question),
-            image=question.image,
+            shape=candidate.shape,
+            phases=candidate.facts.phases,
+            infeasible=find_obstacle(candidate),
+            marks=marks_of(candidate),
+            image=candidate.image,
         )
     values = experiment.values
     try:
@@ -200,7 +199,7 @@ def make_plan(
     }
     used = {one.image for one in planned.values() if one.infeasible is None}
     taken = {name: facts for name, facts in (images or {}).items() if name in used}
-    beyond = plan_beyond(experiment.cells, values["predict"], site, catalog)
+    beyond = plan_predicted(experiment.cells, values["predict"], site, catalog)
     return Plan(header, site.to_dict(), {"rank": code}, taken, planned, beyond, own)
 
 
@@ -228,9 +227,9 @@ def read_plan(path: Path) -> Plan:
         ) from error
 
 
-def _read_beyond(entry: dict[str, Any]) -> Beyond:
+def _read_beyond(entry: dict[str, Any]) -> PredictedCell:
     cell, shape = Cell.from_dict(entry["cell"]), Shape(**entry["shape"])
-    return Beyond(entry["id"], cell, shape, entry["infeasible"])
+    return PredictedCell(entry["id"], cell, shape, entry["infeasible"])
 
 
 def _read_cell(entry: dict[str, Any]) -> PlannedCell:

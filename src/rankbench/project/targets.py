@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rankbench.cell import Topology
-from rankbench.matrix.beyond import Beyond, plan_beyond
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.plan import read_plan
+from rankbench.matrix.predicted_cells import PredictedCell, plan_predicted
 from rankbench.matrix.site import Site
 from rankbench.record import Layout
 
 
-def find_targets(layout: Layout, topologies: Sequence[str]) -> list[Beyond]:
+def find_targets(layout: Layout, topologies: Sequence[str]) -> list[PredictedCell]:
     """Each topology for each series of the plan, unless it is measured already.
 
     Raises:
@@ -24,4 +24,4 @@ def find_targets(layout: Layout, topologies: Sequence[str]) -> list[Beyond]:
     plan = read_plan(layout.plan)
     cells = {name: planned.cell for name, planned in plan.cells.items()}
     site = Site.from_dict(plan.site)
-    return plan_beyond(cells, topologies, site, load_catalog().with_own(plan.own))
+    return plan_predicted(cells, topologies, site, load_catalog().with_own(plan.own))

@@ -63,8 +63,8 @@ class Strategy(ABC):
     (``{**Ddp.options, ...}``).
 
     Attributes:
-        needs: requirements of the strategy. STRATEGY_DEFAULTS in matrix/catalog.py
-            explains every key and gives its default.
+        needs: requirements of the strategy. STRATEGY_DEFAULTS in
+            matrix/declarations.py explains every key and gives its default.
         options: option name -> JSON schema, with a default.
         approximate: option name -> list of the values that change the arithmetic on
             purpose; the string "not default" means every value but the default.

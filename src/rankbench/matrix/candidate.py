@@ -1,11 +1,57 @@
-"""Computes the shape of a cell: its processes, devices and samples."""
+"""A cell with its shape and all facts that decide whether it can run."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from rankbench.cell import Cell, Shape, Topology
-from rankbench.matrix.catalog import StrategyFacts
-from rankbench.matrix.site import Site
+from rankbench.matrix.catalog import AUTO, Catalog, find_image
+from rankbench.matrix.declarations import StrategyFacts
+from rankbench.matrix.site import CONTAINER, Site
+from rankbench.matrix.software import Software
 from rankbench.templates import count_samples, values_of
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """The argument of each rule in obstacles.py and feasible.py.
+
+    Attributes:
+        image: name and flavour of the image for the ranks; None if they run natively.
+        no_place: the reason why neither an image nor the machine fits, or None.
+    """
+
+    cell: Cell
+    facts: StrategyFacts
+    shape: Shape
+    site: Site
+    catalog: Catalog
+    image: str | None
+    no_place: str | None
+
+    @property
+    def topology(self) -> Topology:
+        return Topology.parse(self.cell.topology)
+
+    @property
+    def software(self) -> Software:
+        """The software that ranks find; defined only if `no_place` is None."""
+        return self.site.software_in(self.image)
+
+
+def make_candidate(cell: Cell, site: Site, catalog: Catalog) -> Candidate:
+    """Collect the facts about a cell, and choose its image."""
+    facts = catalog.strategies[cell.strategy]
+    image, reason = None, None
+    if site.software == CONTAINER:
+        image, reason = find_image(cell, catalog.images)
+    elif cell.image != AUTO:
+        reason = (
+            f"the cell names the image {cell.image}; here ranks run in none "
+            "(software: container in the site file)"
+        )
+    shape = shape_of(cell, facts)
+    return Candidate(cell, facts, shape, site, catalog, image, reason)
 
 
 def shape_of(cell: Cell, facts: StrategyFacts) -> Shape:

@@ -8,8 +8,8 @@ from typing import Any
 
 from rankbench.cell import REFERENCE, Cell, Shape
 from rankbench.matrix import obstacles
+from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import Catalog
-from rankbench.matrix.question import make_question
 from rankbench.matrix.site import Site
 
 # Fields in which cells of one series differ.
@@ -17,7 +17,7 @@ _OF_PLACE = ("topology", "oversubscribe")
 
 
 @dataclass(frozen=True, slots=True)
-class Beyond:
+class PredictedCell:
     """A cell that is not measured.
 
     Attributes:
@@ -39,12 +39,12 @@ class Beyond:
         }
 
 
-def plan_beyond(
+def plan_predicted(
     cells: Mapping[str, Cell],
     topologies: Sequence[str],
     site: Site,
     catalog: Catalog,
-) -> list[Beyond]:
+) -> list[PredictedCell]:
     """Each of these topologies for each series of cells that differ in topology alone.
 
     Cells that are measured anyway, and those of `single`, are left out.
@@ -66,13 +66,15 @@ def plan_beyond(
     return found
 
 
-def _plan(name: str, like: Cell, topology: str, site: Site, catalog: Catalog) -> Beyond:
+def _plan(
+    name: str, like: Cell, topology: str, site: Site, catalog: Catalog
+) -> PredictedCell:
     cell = replace(like, topology=topology, oversubscribe=False)
-    question = make_question(cell, site, catalog)
-    reasons = (ask(question) for ask in obstacles.RULES)
-    return Beyond(
+    candidate = make_candidate(cell, site, catalog)
+    reasons = (ask(candidate) for ask in obstacles.RULES)
+    return PredictedCell(
         id=name.replace(f".{like.topology}.", f".{topology}.", 1),
         cell=cell,
-        shape=question.shape,
+        shape=candidate.shape,
         infeasible=next((reason for reason in reasons if reason), None),
     )
