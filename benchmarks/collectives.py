@@ -25,7 +25,7 @@ from torch.multiprocessing import spawn
 
 from rankbench.environ import Place
 from rankbench.rank.facts import collectives
-from rankbench.rank.runtimes import process_group
+from rankbench.rank.world import process_group
 
 RANKS, CALLS = 2, collectives.REPEATS
 SIZES = (2**16, 2**20, 2**24)

@@ -121,7 +121,7 @@ def be_rank(spec: Path, pairs: int, data_dir: Path, out: Path) -> None:
     """Run one rank: alternate blocks of the bare loop and of the harness."""
     from rankbench.cores import physical_cores
     from rankbench.environ import read_place
-    from rankbench.rank.joining.placement import choose_cores, pin
+    from rankbench.rank.world.placement import choose_cores, pin
 
     fields, numbers = json.loads(spec.read_text())
     cell, shape, place = Cell.from_dict(fields), Shape(**numbers), read_place()
@@ -130,14 +130,18 @@ def be_rank(spec: Path, pairs: int, data_dir: Path, out: Path) -> None:
     import torch
 
     from rankbench.rank.facts.energy import Meter
-    from rankbench.rank.joining.world import join_world, leave_world, wait_for_all
-    from rankbench.rank.lifeline.progress import Progress
-    from rankbench.rank.purposes.setup import load_material, set_up_strategy
-    from rankbench.rank.runtimes import find_runtime
+    from rankbench.rank.purposes.setup import (
+        join_world,
+        load_material,
+        set_up_strategy,
+    )
     from rankbench.rank.strategies import runtime_of
     from rankbench.rank.training.batches import Batches
     from rankbench.rank.training.loop import train
     from rankbench.rank.training.recipe import memory_format_of, set_arithmetic
+    from rankbench.rank.world import find_runtime
+    from rankbench.rank.world.devices import leave_world, wait_for_all
+    from rankbench.rank.world.lifeline import Progress
 
     torch.set_num_threads(1)
     set_arithmetic(cell.precision, cudnn_benchmark=cell.cudnn_benchmark)

@@ -159,8 +159,8 @@ def be_rank(spec: Path) -> None:
     """Run the script; blocks of its steps alternate between with and without hooks."""
     import torch
 
-    from rankbench.rank.lifeline.progress import Progress
     from rankbench.rank.scripts.session import Session
+    from rankbench.rank.world.lifeline import Progress
 
     script, args, pairs, accumulation, folder = json.loads(spec.read_text())
     rank = int(os.environ["RANK"])

@@ -37,7 +37,7 @@ Root Cause (first observed failure):
 ======================================================
 """
 
-# The same, started by rankbench.rank.parents.spawn.
+# The same, started by rankbench.rank.world.spawn.
 SPAWN_KILLED = """\
 W1120 13:48:17.133000 7443 torch/multiprocessing/spawn.py:165] \
 Terminating process 7446 via signal SIGTERM
@@ -45,7 +45,7 @@ rank 0 ended with exit code -15
 rank 1 ended with exit code -9
 """
 
-# The same, started by rankbench.rank.parents.manual, which then ended rank 0.
+# The same, started by rankbench.rank.world.manual, which then ended rank 0.
 MANUAL_KILLED = """\
 rendezvous: env:// MASTER_ADDR=127.0.0.1 MASTER_PORT=41563
 rank 1 ended with exit code -9

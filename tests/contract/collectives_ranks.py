@@ -11,7 +11,7 @@ from ranks import start_ranks
 
 from rankbench.environ import Place
 from rankbench.rank.facts.collectives import sweep
-from rankbench.rank.runtimes import find_runtime
+from rankbench.rank.world import find_runtime
 
 
 def sweep_on_ranks(

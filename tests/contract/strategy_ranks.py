@@ -14,12 +14,12 @@ from torch import distributed, nn
 
 from rankbench.environ import Place
 from rankbench.rank.facts.energy import Meter
-from rankbench.rank.lifeline.progress import Progress
 from rankbench.rank.models.transformer import Block
-from rankbench.rank.runtimes import find_runtime
 from rankbench.rank.strategies import find_strategy, runtime_of
 from rankbench.rank.strategies.base import World
 from rankbench.rank.training.loop import train
+from rankbench.rank.world import find_runtime
+from rankbench.rank.world.lifeline import Progress
 
 SAMPLES, FEATURES, CLASSES = 64, 20, 5
 # The gradients are so large that a library that clips them by default is noticed.

@@ -11,9 +11,9 @@ from test_strategies import defaults_of, run
 from torch import nn
 
 from rankbench.environ import Place
-from rankbench.rank.runtimes import find_runtime
 from rankbench.rank.strategies import find_strategy
 from rankbench.rank.strategies.base import World
+from rankbench.rank.world import find_runtime
 
 pytestmark = pytest.mark.contract
 

@@ -44,8 +44,8 @@ def check(launch: Launch, phases: list[str]) -> None:
     "launcher",
     [
         ["torch.distributed.run", "--standalone", "--nproc-per-node=2", *MODULE],
-        ["rankbench.rank.parents.manual", "--ranks=2", "--init-method=file"],
-        ["rankbench.rank.parents.spawn", "--ranks=2"],
+        ["rankbench.rank.world.manual", "--ranks=2", "--init-method=file"],
+        ["rankbench.rank.world.spawn", "--ranks=2"],
     ],
     ids=["torchrun", "manual", "spawn"],
 )

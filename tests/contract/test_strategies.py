@@ -16,8 +16,8 @@ from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.declarations import STRATEGY_DEFAULTS
 from rankbench.matrix.experiment import experiment_schema
 from rankbench.matrix.schema import check, fits
-from rankbench.rank.runtimes import find_runtime
 from rankbench.rank.strategies import find_strategy
+from rankbench.rank.world import find_runtime
 
 pytestmark = pytest.mark.contract
 

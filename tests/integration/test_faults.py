@@ -215,7 +215,7 @@ def test_an_attempt_that_only_fails_is_given_up(project) -> None:
 
 def test_a_port_taken_by_another_process_before_rank_0(project) -> None:
     cell = prepare(project, "slow")
-    parent = project.root / "src/rankbench/rank/parents/manual.py"
+    parent = project.root / "src/rankbench/rank/world/manual.py"
     chosen = project.root / "chosen-port"
     head = "def find_free_port() -> int:\n"
     first = (
@@ -245,7 +245,7 @@ def test_what_is_left_of_an_earlier_rendezvous(project) -> None:
     work.mkdir()
     (work / "rendezvous").touch()
     spec = work / "launch.json"
-    module = [sys.executable, "-m", "rankbench.rank.parents.manual"]
+    module = [sys.executable, "-m", "rankbench.rank.world.manual"]
     done = project.run([*module, "--ranks=2", "--init-method=file", str(spec)])
     assert done.returncode == 1
     said = f"ValueError: {work}/rendezvous is left from an earlier launch: remove it"

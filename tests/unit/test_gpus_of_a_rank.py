@@ -18,14 +18,14 @@ from rankbench.launch.outcome.reports import find_shared_gpu
 from rankbench.launch.process import supervise
 from rankbench.rank.facts import collectives, memory
 from rankbench.rank.facts.hardware import identify_gpu
-from rankbench.rank.joining.world import choose_devices, wait_for_all
-from rankbench.rank.runtimes import horovod, process_group
 from rankbench.rank.training.clock import (
     CudaClock,
     HostClock,
     WaitingClock,
     make_clock,
 )
+from rankbench.rank.world import horovod, process_group
+from rankbench.rank.world.devices import choose_devices, wait_for_all
 
 pytestmark = pytest.mark.unit
 

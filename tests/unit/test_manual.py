@@ -13,7 +13,7 @@ import pytest
 
 from rankbench.environ import Place
 from rankbench.rank.__main__ import main as rank_main
-from rankbench.rank.parents.manual import (
+from rankbench.rank.world.manual import (
     await_ranks,
     choose_rendezvous,
     places_here,
@@ -137,7 +137,7 @@ def test_others_are_ended_and_only_the_failed_is_named(
 
 def test_torch_is_not_imported() -> None:
     code = (
-        "import sys, rankbench.rank.parents.manual; heavy = {'torch', 'numpy'};"
+        "import sys, rankbench.rank.world.manual; heavy = {'torch', 'numpy'};"
         "sys.exit(' '.join(heavy & sys.modules.keys()) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -148,7 +148,7 @@ def test_a_command_gets_a_place_to_meet() -> None:
     show = "import os, sys; print(sys.argv[1:], os.environ['MASTER_ADDR'])"
     command = [sys.executable, "-c", show, "--port={port}", "as it is"]
     done = subprocess.run(
-        [sys.executable, "-m", "rankbench.rank.parents.meeting", *command],
+        [sys.executable, "-m", "rankbench.rank.world.meeting", *command],
         check=True,
         capture_output=True,
         text=True,
@@ -164,7 +164,7 @@ def test_a_command_on_one_of_several_hosts_learns_its_number() -> None:
     place = ["--address=localhost", "--port=20017"]
     command = [sys.executable, "-c", show, "{node} {port}"]
     done = subprocess.run(
-        [sys.executable, "-m", "rankbench.rank.parents.meeting", *place, *command],
+        [sys.executable, "-m", "rankbench.rank.world.meeting", *place, *command],
         env={**os.environ, "SLURM_NODEID": "3"},
         check=True,
         capture_output=True,

@@ -8,8 +8,8 @@ import pytest
 
 from rankbench.launch.process import where_ranks_are as supervisor
 from rankbench.launch.process.where_ranks_are import STAGES, Place, ProgressFiles
-from rankbench.rank.lifeline import progress as rank
-from rankbench.rank.lifeline.progress import STARTING, THE_END, TRAINING, Progress
+from rankbench.rank.world import lifeline as rank
+from rankbench.rank.world.lifeline import STARTING, THE_END, TRAINING, Progress
 
 pytestmark = pytest.mark.unit
 

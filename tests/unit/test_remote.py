@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.rank.parents.manual import find_free_port
-from rankbench.rank.parents.remote import _listen, find_address, read_ssh
+from rankbench.rank.world.remote import _listen, find_address, read_ssh
+from rankbench.rank.world.rendezvous import find_free_port
 
 pytestmark = pytest.mark.unit
 
-MODULE = (sys.executable, "-m", "rankbench.rank.parents.remote")
+MODULE = (sys.executable, "-m", "rankbench.rank.world.remote")
 
 
 @pytest.mark.parametrize(

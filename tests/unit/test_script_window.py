@@ -14,7 +14,6 @@ from torch import nn
 from rankbench import hooks
 from rankbench.environ import Place
 from rankbench.launch.outcome.reports import unite_phases
-from rankbench.rank.lifeline.progress import Progress
 from rankbench.rank.scripts import session as sessions
 from rankbench.rank.scripts.checks import find_device
 from rankbench.rank.scripts.running import (
@@ -26,6 +25,7 @@ from rankbench.rank.scripts.running import (
 )
 from rankbench.rank.scripts.session import Session
 from rankbench.rank.scripts.window import PHASES
+from rankbench.rank.world.lifeline import Progress
 
 pytestmark = pytest.mark.unit
 

@@ -22,7 +22,7 @@ from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.feasible import find_obstacle
 from rankbench.matrix.site import Site, read_site, use_hosts
-from rankbench.rank.parents.own_ssh import _ENVIRONMENT, real_ssh
+from rankbench.rank.world.own_ssh import _ENVIRONMENT, real_ssh
 from rankbench.schedulers import SCHEDULERS, scheduler_of
 
 pytestmark = pytest.mark.unit

@@ -16,7 +16,7 @@ from rankbench.matrix.experiment import load_experiment
 from rankbench.matrix.feasible import find_obstacle
 from rankbench.matrix.own import describe_library_model
 from rankbench.rank.data.tokens import SHAPE, generate
-from rankbench.rank.parts import find_parts
+from rankbench.rank.models import find_parts
 from rankbench.rank.training.recipe import make_loss
 
 pytestmark = pytest.mark.unit

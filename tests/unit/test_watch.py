@@ -14,16 +14,16 @@ from rankbench.launch.outcome.classify import Ending, classify
 from rankbench.launch.process import supervise
 from rankbench.launch.process.signs import Heartbeat
 from rankbench.launch.process.where_ranks_are import ProgressFiles
-from rankbench.rank.lifeline.watch import ORPHANED
+from rankbench.rank.world.lifeline import ORPHANED
 
 pytestmark = pytest.mark.unit
 
 # A program that plays a rank which never ends.
 RANK = """
 import functools, pathlib, sys, time
-from rankbench.rank.lifeline.failure import report_failure
-from rankbench.rank.lifeline.progress import TRAINING, Progress
-from rankbench.rank.lifeline.watch import watch_heartbeat
+from rankbench.rank.world.lifeline import (
+    TRAINING, Progress, report_failure, watch_heartbeat
+)
 work = pathlib.Path(sys.argv[1])
 progress = Progress(work / "progress", 0)
 report = functools.partial(report_failure, work, 3)

@@ -32,7 +32,7 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     "group_ranks": None,
     # Key in a model's NEEDS (heads); the ranks of a replica must divide its number.
     "divides": None,
-    # File in rank/runtimes that joins the processes.
+    # File in rank/world that joins the processes.
     "runtime": "process_group",
     # Backends that work; empty if the processes do not communicate.
     "backends": [],

@@ -20,12 +20,10 @@ from pathlib import Path
 from rankbench.cell import Cell, Shape
 from rankbench.cores import physical_cores
 from rankbench.environ import Place, read_place, restore_devices
-from rankbench.rank.joining.placement import choose_cores, pin
-from rankbench.rank.lifeline.failure import report_failure
-from rankbench.rank.lifeline.progress import Progress
-from rankbench.rank.lifeline.watch import watch_heartbeat
 from rankbench.rank.purposes.duty import Duty, log_of
 from rankbench.rank.variants import adopt_all
+from rankbench.rank.world.lifeline import Progress, report_failure, watch_heartbeat
+from rankbench.rank.world.placement import choose_cores, pin
 
 # Purpose of a launch -> module with `run(duty)`.
 _PURPOSES = {

@@ -78,7 +78,7 @@ class Start:
         return [
             self.python,
             "-m",
-            "rankbench.rank.parents.meeting",
+            "rankbench.rank.world.meeting",
             *(place if self.is_spread else []),
         ]
 

@@ -11,7 +11,7 @@ _FAILED = re.compile(r"^rank (\d+) ended with exit code (-?\d+)$", re.MULTILINE)
 
 
 def build_argv(module: str, start: Start, *flags: str) -> list[str]:
-    """The command of a parent module of rankbench.rank.parents.parents."""
+    """The command of a module of rankbench.rank.world that starts ranks."""
     place = [
         f"--nodes={start.shape.nodes}",
         f"--address={start.address}",
@@ -20,7 +20,7 @@ def build_argv(module: str, start: Start, *flags: str) -> list[str]:
     return [
         start.python,
         "-m",
-        f"rankbench.rank.parents.{module}",
+        f"rankbench.rank.world.{module}",
         f"--ranks={start.shape.ranks_per_node}",
         *(place if start.is_spread else []),
         *flags,

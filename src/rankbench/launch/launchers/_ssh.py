@@ -13,14 +13,14 @@ def build_argv(start: Start, argv: list[str]) -> list[str]:
     if not start.is_spread:
         return [*start.meeting_argv, *argv]
     if start.has_ssh:
-        parent = "rankbench.rank.parents.own_ssh"
+        parent = "rankbench.rank.world.own_ssh"
         folder = str(start.spec.with_name("bin"))
         return [*start.meeting_argv, start.python, "-m", parent, folder, *argv]
     return [
         *start.meeting_argv,
         start.python,
         "-m",
-        "rankbench.rank.parents.remote",
+        "rankbench.rank.world.remote",
         "--node={node}",
         f"--hosts={','.join(start.hosts)}",
         f"--port={start.port}",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-# Entry of a rank. rank/lifeline/progress.py writes this format.
+# Entry of a rank. rank/world/lifeline.py writes this format.
 ENTRY = struct.Struct("<iiqd")
 STAGES = (
     *("starting", "set-up", "warm-up", "training"),

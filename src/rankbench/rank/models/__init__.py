@@ -10,7 +10,7 @@ function `build`. It may declare `OPTIONS`, the JSON schemas of further argument
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -18,6 +18,9 @@ from torch import Tensor, nn
 
 from rankbench.rank import variants
 from rankbench.rank.models import _libraries
+
+# Containers: not all of them have a forward of their own.
+_LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
 def names() -> list[str]:
@@ -106,3 +109,22 @@ def _check(name: str, needs: dict[str, Any], **sizes: int) -> None:
         raise ValueError(f"{name} needs images of {least} pixels, not {image_size}")
     if allowed is not None and channels not in allowed:
         raise ValueError(f"{name} takes {allowed} channels, not {channels}")
+
+
+def find_parts(model: nn.Module) -> list[nn.Module]:
+    """The parts with weights: those of a sequence, else the blocks in lists.
+
+    What is outside of lists is a part as a whole, such as an embedding.
+    """
+    parts = model.children() if isinstance(model, nn.Sequential) else _blocks(model)
+    return [part for part in parts if any(True for _ in part.parameters())]
+
+
+def _blocks(model: nn.Module) -> Iterator[nn.Module]:
+    for child in model.children():
+        if isinstance(child, _LISTS):
+            yield from child.children()
+        elif any(isinstance(one, _LISTS) for one in child.modules()):
+            yield from _blocks(child)
+        else:
+            yield child

@@ -6,6 +6,7 @@ Each library is imported only where one of its models is built.
 from __future__ import annotations
 
 import importlib
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -121,3 +122,20 @@ _FINDERS = {
     "timm": _of_timm,
     "transformers": _of_transformers,
 }
+
+
+def resnet(name: str, *, channels: int, classes: int) -> nn.Sequential:
+    """torchvision's untrained ResNet `name` as a sequence, in the order of its forward.
+
+    Parameters keep the names that they have in torchvision.
+    """
+    model = getattr(import_torchvision().models, name)(num_classes=classes)
+    if channels != model.conv1.in_channels:
+        model.conv1 = nn.Conv2d(
+            channels, 64, kernel_size=7, stride=2, padding=3, bias=False
+        )
+        nn.init.kaiming_normal_(model.conv1.weight, mode="fan_out", nonlinearity="relu")
+    parts = OrderedDict(model.named_children())
+    fc = parts.popitem()
+    assert fc[0] == "fc", f"{name} ends with {fc[0]}"
+    return nn.Sequential(OrderedDict([*parts.items(), ("flatten", nn.Flatten()), fc]))

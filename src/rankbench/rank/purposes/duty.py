@@ -9,7 +9,7 @@ from typing import Any
 
 from rankbench.cell import Cell, Shape
 from rankbench.environ import Place
-from rankbench.rank.lifeline.progress import Progress
+from rankbench.rank.world.lifeline import Progress
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,8 +18,6 @@ from torch import Tensor, nn
 
 from rankbench.cell import Cell, is_lossy
 from rankbench.rank.facts.model_size import describe_model
-from rankbench.rank.joining.world import leave_world
-from rankbench.rank.lifeline.progress import THE_END, TRAINING
 from rankbench.rank.purposes.duty import Duty
 from rankbench.rank.purposes.setup import (
     Material,
@@ -31,6 +29,8 @@ from rankbench.rank.purposes.setup import (
 from rankbench.rank.strategies import find_strategy
 from rankbench.rank.strategies.base import Strategy, World
 from rankbench.rank.training.batches import Batches
+from rankbench.rank.world.devices import leave_world
+from rankbench.rank.world.lifeline import THE_END, TRAINING
 from rankbench.record import write_json
 
 EXACT_STEPS = 3

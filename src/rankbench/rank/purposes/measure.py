@@ -9,8 +9,6 @@ from rankbench.rank.facts import memory
 from rankbench.rank.facts.collectives import sweep
 from rankbench.rank.facts.energy import open_meter
 from rankbench.rank.facts.model_size import describe_model
-from rankbench.rank.joining.world import leave_world, wait_for_all
-from rankbench.rank.lifeline.progress import COLLECTIVES, EVALUATION, THE_END
 from rankbench.rank.purposes.duty import Duty
 from rankbench.rank.purposes.report import write_report
 from rankbench.rank.purposes.setup import (
@@ -24,6 +22,8 @@ from rankbench.rank.training.evaluate import evaluate
 from rankbench.rank.training.loop import train
 from rankbench.rank.training.recipe import memory_format_of
 from rankbench.rank.training.saving import save_model
+from rankbench.rank.world.devices import leave_world, wait_for_all
+from rankbench.rank.world.lifeline import COLLECTIVES, EVALUATION, THE_END
 
 
 def run(duty: Duty) -> None:

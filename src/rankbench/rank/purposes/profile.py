@@ -9,8 +9,6 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from rankbench.rank.joining.world import leave_world, wait_for_all
-from rankbench.rank.lifeline.progress import THE_END, TRAINING
 from rankbench.rank.purposes.duty import Duty
 from rankbench.rank.purposes.setup import (
     join_others,
@@ -21,6 +19,8 @@ from rankbench.rank.purposes.setup import (
 from rankbench.rank.purposes.trace import END, STEP, find_spans
 from rankbench.rank.training.loop import move
 from rankbench.rank.training.recipe import memory_format_of
+from rankbench.rank.world.devices import leave_world, wait_for_all
+from rankbench.rank.world.lifeline import THE_END, TRAINING
 from rankbench.record import write_json
 
 # Enough to show complete steps; more would make a trace too large for a browser.

@@ -14,7 +14,6 @@ from rankbench.cell import Cell
 from rankbench.environ import Place, step_id
 from rankbench.rank.facts import host as facts
 from rankbench.rank.facts.hardware import identify_gpu
-from rankbench.rank.joining.world import describe_transport
 from rankbench.rank.strategies.base import World
 from rankbench.rank.training.loop import Measured
 from rankbench.record import write_json
@@ -112,3 +111,12 @@ def loss_ends(measured: Measured, warmup: int) -> dict[str, float | None]:
     window = measured.loss[warmup:]
     ends = {"first": float(window[0]), "last": float(window[-1])}
     return {end: loss if math.isfinite(loss) else None for end, loss in ends.items()}
+
+
+def describe_transport(world: World) -> dict[str, Any] | None:
+    """The backend and the variables that configure it; None without a backend."""
+    if world.backend == "none":
+        return None
+    prefixes = ("GLOO_", "NCCL_", "TP_", "UCX_", "FI_", "OMPI_MCA_", "CCL_", "HOROVOD_")
+    asked = {k: v for k, v in os.environ.items() if k.startswith(prefixes)}
+    return {"backend": world.backend, "asked": dict(sorted(asked.items()))}

@@ -9,7 +9,6 @@ from pathlib import Path
 import torch
 
 from rankbench.rank.facts import memory
-from rankbench.rank.lifeline.progress import SET_UP, THE_END
 from rankbench.rank.purposes.duty import Duty
 from rankbench.rank.purposes.report import write_report
 from rankbench.rank.scripts.checks import check_ranks, find_device
@@ -23,6 +22,7 @@ from rankbench.rank.scripts.running import (
 )
 from rankbench.rank.scripts.session import Session
 from rankbench.rank.strategies.base import World
+from rankbench.rank.world.lifeline import SET_UP, THE_END
 
 
 def run(duty: Duty) -> None:

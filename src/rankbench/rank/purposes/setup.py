@@ -9,14 +9,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from rankbench.cell import Cell
+from rankbench.cell import Cell, Shape
+from rankbench.environ import Place, meeting_host
 from rankbench.rank import data, models, variants
 from rankbench.rank.facts.hardware import identify_gpu
-from rankbench.rank.joining.placement import bind_near
-from rankbench.rank.joining.world import join_world
-from rankbench.rank.lifeline.progress import SET_UP
 from rankbench.rank.purposes.duty import Duty
-from rankbench.rank.runtimes import Runtime, find_runtime
 from rankbench.rank.strategies import find_strategy, runtime_of
 from rankbench.rank.strategies.base import Strategy, World
 from rankbench.rank.training.batches import Batches
@@ -29,6 +26,11 @@ from rankbench.rank.training.recipe import (
     prepare_model,
     set_arithmetic,
 )
+from rankbench.rank.world import Runtime, find_runtime
+from rankbench.rank.world.devices import choose_devices
+from rankbench.rank.world.lifeline import SET_UP
+from rankbench.rank.world.placement import bind_near
+from rankbench.rank.world.rendezvous import check_name
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,28 @@ def join_others(duty: Duty, *, precision: str) -> tuple[Runtime, World]:
     gpus = {device.index for device in world.devices if device.type == "cuda"}
     bind_near(identify_gpu(index)["pci"] for index in gpus)
     return runtime, world
+
+
+def join_world(
+    cell: Cell, shape: Shape, place: Place, init_method: str, runtime: Runtime
+) -> World:
+    """Choose this rank's devices; join the other ranks if the cell has a backend."""
+    devices = choose_devices(cell, shape, place.local_rank)
+    if cell.device == "cuda":
+        torch.cuda.set_device(devices[0])
+    if cell.backend != "none":
+        if host := meeting_host():
+            check_name(host)
+        runtime.join(cell.backend, place, init_method, devices[0])
+    return World(
+        rank=place.rank,
+        size=place.size,
+        local_rank=place.local_rank,
+        device=devices[0],
+        devices=devices,
+        backend=cell.backend,
+        rank_batch=shape.rank_batch,
+    )
 
 
 def load_material(cell: Cell, data_dir: Path) -> Material:

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from rankbench import hooks
-from rankbench.rank.lifeline.progress import Progress
 from rankbench.rank.scripts import root
 from rankbench.rank.scripts.counter import StepCounter
 from rankbench.rank.scripts.window import Window, keep
+from rankbench.rank.world.lifeline import Progress
 
 GRACE = 5.0  # seconds that a script has to end after its measurement
 

@@ -15,9 +15,9 @@ import torch
 
 from rankbench.rank.facts.cpu_time import cpu_time
 from rankbench.rank.facts.energy import open_meter
-from rankbench.rank.lifeline.progress import TRAINING, WARM_UP, Progress
 from rankbench.rank.training.clock import StepClock, make_clock
 from rankbench.rank.training.loop import Measured
+from rankbench.rank.world.lifeline import TRAINING, WARM_UP, Progress
 
 # Load: until forward begins. Backward: until it returns, with the loss function.
 # Update: the rest of the step.

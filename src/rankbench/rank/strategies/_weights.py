@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from rankbench.rank.parts import find_parts
+from rankbench.rank.models import find_parts
 
 _BatchNorm = nn.modules.batchnorm._BatchNorm
 

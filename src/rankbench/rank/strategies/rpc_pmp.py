@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.distributed import autograd, rpc
 from torch.distributed.optim import DistributedOptimizer
 
-from rankbench.rank.runtimes.rpc import barrier, name_of
 from rankbench.rank.strategies._partition import count_parts
 from rankbench.rank.strategies._pipeline import Stage
 from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
+from rankbench.rank.world.rpc import barrier, name_of
 
 
 class RpcPmp(Strategy):

@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from rankbench.rank.joining.world import wait_for_devices
+from rankbench.rank.world.devices import wait_for_devices
 
 
 class StepClock(Protocol):

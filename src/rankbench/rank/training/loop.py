@@ -16,9 +16,9 @@ from torch import Tensor
 
 from rankbench.rank.facts.cpu_time import CpuTime, cpu_time
 from rankbench.rank.facts.energy import Energy, Meter
-from rankbench.rank.lifeline.progress import TRAINING, WARM_UP, Progress
 from rankbench.rank.strategies.base import Batch, Strategy
 from rankbench.rank.training.clock import StepClock, make_clock
+from rankbench.rank.world.lifeline import TRAINING, WARM_UP, Progress
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from rankbench.cell import Cell
-from rankbench.rank.parts import find_parts
+from rankbench.rank.models import find_parts
 from rankbench.rank.strategies.base import (
     Arithmetic,
     Batch,

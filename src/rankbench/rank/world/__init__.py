@@ -1,14 +1,19 @@
-"""Runtimes, which join the ranks of a launch: one file each, named by strategies."""
+"""How ranks are started and joined, and how their supervisor hears of them.
+
+A runtime joins the ranks of a launch: it is a file of this folder that strategies name.
+This module imports no torch.
+"""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from typing import Protocol, cast
-
-import torch
+from typing import TYPE_CHECKING, Protocol, cast
 
 from rankbench.environ import Place
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Runtime(Protocol):

@@ -15,13 +15,12 @@ from pathlib import Path
 
 from rankbench.cell import Shape
 from rankbench.environ import keep_devices, read_node, without_job
-from rankbench.rank.joining.host_names import check_name
-from rankbench.rank.lifeline.failure import report_failure
-from rankbench.rank.parents.manual import LOOPBACK, find_free_port
+from rankbench.rank.world.lifeline import report_failure
+from rankbench.rank.world.rendezvous import LOOPBACK, check_name, find_free_port
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m rankbench.rank.parents.meeting")
+    parser = argparse.ArgumentParser(prog="python -m rankbench.rank.world.meeting")
     parser.add_argument("--address", default=LOOPBACK)
     parser.add_argument("--port", type=int, help="default: a free port of this host")
     parser.add_argument(

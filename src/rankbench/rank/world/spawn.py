@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from rankbench.environ import Place
-from rankbench.rank.parents.manual import (
+from rankbench.rank.world.rendezvous import (
     LOOPBACK,
     add_place,
     choose_rendezvous,
@@ -20,7 +20,7 @@ from rankbench.rank.parents.manual import (
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m rankbench.rank.parents.spawn")
+    parser = argparse.ArgumentParser(prog="python -m rankbench.rank.world.spawn")
     add_place(parser)
     parser.add_argument("spec", type=Path)
     arguments = parser.parse_args()

@@ -4,7 +4,7 @@ A program `ssh` that stands first on PATH calls the real one. It drops the launc
 options, because some launchers switch off the check of host keys, and gives commands
 the environment of this launch, because sshd does not.
 
-    python -m rankbench.rank.parents.own_ssh FOLDER COMMAND ...
+    python -m rankbench.rank.world.own_ssh FOLDER COMMAND ...
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from rankbench.rank.parents.remote import read_ssh, write_ssh
+from rankbench.rank.world.remote import read_ssh, write_ssh
 
 # Variables of this host and of this program, which do not hold on others.
 _STAYS_HERE = ("HOME", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "_")
@@ -30,7 +30,7 @@ def main() -> NoReturn:
         host, remote = read_ssh(sys.argv[3:])
         real_ssh(Path(sys.argv[2]), host, remote)
     folder, command = Path(sys.argv[1]), sys.argv[2:]
-    module = "rankbench.rank.parents.own_ssh"
+    module = "rankbench.rank.world.own_ssh"
     write_ssh(folder, module, "--as-ssh", str(folder))
     path = f"{folder}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}

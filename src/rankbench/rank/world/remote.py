@@ -6,7 +6,7 @@ runs on every host, in the container if there is one. On the first host it runs 
 launcher, with its own program `ssh` first on PATH. On the other hosts it runs the
 commands that this program sends.
 
-    python -m rankbench.rank.parents.remote --node N --hosts A,B --port P --secret F
+    python -m rankbench.rank.world.remote --node N --hosts A,B --port P --secret F
         COMMAND ...
 """
 
@@ -27,7 +27,7 @@ from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import NoReturn
 
-from rankbench.rank.joining.host_names import check_name
+from rankbench.rank.world.rendezvous import check_name
 
 # Variables that tell `ssh` the port, and the file with the secret.
 PORT, SECRET = "RANKBENCH_REMOTE_PORT", "RANKBENCH_REMOTE_SECRET"
@@ -48,7 +48,7 @@ def main() -> int:
     if sys.argv[1:2] == ["--as-ssh"]:
         host, command = read_ssh(sys.argv[2:])
         return order(host, command)
-    parser = argparse.ArgumentParser(prog="python -m rankbench.rank.parents.remote")
+    parser = argparse.ArgumentParser(prog="python -m rankbench.rank.world.remote")
     parser.add_argument("--node", type=int, required=True, help="number of this host")
     parser.add_argument("--hosts", type=lambda text: text.split(","), required=True)
     parser.add_argument("--port", type=int, required=True)
@@ -66,7 +66,7 @@ def main() -> int:
     os.environ |= environment
     if arguments.node > 0:
         obey(arguments.hosts[arguments.node], environment)
-    write_ssh(programs, "rankbench.rank.parents.remote", "--as-ssh")
+    write_ssh(programs, "rankbench.rank.world.remote", "--as-ssh")
     code = subprocess.run(arguments.command, env=environment, check=False).returncode
     for host in arguments.hosts[1:]:
         order(host, "")

@@ -1,41 +1,15 @@
-"""Lets a rank join and leave the other ranks, and chooses its devices."""
+"""Chooses the devices of a rank, and lets it wait for them and for the other ranks."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from rankbench.cell import Cell, Shape
-from rankbench.environ import Place, meeting_host
-from rankbench.rank.joining.host_names import check_name
-from rankbench.rank.runtimes import Runtime
-from rankbench.rank.strategies.base import World
-
-
-def join_world(
-    cell: Cell, shape: Shape, place: Place, init_method: str, runtime: Runtime
-) -> World:
-    """Choose this rank's devices; join the other ranks if the cell has a backend."""
-    devices = choose_devices(cell, shape, place.local_rank)
-    if cell.device == "cuda":
-        torch.cuda.set_device(devices[0])
-    if cell.backend != "none":
-        if host := meeting_host():
-            check_name(host)
-        runtime.join(cell.backend, place, init_method, devices[0])
-    return World(
-        rank=place.rank,
-        size=place.size,
-        local_rank=place.local_rank,
-        device=devices[0],
-        devices=devices,
-        backend=cell.backend,
-        rank_batch=shape.rank_batch,
-    )
+from rankbench.rank.world import Runtime
 
 
 def choose_devices(
@@ -93,12 +67,3 @@ def leave_world(runtime: Runtime) -> None:
         runtime.leave()
     except RuntimeError as error:
         print(f"while leaving the other ranks: {error}", file=sys.stderr, flush=True)
-
-
-def describe_transport(world: World) -> dict[str, Any] | None:
-    """The backend and the variables that configure it; None without a backend."""
-    if world.backend == "none":
-        return None
-    prefixes = ("GLOO_", "NCCL_", "TP_", "UCX_", "FI_", "OMPI_MCA_", "CCL_", "HOROVOD_")
-    asked = {k: v for k, v in os.environ.items() if k.startswith(prefixes)}
-    return {"backend": world.backend, "asked": dict(sorted(asked.items()))}

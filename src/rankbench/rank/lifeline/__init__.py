@@ -1,1 +1,0 @@
-"""Reports progress and failure to the supervisor, and watches its heartbeat."""

@@ -1,1 +1,0 @@
-"""Programs that start the ranks of one host."""

@@ -1,0 +1,178 @@
+"""Reports progress and failure to the supervisor, and watches its heartbeat."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+# Entry of a rank: stage; step; the heartbeat that asked for it, or 0; seconds since the
+# rank last moved. launch/process/where_ranks_are.py reads this format.
+_ENTRY = struct.Struct("<iiqd")
+STARTING, SET_UP, WARM_UP, TRAINING, COLLECTIVES, EVALUATION, THE_END = range(7)
+
+ORPHANED = 97  # exit code of a rank that ended itself
+LOOKS = 5  # number of looks at the heartbeat within the grace period
+ASKS = "?"  # ends a heartbeat that asks where this rank is
+LAST_WORDS = 5.0  # seconds for the report, whose file system may be down as well
+
+
+class Progress:
+    """Where one rank is in its launch.
+
+    Steps are only remembered: within the timed window a rank writes nothing, unless the
+    supervisor asks, which it does before it ends a launch that hangs. Each host has a
+    file of its own, because a shared file system may take milliseconds to move a page
+    from one host to another.
+    """
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._path = folder / socket.gethostname()
+        self._offset = rank * _ENTRY.size
+        self._now = self._seen = (STARTING, 0)
+        self._moved = time.monotonic()
+
+    def enter(self, stage: int) -> None:
+        """Begin a stage, and tell the supervisor.
+
+        Raises:
+            OSError: the file cannot be written.
+        """
+        self._now = (stage, 0)
+        self._write(asked=0, silent=0.0)
+
+    def step(self, number: int) -> None:
+        self._now = (self._now[0], number)
+
+    def look(self, asked: int) -> None:
+        """Notice whether the rank has moved since the last look; answer if asked.
+
+        Args:
+            asked: the heartbeat that asks where this rank is; 0 if it does not ask.
+        """
+        now = time.monotonic()
+        if self._now != self._seen:
+            self._seen, self._moved = self._now, now
+        if asked:
+            self._write(asked, now - self._moved)
+
+    def _write(self, asked: int, silent: float) -> None:
+        # Other hosts see what was written when the file is closed.
+        file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            os.pwrite(file, _ENTRY.pack(*self._now, asked, silent), self._offset)
+        finally:
+            os.close(file)
+
+
+class HeartbeatLost(TimeoutError):
+    """The supervisor's heartbeat has stopped, because it is dead or late.
+
+    `cause` is one of the causes in record.py.
+    """
+
+    cause = "site"
+
+    def __init__(self, grace: float) -> None:
+        super().__init__(
+            f"no heartbeat of the supervisor for {grace:g} s "
+            "(its host is overloaded, or a shared file system stands still)"
+        )
+
+
+def watch_heartbeat(
+    path: Path,
+    grace: float,
+    report: Callable[[BaseException], None],
+    progress: Progress,
+) -> None:
+    """Start a thread that ends this process after `grace` seconds without a beat.
+
+    Args:
+        path: file of the heartbeat.
+        grace: grace period in seconds.
+        report: writes the reason, in case the supervisor is alive after all.
+        progress: is told when the supervisor asks where this rank is.
+    """
+    arguments = (path, grace, report, progress)
+    thread = threading.Thread(
+        target=_watch, args=arguments, daemon=True, name="heartbeat"
+    )
+    thread.start()
+
+
+def _watch(
+    path: Path,
+    grace: float,
+    report: Callable[[BaseException], None],
+    progress: Progress,
+) -> None:
+    last, unchanged = "", 0
+    while True:
+        time.sleep(grace / LOOKS)
+        try:
+            # Read instead of stat, because shared file systems cache attributes.
+            beat = path.read_text()
+        except OSError:
+            beat = last
+        # Count looks instead of seconds: while a machine is suspended, time passes but
+        # the supervisor cannot beat.
+        unchanged = unchanged + 1 if beat == last else 0
+        last = beat
+        # A disk that is full or gone must not end this thread.
+        with contextlib.suppress(OSError):
+            progress.look(int(beat[:-1]) if beat.endswith(ASKS) else 0)
+        if unchanged >= LOOKS:
+            threading.Timer(LAST_WORDS, os._exit, (ORPHANED,)).start()
+            try:
+                report(HeartbeatLost(grace))
+            finally:
+                os._exit(ORPHANED)
+
+
+def report_failure(work: Path, rank: int, error: BaseException) -> None:
+    """Write an error to the log and to the rank's report file.
+
+    The file is needed because the last output of a rank may get lost. A report that
+    exists already is kept, because its measurement is complete.
+    """
+    traceback.print_exception(error)
+    sys.stderr.flush()
+    path = work / f"rank{rank}.json"
+    if path.exists():
+        return
+    message = str(error) or type(error).__name__
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        # Python does not name the file if it was already open.
+        place = os.environ.get("TMPDIR", "/tmp")  # noqa: S108
+        message += f" (on the host {os.uname().nodename}; TMPDIR is {place})"
+    report: dict[str, Any] = {
+        "error": {
+            "type": type(error).__name__,
+            "message": message,
+            "oom": is_out_of_memory(error),
+            "cause": error.cause if isinstance(error, HeartbeatLost) else None,
+        }
+    }
+    path.write_text(json.dumps(report))
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that a device or the host is out of memory.
+
+    torch's host allocator raises a plain RuntimeError, so the message decides.
+    """
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    words = ("can't allocate memory", "cannot allocate memory", "out of memory")
+    return any(word in str(error).lower() for word in (*words, "bad_alloc"))
