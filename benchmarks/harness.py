@@ -129,16 +129,15 @@ def be_rank(spec: Path, pairs: int, data_dir: Path, out: Path) -> None:
         pin(choose_cores(place.local_rank, 1, physical_cores()))
     import torch
 
-    from rankbench.rank.facts.energy import Meter
+    from rankbench.rank.facts.usage import Meter
     from rankbench.rank.purposes.setup import (
         join_world,
         load_material,
         set_up_strategy,
     )
     from rankbench.rank.strategies import runtime_of
-    from rankbench.rank.training.batches import Batches
     from rankbench.rank.training.loop import train
-    from rankbench.rank.training.recipe import memory_format_of, set_arithmetic
+    from rankbench.rank.training.recipe import Batches, memory_format_of, set_arithmetic
     from rankbench.rank.world import find_runtime
     from rankbench.rank.world.devices import leave_world, wait_for_all
     from rankbench.rank.world.lifeline import Progress

@@ -13,7 +13,7 @@ from ranks import start_ranks
 from torch import distributed, nn
 
 from rankbench.environ import Place
-from rankbench.rank.facts.energy import Meter
+from rankbench.rank.facts.usage import Meter
 from rankbench.rank.models.transformer import Block
 from rankbench.rank.strategies import find_strategy, runtime_of
 from rankbench.rank.strategies.base import World

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rankbench.rank.facts import energy
-from rankbench.rank.facts.energy import Meter, open_cpus, open_gpus
+from rankbench.rank.facts import usage
+from rankbench.rank.facts.usage import Meter, open_cpus, open_gpus
 from rankbench.record import Layout
 from rankbench.results.sections.energy import SHORTEST
 from unit.synthetic import (
@@ -60,7 +60,7 @@ def test_energy_of_gpus_is_that_of_their_counters(
     nvml = Nvml()
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     times = iter([10.0, 18.0])
-    monkeypatch.setattr(energy.time, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(usage.time, "perf_counter", lambda: next(times))
     meter = open_gpus(["GPU-a", "GPU-b"])
     meter.begin()
     nvml.train()
@@ -130,12 +130,12 @@ def test_energy_of_cpus_is_that_of_their_packages(rapl: Path) -> None:
 def test_cpus_without_counters_or_permission(
     rapl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert open_cpus(tmp_path / "none").end().reason == energy.NO_COUNTER
+    assert open_cpus(tmp_path / "none").end().reason == usage.NO_COUNTER
 
     def refuse(path: Path) -> float:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(energy, "_read_joules", refuse)
+    monkeypatch.setattr(usage, "_read_joules", refuse)
     reason = str(open_cpus(rapl).end().reason)
     assert reason.endswith("max_energy_range_uj may be read by root only")
 

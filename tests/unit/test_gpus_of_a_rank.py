@@ -16,8 +16,8 @@ from rankbench.launch.hosts.slurm_job_array import JobArray
 from rankbench.launch.hosts.this_machine import ThisMachine
 from rankbench.launch.outcome.reports import find_shared_gpu
 from rankbench.launch.process import supervise
-from rankbench.rank.facts import collectives, memory
-from rankbench.rank.facts.hardware import identify_gpu
+from rankbench.rank.facts import collectives, usage
+from rankbench.rank.facts.host import identify_gpu
 from rankbench.rank.training.clock import (
     CudaClock,
     HostClock,
@@ -139,14 +139,14 @@ def test_the_fullest_gpu_is_the_peak_of_a_rank(
     }
     for name, function in facts.items():
         monkeypatch.setattr(torch.cuda, name, function)
-    memory.reset_peaks(GPUS)
+    usage.reset_peaks(GPUS)
     assert reset == list(GPUS)
-    peaks = memory.read_peaks(GPUS)
+    peaks = usage.read_peaks(GPUS)
     assert peaks["cuda_allocated_mib"] == 2
     assert peaks["cuda_reserved_mib"] == 3
     assert peaks["cuda_device_used_mib"] == 1
     assert peaks["cuda_allocated_by_gpu_mib"] == [1, 2]
-    assert memory.read_peaks((CPU,))["cuda_allocated_by_gpu_mib"] is None
+    assert usage.read_peaks((CPU,))["cuda_allocated_by_gpu_mib"] is None
 
 
 @pytest.mark.parametrize(

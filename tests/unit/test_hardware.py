@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.rank.facts import hardware
 from rankbench.rank.facts import host as facts
 
 pytestmark = pytest.mark.unit
@@ -63,7 +62,7 @@ def test_network_cards(tmp_path: Path) -> None:
     (adapter / "ports/1").mkdir(parents=True)
     (adapter / "hca_type").write_text("MT4123\n")
     (adapter / "ports/1/rate").write_text("200 Gb/sec (4X HDR)\n")
-    assert hardware.describe_nics(net, infiniband) == [
+    assert facts.describe_nics(net, infiniband) == [
         {"name": "eth0", "driver": "mlx5_core", "model": "15b3:1017", "gbit_s": 25.0},
         {"name": "old", "driver": None, "model": None, "gbit_s": None},
         {"name": "mlx5_0", "driver": None, "model": "MT4123", "gbit_s": 200.0},
@@ -72,25 +71,25 @@ def test_network_cards(tmp_path: Path) -> None:
 
 def test_a_host_without_cards_has_its_interfaces(tmp_path: Path) -> None:
     add_link(tmp_path, "eth0", speed="10000", card=False)
-    (found,) = hardware.describe_nics(tmp_path, tmp_path / "gone")
+    (found,) = facts.describe_nics(tmp_path, tmp_path / "gone")
     assert (found["name"], found["gbit_s"]) == ("eth0", 10.0)
 
 
 def test_nothing_to_see(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
-    assert hardware.describe_nics(gone, gone) == []
-    assert hardware.gpu_driver(gone) is None
+    assert facts.describe_nics(gone, gone) == []
+    assert facts.gpu_driver(gone) is None
 
 
 def test_driver_of_gpus(tmp_path: Path) -> None:
     path = tmp_path / "version"
     path.write_text(NVIDIA)
-    assert hardware.gpu_driver(path) == "550.54.15"
+    assert facts.gpu_driver(path) == "550.54.15"
 
 
 def test_links_between_gpus() -> None:
-    assert hardware.parse_links(LINKS) == ["NV12", "SYS"]
-    assert hardware.parse_links("") == []
+    assert facts.parse_links(LINKS) == ["NV12", "SYS"]
+    assert facts.parse_links("") == []
 
 
 def test_mpi_that_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:

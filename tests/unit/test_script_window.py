@@ -15,16 +15,15 @@ from rankbench import hooks
 from rankbench.environ import Place
 from rankbench.launch.outcome.reports import unite_phases
 from rankbench.rank.scripts import session as sessions
-from rankbench.rank.scripts.checks import find_device
 from rankbench.rank.scripts.running import (
     ScriptError,
     copy_folder,
     explain_exit,
+    find_device,
     place_variables,
     run_file,
 )
-from rankbench.rank.scripts.session import Session
-from rankbench.rank.scripts.window import PHASES
+from rankbench.rank.scripts.session import PHASES, Session
 from rankbench.rank.world.lifeline import Progress
 
 pytestmark = pytest.mark.unit

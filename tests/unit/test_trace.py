@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rankbench.rank.purposes.trace import find_spans, subtract
+from rankbench.rank.purposes.profile import find_spans, subtract
 
 pytestmark = pytest.mark.unit
 

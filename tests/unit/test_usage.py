@@ -9,7 +9,7 @@ from multiprocessing.synchronize import Event
 
 import pytest
 
-from rankbench.rank.facts.cpu_time import cpu_time
+from rankbench.rank.facts.usage import cpu_time
 
 pytestmark = pytest.mark.unit
 

@@ -25,9 +25,9 @@ from torch.utils.data import Dataset
 from rankbench.rank import variants
 from rankbench.rank.data import _files
 from rankbench.rank.data._files import Arrays, DataError
-from rankbench.rank.data._token_file import TokenFile
 from rankbench.rank.data._tokens import (
     TokenArrays,
+    TokenFile,
     Tokens,
     is_of_tokens,
     longest_context,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
+
+from rankbench.token_file import count_sequences
 
 # So many sequences are checked: a file that is mapped into memory may be large.
 _CHECKED = 1000
@@ -72,3 +75,42 @@ def is_of_tokens(shape: Mapping[str, int]) -> bool:
 def longest_context(shape: Mapping[str, int]) -> int:
     """The longest sequence that a data set can make, in tokens."""
     return shape.get("longest_context", shape["context"])
+
+
+@dataclass
+class TokenFile:
+    """What a file of Python with a data set defines, for a file of token ids.
+
+    Args:
+        file: raw ids, little-endian.
+        dtype: uint16 or uint32.
+        vocabulary: number of tokens.
+    """
+
+    file: Path
+    dtype: str
+    vocabulary: int
+    SHAPE: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        count = self.file.stat().st_size // np.dtype(self.dtype).itemsize
+        longest = (count - 1) // 2
+        self.SHAPE = {
+            "vocabulary": self.vocabulary,
+            "context": longest,
+            "longest_context": longest,
+        }
+
+    def generate(self, *, context: int) -> TokenArrays:
+        """Cut the file into sequences; each ends with the first token of the next."""
+        kind = np.dtype(self.dtype).newbyteorder("<")
+        ids = np.memmap(self.file, kind, mode="r")
+        train, test = count_sequences(len(ids), context)
+        # Overlapping rows without a copy: row i begins at token i * context.
+        rows = np.lib.stride_tricks.as_strided(
+            ids,
+            (train + test, context + 1),
+            (context * kind.itemsize, kind.itemsize),
+            writeable=False,
+        )
+        return TokenArrays(train=rows[:train], test=rows[train:])

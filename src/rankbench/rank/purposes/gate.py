@@ -28,7 +28,7 @@ from rankbench.rank.purposes.setup import (
 )
 from rankbench.rank.strategies import find_strategy
 from rankbench.rank.strategies.base import Strategy, World
-from rankbench.rank.training.batches import Batches
+from rankbench.rank.training.recipe import Batches
 from rankbench.rank.world.devices import leave_world
 from rankbench.rank.world.lifeline import THE_END, TRAINING
 from rankbench.record import write_json

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
 
 from rankbench.cell import Cell
-from rankbench.rank.facts import memory
+from rankbench.rank.facts import usage
 from rankbench.rank.facts.collectives import sweep
-from rankbench.rank.facts.energy import open_meter
 from rankbench.rank.facts.model_size import describe_model
+from rankbench.rank.facts.usage import open_meter
 from rankbench.rank.purposes.duty import Duty
 from rankbench.rank.purposes.report import write_report
 from rankbench.rank.purposes.setup import (
@@ -18,7 +22,6 @@ from rankbench.rank.purposes.setup import (
     set_up_strategy,
 )
 from rankbench.rank.strategies.base import Strategy
-from rankbench.rank.training.evaluate import evaluate
 from rankbench.rank.training.loop import train
 from rankbench.rank.training.recipe import memory_format_of
 from rankbench.rank.training.saving import save_model
@@ -32,7 +35,7 @@ def run(duty: Duty) -> None:
     imported = clock()
     runtime, world = join_others(duty, precision=cell.precision)
     material = load_material(cell, duty.data_dir)
-    memory.reset_peaks(world.devices)
+    usage.reset_peaks(world.devices)
     strategy = set_up_strategy(
         cell,
         world,
@@ -54,8 +57,8 @@ def run(duty: Duty) -> None:
         progress=duty.progress,
         meter=open_meter(world.devices, world.local_rank),
     )
-    peaks = memory.read_peaks(world.devices)
-    peaks["optimizer_mib"] = memory.optimizer_mib(strategy.optimizer_state())
+    peaks = usage.read_peaks(world.devices)
+    peaks["optimizer_mib"] = usage.optimizer_mib(strategy.optimizer_state())
     trained = clock()
     duty.progress.enter(COLLECTIVES)
     swept = None
@@ -118,3 +121,42 @@ def weights_of(duty: Duty, strategy: Strategy) -> dict[str, Tensor] | None:
     weights = strategy.state_dict()
     save_model(duty.work.parent, duty.save_model, duty.place, weights)
     return weights
+
+
+BATCH = 256
+
+# Outputs for tokens are large: at most so many numbers at a time.
+OUTPUTS = 2**26
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module, dataset: Dataset, *, classes: int, device: torch.device
+) -> dict[str, Any]:
+    """Accuracy of a model on a data set.
+
+    Returns:
+        overall (a fraction), per_class (a fraction for each class; None for a class
+        without samples; empty for tokens), samples (number of samples; of tokens, for
+        tokens).
+    """
+    model.eval()
+    of_tokens = dataset[0][0].dim() == 1
+    outputs = len(dataset[0][0]) * classes if of_tokens else classes
+    right = torch.zeros(classes, dtype=torch.int64)
+    total = torch.zeros(classes, dtype=torch.int64)
+    batch_size = max(1, min(BATCH, OUTPUTS // outputs))
+    for inputs, targets in DataLoader(dataset, batch_size=batch_size):
+        guesses = model(inputs.to(device)).argmax(dim=-1).cpu().flatten()
+        labels = targets.flatten()
+        right += torch.bincount(labels[guesses == labels], minlength=classes)
+        total += torch.bincount(labels, minlength=classes)
+    per_class = [
+        r / t if t else None
+        for r, t in zip(right.tolist(), total.tolist(), strict=True)
+    ]
+    return {
+        "overall": int(right.sum()) / int(total.sum()),
+        "per_class": [] if of_tokens else per_class,
+        "samples": int(total.sum()),
+    }

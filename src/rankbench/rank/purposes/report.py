@@ -13,7 +13,7 @@ import torch
 from rankbench.cell import Cell
 from rankbench.environ import Place, step_id
 from rankbench.rank.facts import host as facts
-from rankbench.rank.facts.hardware import identify_gpu
+from rankbench.rank.facts.host import identify_gpu
 from rankbench.rank.strategies.base import World
 from rankbench.rank.training.loop import Measured
 from rankbench.record import write_json
@@ -40,7 +40,7 @@ def write_report(
 
     Args:
         seconds: stage of this rank -> duration in seconds.
-        memory: peak memory of this rank, see `memory.read_peaks`.
+        memory: peak memory of this rank, see `usage.read_peaks`.
         samples_seen: number of samples of this rank, those of the warm-up as well.
         accuracy: accuracy of the whole model; None on ranks that did not evaluate it.
         details: see `Strategy.details`.

@@ -8,16 +8,18 @@ from pathlib import Path
 
 import torch
 
-from rankbench.rank.facts import memory
+from rankbench.rank.facts import usage
 from rankbench.rank.purposes.duty import Duty
 from rankbench.rank.purposes.report import write_report
-from rankbench.rank.scripts.checks import check_ranks, find_device
-from rankbench.rank.scripts.description import describe_root, read_details
 from rankbench.rank.scripts.running import (
     ScriptError,
+    check_ranks,
     copy_folder,
+    describe_root,
     explain_exit,
+    find_device,
     place_variables,
+    read_details,
     run_file,
 )
 from rankbench.rank.scripts.session import Session
@@ -42,7 +44,7 @@ def run(duty: Duty) -> None:
     copy_folder(Path(duty.script["folder"]), folder)
     name = duty.script["file"]
     since = duty.log.stat().st_size
-    memory.reset_peaks(())
+    usage.reset_peaks(())
     session = launch.session
     session.begin()
     try:
@@ -134,11 +136,11 @@ class _ScriptLaunch:
         steps = cell.steps
         assert steps is not None
         measured = session.window.measured(self._share(steps))
-        peaks = memory.read_peaks([self._device])
+        peaks = usage.read_peaks([self._device])
         if (leader := session.counter.leader) is not None:
             # `optim` is what ZeroRedundancyOptimizer runs on this rank.
             state = getattr(leader, "optim", leader).state
-            peaks["optimizer_mib"] = memory.optimizer_mib(state.values())
+            peaks["optimizer_mib"] = usage.optimizer_mib(state.values())
         write_report(
             duty.work,
             cell,

@@ -12,13 +12,13 @@ from torch import nn
 from rankbench.cell import Cell, Shape
 from rankbench.environ import Place, meeting_host
 from rankbench.rank import data, models, variants
-from rankbench.rank.facts.hardware import identify_gpu
+from rankbench.rank.facts.host import identify_gpu
 from rankbench.rank.purposes.duty import Duty
 from rankbench.rank.strategies import find_strategy, runtime_of
 from rankbench.rank.strategies.base import Strategy, World
-from rankbench.rank.training.batches import Batches
 from rankbench.rank.training.recipe import (
     AUTOCAST,
+    Batches,
     make_arithmetic,
     make_loss,
     make_scaler,

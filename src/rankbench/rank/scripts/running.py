@@ -1,4 +1,4 @@
-"""Runs the file of a script as Python would, and says why one ended too early."""
+"""Runs the file of a script as Python would; checks it, and says why it ended."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
-from torch import distributed
+import torch
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
+from rankbench.cell import Cell
 from rankbench.environ import Place
+from rankbench.rank.facts.model_size import count_parameters
 
 LOOPBACK = "127.0.0.1"
 
@@ -127,3 +132,89 @@ def read_tail(log: Path, since: int) -> list[str]:
         file.seek(max(since, size - _TAIL))
         lines = file.read().decode(errors="replace").splitlines()
     return [line.rstrip() for line in lines if line.strip()]
+
+
+# Modules by which ranks may join without torch.distributed.
+_OTHER_RUNTIMES = ("horovod.torch", "mpi4py.MPI")
+
+
+def find_device(kind: str) -> torch.device:
+    """The device on which the script trains on this rank.
+
+    Args:
+        kind: ``cpu`` or ``cuda``, as the cell says.
+
+    Raises:
+        ScriptError: the script has not used a GPU.
+    """
+    if kind == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_initialized():
+        raise ScriptError("the script uses no GPU, but this cell is on device: cuda")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def check_ranks(cell: Cell, ranks: int, *, is_marked: bool) -> None:
+    """Check that the ranks of a script train one model over the cell's backend.
+
+    Args:
+        cell: what is measured.
+        ranks: number of ranks of the launch, more than one.
+        is_marked: whether the script marks its steps, so that it may need no torch.
+
+    Raises:
+        ScriptError: they do not.
+    """
+    if distributed.is_initialized():
+        joined = distributed.get_world_size()
+        if joined != ranks:
+            raise ScriptError(f"the script joins {joined} of {ranks} ranks")
+        _check_backend(cell)
+    elif not is_marked and not any(name in sys.modules for name in _OTHER_RUNTIMES):
+        raise ScriptError(
+            f"the script trains {ranks} models, one on each rank: it does not join its "
+            "ranks by torch.distributed, Horovod or MPI"
+        )
+
+
+def _check_backend(cell: Cell) -> None:
+    config = distributed.distributed_c10d.get_backend_config()
+    # cpu:gloo,cuda:nccl
+    backends = dict(one.split(":") for one in config.split(",") if ":" in one)
+    used = backends.get(cell.device)
+    planned = cell.backend
+    if planned in ("gloo", "mpi", "nccl") and used not in (None, planned):
+        raise ScriptError(
+            f"the script joins its ranks over {used}, but this cell measures {planned}:"
+            " give it {backend} in `args`, or change `backend`"
+        )
+
+
+# Keeps a part of all parameters as one. Parameters with `ds_numel` are parts, too: of
+# ZeRO-3 in DeepSpeed.
+_FSDP = "FullyShardedDataParallel"
+
+
+def read_details(root: nn.Module | None) -> dict[str, Any]:
+    """The timers of DDP, as its strategy gives them; empty without DDP."""
+    replicas = [
+        one
+        for one in (root.modules() if root is not None else ())
+        if isinstance(one, DistributedDataParallel)
+    ]
+    if len(replicas) != 1:
+        return {}
+    # This module imports much, and nothing is measured any more.
+    from rankbench.rank.strategies.ddp import read_log, read_timers
+
+    return {"ddp_timers": read_timers(read_log(replicas[0]))}
+
+
+def describe_root(root: nn.Module | None, replica_ranks: int) -> dict[str, Any] | None:
+    """Size of the model; None unless a rank knows all of its parameters."""
+    if root is None or replica_ranks > 1:
+        return None
+    is_flat = any(type(one).__name__ == _FSDP for one in root.modules())
+    if is_flat or any(hasattr(one, "ds_numel") for one in root.parameters()):
+        return None
+    return count_parameters(root)

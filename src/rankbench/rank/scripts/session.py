@@ -1,21 +1,179 @@
-"""The measurement of a script, from its first training step to the last timed one."""
+"""The measurement of a script, from its first training step to the last timed one.
+
+Ranks wait for each other in no other way than the script lets them. The CUDA device is
+synchronised at both edges of the timed window, and not in between.
+"""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from rankbench import hooks
-from rankbench.rank.scripts import root
-from rankbench.rank.scripts.counter import StepCounter
-from rankbench.rank.scripts.window import Window, keep
-from rankbench.rank.world.lifeline import Progress
+from rankbench.rank.facts.usage import cpu_time, open_meter
+from rankbench.rank.scripts.observing import RootSearch, StepCounter, watch
+from rankbench.rank.training.clock import StepClock, make_clock
+from rankbench.rank.training.loop import Measured
+from rankbench.rank.world.lifeline import TRAINING, WARM_UP, Progress
+
+# Load: until forward begins. Backward: until it returns, with the loss function.
+# Update: the rest of the step.
+PHASES = ("load", "forward", "backward", "update")
+WHOLE = ("step",)
+
+
+class Window:
+    """Times the steps of a script.
+
+    The first step of the script is only used to find out where steps end; then follow
+    the warm-up and the timed window.
+
+    Attributes:
+        ended: steps that have ended, with the first one.
+        needed: steps that have to end.
+        phases: phases of a step; one if the script does not let them be told apart.
+    """
+
+    def __init__(
+        self, *, warmup: int, steps: int, local_rank: int, progress: Progress
+    ) -> None:
+        self.ended = 0
+        self.needed = 1 + warmup + steps
+        self.phases: tuple[str, ...] = WHOLE
+        self._warmup_steps, self._steps = warmup, steps
+        self._local_rank = local_rank
+        self._progress = progress
+        self._clock: StepClock | None = None
+        self._warmup = np.zeros((0, 1))
+        self._warmup_s = 0.0
+        # Loss and samples of each step, as the script marks them.
+        self._losses: list[Any] = []
+        self._samples: list[Any] = []
+
+    def open(self, device: torch.device, *, has_phases: bool) -> None:
+        """Begin the warm-up: the first step has ended.
+
+        Args:
+            device: device of this rank.
+            has_phases: whether forward and backward will be marked.
+        """
+        self.ended = 1
+        self._losses, self._samples = [], []
+        self.phases = PHASES if has_phases and self._warmup_steps else WHOLE
+        self._devices = (device,)
+        self._meter = open_meter(self._devices, self._local_rank)
+        self._progress.enter(WARM_UP)
+        self._begun = time.perf_counter()
+        self._clock = make_clock(self._devices, self.phases, self._warmup_steps)
+        if self._warmup_steps:
+            self._clock.begin(0)
+        else:
+            self._begin_timed()
+
+    def mark(self, phase: str) -> None:
+        """Note that a phase ends now, if phases are told apart."""
+        if self._clock is not None and len(self.phases) > 1:
+            self._clock.mark(phase)
+
+    def end_step(self, loss: Any = None, samples: Any = None) -> bool:
+        """End a step after the first; return whether it was the last one.
+
+        Args:
+            loss: a tensor or a number; None if it is unknown.
+            samples: of this rank; None if it is the planned number.
+        """
+        assert self._clock is not None, "opened"
+        self._clock.mark(self.phases[-1])
+        self._losses.append(loss)
+        self._samples.append(samples)
+        self.ended += 1
+        if self.ended == self.needed:
+            self._close()
+            return True
+        timed = self.ended - 1 - self._warmup_steps
+        if timed == 0:
+            self._begin_timed()
+        else:
+            step = timed if timed > 0 else timed + self._warmup_steps
+            self._progress.step(step)
+            self._clock.begin(step)
+        return False
+
+    def _begin_timed(self) -> None:
+        assert self._clock is not None, "opened"
+        self._clock.finish()
+        self._warmup_s = time.perf_counter() - self._begun
+        self._warmup = self._read(self._clock)
+        if len(self.phases) > 1:
+            self._clock = self._clock.another(self._steps)
+        else:
+            self._clock = make_clock(self._devices, self.phases, self._steps)
+        self._progress.enter(TRAINING)
+        self._meter.begin()
+        self._cpu = cpu_time()
+        self._begun = time.perf_counter()
+        self._clock.begin(0)
+
+    def _close(self) -> None:
+        assert self._clock is not None, "opened"
+        self._clock.finish()
+        self._window_s = time.perf_counter() - self._begun
+        self._cpu_used = cpu_time() - self._cpu
+        self._energy = self._meter.end()
+        self._seconds = self._read(self._clock)
+        if len(self.phases) == 1:
+            self._warmup = self._warmup.sum(axis=1, keepdims=True)
+
+    def _read(self, clock: StepClock) -> np.ndarray:
+        """Seconds of each step; phases become one if a step lacks one of them."""
+        table = clock.table()
+        if np.isnan(table).any():
+            self.phases = WHOLE
+        if len(self.phases) == 1:
+            table = np.nansum(table, axis=1, keepdims=True)
+        return table
+
+    def measured(self, planned_samples: int) -> Measured:
+        """What was measured; call it once the last step has ended.
+
+        Args:
+            planned_samples: samples of this rank in the timed window, unless the script
+                has given their number in each step.
+        """
+        assert self._clock is not None, "opened"
+        given = self._samples[self._warmup_steps :]
+        knows_samples = None not in given
+        knows_loss = None not in self._losses
+        return Measured(
+            seconds=self._seconds,
+            warmup=self._warmup,
+            host_start=self._clock.host_start(),
+            loss=_read_losses(self._losses, knows_loss),
+            knows_loss=knows_loss,
+            warmup_s=self._warmup_s,
+            window_s=self._window_s,
+            samples=sum(map(int, given)) if knows_samples else planned_samples,
+            cpu=self._cpu_used,
+            energy=self._energy,
+        )
+
+
+def keep(loss: Any) -> Any:
+    """A copy of a loss that the script cannot change, without waiting for a device."""
+    return loss.detach().clone() if torch.is_tensor(loss) else loss
+
+
+def _read_losses(losses: Sequence[Any], known: bool) -> np.ndarray:
+    values = [torch.as_tensor(one).double().mean().item() for one in losses if known]
+    return np.array(values if known else [np.nan] * len(losses), np.float32)
+
 
 GRACE = 5.0  # seconds that a script has to end after its measurement
 
@@ -65,7 +223,7 @@ class Session:
         self.is_complete = False
         self.failure: Exception | None = None
         self._find_device, self._finish = find_device, finish
-        self._search = root.RootSearch(self.counter.compute)
+        self._search = RootSearch(self.counter.compute)
         self._stop_watching = lambda: None
 
     def begin(self) -> None:
@@ -100,7 +258,7 @@ class Session:
         if self.root is None:
             self.root = self._search.end()
             if self.root is not None:
-                self._stop_watching = root.watch(
+                self._stop_watching = watch(
                     self.root, self._on_forward, lambda: self.window.mark("forward")
                 )
         device = self._find_device(self)

@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rankbench.rank.facts.cpu_time import CpuTime, cpu_time
-from rankbench.rank.facts.energy import Energy, Meter
+from rankbench.rank.facts.usage import CpuTime, Energy, Meter, cpu_time
 from rankbench.rank.strategies.base import Batch, Strategy
 from rankbench.rank.training.clock import StepClock, make_clock
 from rankbench.rank.world.lifeline import TRAINING, WARM_UP, Progress
