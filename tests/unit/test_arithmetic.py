@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from rankbench.rank.facts.model_size import describe_model
-from rankbench.rank.models import transformer
+from rankbench.rank.models import describe_model, transformer
 from rankbench.record import Layout, read_json, write_json
 from rankbench.results.numbers.peaks import find_peak
 from unit.synthetic import (

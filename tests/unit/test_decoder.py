@@ -17,7 +17,7 @@ from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
 from rankbench.matrix.feasible import GIB, estimate_state, find_obstacle
 from rankbench.rank import models
-from rankbench.rank.facts.model_size import describe_model
+from rankbench.rank.models import describe_model
 from rankbench.record import read_json, write_json
 from unit.synthetic import make_cell as make_timed_cell
 from unit.synthetic import plan_cell, write_launches, write_plan, write_tables

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rankbench.cell import Cell, is_lossy
-from rankbench.rank.facts.model_size import describe_model
+from rankbench.rank.models import describe_model
 from rankbench.rank.purposes.duty import Duty
 from rankbench.rank.purposes.setup import (
     Material,

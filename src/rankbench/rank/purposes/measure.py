@@ -11,8 +11,8 @@ from torch.utils.data import DataLoader, Dataset
 from rankbench.cell import Cell
 from rankbench.rank.facts import usage
 from rankbench.rank.facts.collectives import sweep
-from rankbench.rank.facts.model_size import describe_model
 from rankbench.rank.facts.usage import open_meter
+from rankbench.rank.models import describe_model
 from rankbench.rank.purposes.duty import Duty
 from rankbench.rank.purposes.report import write_report
 from rankbench.rank.purposes.setup import (

@@ -45,7 +45,7 @@ def write_report(
         accuracy: accuracy of the whole model; None on ranks that did not evaluate it.
         details: see `Strategy.details`.
         collectives: see `collectives.sweep`; None if no sweep was requested.
-        model: size of the model, see `model_size.describe_model`; None except on
+        model: size of the model, see `models.describe_model`; None except on
             rank 0.
     """
     np.savez(

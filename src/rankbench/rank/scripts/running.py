@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rankbench.cell import Cell
 from rankbench.environ import Place
-from rankbench.rank.facts.model_size import count_parameters
+from rankbench.rank.models import count_parameters
 
 LOOPBACK = "127.0.0.1"
 
