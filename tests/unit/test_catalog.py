@@ -66,23 +66,19 @@ def test_literals(tmp_path: Path) -> None:
     assert literals(path) == {"A": 1, "B": 2, "D": [3], "E": [3], "L": {"m": None}}
 
 
-def test_literals_build_on_others(tmp_path: Path) -> None:
-    (tmp_path / "first.py").write_text(
-        "class First:\n    needs = {'a': 1}\n    some = [1]\n    options = {'x': 2}\n"
-    )
+def test_literals_begin_with_those_of_a_base_class(tmp_path: Path) -> None:
     (tmp_path / "second.py").write_text(
-        "from rankbench.any.first import First\nfrom torch.first import Other\n"
-        "N = 3\n"
-        "class Second(First):\n"
-        "    needs = {**First.needs, 'n': N}\n    some = [*First.some, [N]]\n"
-        "    more = [*Other.some]\n    unknown = M\n"
+        "from rankbench.rank.strategies.zero1 import Zero1\nfrom torch import Other\n"
+        "class Second(Zero1):\n"
+        "    needs = {**Zero1.needs, 'n': 3}\n    conditions = [*Zero1.conditions, 3]\n"
+        "    more = [*Other.some]\n    none = [*Zero1.none]\n    unknown = M\n"
     )
-    assert literals(tmp_path / "second.py") == {
-        "N": 3,
-        "needs": {"a": 1, "n": 3},
-        "some": [1, [3]],
-        "options": {"x": 2},
-    }
+    base = load_catalog().strategies["zero1"]
+    found = literals(tmp_path / "second.py")
+    assert found["needs"].items() > {"shards": {"optimizer": "ranks"}, "n": 3}.items()
+    assert found["conditions"] == [*base.conditions, 3]
+    assert found["options"] == base.options
+    assert not found.keys() & {"more", "none", "unknown"}
 
 
 def test_the_project_has_what_its_default_experiment_names() -> None:

@@ -17,7 +17,6 @@ from rankbench.cell import NOT_DEFAULT
 from rankbench.own_files import read_source
 
 PACKAGE = Path(__file__).resolve().parents[1]
-_OURS = "rankbench."
 
 # Keys of a strategy's `needs`, with their defaults.
 STRATEGY_DEFAULTS: dict[str, Any] = {
@@ -159,81 +158,48 @@ class StrategyFacts:
 def literals(path: Path) -> dict[str, Any]:
     """The literal constants of a Python file and of its classes: name -> value.
 
-    A literal may contain constants that are defined above it. A class inherits the
-    constants of its base class, and may unpack them (``{**Ddp.options, "more": ...}``),
-    if the base class is in the same folder or in rankbench.
-    """
-    tree = ast.parse(path.read_text(), filename=str(path))
-    beside = _imports_from_folder(tree, path.parent)
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    found: dict[str, Any] = {}
-    for one in classes:
-        for base in one.bases:
-            if isinstance(base, ast.Name) and base.id in beside:
-                found |= literals(beside[base.id])
-    for body in [tree.body, *(one.body for one in classes)]:
-        for node in body:
-            if isinstance(node, ast.Assign):
-                targets, value = node.targets, node.value
-            elif isinstance(node, ast.AnnAssign) and node.value is not None:
-                targets, value = [node.target], node.value
-            else:
-                continue
-            for target in targets:
-                if isinstance(target, ast.Name):
-                    try:
-                        found[target.id] = _evaluate(value, beside, found)
-                    except ValueError:
-                        continue  # computed at run time: planning does not need it
-    return found
-
-
-def _imports_from_folder(tree: ast.Module, folder: Path) -> dict[str, Path]:
-    """Imported name -> file that defines it, in this folder or in rankbench."""
-    found: dict[str, Path] = {}
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(_OURS):
-            parts = str(node.module).split(".")
-            for file in (folder / f"{parts[-1]}.py", _path_of(parts)):
-                if file.exists():
-                    found |= {a.asname or a.name: file for a in node.names}
-                    break
-    return found
-
-
-def _path_of(parts: list[str]) -> Path:
-    """The file of a module of rankbench."""
-    return PACKAGE.joinpath(*parts[1:]).with_suffix(".py")
-
-
-def _evaluate(node: ast.expr, beside: dict[str, Path], known: dict[str, Any]) -> Any:
-    """The value of a literal, with constants of this file and of imported classes.
+    A class whose base class is in rankbench inherits that one's constants, and may
+    begin with them (``{**Ddp.options, "more": ...}``).
 
     Raises:
-        ValueError: the expression is not a literal.
+        ValueError: there is no such file, or it does not compile.
     """
-    if isinstance(node, ast.Dict):
-        found: dict[Any, Any] = {}
-        for key, value in zip(node.keys, node.values, strict=True):
-            one = _evaluate(value, beside, known)
-            found |= one if key is None else {ast.literal_eval(key): one}
-        return found
-    if isinstance(node, ast.List):
-        parts = [
-            _evaluate(item.value, beside, known)
-            if isinstance(item, ast.Starred)
-            else [_evaluate(item, beside, known)]
-            for item in node.elts
-        ]
-        return [value for part in parts for value in part]
-    if isinstance(node, ast.Name) and node.id in known:
-        return known[node.id]
-    if (
-        isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id in beside
-    ):
-        return literals(beside[node.value.id])[node.attr]
+    tree = read_source(path)
+    imported: dict[str, Path] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            file = PACKAGE.parent.joinpath(*node.module.split(".")).with_suffix(".py")
+            imported |= {alias.name: file for alias in node.names if file.is_file()}
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    names = [n.id for one in classes for n in one.bases if isinstance(n, ast.Name)]
+    bases = {name: literals(imported[name]) for name in names if name in imported}
+    found = {name: value for base in bases.values() for name, value in base.items()}
+    for node in [*tree.body, *(node for one in classes for node in one.body)]:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            try:
+                value = _evaluate(node.value, bases)
+            except (ValueError, KeyError):
+                continue  # computed at run time: planning does not need it
+            found |= {name.id: value for name in targets if isinstance(name, ast.Name)}
+    return found
+
+
+def _evaluate(node: ast.expr, bases: dict[str, dict[str, Any]]) -> Any:
+    """The value of a literal, which may begin with the constants of a base class.
+
+    Raises:
+        ValueError, KeyError: the expression is something else.
+    """
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return bases[node.value.id][node.attr]
+    if isinstance(node, ast.Dict) and node.keys[:1] == [None]:
+        more = ast.Dict(node.keys[1:], node.values[1:])
+        return _evaluate(node.values[0], bases) | ast.literal_eval(more)
+    if isinstance(node, ast.List) and node.elts:
+        first, *rest = node.elts
+        if isinstance(first, ast.Starred):
+            return _evaluate(first.value, bases) + ast.literal_eval(ast.List(rest))
     return ast.literal_eval(node)
 
 

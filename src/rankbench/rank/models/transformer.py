@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from typing import Any
 
 import torch
 from torch import nn
@@ -10,12 +11,11 @@ from torch.nn import functional
 
 PATCHES = (4, 7, 2)
 WIDTH = 64
-HEADS = 4
 MLP = 128
 BLOCKS = 4
 
 # With fewer than 8 pixels an image may be a single patch: attention has no effect.
-NEEDS = {"min_image_size": 8, "channels": None, "heads": HEADS}
+NEEDS: dict[str, Any] = {"min_image_size": 8, "channels": None, "heads": 4}
 
 
 def build(*, channels: int, image_size: int, classes: int) -> nn.Module:
@@ -31,7 +31,7 @@ def build(*, channels: int, image_size: int, classes: int) -> nn.Module:
         positions=Positions((image_size // patch) ** 2, WIDTH),
     )
     for number in range(1, BLOCKS + 1):
-        parts[f"block{number}"] = Block(WIDTH, HEADS, MLP)
+        parts[f"block{number}"] = Block(WIDTH, NEEDS["heads"], MLP)
     parts["mean"] = Mean()
     parts["norm"] = nn.LayerNorm(WIDTH)
     parts["head"] = nn.Linear(WIDTH, classes)

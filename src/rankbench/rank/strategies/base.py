@@ -59,8 +59,8 @@ class Strategy(ABC):
     `setup` once, then `step` in a loop, and at the end `details` and `state_dict`.
 
     Planning reads the class attributes from the source, without importing the file.
-    They must be literals, or literals that unpack the attributes of another strategy
-    (``{**Ddp.options, ...}``).
+    They must be literals, which may begin with those of the strategy that the class
+    derives from (``{**Ddp.options, ...}``).
 
     Attributes:
         needs: requirements of the strategy. STRATEGY_DEFAULTS in
