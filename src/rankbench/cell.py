@@ -1,4 +1,4 @@
-"""Types that all rooms share: a topology, a cell, and the shape of its processes.
+"""What all rooms share: a topology, a cell, the shape of its processes, and names.
 
 Standard library only: every rank imports this module before it imports torch.
 """
@@ -11,24 +11,15 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 # Increase it whenever the meaning of a field changes, so that older records become
 # stale instead of being misread.
 CELL_VERSION = 1
 
-# Fields that cells once did not have -> the value that means what was done then. Cells
-# with this value keep their hash, so their records do not become stale.
-_ADDED: dict[str, Any] = {
-    "context": None,
-    "cudnn_benchmark": False,
-    "fused_optimizer": False,
-    "clip_gradients": None,
-    "model_options": {},
-    "own_files": {},
-    "own_strategy": None,
-    "script": None,
-}
+# Packages besides torch that strategies and models may need.
+PACKAGES = ("horovod", "deepspeed", "torchvision", "timm", "transformers")
 
 # The strategy that the others are compared with.
 REFERENCE = "single"
@@ -81,8 +72,8 @@ class Topology:
 class Cell:
     """One point of the matrix, with every option resolved.
 
-    A cell has no defaults but empty options; those are in the schema of an experiment.
-    So a record can be read without knowing the defaults of its time.
+    The defaults of options are in the schema of an experiment. A field has a default
+    here if its hash leaves it out then: so a new field makes no older record stale.
 
     Attributes:
         context: number of tokens in a sample; None if the data holds no tokens.
@@ -96,7 +87,7 @@ class Cell:
     """
 
     strategy: str
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any]
     backend: str
     topology: str
     model: str
@@ -104,7 +95,7 @@ class Cell:
     data: str
     image_size: int | None
     channels: int | None
-    context: int | None
+    context: int | None = None
     augment: str
     batch_size: int
     scaling: str
@@ -114,9 +105,9 @@ class Cell:
     weight_decay: float
     precision: str
     channels_last: bool
-    cudnn_benchmark: bool
-    fused_optimizer: bool
-    clip_gradients: float | None
+    cudnn_benchmark: bool = False
+    fused_optimizer: bool = False
+    clip_gradients: float | None = None
     compile: bool
     checkpointing: bool
     num_workers: int
@@ -145,10 +136,9 @@ class Cell:
         Raises:
             ValueError: a field is missing or unknown.
         """
-        names = set(cls.__slots__)
-        values = {**_ADDED, **values}
-        if values.keys() != names:
-            missing, unknown = names - values.keys(), values.keys() - names
+        missing = {*cls.__slots__} - values.keys() - _DEFAULTS.keys()
+        unknown = values.keys() - {*cls.__slots__}
+        if missing or unknown:
             raise ValueError(
                 f"not a cell of this version: missing {sorted(missing)}, "
                 f"unknown {sorted(unknown)}"
@@ -190,13 +180,23 @@ class Cell:
         return is_reference and self.topology == "1x1"
 
     def hash(self) -> str:
-        """The identity of the cell: a hash of all fields, 16 hexadecimal digits."""
-        fields = self.to_dict()
-        for name, before in _ADDED.items():
-            if fields[name] == before:
-                del fields[name]
+        """The identity of the cell: a hash of its fields, 16 hexadecimal digits."""
+        fields = {
+            name: value
+            for name, value in self.to_dict().items()
+            if name not in _DEFAULTS or value != _DEFAULTS[name]
+        }
         text = json.dumps([CELL_VERSION, fields], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+# Field -> its default. Mappings, whose default is {}, have a factory.
+_DEFAULTS: dict[str, Any] = {
+    entry.name: {} if entry.default is dataclasses.MISSING else entry.default
+    for entry in dataclasses.fields(Cell)
+    if entry.default is not dataclasses.MISSING
+    or entry.default_factory is not dataclasses.MISSING
+}
 
 
 def find_base(cell_id: str, cells: Mapping[str, Cell]) -> str | None:
@@ -213,12 +213,12 @@ def find_base(cell_id: str, cells: Mapping[str, Cell]) -> str | None:
     """
     cell = cells[cell_id]
     bases = {
-        name: one
-        for name, one in cells.items()
-        if one.is_base
-        and one.workload() == cell.workload()
+        name: other
+        for name, other in cells.items()
+        if other.is_base
+        and other.workload() == cell.workload()
         # Of two scripts each is its own base.
-        and (cell.script is None or one.strategy == cell.strategy)
+        and (cell.script is None or other.strategy == cell.strategy)
     }
     return min(
         bases,
@@ -285,3 +285,12 @@ class Shape:
 
     def to_dict(self) -> dict[str, int]:
         return dataclasses.asdict(self)
+
+
+def list_variants(folder: Path) -> list[str]:
+    """The names of the files in a folder that define a variant, sorted."""
+    return sorted({file.stem for file in folder.glob("[!_]*.py")} - _HELPERS)
+
+
+# Files beside variants that define none.
+_HELPERS = {"base", "prepare"}

@@ -64,7 +64,7 @@ def test_every_field_is_part_of_the_hash(name: str) -> None:
     [("cudnn_benchmark", True), ("fused_optimizer", True), ("clip_gradients", 1.0)],
 )
 def test_records_stay_valid_when_cells_get_new_fields(name: str, value: Any) -> None:
-    """A cell that was written before has neither another value nor another hash."""
+    """A cell that was written without the field has the same value and hash."""
     cell = make_cell()
     before = {key: one for key, one in cell.to_dict().items() if key != name}
     assert Cell.from_dict(before) == cell

@@ -83,7 +83,6 @@ def test_plan_holds_what_jobs_need(plan: Plan) -> None:
             True,
             "needs order: rounds",
         ),
-        ("interleave: true", False, "the key 'interleave' is now order: rounds"),
     ],
 )
 def test_keys_about_jobs_that_do_not_fit_are_refused(

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.assets import find_asset
-from rankbench.cell import Cell
+from rankbench.cell import Cell, list_variants
 from rankbench.matrix.declarations import (
     LAUNCHER_DEFAULTS,
     MODEL_DEFAULTS,
@@ -69,41 +69,38 @@ def load_catalog(package: Path = PACKAGE, containers: Path = CONTAINERS) -> Cata
     Raises:
         ValueError: a declaration of a strategy is missing or wrong.
     """
-    strategies = {
-        path.stem: describe_strategy(path, path.stem)
-        for path in _variants(package / "rank" / "strategies")
-    }
-    models = {}
-    for path in _variants(package / "rank" / "models"):
-        facts = literals(path)
-        options = facts.get("OPTIONS", {})
-        models[path.stem] = {
-            **MODEL_DEFAULTS,
-            **facts["NEEDS"],
-            "options": options,
-            "presets": facts.get("PRESETS", {}),
-        }
-    data = {}
-    for path in _variants(package / "rank" / "data"):
-        facts = literals(path)
-        data[path.stem] = {**facts["SHAPE"], "prepared": facts["PREPARED"]}
+
+    def read(folder: str) -> dict[str, dict[str, Any]]:
+        files = list_variants(package / folder)
+        return {name: literals(package / folder / f"{name}.py") for name in files}
+
+    strategies = package / "rank/strategies"
     launchers = {
-        path.stem: {**LAUNCHER_DEFAULTS, **literals(path).get("NEEDS", {})}
-        for path in _variants(package / "launch" / "launchers")
+        name: {**LAUNCHER_DEFAULTS, **facts.get("NEEDS", {})}
+        for name, facts in read("launch/launchers").items()
     }
     for needs in launchers.values():
         needs["runtimes"] = [*needs["runtimes"], SCRIPT]
-    promises = load_promises(containers)
-    return Catalog(strategies, models, data, launchers, promises)
-
-
-def _variants(folder: Path) -> list[Path]:
-    """The files in a folder that define a variant, sorted."""
-    helpers = {"base", "prepare", "common"}
-    return sorted(
-        path
-        for path in folder.glob("*.py")
-        if not path.stem.startswith("_") and path.stem not in helpers
+    return Catalog(
+        strategies={
+            name: describe_strategy(strategies / f"{name}.py", name)
+            for name in list_variants(strategies)
+        },
+        models={
+            name: {
+                **MODEL_DEFAULTS,
+                **facts["NEEDS"],
+                "options": facts.get("OPTIONS", {}),
+                "presets": facts.get("PRESETS", {}),
+            }
+            for name, facts in read("rank/models").items()
+        },
+        data={
+            name: {**facts["SHAPE"], "prepared": facts["PREPARED"]}
+            for name, facts in read("rank/data").items()
+        },
+        launchers=launchers,
+        images=load_promises(containers),
     )
 
 

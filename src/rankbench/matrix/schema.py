@@ -158,11 +158,8 @@ def _explain(error: ValidationError, whole: Schema) -> list[str]:
     prefix = f"{where}: " if where else ""
     if error.validator == "additionalProperties":
         known = list(schema["properties"])
-        replaced = schema.get("x-replaced", {})
         return [
-            f"{prefix}the key {key!r} is now {replaced[key]}"
-            if key in replaced
-            else f"{prefix}unknown key {key!r}{did_you_mean(key, known)} "
+            f"{prefix}unknown key {key!r}{did_you_mean(key, known)} "
             f"(known keys: {', '.join(known)})"
             for key in found
             if key not in known

@@ -132,20 +132,19 @@ class Site:
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> Site:
-        """Make a site from the result of `to_dict`, perhaps of an earlier version.
+        """Make a site from the result of `to_dict`.
 
         Raises:
             ValueError: a fact is missing.
         """
         names = [field.name for field in dataclasses.fields(cls)]
-        known = {**with_defaults({}, load_schema("site")), **facts}
         try:
-            native = known["native"]
-            known["native"] = None if native is None else Software(**native)
-            known["images"] = {
-                name: Software(**one) for name, one in known["images"].items()
+            native = facts["native"]
+            read = {
+                "native": None if native is None else Software(**native),
+                "images": {k: Software(**v) for k, v in facts["images"].items()},
             }
-            return cls(**{name: known[name] for name in names})
+            return cls(**{name: {**facts, **read}[name] for name in names})
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a site of this version: {error!r}") from error
 

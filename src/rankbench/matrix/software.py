@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rankbench.cell import PACKAGES
+
 BACKENDS = ("gloo", "mpi", "nccl", "ccl")
-PACKAGES = ("horovod", "deepspeed", "torchvision", "timm", "transformers")
 PROGRAMS = ("torchrun", "mpirun", "mpiexec.hydra", "horovodrun", "deepspeed", "c++")
 
 # Name -> None if it is available, else the reason why not and what to do.

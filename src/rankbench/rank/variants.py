@@ -15,11 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from rankbench.cell import list_variants
+
 # Kind of a variant -> folder of this room.
 FOLDERS = {"model": "models", "data": "data", "strategy": "strategies"}
-
-# Files in these folders that define no variant.
-_HELPERS = {"base", "prepare"}
 
 # Kind and name of a user's own variant -> its file.
 _own: dict[tuple[str, str], Path] = {}
@@ -29,8 +28,7 @@ _tokens: dict[str, Any] = {}
 
 def names(kind: str) -> list[str]:
     """Names of rankbench's own variants of a kind, sorted."""
-    folder = Path(__file__).parent / FOLDERS[kind]
-    return sorted({file.stem for file in folder.glob("[!_]*.py")} - _HELPERS)
+    return list_variants(Path(__file__).parent / FOLDERS[kind])
 
 
 def adopt(kind: str, name: str, file: Path) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rankbench.cell import PACKAGES
 from rankbench.cores import physical_cores
 from rankbench.launch.process.environment import SOURCE
 from rankbench.record import write_json
@@ -116,6 +117,7 @@ def _look() -> dict[str, Any]:
 def _fingerprint() -> str:
     parts: list[Any] = [
         sys.executable,
+        PACKAGES,
         sorted(glob.glob("/dev/nvidia[0-9]*")),
         os.environ.get("CUDA_VISIBLE_DEVICES"),
     ]

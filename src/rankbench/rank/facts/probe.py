@@ -12,10 +12,8 @@ import sys
 
 import torch
 
+from rankbench.cell import PACKAGES
 from rankbench.rank.facts.host import built_backends, package_version
-
-# Packages that strategies and models may need.
-PACKAGES = ("horovod", "deepspeed", "torchvision", "timm", "transformers")
 
 
 def main() -> None:
