@@ -1,38 +1,139 @@
 """How well published scaling series can be predicted, and whether intervals hold.
 
 The largest point of each series is predicted from the smaller half of its points. The
-factors of the intervals are learned without the source that is predicted.
+misses that make the interval are learned from the other sources (split conformal
+prediction: Lei and others, JASA 113, 2018), each source alike; those of all sources are
+the constants in `results/prediction/predict.py`.
 
     python benchmarks/foresight.py [TABLE.csv]
 
 The table has the columns series, devices, value, unit, higher_is_better, scaling and
-source; by default it is the one that rankbench comes with.
+source; by default it is `scaling-tables.csv` beside this file.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize, stats
 
-from rankbench.results.prediction import totals
-from rankbench.results.prediction.published import (
-    Case,
-    Published,
-    learn_factors,
-    load_published,
-    make_cases,
-    read_series,
-)
+from rankbench.results.prediction.predict import extrapolate, find_interval
 
 Array = NDArray[np.float64]
+# Devices and throughput of each point, devices of the target -> throughput.
+Model = Callable[[Array, Array, float], float]
+Interval = Callable[["Case"], tuple[float, float] | None]
 OUTSIDE = 0.05
+
+
+@dataclass(frozen=True)
+class Series:
+    """A published series: throughput by ascending devices.
+
+    Attributes:
+        source: repository, without commit and lines.
+    """
+
+    source: str
+    devices: Array
+    rates: Array
+
+
+@dataclass(frozen=True)
+class Case:
+    """A point of a series, and the points before it that are known.
+
+    Attributes:
+        target, rate: devices and throughput of the point.
+        is_last: whether it is the last point, predicted from the smaller half.
+    """
+
+    source: str
+    devices: Array
+    rates: Array
+    target: float
+    rate: float
+    is_last: bool
+
+    @property
+    def doublings(self) -> float:
+        return math.log2(self.target / self.devices[-1])
+
+    @property
+    def error(self) -> float:
+        """Log of the true over the predicted throughput."""
+        return math.log(self.rate / power_law(self.devices, self.rates, self.target))
+
+
+def read_series(path: Path) -> list[Series]:
+    """Of several values with as many devices, the median counts."""
+    found: dict[tuple[str, str], dict[float, list[float]]] = {}
+    with path.open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            devices, value = float(row["devices"]), float(row["value"])
+            if row["higher_is_better"] != "1":
+                # With weak scaling, a step of the same time has as many more samples.
+                is_weak = row["scaling"] == "weak" and row["unit"] == "s/step"
+                value = (devices if is_weak else 1.0) / value
+            key = row["series"], row["source"].partition("@")[0]
+            found.setdefault(key, {}).setdefault(devices, []).append(value)
+    return [
+        Series(
+            source,
+            np.array(sorted(rates)),
+            np.array([np.median(rates[count]) for count in sorted(rates)]),
+        )
+        for (_, source), rates in found.items()
+    ]
+
+
+def make_cases(series: Sequence[Series]) -> list[Case]:
+    """Each later point of each series, predicted from each beginning of the series."""
+    return [
+        Case(
+            source=one.source,
+            devices=one.devices[:known],
+            rates=one.rates[:known],
+            target=float(one.devices[target]),
+            rate=float(one.rates[target]),
+            is_last=target == count - 1 and known == math.ceil(count / 2),
+        )
+        for one in series
+        for count in [len(one.devices)]
+        for known in range(2, count)
+        for target in range(known, count)
+    ]
+
+
+def power_law(p: Array, y: Array, target: float) -> float:
+    """The one that rankbench uses."""
+    return extrapolate(list(zip(p, y, strict=True)), target)
+
+
+def straight_line(p: Array, y: Array, target: float) -> float:
+    """Through the logarithms; it need not meet the last point."""
+    slope, start = np.polyfit(np.log(p), np.log(y), 1)
+    return math.exp(start + slope * math.log(target))
+
+
+def lasting(p: Array, y: Array, target: float) -> float:
+    """The efficiency of the last point lasts."""
+    return float(y[-1] * target / p[-1])
+
+
+def growing(p: Array, y: Array, target: float) -> float:
+    """Time per sample and device grows by the same amount with each doubling."""
+    doublings, times = np.log2(p), p / y
+    slope = max(0.0, float(np.polyfit(doublings, times, 1)[0]))
+    return target / (float(times[-1]) + slope * math.log2(target / p[-1]))
 
 
 def amdahl(p: Array, y: Array, target: float) -> float:
@@ -59,7 +160,7 @@ def _from_times(
         w * float(term(np.array([target]))[0])
         for w, term in zip(weights, terms, strict=True)
     )
-    return target / time if time > 0 else totals.lasting(p, y, target)
+    return target / time if time > 0 else lasting(p, y, target)
 
 
 def linear_efficiency(p: Array, y: Array, target: float) -> float:
@@ -70,79 +171,33 @@ def linear_efficiency(p: Array, y: Array, target: float) -> float:
     return target * max(low, float(start + slope * math.log2(target)))
 
 
-def plain_power_law(p: Array, y: Array, target: float) -> float:
-    """A straight line through the logarithms, which need not meet the last point."""
-    slope, start = np.polyfit(np.log(p), np.log(y), 1)
-    return math.exp(start + slope * math.log(target))
+def mean_of_three(p: Array, y: Array, target: float) -> float:
+    models = (lasting, power_law, growing)
+    return math.exp(np.mean([math.log(model(p, y, target)) for model in models]))
 
 
-def through_last(model: totals.Model) -> totals.Model:
-    return lambda p, y, target: model(p, y, target) * y[-1] / model(p, y, float(p[-1]))
-
-
-def mean_of(*models: totals.Model) -> totals.Model:
-    """Geometric mean."""
-
-    def predict(p: Array, y: Array, target: float) -> float:
-        return math.exp(np.mean([math.log(model(p, y, target)) for model in models]))
-
-    return predict
-
-
-def weighted_by_past(*models: totals.Model) -> totals.Model:
-    """By how well each predicted the next scale of the same series so far."""
-
-    def predict(p: Array, y: Array, target: float) -> float:
-        logs = np.array([math.log(model(p, y, target)) for model in models])
-        past = [
-            [
-                abs(math.log(model(p[:n], y[:n], float(p[n])) / y[n]))
-                / math.log2(p[n] / p[n - 1])
-                for model in models
-            ]
-            for n in range(2, len(p))
-        ]
-        missed = np.mean(past, axis=0) if past else np.ones(len(models))
-        weights = (missed + 0.01) ** -2
-        return math.exp(weights @ logs / weights.sum())
-
-    return predict
-
-
-_ALL = (totals.power_law, amdahl, universal, linear_efficiency)
-VARIANTS: Mapping[str, totals.Model] = {
-    "power law": plain_power_law,
-    "power law through the last point": totals.power_law,
-    "lasting efficiency": totals.lasting,
+MODELS: Mapping[str, Model] = {
+    "power law through the last point": power_law,
+    "power law": straight_line,
+    "lasting efficiency": lasting,
+    "time linear in log P, through the last point": growing,
+    "geometric mean of the first, third and fourth": mean_of_three,
+    "efficiency linear in log P": linear_efficiency,
     "Amdahl": amdahl,
     "universal scalability law": universal,
-    "efficiency linear in log P": linear_efficiency,
-    "time linear in log P, through the last point": totals.growing,
-    "mean of power law, Amdahl, USL, linear efficiency": mean_of(*_ALL),
-    "the same, weighted by their past": weighted_by_past(*_ALL),
-    "the same, each through the last point": weighted_by_past(
-        *(through_last(model) for model in _ALL)
-    ),
-    "the ensemble's three, weighted by their past": weighted_by_past(
-        *totals.MEMBERS.values()
-    ),
-    "power law with half its loss": mean_of(totals.power_law, totals.lasting),
-    "the ensemble": mean_of(*totals.MEMBERS.values()),
 }
 
 
-def show_variants(series: Sequence[Published]) -> None:
-    """Print the error of each variant."""
+def show_models(cases: Sequence[Case]) -> None:
+    """Print the error of each model."""
     print("| error of the largest point | median source | mean source | pooled |")
     print("| --- | --: | --: | --: |")
-    for name, model in VARIANTS.items():
+    for name, model in MODELS.items():
         errors = defaultdict(list)
-        for one in series:
-            p, y = totals.as_arrays(one.points)
-            half = math.ceil(len(p) / 2)
-            if half >= 2 and len(p) > half:
-                found = model(p[:half], y[:half], float(p[-1]))
-                errors[one.source].append(100 * abs(found / y[-1] - 1))
+        for case in cases:
+            if case.is_last:
+                found = model(case.devices, case.rates, case.target)
+                errors[case.source].append(100 * abs(found / case.rate - 1))
         sources = [np.median(own) for own in errors.values()]
         pooled = [error for own in errors.values() for error in own]
         print(
@@ -151,17 +206,43 @@ def show_variants(series: Sequence[Published]) -> None:
         )
 
 
-def student(case: Case) -> tuple[float, float] | None:
-    """The textbook's interval of a power law: 95 %, by its residuals; logarithms."""
-    p, y = totals.as_arrays(case.series.points[: case.known])
+def learn_misses(cases: Sequence[Case]) -> tuple[float, float]:
+    """How far 95 % of the points lie below and above, per doubling; logarithms."""
+    counts = Counter(case.source for case in cases)
+    weights = np.array([1 / counts[case.source] for case in cases])
+    missed = np.array([case.error / case.doublings for case in cases])
+    order = np.argsort(missed)
+    shares = np.cumsum(weights[order]) / weights.sum()
+    ends = np.searchsorted(shares, [OUTSIDE / 2, 1 - OUTSIDE / 2])
+    low, high = missed[order[np.minimum(ends, len(cases) - 1)]]
+    return -float(low), float(high)
+
+
+def by_other_sources(cases: Sequence[Case]) -> Interval:
+    """The interval of `rankbench predict`, learned without the source of the case."""
+    misses = {
+        source: learn_misses([case for case in cases if case.source != source])
+        for source in {case.source for case in cases}
+    }
+
+    def find(case: Case) -> tuple[float, float]:
+        value = power_law(case.devices, case.rates, case.target)
+        own = misses[case.source]
+        low, high = find_interval(value, case.doublings, own, noise=0.0)
+        return math.log(low), math.log(high)
+
+    return find
+
+
+def by_residuals(case: Case) -> tuple[float, float] | None:
+    """The textbook's interval of a power law, by its residuals."""
+    p, y = case.devices, case.rates
     if len(p) < 3:
         return None
-    x, z = np.log(p), np.log(y)
-    target = math.log2(p[-1]) + case.guess.doublings
+    x, z, at = np.log(p), np.log(y), math.log(case.target)
     fit = stats.linregress(x, z)
     rest = z - fit.intercept - fit.slope * x
     spread = math.sqrt(rest @ rest / (len(p) - 2))
-    at = target * math.log(2)
     far = (at - x.mean()) ** 2 / ((x - x.mean()) ** 2).sum()
     half = float(stats.t.ppf(1 - OUTSIDE / 2, len(p) - 2)) * spread
     half *= math.sqrt(1 + 1 / len(p) + far)
@@ -170,25 +251,18 @@ def student(case: Case) -> tuple[float, float] | None:
 
 
 def show_intervals(cases: Sequence[Case]) -> None:
-    """Print coverage, width and score of the intervals, by source."""
-    kinds: dict[str, Callable[[Case], tuple[float, float] | None]] = {
-        "the ensemble": _conformal(cases, lambda case: case.guess),
-        "a power law, interval as for the ensemble": _conformal(
-            cases, lambda case: _power_guess(case, risky=True)
-        ),
-        "a power law, interval grows with log P alone": _conformal(
-            cases, lambda case: _power_guess(case, risky=False)
-        ),
-        "a power law, by its residuals (3 points or more)": student,
+    """Print coverage, width and score of the intervals; sources count alike."""
+    kinds: dict[str, Interval] = {
+        "grows with log P": by_other_sources(cases),
+        "by its residuals (3 points or more)": by_residuals,
     }
-    print("| 95 % interval | holds the truth | width (log) | score | points |")
+    print("| 95 % interval of the power law | holds | width (log) | score | points |")
     print("| --- | --: | --: | --: | --: |")
     for name, find in kinds.items():
         rows = defaultdict(list)
         for case in cases:
-            found = find(case) if case.is_last else None
-            if found is not None:
-                rows[case.series.source].append(_judge(case, *found))
+            if case.is_last and (ends := find(case)) is not None:
+                rows[case.source].append(judge(math.log(case.rate), *ends))
         means = np.mean([np.mean(own, axis=0) for own in rows.values()], axis=0)
         count = sum(map(len, rows.values()))
         print(
@@ -197,68 +271,28 @@ def show_intervals(cases: Sequence[Case]) -> None:
         )
 
 
-def _true(case: Case) -> float:
-    return math.log(case.guess.value) + case.error
-
-
-def _judge(case: Case, low: float, high: float) -> tuple[float, float, float]:
+def judge(true: float, low: float, high: float) -> tuple[float, float, float]:
     """Whether it holds, width, and the score of Gneiting and Raftery (JASA 2007)."""
-    true = _true(case)
     missed = max(0.0, low - true) + max(0.0, true - high)
     return low <= true <= high, high - low, high - low + 2 / OUTSIDE * missed
 
 
-def _power_guess(case: Case, *, risky: bool) -> totals.Guess:
-    points = case.series.points[: case.known]
-    p, y = totals.as_arrays(points)
-    value = totals.power_law(p, y, float(p[-1] * 2**case.guess.doublings))
-    risk = case.guess.risk if risky else 1.0
-    return totals.Guess(value, case.guess.doublings, risk)
-
-
-def _conformal(
-    cases: Sequence[Case], guess: Callable[[Case], totals.Guess]
-) -> Callable[[Case], tuple[float, float]]:
-    """Intervals with factors that were learned from all other sources."""
-    again = {
-        id(case): Case(
-            case.series,
-            case.known,
-            case.is_last,
-            guess(case),
-            _true(case) - math.log(guess(case).value),
-        )
-        for case in cases
-    }
-    factors = {
-        source: learn_factors(
-            [one for one in again.values() if one.series.source != source]
-        )
-        for source in {case.series.source for case in cases}
-    }
-
-    def find(case: Case) -> tuple[float, float]:
-        own = factors[case.series.source].interval(again[id(case)].guess)
-        return math.log(own[0]), math.log(own[1])
-
-    return find
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("table", nargs="?", type=Path)
-    given = parser.parse_args().table
-    if given is None:
-        series: Sequence[Published] = load_published()
-    else:
-        with given.open(encoding="utf-8", newline="") as file:
-            series = read_series(file, str(given))
+    beside = Path(__file__).with_name("scaling-tables.csv")
+    parser.add_argument("table", nargs="?", type=Path, default=beside)
+    series = read_series(parser.parse_args().table)
     sources = {one.source for one in series}
-    points = sum(len(one.points) for one in series)
+    points = sum(len(one.devices) for one in series)
     print(f"{len(series)} series, {points} points, {len(sources)} sources\n")
-    show_variants(series)
+    cases = make_cases(series)
+    show_models(cases)
     print()
-    show_intervals(make_cases(series))
+    show_intervals(cases)
+    below, above = learn_misses(cases)
+    print(
+        f"\nmisses per doubling, of all sources: {below:.3f} below, {above:.3f} above"
+    )
 
 
 if __name__ == "__main__":

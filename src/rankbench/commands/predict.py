@@ -55,10 +55,10 @@ def add(commands: Any) -> None:
 def predict_topologies(arguments: argparse.Namespace) -> int:
     """Print the predictions; return 1 if all of them are refused."""
     from rankbench.project.targets import find_targets
-    from rankbench.results.advice.foreseen import describe, in_sentences
     from rankbench.results.numbers.found import read
     from rankbench.results.prediction.predict import predict
     from rankbench.results.read.rows import read_target
+    from rankbench.results.sections.prediction import describe, in_sentences
 
     layout = find_results(arguments)
     found = read(layout)
@@ -90,9 +90,9 @@ def _print(
     from rich.text import Text
 
     from rankbench.commands._answer import open_console
-    from rankbench.results.advice.foreseen import in_numbers
     from rankbench.results.elements.names import replace_ids, shorten
     from rankbench.results.elements.text import show_estimate
+    from rankbench.results.sections.prediction import in_numbers
 
     names, _ = shorten([*cells, *(one.target.id for one in made)])
     units = {one.target.cell.unit for one in made}

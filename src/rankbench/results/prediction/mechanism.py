@@ -2,10 +2,16 @@
 
 A model of a series is fitted to its measured scales and then gives the seconds of a
 step of any other shape. Each says in `find_model` what it needs.
+
+In a pipeline, stage s can run a micro-batch forward when the stage before has sent it,
+and backward when the stage behind has (Huang and others, GPipe, NeurIPS 2019). Under
+1F1B a stage begins with as many forwards as there are stages behind it and itself, and
+then takes turns (Narayanan and others, PipeDream, SOSP 2019).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -17,12 +23,28 @@ from scipy import optimize
 from rankbench.cell import Shape
 from rankbench.partition import split_evenly
 from rankbench.results.prediction.network import Operation, fit_network
-from rankbench.results.prediction.overlap import Bucket, exposed, find_slowdown
-from rankbench.results.prediction.pipeline import SCHEDULES, step_seconds
 from rankbench.results.prediction.scale import Scale
 
 # Without recorded buckets, gradients count as becoming ready in so many equal parts.
 _PARTS = 8
+
+# Communication within training takes between so much and so much of a sweep's time.
+_LEAST, _MOST = 1e-3, 1e3
+
+_SCHEDULES = ("gpipe", "1f1b")
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """Bytes that are sent together.
+
+    Attributes:
+        ready: seconds after the start of the computation that hides communication.
+        takes: seconds of its communication, with the network to itself.
+    """
+
+    ready: float
+    takes: float
 
 
 class Model(Protocol):
@@ -189,7 +211,7 @@ class _Pipeline:
         last = stages[-1]
         if last is None or None in stages or not last.costs:
             return "what each part of its model costs is not recorded"
-        if last.schedule not in SCHEDULES:
+        if last.schedule not in _SCHEDULES:
             return f"the schedule {last.schedule} is not modelled"
         # The last micro-batch goes forward and backward through all stages.
         hops = np.array([2.0 * (one.shape.ranks - 1) for one in scales])
@@ -241,3 +263,91 @@ def expected_maximum(ordered: NDArray[np.float64], draws: int) -> float:
     count = len(ordered)
     shares = (np.arange(count + 1) / count) ** draws
     return float(ordered @ np.diff(shares))
+
+
+def exposed(buckets: Sequence[Bucket], computing: float, slowdown: float) -> float:
+    """Seconds from the end of the computation until the last bucket has arrived.
+
+    Buckets are sent in the order in which they are ready, one after the other, as DDP
+    does (Li and others, PyTorch Distributed, VLDB 13, 2020).
+
+    Args:
+        computing: seconds of the computation that hides communication.
+        slowdown: how much longer communication takes beside computation.
+    """
+    end = 0.0
+    for bucket in sorted(buckets, key=lambda one: one.ready):
+        end = max(end, bucket.ready) + slowdown * bucket.takes
+    return max(0.0, end - computing)
+
+
+def find_slowdown(
+    buckets: Sequence[Bucket], computing: float, measured: float
+) -> float:
+    """The slowdown with which `exposed` gives what was measured, by bisection."""
+    low, high = _LEAST, _MOST
+    for _ in range(60):
+        middle = math.sqrt(low * high)
+        if exposed(buckets, computing, middle) < measured:
+            low = middle
+        else:
+            high = middle
+    return math.sqrt(low * high)
+
+
+def step_seconds(
+    forward: Sequence[float],
+    backward: Sequence[float],
+    microbatches: int,
+    hop: float,
+    schedule: str,
+) -> float:
+    """Seconds until the last stage is done.
+
+    Args:
+        forward, backward: seconds of a micro-batch, by stage.
+        hop: seconds that a micro-batch takes from one stage to the next.
+        schedule: ``gpipe`` or ``1f1b``.
+    """
+    count = len(forward)
+    orders = [_order(stage, count, microbatches, schedule) for stage in range(count)]
+    done: dict[tuple[str, int, int], float] = {}
+    free = [0.0] * count
+    position = [0] * count
+    while any(at < len(orders[stage]) for stage, at in enumerate(position)):
+        for stage in range(count):
+            while position[stage] < len(orders[stage]):
+                kind, batch = orders[stage][position[stage]]
+                before = _before(kind, stage, batch, count)
+                if before is not None and before not in done:
+                    break
+                ready = 0.0 if before is None else done[before]
+                if before is not None and before[1] != stage:
+                    ready += hop
+                takes = forward[stage] if kind == "F" else backward[stage]
+                free[stage] = max(free[stage], ready) + takes
+                done[kind, stage, batch] = free[stage]
+                position[stage] += 1
+    return max(free)
+
+
+def _order(
+    stage: int, stages: int, microbatches: int, schedule: str
+) -> list[tuple[str, int]]:
+    """What a stage does, in its order: forward or backward, and of which batch."""
+    ahead = microbatches if schedule == "gpipe" else min(microbatches, stages - stage)
+    order = [("F", batch) for batch in range(ahead)]
+    for batch in range(microbatches):
+        order.append(("B", batch))
+        if ahead + batch < microbatches:
+            order.append(("F", ahead + batch))
+    return order
+
+
+def _before(
+    kind: str, stage: int, batch: int, stages: int
+) -> tuple[str, int, int] | None:
+    """What must be done first, beyond what the stage itself does before."""
+    if kind == "F":
+        return ("F", stage - 1, batch) if stage else None
+    return ("B", stage + 1, batch) if stage + 1 < stages else ("F", stage, batch)
