@@ -19,15 +19,15 @@ from unittest import mock
 
 import numpy as np
 
-from rankbench.launch.cell import rounds as module
-from rankbench.launch.cell.attempt import Attempt, Series
-from rankbench.launch.cell.claim import claim_next
-from rankbench.launch.cell.pace import Out
-from rankbench.launch.cell.requests import read_request
-from rankbench.launch.cell.rounds import Means, Rounds
 from rankbench.launch.hosts.this_machine import ThisMachine
-from rankbench.launch.outcome.classify import Finding
-from rankbench.launch.outcome.closing import begin_record, finish
+from rankbench.launch.job import rounds as module
+from rankbench.launch.job.attempt import Attempt, Series
+from rankbench.launch.job.claim import claim_next
+from rankbench.launch.job.pace import Out
+from rankbench.launch.job.requests import read_request
+from rankbench.launch.job.rounds import Means, Rounds
+from rankbench.launch.process.classify import Finding
+from rankbench.launch.process.closing import begin_record, finish
 from rankbench.launch.process.signs import Stop
 from rankbench.project import begin, open_run
 from rankbench.record import Record, read_json

@@ -24,8 +24,8 @@ import numpy as np
 from pairs import report
 
 from rankbench.cell import Cell, Shape
-from rankbench.launch.cell.provenance import describe_code
 from rankbench.launch.hosts.this_machine import ThisMachine
+from rankbench.launch.job.provenance import describe_code
 from rankbench.launch.process import command, container
 from rankbench.launch.process.environment import library_variables
 from rankbench.launch.process.signs import Stop

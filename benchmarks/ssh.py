@@ -47,7 +47,7 @@ from pathlib import Path
 from rankbench.launch.hosts.machine_lock import Waiting
 from rankbench.launch.hosts.ssh_connections import _bring, connected
 from rankbench.launch.hosts.ssh_copies import Needs
-from rankbench.launch.cell.provenance import rank_code_hash
+from rankbench.launch.job.provenance import rank_code_hash
 from rankbench.launch.process.environment import SOURCE
 from rankbench.record import read_json
 site = read_json(Path("results/cost/plan.json"))["site"]

@@ -15,9 +15,9 @@ from ranks import start_commands
 from torch.multiprocessing import ProcessExitedException
 
 from factories import make_cell, make_shape
-from rankbench.launch.outcome.classify import Ending, classify
-from rankbench.launch.outcome.reports import merge_reports, read_reports
+from rankbench.launch.process.classify import Ending, classify
 from rankbench.launch.process.environment import build_environment
+from rankbench.launch.process.reports import merge_reports, read_reports
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = ROOT / "tests/scripts"

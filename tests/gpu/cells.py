@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rankbench.launch.cell.measure import run_cell
-from rankbench.launch.cell.pace import Out
+from rankbench.launch.job.measure import run_cell
+from rankbench.launch.job.pace import Out
 from rankbench.project import begin, open_run
 from rankbench.record import Layout
 

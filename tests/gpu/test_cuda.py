@@ -17,7 +17,7 @@ import torch
 
 from factories import make_shape
 from gpu.cells import measure
-from rankbench.launch.outcome.gpu_usage import open_devices
+from rankbench.launch.process.gpu_usage import open_devices
 from rankbench.record import Layout
 
 pytestmark = [

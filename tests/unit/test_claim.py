@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.launch.cell import claim
-from rankbench.launch.cell.claim import (
+from rankbench.launch.job import claim
+from rankbench.launch.job.claim import (
     HEARTBEAT,
     SILENT_AFTER,
     Owner,
@@ -30,7 +30,7 @@ CLAIMS = 40
 CLAIMANT = """
 import sys
 from pathlib import Path
-from rankbench.launch.cell.claim import claim_next
+from rankbench.launch.job.claim import claim_next
 print("ready", flush=True)
 input()
 print(*(claim_next(Path(sys.argv[1]))[0] for _ in range(int(sys.argv[2]))))

@@ -21,7 +21,7 @@ from logs import (
     TORCHRUN_KILLED,
 )
 from rankbench.launch.launchers import find_launcher
-from rankbench.launch.outcome.classify import (
+from rankbench.launch.process.classify import (
     Ending,
     Finding,
     classify,

@@ -10,7 +10,7 @@ import pytest
 
 from rankbench import __version__
 from rankbench.assets import OF_JOBS
-from rankbench.launch.cell.provenance import describe_code, freeze_code, rank_code_hash
+from rankbench.launch.job.provenance import describe_code, freeze_code, rank_code_hash
 
 pytestmark = pytest.mark.unit
 
@@ -29,7 +29,7 @@ def package(tmp_path: Path) -> Path:
     for name in [
         *FILES,
         "cli.py",
-        "launch/cell/measure.py",
+        "launch/job/measure.py",
         "results/render/tables.py",
     ]:
         path = tmp_path / name
@@ -59,7 +59,7 @@ def test_a_new_and_a_renamed_file_change_it(package: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["cli.py", "launch/cell/measure.py", "results/render/tables.py"]
+    "name", ["cli.py", "launch/job/measure.py", "results/render/tables.py"]
 )
 def test_other_code_does_not(package: Path, name: str) -> None:
     before = fresh_hash(package)

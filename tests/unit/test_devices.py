@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from factories import make_shape
-from rankbench.launch.outcome import gpu_usage
-from rankbench.launch.outcome.gpu_usage import Devices, choose_visible, open_devices
+from rankbench.launch.process import gpu_usage
+from rankbench.launch.process.gpu_usage import Devices, choose_visible, open_devices
 
 pytestmark = pytest.mark.unit
 

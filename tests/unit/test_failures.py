@@ -20,8 +20,8 @@ from rankbench.failures import (
     explain_failures,
     note_failure,
 )
-from rankbench.launch.cell.requests import ensure_request
 from rankbench.launch.images import __main__ as images
+from rankbench.launch.job.requests import ensure_request
 from rankbench.project.status import find_state
 from rankbench.rank.data.prepare import main as prepare
 from rankbench.record import Layout

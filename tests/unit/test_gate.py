@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from rankbench.launch.outcome.judge_gate import judge_gate
+from rankbench.launch.process.judge_gate import judge_gate
 from rankbench.rank.purposes.gate import compare, independent_of_the_split
 
 pytestmark = pytest.mark.unit

@@ -14,8 +14,8 @@ from factories import make_cell, make_shape
 from rankbench.environ import Place, keep_devices, restore_devices
 from rankbench.launch.hosts.slurm_job_array import JobArray
 from rankbench.launch.hosts.this_machine import ThisMachine
-from rankbench.launch.outcome.reports import find_shared_gpu
 from rankbench.launch.process import supervise
+from rankbench.launch.process.reports import find_shared_gpu
 from rankbench.rank.facts import collectives, usage
 from rankbench.rank.facts.host import identify_gpu
 from rankbench.rank.training.clock import (

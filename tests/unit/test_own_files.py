@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from factories import read_experiment, read_plan_of
-from rankbench.launch.cell.provenance import freeze_files
+from rankbench.launch.job.provenance import freeze_files
 from rankbench.matrix.plan import read_plan
 from rankbench.own_files import files_below, find_files, hash_files
 from rankbench.rank import models, variants

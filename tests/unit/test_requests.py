@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.launch.cell.requests import (
+from rankbench.launch.job.requests import (
     Request,
     ensure_request,
     extend_request,

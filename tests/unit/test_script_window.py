@@ -13,7 +13,7 @@ from torch import nn
 
 from rankbench import hooks
 from rankbench.environ import Place
-from rankbench.launch.outcome.reports import unite_phases
+from rankbench.launch.process.reports import unite_phases
 from rankbench.rank.scripts import session as sessions
 from rankbench.rank.scripts.running import (
     ScriptError,

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.launch.cell.claim import Owner
 from rankbench.launch.hosts import slurm
 from rankbench.launch.hosts import slurm_job_array as job_array
 from rankbench.launch.hosts.slurm import (
@@ -18,6 +17,7 @@ from rankbench.launch.hosts.slurm import (
     has_ended,
     is_even,
 )
+from rankbench.launch.job.claim import Owner
 
 pytestmark = pytest.mark.unit
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from factories import make_shape
-from rankbench.launch.outcome import reports
-from rankbench.launch.process import supervise
+from rankbench.launch.process import reports, supervise
 from rankbench.launch.process.signs import Heartbeat, Stop
 from rankbench.launch.process.where_ranks_are import ProgressFiles
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import backend_logs as logs
-from rankbench.launch.outcome import transport
-from rankbench.launch.outcome.transport import group, join, read_log, read_logs
+from rankbench.launch.process import transport
+from rankbench.launch.process.transport import group, join, read_log, read_logs
 
 pytestmark = pytest.mark.unit
 

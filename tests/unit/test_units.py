@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rankbench.commands import _table
-from rankbench.launch.cell.pace import describe_result
+from rankbench.launch.job.pace import describe_result
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
 from rankbench.record import Layout

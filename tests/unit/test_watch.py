@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.launch.outcome.classify import Ending, classify
 from rankbench.launch.process import supervise
+from rankbench.launch.process.classify import Ending, classify
 from rankbench.launch.process.signs import Heartbeat
 from rankbench.launch.process.where_ranks_are import ProgressFiles
 from rankbench.rank.world.lifeline import ORPHANED

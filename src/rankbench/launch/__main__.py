@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from rankbench.environ import restore_job
-from rankbench.launch.cell.measure import run_cell, run_job, summarise_cell
-from rankbench.launch.cell.pace import Out
-from rankbench.launch.cell.series import Interrupted
+from rankbench.launch.job.measure import run_cell, run_job, summarise_cell
+from rankbench.launch.job.pace import Out
+from rankbench.launch.job.series import Interrupted
 from rankbench.record import Layout, Verdict, read_json
 
 

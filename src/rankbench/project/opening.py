@@ -11,7 +11,7 @@ from typing import Any
 from rankbench.environ import keep_job
 from rankbench.failures import PLAN_VARIABLE
 from rankbench.invocation import DEFAULT_EXPERIMENT
-from rankbench.launch.cell.provenance import rank_code_hash
+from rankbench.launch.job.provenance import rank_code_hash
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
 from rankbench.matrix.plan import Plan, PlannedCell, make_plan, read_plan

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankbench.launch.cell.requests import (
+from rankbench.launch.job.requests import (
     ensure_request,
     extend_request,
     raise_request,

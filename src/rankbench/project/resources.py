@@ -11,7 +11,7 @@ from rankbench.launch.hosts.slurm_resources import (
     job_resources,
     job_seconds,
 )
-from rankbench.launch.outcome.judge_gate import has_gate
+from rankbench.launch.process.judge_gate import has_gate
 from rankbench.project.run import Run
 from rankbench.record import read_json
 from rankbench.schedulers import scheduler_of

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.failures import DATA, IMAGE, PLAN_VARIABLE, Wanted
-from rankbench.launch.cell.provenance import freeze_code, freeze_files
 from rankbench.launch.hosts.slurm_queue import CellJob, wait_for_lost_jobs
 from rankbench.launch.images.store import request_image
+from rankbench.launch.job.provenance import freeze_code, freeze_files
 from rankbench.project.jobs import describe_jobs
 from rankbench.project.preview import make_preview
 from rankbench.project.requests import find_pending, make_requests

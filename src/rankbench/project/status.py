@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankbench.failures import explain_failures, find_wanted
-from rankbench.launch.cell.claim import open_claims, read_owner
-from rankbench.launch.cell.requests import Request, read_request
 from rankbench.launch.hosts.slurm_queue import CellJob, read_queue
+from rankbench.launch.job.claim import open_claims, read_owner
+from rankbench.launch.job.requests import Request, read_request
 from rankbench.matrix.plan import Plan, PlannedCell
 from rankbench.matrix.sharing import group_cells
 from rankbench.record import (

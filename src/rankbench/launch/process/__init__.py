@@ -1,1 +1,1 @@
-"""One launch: its environment, its command, and its supervision."""
+"""One launch: its command, its supervision, its classification and its record."""

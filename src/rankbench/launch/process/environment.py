@@ -22,7 +22,7 @@ _PASSED_NATIVE = (
 _PASSED_PREFIXES = ("NCCL_", "GLOO_", "TP_", "TORCH_", "UCX_", "FI_", "RANKBENCH_TEST_")
 
 # These make libraries log their transport, without a line for each message, so the
-# measurement is not affected. launch/outcome/transport.py reads the logs.
+# measurement is not affected. launch/process/transport.py reads the logs.
 #
 # NCCL is always asked, because it falls back to slower ways silently. It prints each
 # connection once, when it is made; NET adds where GPUDirect RDMA is possible.

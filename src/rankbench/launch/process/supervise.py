@@ -14,11 +14,13 @@ from typing import Any
 
 from rankbench.launch.launchers import Start, find_launcher
 from rankbench.launch.launchers._hostfiles import hostfile
-from rankbench.launch.outcome.classify import Ending, Finding, classify
-from rankbench.launch.outcome.closing import begin_record, finish, refuse_full_disk
-from rankbench.launch.outcome.gpu_usage import Devices, open_devices
-from rankbench.launch.outcome.judge_gate import judge_gate
-from rankbench.launch.outcome.reports import (
+from rankbench.launch.process import processes
+from rankbench.launch.process.classify import Ending, Finding, classify
+from rankbench.launch.process.closing import begin_record, finish, refuse_full_disk
+from rankbench.launch.process.command import build_command, home_of, make_start
+from rankbench.launch.process.gpu_usage import Devices, open_devices
+from rankbench.launch.process.judge_gate import judge_gate
+from rankbench.launch.process.reports import (
     Reports,
     find_shared_gpu,
     merge_reports,
@@ -26,11 +28,9 @@ from rankbench.launch.outcome.reports import (
     read_reports,
     unite_phases,
 )
-from rankbench.launch.outcome.transport import join, read_logs
-from rankbench.launch.process import processes
-from rankbench.launch.process.command import build_command, home_of, make_start
 from rankbench.launch.process.scratch import NoScratch, private_scratch
 from rankbench.launch.process.signs import Heartbeat, Stop
+from rankbench.launch.process.transport import join, read_logs
 from rankbench.launch.process.where_ranks_are import ProgressFiles
 from rankbench.launch.task import Task
 from rankbench.record import Record, write_json

@@ -23,7 +23,7 @@ Facts = dict[str, Any]
 # Ranks of a host exchange data in /dev/shm: torch's loaders, NCCL, Open MPI.
 LEAST_SHM_MIB = 256
 LEAST_SCRATCH_MIB = 1024
-# Files of other hosts are judged by their age (launch/cell/claim.py).
+# Files of other hosts are judged by their age (launch/job/claim.py).
 MOST_CLOCK_SECONDS = 5.0
 MOST_NAME_SECONDS = 2.0
 MOST_LOAD = 0.5  # of a core

@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-from rankbench.launch.cell.attempt import MEASURE, Series
-from rankbench.launch.cell.claim import claim_next, open_claims, read_owner
-from rankbench.launch.cell.pace import Out
-from rankbench.launch.cell.turn import Turn
 from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.hosts.this_machine import ThisMachine
-from rankbench.launch.outcome.closing import close_dead_claim
+from rankbench.launch.job.attempt import MEASURE, Series
+from rankbench.launch.job.claim import claim_next, open_claims, read_owner
+from rankbench.launch.job.pace import Out
+from rankbench.launch.job.turn import Turn
+from rankbench.launch.process.closing import close_dead_claim
 from rankbench.launch.process.signs import Stop
 from rankbench.launch.process.supervise import refuse_launch, run_launch
 from rankbench.launch.task import Task

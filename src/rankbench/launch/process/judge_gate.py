@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rankbench.cell import REFERENCE, Cell
-from rankbench.launch.outcome.classify import Finding
+from rankbench.launch.process.classify import Finding
 
 # Largest distance of a parameter from the reference, over what training moved it; and
 # largest relative difference of a loss. Rounding makes about 1e-12 and 1e-4; an error

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from rankbench.launch.cell.attempt import Attempt, Series
-from rankbench.launch.cell.pace import Out, Pace
-from rankbench.launch.cell.series import Interrupted, launch_next, settle_claims
-from rankbench.launch.cell.turn import Turn, draw, find_rounds
 from rankbench.launch.hosts.base import Hosts
+from rankbench.launch.job.attempt import Attempt, Series
+from rankbench.launch.job.pace import Out, Pace
+from rankbench.launch.job.series import Interrupted, launch_next, settle_claims
+from rankbench.launch.job.turn import Turn, draw, find_rounds
 from rankbench.launch.process.signs import Stop
 from rankbench.record import CURED_BY_NEXT_RUN, Verdict
 from rankbench.stopping import Enough, Launched, find_enough, round_of

@@ -7,15 +7,15 @@ from typing import Any
 
 from rankbench.cell import Cell, Shape, Topology
 from rankbench.environ import job_id
-from rankbench.launch.cell.provenance import describe_code
-from rankbench.launch.cell.requests import Request
-from rankbench.launch.cell.turn import Turn
 from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.images.checks import check_runs
 from rankbench.launch.images.signing import check_signed
 from rankbench.launch.images.verify import check_file, read_image
-from rankbench.launch.outcome.judge_gate import has_gate
+from rankbench.launch.job.provenance import describe_code
+from rankbench.launch.job.requests import Request
+from rankbench.launch.job.turn import Turn
 from rankbench.launch.process.container import check_binds
+from rankbench.launch.process.judge_gate import has_gate
 from rankbench.launch.process.scratch import scratch_of
 from rankbench.launch.task import Task
 from rankbench.record import (

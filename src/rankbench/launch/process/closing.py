@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.environ import job_id
-from rankbench.launch.outcome.classify import Finding
+from rankbench.launch.process.classify import Finding
 from rankbench.launch.task import Task
 from rankbench.record import RECORD_VERSION, UNCLEAN_END, Record, write_json
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.failures import explain_failures, find_wanted
-from rankbench.launch.cell.attempt import Attempt, Entry
-from rankbench.launch.cell.pace import Out
-from rankbench.launch.cell.places import find_places
-from rankbench.launch.cell.requests import Request, read_request
-from rankbench.launch.cell.rounds import Means, Rounds
-from rankbench.launch.cell.series import heed, refuse_image
+from rankbench.launch.job.attempt import Attempt, Entry
+from rankbench.launch.job.pace import Out
+from rankbench.launch.job.places import find_places
+from rankbench.launch.job.requests import Request, read_request
+from rankbench.launch.job.rounds import Means, Rounds
+from rankbench.launch.job.series import heed, refuse_image
 from rankbench.launch.process.signs import Stop
 from rankbench.record import (
     Layout,

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankbench.cell import Topology
-from rankbench.launch.cell.attempt import Attempt
 from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.hosts.by_scheduler import Request, open_hosts
 from rankbench.launch.hosts.machine_lock import Waiting, machine_to_itself
 from rankbench.launch.hosts.slurm_queue import comment_of
 from rankbench.launch.hosts.slurm_resources import plan_array
 from rankbench.launch.hosts.ssh_copies import Needs
+from rankbench.launch.job.attempt import Attempt
 from rankbench.launch.launchers import find_launcher, is_array
 from rankbench.launch.process import processes
 from rankbench.launch.process.environment import SOURCE

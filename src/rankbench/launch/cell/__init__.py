@@ -1,1 +1,0 @@
-"""One cell's job: its attempts, claims and launches, and who measures when."""

@@ -1,1 +1,0 @@
-"""From exit codes, logs and reports of a launch to its typed record."""
