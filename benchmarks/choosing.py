@@ -27,8 +27,8 @@ from rankbench.launch.job.pace import Out
 from rankbench.launch.job.requests import read_request
 from rankbench.launch.job.rounds import Means, Rounds
 from rankbench.launch.process.classify import Finding
-from rankbench.launch.process.closing import begin_record, finish
-from rankbench.launch.process.signs import Stop
+from rankbench.launch.process.processes import Stop
+from rankbench.launch.process.supervise import begin_record, finish
 from rankbench.project import begin, open_run
 from rankbench.record import Record, read_json
 

@@ -26,9 +26,9 @@ from pairs import report
 from rankbench.cell import Cell, Shape
 from rankbench.launch.hosts.this_machine import ThisMachine
 from rankbench.launch.job.provenance import describe_code
-from rankbench.launch.process import command, container
+from rankbench.launch.process import command
 from rankbench.launch.process.environment import library_variables
-from rankbench.launch.process.signs import Stop
+from rankbench.launch.process.processes import Stop
 from rankbench.launch.process.supervise import Task, run_launch
 from rankbench.matrix.candidate import shape_of
 from rankbench.matrix.catalog import load_catalog
@@ -92,7 +92,7 @@ def tree(images: Path, pairs: Mapping[str, int]) -> None:
         subprocess.run(build, check=True, capture_output=True)
 
         def without_apptainer(task: Task) -> dict:
-            with mock.patch.object(container, "exec_argv", enter_tree):
+            with mock.patch.object(command, "exec_argv", enter_tree):
                 return run_launch(in_image(task, unpacked), Stop())
 
         compare(
@@ -155,7 +155,7 @@ def in_image(task: Task, file: Path) -> Task:
 
 
 def enter_tree(image: Path, argv: Sequence[str], **places: Any) -> list[str]:
-    """Like `container.exec_argv`, but with bubblewrap.
+    """Like `command.exec_argv`, but with bubblewrap.
 
     It sets the environment of the image explicitly.
     """

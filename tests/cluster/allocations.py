@@ -13,7 +13,7 @@ from pretend_cluster import Cluster
 from site_files import SITE_FILE, with_images
 
 from conftest import Project
-from rankbench.launch.process.where_ranks_are import are_all_in, read_places
+from rankbench.launch.process.reports import are_all_in, read_places
 
 ALLOCATION = ("--nodes=2", "--nodelist=node1,node2", "--exclusive", "--time=30")
 

@@ -18,7 +18,7 @@ from pretend_host import INTERFACE, Host
 from pretend_sshd import command_on, give, home_of, home_there
 
 from conftest import Project, copy_project
-from rankbench.launch.process.where_ranks_are import are_all_in, read_places
+from rankbench.launch.process.reports import are_all_in, read_places
 
 PROFILE = "ssh_profile"
 FACTS = f"""

@@ -26,7 +26,7 @@ from pretend_up import boot, up
 from site_files import SITE_FILE
 
 from conftest import Project, copy_project, find_images
-from rankbench.launch.process.where_ranks_are import are_all_in, read_places
+from rankbench.launch.process.reports import are_all_in, read_places
 
 SCRATCH = "/tmp/scratch"  # noqa: S108 (a host of the cluster has a /tmp of its own)
 # Programs by what they do; patterns of pgrep on a host.

@@ -18,7 +18,7 @@ import pytest
 
 from conftest import Project
 from rankbench.launch.process.classify import last_error_line
-from rankbench.launch.process.where_ranks_are import are_all_in, read_places
+from rankbench.launch.process.reports import are_all_in, read_places
 
 pytestmark = pytest.mark.integration
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Project, with_data
-from rankbench.launch.job.turn import draw
+from rankbench.launch.job.rounds import draw
 
 pytestmark = pytest.mark.integration
 

@@ -16,7 +16,7 @@ import pytest
 from factories import make_cell, make_shape
 from rankbench.environ import Place
 from rankbench.launch.process.environment import build_environment
-from rankbench.launch.process.where_ranks_are import STAGES, ProgressFiles
+from rankbench.launch.process.reports import STAGES, ProgressFiles
 
 pytestmark = [pytest.mark.integration, pytest.mark.equipment]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.launch.process.container import environment_for, exec_argv
+from rankbench.launch.process.command import environment_for, exec_argv
 
 pytestmark = pytest.mark.unit
 

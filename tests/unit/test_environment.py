@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from factories import make_cell, make_shape
-from rankbench.launch.process.container import check_binds
+from rankbench.launch.process.command import check_binds
 from rankbench.launch.process.environment import (
     SOURCE,
     build_environment,

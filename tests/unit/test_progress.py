@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.launch.process import where_ranks_are as supervisor
-from rankbench.launch.process.where_ranks_are import STAGES, Place, ProgressFiles
+from rankbench.launch.process import reports as supervisor
+from rankbench.launch.process.reports import STAGES, Place, ProgressFiles
 from rankbench.rank.world import lifeline as rank
 from rankbench.rank.world.lifeline import STARTING, THE_END, TRAINING, Progress
 

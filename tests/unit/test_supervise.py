@@ -12,8 +12,8 @@ import pytest
 
 from factories import make_shape
 from rankbench.launch.process import reports, supervise
-from rankbench.launch.process.signs import Heartbeat, Stop
-from rankbench.launch.process.where_ranks_are import ProgressFiles
+from rankbench.launch.process.processes import Heartbeat, Stop
+from rankbench.launch.process.reports import ProgressFiles
 
 pytestmark = pytest.mark.unit
 

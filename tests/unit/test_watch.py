@@ -12,8 +12,8 @@ import pytest
 
 from rankbench.launch.process import supervise
 from rankbench.launch.process.classify import Ending, classify
-from rankbench.launch.process.signs import Heartbeat
-from rankbench.launch.process.where_ranks_are import ProgressFiles
+from rankbench.launch.process.processes import Heartbeat
+from rankbench.launch.process.reports import ProgressFiles
 from rankbench.rank.world.lifeline import ORPHANED
 
 pytestmark = pytest.mark.unit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,7 @@ from rankbench.launch.images.signing import check_signed
 from rankbench.launch.images.verify import check_file, read_image
 from rankbench.launch.job.provenance import describe_code
 from rankbench.launch.job.requests import Request
-from rankbench.launch.job.turn import Turn
-from rankbench.launch.process.container import check_binds
+from rankbench.launch.process.command import check_binds
 from rankbench.launch.process.judge_gate import has_gate
 from rankbench.launch.process.scratch import scratch_of
 from rankbench.launch.task import Task
@@ -142,7 +142,7 @@ class Attempt:
         hosts: Hosts,
         *,
         serial: int = 0,
-        turn: Turn | None = None,
+        turn: Mapping[str, Any] | None = None,
     ) -> Task:
         entry, site = self._entry, self._plan["site"]
         experiment, rule = self._plan["experiment"], self.request.rule
@@ -158,7 +158,7 @@ class Attempt:
             number=number,
             wanted=rule.at_most if series.purpose == MEASURE else 1,
             rule=None if isinstance(said := rule.to_json(), int) else said,
-            turn=None if turn is None else turn.to_json(),
+            turn=turn,
             serial=serial,
             directory=directory.resolve(),
             data_dir=self.data_dir,

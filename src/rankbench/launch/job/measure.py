@@ -14,7 +14,7 @@ from rankbench.launch.job.places import find_places
 from rankbench.launch.job.requests import Request, read_request
 from rankbench.launch.job.rounds import Means, Rounds
 from rankbench.launch.job.series import heed, refuse_image
-from rankbench.launch.process.signs import Stop
+from rankbench.launch.process.processes import Stop
 from rankbench.record import (
     Layout,
     Verdict,

@@ -6,18 +6,18 @@ that is measured alone, these are simply its launches.
 
 from __future__ import annotations
 
+import random
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.job.attempt import Attempt, Series
 from rankbench.launch.job.pace import Out, Pace
 from rankbench.launch.job.series import Interrupted, launch_next, settle_claims
-from rankbench.launch.job.turn import Turn, draw, find_rounds
-from rankbench.launch.process.signs import Stop
-from rankbench.record import CURED_BY_NEXT_RUN, Verdict
+from rankbench.launch.process.processes import Stop
+from rankbench.record import CURED_BY_NEXT_RUN, Record, Verdict
 from rankbench.stopping import Enough, Launched, find_enough, round_of
 
 
@@ -114,7 +114,10 @@ class Rounds:
         for name in sorted(left, key=places.index):
             attempt = self._attempts[name]
             position = places.index(name) + 1
-            turn = Turn(seed, number, position, self._means.devices)
+            turn = {"seed": seed, "number": number, "position": position}
+            if self._means.devices is not None:
+                # Those that the job holds meanwhile, idle ones too.
+                turn["devices"] = self._means.devices
             self._settle(attempt.measured)
             if self._needs(attempt):
                 self._launch(
@@ -134,7 +137,9 @@ class Rounds:
         settle_claims(series, hosts, means.stop, means.out(attempt.id))
         self._judge(attempt)
 
-    def _launch(self, series: Series, number: int, turn: Turn | None = None) -> None:
+    def _launch(
+        self, series: Series, number: int, turn: Mapping[str, int] | None = None
+    ) -> None:
         attempt, means = series.attempt, self._means
         hosts = means.choose_hosts(attempt, number)
         self._serial += 1
@@ -158,3 +163,28 @@ class Rounds:
             ended = Interrupted(record["reason"])
             ended.add_note(attempt.id)
             raise ended
+
+
+def find_rounds(records: Iterable[Record], seed: int) -> tuple[int, int]:
+    """Return the rounds that a run goes on with, after an interruption.
+
+    Args:
+        records: of all cells that take turns.
+        seed: of new rounds, if there are none to continue.
+
+    Returns:
+        The seed, and the number of the last round that began; 0 if none did.
+    """
+    rounds = [place for record in records if (place := round_of(record))]
+    # Several seeds only meet if cells were measured at different times. The one that
+    # most launches have gives the most pairs.
+    seeds = [one for one, _ in rounds]
+    if seeds:
+        seed = max(dict.fromkeys(seeds), key=seeds.count)
+    return seed, max((n for one, n in rounds if one == seed), default=0)
+
+
+def draw(names: Sequence[str], seed: int, number: int) -> list[str]:
+    """Return the order of the cells in a round; the same for the same arguments."""
+    chance = random.Random(f"{seed}.{number}")
+    return chance.sample(sorted(names), len(names))

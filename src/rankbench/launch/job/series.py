@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.hosts.this_machine import ThisMachine
 from rankbench.launch.job.attempt import MEASURE, Series
 from rankbench.launch.job.claim import claim_next, open_claims, read_owner
 from rankbench.launch.job.pace import Out
-from rankbench.launch.job.turn import Turn
-from rankbench.launch.process.closing import close_dead_claim
-from rankbench.launch.process.signs import Stop
-from rankbench.launch.process.supervise import refuse_launch, run_launch
+from rankbench.launch.process.processes import Stop
+from rankbench.launch.process.supervise import (
+    close_dead_claim,
+    refuse_launch,
+    run_launch,
+)
 from rankbench.launch.task import Task
 from rankbench.record import Record
 
@@ -23,7 +27,12 @@ class Interrupted(Exception):
 
 
 def launch_next(
-    series: Series, hosts: Hosts, stop: Stop, *, serial: int, turn: Turn | None = None
+    series: Series,
+    hosts: Hosts,
+    stop: Stop,
+    *,
+    serial: int,
+    turn: Mapping[str, Any] | None = None,
 ) -> Record:
     """Run the next launch of a series.
 

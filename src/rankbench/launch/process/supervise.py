@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import secrets
+import shutil
 import subprocess
 import time
 from collections.abc import Mapping
@@ -12,15 +15,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from rankbench.environ import job_id
 from rankbench.launch.launchers import Start, find_launcher
 from rankbench.launch.launchers._hostfiles import hostfile
 from rankbench.launch.process import processes
 from rankbench.launch.process.classify import Ending, Finding, classify
-from rankbench.launch.process.closing import begin_record, finish, refuse_full_disk
 from rankbench.launch.process.command import build_command, home_of, make_start
 from rankbench.launch.process.gpu_usage import Devices, open_devices
 from rankbench.launch.process.judge_gate import judge_gate
+from rankbench.launch.process.processes import Heartbeat, Stop
 from rankbench.launch.process.reports import (
+    ProgressFiles,
     Reports,
     find_shared_gpu,
     merge_reports,
@@ -29,12 +34,12 @@ from rankbench.launch.process.reports import (
     unite_phases,
 )
 from rankbench.launch.process.scratch import NoScratch, private_scratch
-from rankbench.launch.process.signs import Heartbeat, Stop
 from rankbench.launch.process.transport import join, read_logs
-from rankbench.launch.process.where_ranks_are import ProgressFiles
 from rankbench.launch.task import Task
-from rankbench.record import Record, write_json
+from rankbench.record import RECORD_VERSION, UNCLEAN_END, Record, write_json
 from rankbench.templates import fill_arguments, values_of
+
+ROOM_FOR_A_RECORD = 64 * 1024  # bytes
 
 # Purpose of a launch that runs a whole training script.
 SCRIPT = "script"
@@ -292,3 +297,62 @@ def _oom_kills() -> int:
         return 0
     fields = dict(line.split() for line in events.splitlines())
     return int(fields.get("oom_kill", 0))
+
+
+def begin_record(task: Task, finding: Finding, started: datetime) -> Record:
+    """What every record has, however its launch ended."""
+    return {
+        "schema": RECORD_VERSION,
+        "experiment": task.experiment,
+        "cell_id": task.cell_id,
+        "cell_hash": task.cell_hash,
+        "cell": task.cell.to_dict(),
+        "shape": task.shape.to_dict(),
+        "attempt": task.attempt,
+        "launch": task.number,
+        "wanted": task.wanted,
+        "status": finding.status,
+        "reason": finding.reason,
+        "cause": finding.cause,
+        "started": started.isoformat(timespec="seconds"),
+        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+        "marks": [*task.marks, *([UNCLEAN_END] if finding.parting else [])],
+        "code": dict(task.code),
+        "image": _describe_image(task.image) if task.image else None,
+        "job_id": job_id(),
+        "purpose": task.purpose,
+        "gate": None if task.gate is None else dict(task.gate),
+        **({"parting": finding.parting} if finding.parting else {}),
+        **({} if task.rule is None else {"rule": dict(task.rule)}),
+        **({} if task.turn is None else {"round": dict(task.turn)}),
+    }
+
+
+def _describe_image(image: Mapping[str, Any]) -> dict[str, Any]:
+    """Where the file lies says nothing about what was measured in it."""
+    return {key: image[key] for key in ("name", "recipe", "sha256")}
+
+
+def close_dead_claim(task: Task, *, started: datetime) -> Record:
+    """The record of a launch whose supervisor died without writing one."""
+    finding = Finding(
+        "cancelled", "its supervisor died before the launch ended", "owner"
+    )
+    record = begin_record(task, finding, started)
+    finish(task.directory, record)
+    return record
+
+
+def finish(directory: Path, record: Record) -> None:
+    """Write the record: from here on what was measured never changes again.
+
+    The heartbeat goes last: without it another host could take the launch for dead.
+    """
+    write_json(directory / "record.json", record)
+    shutil.rmtree(directory / "work", ignore_errors=True)
+
+
+def refuse_full_disk(directory: Path) -> None:
+    """A failure on a full disk says nothing about the cell: leave no record of it."""
+    if shutil.disk_usage(directory).free < ROOM_FOR_A_RECORD:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))

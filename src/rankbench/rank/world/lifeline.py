@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 # Entry of a rank: stage; step; the heartbeat that asked for it, or 0; seconds since the
-# rank last moved. launch/process/where_ranks_are.py reads this format.
+# rank last moved. launch/process/reports.py reads this format.
 _ENTRY = struct.Struct("<iiqd")
 STARTING, SET_UP, WARM_UP, TRAINING, COLLECTIVES, EVALUATION, THE_END = range(7)
 
