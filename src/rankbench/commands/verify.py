@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 from rankbench.commands.base import FINDING, OK, add_parser, print_json
 
 if TYPE_CHECKING:
-    from rankbench.results.bundle.finding import Checked, Verification
+    from rankbench.results.bundle.finding import Verification
 
 ABOUT = """\
 Check a bundle that `rankbench publish` wrote: compare its files with its manifest, and
 its tables and plot data with numbers derived again from its plan and records. Each
-difference is printed with its place. If another version of rankbench wrote the bundle,
-sections with a changed method are listed, and only columns that still mean the same are
-compared. Signatures are checked, and --signers or --signer says whose they are. No
-content of a bundle is executed, and no network is used."""
+difference is printed with its place. If a rankbench with another method wrote the
+bundle, its files and records are checked, and a line names the version that can derive
+its numbers again. Signatures are checked, and --signers or --signer says whose they
+are. No content of a bundle is executed, and no network is used."""
 
 EXAMPLES = """\
 examples:
@@ -40,12 +40,12 @@ def add(commands: Any) -> None:
         summary="check the files of a bundle, and derive its tables again",
         about=ABOUT,
         examples=EXAMPLES,
-        json_holds="whether the bundle is verified, its findings, sections, signatures",
+        json_holds="whether the bundle is verified, its findings, notes, signatures",
     )
     parser.add_argument(
         "--strict",
         action="store_true",
-        help="fail unless all numbers of all sections were derived again",
+        help="fail unless all numbers were derived again",
     )
     parser.add_argument(
         "--signers",
@@ -73,38 +73,17 @@ def verify(arguments: argparse.Namespace) -> int:
 
     signers = read_signers(arguments.signers, arguments.signer)
     found = verify_bundle(arguments.bundle, signers)
-    sections = len(found.sections)
-    lacking = sections - found.rederived if arguments.strict else 0
-    verified = not found.findings and not lacking
+    verified = not found.findings and (found.rederived or not arguments.strict)
     if arguments.json:
-        print_json(
-            {
-                "verified": verified,
-                "findings": [dataclasses.asdict(one) for one in found.findings],
-                "sections_rederived": found.rederived,
-                "sections": [_describe(one) for one in found.sections],
-                "unlisted": found.unlisted,
-                "signatures": [dataclasses.asdict(one) for one in found.signatures],
-            }
-        )
+        print_json({"verified": verified, **dataclasses.asdict(found)})
     else:
-        for finding in found.findings:
-            print(finding)
-        for line in [*_explain(found), *_name_signers(found)]:
+        for line in (*found.findings, *found.notes, *_name_signers(found)):
             print(line)
         if not found.findings:
             word = "verified" if verified else "not verified (--strict)"
-            counted = f"{found.rederived} of {sections} sections re-derived"
-            print(f"{arguments.bundle}: {word}: {counted}")
+            how = "were" if found.rederived else "were not"
+            print(f"{arguments.bundle}: {word}: its numbers {how} derived again")
     return OK if verified else FINDING
-
-
-def _explain(found: Verification) -> list[str]:
-    """Return a line for each part that could not be compared."""
-    lines = [f"{one.name}: {note}" for one in found.sections for note in one.notes]
-    if found.unlisted and not found.findings:
-        lines.append(f"not in this bundle: {', '.join(found.unlisted)}")
-    return lines
 
 
 def _name_signers(found: Verification) -> list[str]:
@@ -121,12 +100,3 @@ def _name_signers(found: Verification) -> list[str]:
     if not found.signatures and not found.findings:
         lines.append("the bundle is not signed")
     return lines
-
-
-def _describe(section: Checked) -> dict[str, Any]:
-    return {
-        "name": section.name,
-        "rederived": section.rederived,
-        "findings": len(section.findings),
-        "notes": list(section.notes),
-    }

@@ -10,12 +10,10 @@ from typing import Any
 
 from rankbench import __version__
 from rankbench.record import Layout, Record, write_json
+from rankbench.results.sections import METHOD
 
 ABOUT = "about.json"
 MADE_WITH = "made_with"
-
-# Keys in the about.json of every version.
-ALWAYS = ("experiment", "site", "hosts", "software", "code", "images")
 
 _LIBRARIES = (
     *("numpy", "scipy", "pandas", "jinja2", "tabulate", "matplotlib", "seaborn"),
@@ -31,7 +29,12 @@ def write_about(
     """Write about.json into a bundle, with the versions that made the tables."""
     about = describe(plan, records) | {"anonymised": anonymised}
     versions = {name: importlib.metadata.version(name) for name in _LIBRARIES}
-    maker = {"rankbench": __version__, "python": platform.python_version(), **versions}
+    maker = {
+        "rankbench": __version__,
+        "method": METHOD,
+        "python": platform.python_version(),
+        **versions,
+    }
     write_json(layout.root / ABOUT, about | {MADE_WITH: maker})
 
 

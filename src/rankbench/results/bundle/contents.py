@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rankbench.assets import find_asset
-from rankbench.own_files import files_below
+import rankbench
+from rankbench.assets import OF_JOBS, find_asset
+from rankbench.own_files import SKIPPED, files_below
 from rankbench.record import (
     GATE,
     PROFILE,
@@ -19,6 +21,7 @@ from rankbench.record import (
     read_json,
 )
 from rankbench.results.bundle.manifest import hash_file
+from rankbench.results.read.archive import pack
 from rankbench.results.read.schema import read_checked
 
 CITATION = "CITATION.cff"
@@ -26,6 +29,9 @@ CITATION = "CITATION.cff"
 _OF_CODE = ("Snakefile", "containers", "workflow/rules")
 
 DEFINITIONS, IMAGES, OWN = "code/", "images/", "own/"
+
+# The package that made the tables.
+CODE = f"{DEFINITIONS}rankbench.tar.zst"
 
 # Bills of materials of an image (CycloneDX).
 BILLS = ("debian.cdx.json", "python.cdx.json")
@@ -143,6 +149,24 @@ def find_experiment(layout: Layout, plan: Any) -> Path:
         f"{named} is not the file that {layout.plan} was made of: it was changed or "
         "moved; bring it back, or plan and measure anew by rankbench run"
     )
+
+
+def pack_code(target: Path) -> None:
+    """Pack the package that makes the tables, as a wheel contains it."""
+    package = Path(rankbench.__file__).parent
+    found = []
+    for folder, folders, files in os.walk(package, followlinks=True):
+        kept = [name for name in folders if name != SKIPPED]
+        if folder == str(package / "assets"):
+            # Profiles have facts about the machine.
+            kept, files = (
+                [name for name in names if name in ("__init__.py", *OF_JOBS)]
+                for names in (kept, files)
+            )
+        folders[:] = kept
+        found += [Path(folder, name).relative_to(package.parent) for name in files]
+    target.parent.mkdir(parents=True, exist_ok=True)
+    pack(package.parent, [name.as_posix() for name in found], target)
 
 
 def find_citation() -> Path:

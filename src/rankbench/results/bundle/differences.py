@@ -33,39 +33,6 @@ def find_differences(name: str, published: bytes, made: bytes) -> list[Finding]:
     return found or [Finding(name, "differs from the one made anew in white space")]
 
 
-def find_column_differences(
-    name: str, published: bytes, made: bytes, columns: Sequence[str]
-) -> list[Finding]:
-    """Cells that differ in these columns of a CSV file, row by row."""
-    try:
-        theirs, ours = _read(published.decode()), _read(made.decode())
-    except UnicodeDecodeError:
-        return [Finding(name, "is no text")]
-    lacking = set(columns) - set(theirs[0] if theirs else ())
-    if lacking:
-        listed = ", ".join(sorted(lacking))
-        return [Finding(name, f"lacks columns of its method: {listed}", "row 1")]
-    compared = _compare_cells(name, _select(theirs, columns), _select(ours, columns))
-    return list(itertools.islice(compared, _MOST))
-
-
-def _select(rows: Sequence[Sequence[str]], columns: Sequence[str]) -> list[list[str]]:
-    """These columns of each row; a row of another length is kept whole."""
-    header = rows[0]
-    assert set(columns) <= set(header), "a section keeps a column that it lacks"
-    places = [header.index(column) for column in columns]
-    return [
-        [row[place] for place in places] if len(row) == len(header) else [*row]
-        for row in rows
-    ]
-
-
-def read_header(data: bytes) -> list[str]:
-    """Names of the columns of a CSV file."""
-    rows = _read(data.decode(errors="replace"))
-    return rows[0] if rows else []
-
-
 def _compare_cells(
     name: str, theirs: Sequence[Sequence[str]], ours: Sequence[Sequence[str]]
 ) -> Iterator[Finding]:

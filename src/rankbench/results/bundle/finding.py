@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -32,23 +31,6 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
-    """A section of a bundle, compared with the same section made anew.
-
-    Attributes:
-        name: of the section.
-        rederived: whether all of its published numbers were made anew and compared.
-        findings: what differs.
-        notes: what could not be compared, and why.
-    """
-
-    name: str
-    rederived: bool
-    findings: Sequence[Finding] = ()
-    notes: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Signed:
     """A signature file of a bundle.
 
@@ -72,23 +54,13 @@ class Verification:
     """The result of a verification.
 
     Attributes:
-        files: faults of the files and records of the bundle.
-        sections: the listed sections that have anything to show.
-        unlisted: sections that this rankbench has and the bundle does not list.
+        findings: all faults; none if the bundle is verified.
+        rederived: whether its numbers were derived again and compared.
+        notes: what was not compared, and why.
         signatures: all signature files of the bundle.
     """
 
-    files: list[Finding]
-    sections: list[Checked] = field(default_factory=list)
-    unlisted: list[str] = field(default_factory=list)
+    findings: list[Finding]
+    rederived: bool = False
+    notes: list[str] = field(default_factory=list)
     signatures: list[Signed] = field(default_factory=list)
-
-    @property
-    def findings(self) -> list[Finding]:
-        """All faults; none if the bundle is verified."""
-        return [*self.files, *(f for one in self.sections for f in one.findings)]
-
-    @property
-    def rederived(self) -> int:
-        """The number of sections whose numbers were all made anew."""
-        return sum(one.rederived for one in self.sections)

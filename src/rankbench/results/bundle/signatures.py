@@ -49,21 +49,21 @@ def check_signatures(
     files = [name for name in names if is_signature(name)]
     if len(files) > _MOST:
         said = f"there are {len(files)}; no more than {_MOST} are checked"
-        into.files.append(Finding("signatures", said))
+        into.findings.append(Finding("signatures", said))
         return
     manifest = (root / MANIFEST).read_bytes()
     for name in files:
         one = _check(root / name, name, manifest, signers)
         into.signatures.append(one)
         if one.fault:
-            into.files.append(Finding(name, one.fault))
+            into.findings.append(Finding(name, one.fault))
     for user, path in signers.wanted if signers else ():
         if user not in {p for one in into.signatures for p in one.principals or ()}:
             said = f"there is none by {user}, whose keys are in {path}"
-            into.files.append(Finding("signatures", said))
+            into.findings.append(Finding("signatures", said))
     if signers and not files and not signers.wanted:
         said = f"there are none: nobody in {signers.source} has signed this bundle"
-        into.files.append(Finding("signatures", said))
+        into.findings.append(Finding("signatures", said))
 
 
 def _check(path: Path, name: str, manifest: bytes, signers: Signers | None) -> Signed:

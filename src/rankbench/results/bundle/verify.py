@@ -4,41 +4,46 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Collection, Iterator, Mapping, Set
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from rankbench import __version__
 from rankbench.failures import find_failures
 from rankbench.own_files import files_below, hash_files
 from rankbench.record import Layout, Record, read_json
 from rankbench.results.bundle import contents
-from rankbench.results.bundle.about import ABOUT, ALWAYS, describe
-from rankbench.results.bundle.crating import write_crate
+from rankbench.results.bundle.about import ABOUT, MADE_WITH, describe
+from rankbench.results.bundle.differences import find_differences
 from rankbench.results.bundle.finding import Finding, Verification
 from rankbench.results.bundle.keys import is_signature
-from rankbench.results.bundle.listing import (
-    LISTING,
-    Listed,
-    assign,
-    list_ours,
-    read_listing,
-)
 from rankbench.results.bundle.manifest import (
     MANIFEST,
     check_manifest,
     hash_file,
     list_files,
 )
-from rankbench.results.bundle.sections import check_sections
 from rankbench.results.bundle.signatures import check_signatures
 from rankbench.results.bundle.signers import Signers
 from rankbench.results.crate.links import check_links
-from rankbench.results.crate.names import CRATE, CRATE_NAME, OF_CRATE
+from rankbench.results.crate.names import CRATE, OF_CRATE
 from rankbench.results.numbers.found import read
 from rankbench.results.read.archive import Damaged, find_foreign, unpack
 from rankbench.results.read.rows import READABLE_PLANS
 from rankbench.results.read.schema import read_checked
 from rankbench.results.render.files import write_results
+from rankbench.results.sections import METHOD
+
+# Pictures are not compared, but the csv files that they were drawn from.
+_PICTURES = (".svg", ".png")
+
+# Files for programs; the others are for readers.
+_NUMBERS = (".csv", ".json")
+
+_SUFFIXES = (*_PICTURES, *_NUMBERS, ".md", ".tex", ".html")
+
+_MISSING = "is missing: it follows from the records"
+_TOO_MUCH = "is no part of a bundle, or of nothing that was measured"
 
 
 def verify_bundle(path: Path, signers: Signers | None = None) -> Verification:
@@ -72,7 +77,7 @@ def verify_bundle(path: Path, signers: Signers | None = None) -> Verification:
         names, _ = list_files(root)
         if not verified.findings and (member := find_foreign(path, root, names)):
             said = "the archive has other bytes here than rankbench writes"
-            verified.files.append(Finding(path.name, said, f"at {member}"))
+            verified.findings.append(Finding(path.name, said, f"at {member}"))
         return verified
 
 
@@ -86,14 +91,14 @@ def _verify_folder(root: Path, signers: Signers | None) -> Verification:
     with tempfile.TemporaryDirectory(prefix="rankbench-verify-") as place:
         anew = Path(place) / "bundle"
         try:
-            _rederive(root, anew, found)
+            _check_contents(root, anew, found)
         except ValueError as error:
-            found.files.append(_locate(str(error), root, anew))
+            found.findings.append(_locate(str(error), root, anew))
     return found
 
 
-def _rederive(root: Path, anew: Path, into: Verification) -> None:
-    """Make everything anew that follows from plan and records, and compare.
+def _check_contents(root: Path, anew: Path, into: Verification) -> None:
+    """Check what follows from plan and records, and derive the numbers again.
 
     Args:
         root: the bundle.
@@ -105,36 +110,72 @@ def _rederive(root: Path, anew: Path, into: Verification) -> None:
     """
     if not (root / "plan.json").is_file():
         return  # The check of the manifest has reported this file.
-    listed = read_listing(root)
     plan = read_checked(root / "plan.json", "plan", versions=READABLE_PLANS)
-    cells = [cell["id"] for cell in plan["cells"]]
     layout = Layout(root)
-    records = contents.read_records(layout, cells)
+    records = contents.read_records(layout, [cell["id"] for cell in plan["cells"]])
     raw = _copy_raw(root, anew, plan, records)
-    _make(Layout(anew), listed)
     about = _read_about(root)
+    into.findings += _check_about(root, about, plan, records.values())
+    into.findings += _check_own(layout, plan, records.values())
+    into.findings += [Finding(CRATE, what) for what in check_links(root)]
+    if records and not (root / CRATE).is_file():
+        into.findings.append(Finding(CRATE, _MISSING))
     files = {name for name in list_files(root)[0] if not is_signature(name)}
-    into.files += [Finding(CRATE, what) for what in check_links(root)]
-    published, rest = assign(files - raw, listed)
-    made, _ = assign(set(list_files(anew)[0]) - raw, listed)
-    if CRATE_NAME in listed:
-        # It names all files. Those that are missing have findings of their own.
-        expected = (files - rest).union(*made.values())
-        anonymised = bool(about.get("anonymised"))
-        write_crate(root, expected, anew, plan, records, anonymised=anonymised)
-        made[CRATE_NAME] = {name for name in OF_CRATE if (anew / name).is_file()}
-    into.unlisted += [name for name in list_ours() if name not in listed]
-    into.sections += check_sections(root, anew, listed, published, made)
-    for name in sorted(rest):
-        said = "is no part of a bundle, or of nothing that was measured"
-        into.files.append(Finding(name, said))
-    into.files += _check_about(root, about, plan, records.values())
-    into.files += _check_own(layout, plan, records.values())
+    _rederive(root, anew, files - raw - {*OF_CRATE}, raw, about, into)
 
 
-def _make(layout: Layout, listed: dict[str, Listed]) -> None:
-    """Write the listed sections and the data of the plots."""
-    write_results(read(layout), only=listed, draw=False)
+def _rederive(
+    root: Path,
+    anew: Path,
+    derived: Set[str],
+    raw: Set[str],
+    about: Record,
+    into: Verification,
+) -> None:
+    """Make everything anew that this rankbench makes as its maker did, and compare."""
+    version, method = about[MADE_WITH]["rankbench"], about[MADE_WITH]["method"]
+    if version != __version__ or method != METHOD:
+        foreign = {name for name in derived if not _may_follow(name)}
+        into.findings += [Finding(name, _TOO_MUCH) for name in sorted(foreign)]
+        derived = derived - foreign
+    if method != METHOD:
+        into.notes.append(
+            f"numbers not derived again: rankbench {version} has made them by method "
+            f"{method}, this is {__version__} with method {METHOD}: install rankbench "
+            f"{version}, or unpack {contents.CODE}, and verify with that"
+        )
+        return
+    write_results(read(Layout(anew)), draw=False)
+    made = set(list_files(anew)[0]) - raw
+    if version == __version__:
+        made |= {
+            name.removesuffix(".csv") + suffix
+            for name in made
+            if name.startswith("plots/")
+            for suffix in _PICTURES
+        }
+    else:
+        into.notes.append(
+            f"presentation not compared: rankbench {version} has made it, this is "
+            f"{__version__}"
+        )
+        derived, made = (
+            {name for name in names if name.endswith(_NUMBERS)}
+            for names in (derived, made)
+        )
+    into.findings += [Finding(name, _MISSING) for name in sorted(made - derived)]
+    into.findings += [Finding(name, _TOO_MUCH) for name in sorted(derived - made)]
+    for name in sorted(made & derived):
+        if not name.endswith(_PICTURES):
+            published, ours = (root / name).read_bytes(), (anew / name).read_bytes()
+            into.findings += find_differences(name, published, ours)
+    into.rederived = True
+
+
+def _may_follow(name: str) -> bool:
+    """Whether any version of rankbench could have made a file of this name."""
+    path = PurePosixPath(name)
+    return path.parent.as_posix() in (".", "plots") and path.suffix in _SUFFIXES
 
 
 def _copy_raw(
@@ -154,7 +195,7 @@ def _copy_raw(
     beside = ("json", *contents.BILLS)
     names |= {f"{contents.IMAGES}{n}.{end}" for n in plan["images"] for end in beside}
     names.add(layout.experiment.name)
-    return names | {contents.CITATION, ABOUT, LISTING, MANIFEST}
+    return names | {contents.CITATION, contents.CODE, ABOUT, MANIFEST}
 
 
 def _check_own(
@@ -170,26 +211,32 @@ def _check_own(
             yield Finding(name, "holds other files than those that were measured")
 
 
-def _read_about(root: Path) -> dict[str, Any]:
-    """about.json; {} if it is missing or damaged, which other checks report."""
-    about = read_json(root / ABOUT) if (root / ABOUT).is_file() else None
-    return about if isinstance(about, dict) else {}
+def _read_about(root: Path) -> Record:
+    """about.json.
+
+    Raises:
+        ValueError: it is missing or damaged; the message names it.
+    """
+    path = root / ABOUT
+    about: Any = read_json(path) if path.is_file() else None
+    match about:
+        case {"made_with": {"rankbench": str(), "method": int()}}:
+            return dict(about)
+    expected = "expected made_with.rankbench and made_with.method"
+    raise ValueError(f"{path} is damaged: {expected}")
 
 
 def _check_about(
-    root: Path, about: dict[str, Any], plan: Record, records: Collection[Record]
+    root: Path, about: Record, plan: Record, records: Collection[Record]
 ) -> Iterator[Finding]:
     layout = Layout(root)
-    for path in (root / ABOUT, layout.experiment, root / contents.CITATION):
+    needed = (root / ABOUT, layout.experiment, root / contents.CITATION)
+    for path in (*needed, root / contents.CODE):
         if not path.is_file():
-            yield Finding(path.name, "is missing")
+            yield Finding(path.relative_to(root).as_posix(), "is missing")
             return
-    if not about:
-        yield Finding(ABOUT, "is damaged: not a JSON object")
-        return
     for key, value in describe(plan, records).items():
-        # An older bundle lacks keys that were added later.
-        if (key in about or key in ALWAYS) and about.get(key) != value:
+        if about.get(key) != value:
             yield Finding(ABOUT, "does not follow from plan and records", key)
     wanted = plan["experiment"].get("sha256")
     if not about.get("anonymised") and wanted != hash_file(layout.experiment):

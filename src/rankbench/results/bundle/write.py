@@ -14,7 +14,6 @@ from rankbench.results.bundle.about import write_about
 from rankbench.results.bundle.crating import write_crate
 from rankbench.results.bundle.disguise import Disguise
 from rankbench.results.bundle.finding import Signed, Verification
-from rankbench.results.bundle.listing import write_listing
 from rankbench.results.bundle.manifest import (
     MANIFEST,
     check_manifest,
@@ -60,7 +59,6 @@ def write_bundle(
         root.mkdir()
         plan, records = _collect(layout, root, anonymise=anonymise)
         write_results(read(Layout(root)))
-        write_listing(root)
         names, _ = list_files(root)
         write_crate(root, names, root, plan, records, anonymised=anonymise)
         write_manifest(root)
@@ -134,6 +132,7 @@ def _collect(
         else:
             shutil.copyfile(source, target)
     shutil.copyfile(contents.find_citation(), root / contents.CITATION)
+    contents.pack_code(root / contents.CODE)
     if disguise:
         layout = Layout(root)
         plan = read_checked(layout.plan, "plan", versions=READABLE_PLANS)

@@ -1,8 +1,6 @@
-"""The files of a crate, and its entry in the list of a bundle's sections."""
+"""The files of a crate."""
 
 from __future__ import annotations
-
-from rankbench.results.elements.section import Versions
 
 CRATE, README = OF_CRATE = "ro-crate-metadata.json", "README.md"
 
@@ -19,6 +17,3 @@ with [table.md](table.md) or `table.html`.
 - `ro-crate-metadata.json` describes the files and launches for programs (RO-Crate).
 - `CITATION.cff` says how to cite the software that measured.
 """
-
-# Name and versions of the crate in the list of a bundle's sections.
-CRATE_NAME, VERSIONS = "ro-crate", Versions(numbers=1, presentation=1)

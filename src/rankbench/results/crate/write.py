@@ -46,6 +46,7 @@ _FORMATS = {
     ".svg": "image/svg+xml",
     ".tex": "application/x-tex",
     ".yaml": "application/yaml",
+    ".zst": "application/zstd",
 }
 
 # Described one by one; of the other files, their folders are.

@@ -12,7 +12,6 @@ from rankbench.results.elements.section import (
     Content,
     Drawing,
     Section,
-    Versions,
     make_frame,
 )
 from rankbench.results.numbers.series import Panel, Series, cut
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
 
 # A plot with more cells could not be read, and its bitmap would not fit into memory.
 _MOST_PANELS, _MOST_CELLS = 6, 60
-
-_FIRST = Versions()
 
 Place = tuple[Panel, Series, Summary]
 
@@ -41,7 +38,6 @@ def make_plot_section(
     rows: Callable[[Summary], Iterable[Mapping[str, Any]]],
     draw: Callable[[Sequence[Panel], float], Figure],
     sort: Callable[[Place], Any] | None = None,
-    versions: Versions = _FIRST,
 ) -> Section:
     """A section of one plot, which every experiment has, whatever was measured.
 
@@ -51,7 +47,6 @@ def make_plot_section(
         rows: cell -> its rows.
         draw: panels, at least one, and width in inches -> the figure.
         sort: key by which the cells are sorted; by default they keep their order.
-        versions: of the plot.
     """
     every = {"panel": str, "series": str, "cell": str, **columns}
 
@@ -75,7 +70,7 @@ def make_plot_section(
         reading=reading,
         order=order,
         make=make,
-        plots={name: versions},
+        plots=(name,),
     )
 
 

@@ -30,29 +30,6 @@ Columns = Mapping[
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Versions:
-    """Versions of a section or of a plot. A bundle lists them.
-
-    Raise `numbers` when the CSV of the same records would change: another method,
-    another column, another wording. Raise `presentation` when only Markdown, HTML,
-    LaTeX or a picture would change.
-
-    Attributes:
-        numbers: version of the method that gives the CSV.
-        presentation: version of the other files. 2: short names of cells, digits that
-            follow the interval, plots without jitter.
-        still: earlier methods that this code can still follow.
-        kept: earlier method -> columns that mean the same today and have the same rows
-            in the same order; they are compared although the method has changed.
-    """
-
-    numbers: int = 1
-    presentation: int = 2
-    still: Sequence[int] = ()
-    kept: Mapping[int, Sequence[str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Drawing:
     """One plot of a section. Nothing is drawn before it is asked for.
 
@@ -107,8 +84,7 @@ class Section:
             grids.
         optional: columns that NAME.csv has only if a row has a value there.
         appendix: whether it is left out of table.md, which then links to NAME.md.
-        versions: of its tables.
-        plots: name of each plot -> its versions. NAME-of-a-cell belongs to NAME.
+        plots: names of its plots. NAME-of-a-cell belongs to NAME.
     """
 
     name: str
@@ -119,8 +95,7 @@ class Section:
     columns: Columns = field(default_factory=dict)
     optional: Sequence[str] = ()
     appendix: bool = True
-    versions: Versions = Versions()
-    plots: Mapping[str, Versions] = field(default_factory=dict)
+    plots: Sequence[str] = ()
 
     def grids(self, content: Content) -> Sequence[Grid]:
         """The tables for readers; none if the section has only plots."""

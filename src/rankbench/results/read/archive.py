@@ -41,7 +41,7 @@ def pack(root: Path, names: Sequence[str], target: Path) -> None:
     )
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with tempfile.TemporaryFile(dir=root.parent) as plain:
+        with tempfile.TemporaryFile(dir=target.parent) as plain:
             _write_tar(root, names, plain)
             size = plain.tell()
             plain.seek(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -92,18 +92,11 @@ class Document:
         return str(text._replace(value=self.name(text.value)))
 
 
-def make_document(
-    found: Found,
-    *,
-    only: Collection[str] | None = None,
-    report: Callable[[str], None] = print,
-) -> Document:
+def make_document(found: Found, *, report: Callable[[str], None] = print) -> Document:
     """Make the sections.
 
     Args:
         found: what was read of a result directory.
-        only: names of the sections to make, and of plots as plots/NAME; None for all.
-            The table is always made.
         report: gets the traceback of a section that could not be made.
 
     Raises:
@@ -111,8 +104,7 @@ def make_document(
     """
     made = [
         one
-        for name, section in load_sections().items()
-        if only is None or name == "table" or not {*_names(section)}.isdisjoint(only)
+        for section in load_sections().values()
         if (one := _make(section, found, report))
     ]
     ids = [summary.row.id for summary in found.summaries]
@@ -121,11 +113,6 @@ def make_document(
     (table,) = (one for one in made if one.name == "table")
     sections = [one for one in made if one is not table]
     return Document(found.results.experiment, names, shared, table, sections)
-
-
-def _names(section: Section) -> Sequence[str]:
-    """Its name and those of its plots, as a bundle lists them."""
-    return [section.name, *(f"plots/{name}" for name in section.plots)]
 
 
 def _make(section: Section, found: Found, report: Callable[[str], None]) -> Made | None:

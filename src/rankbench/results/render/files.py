@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from rankbench.record import Layout, write_if_changed
@@ -25,7 +24,6 @@ SUFFIXES = ("csv", "md", "tex", "json")
 def write_results(
     found: Found,
     *,
-    only: Collection[str] | None = None,
     plots: bool = True,
     draw: bool = True,
 ) -> Document:
@@ -35,14 +33,13 @@ def write_results(
 
     Args:
         found: what was read of a result directory.
-        only: names of the sections to write; None for all.
         plots: whether to write the plots and their data.
         draw: whether they are drawn, and not only their data written.
 
     Raises:
         ValueError: a record or its steps are damaged; the message names it.
     """
-    document = make_document(found, only=only, report=_say)
+    document = make_document(found, report=_say)
     layout = found.layout
     texts = {
         "csv": to_csv(document.table.section.frame(document.table.content)),
@@ -52,7 +49,7 @@ def write_results(
     }
     for suffix, text in texts.items():
         write_if_changed(layout.table(suffix), text.encode())
-    _write_sections(layout, document, only)
+    _write_sections(layout, document)
     if plots:
         drawings = [d for made in document.sections for d in made.content.drawings]
         drawn.write_data(layout, drawings)
@@ -62,12 +59,10 @@ def write_results(
     return document
 
 
-def _write_sections(
-    layout: Layout, document: Document, only: Collection[str] | None
-) -> None:
+def _write_sections(layout: Layout, document: Document) -> None:
     written = set()
     for made in document.sections:
-        if not made.has_table or (only is not None and made.name not in only):
+        if not made.has_table:
             continue
         written.add(made.name)
         texts = {

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cache
 from types import ModuleType
 
-from rankbench.results.elements.section import Section, Versions
+from rankbench.results.elements.section import Section
+
+# The version of the method that gives all numbers. Raise it if a CSV of the same plan
+# and records would change: another method, another column, another wording. `verify`
+# derives the numbers of a bundle again if their method is this one.
+METHOD = 1
 
 
 @cache
@@ -40,15 +45,3 @@ def collect(modules: Iterable[ModuleType]) -> dict[str, Section]:
             )
         found[section.name] = section
     return dict(sorted(found.items(), key=lambda item: item[1].order))
-
-
-def list_versions() -> Mapping[str, Versions]:
-    """Versions of every section and, as plots/NAME, of every plot."""
-    sections = load_sections().values()
-    tables = {one.name: one.versions for one in sections if one.columns}
-    plots = {
-        f"plots/{name}": versions
-        for one in sections
-        for name, versions in one.plots.items()
-    }
-    return tables | plots

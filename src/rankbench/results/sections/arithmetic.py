@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from rankbench.results.elements.section import Content, Section, Versions
+from rankbench.results.elements.section import Content, Section
 from rankbench.results.numbers.flops import flops_of, peak_of
 from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.statistics import Estimate
@@ -85,5 +85,4 @@ SECTION = Section(
         "reason": (str, "why not"),
     },
     optional=["hfu_pct", "parameters", "mflop_per_token", "flops_by"],
-    versions=Versions(presentation=1),
 )

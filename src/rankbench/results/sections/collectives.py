@@ -12,7 +12,6 @@ from rankbench.results.elements.section import (
     Content,
     Drawing,
     Section,
-    Versions,
     make_frame,
 )
 from rankbench.results.elements.text import Grid, Text, figures, show_estimate
@@ -142,5 +141,5 @@ SECTION = Section(
     order=30,
     make=make,
     columns=COLUMNS,
-    plots={"bandwidth": Versions()},
+    plots=("bandwidth",),
 )

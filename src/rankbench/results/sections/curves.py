@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from rankbench.results.elements.panels import draw_panels, each_point
-from rankbench.results.elements.section import Content, Section, Versions
+from rankbench.results.elements.section import Content, Section
 from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.series import Panel
 from rankbench.results.numbers.summary import Summary
@@ -208,5 +208,8 @@ SECTION = Section(
     ),
     order=7,
     make=make,
-    plots={"curves": Versions(), "time": Versions()},
+    plots=(
+        "curves",
+        "time",
+    ),
 )

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rankbench.results.elements.panels import make_plot_section
-from rankbench.results.elements.section import Versions
 from rankbench.results.numbers.series import Panel
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
@@ -64,5 +63,4 @@ SECTION = make_plot_section(
     rows=_rows,
     draw=_draw,
     # Version 2: all efficiencies of a workload have the same base.
-    versions=Versions(numbers=2),
 )

@@ -14,7 +14,6 @@ from rankbench.results.elements.section import (
     Drawing,
     Row,
     Section,
-    Versions,
     make_frame,
 )
 from rankbench.results.numbers.found import Found
@@ -174,6 +173,5 @@ SECTION = Section(
         "throttled": (str, "lower clocks because of"),
         "reason": (str, "why not"),
     },
-    versions=Versions(presentation=1),
-    plots={"energy": Versions(presentation=1)},
+    plots=("energy",),
 )

@@ -11,7 +11,6 @@ from rankbench.results.elements.section import (
     Drawing,
     Row,
     Section,
-    Versions,
     make_frame,
 )
 from rankbench.results.numbers.found import Found
@@ -145,5 +144,5 @@ SECTION = Section(
         "gflop_s": (Estimate, "GFLOP/s"),
     },
     # Version 2: all efficiencies of a workload have the same base.
-    plots={"models": Versions(numbers=2)},
+    plots=("models",),
 )

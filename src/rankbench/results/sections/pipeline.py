@@ -13,7 +13,6 @@ from rankbench.results.elements.section import (
     Content,
     Drawing,
     Section,
-    Versions,
     make_frame,
 )
 from rankbench.results.numbers.found import Found
@@ -25,10 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _HEIGHT = 2.9
-
-
-# Columns that mean the same in every version.
-_KEPT = ("cell", "schedule", "microbatches", "ranks", "bubble", "ideal_bubble")
 
 
 def make(found: Found) -> Content | None:
@@ -164,6 +159,5 @@ SECTION = Section(
         "speedup": (Estimate, "speedup"),
     },
     # Version 2: the speedup is paired by round.
-    versions=Versions(numbers=2, kept={1: _KEPT}),
-    plots={"microbatches": Versions(numbers=2)},
+    plots=("microbatches",),
 )

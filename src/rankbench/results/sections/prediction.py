@@ -13,7 +13,6 @@ from rankbench.results.elements.section import (
     Content,
     Drawing,
     Section,
-    Versions,
     make_frame,
 )
 from rankbench.results.elements.text import Grid, Note, Text, show_estimate
@@ -338,6 +337,5 @@ SECTION = Section(
         **dict.fromkeys(_HEADINGS, Estimate),
     },
     appendix=False,
-    versions=Versions(presentation=1),
-    plots={"prediction": Versions(presentation=1)},
+    plots=("prediction",),
 )

@@ -15,7 +15,6 @@ from rankbench.results.elements.section import (
     Content,
     Drawing,
     Section,
-    Versions,
     make_frame,
 )
 from rankbench.results.elements.text import Grid, Note, Text, figures
@@ -247,5 +246,5 @@ SECTION = Section(
         "operator": str,
         **dict.fromkeys(("calls", "cpu_ms", "device_ms", "share"), float),
     },
-    plots={"profile": Versions()},
+    plots=("profile",),
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rankbench.results.elements.section import Content, Section, Versions
+from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Grid, Note, Text, figures, show_estimate
 from rankbench.results.numbers.flops import mfu_of_launches
 from rankbench.results.numbers.found import Found
@@ -219,5 +219,4 @@ SECTION = Section(
         "base": str,
         "note": str,
     },
-    versions=Versions(numbers=2, still=(1,)),
 )

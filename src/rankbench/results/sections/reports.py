@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from rankbench.cell import Topology
-from rankbench.results.elements.section import Content, Section, Versions, show_value
+from rankbench.results.elements.section import Content, Section, show_value
 from rankbench.results.elements.text import Grid, figures
 from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.measures import peak_memory
@@ -144,5 +144,4 @@ SECTION = Section(
     make=make,
     columns={"table": str, "row": int, "column": str, "value": str},
     # Version 2 has verdicts behind the intervals.
-    versions=Versions(numbers=2, kept={1: ("table", "row", "column")}),
 )

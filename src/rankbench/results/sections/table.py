@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rankbench.results.elements.notes import collect_notes
-from rankbench.results.elements.section import Content, Section, Versions
+from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import (
     Grid,
     Note,
@@ -23,19 +23,6 @@ _TITLE = "Cells"
 
 _RATIOS = ("speedup", "efficiency")
 _PAIRED = {True: "paired", False: "unpaired"}
-
-# Columns that mean the same in every version.
-_KEPT = (
-    *("experiment", "cell", "strategy", "backend", "topology", "devices", "launcher"),
-    *("model", "data", "batch_size", "scaling", "status", "launches_ok", "launches"),
-    "attempt",
-    *(
-        f"{name}{end}"
-        for name in ("throughput", "step_ms", "epoch_s", "total_s", "memory_mib")
-        for end in ("", "_lo", "_hi")
-    ),
-    *("accuracy", "accuracy_lo", "accuracy_hi"),
-)
 
 # Heading -> the estimate that it shows. Throughput has a column for each unit.
 _ESTIMATES = {
@@ -225,5 +212,4 @@ SECTION = Section(
     appendix=False,
     # Version 2 has other reasons for rows that are not measured than version 1. Version
     # 3 pairs ratios by round, and all efficiencies of a workload have the same base.
-    versions=Versions(numbers=3, kept={1: _KEPT, 2: (*_KEPT, "reason")}),
 )

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rankbench.record import Record
-from rankbench.results.elements.section import Content, Section, Versions
+from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Grid, Text
 from rankbench.results.numbers.found import Found
 from rankbench.results.read.rows import Row
@@ -88,5 +88,4 @@ SECTION = Section(
     make=make,
     columns=dict.fromkeys(("cell", *_COLUMNS.values()), str),
     # Since version 2 this section has its own file.
-    versions=Versions(numbers=2),
 )
