@@ -10,6 +10,7 @@ from rankbench.cell import Cell, Shape
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import Experiment, load_experiment
 from rankbench.matrix.plan import Plan, make_plan
+from rankbench.matrix.schema import load_schema, with_defaults
 from rankbench.matrix.site import Site
 from rankbench.matrix.software import PROGRAMS, Software
 
@@ -101,45 +102,19 @@ def make_site(**changes: Any) -> Site:
     """
     scheduler = "slurm" if changes.get("nodes", 1) > 1 else "none"
     values: dict[str, Any] = {
-        "nodes": 1,
+        **with_defaults({}, load_schema("site")),
         "device": "cpu",
         "cuda_devices": 0,
         "cores": 2,
         "scheduler": scheduler,
-        "interface": None,
-        "software": "native",
         "native": make_software(),
-        "images": {},
-        "hosts": [],
-        "shared": False,
-        "data_dir": "data",
-        "results_dir": "results",
-        "image_dir": "images",
-        "debian_mirror": "auto",
-        "torch_index": "auto",
-        "image_key": None,
-        "image_signers": [],
-        "cpu_threads_per_gpu": 0,
-        "scratch": None,
-        "env": {},
-        "binds": [],
-        "device_memory_gib": None,
-        "peak_tflops": {},
-        "device_hour_price": None,
-        "heartbeat_grace": 15,
-        "partition": None,
-        "account": None,
-        "qos": None,
-        "gres": "gpu",
-        "memory": None,
-        "exclusive": True,
-        "max_job_minutes": None,
     }
+    del values["devices_per_node"]
     software = {key: changes.pop(key) for key in _SOFTWARE & changes.keys()}
     if software:
         values["native"] = make_software(**software)
     assert changes.keys() <= values.keys()
-    return Site(**{**values, **changes})
+    return Site.of_facts({**values, **changes})
 
 
 def make_software(**changes: Any) -> Software:

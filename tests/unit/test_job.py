@@ -179,7 +179,7 @@ def test_some_gpus_of_a_shared_host_get_their_share_of_its_cores(
     tmp_path: Path, topology: str, exclusive: bool, cores: int
 ) -> None:
     """Sites limit the cores of a GPU. A host of 32 cores has four GPUs."""
-    site = dataclasses.replace(GPU_SITE, exclusive=exclusive)
+    site = Site.from_dict({**GPU_SITE.to_dict(), "exclusive": exclusive})
     assert resources_of(tmp_path, site, topology)["cpus_per_task"] == cores
 
 

@@ -21,10 +21,10 @@ from rankbench.schedulers import scheduler_of
 
 NATIVE, CONTAINER = "native", "container"
 
-# Keys that the site file of a cluster must set. They describe the hosts, and planning
-# may run on another machine, so inspecting that one would not help.
-_SAID_OF_HOSTS = ("device", "cores")
+Host = dict[str, Any]
 
+# No option of ssh, and no user: ranks find each other by these names.
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 
 _LAUNCHER = "remove it: each rank gets its own value from its launcher"
 _INTERFACE = "set the key interface instead"
@@ -61,36 +61,12 @@ class Site:
         scheduler: ``slurm``, ``ssh``, or ``none`` if cells run on this machine.
         hosts: for ``ssh``, name, devices and interpreter of each host.
         shared: for ``ssh``, whether hosts see this machine's files.
-        interface: network interface between hosts; None lets libraries choose.
         software: ``native``, or ``container``: each cell in the image of its backend.
         native: software of the machine itself; None if ranks run in images.
         images: name and flavour of an image -> its software; empty if native.
-        data_dir: folder of the prepared data sets.
         results_dir: folder of the results.
-        image_dir: folder of the images.
-        debian_mirror: Debian mirror for building images.
-        torch_index: package index for torch's CPU builds, if the others lack them.
-        image_key: file of the private key that signs images built here; None: no key.
-        image_signers: files of public keys; an image without a signature by one of
-            them is not used. []: signatures are not checked.
-        cpu_threads_per_gpu: number of CPU threads of a rank that drives a GPU; 0 means
-            its share of the cores.
-        scratch: folder on each host for temporary files of ranks; every launch gets
-            a subfolder. None means TMPDIR.
-        env: variables for every rank.
-        binds: paths of the hosts that images also see, read-only.
         device_memory_gib: memory of a GPU, or without GPUs of a host; None: not known.
-        peak_tflops: precision -> 10^12 operations per second of a device.
-        device_hour_price: amount and currency: ``2.50 EUR``. None means unknown.
-        heartbeat_grace: seconds without a heartbeat of the supervisor after which
-            ranks end themselves.
-        partition: Slurm partition for jobs; None means the cluster's default.
-        account: Slurm account for jobs; None if the cluster has no accounts.
-        qos: Slurm quality of service for jobs; None means that of the account.
-        gres: Slurm's name of a GPU.
-        memory: MiB of each host that a job requests; None means no request.
-        exclusive: whether a job has its hosts for itself.
-        max_job_minutes: largest time limit of a job that cells share; None: no limit.
+        others: all other keys of the site file, which planning only passes on.
     """
 
     nodes: int
@@ -100,35 +76,18 @@ class Site:
     scheduler: str
     hosts: list[dict[str, Any]]
     shared: bool
-    interface: str | None
     software: str
     native: Software | None
     images: dict[str, Software]
-    data_dir: str
     results_dir: str
-    image_dir: str
-    debian_mirror: str
-    torch_index: str
-    image_key: str | None
-    image_signers: list[str]
-    cpu_threads_per_gpu: int
-    scratch: str | None
-    env: dict[str, str]
-    binds: list[str]
     device_memory_gib: float | None
-    peak_tflops: dict[str, float]
-    device_hour_price: str | None
-    heartbeat_grace: float
-    partition: str | None
-    account: str | None
-    qos: str | None
-    gres: str
-    memory: int | None
-    exclusive: bool
-    max_job_minutes: int | None
+    others: dict[str, Any]
 
     def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """All facts, as the plan keeps them."""
+        facts = dataclasses.asdict(self)
+        others: dict[str, Any] = facts.pop("others")
+        return others | facts
 
     @classmethod
     def from_dict(cls, facts: Mapping[str, Any]) -> Site:
@@ -137,16 +96,25 @@ class Site:
         Raises:
             ValueError: a fact is missing.
         """
-        names = [field.name for field in dataclasses.fields(cls)]
         try:
             native = facts["native"]
-            read = {
-                "native": None if native is None else Software(**native),
-                "images": {k: Software(**v) for k, v in facts["images"].items()},
-            }
-            return cls(**{name: {**facts, **read}[name] for name in names})
+            images = {name: Software(**one) for name, one in facts["images"].items()}
+            return cls.of_facts(
+                {
+                    **facts,
+                    "native": None if native is None else Software(**native),
+                    "images": images,
+                }
+            )
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a site of this version: {error!r}") from error
+
+    @classmethod
+    def of_facts(cls, facts: Mapping[str, Any]) -> Site:
+        """Make a site from all its facts, some of which planning only passes on."""
+        names = {field.name for field in dataclasses.fields(cls)} - {"others"}
+        others = {name: value for name, value in facts.items() if name not in names}
+        return cls(**{name: facts[name] for name in names}, others=others)
 
     def software_in(self, image: str | None) -> Software:
         """The software in an image; with None, on the machine itself."""
@@ -173,30 +141,23 @@ def read_site(path: Path) -> dict[str, Any]:
                 f"{OWN_VARIABLES[name]}"
             )
     facts["env"] = {name: str(value) for name, value in facts["env"].items()}
-    if scheduler_of(facts).lists_hosts:
-        _take_hosts(facts, path)
-        return facts
-    for key in ("hosts", "shared"):
-        if key in given:
+    if not scheduler_of(facts).lists_hosts:
+        if keys := [key for key in ("hosts", "shared") if key in given]:
             raise ValueError(
-                f"{path}: {key}: only scheduler: ssh has this key "
+                f"{path}: {keys[0]}: only scheduler: ssh has this key "
                 f"(here: {facts['scheduler']})"
             )
-    return facts
-
-
-def _take_hosts(facts: dict[str, Any], path: Path) -> None:
-    """Fill in what the list of hosts says about all of them."""
+        return facts
     hosts = facts["hosts"]
     if isinstance(hosts, str):
         hosts = read_hostfile(path.parent / hosts)
     check_hosts(hosts, str(path))
-    facts["hosts"] = [{"python": None, **host} for host in hosts]
-    facts["nodes"] = len(hosts)
     most = max(host["devices"] for host in hosts)
-    facts["devices_per_node"] = most
+    facts["hosts"] = [{"python": None, **host} for host in hosts]
+    facts |= {"nodes": len(hosts), "devices_per_node": most}
     if facts["device"] == "cpu" and facts["cores"] == "auto":
         facts["cores"] = most
+    return facts
 
 
 def make_site(
@@ -227,8 +188,18 @@ def make_site(
             a cluster.
     """
     if scheduler_of(facts).has_hosts:
-        cores, cuda_devices = _read_hosts(facts, source)
-    elif facts["cores"] != "auto":
+        # They may differ from this machine, so inspecting it would not help.
+        wanted = ["device", "cores"]
+        wanted += ["devices_per_node"] if facts["device"] == "cuda" else []
+        if missing := [key for key in wanted if facts[key] == "auto"]:
+            raise ValueError(
+                f"{source}: {', '.join(missing)}: with scheduler: "
+                f"{facts['scheduler']} the file must set this, because the hosts may "
+                "differ from this machine (with Slurm, `sinfo --Node --long` lists "
+                "them)"
+            )
+        cuda_devices = cuda_devices_of(facts, found=0)
+    if facts["cores"] != "auto":
         cores = facts["cores"]
     if facts["device"] == "cuda" and not cuda_devices:
         raise ValueError(f"{source}: device: cuda, but {no_cuda}")
@@ -240,16 +211,17 @@ def make_site(
             cuda_devices = facts["devices_per_node"]
         else:
             cores = facts["devices_per_node"]
-    found = {
-        "device": device,
-        "cores": cores,
-        "cuda_devices": cuda_devices,
-        "native": native,
-        "images": dict(images or {}),
-        "device_memory_gib": facts["device_memory_gib"] or memory_gib,
-    }
-    names = {field.name for field in dataclasses.fields(Site)} - found.keys()
-    return Site(**{name: facts[name] for name in names}, **found)
+    return Site.of_facts(
+        {
+            **{key: facts[key] for key in facts if key != "devices_per_node"},
+            "device": device,
+            "cores": cores,
+            "cuda_devices": cuda_devices,
+            "native": native,
+            "images": dict(images or {}),
+            "device_memory_gib": facts["device_memory_gib"] or memory_gib,
+        }
+    )
 
 
 def cuda_devices_of(facts: Mapping[str, Any], *, found: int) -> int:
@@ -265,26 +237,6 @@ def cuda_devices_of(facts: Mapping[str, Any], *, found: int) -> int:
     return said if facts["device"] == "cuda" and said != "auto" else 0
 
 
-def _read_hosts(facts: Mapping[str, Any], source: Path) -> tuple[int, int]:
-    """The numbers of cores and GPUs of each host, from the site file of a cluster."""
-    wanted = list(_SAID_OF_HOSTS)
-    if facts["device"] == "cuda":
-        wanted.append("devices_per_node")
-    if missing := [key for key in wanted if facts[key] == "auto"]:
-        raise ValueError(
-            f"{source}: {', '.join(missing)}: with scheduler: {facts['scheduler']} the "
-            "file must set this, because the hosts may differ from this machine "
-            "(with Slurm, `sinfo --Node --long` lists them)"
-        )
-    return facts["cores"], cuda_devices_of(facts, found=0)
-
-
-Host = dict[str, Any]
-
-# No option of ssh, and no user: ranks find each other by these names.
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-
-
 def read_hostfile(path: Path) -> list[Host]:
     """Read the hosts from a file in the form of mpirun and DeepSpeed: `a slots=2`.
 
@@ -297,21 +249,15 @@ def read_hostfile(path: Path) -> list[Host]:
         raise ValueError(f"{path}: cannot be read: {error}") from error
     hosts = []
     for number, line in enumerate(lines, start=1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        slots = [word.partition("=") for word in words[1:]]
-        counts = [value for key, _, value in slots if key == "slots"]
-        if (
-            len(slots) != len(counts)
-            or len(counts) > 1
-            or not "".join(counts).isdigit()
-        ):
+        said = line.partition("#")[0].strip()
+        match = re.fullmatch(r"(\S+)\s+slots=(\d+)", said)
+        if match:
+            hosts.append({"name": match[1], "devices": int(match[2])})
+        elif said:
             raise ValueError(
                 f"{path}, line {number}: {line.strip()!r}: expected a name and its "
                 "devices, such as `a slots=2`"
             )
-        hosts.append({"name": words[0], "devices": int(counts[0])})
     return hosts
 
 
