@@ -44,9 +44,8 @@ CELL_GLOB = f"results/{NAME}/records/*/*/*/record.json"
 CONNECT = """
 import sys, time
 from pathlib import Path
-from rankbench.launch.hosts.machine_lock import Waiting
-from rankbench.launch.hosts.ssh_connections import _bring, connected
-from rankbench.launch.hosts.ssh_copies import Needs
+from rankbench.launch.hosts.base import Needs
+from rankbench.launch.hosts.ssh import SshHosts, bring
 from rankbench.launch.job.provenance import rank_code_hash
 from rankbench.launch.process.environment import SOURCE
 from rankbench.record import read_json
@@ -54,14 +53,14 @@ site = read_json(Path("results/cost/plan.json"))["site"]
 data = Path("data").resolve()
 needs = Needs(source=SOURCE, code=rank_code_hash(), data_dir=data,
               data=[data / "digits.npz"], native=True)
-waiting = Waiting(lambda: None, lambda line: print(line, file=sys.stderr))
-names = [host["name"] for host in site["hosts"]]
+say = lambda line: print(line, file=sys.stderr)
 begun = time.monotonic()
-with connected(site, names, needs, waiting) as found:
+nodes = len(site["hosts"])
+with SshHosts.open(site, nodes, needs, say=say, told_to_stop=lambda: None) as found:
     print(time.monotonic() - begun)
-    for connection in found.by_name.values():
+    for connection in found.connections:
         begun = time.monotonic()
-        _bring(connection, site, needs, waiting)
+        bring(connection, needs, say)
         print(time.monotonic() - begun)
 """
 

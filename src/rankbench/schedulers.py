@@ -14,6 +14,7 @@ class Scheduler:
     Attributes:
         name: the value.
         profile: folder of the profile for such a site.
+        hosts: ``MODULE:CLASS`` below `rankbench.launch.hosts`.
         has_queue: whether each job of Snakemake waits in a queue for hosts of its own.
             Otherwise one job measures all cells on the same hosts.
         has_hosts: whether cells run on other hosts than the one that plans them. Then
@@ -23,29 +24,27 @@ class Scheduler:
 
     name: str
     profile: str
-    has_queue: bool
-    has_hosts: bool
+    hosts: str
+    has_queue: bool = False
+    has_hosts: bool = True
     lists_hosts: bool = False
 
 
-SCHEDULERS = {
-    one.name: one
-    for one in (
-        Scheduler(
-            name="none", profile="local_profile", has_queue=False, has_hosts=False
-        ),
-        Scheduler(
-            name="ssh",
-            profile="ssh_profile",
-            has_queue=False,
-            has_hosts=True,
-            lists_hosts=True,
-        ),
-        Scheduler(
-            name="slurm", profile="slurm_profile", has_queue=True, has_hosts=True
-        ),
-    )
-}
+_ALL = (
+    Scheduler(
+        name="none",
+        profile="local_profile",
+        hosts="this_machine:ThisMachine",
+        has_hosts=False,
+    ),
+    Scheduler(
+        name="ssh", profile="ssh_profile", hosts="ssh:SshHosts", lists_hosts=True
+    ),
+    Scheduler(
+        name="slurm", profile="slurm_profile", hosts="slurm:SlurmJob", has_queue=True
+    ),
+)
+SCHEDULERS = {scheduler.name: scheduler for scheduler in _ALL}
 
 
 def scheduler_of(site: Mapping[str, Any]) -> Scheduler:

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.launch.hosts import machine_lock as machine
+from rankbench.launch.hosts.base import machine_to_itself, take_lock
 
 pytestmark = pytest.mark.unit
 
 # A process that takes the lock, prints that, and keeps it.
 HOLD = """
 import sys, time
-from rankbench.launch.hosts import machine_lock as machine
-release = machine._take(sys.argv[1])
-print("held" if release else "refused", flush=True)
+from rankbench.launch.hosts.base import take_lock
+lock = take_lock(sys.argv[1])
+print("held" if lock else "refused", flush=True)
 time.sleep(60)
 """
 
@@ -54,60 +54,47 @@ def answer(process: subprocess.Popen[str]) -> str:
 def test_another_tmpdir_is_the_same_machine(name: str, tmp_path: Path) -> None:
     with another(name, TMPDIR=str(tmp_path)) as holder:
         assert answer(holder) == "held"
-        assert machine._take(name) is None
+        assert take_lock(name) is None
         # The kernel releases the lock, however the process ends.
         holder.send_signal(signal.SIGKILL)
         holder.wait()
-    release = machine._take(name)
-    assert release is not None
+    lock = take_lock(name)
+    assert lock is not None
     with another(name) as late:
         assert answer(late) == "refused"
-    release()
+    lock.close()
     with another(name) as later:
         assert answer(later) == "held"
 
 
 def test_children_do_not_keep_it(name: str) -> None:
-    release = machine._take(name)
-    assert release is not None
+    lock = take_lock(name)
+    assert lock is not None
     with subprocess.Popen(["sleep", "60"]) as child:
-        release()
-        again = machine._take(name)
+        lock.close()
+        again = take_lock(name)
         child.kill()
     assert again is not None
-    again()
+    again.close()
 
 
-def test_a_file_takes_its_place_elsewhere(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine.sys, "platform", "darwin")
-    monkeypatch.setattr(machine.tempfile, "gettempdir", lambda: str(tmp_path))
-    release = machine._take(name)
-    assert release is not None
-    assert machine._take(name) is None
-    release()
-    again = machine._take(name)
-    assert again is not None
-    again()
-
-
-def test_who_waits_says_so_once_and_can_be_told_to_stop(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answers: list[object] = [None, None, lambda: answers.append("released")]
-    monkeypatch.setattr(machine, "_take", lambda _: answers.pop(0))
-    monkeypatch.setattr(machine, "ASK_SECONDS", 0)
+def test_who_waits_says_so_once_and_can_be_told_to_stop(name: str) -> None:
     said: list[str] = []
-    with machine.machine_to_itself(machine.Waiting(lambda: None, said.append)):
-        assert answers == []
-    assert answers == ["released"]
-    assert said == ["  waiting: another measurement runs on this machine"]
+    asked: list[None] = []
 
     def stop() -> None:
-        raise KeyboardInterrupt
+        asked.append(None)
+        if len(asked) > 2:
+            raise KeyboardInterrupt
 
-    monkeypatch.setattr(machine, "_take", lambda _: None)
-    with pytest.raises(KeyboardInterrupt):  # noqa: SIM117
-        with machine.machine_to_itself(machine.Waiting(stop, said.append)):
+    with another(name) as holder:
+        assert answer(holder) == "held"
+        with (
+            pytest.raises(KeyboardInterrupt),
+            machine_to_itself(name, say=said.append, told_to_stop=stop),
+        ):
             pytest.fail("it is not held")
+    assert said == ["  waiting: another measurement runs on this machine"]
+    with machine_to_itself(name, say=said.append, told_to_stop=stop):
+        assert take_lock(name) is None
+    assert len(said) == 1

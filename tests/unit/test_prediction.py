@@ -520,7 +520,12 @@ def test_a_target_without_rows_or_with_an_obstacle_is_refused(
 @pytest.mark.parametrize(
     ("records", "key", "value", "said"),
     [
-        ("ddp.gloo.3x1*/1/1", "cpu", "Another CPU", "hosts that differ: None x Another"),
+        (
+            "ddp.gloo.3x1*/1/1",
+            "cpu",
+            "Another CPU",
+            "hosts that differ: None x Another",
+        ),
         ("*/1/*", "memory_gib", 0.1, "a rank would need"),
     ],
 )

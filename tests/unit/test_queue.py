@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.launch.hosts import slurm_queue as queue
-from rankbench.launch.hosts.slurm_queue import (
+from rankbench.launch.hosts import slurm as queue
+from rankbench.launch.hosts.slurm import (
     CellJob,
     parse_queue,
     read_queue,
@@ -74,7 +74,7 @@ def test_a_queue_that_does_not_answer_is_told(
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/bin" if script else str(tmp_path))
-    monkeypatch.setattr(queue, "_ASK_SECONDS", 0.2 if script == "sleep 5" else 20)
+    monkeypatch.setattr(queue, "ASK_SECONDS", 0.2 if script == "sleep 5" else 20)
     with pytest.raises(ValueError, match=complaint):
         read_queue("x", tmp_path, ["c"], {})
 

@@ -13,7 +13,6 @@ from rankbench.launch.hosts import slurm_job_array as job_array
 from rankbench.launch.hosts.slurm import (
     SlurmJob,
     choose_hosts,
-    find_slurm_job,
     has_ended,
     is_even,
 )
@@ -51,7 +50,7 @@ def in_job(monkeypatch: pytest.MonkeyPatch, tasks: str | None = None) -> None:
 def test_hosts_of_the_job(monkeypatch: pytest.MonkeyPatch, program: Install) -> None:
     in_job(monkeypatch, "2(x3)")
     calls = program("scontrol", "echo node1; echo node2; echo node3")
-    assert find_slurm_job(2) == SlurmJob("4711", ("node1", "node2", "node3"))
+    assert SlurmJob.find(2) == SlurmJob("4711", ("node1", "node2", "node3"))
     assert calls.read_text() == "scontrol show hostnames node[1-3]\n"
 
 
@@ -71,27 +70,27 @@ def test_the_hosts_of_a_small_cell_rotate() -> None:
 def test_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     with pytest.raises(ValueError, match=r"no Slurm job: .*`salloc --nodes=2"):
-        find_slurm_job(2)
+        SlurmJob.find(2)
 
 
 def test_too_few_hosts(monkeypatch: pytest.MonkeyPatch, program: Install) -> None:
     in_job(monkeypatch)
     program("scontrol", "echo node1")
     with pytest.raises(ValueError, match="2 hosts are needed, job 4711 has 1"):
-        find_slurm_job(2)
+        SlurmJob.find(2)
 
 
 def test_uneven_hosts(monkeypatch: pytest.MonkeyPatch, program: Install) -> None:
     in_job(monkeypatch, "2(x2),1")
     program("scontrol", "echo node1; echo node2; echo node3")
     with pytest.raises(ValueError, match=r"2\(x2\),1 tasks .* equally many"):
-        find_slurm_job(2)
+        SlurmJob.find(2)
 
 
 def test_no_scontrol(monkeypatch: pytest.MonkeyPatch, program: Install) -> None:
     in_job(monkeypatch)
     with pytest.raises(ValueError, match="scontrol does not list the hosts"):
-        find_slurm_job(2)
+        SlurmJob.find(2)
 
 
 @pytest.mark.parametrize("tasks", ["1", "2(x3)", "2,2", "2(x2),2"])

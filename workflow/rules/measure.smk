@@ -4,7 +4,7 @@
 # never deletes them.
 
 # The plugin writes the rule and its wildcards into the comment of a Slurm job. The
-# experiment is a wildcard so that the comment names it (launch/hosts/slurm_queue.py).
+# experiment is a wildcard so that the comment names it (launch/hosts/slurm.py).
 ANY_LAYOUT = Layout(LAYOUT.root.with_name("{experiment}"))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.failures import DATA, IMAGE, PLAN_VARIABLE, Wanted
-from rankbench.launch.hosts.slurm_queue import CellJob, wait_for_lost_jobs
+from rankbench.launch.hosts.slurm import CellJob, wait_for_lost_jobs
 from rankbench.launch.images.store import request_image
 from rankbench.launch.job.provenance import freeze_code, freeze_files
 from rankbench.project.jobs import describe_jobs

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankbench.failures import explain_failures, find_wanted
-from rankbench.launch.hosts.slurm_queue import CellJob, read_queue
+from rankbench.launch.hosts.slurm import CellJob, read_queue
 from rankbench.launch.job.claim import open_claims, read_owner
 from rankbench.launch.job.requests import Request, read_request
 from rankbench.matrix.plan import Plan, PlannedCell

@@ -1,14 +1,49 @@
-"""The interface to the hosts of a launch."""
+"""The interface to hosts, and the lock that a measurement holds on each of them."""
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, Self
 
 from rankbench.environ import job_id
+
+# Ranks of a launch meet at a port of this range, below the one from which the kernel
+# chooses (32768 and above).
+FIRST_PORT, LAST_PORT = 20000, 31999
+
+ASK_SECONDS = 0.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a job needs on its hosts.
+
+    Attributes:
+        source: the folder that contains the package rankbench.
+        code: a hash of it.
+        data: prepared files that ranks read.
+        data_dir: the folder that these are in.
+        images: file of an image -> its sha256.
+        own: folders with frozen copies of the user's own files, each called by the
+            digest of its contents.
+        native: whether ranks run in the hosts' own Python.
+    """
+
+    source: Path
+    code: str
+    data: Sequence[Path] = ()
+    data_dir: Path
+    images: Mapping[str, str] = field(default_factory=dict)
+    own: Sequence[Path] = ()
+    native: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,9 +66,10 @@ class Step:
 
 
 class Hosts(ABC):
-    """The hosts of a launch: this machine, others by ssh, or those of a Slurm job.
+    """Hosts of a job or of a launch: this machine, others by ssh, those of a Slurm job.
 
-    The defaults are for hosts on which the supervisor itself ends all processes.
+    A scheduler is one such class, and an entry in `rankbench.schedulers`. The defaults
+    are for hosts on which the supervisor itself ends all processes.
 
     Attributes:
         names: the hosts, that of rank 0 first; empty if they are not known before the
@@ -44,6 +80,9 @@ class Hosts(ABC):
             before the supervisor ends its processes.
         is_here: whether the supervisor runs on the first host.
         has_ssh: whether hosts reach each other by ssh.
+        held: how many hosts a job occupies, whether it uses them or not; 0 if only
+            those of a launch count.
+        helpers: ids of processes here that outlast single launches.
     """
 
     names: tuple[str, ...]
@@ -52,6 +91,74 @@ class Hosts(ABC):
     end_within = 0.0
     is_here = True
     has_ssh = False
+    held = 0
+    helpers: Sequence[int] = ()
+
+    @classmethod
+    def find(cls, nodes: int) -> Self:
+        """Return all hosts that this process has, without waiting.
+
+        Args:
+            nodes: how many are needed.
+
+        Raises:
+            ValueError: there are fewer; the message has a remedy.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        site: Mapping[str, Any],
+        nodes: int,
+        needs: Needs,
+        *,
+        say: Callable[[str], None],
+        told_to_stop: Callable[[], None],
+    ) -> Iterator[Self]:
+        """A context in which a job has its hosts, and nothing else measures there.
+
+        Args:
+            site: of the plan.
+            nodes: the most hosts that a launch uses.
+            needs: what must be on the hosts.
+            say: gets lines of progress.
+            told_to_stop: raises if waiting must end.
+
+        Raises:
+            ValueError: the job lacks hosts, or one of them cannot be used.
+        """
+        with machine_to_itself(say=say, told_to_stop=told_to_stop):
+            yield cls.find(nodes)
+
+    @classmethod
+    @contextmanager
+    def inspect(
+        cls, site: Mapping[str, Any], needs: Needs
+    ) -> Iterator[tuple[Self | None, list[str]]]:
+        """A context in which hosts can be inspected, without waiting for measurements.
+
+        Yields:
+            The hosts that can be used (None if there are none), and what is wrong with
+            the others, each with its remedy.
+
+        Raises:
+            ValueError: this process has too few hosts.
+        """
+        yield cls.find(site["nodes"]), []
+
+    def choose(self, count: int, turn: int) -> Hosts:
+        """Return the hosts of a launch.
+
+        Args:
+            count: how many it needs.
+            turn: number of the round from 0.
+
+        Raises:
+            ValueError: one of them was lost.
+        """
+        return self
 
     @abstractmethod
     def step(self, argv: Sequence[str], how: Step) -> list[str]:
@@ -102,3 +209,59 @@ class Hosts(ABC):
             log: the output of the launcher.
         """
         return job_id()
+
+
+def choose_port(owner: int, serial: int) -> int:
+    """Return the port at which the ranks of a launch meet.
+
+    Jobs that share a host, and successive launches, use different ports, because an
+    earlier launch may still hold its port.
+
+    Args:
+        owner: number of the job.
+        serial: of the launch.
+    """
+    return FIRST_PORT + (owner * 97 + serial) % (LAST_PORT + 1 - FIRST_PORT)
+
+
+@contextmanager
+def machine_to_itself(
+    name: str | None = None,
+    *,
+    say: Callable[[str], None],
+    told_to_stop: Callable[[], None],
+) -> Iterator[None]:
+    """Wait for this user's other measurements on this machine, then hold the lock.
+
+    Args:
+        name: of the lock; None is that of this user.
+        say: gets a line of progress.
+        told_to_stop: raises if waiting must end.
+    """
+    told = False
+    while (held := take_lock(name)) is None:
+        if not told:
+            say("  waiting: another measurement runs on this machine")
+            told = True
+        told_to_stop()
+        time.sleep(ASK_SECONDS)
+    with held:
+        yield
+
+
+def take_lock(name: str | None = None) -> socket.socket | None:
+    """A socket that holds the lock of a machine; None while another process holds it.
+
+    The lock is the abstract name of a socket: the kernel releases it with the process,
+    however the process ends. A lock file below TMPDIR or /tmp would differ with each
+    TMPDIR and each private /tmp of a Slurm job.
+    """
+    held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        held.bind(f"\0{name or f'rankbench-{os.getuid()}'}")
+    except OSError as error:
+        held.close()
+        if error.errno != errno.EADDRINUSE:
+            raise
+        return None
+    return held

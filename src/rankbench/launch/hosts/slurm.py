@@ -1,4 +1,4 @@
-"""The Slurm job that a supervisor runs in: its hosts, and the steps that it starts."""
+"""What Slurm is asked: about the job of a supervisor, and about jobs in the queue."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
 
 from rankbench.environ import for_srun, read_job
-from rankbench.launch.hosts.base import Hosts, Step
-
-# These ports are below the range from which the kernel chooses (32768 and above).
-_FIRST_PORT, _PORTS = 20000, 12000
+from rankbench.launch.hosts.base import Hosts, Step, choose_port
 
 ASK_SECONDS = 30.0
 STEP_GONE_AFTER = 60.0  # seconds
@@ -26,6 +25,36 @@ class SlurmJob(Hosts):
     id: str
     names: tuple[str, ...]
     start_within = 0.0
+
+    @classmethod
+    def find(cls, nodes: int) -> Self:
+        job = read_job()
+        if job is None:
+            raise ValueError(
+                "this site has Slurm, and this is no Slurm job: start it by sbatch, or "
+                f"within `salloc --nodes={nodes} --exclusive`"
+            )
+        said = _ask("scontrol", "show", "hostnames", job.hosts)
+        if said is None:
+            raise ValueError(f"scontrol does not list the hosts of {job.hosts}")
+        hosts = said.split()
+        if len(hosts) < nodes:
+            raise ValueError(
+                f"{nodes} hosts are needed, job {job.id} has {len(hosts)}: {job.hosts}"
+            )
+        if job.tasks and not is_even(job.tasks):
+            raise ValueError(
+                f"job {job.id} has {job.tasks} tasks on {job.hosts}: every host must "
+                "have equally many (sbatch --ntasks-per-node)"
+            )
+        return cls(job.id, tuple(hosts))
+
+    @property
+    def held(self) -> int:  # type: ignore[override]
+        return len(self.names)
+
+    def choose(self, count: int, turn: int) -> SlurmJob:
+        return replace(self, names=choose_hosts(self.names, count, turn))
 
     def step(self, argv: Sequence[str], how: Step) -> list[str]:
         return [
@@ -50,12 +79,7 @@ class SlurmJob(Hosts):
         ]
 
     def port(self, serial: int) -> int:
-        """Return the port at which the ranks of a launch meet.
-
-        Jobs that share a host, and successive launches, use different ports, because an
-        earlier launch may still hold its port.
-        """
-        return _FIRST_PORT + (int(self.id) * 97 + serial) % _PORTS
+        return choose_port(int(self.id), serial)
 
     def variables(self, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
         return for_srun(inherited)
@@ -120,45 +144,10 @@ def choose_hosts(names: Sequence[str], count: int, turn: int) -> tuple[str, ...]
     return tuple(names[place] for place in sorted(chosen))
 
 
-def find_slurm_job(nodes: int) -> SlurmJob:
-    """Return all hosts of this process's job.
-
-    Args:
-        nodes: how many are needed.
-
-    Raises:
-        ValueError: there is no job, or it lacks what is needed.
-    """
-    job = read_job()
-    if job is None:
-        raise ValueError(
-            "this site has Slurm, and this is no Slurm job: start it by sbatch, or "
-            f"within `salloc --nodes={nodes} --exclusive`"
-        )
-    said = _ask("scontrol", "show", "hostnames", job.hosts)
-    if said is None:
-        raise ValueError(f"scontrol does not list the hosts of {job.hosts}")
-    hosts = said.split()
-    if len(hosts) < nodes:
-        raise ValueError(
-            f"{nodes} hosts are needed, job {job.id} has {len(hosts)}: {job.hosts}"
-        )
-    if job.tasks and not is_even(job.tasks):
-        raise ValueError(
-            f"job {job.id} has {job.tasks} tasks on {job.hosts}: every host must have "
-            "equally many (sbatch --ntasks-per-node)"
-        )
-    return SlurmJob(job.id, tuple(hosts))
-
-
 def is_even(tasks: str) -> bool:
     """Whether hosts have equally many tasks: in ``2(x3)`` yes, in ``2(x2),1`` no."""
     counts = [re.sub(r"\(x\d+\)", "", part) for part in tasks.split(",")]
     return len(set(counts)) == 1
-
-
-# Slurm's message for a job that it has forgotten, or never knew.
-_UNKNOWN = "Invalid job id"
 
 
 def has_ended(job: str) -> bool:
@@ -167,7 +156,8 @@ def has_ended(job: str) -> bool:
     if done is None:
         return False
     if done.returncode != 0:
-        return _UNKNOWN in done.stderr
+        # Slurm has forgotten the job, or never knew it.
+        return "Invalid job id" in done.stderr
     return not done.stdout.strip()
 
 
@@ -193,3 +183,146 @@ def run_program(
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
+
+
+# The plugin's comments on rules with two wildcards, which are named in
+# workflow/rules/measure.smk.
+_COMMENT = "rule_cell_wildcards_{experiment}_{cell}"
+_COMMENT_OF_JOB = "rule_job_wildcards_{experiment}_{job}"
+
+
+def comment_of(experiment: str, cell: str) -> str:
+    """The comment in the queue of a job that measures a cell."""
+    return _COMMENT.format(experiment=experiment, cell=cell)
+
+
+_FORMAT = "%i|%T|%N|%r|%Z|%k"
+_WAIT_SECONDS = 5.0
+_TELL_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class CellJob:
+    """A job in the queue.
+
+    Attributes:
+        id: its number.
+        cell: id of the cell that it measures.
+        state: in Slurm's word, such as ``PENDING`` or ``RUNNING``.
+        hosts: as Slurm shortens them; empty while it is queued.
+        why: why it is still queued, in Slurm's word.
+    """
+
+    id: str
+    cell: str
+    state: str
+    hosts: str
+    why: str
+
+    def describe(self) -> str:
+        """In words, such as `job 12 queued (Resources)`."""
+        if self.hosts:
+            return f"job {self.id} {self.state.lower()} on {self.hosts}"
+        what = "queued" if self.state == "PENDING" else self.state.lower()
+        return f"job {self.id} {what} ({self.why})"
+
+
+def read_queue(
+    experiment: str,
+    folder: Path,
+    cells: Iterable[str],
+    shared: Mapping[str, Sequence[str]],
+) -> list[CellJob]:
+    """This user's jobs for cells of an experiment, as Slurm has them in its queue.
+
+    Args:
+        experiment: its name.
+        folder: the project that Snakemake runs in.
+        cells: ids of the cells.
+        shared: name of a job that measures several cells -> their ids.
+
+    Returns:
+        For each cell its job; the job of several cells once for each.
+
+    Raises:
+        ValueError: Slurm does not answer.
+    """
+    command = ["squeue", "--me", "--noheader", f"--format={_FORMAT}"]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=ASK_SECONDS, check=True
+        )
+    except FileNotFoundError:
+        raise ValueError(
+            "squeue is not here: run this where Slurm's commands are (a login node), "
+            "or say scheduler: none in the site file"
+        ) from None
+    except subprocess.CalledProcessError as error:
+        raise ValueError(f"squeue fails: {error.stderr.strip()}") from error
+    except subprocess.TimeoutExpired:
+        raise ValueError(
+            f"squeue has not answered for {ASK_SECONDS:g} s: Slurm's controller is "
+            "not reached; try `scontrol ping`, and again later"
+        ) from None
+    place = os.path.realpath(folder)
+    return parse_queue(done.stdout, experiment, place, cells, shared)
+
+
+def parse_queue(
+    said: str,
+    experiment: str,
+    folder: str,
+    cells: Iterable[str],
+    shared: Mapping[str, Sequence[str]],
+) -> list[CellJob]:
+    """The jobs of `read_queue` among the lines of squeue."""
+    of: dict[str, Sequence[str]] = {
+        _COMMENT_OF_JOB.format(experiment=experiment, job=job): members
+        for job, members in shared.items()
+    }
+    of |= {comment_of(experiment, cell): [cell] for cell in cells}
+    found = []
+    for line in said.splitlines():
+        job, state, hosts, why, where, comment = line.split("|", maxsplit=5)
+        if os.path.realpath(where) == folder:
+            for cell in of.get(comment.strip(), ()):
+                found.append(CellJob(job, cell, state, hosts, why))
+    return found
+
+
+def wait_for_lost_jobs(
+    look: Callable[[], Sequence[CellJob]], *, say: Callable[[str], None]
+) -> bool:
+    """Wait for the jobs of an earlier session, which go on without it.
+
+    Args:
+        look: finds those that are left.
+        say: gets lines of progress.
+
+    Returns:
+        Whether there were any.
+    """
+    jobs, told = look(), 0.0
+    if not jobs:
+        return False
+    ids = {job.id for job in jobs}
+    say(
+        f"{len(ids)} jobs of an earlier run are still in the queue. This run waits "
+        "for them, and then measures what is missing (scancel ends them sooner):"
+    )
+    while jobs:
+        if time.monotonic() - told > _TELL_SECONDS:
+            for job in jobs:
+                say(f"  {job.cell}  {job.describe()}")
+            told = time.monotonic()
+        time.sleep(_WAIT_SECONDS)
+        try:
+            left = look()
+        except ValueError as error:
+            say(f"  {error}")
+            continue
+        for job in jobs:
+            if job.id not in {other.id for other in left}:
+                say(f"  {job.cell}  job {job.id} has ended, {len(left)} left")
+        jobs = left
+    return True

@@ -1,76 +1,158 @@
-"""Hosts that are reached by ssh: a launch uses some of those that a site file lists."""
+"""Hosts that are reached by ssh: checks, locks, copies, and the hosts of a launch.
+
+Copies lie in a folder of rankbench on the host, under the digest of their content, so
+nothing is copied twice and nothing is overwritten that another run uses.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import sys
+import sysconfig
+import tempfile
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib import metadata
 from pathlib import Path
+from typing import Any, Self
 
 from rankbench.environ import for_ssh
-from rankbench.launch.hosts.base import Hosts, Step
-from rankbench.launch.hosts.ssh_session import Remote
+from rankbench.launch.hosts.base import Hosts, Needs, Step, choose_port
+from rankbench.launch.hosts.ssh_session import LostHost, Message, Remote, Session
 
-# These ports are below the range from which the kernel chooses (32768 and above).
-_FIRST_PORT, _PORTS = 20000, 12000
+FOLDER = "~/.cache/rankbench"  # of rankbench on each host
+LEAST_PYTHON = [3, 11]
+MOST_PATH = 60  # bytes, so that the paths of sockets are short enough
+LEAST_ROOM = 16 << 20  # bytes, for code and logs
+ANOTHER = "name another interpreter (python in hosts of site.yaml)"
+
+_Site = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A host that has been opened.
+@dataclass
+class Connection:
+    """An open connection to a host.
 
     Attributes:
-        remote: how ssh reaches it.
-        folder: of rankbench on it.
-        copied: path here -> path in this folder; empty if hosts share files.
+        session: with the agent that answers questions and holds the host's lock.
+        remote: how launches reach it, with the interpreter that they use.
+        facts: what the host has said of itself.
+        copied: path here -> path in the folder of rankbench there, of what it got.
     """
 
+    session: Session
     remote: Remote
-    folder: str
-    copied: Mapping[str, str]
+    facts: Message = field(default_factory=dict)
+    copied: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.remote.name
+
+    def ask(self, **message: object) -> Message:
+        """Ask the agent.
+
+        Raises:
+            ValueError: the connection has ended.
+        """
+        try:
+            return self.session.ask(**message)
+        except LostHost as error:
+            raise ValueError(f"{self.name}: {error}") from error
 
 
-@dataclass(frozen=True)
 class SshHosts(Hosts):
-    """The hosts of a launch.
+    """Hosts of a site file, the first of which a launch uses."""
 
-    Attributes:
-        places: the hosts, that of rank 0 first.
-        shared: whether they see this machine's files at the same paths.
-    """
-
-    places: Sequence[Place]
-    shared: bool
     start_within = 0.0
-    # Agents first ask ranks to end, then kill them, then send their files.
+    # Agents first ask ranks to end, then kill them, then their files are fetched.
     end_within = 30.0
     is_here = False
     has_ssh = True
 
-    @property
-    def names(self) -> tuple[str, ...]:  # type: ignore[override]
-        return tuple(place.remote.name for place in self.places)
+    def __init__(self, connections: Sequence[Connection], *, shared: bool) -> None:
+        """Keep the connections to the hosts.
 
-    @property
-    def share_files(self) -> bool:  # type: ignore[override]
-        return self.shared
+        Args:
+            connections: to the hosts, that of rank 0 first.
+            shared: whether they see this machine's files at the same paths.
+        """
+        self.connections, self.share_files = connections, shared
+        self.names = tuple(connection.name for connection in connections)
+        self.helpers = [connection.session.pid for connection in connections]
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        site: _Site,
+        nodes: int,
+        needs: Needs,
+        *,
+        say: Callable[[str], None],
+        told_to_stop: Callable[[], None],
+    ) -> Iterator[Self]:
+        listed = site["hosts"][:nodes]
+        with ExitStack() as stack:
+            found, faults = _connect(stack, site, listed, needs, told_to_stop)
+            faults += _differing_images(found, needs) if site["shared"] else []
+            if faults:
+                raise ValueError("hosts in site.yaml: " + "; ".join(faults))
+            # In the same order everywhere, so that two runs never wait for each other.
+            # The agents hold the locks, since this machine need not be a host.
+            for connection in sorted(found, key=lambda connection: connection.name):
+                _lock(connection, say, told_to_stop)
+            if not site["shared"]:
+                for connection in found:
+                    bring(connection, needs, say)
+            yield cls(found, shared=site["shared"])
+
+    @classmethod
+    @contextmanager
+    def inspect(
+        cls, site: _Site, needs: Needs
+    ) -> Iterator[tuple[Self | None, list[str]]]:
+        with ExitStack() as stack:
+            found, faults = _connect(stack, site, site["hosts"], needs, lambda: None)
+            faults += _differing_images(found, needs, copied=not site["shared"])
+            usable = []
+            for connection in found:
+                try:
+                    if not site["shared"]:
+                        bring(connection, replace(needs, images={}), print)
+                    usable.append(connection)
+                except ValueError as error:
+                    faults.append(str(error))
+            yield cls(usable, shared=site["shared"]) if usable else None, faults
+
+    def choose(self, count: int, turn: int) -> SshHosts:
+        chosen = self.connections[:count]
+        for connection in chosen:
+            try:
+                connection.session.get(timeout=0)
+            except LostHost as error:
+                raise ValueError(f"lost the host {connection.name}: {error}") from error
+        return SshHosts(chosen, shared=self.share_files)
 
     def step(self, argv: Sequence[str], how: Step) -> list[str]:
         facts = {
             "hosts": [
                 {
-                    "name": place.remote.name,
-                    "python": place.remote.pythons[0],
-                    "control": place.remote.control,
-                    "folder": place.folder,
-                    "places": sorted(place.copied.items()),
+                    "name": connection.name,
+                    "python": connection.remote.pythons[0],
+                    "control": connection.remote.control,
+                    "folder": connection.facts["folder"],
+                    "places": sorted(connection.copied.items()),
                 }
-                for place in self.places
+                for connection in self.connections
             ],
-            "shared": self.shared,
+            "shared": self.share_files,
             "first_only": how.first_host_only,
             "work": str(how.logs),
         }
@@ -78,13 +160,273 @@ class SshHosts(Hosts):
         return [sys.executable, "-m", module, json.dumps(facts), "--", *argv]
 
     def port(self, serial: int) -> int:
-        """Return the port at which the ranks of a launch meet.
-
-        Successive launches and other users use different ports, because an earlier
-        launch may still hold its port.
-        """
         mine = zlib.crc32(f"{os.getuid()} {Path.cwd()} {os.getpid()}".encode())
-        return _FIRST_PORT + (mine * 97 + serial) % _PORTS
+        return choose_port(mine, serial)
 
     def variables(self, inherited: Mapping[str, str] = os.environ) -> dict[str, str]:
         return for_ssh(inherited)
+
+
+def _connect(
+    stack: ExitStack,
+    site: _Site,
+    listed: Sequence[Mapping[str, Any]],
+    needs: Needs,
+    told_to_stop: Callable[[], None],
+) -> tuple[list[Connection], list[str]]:
+    """Connect to all hosts at the same time; those without a fault, and the faults."""
+    if shutil.which("ssh") is None:
+        raise ValueError("this machine has no ssh: install OpenSSH's client")
+    # Only this user may use the sockets. Their paths have at most 107 bytes.
+    short = tempfile.gettempdir() if len(tempfile.gettempdir()) < MOST_PATH else "/tmp"  # noqa: S108
+    folder = tempfile.mkdtemp(prefix="rankbench-ssh.", dir=short)
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    look_for = _look_for(stack, site, needs) if site["shared"] else []
+    opened = []
+    for number, host in enumerate(listed):
+        pythons = _pythons(host, site, needs)
+        remote = Remote(host["name"], pythons, f"{folder}/{number}")
+        session = Session(remote, first=True)
+        stack.callback(session.close)
+        session.send(do="hold", folder=FOLDER, look_for=look_for)
+        session.keep_alive()
+        opened.append(Connection(session, remote))
+    usable, faults = [], []
+    for connection, host in zip(opened, listed, strict=True):
+        told_to_stop()
+        try:
+            connection.facts = connection.session.receive()
+        except LostHost as error:
+            faults.append(f"{connection.name}: {error}")
+            continue
+        chosen = host.get("python") or connection.facts["executable"]
+        connection.remote = replace(connection.remote, pythons=(chosen,))
+        found = list(_faults(connection, site, needs))
+        faults += [f"{connection.name}: {fault}" for fault in found]
+        usable += [] if found else [connection]
+    return usable, faults + _twins(usable)
+
+
+def _pythons(host: Mapping[str, Any], site: _Site, needs: Needs) -> tuple[str, ...]:
+    """Interpreters to try on a host, the best first."""
+    if host.get("python"):
+        return (host["python"],)
+    if site["shared"] or environment_place() is None:
+        return (sys.executable,)
+    # Any Python can copy an environment for native ranks, or start those of images.
+    base = str(Path(sys.executable).resolve())
+    return (sys.executable, base, *(() if needs.native else ("python3",)))
+
+
+def _look_for(stack: ExitStack, site: _Site, needs: Needs) -> list[str]:
+    """Files that hosts must see: those that are needed, and a new folder of results."""
+    results = Path(site["results_dir"]).resolve()
+    new = tempfile.mkdtemp(prefix=".shared.", dir=results)
+    stack.callback(shutil.rmtree, new, ignore_errors=True)
+    files = (needs.source, *needs.data, *needs.own, *map(Path, needs.images))
+    return [*(str(path) for path in files if path.exists()), new]
+
+
+def _faults(connection: Connection, site: _Site, needs: Needs) -> Iterator[str]:
+    """What is wrong with a host, with a remedy."""
+    facts = connection.facts
+    if facts["python"] < LEAST_PYTHON:
+        there = ".".join(map(str, facts["python"]))
+        yield f"its Python is {there}, and 3.11 is needed: {ANOTHER}"
+    if facts["fault"]:
+        yield f"cannot write to {facts['fault']}: make room, or correct its owner"
+    elif not site["shared"] and facts["free"] < LEAST_ROOM:
+        free = facts["free"] >> 20
+        yield f"has {free} MiB free in {facts['folder']}: make room there"
+    unseen = [path for path, seen in facts["sees"].items() if not seen]
+    if unseen:
+        yield (
+            f"does not see {unseen[-1]}: shared: true needs a folder that all hosts "
+            "see at the same path; say shared: false, and rankbench copies"
+        )
+    if not site["shared"] and not facts["rsync"]:
+        yield "has no rsync: install it (shared: false copies by it)"
+    if needs.native and not _lacks_environment(connection):
+        yield from _differing_packages(facts["versions"])
+    if not needs.native and not facts["apptainer"]:
+        yield "has no Apptainer on PATH: install it there"
+
+
+def _differing_packages(versions: Mapping[str, str | None]) -> Iterator[str]:
+    here = {name: _version(name) for name in versions}
+    differ = [name for name in versions if here[name] not in (None, versions[name])]
+    if differ:
+        have = [f"{n} {versions[n]}" if versions[n] else f"no {n}" for n in differ]
+        wanted = " ".join(f"{name}=={here[name]}" for name in differ)
+        yield (
+            f"has {', '.join(have)}: install what this machine has, {wanted}, or "
+            f"{ANOTHER}"
+        )
+
+
+def _lacks_environment(connection: Connection) -> bool:
+    """Whether a host lacks the environment of this machine, and may get a copy."""
+    # An interpreter that the site file names is the only one that was tried.
+    may = sys.executable in connection.session.remote.pythons
+    there = connection.facts["executable"] == sys.executable
+    return may and not there and environment_place() is not None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _twins(found: Sequence[Connection]) -> list[str]:
+    """Hosts that are the same machine under two names."""
+    first: dict[tuple[str, str], str] = {}
+    faults = []
+    for connection in found:
+        machine = connection.facts["hostname"], connection.facts["boot"]
+        if machine in first:
+            faults.append(
+                f"{connection.name}: is the same machine as {first[machine]}: list it "
+                "once, with all its devices"
+            )
+        first.setdefault(machine, connection.name)
+    return faults
+
+
+def _differing_images(
+    found: Sequence[Connection], needs: Needs, *, copied: bool = False
+) -> list[str]:
+    """Hosts that have another image at the path of one of the needed ones."""
+    faults = []
+    for connection in found if needs.images else ():
+        folder = connection.facts["folder"]
+        paths = {
+            f"{folder}/images/{digest}.sif" if copied else file: digest
+            for file, digest in needs.images.items()
+        }
+        try:
+            hashes = connection.ask(do="hash", paths=list(paths))["hashes"]
+        except ValueError as error:
+            faults.append(str(error))
+            continue
+        faults += [
+            f"{connection.name}: {path} is another image (sha256 {hashes[path][:12]}, "
+            f"expected {digest[:12]}): remove it there, or copy the right one"
+            for path, digest in paths.items()
+            if hashes[path] not in (None, digest)
+        ]
+    return faults
+
+
+def _lock(
+    connection: Connection,
+    say: Callable[[str], None],
+    told_to_stop: Callable[[], None],
+) -> None:
+    """Wait for this user's other measurements on a host, then hold its lock."""
+    connection.session.send(do="lock")
+    while True:
+        try:
+            message = connection.session.get(timeout=0.5)
+        except LostHost as error:
+            raise ValueError(f"{connection.name}: {error}") from error
+        if message is None:
+            told_to_stop()
+        elif message.get("busy"):
+            say(f"  waiting: another measurement runs on the host {connection.name}")
+        elif message.get("locked"):
+            return
+
+
+@cache
+def environment_place() -> str | None:
+    """Path of a copy of this process's virtual environment, in the folder of rankbench.
+
+    Its name is a digest of the names and versions of its packages. None if this process
+    runs in no virtual environment.
+    """
+    if sys.prefix == sys.base_prefix:
+        return None
+    packages = sorted(
+        f"{package.name}=={package.version}"
+        for package in metadata.distributions(path=[sysconfig.get_path("purelib")])
+    )
+    base = str(Path(sys.executable).resolve())
+    text = "\n".join([sys.prefix, base, sys.version, *packages])
+    return f"environments/{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def places_of(needs: Needs) -> dict[str, str]:
+    """Path here -> path in the folder of rankbench on a host."""
+    return {
+        str(needs.source): f"code/{needs.code[:16]}",
+        str(needs.data_dir): "data",
+        **{str(folder): f"own/{folder.name}" for folder in needs.own},
+        **{file: f"images/{digest}.sif" for file, digest in needs.images.items()},
+    }
+
+
+def bring(connection: Connection, needs: Needs, say: Callable[[str], None]) -> None:
+    """Copy to a host what it lacks.
+
+    Raises:
+        ValueError: there is no room, or a copy fails.
+    """
+    folder = connection.facts["folder"]
+    there, places = f"{connection.name}:{folder}", places_of(needs)
+    connection.copied = dict(places)
+    code = f"{there}/{places[str(needs.source)]}/"
+    rsync = connection.remote.rsync
+    rsync(f"{needs.source}/rankbench", to=code)
+    if needs.data:
+        rsync(*map(str, needs.data), to=f"{there}/data/")
+    if needs.own:
+        rsync(*map(str, needs.own), to=f"{there}/own/")
+    images = {f"{folder}/{places[file]}": file for file in needs.images}
+    for path in _lacks(connection, images):
+        image = Path(images[path])
+        size = image.stat().st_size
+        _check_room(connection, image, size)
+        name = connection.name
+        say(f"  copying {image.name} ({size >> 20} MiB) to the host {name}")
+        options = ("--archive", "--partial-dir=.part")
+        rsync(str(image), to=f"{name}:{path}", options=options)
+    environment = environment_place()
+    if needs.native and environment and _lacks_environment(connection):
+        _bring_environment(connection, f"{folder}/{environment}", say)
+        connection.copied[sys.prefix] = environment
+
+
+def _bring_environment(
+    connection: Connection, path: str, say: Callable[[str], None]
+) -> None:
+    """Copy this process's virtual environment to a host unless it is there."""
+    connection.remote = replace(connection.remote, pythons=(f"{path}/bin/python",))
+    if not _lacks(connection, [path]):
+        return
+    prefix = Path(sys.prefix)
+    size = sum(file.lstat().st_size for file in prefix.rglob("*"))
+    _check_room(connection, prefix, size)
+    say(f"  copying Python's packages ({size >> 20} MiB) to {connection.name}")
+    part = f"{path}.part"
+    # Facts about this machine are cached in the folder `var`.
+    options = ("--archive", "--exclude=/var")
+    to = f"{connection.name}:{part}/"
+    connection.remote.rsync(f"{prefix}/", to=to, options=options)
+    connection.ask(do="move in", part=part, path=path, was=sys.prefix)
+
+
+def _lacks(connection: Connection, paths: Iterable[str]) -> list[str]:
+    asked = list(paths)
+    there = connection.ask(do="have", paths=asked)["have"] if asked else {}
+    return [path for path in asked if not there[path]]
+
+
+def _check_room(connection: Connection, file: Path, size: int) -> None:
+    free = connection.facts["free"]
+    if size > free:
+        raise ValueError(
+            f"{connection.name}: {file.name} has {size >> 20} MiB, and "
+            f"{connection.facts['folder']} has {free >> 20} MiB free: make room there"
+        )

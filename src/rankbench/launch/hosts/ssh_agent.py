@@ -99,8 +99,6 @@ def hold(order: Message, inbox: Inbox) -> None:
                 send(have=there)
             elif message["do"] == "hash":
                 send(hashes={path: sha256(path) for path in message["paths"]})
-            elif message["do"] == "adopt":
-                send(adopted=adopt(message))
             elif message["do"] == "move in":
                 move_in(message)
                 send(moved=True)
@@ -146,7 +144,7 @@ def _version(package: str) -> str | None:
 def take_lock(inbox: Inbox) -> socket.socket:
     """Wait until no other measurement of this user runs here; return the lock.
 
-    It is the lock of launch/hosts/machine_lock.py.
+    It is the lock of launch/hosts/base.py.
 
     Raises:
         EOFError: the connection was closed meanwhile, or nobody is heard any more.
@@ -169,17 +167,6 @@ def take_lock(inbox: Inbox) -> socket.socket:
             heard = time.monotonic()
         elif time.monotonic() - heard > SILENT_AFTER:
             raise EOFError
-
-
-def adopt(message: Message) -> str | None:
-    """Give a copied file its name if it is complete; return what is wrong with it."""
-    part = Path(message["part"])
-    found = sha256(message["part"])
-    if found != message["sha256"]:
-        part.unlink(missing_ok=True)
-        return f"{part}: the copy differs (sha256 {found})"
-    part.replace(message["path"])
-    return None
 
 
 def sha256(path: str) -> str | None:

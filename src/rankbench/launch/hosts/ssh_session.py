@@ -19,6 +19,7 @@ Message = dict[str, Any]
 
 AGENT = Path(__file__).with_name("ssh_agent.py")
 CONNECT_SECONDS = 10
+COPY_SECONDS = 3600.0
 BEAT_SECONDS = 2.0
 # The remote command runs the first of several interpreters that is there. Everything
 # else goes through its standard input.
@@ -30,6 +31,7 @@ _BOOT = (
     "import sys; stdin = sys.stdin.buffer; "
     "exec(compile(stdin.read(int(stdin.readline())), 'ssh_agent.py', 'exec'))"
 )
+_NO_ROOM = "No space left on device"
 # ssh's messages, and what to do.
 _REMEDIES = {
     r"Permission denied|Too many authentication": (
@@ -87,8 +89,45 @@ class Remote:
             "ControlPersist=no",
             "RemoteCommand=none",
         )
-        settings = [word for one in own for word in ("-o", one)]
+        settings = [word for setting in own for word in ("-o", setting)]
         return ["ssh", "-T", *settings, "-S", self.control, *options]
+
+    def rsync(
+        self, *words: str, to: str, options: Sequence[str] = ("--archive",)
+    ) -> None:
+        """Copy files to this host, or from it, through the connection to it.
+
+        Args:
+            words: the files.
+            to: where they go; a path on the host, as one of the files, begins with the
+                name of the host and a colon.
+            options: of rsync.
+
+        Raises:
+            ValueError: the copy fails; says why.
+        """
+        shell = shlex.join(self.ssh("-o", "ControlMaster=no"))
+        command = ["rsync", "--protect-args", *options, "-e", shell, "--", *words, to]
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=COPY_SECONDS,
+                check=False,
+            )
+        except FileNotFoundError:
+            raise ValueError(
+                "this machine has no rsync: install it (shared: false copies by it)"
+            ) from None
+        except subprocess.TimeoutExpired as error:
+            raise ValueError(f"{self.name}: {error}") from error
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or ["rsync failed"]
+            # rsync of a full disk says so in the middle of its messages.
+            said = next((line for line in lines if _NO_ROOM in line), lines[0])
+            raise ValueError(f"{self.name}: copying {words[0]}: {said}")
 
 
 class Session:

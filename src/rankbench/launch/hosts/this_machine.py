@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 from rankbench.launch.hosts.base import Hosts, Step
 
@@ -13,6 +14,10 @@ class ThisMachine(Hosts):
     names = ("localhost",)
     start_within = 0.0
     share_files = False
+
+    @classmethod
+    def find(cls, nodes: int) -> Self:
+        return cls()
 
     def step(self, argv: Sequence[str], how: Step) -> list[str]:
         return list(argv)

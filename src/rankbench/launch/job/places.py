@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rankbench.cell import Topology
-from rankbench.launch.hosts.base import Hosts
-from rankbench.launch.hosts.by_scheduler import Request, open_hosts
-from rankbench.launch.hosts.machine_lock import Waiting, machine_to_itself
-from rankbench.launch.hosts.slurm_queue import comment_of
+from rankbench.launch.hosts import hosts_of
+from rankbench.launch.hosts.base import Hosts, Needs, machine_to_itself
+from rankbench.launch.hosts.slurm import comment_of
 from rankbench.launch.hosts.slurm_resources import plan_array
-from rankbench.launch.hosts.ssh_copies import Needs
 from rankbench.launch.job.attempt import Attempt
 from rankbench.launch.launchers import find_launcher, is_array
 from rankbench.launch.process import processes
@@ -52,21 +50,23 @@ def find_places(
     Raises:
         ValueError: it lacks what a cell needs, or a host cannot be used.
     """
-    waiting = Waiting(told_to_stop, say, processes.spare)
     if is_array(find_launcher(attempts[0].cell.launcher)):
-        with machine_to_itself(waiting):
+        with machine_to_itself(say=say, told_to_stop=told_to_stop):
             yield Places(lambda attempt, _: _array_of(attempt, plan))
         return
     nodes = max(attempt.shape.nodes for attempt in attempts)
-    request = Request(plan["site"], nodes, _needs_of(attempts), waiting)
-    with open_hosts(request) as opened:
+    site, needs = plan["site"], _needs_of(attempts)
+    opened = hosts_of(site).open(site, nodes, needs, say=say, told_to_stop=told_to_stop)
+    with opened as hosts:
+        for helper in hosts.helpers:
+            processes.spare(helper)
         # Launches of one cell alone are on the same hosts.
         shared = len(attempts) > 1
 
         def choose(attempt: Attempt, turn: int) -> Hosts:
-            return opened.choose(attempt.shape.nodes, turn if shared else 0)
+            return hosts.choose(attempt.shape.nodes, turn if shared else 0)
 
-        devices = opened.held * _devices_per_node(attempts)
+        devices = hosts.held * _devices_per_node(attempts)
         yield Places(choose, devices if shared and devices else None)
 
 

@@ -24,10 +24,8 @@ from typing import Any
 
 from rankbench.cores import physical_cores
 from rankbench.environ import read_node, restore_job, without_job
-from rankbench.launch.hosts.base import Hosts, Step
-from rankbench.launch.hosts.by_scheduler import Request, inspect_hosts
-from rankbench.launch.hosts.machine_lock import Waiting
-from rankbench.launch.hosts.ssh_copies import Needs
+from rankbench.launch.hosts import hosts_of
+from rankbench.launch.hosts.base import Hosts, Needs, Step, take_lock
 from rankbench.launch.process.environment import SOURCE
 from rankbench.launch.site.reach import MODULE as REACH
 from rankbench.launch.site.reach import choose_ports
@@ -66,11 +64,9 @@ def inspect(plan: Facts, root: Path) -> Facts:
         images=_images_of(plan),
         native=site["software"] == "native",
     )
-    waiting = Waiting(told_to_stop=lambda: None, say=print)
     folder = Path(tempfile.mkdtemp(prefix=".hosts-", dir=root))
     try:
-        request = Request(site, site["nodes"], needs, waiting)
-        with inspect_hosts(request) as (hosts, faults):
+        with hosts_of(site).inspect(site, needs) as (hosts, faults):
             found: Facts = {"hosts": [], "said": "", "pmix": False, "reach": {}}
             if hosts is not None:
                 found |= look_at_hosts(site, hosts, folder)
@@ -228,12 +224,10 @@ def _interfaces() -> dict[str, list[str]]:
 
 def _measures() -> bool:
     """Whether another measurement of this user runs here."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as lock:
-        try:
-            lock.bind(f"\0rankbench-{os.getuid()}")
-        except OSError:
-            return True
-    return False
+    lock = take_lock()
+    if lock is not None:
+        lock.close()
+    return lock is None
 
 
 def _resolve(host: str) -> Facts:

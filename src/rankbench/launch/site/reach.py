@@ -19,13 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.environ import read_node
+from rankbench.launch.hosts.base import FIRST_PORT, LAST_PORT
 from rankbench.record import write_json
 
 MODULE = "rankbench.launch.site.reach"
 
-# Ranks meet at a port of the first range (launch/hosts/ssh.py). Communication libraries
-# let the kernel choose, by default from the second one.
-RANGES = {"20000-31999": (20000, 31999), "32768-60999": (32768, 60999)}
+# Ranks meet at a port of the first range. Communication libraries let the kernel
+# choose, by default from the second one.
+RANGES = {
+    f"{first}-{last}": (first, last)
+    for first, last in ((FIRST_PORT, LAST_PORT), (32768, 60999))
+}
 TRIED = 3  # ports of each range
 SECONDS = 10.0  # that hosts have to start and to connect
 SSH_SECONDS = 5
