@@ -127,7 +127,7 @@ $(INSTALLED): requirements.lock requirements-torch.txt pyproject.toml \
 	    $(PYTHON) -m venv --clear '$(CURDIR)/.venv'; }
 	@echo "installing the pinned packages into .venv (about 2 minutes with torch)"
 	@$(BIN)/python -m pip install -qq --require-hashes -r requirements.lock
-	@$(BIN)/python -P src/rankbench/torch_build.py
+	@$(BIN)/python -P containers/torch_build.py
 	@$(BIN)/python -m pip install -qq --no-deps --no-build-isolation -e .
 	@# Inspect torch and the devices once; the result is cached in .venv.
 	@$(BIN)/python -m rankbench.launch.site.machine >/dev/null

@@ -9,13 +9,12 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT, find_images
-from rankbench.launch.images.bills import bill_of, write_bills
-from rankbench.launch.images.verify import read_status
+from rankbench.launch.images.verify import read_status, write_bills
 
 pytestmark = pytest.mark.integration
 
 PROGRAMS = ROOT / "build/validator/bin"
-TOOLS = {"debian": PROGRAMS / "debsbom", "python": PROGRAMS / "cyclonedx-py"}
+TOOLS = ("debsbom", "cyclonedx-py")
 LIST = """
 import importlib.metadata
 for one in importlib.metadata.distributions():
@@ -33,37 +32,31 @@ def ask(sif: Path, *command: str) -> dict[str, str]:
 @pytest.mark.parametrize("name", ["gloo-cpu", "mpi-cpu"])
 def test_bills_equal_the_lists_of_dpkg_and_pip(name: str, tmp_path: Path) -> None:
     images = find_images(name)
-    for tool in TOOLS.values():
-        if not tool.exists():
-            pytest.skip(f"no {tool.name}: bash tests/machine/install_validator.sh")
+    for tool in TOOLS:
+        if not (PROGRAMS / tool).exists():
+            pytest.skip(f"no {tool}: bash tests/machine/install_validator.sh")
     sif = images / f"{name}.sif"
     known = json.loads((images / f"{name}.json").read_text())
 
     def write(folder: Path) -> dict[str, bytes]:
         folder.mkdir()
-        written = write_bills(
-            folder / f"{name}.json",
-            sha256=known["sha256"],
-            built=known["built"],
-            status=read_status(sif),
-            python=known["packages"]["pip"],
-            tools={kind: str(tool) for kind, tool in TOOLS.items()},
-        )
+        sidecar, status = folder / f"{name}.json", read_status(sif)
+        written = write_bills(sidecar, known, status, tools=str(PROGRAMS))
         return {path.name: path.read_bytes() for path in written}
 
     bills = write(tmp_path / "one")
     if name == "gloo-cpu":
         assert write(tmp_path / "other") == bills
-    debian = json.loads(bills[bill_of(Path(f"{name}.json"), "debian").name])
-    python = json.loads(bills[bill_of(Path(f"{name}.json"), "python").name])
+    debian = json.loads(bills[f"{name}.debian.cdx.json"])
+    python = json.loads(bills[f"{name}.python.cdx.json"])
     assert {debian["bomFormat"], python["bomFormat"]} == {"CycloneDX"}
     # The bill also names the sources that a package was built from.
     binary = {
-        one["name"]: one["version"]
-        for one in debian["components"]
-        if not one["purl"].endswith("arch=source")
+        package["name"]: package["version"]
+        for package in debian["components"]
+        if not package["purl"].endswith("arch=source")
     }
     listed = ask(sif, "dpkg-query", "-W", "-f", "${Package} ${Version}\\n")
     assert binary == listed
-    found = {one["name"]: one["version"] for one in python["components"]}
+    found = {package["name"]: package["version"] for package in python["components"]}
     assert found == ask(sif, "python3", "-c", LIST)

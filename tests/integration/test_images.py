@@ -16,9 +16,10 @@ import pytest
 from test_containers import ONE, make_project
 
 from conftest import ROOT, Project, copy_project
+from rankbench.launch.images.build import check_key, sign
 from rankbench.launch.images.checks import find_mirror
-from rankbench.launch.images.signing import check_key, check_signed, sign
 from rankbench.launch.images.store import hash_file, load_images
+from rankbench.launch.images.verify import check_signed
 from tiny_images import write_containers
 
 pytestmark = pytest.mark.integration

@@ -18,8 +18,7 @@ import yaml
 from filelock import FileLock
 
 from rankbench.launch.images import checks
-from rankbench.launch.images.build import make_image
-from rankbench.launch.images.fetch import fetched
+from rankbench.launch.images.build import Work, fetched, make_image
 from rankbench.launch.images.store import (
     Image,
     load_images,
@@ -29,7 +28,7 @@ from rankbench.launch.images.store import (
     request_image,
 )
 from rankbench.launch.images.verify import check_sif
-from rankbench.launch.images.work import Work
+from rankbench.matrix.site import read_site
 from tiny_images import write_containers
 
 pytestmark = pytest.mark.unit
@@ -193,22 +192,26 @@ def test_given_source_is_kept_with_the_others(
     assert again["mpi-cuda"] == image
 
 
+def test_given_file_without_its_hash(containers: Path, image_dir: Path) -> None:
+    with pytest.raises(ValueError, match=r"images: mpi-cpu: .*`sha256sum x\.sif`"):
+        load(containers, image_dir, mpi_cpu={"file": "x.sif"})
+
+
 @pytest.mark.parametrize(
-    ("given", "complaint"),
+    "given",
     [
-        ({}, "give either `file`"),
-        ({"file": "x.sif", "source": "docker://x"}, "give either `file`"),
-        ({"file": "x.sif"}, "`sha256sum x.sif` prints it"),
-        ({"file": "x.sif", "sha256": "abc"}, "expected 64 digits"),
-        ({"source": "docker://registry.example/mpi:latest"}, "has no digest"),
-        ({"source": f"library://x@{DIGEST}"}, "has no digest"),
+        "{}",
+        f"{{file: x.sif, source: 'docker://x@{DIGEST}'}}",
+        "{file: x.sif, sha256: abc}",
+        "{source: 'docker://registry.example/mpi:latest'}",
+        f"{{source: 'library://x@{DIGEST}'}}",
     ],
 )
-def test_given_image_that_is_not_pinned(
-    containers: Path, image_dir: Path, given: dict[str, str], complaint: str
-) -> None:
-    with pytest.raises(ValueError, match=f"site key images: mpi-cpu: .*{complaint}"):
-        load(containers, image_dir, mpi_cpu=given)
+def test_given_image_that_is_not_pinned(tmp_path: Path, given: str) -> None:
+    path = tmp_path / "site.yaml"
+    path.write_text(f"images: {{mpi-cpu: {given}}}\n")
+    with pytest.raises(ValueError, match=r"site.yaml: images.*mpi-cpu"):
+        read_site(path)
 
 
 def test_given_image_of_an_unknown_name(containers: Path, image_dir: Path) -> None:

@@ -16,11 +16,11 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import torch_build
+from torch_build import OFF, choose, find_cause, find_index, requirements_for
 
-from rankbench import torch_build
-from rankbench.launch.images.fetch import fetched
+from rankbench.launch.images.build import fetched
 from rankbench.launch.images.store import load_images
-from rankbench.torch_build import OFF, choose, find_cause, find_index, requirements_for
 from tiny_images import write_containers
 
 pytestmark = pytest.mark.unit
@@ -212,7 +212,7 @@ def test_hashes_of_the_images_protect_the_quickstart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     release = {"torch": "2.13.0", "torchvision": "0.28.0"}
-    here = torch_build._HASHED_CPU
+    here = torch_build.HASHED_CPU
     monkeypatch.setattr(torch_build.sys, "platform", here[0])
     monkeypatch.setattr(torch_build.platform, "machine", lambda: here[1])
     monkeypatch.setattr(torch_build.sys, "version_info", (3, 11, 9))
@@ -233,6 +233,7 @@ def test_bad_input(
     with pytest.raises(ValueError, match=r"torch_index: 'no' is neither an address"):
         find_index("no", "torch_index")
     monkeypatch.setenv("TORCH", "gpu")
+    monkeypatch.setattr(sys, "argv", ["torch_build.py"])
     assert torch_build.main() == 2
     assert (
         "TORCH: 'gpu' is not a build of torch (known: auto, cpu"
@@ -256,10 +257,9 @@ def test_default_index_stands_in_one_place() -> None:
 def bare(tmp_path: Path, configured: Index, fallback: Index) -> Path:
     """A project before its torch is installed, with what the two indexes have."""
     root = tmp_path / "bare"
-    (root / "src/rankbench").mkdir(parents=True)
-    shutil.copy(torch_build.__file__, root / "src/rankbench")
     requirements = root / "containers/requirements"
     requirements.mkdir(parents=True)
+    shutil.copy(torch_build.__file__, root / "containers")
     pins = "torch==2.13.0\ntorchvision==0.28.0\n"
     (root / "requirements-torch.txt").write_text(pins)
     vision = f"torchvision==0.28.0 --hash={configured.add('torchvision', '0.28.0')}\n"
@@ -281,7 +281,7 @@ def install(root: Path, **variables: str) -> tuple[int, str]:
     """Do the Makefile's step with an empty HOME, no apt and no driver in PATH."""
     home = str(root / "home")
     done = subprocess.run(
-        [root / ".venv/bin/python", "-P", "src/rankbench/torch_build.py"],
+        [root / ".venv/bin/python", "-P", "containers/torch_build.py"],
         cwd=root,
         env={**os.environ, "HOME": home, "PATH": home, **variables},
         stdout=subprocess.PIPE,
@@ -313,7 +313,7 @@ def test_install_takes_the_cpu_build_of_the_fallback(
 
 
 @pytest.mark.skipif(
-    (sys.platform, torch_build.platform.machine()) != torch_build._HASHED_CUDA,
+    (sys.platform, torch_build.platform.machine()) != torch_build.HASHED_CUDA,
     reason="hashes of CUDA's libraries are recorded for Linux on x86_64",
 )
 def test_libraries_of_the_default_build_are_checked(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rankbench.assets import find_asset
 from rankbench.failures import IMAGE, Wanted, clear_failure, note_failure
-from rankbench.launch.images.build import make_image
+from rankbench.launch.images.build import Work, make_image
 from rankbench.launch.images.store import (
     Image,
     load_images,
@@ -20,9 +20,7 @@ from rankbench.launch.images.store import (
     reason_to_make,
 )
 from rankbench.launch.images.verify import check_sif, prove
-from rankbench.launch.images.work import Work
 from rankbench.record import write_atomically
-from rankbench.torch_build import find_index
 
 CONTAINERS = find_asset("containers")
 
@@ -33,8 +31,6 @@ def main() -> int:
     # Clean up after SIGTERM as after Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        if hasattr(arguments, "torch_index"):
-            arguments.torch_index = find_index(arguments.torch_index, "torch_index")
         images = _choose(arguments)
     except (ValueError, OSError) as error:
         print(f"images: {error}", file=sys.stderr)
@@ -84,7 +80,7 @@ def build(image: Image, arguments: argparse.Namespace) -> None:
 def test(image: Image, arguments: argparse.Namespace) -> None:
     """Compare the file of an image with its sidecar, and test its promises."""
     check_sif(image)
-    prove(image, image.file, Work(image, sys.stdout, _tell))
+    prove(image, image.file, Work(image, sys.stdout, _tell).follow)
     print(f"{image.name}: {image.file} equals the built file, and keeps its promises")
 
 
@@ -104,27 +100,27 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m rankbench.launch.images")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in (build, test, show):
-        one = commands.add_parser(command.__name__, help=command.__doc__)
-        one.add_argument("name", nargs="+", help="image and flavour: mpi-cpu")
-        one.add_argument("--image-dir", type=Path, default=Path("images"))
-        one.add_argument(
+        sub = commands.add_parser(command.__name__, help=command.__doc__)
+        sub.add_argument("name", nargs="+", help="image and flavour: mpi-cpu")
+        sub.add_argument("--image-dir", type=Path, default=Path("images"))
+        sub.add_argument(
             "--containers",
             type=Path,
             default=CONTAINERS,
             help="folder of the definitions (rankbench's own)",
         )
-        one.set_defaults(command=command)
+        sub.set_defaults(command=command)
         if command is build:
-            one.add_argument("--mirror", default="auto", help="Debian mirror (apt's)")
-            one.add_argument(
+            sub.add_argument("--mirror", default="auto", help="Debian mirror (apt's)")
+            sub.add_argument(
                 "--torch-index",
                 default="auto",
                 help="index for torch if pip's have none; off: none (PyTorch's own)",
             )
-            one.add_argument("--log", type=Path, help="log file (IMAGE_DIR/NAME.log)")
-            one.add_argument("--key", type=Path, help="private key (PEM) that signs")
-            one.add_argument("--force", action="store_true", help="even if up to date")
-            one.add_argument(
+            sub.add_argument("--log", type=Path, help="log file (IMAGE_DIR/NAME.log)")
+            sub.add_argument("--key", type=Path, help="private key (PEM) that signs")
+            sub.add_argument("--force", action="store_true", help="even if up to date")
+            sub.add_argument(
                 "--attempted",
                 type=Path,
                 help="write this file and succeed, even if an image failed",

@@ -5,24 +5,28 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import chdir, contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TextIO
 
 from filelock import FileLock, Timeout
 
+from rankbench.assets import find_asset
 from rankbench.launch.images import apptainer, checks
-from rankbench.launch.images.bills import KINDS, write_bills
-from rankbench.launch.images.fetch import fetched
-from rankbench.launch.images.signing import check_key, sign
-from rankbench.launch.images.spinning import spinning_steps_back
 from rankbench.launch.images.store import (
     SIDECAR_VERSION,
+    SOURCES,
     Image,
     Sidecar,
     hash_file,
     reason_to_make,
+    requirements_of,
 )
 from rankbench.launch.images.verify import (
     ask_facts,
@@ -30,8 +34,8 @@ from rankbench.launch.images.verify import (
     list_packages,
     prove,
     read_status,
+    write_bills,
 )
-from rankbench.launch.images.work import Work
 from rankbench.launch.process.processes import end_descendants
 from rankbench.record import write_json
 
@@ -39,10 +43,83 @@ from rankbench.record import write_json
 # image.
 SPACE = {"cpu": (5.0, 1.5), "cuda": (30.0, 10.0)}
 
+DOWNLOADS = ".downloads"
+
 # Levels of compression. A zstd image is no larger than a gzip image, is made in a third
 # of the time, and is read faster. mksquashfs defaults to the highest level of gzip:
 # this takes minutes more and saves a few MiB.
 _LEVELS = {"zstd": 3, "gzip": 4}
+
+
+# Message of Apptainer at the begin of a step -> name of the step.
+_STEPS = {
+    "Starting build": "bootstrap",
+    "Running post scriptlet": "%post",
+    "Running testscript": "%test",
+    "Creating SIF file": "squash",
+}
+
+
+@dataclass
+class Work:
+    """The making of one image.
+
+    Attributes:
+        steps: step -> its seconds; 0 for the current step.
+    """
+
+    image: Image
+    log: TextIO
+    tell: Callable[[str], None]
+    steps: dict[str, float] = field(default_factory=dict)
+    _begun: float = field(default_factory=time.monotonic)
+    _step_begun: float = 0.0
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._begun
+
+    def say(self, text: str) -> None:
+        line = f"{self.image.name}  {self.seconds:4.0f} s  {text}"
+        print(f"== {line}", file=self.log, flush=True)
+        self.tell(line)
+
+    def begin(self, step: str) -> None:
+        self.end()
+        self.steps[step], self._step_begun = 0.0, time.monotonic()
+        self.say(step)
+
+    def end(self) -> None:
+        if self.steps:
+            seconds = time.monotonic() - self._step_begun
+            self.steps[next(reversed(self.steps))] = round(seconds, 1)
+
+    def follow(self, lines: Iterable[str]) -> None:
+        """Write the output of Apptainer to the log, and report its steps.
+
+        Raises:
+            ValueError: Apptainer failed; says why, or has the end of its output.
+        """
+        said: list[str] = []
+        try:
+            for line in lines:
+                self.log.write(line)
+                said.append(line)
+                self._notice(line)
+        except subprocess.CalledProcessError:
+            text = "".join(said)
+            cause = checks.diagnose(text) or "its log ends:\n  " + checks.last_words(
+                text, lines=5
+            ).replace("\n", "\n  ")
+            raise ValueError(cause) from None
+
+    def _notice(self, line: str) -> None:
+        for sign, step in _STEPS.items():
+            if line.startswith("INFO:") and sign in line and step not in self.steps:
+                self.begin(step)
+        if line.startswith("== "):
+            # A message of %post about its progress; the seconds before it are dropped.
+            self.say(f"%post: {line.rstrip().rpartition(': ')[2]}")
 
 
 def make_image(
@@ -107,7 +184,7 @@ def _make(work: Work, mirror: str, torch_index: str, key: Path | None) -> Sideca
         sif = _obtain(work, mirror, torch_index, beside)
         work.begin("verify")
         sha256 = _check_given(image, sif)
-        facts = prove(image, sif, work) if image.given else ask_facts(image, sif)
+        facts = prove(image, sif, work.follow) if image.given else ask_facts(image, sif)
         work.begin("provenance")
         packages = list_packages(sif)
         if key and image.definition:
@@ -146,17 +223,12 @@ def _make(work: Work, mirror: str, torch_index: str, key: Path | None) -> Sideca
 def _write_bills(work: Work, sidecar: Sidecar) -> None:
     """Write bills of materials beside the sidecar; an image is as good without."""
     try:
-        written = write_bills(
-            work.image.sidecar,
-            sha256=sidecar["sha256"],
-            built=sidecar["built"],
-            status=read_status(work.image.file),
-            python=sidecar["packages"]["pip"],
-        )
+        status = read_status(work.image.file)
+        written = write_bills(work.image.sidecar, sidecar, status)
     except (ValueError, OSError, subprocess.SubprocessError) as error:
         work.say(f"no bill of materials: {error}")
         return
-    if len(written) < len(KINDS):
+    if len(written) < 2:
         work.say("a bill of materials is missing: pip install 'rankbench[bills]'")
 
 
@@ -183,7 +255,6 @@ def _obtain(work: Work, mirror: str, torch_index: str, beside: Path) -> Path:
             options += ["--build-arg", f"{name}={value}"]
         with (
             checks.explaining_full_disks((checks.build_dir(), beside.parent)),
-            spinning_steps_back(apptainer.find_program()),
             # Definitions contain paths relative to this folder.
             chdir(image.containers.parent),
         ):
@@ -217,6 +288,110 @@ def _check_given(image: Image, sif: Path) -> str:
             "trust this one"
         )
     return found
+
+
+def check_key(key: Path) -> None:
+    """Check that a key file can be read, before an image is built for minutes.
+
+    Raises:
+        ValueError: it is missing, no key, or others may read it.
+    """
+    try:
+        text = key.read_text(errors="replace")
+        mode = key.stat().st_mode
+    except OSError as error:
+        said = f"site key image_key: {key} cannot be read: {error.strerror}"
+        raise ValueError(said) from error
+    if "PRIVATE KEY-----" not in text or "ENCRYPTED" in text:
+        raise ValueError(
+            f"site key image_key: {key} is no private key in PEM format without a "
+            "passphrase: `openssl genpkey -algorithm ed25519 -out KEY.pem` makes one"
+        )
+    if mode & 0o077:
+        raise ValueError(
+            f"site key image_key: other users can read {key}: `chmod 600 {key}`"
+        )
+
+
+def sign(sif: Path, key: Path) -> None:
+    """Add a signature to the file of an image; that changes its SHA-256.
+
+    Raises:
+        ValueError: Apptainer does not sign; says why.
+    """
+    if said := apptainer.why_not("sign", "--key", str(key), str(sif)):
+        raise ValueError(f"{sif} cannot be signed with {key}: {said}")
+
+
+@contextmanager
+def fetched(
+    image: Image, *, torch_index: str, log: Callable[[str], object]
+) -> Iterator[Path]:
+    """Yield a temporary folder with all wheels and sources of an image.
+
+    During the build, `%post` reaches only the Debian mirror: it does not trust a site's
+    own certificate authority, and it must install exactly the packages checked here.
+    Earlier downloads are used again. So a machine without a network needs only a copy
+    of the folder `.downloads` from beside the image.
+
+    Args:
+        image: an image to build.
+        torch_index: site key `torch_index`.
+        log: receives the output of pip.
+
+    Raises:
+        ValueError: a package cannot be fetched, or has another hash.
+    """
+    downloads = image.sidecar.parent / DOWNLOADS
+    downloads.mkdir(parents=True, exist_ok=True)
+    folders = [
+        _fetch(image, file, downloads, torch_index, log)
+        for file in requirements_of(image.promise)
+    ]
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=downloads) as together:
+        # Two requirements files may name the same package.
+        files = {path.name: path for folder in folders for path in folder.iterdir()}
+        for name, path in files.items():
+            os.link(path, Path(together, name))
+        yield Path(together)
+
+
+def _fetch(
+    image: Image,
+    file: str,
+    downloads: Path,
+    torch_index: str,
+    log: Callable[[str], object],
+) -> Path:
+    """Return the folder of one requirements file; it exists only when complete."""
+    name, key = Path(file).name, image.inputs[file][:12]
+    place, options = downloads / f"{name}-{key}", []
+    if name != SOURCES:
+        python = image.promise["python"]
+        place = downloads / f"{name}-{python}-{key}"
+        options = ["--python", python]
+    with FileLock(f"{place}.lock"):
+        if place.exists():
+            return place
+        partial = Path(f"{place}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        program = [sys.executable, str(find_asset("containers") / "torch_build.py")]
+        files = [str(image.containers / file), str(partial)]
+        done = subprocess.run(
+            [*program, "download", *files, "--index", torch_index, *options],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        log(done.stdout)
+        if done.returncode:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise ValueError(done.stderr.strip())
+        partial.rename(place)
+    return place
 
 
 @contextmanager

@@ -13,14 +13,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rankbench.launch.images.given import Given, parse_given
 from rankbench.record import read_json, write_json
 
 SIDECAR_VERSION = 1
@@ -32,6 +31,23 @@ TEST = "check_image.py"
 SOURCES = "sources.txt"
 
 Sidecar = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An image that the site provides instead of building it.
+
+    Attributes:
+        file: path of a SIF file, which is used in place; None if `source` is set.
+        source: URI with a digest, to pull the image from; None if `file` is set.
+        sha256: SHA-256 of the SIF file; None if only the source's digest is known.
+        promise: keys that differ from the image's entry in images.yaml.
+    """
+
+    file: str | None = None
+    source: str | None = None
+    sha256: str | None = None
+    promise: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +223,13 @@ def _load_image(
     image_dir: Path,
     raw: Mapping[str, Any] | None,
 ) -> Image:
-    given = None if raw is None else parse_given(name, raw)
+    # The schema of the site file has checked the entry, except for this.
+    given = None if raw is None else Given(**raw)
+    if given and given.file and given.sha256 is None:
+        raise ValueError(
+            f"site key images: {name}: sha256 is missing: `sha256sum {given.file}` "
+            "prints it"
+        )
     changes = {} if given is None else given.promise
     promise = {**entry, **changes, "name": name, "flavour": flavour}
     promise.pop("serves", None)

@@ -1,24 +1,35 @@
-"""Verifies the file of an image, and finds out its contents."""
+"""Verifies the file of an image, and finds out and lists its contents.
+
+Two optional tools (the extra `bills`) make bills of materials in CycloneDX:
+
+    IMAGE_DIR/NAME.debian.cdx.json    by debsbom, from dpkg's status file
+    IMAGE_DIR/NAME.python.cdx.json    by cyclonedx-py, from names and versions
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from socket import gethostname
 from typing import Any
 
 from rankbench.launch.images import apptainer
 from rankbench.launch.images.store import TEST, Image, Sidecar, hash_file
-from rankbench.launch.images.work import Work
 from rankbench.launch.process.environment import SOURCE
-from rankbench.record import read_json, write_json
+from rankbench.record import first_line, read_json, write_atomically, write_json
 
 # Mount point of files from outside; this folder exists in every image.
 _INSIDE = "/mnt"
+
+_STATUS = "var/lib/dpkg/status"
+_BILL_SECONDS = 600
 
 
 def check_sif(image: Image) -> Sidecar:
@@ -85,8 +96,39 @@ def check_file(image: Mapping[str, Any]) -> None:
         )
 
 
-def prove(image: Image, sif: Path, work: Work) -> dict[str, Any]:
+def check_signed(image: Mapping[str, Any], signers: Sequence[Path]) -> None:
+    """Check that one of these people has signed an image, as it is now.
+
+    Args:
+        image: from `read_image`.
+        signers: files of public keys; none: nothing is checked.
+
+    Raises:
+        ValueError: no key fits, or the image was changed since; says what to do.
+    """
+    reasons = []
+    for key in signers:
+        said = apptainer.why_not("verify", "--key", str(key), image["file"])
+        if said is None:
+            return
+        reasons.append(f"{key}: {said}")
+    if reasons:
+        raise ValueError(
+            f"image {image['name']}: on the host {gethostname()} {image['file']} has "
+            f"no valid signature of the site key image_signers ({'; '.join(reasons)}): "
+            "restore the signed file, or make the image again"
+        )
+
+
+def prove(
+    image: Image, sif: Path, follow: Callable[[Iterable[str]], None]
+) -> dict[str, Any]:
     """Test the promises of an image; return the facts found in it.
+
+    Args:
+        image: the image.
+        sif: its file.
+        follow: gets the output of the test; raises if it fails.
 
     Raises:
         ValueError: the image does not keep a promise.
@@ -98,7 +140,7 @@ def prove(image: Image, sif: Path, work: Work) -> dict[str, Any]:
         test = ["python3", f"{_INSIDE}/{TEST}", "--image-json", f"{_INSIDE}/image.json"]
         binds = [f"{folder}:{_INSIDE}:ro"]
         options = [*apptainer.APART, *gpu]
-        work.follow(apptainer.execute(sif, test, binds=binds, options=options))
+        follow(apptainer.execute(sif, test, binds=binds, options=options))
     return ask_facts(image, sif)
 
 
@@ -136,7 +178,66 @@ def list_packages(sif: Path) -> dict[str, dict[str, str]]:
 
 def read_status(sif: Path) -> str:
     """Return dpkg's status file of an image; empty if it has none."""
-    return _ask(sif, ["sh", "-c", "test ! -e $0 || cat $0", "/var/lib/dpkg/status"])
+    return _ask(sif, ["sh", "-c", "test ! -e $0 || cat $0", f"/{_STATUS}"])
+
+
+def write_bills(
+    sidecar: Path, known: Sidecar, status: str, *, tools: str | None = None
+) -> list[Path]:
+    """Write the bills of materials of an image that the installed tools can make.
+
+    The same image gives the same bytes.
+
+    Args:
+        sidecar: of the image; the bills lie beside it.
+        known: its content.
+        status: from `read_status`.
+        tools: folders with the tools; None: beside this Python, or on PATH.
+
+    Raises:
+        ValueError: a tool fails; says why.
+    """
+    folders = tools or f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}"
+    # Identifier and time follow from the image.
+    number = uuid.uuid5(uuid.NAMESPACE_URL, f"sha256:{known['sha256']}")
+    debian = ["debsbom", "generate", "-t", "cdx", "-r", ".", "-o", "-"]
+    debian += ["--timestamp", known["built"], "--cdx-serialnumber", str(number)]
+    debian += ["--cdx-schema-version", "1.6", "--distro-name", sidecar.stem]
+    python = ["cyclonedx-py", "requirements", "requirements.txt", "-o", "-"]
+    python += ["--output-reproducible", "--sv", "1.6"]
+    written = []
+    with tempfile.TemporaryDirectory() as place:
+        Path(place, _STATUS).parent.mkdir(parents=True)
+        Path(place, _STATUS).write_text(status)
+        listed = sorted(known["packages"]["pip"].items())
+        lines = [f"{name}=={version}\n" for name, version in listed]
+        Path(place, "requirements.txt").write_text("".join(lines))
+        for kind, command in (("debian", debian), ("python", python)):
+            bill = sidecar.with_name(f"{sidecar.stem}.{kind}.cdx.json")
+            bill.unlink(missing_ok=True)
+            program = shutil.which(command[0], path=folders)
+            if program and (status or kind != "debian"):
+                text = _run([program, *command[1:]], place)
+                write_atomically(bill, text.encode())
+                written.append(bill)
+    return written
+
+
+def _run(command: Sequence[str], place: str) -> str:
+    done = subprocess.run(
+        command,
+        cwd=place,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_BILL_SECONDS,
+        check=False,
+    )
+    if done.returncode != 0:
+        said = done.stderr.strip().splitlines() or ["no message"]
+        name = Path(command[0]).name
+        raise ValueError(f"{name} makes no bill of materials: {first_line(said[-1])}")
+    return done.stdout
 
 
 # A given image may use another distribution.
@@ -148,7 +249,7 @@ _LIST_DPKG = r"""
 _LIST_PYTHON = """
 import importlib.metadata, json
 found = importlib.metadata.distributions()
-print(json.dumps({one.metadata["Name"]: one.version for one in found}))
+print(json.dumps({package.metadata["Name"]: package.version for package in found}))
 """
 
 

@@ -10,8 +10,7 @@ from rankbench.cell import Cell, Shape, Topology
 from rankbench.environ import job_id
 from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.images.checks import check_runs
-from rankbench.launch.images.signing import check_signed
-from rankbench.launch.images.verify import check_file, read_image
+from rankbench.launch.images.verify import check_file, check_signed, read_image
 from rankbench.launch.job.provenance import describe_code
 from rankbench.launch.job.requests import Request
 from rankbench.launch.process.command import check_binds

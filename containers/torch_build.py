@@ -1,10 +1,16 @@
-"""Chooses and installs the build of torch for `make quickstart`.
+"""Chooses and installs the build of torch, and downloads the packages of an image.
 
-Standard library only, because the Makefile runs this file before anything is installed.
+    python containers/torch_build.py
+    python containers/torch_build.py download REQUIREMENTS FOLDER [--python VERSION]
+
+The first is a step of `make quickstart`; TORCH and TORCH_INDEX are in the environment.
+The second is the first step of building an image. Standard library only, because the
+Makefile runs this file before anything is installed.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import re
@@ -24,14 +30,19 @@ OFF = "off"
 # Only these come from the index above; otherwise it could replace any package.
 PACKAGES = ("torch", "torchvision")
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 REQUIREMENTS = ROOT / "requirements-torch.txt"
+HASHES = Path(__file__).with_name("requirements")
 BUILDS = ("auto", "cpu", "cuda", "own")
 
-# Platform of the CPU build of torch whose hash is in containers/requirements/cpu.txt.
-_HASHED_CPU = ("linux", "x86_64", (3, 11))
-# Platform of the CUDA libraries in containers/requirements/cuda.txt.
-_HASHED_CUDA = ("linux", "x86_64")
+# Platform of the CPU build of torch whose hash is in requirements/cpu.txt.
+HASHED_CPU = ("linux", "x86_64", (3, 11))
+# Platform of the CUDA libraries in requirements/cuda.txt.
+HASHED_CUDA = ("linux", "x86_64")
+
+
+# Minor version of glibc in Debian 12: wheels for newer ones would not load there.
+NEWEST_GLIBC = 36
 
 
 class PipError(ValueError):
@@ -227,14 +238,14 @@ def requirements_for(build: str, wanted: Mapping[str, str]) -> dict[str, str]:
         build: ``cpu`` or ``cuda``.
         wanted: name -> release.
     """
-    file = ROOT / "containers/requirements" / f"{build}.txt"
+    file = HASHES / f"{build}.txt"
     known, _ = split_requirements(file.read_text())
     pins = {name: f"{name}=={release}" for name, release in wanted.items()}
     # `===` excludes builds with a label.
     torch = {"cpu": f"=={wanted['torch']}+cpu", "cuda": f"==={wanted['torch']}"}
     pins["torch"] = f"torch{torch[build]}"
     here = (sys.platform, platform.machine(), sys.version_info[:2])
-    if build == "cpu" and here != _HASHED_CPU:
+    if build == "cpu" and here != HASHED_CPU:
         del known["torch"]
     return {
         # If a user has changed the pin, the known hashes are of another release.
@@ -250,10 +261,10 @@ def libraries_for(build: str, wanted: Mapping[str, str]) -> str:
         build: ``cpu`` or ``cuda``; the needs of ``cpu`` are all in requirements.lock.
         wanted: name -> release.
     """
-    known = (ROOT / "containers/requirements/cuda.txt").read_text()
+    known = (HASHES / "cuda.txt").read_text()
     if (
         build != "cuda"
-        or (sys.platform, platform.machine()) != _HASHED_CUDA
+        or (sys.platform, platform.machine()) != HASHED_CUDA
         or f"\ntorch==={wanted['torch']} " not in f"\n{known}"
     ):
         return ""
@@ -293,12 +304,86 @@ def install(choice: Choice, index: str, log: Callable[[str], object]) -> None:
     run_pip(["install", "-q"], text, log)
 
 
+def download(requirements: Path, folder: Path, index: str, python: str | None) -> None:
+    """Download the packages of an image, with their hashes checked.
+
+    Args:
+        requirements: their names, versions and hashes.
+        folder: a new one for them.
+        index: index for torch and torchvision if pip's configured sources lack them;
+            ``off``: no such index.
+        python: version of the image's Python, for wheels; None downloads sources.
+
+    Raises:
+        PipError: pip failed.
+    """
+    command = ["download", "--no-deps", "--require-hashes", "--progress-bar", "off"]
+    command += ["--dest", str(folder)]
+    if python is None:
+        # pip reads the metadata of sources with the build tools installed here.
+        command += ["--no-binary", ":all:", "--no-build-isolation"]
+    else:
+        # The image's Python and system, not this machine's.
+        command += ["--only-binary", ":all:", "--implementation", "cp"]
+        command += ["--python-version", python]
+        names = [f"manylinux_2_{minor}" for minor in range(NEWEST_GLIBC, 4, -1)]
+        names += ["manylinux2014", "manylinux2010", "manylinux1", "linux"]
+        for name in names:
+            command += ["--platform", f"{name}_{platform.machine()}"]
+    torch, others = split_requirements(requirements.read_text())
+    for requirement in torch.values():
+        run_pip_for_torch(command, requirement, index, _show)
+    run_pip(command, others, _show)
+
+
 def main() -> int:
-    """Choose and install a build.
+    """Install torch, or download the packages of an image.
 
     Returns:
-        Exit status: 0 installed, 1 pip failed, 2 bad input.
+        Exit status: 0 done, 1 pip failed, 2 bad input.
     """
+    parser = argparse.ArgumentParser(description="Install torch for `make quickstart`.")
+    commands = parser.add_subparsers()
+    parts = commands.add_parser("download", help="download the packages of an image")
+    parts.add_argument("requirements", type=Path)
+    parts.add_argument("folder", type=Path)
+    parts.add_argument("--index", default="auto", help="site key torch_index")
+    parts.add_argument("--python", help="version that wheels are for; without: sources")
+    arguments = parser.parse_args()
+    if not hasattr(arguments, "requirements"):
+        return _install()
+    file = arguments.requirements
+    try:
+        index = find_index(arguments.index, "torch_index")
+        download(file, arguments.folder, index, arguments.python)
+    except PipError as error:
+        print(_explain_download(error, file, index), file=sys.stderr)
+        return 1
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+def _explain_download(error: PipError, requirements: Path, index: str) -> str:
+    if "No space left on device" in error.said:
+        return f"the disk is full: {error}"
+    if "DO NOT MATCH THE HASHES" in error.said:
+        return (
+            f"pip got other files than {requirements} names: the index has changed, or "
+            "serves its own builds: do not use it"
+        )
+    configured = "pip uses the indexes of its own configuration (`pip config list`)"
+    if "distribution found for torch" in str(error):
+        configured = f"{where_looked(index)} (`torch_index` in site.yaml)"
+    return (
+        f"{error}: {configured}; check the network and the configuration; without a "
+        "network, copy the folder .downloads here from a machine with a network"
+    )
+
+
+def _install() -> int:
+    """Choose and install a build."""
     asked = os.environ.get("TORCH") or "auto"
     try:
         index = find_index(os.environ.get("TORCH_INDEX") or "auto", "TORCH_INDEX")
@@ -367,6 +452,10 @@ def _explain(error: PipError, index: str) -> str:
 
 def _ignore(_: str) -> None:
     pass
+
+
+def _show(text: str) -> None:
+    print(text, end="", flush=True)
 
 
 if __name__ == "__main__":
