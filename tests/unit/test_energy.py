@@ -64,7 +64,7 @@ def test_energy_of_gpus_is_that_of_their_counters(
     meter = open_gpus(["GPU-a", "GPU-b"])
     meter.begin()
     nvml.train()
-    assert meter.end().to_dict() == {
+    assert meter.end() == {
         "joules": 400.0,
         "seconds": 8.0,
         "devices": 2,
@@ -88,8 +88,8 @@ def test_what_cannot_be_read_is_a_reason_and_never_zero(
     meter = open_gpus([uuid])
     meter.begin()
     found = meter.end()
-    assert (found.joules, found.devices) == (None, 0)
-    assert reason in str(found.reason)
+    assert (found["joules"], found["devices"]) == (None, 0)
+    assert reason in str(found["reason"])
 
 
 def test_a_counter_that_fails_in_mid_run_is_a_reason(
@@ -101,8 +101,8 @@ def test_a_counter_that_fails_in_mid_run_is_a_reason(
     meter.begin()
     nvml.fails = "GPU is lost"
     found = meter.end()
-    assert found.joules is None
-    assert "GPU is lost" in str(found.reason)
+    assert found["joules"] is None
+    assert "GPU is lost" in str(found["reason"])
 
 
 @pytest.fixture
@@ -124,19 +124,23 @@ def test_energy_of_cpus_is_that_of_their_packages(rapl: Path) -> None:
     # This counter began again with 0.
     (rapl / "intel-rapl:1/energy_uj").write_text("2000000\n")
     found = meter.end()
-    assert (found.joules, found.devices) == (pytest.approx(0.5 + 3.0), 2)
+    assert (found["joules"], found["devices"]) == (pytest.approx(0.5 + 3.0), 2)
 
 
 def test_cpus_without_counters_or_permission(
     rapl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert open_cpus(tmp_path / "none").end().reason == usage.NO_COUNTER
+    assert open_cpus(tmp_path / "none").end()["reason"] == usage.NO_COUNTER
 
-    def refuse(path: Path) -> float:
+    read = Path.read_text
+
+    def refuse(path: Path) -> str:
+        if path.name == "name":
+            return read(path)
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr(usage, "_read_joules", refuse)
-    reason = str(open_cpus(rapl).end().reason)
+    monkeypatch.setattr(Path, "read_text", refuse)
+    reason = str(open_cpus(rapl).end()["reason"])
     assert reason.endswith("max_energy_range_uj may be read by root only")
 
 
@@ -144,7 +148,7 @@ def test_a_meter_costs_little() -> None:
     """It is read before the window begins and after it has ended."""
     meter = Meter([lambda: 1.0])
     meter.begin()
-    assert meter.end().joules == 0.0
+    assert meter.end()["joules"] == 0.0
 
 
 def write_energy(

@@ -105,7 +105,7 @@ def test_the_clock_fits_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(make_clock((GPUS[0], GPUS[0]), ["load"], 1)) is CudaClock
     clock = make_clock(GPUS, ["load"], 1)
     assert type(clock) is WaitingClock
-    assert type(clock.another(2)) is WaitingClock
+    assert type(clock.fresh(2)) is WaitingClock
 
 
 def test_a_phase_ends_when_all_gpus_have_finished(

@@ -92,9 +92,10 @@ def test_links_between_gpus() -> None:
     assert facts.parse_links("") == []
 
 
-def test_mpi_that_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(facts, "_loaded", lambda name: None)
-    assert facts.mpi_version() is None
+def test_mpi_that_is_not_loaded(tmp_path: Path) -> None:
+    maps = tmp_path / "maps"
+    maps.write_text("7f00-7f01 r-xp 00000000 08:01 42  /usr/lib/libmpi_cxx.so.40\n")
+    assert facts.mpi_version(maps) is None
 
 
 def test_this_machine() -> None:

@@ -19,7 +19,6 @@ from rankbench.rank.strategies.mp import ModelParallel
 from rankbench.rank.strategies.single import Single
 from rankbench.rank.training.recipe import (
     make_loss,
-    make_scaler,
     optimizer_maker,
     prepare_model,
     set_arithmetic,
@@ -101,7 +100,7 @@ def train(steps: int = 3, *, strategy=Single, world=WORLD, **options):
     model = prepare_model(convolutions(), cell)
     own = {"balance": "1,1"} if strategy is ModelParallel else {}
     trained = strategy(world, make_loss(cell.precision, CPU), **own)
-    trained.scaler = make_scaler(cell.precision, CPU)
+    trained.scaler = torch.amp.GradScaler("cpu", enabled=cell.precision == "fp16")
     trained.max_norm = cell.clip_gradients
     trained.setup(model, optimizer_maker(cell))
     if cell.compile:
@@ -173,7 +172,7 @@ def test_half_precision_comes_near(precision: str, strategy) -> None:
 def test_a_step_whose_scaled_gradients_overflow_is_left_out() -> None:
     cell = make_cell(precision="fp16")
     trained = Single(WORLD, make_loss("fp16", CPU))
-    trained.scaler = make_scaler("fp16", CPU)
+    trained.scaler = torch.amp.GradScaler("cpu")
     trained.setup(convolutions(), optimizer_maker(cell))
     before = {name: value.clone() for name, value in trained.state_dict().items()}
     images = torch.full((4, 3, 8, 8), float("inf"))

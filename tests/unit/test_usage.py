@@ -33,7 +33,7 @@ def test_threads_count() -> None:
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    spent = cpu_time() - before
+    spent = cpu_time(since=before)
     assert WORK <= spent.own < 3 * WORK
     assert spent.loaders == 0
 
@@ -49,7 +49,7 @@ def test_loaders_count_for_themselves(ended: bool) -> None:
     if ended:
         leave.set()
         process.join()
-    spent = cpu_time() - before
+    spent = cpu_time(since=before)
     leave.set()
     process.join()
     # The kernel counts the CPU time of a process in ticks of 10 ms.

@@ -14,7 +14,6 @@ import importlib
 import json
 import os
 import sys
-import time
 from pathlib import Path
 
 from rankbench.cell import Cell, Shape
@@ -50,7 +49,15 @@ def run_rank(
     # A script changes its working directory.
     directory = Path(spec["directory"]).absolute()
     work = directory / "work"
-    _log_to(log_of(directory, place))
+    # All output of this process, also that of libraries, goes to its own log.
+    log = os.open(
+        log_of(directory, place), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
+    )
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
     report = functools.partial(report_failure, work, place.rank)
     progress = Progress(work / "progress", place.rank)
     watch_heartbeat(work / "heartbeat", spec["heartbeat_grace"], report, progress)
@@ -72,7 +79,6 @@ def run_rank(
             data_dir=Path(spec["data_dir"]),
             threads=spec["threads"],
             affinity=affinity,
-            process_age=process_age,
             progress=progress,
             save_model=spec.get("save_model", "none"),
             collectives=spec.get("collectives", False),
@@ -87,24 +93,6 @@ def run_rank(
     # Python collects garbage before it exits. That takes half a second with torch
     # loaded, and the kernel frees the memory anyway.
     gc.freeze()
-
-
-def process_age() -> float:
-    """Seconds since this process was created, including the start of Python."""
-    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-    ticks = int(fields[19])  # starttime, field 22 of proc(5)
-    uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
-    return uptime - ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _log_to(path: Path) -> None:
-    """Send all output of this process, also that of libraries, to its own log."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.dup2(handle, 1)
-    os.dup2(handle, 2)
-    os.close(handle)
 
 
 def main() -> None:

@@ -32,29 +32,30 @@ def describe_nics(
         For each: name, driver, model (PCI vendor and device numbers, or the type that
         the adapter reports) and gbit_s; None for facts that the kernel does not report.
     """
-    up = [
-        link
-        for link in _entries(net)
-        if link.name != "lo" and _read(link / "operstate") == "up"
+    up = [link for link in sorted(net.glob("*")) if _read(link / "operstate") == "up"]
+    up = [link for link in up if link.name != "lo"]
+    cards = [link for link in up if (link / "device").exists()] or up
+    # The kernel gives the speed of a card in Mbit/s; -1 if it is unknown.
+    return [_describe_nic(card, "", _read(card / "speed"), 1e3) for card in cards] + [
+        _describe_nic(
+            adapter, _read(adapter / "hca_type"), _read(adapter / "ports/1/rate"), 1
+        )
+        for adapter in sorted(infiniband.glob("*"))
     ]
-    found = [
-        {
-            "name": link.name,
-            "driver": _link_name(link / "device/driver"),
-            "model": _pci(link / "device"),
-            "gbit_s": _megabits(link / "speed"),
-        }
-        for link in [one for one in up if (one / "device").exists()] or up
-    ]
-    return found + [
-        {
-            "name": adapter.name,
-            "driver": _link_name(adapter / "device/driver"),
-            "model": _read(adapter / "hca_type") or _pci(adapter / "device"),
-            "gbit_s": _first_number(_read(adapter / "ports/1/rate")),
-        }
-        for adapter in _entries(infiniband)
-    ]
+
+
+def _describe_nic(nic: Path, model: str, rate: str, per_gbit: float) -> dict[str, Any]:
+    driver = nic / "device/driver"
+    vendor, number = (
+        _read(nic / "device" / name).removeprefix("0x") for name in ("vendor", "device")
+    )
+    speed = re.match(r"\d+(\.\d+)?", rate)
+    return {
+        "name": nic.name,
+        "driver": driver.resolve().name if driver.exists() else None,
+        "model": model or (f"{vendor}:{number}" if vendor and number else None),
+        "gbit_s": (float(speed.group()) / per_gbit if speed else 0) or None,
+    }
 
 
 def describe_gpu(index: int) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def identify_gpu(index: int) -> dict[str, str | None]:
 
 def gpu_driver(path: Path = GPU_DRIVER) -> str | None:
     """The version of NVIDIA's kernel module; None without one."""
-    found = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", _read(path) or "")
+    found = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", _read(path))
     return found.group(1) if found else None
 
 
@@ -114,38 +115,12 @@ def parse_links(topology: str) -> list[str]:
     return sorted({link for row in rows for link in row[1 : gpus + 1]} - {"X"})
 
 
-def _entries(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
-
-
-def _pci(device: Path) -> str | None:
-    """PCI numbers of vendor and device: ``15b3:1017``."""
-    vendor, model = _read(device / "vendor"), _read(device / "device")
-    if not vendor or not model:
-        return None
-    return f"{vendor.removeprefix('0x')}:{model.removeprefix('0x')}"
-
-
-def _megabits(path: Path) -> float | None:
-    """The speed in Gbit/s; None if the driver reports -1 or cannot be read."""
-    value = _first_number(_read(path))
-    return value / 1e3 if value and value > 0 else None
-
-
-def _first_number(text: str | None) -> float | None:
-    found = re.match(r"-?\d+(\.\d+)?", text or "")
-    return float(found.group()) if found else None
-
-
-def _link_name(path: Path) -> str | None:
-    return path.resolve().name if path.exists() else None
-
-
-def _read(path: Path) -> str | None:
+def _read(path: Path) -> str:
+    """The text of a file of the kernel; empty if there is none."""
     try:
         return path.read_text().strip()
     except OSError:
-        return None
+        return ""
 
 
 # Packages other than torch whose version can change a result.
@@ -153,14 +128,22 @@ PACKAGES = ("torchvision", "horovod", "deepspeed", "numpy", "mpi4py", "oneccl")
 
 
 def describe_host() -> dict[str, Any]:
-    """Hardware and kernel of this host."""
+    """Hardware and kernel of this host; in a container, the system of the image."""
+    cpu = re.search(
+        r"^model name\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")), re.MULTILINE
+    )
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        system = platform.freedesktop_os_release()["PRETTY_NAME"]
+    except (OSError, KeyError):
+        system = platform.system()
     return {
         "host": socket.gethostname(),
-        "cpu": _field("/proc/cpuinfo", "model name") or platform.processor(),
+        "cpu": cpu.group(1).strip() if cpu else platform.processor(),
         "cpus": os.cpu_count(),
         "cores": len(physical_cores(set(range(os.cpu_count() or 1)))),
-        "memory_gib": _memory_gib(),
-        "os": _os_name(),
+        "memory_gib": round(memory / 1024**3, 1),
+        "os": system,
         "kernel": platform.release(),
         "architecture": platform.machine(),
         "load_1min": os.getloadavg()[0],
@@ -183,7 +166,8 @@ def describe_software() -> dict[str, Any]:
         "nccl": ".".join(map(str, torch.cuda.nccl.version())) if cuda else None,
         "libc": " ".join(platform.libc_ver()),
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "backends": available_backends(),
+        # Those that work on this machine.
+        "backends": [name for name in built_backends() if name != "nccl" or cuda],
         "mpi": mpi_version(),
         **{name: package_version(name) for name in PACKAGES},
     }
@@ -210,54 +194,16 @@ def built_backends() -> list[str]:
     return [name for name, present in checks.items() if present]
 
 
-def available_backends() -> list[str]:
-    """The backends of torch.distributed that work on this machine."""
-    usable = torch.cuda.is_available()
-    return [name for name in built_backends() if name != "nccl" or usable]
-
-
-def mpi_version() -> str | None:
+def mpi_version(maps: Path = Path("/proc/self/maps")) -> str | None:
     """The name and version of the MPI library in this process; None without one.
 
-    The MPI function may be called before MPI_Init and after MPI_Finalize.
+    Args:
+        maps: the list of the libraries that this process has loaded.
     """
-    path = _loaded("libmpi.so")
-    if path is None:
+    found = re.search(r"/.*/libmpi\.so[^/\n]*$", maps.read_text(), re.MULTILINE)
+    if found is None:
         return None
     said, length = ctypes.create_string_buffer(8192), ctypes.c_int()
-    ctypes.CDLL(path).MPI_Get_library_version(said, ctypes.byref(length))
+    # This function may be called before MPI_Init and after MPI_Finalize.
+    ctypes.CDLL(found.group()).MPI_Get_library_version(said, ctypes.byref(length))
     return first_line(said.value.decode(errors="replace"), 80)
-
-
-def _loaded(name: str) -> str | None:
-    """The path of a shared library that this process has loaded; None if it has not."""
-    for line in Path("/proc/self/maps").read_text().splitlines():
-        path = line.partition("/")[1] + line.partition("/")[2]
-        if Path(path).name.startswith(name):
-            return path
-    return None
-
-
-def _os_name() -> str:
-    """The name of the operating system; in a container, that of the image."""
-    try:
-        return platform.freedesktop_os_release()["PRETTY_NAME"]
-    except (OSError, KeyError):
-        return platform.system()
-
-
-def _field(path: str, name: str) -> str | None:
-    try:
-        lines = Path(path).read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        key, _, value = line.partition(":")
-        if key.strip() == name:
-            return value.strip()
-    return None
-
-
-def _memory_gib() -> float:
-    pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return round(pages / 1024**3, 1)

@@ -13,17 +13,24 @@ import os
 import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from rankbench.rank.facts.host import identify_gpu
+from rankbench.rank.world.devices import gpus_among
+
+RAPL = Path("/sys/class/powercap")
+
+NO_COUNTER = "the kernel shows no energy counter of this CPU (RAPL)"
+OTHER_RANK = "rank 0 of the host reads the counters of its CPUs"
+
+MIB = 1024**2
 
 
-@dataclass(frozen=True, slots=True)
-class CpuTime:
+class CpuTime(NamedTuple):
     """User and system time, in seconds.
 
     Attributes:
@@ -34,58 +41,42 @@ class CpuTime:
     own: float
     loaders: float
 
-    def __sub__(self, earlier: CpuTime) -> CpuTime:
-        return CpuTime(self.own - earlier.own, self.loaders - earlier.loaders)
+
+_AT_FIRST = CpuTime(0.0, 0.0)
 
 
-def cpu_time() -> CpuTime:
-    """The CPU time used so far; the call takes about ten microseconds."""
-    living = [_of_process(child.pid) for child in multiprocessing.active_children()]
+def cpu_time(since: CpuTime = _AT_FIRST) -> CpuTime:
+    """The CPU time used so far, or since; the call takes about ten microseconds."""
+    living = 0.0
+    for child in multiprocessing.active_children():
+        try:
+            living += sum(_read_ticks(child.pid, 14, 15))
+        except OSError:
+            pass  # the process has just ended
     own = resource.getrusage(resource.RUSAGE_SELF)
     ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     return CpuTime(
-        own.ru_utime + own.ru_stime, ended.ru_utime + ended.ru_stime + sum(living)
+        own.ru_utime + own.ru_stime - since.own,
+        ended.ru_utime + ended.ru_stime + living - since.loaders,
     )
 
 
-def _of_process(pid: int | None) -> float:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return 0.0  # the process has just ended
-    # utime and stime: fields 14 and 15 of proc(5); field 3 is the first one after ")".
-    ticks = sum(map(int, stat.rpartition(")")[2].split()[11:13]))
-    return ticks / os.sysconf("SC_CLK_TCK")
+def process_age() -> float:
+    """Seconds since this process was created, including the start of Python."""
+    (created,) = _read_ticks("self", 22)
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - created
 
 
-RAPL = Path("/sys/class/powercap")
-
-NO_COUNTER = "the kernel shows no energy counter of this CPU (RAPL)"
-OTHER_RANK = "rank 0 of the host reads the counters of its CPUs"
-
-
-@dataclass(frozen=True, slots=True)
-class Energy:
-    """What some devices consumed between two readings.
-
-    Attributes:
-        joules: sum over the devices; None if it is unknown.
-        seconds: between the readings; a little more than the timed window.
-        devices: number of GPUs, or of CPU packages, that were read.
-        reason: why the energy is unknown; None if it is known.
-    """
-
-    joules: float | None
-    seconds: float
-    devices: int
-    reason: str | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+def _read_ticks(pid: int | str | None, *fields: int) -> list[float]:
+    """Fields of proc(5) that are times, in seconds, of a process."""
+    stat = Path(f"/proc/{pid}/stat").read_text()
+    # Field 3 is the first one after the name, which may contain anything but ")".
+    values = stat.rpartition(")")[2].split()
+    return [int(values[field - 3]) / os.sysconf("SC_CLK_TCK") for field in fields]
 
 
 class Meter:
-    """Reads counters; or knows why there are none."""
+    """Reads counters of energy; or knows why there are none."""
 
     def __init__(
         self,
@@ -111,32 +102,40 @@ class Meter:
         self._begun = time.perf_counter()
         self._before = self._read()
 
-    def end(self) -> Energy:
-        """What was consumed since `begin`."""
+    def end(self) -> dict[str, Any]:
+        """What the devices consumed since `begin`.
+
+        Returns:
+            joules (sum over the devices; None if it is unknown), seconds (since
+            `begin`), devices (number of GPUs, or of CPU packages, that were read) and
+            reason (why the energy is unknown; None if it is known).
+        """
         after = self._read()
         seconds = time.perf_counter() - self._begun
-        if self._reason is not None:
-            return Energy(None, seconds, 0, self._reason)
-        used = [now - then for now, then in zip(after, self._before, strict=True)]
-        for index, most in enumerate(self._wraps_at):
+        used = [now - then for now, then in zip(after, self._before, strict=False)]
+        for index, most in enumerate(self._wraps_at[: len(used)]):
             used[index] %= most
-        return Energy(sum(used), seconds, len(used))
+        return {
+            "joules": sum(used) if self._reason is None else None,
+            "seconds": seconds,
+            "devices": len(used),
+            "reason": self._reason,
+        }
 
     def _read(self) -> list[float]:
-        if self._reason is not None:
-            return []
-        try:
-            return [read() for read in self._counters]
-        except Exception as error:  # NVML's errors have a class of their own
-            self._reason = f"an energy counter could not be read: {error}"
-            return []
+        if self._reason is None:
+            try:
+                return [read() for read in self._counters]
+            except Exception as error:  # NVML's errors have a class of their own
+                self._reason = f"an energy counter could not be read: {error}"
+        return []
 
 
 def open_meter(devices: Sequence[torch.device], local_rank: int) -> Meter:
     """A meter for the GPUs of this rank; on CPUs for the whole host, by one rank."""
-    indices = {device.index for device in devices if device.type == "cuda"}
+    indices = sorted(gpu.index for gpu in gpus_among(devices))
     if indices:
-        return open_gpus([identify_gpu(index)["uuid"] for index in sorted(indices)])
+        return open_gpus([identify_gpu(index)["uuid"] for index in indices])
     return open_cpus() if local_rank == 0 else Meter(reason=OTHER_RANK)
 
 
@@ -165,36 +164,23 @@ def open_gpus(uuids: Sequence[str | None]) -> Meter:
 
 def open_cpus(folder: Path = RAPL) -> Meter:
     """A meter for the CPU packages of this host."""
-    zones = [path for path in sorted(folder.glob("intel-rapl:*")) if _is_package(path)]
+    names = sorted(folder.glob("intel-rapl:*/name"))
+    zones = [n.parent for n in names if n.read_text().startswith("package")]
     if not zones:
         return Meter(reason=NO_COUNTER)
+
+    def joules(zone: Path, name: str = "energy_uj") -> float:
+        return int((zone / name).read_text()) / 1e6
+
     try:
-        limits = [_read_joules(zone / "max_energy_range_uj") for zone in zones]
+        limits = [joules(zone, "max_energy_range_uj") for zone in zones]
         for zone in zones:
-            _read_joules(zone / "energy_uj")
+            joules(zone)
     except PermissionError as error:
         return Meter(reason=f"{error.filename} may be read by root only")
     except (OSError, ValueError) as error:
         return Meter(reason=f"an energy counter could not be read: {error}")
-
-    def counter(zone: Path) -> Callable[[], float]:
-        return lambda: _read_joules(zone / "energy_uj")
-
-    return Meter([counter(zone) for zone in zones], wraps_at=limits)
-
-
-def _is_package(zone: Path) -> bool:
-    try:
-        return (zone / "name").read_text().startswith("package")
-    except OSError:
-        return False
-
-
-def _read_joules(path: Path) -> float:
-    return int(path.read_text()) / 1e6
-
-
-MIB = 1024**2
+    return Meter([partial(joules, zone) for zone in zones], wraps_at=limits)
 
 
 def reset_peaks(devices: Sequence[torch.device]) -> None:
@@ -204,7 +190,7 @@ def reset_peaks(devices: Sequence[torch.device]) -> None:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
         pass  # the kernel or container forbids it: the peak includes start-up
-    for gpu in _gpus(devices):
+    for gpu in gpus_among(devices):
         torch.cuda.reset_peak_memory_stats(gpu)
 
 
@@ -218,7 +204,7 @@ def read_peaks(devices: Sequence[torch.device]) -> dict[str, Any]:
     the GPU of this rank on which it is largest; `cuda_allocated_by_gpu_mib` lists the
     tensors of all GPUs of this rank.
     """
-    gpus = _gpus(devices)
+    gpus = gpus_among(devices)
     used = [(total - free) / MIB for free, total in map(torch.cuda.mem_get_info, gpus)]
     allocated = [torch.cuda.max_memory_allocated(gpu) / MIB for gpu in gpus]
     reserved = [torch.cuda.max_memory_reserved(gpu) / MIB for gpu in gpus]
@@ -231,24 +217,19 @@ def read_peaks(devices: Sequence[torch.device]) -> dict[str, Any]:
     }
 
 
-def _gpus(devices: Sequence[torch.device]) -> list[torch.device]:
-    return [one for one in dict.fromkeys(devices) if one.type == "cuda"]
-
-
 def optimizer_mib(state: Iterable[Any]) -> float:
     """Size of the tensors in an optimizer's state on this rank, in MiB.
 
     Args:
         state: one dictionary for each parameter.
     """
-    kept = [value for entry in state for value in entry.values()]
-    return sum(_local_bytes(value) for value in kept if torch.is_tensor(value)) / MIB
-
-
-def _local_bytes(value: torch.Tensor) -> int:
-    # A sharded tensor reports the size of the whole; this rank holds its local part.
-    local = value.to_local() if hasattr(value, "to_local") else value
-    return int(local.numel() * local.element_size())
+    size = 0
+    for value in (value for entry in state for value in entry.values()):
+        if torch.is_tensor(value):
+            # A sharded tensor reports the size of the whole; this rank has a part.
+            local = value.to_local() if hasattr(value, "to_local") else value
+            size += local.numel() * local.element_size()
+    return size / MIB
 
 
 def _resident_peak() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ class Duty:
         data_dir: folder of the prepared data sets.
         threads: number of CPU threads of this rank.
         affinity: CPUs that the process was given; loader processes may use them all.
-        process_age: returns the seconds since this process was created.
         save_model: ``none``, ``per_rank`` or ``consolidated``.
         collectives: whether to time the strategy's communication operations.
         seeds: seeds that a gate checks; empty means the seed of the cell.
@@ -40,7 +39,6 @@ class Duty:
     data_dir: Path
     threads: int
     affinity: set[int]
-    process_age: Callable[[], float]
     progress: Progress
     save_model: str = "none"
     collectives: bool = False

@@ -31,7 +31,7 @@ from rankbench.rank.world.lifeline import COLLECTIVES, EVALUATION, THE_END
 
 def run(duty: Duty) -> None:
     """Measure the cell and write this rank's report."""
-    cell, clock = duty.cell, duty.process_age
+    cell, clock = duty.cell, usage.process_age
     imported = clock()
     runtime, world = join_others(duty, precision=cell.precision)
     material = load_material(cell, duty.data_dir)

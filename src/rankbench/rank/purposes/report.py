@@ -77,7 +77,7 @@ def write_report(
         # As a fraction of one core: 2.0 means that two cores were always busy.
         "cpu_utilisation": measured.cpu.own / measured.window_s,
         "loader_utilisation": measured.cpu.loaders / measured.window_s,
-        "energy": measured.energy.to_dict(),
+        "energy": measured.energy,
         "epochs_s": epoch_seconds(measured.seconds, steps_per_epoch),
     }
     report = {

@@ -106,7 +106,7 @@ class _ScriptLaunch:
     def __init__(self, duty: Duty) -> None:
         assert duty.cell.steps is not None, "a script has no epochs"
         self._duty = duty
-        self._begun = duty.process_age()
+        self._begun = usage.process_age()
         self._device = torch.device("cpu")
         self._opened = self._begun
         self.session = Session(
@@ -124,7 +124,7 @@ class _ScriptLaunch:
         Raises:
             ScriptError: the script does not train as the cell says.
         """
-        self._opened = self._duty.process_age()
+        self._opened = usage.process_age()
         cell = self._duty.cell
         self._device = find_device(cell.device)
         if self._duty.place.size > 1:

@@ -21,7 +21,6 @@ from rankbench.rank.training.recipe import (
     Batches,
     make_arithmetic,
     make_loss,
-    make_scaler,
     optimizer_maker,
     prepare_model,
     set_arithmetic,
@@ -126,7 +125,9 @@ def set_up_strategy(
     loss = make_loss(cell.precision, world.device, scale=loss_scale)
     strategy = find_strategy(cell.strategy)(world, loss, **cell.options)
     strategy.arithmetic = make_arithmetic(cell.precision, world.device)
-    strategy.scaler = make_scaler(cell.precision, world.device)
+    # It keeps small fp16 gradients from vanishing.
+    fp16 = cell.precision == "fp16"
+    strategy.scaler = torch.amp.GradScaler(world.device.type, enabled=fp16)
     strategy.low_dtype = AUTOCAST.get(cell.precision)
     strategy.max_norm = cell.clip_gradients
     strategy.setup(prepare_model(model, cell), optimizer_maker(cell))

@@ -112,7 +112,7 @@ class Window:
         self._warmup_s = time.perf_counter() - self._begun
         self._warmup = self._read(self._clock)
         if len(self.phases) > 1:
-            self._clock = self._clock.another(self._steps)
+            self._clock = self._clock.fresh(self._steps)
         else:
             self._clock = make_clock(self._devices, self.phases, self._steps)
         self._progress.enter(TRAINING)
@@ -125,7 +125,7 @@ class Window:
         assert self._clock is not None, "opened"
         self._clock.finish()
         self._window_s = time.perf_counter() - self._begun
-        self._cpu_used = cpu_time() - self._cpu
+        self._cpu_used = cpu_time(since=self._cpu)
         self._energy = self._meter.end()
         self._seconds = self._read(self._clock)
         if len(self.phases) == 1:

@@ -7,22 +7,28 @@ no phase is computed as a remainder.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 import torch
 
-from rankbench.rank.world.devices import wait_for_devices
+from rankbench.rank.world.devices import gpus_among, wait_for_devices
 
 
-class StepClock(Protocol):
+class StepClock(ABC):
     """Times the phases of steps; it does nothing else while they run."""
 
+    def __init__(self, phases: Sequence[str], steps: int) -> None:
+        self._phases = list(phases)
+        self._starts = [0] * steps
+
+    @abstractmethod
     def begin(self, step: int) -> None:
         """Note the start of a step."""
 
+    @abstractmethod
     def mark(self, phase: str) -> None:
         """Assign the time since the previous mark to this phase.
 
@@ -32,24 +38,39 @@ class StepClock(Protocol):
             KeyError: there is no such phase.
         """
 
-    def seconds(self) -> np.ndarray:
-        """Seconds per step and phase, [steps, phases]. Call it after `finish`.
-
-        Raises:
-            ValueError: a phase was not marked.
-        """
-
-    def table(self) -> np.ndarray:
-        """The same, with NaN for a phase that was not marked in a step."""
-
-    def host_start(self) -> np.ndarray:
-        """Host time at the start of each step, in seconds after the first, [steps]."""
-
+    @abstractmethod
     def finish(self) -> None:
         """Wait until the device has done all the work before the last mark."""
 
-    def another(self, steps: int) -> StepClock:
+    @abstractmethod
+    def fresh(self, steps: int) -> StepClock:
         """A new clock for `steps` steps of the same kind."""
+
+    @abstractmethod
+    def table(self) -> np.ndarray:
+        """Seconds per step and phase, [steps, phases]. Call it after `finish`.
+
+        NaN stands for a phase that was not marked in a step.
+        """
+
+    def seconds(self) -> np.ndarray:
+        """The same, if every phase was marked.
+
+        Raises:
+            ValueError: a phase was not marked; names the phase and the step.
+        """
+        table = self.table()
+        missing = np.argwhere(np.isnan(table))
+        if len(missing):
+            step, phase = missing[0]
+            name = self._phases[phase]
+            raise ValueError(f"phase {name!r} was not marked in step {step}")
+        return table
+
+    def host_start(self) -> np.ndarray:
+        """Host time at the start of each step, in seconds after the first, [steps]."""
+        starts = np.array(self._starts, dtype=np.int64)
+        return (starts - starts[:1]) * 1e-9
 
 
 def make_clock(
@@ -62,23 +83,22 @@ def make_clock(
         phases: names of the phases.
         steps: number of steps.
     """
-    gpus = [one for one in dict.fromkeys(devices) if one.type == "cuda"]
+    gpus = gpus_among(devices)
     if len(gpus) > 1:
         return WaitingClock(phases, steps, gpus)
     return CudaClock(phases, steps) if gpus else HostClock(phases, steps)
 
 
-class HostClock:
+class HostClock(StepClock):
     """Reads `time.perf_counter_ns` at every mark."""
 
     def __init__(self, phases: Sequence[str], steps: int) -> None:
-        self._phases = list(phases)
+        super().__init__(phases, steps)
         self._column = {phase: i for i, phase in enumerate(phases)}
         # Allocate everything now, so that marks do not allocate.
         unmarked: list[int | None] = [None] * len(phases)
         self._rows = [unmarked.copy() for _ in range(steps)]
         self._row = self._rows[0] if steps else []
-        self._starts = [0] * steps
         self._last = 0
 
     def begin(self, step: int) -> None:
@@ -93,20 +113,13 @@ class HostClock:
     def finish(self) -> None:
         """Do nothing: work on the host is done when it is marked."""
 
-    def another(self, steps: int) -> HostClock:
+    def fresh(self, steps: int) -> HostClock:
         return HostClock(self._phases, steps)
-
-    def seconds(self) -> np.ndarray:
-        return check_marks(self.table(), self._phases)
 
     def table(self) -> np.ndarray:
         # None becomes NaN.
         rows = np.array(self._rows, dtype=np.float64)
         return rows.reshape(-1, len(self._phases)) * 1e-9
-
-    def host_start(self) -> np.ndarray:
-        starts = np.array(self._starts, dtype=np.int64)
-        return (starts - starts[:1]) * 1e-9
 
 
 class WaitingClock(HostClock):
@@ -127,11 +140,11 @@ class WaitingClock(HostClock):
         wait_for_devices(self._gpus)
         super().mark(phase)
 
-    def another(self, steps: int) -> WaitingClock:
+    def fresh(self, steps: int) -> WaitingClock:
         return WaitingClock(self._phases, steps, self._gpus)
 
 
-class CudaClock:
+class CudaClock(StepClock):
     """Records a CUDA event in the current stream at every mark; read after the window.
 
     Events give the time of the device: a kernel that is queued but has not run does not
@@ -147,12 +160,11 @@ class CudaClock:
             steps: number of steps.
             marks: number of marks in a step, if phases are marked several times.
         """
-        self._phases = list(phases)
+        super().__init__(phases, steps)
         # One event for the start of the step, and one for each mark.
         count = max(len(phases), marks) + 1
         self._events = [[_make_event() for _ in range(count)] for _ in range(steps)]
         self._marked: list[list[str]] = [[] for _ in range(steps)]
-        self._starts = [0] * steps
         self._step = 0
 
     def begin(self, step: int) -> None:
@@ -174,12 +186,9 @@ class CudaClock:
     def finish(self) -> None:
         torch.cuda.synchronize()
 
-    def another(self, steps: int) -> CudaClock:
+    def fresh(self, steps: int) -> CudaClock:
         marks = max(map(len, self._marked), default=0)
         return CudaClock(self._phases, steps, marks)
-
-    def seconds(self) -> np.ndarray:
-        return check_marks(self.table(), self._phases)
 
     def table(self) -> np.ndarray:
         table = np.full((len(self._marked), len(self._phases)), np.nan)
@@ -189,26 +198,9 @@ class CudaClock:
                 row[column] = np.nansum([row[column], start.elapsed_time(end) * 1e-3])
         return table
 
-    def host_start(self) -> np.ndarray:
-        starts = np.array(self._starts, dtype=np.int64)
-        return (starts - starts[:1]) * 1e-9
-
 
 def _make_event() -> torch.cuda.Event:
     """An event that was recorded once, because torch creates it only then."""
     event = torch.cuda.Event(enable_timing=True)
     event.record()
     return event
-
-
-def check_marks(seconds: np.ndarray, phases: list[str]) -> np.ndarray:
-    """Return the table if every phase was marked; phases without a mark are NaN.
-
-    Raises:
-        ValueError: a phase was not marked; names the phase and the step.
-    """
-    missing = np.argwhere(np.isnan(seconds))
-    if len(missing):
-        step, phase = missing[0]
-        raise ValueError(f"phase {phases[phase]!r} was not marked in step {step}")
-    return seconds

@@ -9,12 +9,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from rankbench.rank.facts.usage import CpuTime, Energy, Meter, cpu_time
+from rankbench.rank.facts.usage import CpuTime, Meter, cpu_time
 from rankbench.rank.strategies.base import Batch, Strategy
 from rankbench.rank.training.clock import StepClock, make_clock
 from rankbench.rank.world.lifeline import TRAINING, WARM_UP, Progress
@@ -35,7 +36,7 @@ class Measured:
         window_s: wall time of the timed window on this rank, in seconds.
         samples: number of samples that this rank loaded within the window.
         cpu: CPU time that this rank used within the window.
-        energy: what its devices consumed.
+        energy: what its devices consumed, see `Meter.end`.
     """
 
     seconds: np.ndarray
@@ -47,7 +48,7 @@ class Measured:
     window_s: float
     samples: int
     cpu: CpuTime
-    energy: Energy
+    energy: dict[str, Any]
 
 
 def train(
@@ -96,17 +97,17 @@ def train(
     untimed.finish()
     warmup_s = time.perf_counter() - begun
     # Allocates events for as many marks per step as the warm-up had.
-    timed = untimed.another(steps)
+    timed = untimed.fresh(steps)
 
     progress.enter(TRAINING)
     meter.begin()
     barrier()
-    cpu = cpu_time()
+    used_before = cpu_time()
     begun = time.perf_counter()
     samples = run(timed, steps)
     timed.finish()
     window_s = time.perf_counter() - begun
-    cpu = cpu_time() - cpu
+    cpu = cpu_time(since=used_before)
     energy = meter.end()
 
     return Measured(

@@ -56,7 +56,7 @@ class Batches:
             num_workers=num_workers,
             pin_memory=pin_memory,
             persistent_workers=num_workers > 0,
-            worker_init_fn=_Unpin(worker_cpus) if num_workers else None,
+            worker_init_fn=partial(_unpin, worker_cpus),
         )
         self.steps_per_epoch = len(self._loader)
 
@@ -68,15 +68,10 @@ class Batches:
             epoch += 1
 
 
-class _Unpin:
-    """Lets a loader process run on other cores than those its rank is pinned to."""
-
-    def __init__(self, cpus: set[int]) -> None:
-        self._cpus = cpus
-
-    def __call__(self, _worker: int) -> None:
-        os.sched_setaffinity(0, self._cpus)
-        torch.set_num_threads(1)
+def _unpin(cpus: set[int], _worker: int) -> None:
+    """Let a loader process run on other cores than those its rank is pinned to."""
+    os.sched_setaffinity(0, cpus)
+    torch.set_num_threads(1)
 
 
 def set_arithmetic(precision: str, *, cudnn_benchmark: bool) -> None:
@@ -93,11 +88,6 @@ def set_arithmetic(precision: str, *, cudnn_benchmark: bool) -> None:
 
 # Precision -> dtype of autocast.
 AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-def make_scaler(precision: str, device: torch.device) -> torch.amp.GradScaler:
-    """A scaler that keeps small fp16 gradients from vanishing; disabled otherwise."""
-    return torch.amp.GradScaler(device.type, enabled=precision == "fp16")
 
 
 def prepare_model(model: nn.Module, cell: Cell) -> nn.Module:

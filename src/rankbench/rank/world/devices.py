@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 
@@ -50,11 +50,15 @@ def wait_for_all(runtime: Runtime, devices: Sequence[torch.device]) -> None:
     wait_for_devices(devices)
 
 
-def wait_for_devices(devices: Sequence[torch.device]) -> None:
+def wait_for_devices(devices: Iterable[torch.device]) -> None:
     """Wait until these devices have finished all work; nothing waits for a CPU."""
-    for device in dict.fromkeys(devices):
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
+    for gpu in gpus_among(devices):
+        torch.cuda.synchronize(gpu)
+
+
+def gpus_among(devices: Iterable[torch.device]) -> list[torch.device]:
+    """The GPUs among these devices, each of them once."""
+    return [device for device in dict.fromkeys(devices) if device.type == "cuda"]
 
 
 def leave_world(runtime: Runtime) -> None:
