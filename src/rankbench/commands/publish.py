@@ -16,7 +16,7 @@ from rankbench.commands.base import (
 )
 
 if TYPE_CHECKING:
-    from rankbench.results.bundle.finding import Signed
+    from rankbench.results.bundle.signatures import Signed
 
 ABOUT = """\
 Write files for publication into the result directory R: R/results.tar.zst, a bundle
@@ -70,13 +70,13 @@ def add(commands: Any) -> None:
 def publish(arguments: argparse.Namespace) -> int:
     """Write bundle and site; only the result directory is needed."""
     from rankbench.results.bundle import publish as publishing
-    from rankbench.results.bundle.keygen import try_key
+    from rankbench.results.bundle.signatures import sign
 
     if arguments.add_to is not None:
         return _add_signature(arguments)
     if arguments.sign is not None:
         # Tables and plots may take minutes, and the key is needed at their end.
-        try_key(arguments.sign)
+        sign(arguments.sign)
     layout = find_results(arguments)
     site = publishing.publish(layout, anonymise=arguments.anonymise, key=arguments.sign)
     if arguments.json:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from rankbench.commands.base import FINDING, OK, add_parser, print_json
 
 if TYPE_CHECKING:
-    from rankbench.results.bundle.finding import Verification
+    from rankbench.results.bundle.verify import Verification
 
 ABOUT = """\
 Check a bundle that `rankbench publish` wrote: compare its files with its manifest, and
@@ -69,7 +69,7 @@ def add(commands: Any) -> None:
 def verify(arguments: argparse.Namespace) -> int:
     """Check a bundle; return 1 if a difference was found."""
     from rankbench.results.bundle import verify_bundle
-    from rankbench.results.bundle.signers import read_signers
+    from rankbench.results.bundle.signatures import read_signers
 
     signers = read_signers(arguments.signers, arguments.signer)
     found = verify_bundle(arguments.bundle, signers)

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from rankbench.record import Record
-from rankbench.results.bundle.keys import is_signature
-from rankbench.results.bundle.manifest import MANIFEST
+from rankbench.results.bundle.manifest import MANIFEST, is_signature
 from rankbench.results.crate.names import CRATE, README, README_TEXT
 from rankbench.results.crate.write import make_crate
 

@@ -7,7 +7,7 @@ import io
 import itertools
 from collections.abc import Iterator, Sequence
 
-from rankbench.results.bundle.finding import Finding
+from rankbench.results.bundle.manifest import Finding
 
 # Maximum number of differences that are listed for one file.
 _MOST = 20

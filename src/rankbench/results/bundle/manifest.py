@@ -5,18 +5,44 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rankbench.record import read_json
-from rankbench.results.bundle.finding import Finding
-from rankbench.results.bundle.keys import is_signature
 from rankbench.results.read.archive import is_plain_name
 
 MANIFEST = "manifest.json"
 MANIFEST_VERSION = 1
-READABLE_MANIFESTS = (1,)
+SIGNATURES = "signatures"
+_SIGNATURE = re.compile(rf"{SIGNATURES}/[0-9a-f]{{16}}\.sig")
+
+
+def make_printable(text: str) -> str:
+    """A text of unknown origin, which the terminal must not obey."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault of a bundle.
+
+    Attributes:
+        file: below the bundle, or the bundle itself.
+        what: the fault.
+        where: line and column in the file; empty if it is about the whole file.
+    """
+
+    file: str
+    what: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.file}, {self.where}" if self.where else self.file
+        text = f"{place}: {self.what}"
+        return make_printable(text)
 
 
 def list_files(root: Path) -> tuple[list[str], list[Finding]]:
@@ -33,6 +59,11 @@ def list_files(root: Path) -> tuple[list[str], list[Finding]]:
             elif entry in files:
                 names.append(name)
     return sorted(names), odd
+
+
+def is_signature(name: str) -> bool:
+    """Whether a file of a bundle has the name of a signature."""
+    return _SIGNATURE.fullmatch(name) is not None
 
 
 def write_manifest(root: Path) -> None:
@@ -109,10 +140,10 @@ def _compare(path: Path, listed: Any) -> str | None:
 def _read(path: Path) -> dict[str, Any]:
     value = read_json(path)
     version = value.get("schema") if isinstance(value, dict) else None
-    if type(version) is not int or version not in READABLE_MANIFESTS:
-        readable = ", ".join(map(str, READABLE_MANIFESTS))
+    if type(version) is not int or version != MANIFEST_VERSION:
         raise ValueError(
-            f"has manifest schema {version!r:.20}, this rankbench reads {readable}"
+            f"has manifest schema {version!r:.20}, this rankbench reads "
+            f"{MANIFEST_VERSION}"
         )
     files = value.get("files")
     if not isinstance(files, dict) or value.keys() != {"schema", "files"}:

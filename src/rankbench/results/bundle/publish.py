@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankbench.record import Layout, Record
-from rankbench.results.bundle.finding import Signed
+from rankbench.results.bundle.signatures import Signed
 from rankbench.results.bundle.write import write_bundle
 from rankbench.results.numbers.found import read
 from rankbench.results.read.archive import unpack

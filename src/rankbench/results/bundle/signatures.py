@@ -1,20 +1,91 @@
-"""The signatures of a bundle, which are signatures of its manifest."""
+"""Signatures of a bundle's manifest: `ssh-keygen -Y` makes and checks them, offline."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import os
+import re
+import subprocess
+import tempfile
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankbench.record import write_atomically
-from rankbench.results.bundle import keygen
-from rankbench.results.bundle.finding import Finding, Signed, Verification
-from rankbench.results.bundle.keys import Signature, is_signature, read_signature
-from rankbench.results.bundle.manifest import MANIFEST
-from rankbench.results.bundle.signers import Signers
+from rankbench.results.bundle.manifest import (
+    MANIFEST,
+    SIGNATURES,
+    Finding,
+    is_signature,
+    make_printable,
+)
+
+# It keeps a signature of something else, such as a commit, from counting here.
+_NAMESPACE = "rankbench"
 
 # A signature by an RSA key of 16384 bits has 6 KiB. Each check is a process.
 _LONGEST = 16 * 1024  # bytes
 _MOST = 100
+_LONGEST_SIGNERS = 1024 * 1024  # bytes
+
+# Seconds. A key in hardware waits for a touch.
+_PATIENCE = 60
+_ADVICE = (
+    "give a private key without a passphrase, or load the key into ssh-agent by "
+    "ssh-add and give its public key"
+)
+_GOOD = re.compile(rf'Good "{_NAMESPACE}" signature with (\S+) key SHA256:(\S+)')
+_BEGIN, _END = (f"-----{word} SSH SIGNATURE-----" for word in ("BEGIN", "END"))
+_WIDTH = 70
+
+_USER = re.compile(r"[\w.@+-]+", re.ASCII)
+_TYPE = r"(?:ssh|ecdsa|sk)-[\w.@-]+"
+_TIME = r'"\d{8}(?:\d{4}(?:\d{2})?)?Z?"'
+_OPTION = rf'(?:cert-authority|namespaces="[^"]+"|valid-(?:after|before)={_TIME})'
+_KEY = rf"(?P<key>{_TYPE}[ \t]+\S+)(?:[ \t].*)?"
+_ENTRY = re.compile(
+    r'(?P<principals>"[^"]+"|[^\s"]+)[ \t]+'
+    rf"(?:(?i:{_OPTION}(?:,{_OPTION})*)[ \t]+)?{_KEY}",
+    re.ASCII,
+)
+_PLAIN = re.compile(_KEY, re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A signature file of a bundle.
+
+    Attributes:
+        file: below the bundle.
+        key_type: for example `ED25519`; None if the file is no signature.
+        fingerprint: of the key, as `ssh-keygen -l` prints it; None likewise.
+        principals: whose key it is, if the signature is valid; None if nobody asked.
+        fault: why it does not count; None if it does.
+    """
+
+    file: str
+    key_type: str | None = None
+    fingerprint: str | None = None
+    principals: tuple[str, ...] | None = None
+    fault: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Signers:
+    """Keys, and whose they are.
+
+    Attributes:
+        allowed: all of it as the contents of one allowed_signers file.
+        keys: principal and fingerprint of each key, in order.
+        wanted: principals that must have signed, each with its key file.
+        source: names of the files, for messages.
+    """
+
+    allowed: str
+    keys: Sequence[tuple[str, str]]
+    wanted: Sequence[tuple[str, Path]]
+    source: str
 
 
 def add_signature(root: Path, key: Path) -> Signed:
@@ -23,25 +94,53 @@ def add_signature(root: Path, key: Path) -> Signed:
     A signature that this key has made already stays as it is.
 
     Raises:
-        ValueError: as `keygen.sign`.
+        ValueError: as `sign`.
     """
-    signature = keygen.sign(key, (root / MANIFEST).read_bytes())
-    path = root / signature.file
+    data, signed = sign(key, (root / MANIFEST).read_bytes())
+    path = root / signed.file
     if not path.exists():
-        write_atomically(path, signature.encode())
-    return Signed(signature.file, signature.key_type, signature.fingerprint)
+        write_atomically(path, data)
+    return signed
+
+
+def sign(path: Path, data: bytes = b"a trial") -> tuple[bytes, Signed]:
+    """Sign bytes, by default some that only show whether the key signs.
+
+    Args:
+        path: a private key, or a public key whose private half is beside it or in
+            ssh-agent.
+        data: what is signed.
+
+    Raises:
+        ValueError: the key cannot be read or used without a question, or there is no
+            ssh-keygen; the message says what to do.
+    """
+    if not path.is_file():
+        said = "is no file" if path.exists() else "does not exist"
+        raise ValueError(f"{path} {said}: {_ADVICE}")
+    with path.open("rb") as file:
+        head = file.read(_WIDTH).decode("ascii", errors="replace")
+    # The words of ssh-keygen would mislead.
+    if not head.startswith("-----BEGIN ") and not re.match(_TYPE, head):
+        said = "is neither a private nor a public key of SSH"
+        raise ValueError(f"{path} {said}: {_ADVICE}")
+    done = _run(["-Y", "sign", "-f", str(path), "-n", _NAMESPACE], data)
+    signed = _identify(done.stdout, data)
+    fault = _quote(done) if done.returncode else signed.fault
+    if fault:
+        raise ValueError(f"{path} does not sign: {fault}; {_ADVICE}")
+    return done.stdout, signed
 
 
 def check_signatures(
-    root: Path, names: Sequence[str], signers: Signers | None, into: Verification
-) -> None:
+    root: Path, names: Sequence[str], signers: Signers | None
+) -> tuple[list[Signed], list[Finding]]:
     """Say for each signature of a bundle whether it holds, and whose it is.
 
     Args:
         root: the bundle, as a folder without links.
         names: its files.
         signers: who may have signed, and who must have; None: nobody is named.
-        into: receives signatures and findings.
 
     Raises:
         ValueError: there are signatures, but no ssh-keygen.
@@ -49,63 +148,205 @@ def check_signatures(
     files = [name for name in names if is_signature(name)]
     if len(files) > _MOST:
         said = f"there are {len(files)}; no more than {_MOST} are checked"
-        into.findings.append(Finding("signatures", said))
-        return
+        return [], [Finding(SIGNATURES, said)]
     manifest = (root / MANIFEST).read_bytes()
-    for name in files:
-        one = _check(root / name, name, manifest, signers)
-        into.signatures.append(one)
-        if one.fault:
-            into.findings.append(Finding(name, one.fault))
-    for user, path in signers.wanted if signers else ():
-        if user not in {p for one in into.signatures for p in one.principals or ()}:
-            said = f"there is none by {user}, whose keys are in {path}"
-            into.findings.append(Finding("signatures", said))
-    if signers and not files and not signers.wanted:
-        said = f"there are none: nobody in {signers.source} has signed this bundle"
-        into.findings.append(Finding("signatures", said))
+    found = [_check(root, name, manifest, signers) for name in files]
+    findings = [Finding(one.file, one.fault) for one in found if one.fault]
+    if signers is not None:
+        principals = {name for one in found for name in one.principals or ()}
+        findings += [
+            Finding(SIGNATURES, f"there is none by {user}, whose keys are in {path}")
+            for user, path in signers.wanted
+            if user not in principals
+        ]
+        if not files and not signers.wanted:
+            said = f"there are none: nobody in {signers.source} has signed this bundle"
+            findings.append(Finding(SIGNATURES, said))
+    return found, findings
 
 
-def _check(path: Path, name: str, manifest: bytes, signers: Signers | None) -> Signed:
+def _check(root: Path, name: str, manifest: bytes, signers: Signers | None) -> Signed:
     """Check a signature file, of which everything may be wrong."""
-    with path.open("rb") as file:
+    with (root / name).open("rb") as file:
         data = file.read(_LONGEST + 1)
     if len(data) > _LONGEST:
         said = f"is longer than {_LONGEST // 1024} KiB, unlike any signature"
         return Signed(name, fault=said)
-    try:
-        signature = read_signature(data)
-        if data != signature.encode():
-            raise ValueError("it is not written as rankbench writes it")
-    except ValueError as error:
-        return Signed(name, fault=f"is no valid signature: {error}")
-    facts = signature.key_type, signature.fingerprint
-    if name != signature.file:
-        said = f"has another name than its key gives it: {signature.file}"
-        return Signed(name, *facts, fault=said)
-    if why := keygen.find_fault(signature, manifest):
-        return Signed(name, *facts, fault=f"does not fit {MANIFEST}: {why}")
+    signed = _identify(data, manifest)
+    if signed.fault:
+        said = f"is no valid signature of {MANIFEST}: {signed.fault}"
+        return Signed(name, fault=said)
+    if name != signed.file:
+        said = f"has another name than its key gives it: {signed.file}"
+        return replace(signed, file=name, fault=said)
     if signers is None:
-        return Signed(name, *facts)
-    principals, fault = _find_principals(signature, manifest, signers)
-    return Signed(name, *facts, principals, fault)
-
-
-def _find_principals(
-    signature: Signature, manifest: bytes, signers: Signers
-) -> tuple[tuple[str, ...], str | None]:
-    """Whose valid signature it is; if it is nobody's, the reason."""
-    owners = signers.find(signature.key)
+        return signed
     faults = {
-        owner: keygen.find_fault(
-            signature, manifest, allowed=signers.allowed, principal=owner
-        )
-        for owner in owners
+        owner: _find_fault(data, manifest, signers, owner)
+        for owner, fingerprint in signers.keys
+        if fingerprint == signed.fingerprint
     }
-    principals = tuple(owner for owner in owners if not faults[owner])
+    principals = tuple(owner for owner, fault in faults.items() if not fault)
     if principals:
-        return principals, None
-    key = f"{signature.key_type} key {signature.fingerprint}"
+        return replace(signed, principals=principals)
     why = "; ".join(f"{owner}: {fault}" for owner, fault in faults.items())
     said = f"does not count: {why}" if why else f"is not in {signers.source}"
-    return (), f"is by the {key}, which {said}"
+    said = f"is by the {signed.key_type} key {signed.fingerprint}, which {said}"
+    return replace(signed, principals=(), fault=said)
+
+
+def _identify(signature: bytes, data: bytes) -> Signed:
+    """The key of a signature of these bytes, or its fault, whoever may own the key."""
+    if not _is_canonical(signature):
+        return Signed("", fault="it is not written as ssh-keygen writes it")
+    with tempfile.TemporaryDirectory(prefix="rankbench-verify-") as folder:
+        file = Path(folder) / "signature"
+        file.write_bytes(signature)
+        words = ["-Y", "check-novalidate", "-n", _NAMESPACE, "-s", str(file)]
+        done = _run(words, data)
+    good = _GOOD.search(done.stdout.decode(errors="replace"))
+    if done.returncode or good is None:
+        return Signed("", fault=_quote(done))
+    kind, text = good.groups()
+    if kind.endswith("-CERT"):
+        return Signed("", fault="it is by a certificate, not by a plain key")
+    name = base64.b64decode(f"{text}=").hex()[:16]
+    return Signed(f"{SIGNATURES}/{name}.sig", kind, f"SHA256:{text}")
+
+
+def _is_canonical(signature: bytes) -> bool:
+    """Whether no bit of the file is without a meaning."""
+    lines = signature.decode("ascii", errors="replace").split("\n")
+    try:
+        body = base64.b64encode(base64.b64decode("".join(lines[1:-2]))).decode()
+    except ValueError:
+        return False
+    return lines == [_BEGIN, *textwrap.wrap(body, _WIDTH), _END, ""]
+
+
+def _find_fault(
+    signature: bytes, data: bytes, signers: Signers, principal: str
+) -> str | None:
+    """Why a signature does not count as that of a principal now; None if it does."""
+    with tempfile.TemporaryDirectory(prefix="rankbench-verify-") as folder:
+        file, allowed = Path(folder) / "signature", Path(folder) / "signers"
+        file.write_bytes(signature)
+        allowed.write_text(signers.allowed, encoding="utf-8")
+        words = ["-Y", "verify", "-n", _NAMESPACE, "-I", principal]
+        done = _run([*words, "-s", str(file), "-f", str(allowed)], data)
+    # The file is gone, so its name helps nobody.
+    said = re.sub(rf"{re.escape(str(allowed))}:\d+: ", "", _quote(done))
+    return said if done.returncode else None
+
+
+def read_signers(allowed: Path | None, users: Sequence[Path]) -> Signers | None:
+    """Read the files that `rankbench verify` was given; None if there are none.
+
+    Args:
+        allowed: a file of the format allowed_signers, see `man ssh-keygen`.
+        users: files with a public key per line, named `USER.keys`.
+
+    Raises:
+        ValueError: a line is damaged; the message names file and line. ssh-keygen
+            itself silently ignores such a line.
+        OSError: a file cannot be read.
+    """
+    files = [*([allowed] if allowed else []), *users]
+    if not files:
+        return None
+    lines: list[str] = []
+    keys: list[tuple[str, str]] = []
+    for path in files:
+        user = None if path is allowed else path.stem
+        if user is not None and not _USER.fullmatch(user):
+            raise ValueError(
+                f"{path}: the name of this file names the signer: expected letters, "
+                "digits and any of . _ @ + -, as in jdoe.keys"
+            )
+        there = len(lines)
+        for number, line in _read_lines(path):
+            try:
+                principals, key = _read_entry(line, user)
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: {error}") from error
+            lines.append(f"{user} {key}" if user else line)
+            done = _run(["-l", "-f", "-"], key.encode())
+            if done.returncode:
+                said = f"its key is damaged: {_quote(done)}"
+                raise ValueError(f"{path}, line {number}: {said}")
+            fingerprint = done.stdout.decode().split()[1]
+            keys += [(principal, fingerprint) for principal in principals]
+        if len(lines) == there:
+            raise ValueError(f"{path} has no public keys")
+    wanted = [(path.stem, path) for path in users]
+    source = ", ".join(map(str, files))
+    return Signers("".join(f"{line}\n" for line in lines), keys, wanted, source)
+
+
+def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Number and text of each line that is neither empty nor a comment."""
+    if not path.is_file():
+        raise ValueError(f"{path} is no file: give public keys of signers")
+    with path.open("rb") as file:
+        data = file.read(_LONGEST_SIGNERS + 1)
+    if len(data) > _LONGEST_SIGNERS:
+        raise ValueError(f"{path} is longer than 1 MiB: give public keys of signers")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text: give public keys of signers") from error
+    for number, line in enumerate(text.split("\n"), 1):
+        if (stripped := line.strip()) and not stripped.startswith("#"):
+            yield number, stripped
+
+
+def _read_entry(line: str, user: str | None) -> tuple[list[str], str]:
+    """Principals of a line, and its key as `KEYTYPE KEY`."""
+    found = (_ENTRY if user is None else _PLAIN).fullmatch(line)
+    if found is None or not line.replace("\t", " ").isprintable():
+        said = "KEYTYPE KEY" if user else "PRINCIPALS [OPTIONS] KEYTYPE KEY"
+        other = "" if user else " (for a list of public keys: --signer)"
+        raise ValueError(f"expected {said}, found {line!r:.60}{other}")
+    if user is not None:
+        return [user], found["key"]
+    patterns = found["principals"].strip('"').split(",")
+    # A pattern with ! excludes somebody, and names nobody.
+    named = [name for name in patterns if name and not name.startswith("!")]
+    if not named:
+        raise ValueError("it names nobody")
+    return named, found["key"]
+
+
+def _run(words: Sequence[str], data: bytes) -> subprocess.CompletedProcess[bytes]:
+    """Run ssh-keygen with these bytes as its input."""
+    # A passphrase is asked of a program that fails at once, not of the terminal. Before
+    # OpenSSH 8.4 that needs a session without a terminal.
+    quiet = {"SSH_ASKPASS_REQUIRE": "force", "SSH_ASKPASS": "false", "LC_ALL": "C"}
+    try:
+        return subprocess.run(
+            ["ssh-keygen", *words],
+            input=data,
+            capture_output=True,
+            env=os.environ | quiet,
+            start_new_session=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except FileNotFoundError as error:
+        raise ValueError(
+            "signatures need ssh-keygen, which is not installed: install OpenSSH's "
+            "client (package openssh-client on Debian and Ubuntu, openssh-clients on "
+            "Fedora, RHEL and SUSE, openssh elsewhere)"
+        ) from error
+    except subprocess.TimeoutExpired as error:
+        raise ValueError(
+            f"ssh-keygen did not end within {_PATIENCE} s: does the key wait for a "
+            "touch, or ssh-agent for an answer?"
+        ) from error
+
+
+def _quote(done: subprocess.CompletedProcess[bytes]) -> str:
+    """What ssh-keygen said, as one line, without its frames of @."""
+    lines = done.stderr.decode(errors="replace").replace("@", "").split("\n")
+    said = ". ".join(line.strip(" .\r") for line in lines if line.strip(" .\r"))
+    return f"ssh-keygen says: {make_printable(said)[:400]}"

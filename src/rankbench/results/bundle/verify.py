@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Set
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -15,16 +16,15 @@ from rankbench.record import Layout, Record, read_json
 from rankbench.results.bundle import contents
 from rankbench.results.bundle.about import ABOUT, MADE_WITH, describe
 from rankbench.results.bundle.differences import find_differences
-from rankbench.results.bundle.finding import Finding, Verification
-from rankbench.results.bundle.keys import is_signature
 from rankbench.results.bundle.manifest import (
     MANIFEST,
+    Finding,
     check_manifest,
     hash_file,
+    is_signature,
     list_files,
 )
-from rankbench.results.bundle.signatures import check_signatures
-from rankbench.results.bundle.signers import Signers
+from rankbench.results.bundle.signatures import Signed, Signers, check_signatures
 from rankbench.results.crate.links import check_links
 from rankbench.results.crate.names import CRATE, OF_CRATE
 from rankbench.results.numbers.found import read
@@ -44,6 +44,23 @@ _SUFFIXES = (*_PICTURES, *_NUMBERS, ".md", ".tex", ".html")
 
 _MISSING = "is missing: it follows from the records"
 _TOO_MUCH = "is no part of a bundle, or of nothing that was measured"
+
+
+@dataclass(slots=True)
+class Verification:
+    """The result of a verification.
+
+    Attributes:
+        findings: all faults; none if the bundle is verified.
+        rederived: whether its numbers were derived again and compared.
+        notes: what was not compared, and why.
+        signatures: all signature files of the bundle.
+    """
+
+    findings: list[Finding]
+    rederived: bool = False
+    notes: list[str] = field(default_factory=list)
+    signatures: list[Signed] = field(default_factory=list)
 
 
 def verify_bundle(path: Path, signers: Signers | None = None) -> Verification:
@@ -87,7 +104,8 @@ def _verify_folder(root: Path, signers: Signers | None) -> Verification:
         # A link may lead anywhere, so nothing behind it is read.
         return Verification(odd)
     found = Verification(check_manifest(root))
-    check_signatures(root, names, signers, found)
+    found.signatures, faults = check_signatures(root, names, signers)
+    found.findings += faults
     with tempfile.TemporaryDirectory(prefix="rankbench-verify-") as place:
         anew = Path(place) / "bundle"
         try:

@@ -13,7 +13,6 @@ from rankbench.results.bundle import contents
 from rankbench.results.bundle.about import write_about
 from rankbench.results.bundle.crating import write_crate
 from rankbench.results.bundle.disguise import Disguise
-from rankbench.results.bundle.finding import Signed, Verification
 from rankbench.results.bundle.manifest import (
     MANIFEST,
     check_manifest,
@@ -21,7 +20,11 @@ from rankbench.results.bundle.manifest import (
     write_manifest,
 )
 from rankbench.results.bundle.names import collect_names
-from rankbench.results.bundle.signatures import add_signature, check_signatures
+from rankbench.results.bundle.signatures import (
+    Signed,
+    add_signature,
+    check_signatures,
+)
 from rankbench.results.numbers.found import read
 from rankbench.results.read.archive import SUFFIX, pack, unpack
 from rankbench.results.read.rows import READABLE_PLANS
@@ -40,7 +43,7 @@ def write_bundle(
             empty one, or the bundle that is replaced.
         anonymise: whether names of hosts, users, accounts, jobs, and absolute paths
             become placeholders.
-        key: signs the bundle, see `keygen.sign`; None: it is not signed.
+        key: signs the bundle, see `sign`; None: it is not signed.
 
     Returns:
         The signature, if there is one.
@@ -99,12 +102,10 @@ def sign_bundle(bundle: Path, key: Path) -> Signed:
 def _check_sound(root: Path, bundle: Path) -> None:
     """Refuse to sign a bundle whose files are not those of its manifest."""
     names, odd = list_files(root)
-    found = Verification(odd or check_manifest(root))
-    if not odd:
-        check_signatures(root, names, None, found)
-    if found.findings:
+    faults = odd or [*check_manifest(root), *check_signatures(root, names, None)[1]]
+    if faults:
         raise ValueError(
-            f"{bundle} is not signed, because it has faults. {found.findings[0]} "
+            f"{bundle} is not signed, because it has faults. {faults[0]} "
             "(`rankbench verify` lists all)"
         )
 
