@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rankbench.cell import Cell
@@ -41,22 +40,24 @@ def expand(
 ) -> dict[str, Cell]:
     """The cells of one sweep: id -> cell."""
     script = script_of(values, protocol)
+    strategies: Iterable[tuple[str, dict[str, Any]]]
     if script is None:
-        strategies = expand_strategies(values["strategy"], catalog)
+        strategies = expand_variants("strategy", values["strategy"], catalog)
     else:
-        strategies = [(catalog.strategies[n], {}) for n in values["script"]]
+        strategies = [(name, {}) for name in values["script"]]
         values = {**values, "model": [NONE], "data": [NONE]}
-    values = {**values, "model": expand_models(values["model"], catalog)}
-    check_data(values["data"], catalog)
-    sweeps = [k for k in sweep_keys(schema) if k not in ("strategy", "script")]
+    models = list(expand_variants("model", values["model"], catalog))
+    for name in values["data"]:
+        _check_name("data", name, catalog)
+    sweeps = {key: values[key] for key in sweep_keys(schema)} | {"model": models}
+    del sweeps["strategy"], sweeps["script"]
     cells: dict[str, Cell] = {}
     asked: set[tuple[str, str]] = set()
-    for (facts, options), *point in itertools.product(
-        strategies, *(values[name] for name in sweeps)
-    ):
+    for (strategy, options), *point in itertools.product(strategies, *sweeps.values()):
         chosen = dict(zip(sweeps, point, strict=True))
         chosen["model"], chosen["model_options"] = chosen["model"]
-        chosen |= {"strategy": facts.name, "options": options}
+        chosen |= {"strategy": strategy, "options": options}
+        facts, model = catalog.strategies[strategy], catalog.models[chosen["model"]]
         backend = chosen["backend"]
         if not facts.needs["backends"]:
             chosen["backend"] = facts.needs["own_backend"]
@@ -69,7 +70,6 @@ def expand(
             device = "cuda" if cuda else "cpu"
         if chosen["image"] == default_image(catalog.images, chosen["backend"], device):
             chosen["image"] = "auto"
-        model = catalog.models[chosen["model"]]
         known = {**facts.options, **model["options"]}
         cell_id = _cell_id(chosen, known, schema, model.get("presets", {}))
         if (cell_id, backend) in asked:
@@ -82,21 +82,20 @@ def expand(
         if chosen["context"] is None:
             # Only data sets of tokens have one.
             chosen["context"] = catalog.data[chosen["data"]].get("context")
-        cell = Cell(**{**chosen, "device": device}, **protocol, **_own_of(chosen, own))
+        files = {kind: own.of_cell(kind, chosen[kind]) for kind in ("model", "data")}
+        cell = Cell(
+            **{**chosen, "device": device},
+            **protocol,
+            own_files={kind: file for kind, file in files.items() if file is not None},
+            own_strategy=own.of_cell("strategy", strategy),
+            script=script,
+        )
         if script is not None:
-            cell = replace(cell, script=script)
-            check_script(cell)
+            # Fill in the templates, to see that this works.
+            fill_arguments(script["args"], values_of(cell))
+            count_samples(script["samples_per_step"], values_of(cell))
         cells[cell_id] = cell
     return cells
-
-
-def _own_of(chosen: Mapping[str, Any], own: OwnFiles) -> dict[str, Any]:
-    """The fields of a cell that say which files of the user's own it uses."""
-    files = {kind: own.of_cell(kind, chosen[kind]) for kind in ("model", "data")}
-    return {
-        "own_files": {kind: file for kind, file in files.items() if file is not None},
-        "own_strategy": own.of_cell("strategy", chosen["strategy"]),
-    }
 
 
 def choose_launcher(facts: StrategyFacts, backend: str, *, slurm: bool = False) -> str:
@@ -112,20 +111,6 @@ def choose_launcher(facts: StrategyFacts, backend: str, *, slurm: bool = False) 
         return "manual"
     # Only an MPI launcher lets the ranks of an MPI job find each other.
     return "mpirun" if backend == "mpi" else "torchrun"
-
-
-def _find_preset(
-    options: Mapping[str, Any], presets: Mapping[str, Mapping[str, Any]]
-) -> str | None:
-    """The preset whose values a model's options all have."""
-    return next(
-        (
-            name
-            for name, values in presets.items()
-            if all(options[option] == value for option, value in values.items())
-        ),
-        None,
-    )
 
 
 def _cell_id(
@@ -144,10 +129,11 @@ def _cell_id(
     if parts[-2:] == [NONE, NONE]:
         del parts[-2:]  # A script brings its own model and data.
     usual = {option: rule.get("default") for option, rule in options.items()}
-    preset = _find_preset(chosen["model_options"], presets)
-    if preset is not None:
-        parts.append(f"{PRESET}={preset}")
-        usual |= presets[preset]
+    for preset, values in presets.items():
+        if values.items() <= chosen["model_options"].items():
+            parts.append(f"{PRESET}={preset}")
+            usual |= values
+            break
     for option, value in {**chosen["options"], **chosen["model_options"]}.items():
         if value != usual.get(option):
             parts.append(f"{option}={spell_value(value)}")
@@ -165,39 +151,6 @@ def _cell_id(
 # The option that stands for several options of a model.
 PRESET = "preset"
 
-
-def expand_strategies(
-    entries: list[Any], catalog: Catalog
-) -> list[tuple[StrategyFacts, dict[str, Any]]]:
-    """Each strategy with each combination of its options: (facts, options)."""
-    options = {name: facts.options for name, facts in catalog.strategies.items()}
-    return [
-        (catalog.strategies[name], resolved)
-        for name, resolved in _expand_variants("strategy", entries, options)
-    ]
-
-
-def expand_models(
-    entries: list[Any], catalog: Catalog
-) -> list[tuple[str, dict[str, Any]]]:
-    """Each model with each combination of its options: (name, options)."""
-    models = catalog.models.items()
-    options = {name: facts["options"] for name, facts in models}
-    # `build(**options)` takes what the experiment gives it.
-    opened = {name for name, facts in models if facts.get("open")}
-    presets = {name: facts["presets"] for name, facts in models if facts.get("presets")}
-    return _expand_variants("model", entries, options, opened, presets)
-
-
-def check_data(entries: list[Any], catalog: Catalog) -> None:
-    for name in entries:
-        if name not in catalog.data:
-            raise ValueError(
-                f"data: {name!r} is not one of {', '.join(catalog.data)}"
-                f"{did_you_mean(name, catalog.data)}"
-            )
-
-
 # An example of a name with options, for messages.
 _EXAMPLES = {
     "strategy": "{ddp: {bucket_mb: [1, 25]}}",
@@ -205,57 +158,47 @@ _EXAMPLES = {
 }
 
 
-def _expand_variants(
-    key: str,
-    entries: list[Any],
-    known: Mapping[str, Mapping[str, Any]],
-    opened: Collection[str] = (),
-    presets: Mapping[str, Mapping[str, dict[str, Any]]] | None = None,
-) -> list[tuple[str, dict[str, Any]]]:
-    """Each variant with each combination of its options: (name, options).
+def expand_variants(
+    key: str, entries: Iterable[Any], catalog: Catalog
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each strategy or model with each combination of its options: (name, options).
 
     Args:
-        key: of the experiment.
+        key: ``strategy`` or ``model``.
         entries: names, or one name with its options.
-        known: name of a variant -> schema of each of its options.
-        opened: names of variants that take options beyond the known ones.
-        presets: name of a variant -> name of a preset -> values of its options.
+        catalog: the variants that exist.
     """
-    expanded = []
     for entry in entries:
+        name, options = entry, None
         if isinstance(entry, Mapping) and len(entry) == 1:
             ((name, options),) = entry.items()
-        else:
-            name, options = entry, {}
         if not isinstance(name, str):
             raise ValueError(
                 f"{key}: expected a name, or one name with its options such as "
                 f"{_EXAMPLES[key]}, got {entry!r}"
             )
-        if name not in known:
-            raise ValueError(
-                f"{key}: {name!r} is not one of {', '.join(known)}"
-                f"{did_you_mean(name, list(known))}"
-            )
-        given = {} if options is None else options
-        place, more = f"{key}.{name}", name in opened
-        preset = (presets or {}).get(name, {})
-        for resolved in _expand_options(place, known[name], given, preset, opened=more):
-            expanded.append((name, resolved))
-    return expanded
+        _check_name(key, name, catalog)
+        facts = catalog.models[name] if key == "model" else {}
+        known = facts["options"] if facts else catalog.strategies[name].options
+        place, given = f"{key}.{name}", {} if options is None else options
+        for chosen in _combine(place, given, facts.get("presets", {})):
+            # `build(**options)` takes what the experiment gives it.
+            is_open = facts.get("open", False)
+            schema = {"additionalProperties": is_open, "properties": known}
+            check(chosen, {"type": "object", **schema}, source=place)
+            for option in known:
+                if "default" not in known[option] and option not in chosen:
+                    raise ValueError(f"{place}: the option {option!r} is missing")
+            more = {k: v for k, v in chosen.items() if k not in known}
+            yield name, with_defaults(chosen, schema) | more
 
 
-def _expand_options(
-    place: str,
-    known: Mapping[str, Any],
-    options: Mapping[str, Any],
-    presets: Mapping[str, dict[str, Any]],
-    *,
-    opened: bool,
+def _combine(
+    place: str, options: Any, presets: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[dict[str, Any]]:
+    """Each combination of the values of options; a preset stands for several."""
     if not isinstance(options, Mapping):
         raise ValueError(f"{place}: expected options, got {options!r}")
-    schema = {"type": "object", "additionalProperties": opened, "properties": known}
     lists = {k: v if isinstance(v, list) else [v] for k, v in options.items()}
     for option, values in lists.items():
         if not values:
@@ -270,12 +213,16 @@ def _expand_options(
             check({PRESET: name}, choose_preset, source=place)
             # What the experiment gives replaces what the preset says.
             chosen = {**presets[name], **chosen}
-        check(chosen, schema, source=place)
-        missing = [o for o in known if "default" not in known[o] and o not in chosen]
-        if missing:
-            raise ValueError(f"{place}: the option {missing[0]!r} is missing")
-        more = {k: v for k, v in chosen.items() if k not in known}
-        yield with_defaults(chosen, schema) | more
+        yield chosen
+
+
+def _check_name(key: str, name: Any, catalog: Catalog) -> None:
+    known = catalog.names(key)
+    if name not in known:
+        raise ValueError(
+            f"{key}: {name!r} is not one of {', '.join(known)}"
+            f"{did_you_mean(name, known)}"
+        )
 
 
 # Keys that matter to a script without being arguments of it: they say where it runs.
@@ -322,15 +269,3 @@ def script_of(
                 f"{key}: has several values, but args does not pass {{{key}}} on"
             )
     return {"args": values["args"], "samples_per_step": expression}
-
-
-def check_script(cell: Cell) -> None:
-    """Fill in the templates of a cell, to see that this works.
-
-    Raises:
-        ValueError: an argument or the number of samples cannot be filled in.
-    """
-    assert cell.script is not None
-    values = values_of(cell)
-    fill_arguments(cell.script["args"], values)
-    count_samples(cell.script["samples_per_step"], values)
