@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -146,10 +146,10 @@ class StrategyFacts:
 
     name: str
     needs: dict[str, Any]
-    options: dict[str, Any]
-    approximate: dict[str, list[Any] | str]
-    conditions: list[dict[str, Any]]
-    phases: list[str]
+    options: dict[str, Any] = field(default_factory=dict)
+    approximate: dict[str, list[Any] | str] = field(default_factory=dict)
+    conditions: list[dict[str, Any]] = field(default_factory=list)
+    phases: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -216,22 +216,8 @@ def describe_strategy(path: Path, name: str) -> StrategyFacts:
     unknown = facts["needs"].keys() - STRATEGY_DEFAULTS.keys()
     if unknown:
         raise ValueError(f"{path}: unknown needs {sorted(unknown)}")
-    _check_approximate(path, facts.get("approximate", {}), facts.get("options", {}))
-    return StrategyFacts(
-        name=name,
-        needs={**STRATEGY_DEFAULTS, **facts["needs"]},
-        options=facts.get("options", {}),
-        approximate=facts.get("approximate", {}),
-        conditions=facts.get("conditions", []),
-        phases=["load", "transfer", *facts["phases"]],
-    )
-
-
-def _check_approximate(
-    path: Path, approximate: dict[str, Any], options: dict[str, Any]
-) -> None:
-    strange = approximate.keys() - options.keys()
-    if strange:
+    approximate, options = facts.get("approximate", {}), facts.get("options", {})
+    if strange := approximate.keys() - options.keys():
         raise ValueError(f"{path}: approximate: no such options: {sorted(strange)}")
     for option, values in approximate.items():
         if not isinstance(values, list) and values != NOT_DEFAULT:
@@ -239,6 +225,14 @@ def _check_approximate(
                 f"{path}: approximate: {option}: expected a list of values, or "
                 f"{NOT_DEFAULT!r} for all but the default, not {values!r}"
             )
+    return StrategyFacts(
+        name=name,
+        needs={**STRATEGY_DEFAULTS, **facts["needs"]},
+        options=options,
+        approximate=approximate,
+        conditions=facts.get("conditions", []),
+        phases=["load", "transfer", *facts["phases"]],
+    )
 
 
 # Arguments of a model's `build` that rankbench gives, by what it takes.
@@ -292,41 +286,26 @@ def _read_data(_name: str, path: Path) -> dict[str, Any]:
 _OF_DATA = "docs/your-own-model.md explains what a data set defines"
 
 
-def _read_strategy(name: str, path: Path) -> dict[str, Any]:
-    read_source(path)
-    return describe_strategy(path, name).to_dict()
-
-
-def _read_script(name: str, path: Path) -> dict[str, Any]:
-    read_source(path)
-    return {
-        **{"name": name, "needs": dict(SCRIPT_NEEDS), "options": {}},
-        "approximate": {},
-        **{"conditions": [], "phases": []},
-    }
-
-
 # Key of an experiment -> what reads a file that it names: name, path -> facts.
 READERS: dict[str, Callable[[str, Path], dict[str, Any]]] = {
     "model": _read_model,
     "data": _read_data,
-    "strategy": _read_strategy,
-    "script": _read_script,
+    "strategy": lambda name, path: describe_strategy(path, name).to_dict(),
+    "script": lambda name, _: StrategyFacts(name, dict(SCRIPT_NEEDS)).to_dict(),
 }
 
 
 def defined_names(tree: ast.Module) -> set[str]:
     """Names that a file defines or imports at its top level."""
-    return {name for node in tree.body for name in _names_of(node)}
-
-
-def _names_of(node: ast.stmt) -> Iterator[str]:
-    if isinstance(node, ast.FunctionDef | ast.ClassDef):
-        yield node.name
-    elif isinstance(node, ast.ImportFrom):
-        yield from (alias.asname or alias.name for alias in node.names)
-    elif isinstance(node, ast.Assign):
-        yield from (one.id for one in node.targets if isinstance(one, ast.Name))
+    names: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+        elif isinstance(node, ast.Assign):
+            names |= {name.id for name in node.targets if isinstance(name, ast.Name)}
+    return names
 
 
 def _read_options(

@@ -28,8 +28,17 @@ from rankbench.own_files import (
 )
 from rankbench.token_file import SUFFIX, TYPES, describe_tokens
 
-# Keys of an experiment that may name such a file -> kind of what it defines.
-KINDS = {"model": "model", "data": "data", "strategy": "strategy", "script": "strategy"}
+# Keys of an experiment that may name such a file. A script is a strategy of its own.
+KEYS = ("model", "data", "strategy", "script")
+
+# Library -> what holds for all of its models. Many models of images normalise over the
+# batch, and only building one would tell.
+LIBRARIES: dict[str, dict[str, Any]] = {
+    "torchvision": {"channels": [3], "batch_statistics": True},
+    "timm": {"batch_statistics": True},
+    "transformers": {"inputs": "tokens"},
+}
+_LIBRARY_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
 
 # The data set that may be a file.
 TOKENS = "tokens"
@@ -66,31 +75,27 @@ class OwnFile:
     digest: str
     more: dict[str, str] = field(default_factory=dict)
 
-    def to_cell(self) -> dict[str, str]:
-        """What a cell says of it."""
-        return {"file": self.path.name, "digest": self.digest, **self.more}
-
 
 @dataclass
 class OwnFiles:
     """All files of the user's own in an experiment.
 
     Attributes:
-        found: kind and name -> file.
+        files: kind and name -> file.
         libraries: models of libraries, LIBRARY/NAME.
     """
 
-    found: dict[tuple[str, str], OwnFile] = field(default_factory=dict)
+    files: dict[tuple[str, str], OwnFile] = field(default_factory=dict)
     libraries: set[str] = field(default_factory=set)
 
     def facts(self) -> Own:
         """What the plan keeps of them: kind -> name -> facts."""
         kept: Own = {}
-        for (kind, name), one in self.found.items():
-            kept.setdefault(kind, {})[name] = one.facts
+        for (kind, name), file in self.files.items():
+            kept.setdefault(kind, {})[name] = file.facts
         for name in sorted(self.libraries):
             kept.setdefault("model", {})[name] = describe_library_model(name)
-        if any(one.key == "script" for one in self.found.values()):
+        if any(file.key == "script" for file in self.files.values()):
             # A script brings its own model and data.
             kept.setdefault("model", {})[NONE] = {**MODEL_DEFAULTS, "options": {}}
             kept.setdefault("data", {})[NONE] = dict(DATA_DEFAULTS)
@@ -98,13 +103,10 @@ class OwnFiles:
 
     def of_cell(self, kind: str, name: str) -> dict[str, str] | None:
         """The file that a cell uses; None if it is a variant of rankbench."""
-        one = self.found.get((kind, name))
-        return None if one is None else one.to_cell()
-
-
-def is_own(entry: Any) -> bool:
-    """Whether an entry of an experiment names a Python file."""
-    return isinstance(entry, str) and entry.endswith(".py")
+        file = self.files.get((kind, name))
+        if file is None:
+            return None
+        return {"file": file.path.name, "digest": file.digest, **file.more}
 
 
 def adopt(
@@ -124,7 +126,7 @@ def adopt(
     own, adopted = OwnFiles(), []
     for block in blocks:
         values = dict(block)
-        for key in KINDS:
+        for key in KEYS:
             more = block.get("files") or () if key == "script" else ()
             values[key] = [
                 _adopt(key, entry, catalog, folder, own, more)
@@ -161,34 +163,31 @@ def _adopt(
     more: Sequence[str],
 ) -> Any:
     """The entry with the name of the file in place of its path."""
-    if isinstance(entry, Mapping) and len(entry) == 1:
+    given, options = entry, None
+    has_options = isinstance(entry, Mapping) and len(entry) == 1
+    if has_options:
         ((given, options),) = entry.items()
-        if key == "data":
-            return _adopt_tokens(given, options, folder, own)
-        if key == "model" and is_of_library(given):
-            own.libraries.add(given)
-        if is_own(given):
-            return {_adopt(key, given, catalog, folder, own, more): options}
+    if has_options and key == "data":
+        return _adopt_tokens(given, options, folder, own)
+    if key == "model" and str(given).partition("/")[0] in LIBRARIES:
+        own.libraries.add(given)
         return entry
-    if key == "model" and is_of_library(entry):
-        own.libraries.add(entry)
-        return entry
-    if not is_own(entry):
+    if not (isinstance(given, str) and given.endswith(".py")):
         if key == "script":
-            raise ValueError(f"script: expected a Python file, got {entry!r}")
+            raise ValueError(f"script: expected a Python file, got {given!r}")
         return entry
-    name, kind = _name_of(entry), KINDS[key]
+    name, kind = _name_of(given), "strategy" if key == "script" else key
     if name in catalog.names(kind):
         raise ValueError(
-            f"{key}: {entry}: {name} is a {kind} of rankbench: rename the file"
+            f"{key}: {given}: {name} is a {kind} of rankbench: rename the file"
         )
-    path = (folder / entry).absolute()
-    before = own.found.get((kind, name))
+    path = (folder / given).absolute()
+    before = own.files.get((kind, name))
     if before is not None and (before.path != path or before.key != key):
-        raise ValueError(f"{key}: {entry} and {before.path} are both called {name}")
+        raise ValueError(f"{key}: {given} and {before.path} are both called {name}")
     if before is None:
-        own.found[kind, name] = _read(key, name, path, more)
-    return name
+        own.files[kind, name] = _read(key, name, path, more)
+    return {name: options} if has_options else name
 
 
 def _adopt_tokens(given: Any, options: Any, folder: Path, own: OwnFiles) -> str:
@@ -204,7 +203,7 @@ def _adopt_tokens(given: Any, options: Any, folder: Path, own: OwnFiles) -> str:
             f"{place}: file: expected a file *{SUFFIX}, there is no {path}"
         )
     name = _name_of(file.removesuffix(SUFFIX))
-    before = own.found.get(("data", name))
+    before = own.files.get(("data", name))
     if before is not None and before.path != path:
         raise ValueError(f"data: {file} and {before.path} are both called {name}")
     facts = describe_tokens(path, dtype, options.get("vocabulary"))
@@ -212,7 +211,7 @@ def _adopt_tokens(given: Any, options: Any, folder: Path, own: OwnFiles) -> str:
     if before is not None and before.more != more:
         raise ValueError(f"{place}: {file} is listed twice, with other options")
     files = {path.name: path}
-    own.found["data", name] = before or OwnFile(
+    own.files["data", name] = before or OwnFile(
         *("data", name, files, {**facts, "prepared": False}, path, hash_files(files)),
         more=more,
     )
@@ -221,10 +220,9 @@ def _adopt_tokens(given: Any, options: Any, folder: Path, own: OwnFiles) -> str:
 
 def _name_of(entry: str) -> str:
     """``./models/net.py`` is called ``models-net``."""
-    parts = [
-        part for part in PurePosixPath(entry).parts if part not in (".", "..", "/")
-    ]
-    name = "-".join(parts).removesuffix(".py")
+    parts = PurePosixPath(entry).parts
+    name = "-".join(part for part in parts if part not in (".", "..", "/"))
+    name = name.removesuffix(".py")
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name):
         raise ValueError(
             f"{entry}: expected a path of letters, digits, - and _, at most 64 of them"
@@ -244,22 +242,6 @@ def _read(key: str, name: str, path: Path, more: Sequence[str]) -> OwnFile:
     return OwnFile(key, name, files, facts, path, hash_files(files))
 
 
-# Library -> what holds for all of its models. Many models of images normalise over the
-# batch, and only building one would tell.
-LIBRARIES: dict[str, dict[str, Any]] = {
-    "torchvision": {"channels": [3], "batch_statistics": True},
-    "timm": {"batch_statistics": True},
-    "transformers": {"inputs": "tokens"},
-}
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,79}")
-
-
-def is_of_library(entry: Any) -> bool:
-    """Whether an entry of an experiment names a model of a library."""
-    return isinstance(entry, str) and entry.partition("/")[0] in LIBRARIES
-
-
 def describe_library_model(entry: str) -> dict[str, Any]:
     """What the catalog says of a model of a library.
 
@@ -267,7 +249,7 @@ def describe_library_model(entry: str) -> dict[str, Any]:
         ValueError: the name cannot be one.
     """
     library, _, name = entry.partition("/")
-    if not _NAME.fullmatch(name):
+    if not _LIBRARY_MODEL.fullmatch(name):
         raise ValueError(f"model: {entry!r}: expected {library}/NAME")
     return {
         **MODEL_DEFAULTS,

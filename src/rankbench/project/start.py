@@ -85,8 +85,8 @@ def _set_environment(run: Run) -> None:
         ValueError: such a file was changed since the plan was made.
     """
     os.environ[PLAN_VARIABLE] = str(run.layout.plan)
-    for one in run.own.found.values():
-        freeze_files(run.layout.own(one.digest), one.files, one.digest)
+    for own in run.own.files.values():
+        freeze_files(run.layout.own(own.digest), own.files, own.digest)
     frozen = freeze_code(run.layout.root.absolute() / "code") / "src"
     others = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = f"{frozen}:{others}" if others else str(frozen)
