@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from factories import make_cell
-from rankbench.matrix.selection import Filter, select, spell, spell_value
+from rankbench.matrix.selection import Filter, spell, spell_value
 
 pytestmark = pytest.mark.unit
 
@@ -72,12 +72,6 @@ def test_parse_refuses(text: str, complaint: str) -> None:
 def test_check_refuses(text: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
         Filter.parse(text).check(CELLS)
-
-
-def test_select_takes_what_any_filter_accepts() -> None:
-    filters = [Filter.parse("strategy=single"), Filter.parse("topology=1x2")]
-    assert select(CELLS, iter(filters)) == [True, False, True]
-    assert select(CELLS, []) == [False, False, False]
 
 
 @pytest.mark.parametrize(

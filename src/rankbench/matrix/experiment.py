@@ -15,7 +15,7 @@ from rankbench.matrix.expansion import expand
 from rankbench.matrix.layers import Block, naming, read_layers
 from rankbench.matrix.own import OwnFiles, adopt
 from rankbench.matrix.schema import Schema, did_you_mean, load_schema
-from rankbench.matrix.selection import Filter, select
+from rankbench.matrix.selection import Filter
 from rankbench.stopping import BEST, FIRST_LOOK, UNTIL, Rule
 
 # Keys that have one value for the whole experiment. They are not part of a cell's id,
@@ -79,6 +79,7 @@ def load_experiment(
         adopted, own = adopt([b.values for b in blocks], catalog, path.parent)
         catalog = catalog.with_own(own.facts())
         cells: dict[str, Cell] = {}
+        ids: dict[str, str] = {}
         rows: list[dict[str, Any]] = []
         for block, chosen in zip(blocks, adopted, strict=True):
             with naming(block.place):
@@ -86,9 +87,15 @@ def load_experiment(
                     chosen, protocol, schema, catalog, own, cuda=cuda, slurm=slurm
                 )
                 rows += join_rows(block, list(found))
-                _check_ids(cells, found)
-                cells |= found
-                _check_twins(cells)
+                for cell_id, cell in found.items():
+                    if cells.setdefault(cell_id, cell) != cell:
+                        raise ValueError(
+                            f"{cell_id} is another cell in an earlier block: give the "
+                            "script another name, or write another experiment"
+                        )
+                    twin = ids.setdefault(cell.hash(), cell_id)
+                    if twin != cell_id:
+                        raise ValueError(f"{twin} and {cell_id} are the same cell here")
         cells = _exclude(cells, values["exclude"])
         study = make_study(values["source"], rows, cells)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -120,40 +127,19 @@ def _read_protocol(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _check_ids(cells: Mapping[str, Cell], more: Mapping[str, Cell]) -> None:
-    """Refuse two cells with one id, of which only one would be measured."""
-    for cell_id, cell in more.items():
-        if cell_id in cells and cells[cell_id] != cell:
-            raise ValueError(
-                f"{cell_id} is another cell in an earlier block: give the script "
-                "another name, or write another experiment"
-            )
-
-
-def _check_twins(cells: Mapping[str, Cell]) -> None:
-    ids: dict[str, str] = {}
-    for cell_id, cell in cells.items():
-        twin = ids.setdefault(cell.hash(), cell_id)
-        if twin != cell_id:
-            raise ValueError(f"{twin} and {cell_id} are the same cell here")
-
-
 def _exclude(cells: dict[str, Cell], entries: list[str]) -> dict[str, Cell]:
     filters = []
     for entry in entries:
-        try:
-            one = Filter.parse(entry)
-            one.check(list(cells.values()))
-            if not any(one.accepts(cell) for cell in cells.values()):
+        with naming("exclude"):
+            refused = Filter.parse(entry)
+            refused.check(list(cells.values()))
+            if not any(refused.accepts(cell) for cell in cells.values()):
                 raise ValueError(f"no cell matches {entry!r}")
-        except ValueError as error:
-            raise ValueError(f"exclude: {error}") from error
-        filters.append(one)
-    gone = select(list(cells.values()), filters)
+        filters.append(refused)
     left = {
         cell_id: cell
-        for (cell_id, cell), out in zip(cells.items(), gone, strict=True)
-        if not out
+        for cell_id, cell in cells.items()
+        if not any(refused.accepts(cell) for refused in filters)
     }
     if not left:
         raise ValueError(f"the matrix is empty: exclude removes all {len(cells)} cells")

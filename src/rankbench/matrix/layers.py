@@ -59,7 +59,13 @@ def read_layers(
     sweeps = sweep_keys(schema)
     _check_top(given, schema, source=str(path))
     overrides = _read_overrides(given, schema, source=str(path))
-    replaced = _choose(overrides, override, source=str(path))
+    if override is not None and override not in overrides:
+        raise ValueError(
+            f"{path}: override {override!r}: there is no such override"
+            f"{did_you_mean(override, overrides)} "
+            f"(this file has: {', '.join(overrides) or 'none'})"
+        )
+    replaced = {} if override is None else overrides[override]
     top = {**given, **replaced}
     values = with_defaults(top, schema)
     if override is not None:
@@ -139,20 +145,6 @@ def _read_overrides(
     return overrides
 
 
-def _choose(
-    overrides: Mapping[str, dict[str, Any]], name: str | None, *, source: str
-) -> dict[str, Any]:
-    if name is None:
-        return {}
-    if name not in overrides:
-        known = ", ".join(overrides) or "none"
-        raise ValueError(
-            f"{source}: override {name!r}: there is no such override"
-            f"{did_you_mean(name, overrides)} (this file has: {known})"
-        )
-    return overrides[name]
-
-
 def _read_block(entry: Any, schema: Schema, *, source: str) -> dict[str, Any]:
     if not isinstance(entry, Mapping):
         raise ValueError(f"{source}: expected keys with values, got {entry!r}")
@@ -167,10 +159,9 @@ def _read_block(entry: Any, schema: Schema, *, source: str) -> dict[str, Any]:
 
 def _with_lists(given: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """Turn a single value into a list of one, for keys that take a list."""
-
-    def as_list(key: str, value: Any) -> Any:
-        rule = schema["properties"].get(key, {})
-        wanted = rule.get("type") == "array"
-        return [value] if wanted and not isinstance(value, list) else value
-
-    return {key: as_list(key, value) for key, value in given.items()}
+    rules = schema["properties"]
+    lists = {key for key in given if rules.get(key, {}).get("type") == "array"}
+    return {
+        key: [value] if key in lists and not isinstance(value, list) else value
+        for key, value in given.items()
+    }

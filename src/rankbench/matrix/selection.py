@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,12 +77,6 @@ def spell_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value)
-
-
-def select(cells: Sequence[Cell], filters: Iterable[Filter]) -> list[bool]:
-    """For each cell, whether any of the filters accepts it."""
-    kept = list(filters)
-    return [any(f.accepts(cell) for f in kept) for cell in cells]
 
 
 def _options(cell: Cell) -> dict[str, Any]:
