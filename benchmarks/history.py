@@ -28,10 +28,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from rankbench.results.history.lines import History, follow
-from rankbench.results.history.page import write_page
-from rankbench.results.history.runs import Run, decode, read_results
-from rankbench.results.history.store import add_run, read_store
+from rankbench.results.history.changes import History, follow
+from rankbench.results.history.store import (
+    StoredRun,
+    add_run,
+    decode,
+    read_results,
+    read_store,
+)
+from rankbench.results.history.text import write_page
 from unit.synthetic import write_many
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -39,7 +44,6 @@ PARTS = ("speed", "alarms", "nights", "detection", "series")
 SCATTER, STEP, LAUNCHES = 0.02, 0.05, 6
 SIZES = (0.0, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)  # of a step, in standard deviations
 SOON = 3  # runs within which a step should be found
-MIB = 1024**2
 
 Values = NDArray[np.float64]
 Shape = Callable[[Values], Values]
@@ -90,8 +94,8 @@ def tell_speed(runs: int, cells: int, rng: np.random.Generator) -> None:
         with timed("find changes"):
             history = follow(stored.runs)
         with timed("write the page"):
-            size = write_page(folder / "page.html", stored, history)
-        print(f"  {len(history.changes)} changes, page of {size / MIB:.2f} MiB")
+            write_page(folder / "page.html", stored, history)
+        print(f"  {len(history.changes)} changes")
 
 
 @contextmanager
@@ -262,7 +266,7 @@ def simulate(rng: np.random.Generator, levels: Values) -> History:
     return follow(make_runs(rng, levels))
 
 
-def make_runs(rng: np.random.Generator, levels: Values) -> list[Run]:
+def make_runs(rng: np.random.Generator, levels: Values) -> list[StoredRun]:
     return [
         decode(make_run(rng, number, one), str(number))
         for number, one in enumerate(levels)

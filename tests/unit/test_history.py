@@ -16,9 +16,8 @@ import pytest
 from pages import Words
 from rankbench import cli
 from rankbench.record import Layout
-from rankbench.results.history.lines import follow
-from rankbench.results.history.runs import read_results
-from rankbench.results.history.store import ADDED, add_run, read_store
+from rankbench.results.history.changes import follow
+from rankbench.results.history.store import ADDED, add_run, read_results, read_store
 from unit.synthetic import (
     make_cell,
     plan_cell,
@@ -381,16 +380,18 @@ def test_the_same_store_gives_the_same_answer(slowed, capsys):
 # The page.
 
 
-def test_the_page_is_one_file_that_asks_for_nothing(slowed, tmp_path, capsys):
+def test_the_page_has_the_changes_and_a_plot_and_asks_for_nothing_else(
+    slowed, tmp_path, capsys
+):
     page = tmp_path / "page.html"
     status, out, _ = run(capsys, "--store", slowed, "--page", page)
     assert status in (0, 1)
     assert str(page) in out
-    text = page.read_text()
-    words = Words(text)
-    assert "link" not in words.tags
-    assert "src=" not in text
-    assert "default-src 'none'" in text
+    words = Words(page.read_text())
+    assert not {"link", "script"} & {*words.tags}
+    assert 'src="plots/page.svg"' in page.read_text()
+    assert A in (tmp_path / "plots/page.svg").read_text()
+    assert "default-src 'none'" in page.read_text()
     assert "2026-01-16 02:00" in words.text
     assert "torch: 2.13.0 -> 2.14.0" in words.text
 
@@ -406,4 +407,5 @@ def test_what_a_store_says_becomes_no_markup(store, tmp_path, capsys):
     out = run(capsys, "--store", store, "--page", page)[1]
     assert "\x1b" not in out
     assert SCRIPT not in page.read_text()
+    assert SCRIPT not in (tmp_path / "plots/page.svg").read_text()
     assert SCRIPT in Words(page.read_text()).text

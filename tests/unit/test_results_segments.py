@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from rankbench.results.numbers.segments import (
+from rankbench.results.history.segments import (
     MIN_SERIES,
     best_breaks,
     chance_of_change,

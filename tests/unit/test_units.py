@@ -17,7 +17,7 @@ from rankbench.results.advice.answer import find_answer
 from rankbench.results.advice.sentences import in_sentences
 from rankbench.results.compare.acceptance import _why_not
 from rankbench.results.compare.sides import Cell, read_reference, read_side
-from rankbench.results.history.runs import read_results
+from rankbench.results.history.store import read_results
 from rankbench.results.numbers.found import read
 from rankbench.results.prediction.scale import read_scale
 from rankbench.results.render.html.overview import describe_results

@@ -56,7 +56,7 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("--cell", metavar="ID", help="only this cell, with its runs")
     parser.add_argument(
-        "--page", metavar="FILE.html", type=Path, help="write a page with all plots"
+        "--page", metavar="FILE.html", type=Path, help="write a page with a plot"
     )
     _add_store(parser, DEFAULT_STORE)
     actions = parser.add_subparsers(metavar="add")
@@ -114,7 +114,7 @@ def _read_run(path: Path) -> dict[str, Any]:
     """
     from rankbench.results.bundle import verify_bundle
     from rankbench.results.bundle.manifest import MANIFEST
-    from rankbench.results.history.runs import read_results
+    from rankbench.results.history.store import read_results
     from rankbench.results.read.sources import open_results
 
     is_bundle = path.is_file() or (path / MANIFEST).exists()
@@ -127,22 +127,20 @@ def _read_run(path: Path) -> dict[str, Any]:
 
 def show_history(arguments: argparse.Namespace) -> int:
     """Print the history; return 1 if the newest run shows that a cell became worse."""
-    from rankbench.results.history.lines import follow
+    from rankbench.results.history.changes import follow
     from rankbench.results.history.store import read_store
-    from rankbench.results.history.text import choose, to_json, to_text
+    from rankbench.results.history.text import choose, to_json, to_text, write_page
 
     store = read_store(arguments.store)
     for damage in store.damaged:
         print(f"rankbench: {damage}", file=sys.stderr)
     history = follow(store.runs)
     if arguments.page:
-        from rankbench.results.history.page import write_page
-
-        written = write_page(arguments.page, store, history)
+        write_page(arguments.page, store, history, arguments.cell)
     if arguments.json:
         print_json(to_json(store, history, arguments.cell))
     else:
         print(to_text(store, history, arguments.cell))
     if arguments.page and not arguments.json:
-        print(f"\n{arguments.page}: {written / 1024**2:.1f} MiB")
+        print(f"\n{arguments.page}")
     return FINDING if choose(history, arguments.cell).begins_worse else OK

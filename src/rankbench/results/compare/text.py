@@ -27,10 +27,14 @@ _HEADINGS = ("cell", "verdict", "NEW / OLD", "NEW is faster", "p", "OLD", "NEW")
 
 def to_text(comparison: Comparison) -> str:
     """The comparison as text: circumstances that differ, cells, summary."""
-    lines = "\n".join(_lines(comparison)).splitlines()
-    # Records may come from anywhere: the terminal must not obey them.
+    return printable("\n".join(_lines(comparison)))
+
+
+def printable(text: str) -> str:
+    """The text of records, which may come from anywhere: terminals must not obey it."""
     return "\n".join(
-        "".join(char if char.isprintable() else "?" for char in line) for line in lines
+        "".join(char if char.isprintable() else "?" for char in line)
+        for line in text.splitlines()
     )
 
 

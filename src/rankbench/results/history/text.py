@@ -1,25 +1,35 @@
-"""A history as text for a terminal, and as JSON for a program."""
+"""A history as text for a terminal, as JSON for a program, and as a page."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
+from rankbench.record import Layout, write_atomically
 from rankbench.results.compare.comparison import find_differing
-from rankbench.results.compare.text import show_values
-from rankbench.results.elements.text import figures, one_line, show_estimate
-from rankbench.results.history.lines import Change, History, Line, Point
+from rankbench.results.compare.text import printable, show_values
+from rankbench.results.elements.section import Content, Drawing, Section, make_frame
+from rankbench.results.elements.text import Grid, Note, Text, one_line, show_estimate
+from rankbench.results.history.changes import Change, History, HistoryPoint, Line
+from rankbench.results.history.segments import MIN_RUNS, MIN_SERIES
 from rankbench.results.history.store import Store
-from rankbench.results.numbers.segments import MIN_RUNS, MIN_SERIES
-from rankbench.results.numbers.statistics import Estimate, median
+from rankbench.results.numbers.statistics import median
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 CORRECTION = "benjamini-hochberg"
 
 _CHANGES = ("since", "cell", "", "NEW / OLD", "runs", "p", "differs")
 _POINTS = ("begun", "{unit}/s", "launches", "marks", "run", "differs")
+
+# The plot of a page has room for so many cells, in inches each.
+_MOST_PANELS, _HEIGHT = 8, 2.2
 
 
 def choose(history: History, cell: str | None) -> History:
@@ -41,16 +51,16 @@ def choose(history: History, cell: str | None) -> History:
 def to_text(store: Store, history: History, cell: str | None = None) -> str:
     """What changed since when, and the runs of the cell if one is given."""
     shown = choose(history, cell)
-    lines = [*_head(store, history), "", *_tell_changes(shown.changes)]
+    lines = [f"{store.folder}: {_describe_runs(history)}", ""]
+    if shown.changes:
+        rows = [list(map(str, _change_fields(change))) for change in shown.changes]
+        lines.append(tabulate(rows, headers=_CHANGES, disable_numparse=True))
+    else:
+        lines.append("No change of level was found.")
     if cell is not None:
         for line in shown.lines:
-            lines += ["", *_tell_points(line)]
-    lines += ["", *_summary(history, shown)]
-    # Runs may come from anywhere: the terminal must not obey them.
-    whole = "\n".join(lines).splitlines()
-    return "\n".join(
-        "".join(char if char.isprintable() else "?" for char in line) for line in whole
-    )
+            lines += ["", *_show_points(line)]
+    return printable("\n".join([*lines, "", *_summarise(history, shown)]))
 
 
 def to_json(store: Store, history: History, cell: str | None = None) -> dict[str, Any]:
@@ -72,33 +82,32 @@ def to_json(store: Store, history: History, cell: str | None = None) -> dict[str
         "level": history.level,
         "correction": CORRECTION,
         "tested": history.tested,
-        "changes": [_change_to_json(change) for change in shown.changes],
+        "changes": [
+            {
+                "cell": change.line.id,
+                "hash": change.line.hash,
+                "verdict": change.verdict,
+                "since": change.since.time,
+                "run": change.since.run.digest,
+                "before": change.before.time,
+                "run_before": change.before.run.digest,
+                "ratio": change.ratio.value,
+                "ratio_lo": change.ratio.low,
+                "ratio_hi": change.ratio.high,
+                "runs_old": change.runs[0],
+                "runs_new": change.runs[1],
+                "p_value": change.line.p_value,
+                "p_adjusted": change.line.adjusted,
+                "by_newest_run": change.is_new,
+                "differs": {
+                    key: {"old": list(old), "new": list(new)}
+                    for key, (old, new) in change.differs.items()
+                },
+            }
+            for change in shown.changes
+        ],
         "cells": [_line_to_json(line) for line in shown.lines],
         "no_number": _list_lost(shown),
-    }
-
-
-def _change_to_json(change: Change) -> dict[str, Any]:
-    return {
-        "cell": change.line.id,
-        "hash": change.line.hash,
-        "verdict": verdict(change),
-        "since": change.since.time,
-        "run": change.since.run.digest,
-        "before": change.before.time,
-        "run_before": change.before.run.digest,
-        "ratio": change.ratio.value,
-        "ratio_lo": change.ratio.low,
-        "ratio_hi": change.ratio.high,
-        "runs_old": change.runs[0],
-        "runs_new": change.runs[1],
-        "p_value": change.line.p_value,
-        "p_adjusted": change.line.adjusted,
-        "by_newest_run": change.is_new,
-        "differs": {
-            key: {"old": list(old), "new": list(new)}
-            for key, (old, new) in change.differs.items()
-        },
     }
 
 
@@ -133,22 +142,113 @@ def _line_to_json(line: Line) -> dict[str, Any]:
     }
 
 
-def verdict(change: Change) -> str:
-    return "worse" if change.is_worse else "better"
+def write_page(
+    path: Path, store: Store, history: History, cell: str | None = None
+) -> None:
+    """Write the changes as FILE.html, and a plot that it shows into plots/ beside it.
+
+    The plot has the cells that changed last, or the first ones if none did.
+
+    Raises:
+        OSError: a file cannot be written.
+    """
+    from rankbench.results.render.document import Document, Made
+    from rankbench.results.render.html.table import to_html
+    from rankbench.results.render.plots import draw
+
+    shown = choose(history, cell)
+    lines = {change.line.id: change.line for change in shown.changes}
+    chosen = list(lines.values() or shown.lines)[:_MOST_PANELS]
+    drawing = Drawing(
+        name=path.stem,
+        caption=(
+            "Median of the launches of each run with its 95 % interval; the level of "
+            "each segment; dashed: the environment changed."
+        ),
+        frame=lambda: make_frame({}, []),
+        draw=lambda width: _draw(chosen, width),
+    )
+    rows = [_change_fields(change) for change in shown.changes]
+    headings = {name or "level": name in ("NEW / OLD", "p") for name in _CHANGES}
+    changes = Content(
+        grids=[Grid("What changed", headings, rows)],
+        before=[
+            Note("runs", _describe_runs(history)),
+            *(Note("not used", damage) for damage in store.damaged),
+        ],
+        notes=[Note("cells", one_line("; ".join(_summarise(history, shown))))],
+    )
+    document = Document(
+        title=f"{', '.join(sorted({run.experiment for run in shown.runs}))}: history",
+        names={},
+        shared="",
+        table=Made(_section("changes", "What changed"), changes),
+        sections=[Made(_section("cells", "Over time"), Content(drawings=[drawing]))],
+    )
+    write_atomically(path, to_html(document).encode())
+    draw(Layout(path.parent), [drawing])
 
 
-def minute(time: str) -> str:
+def _section(name: str, title: str) -> Section:
+    return Section(name=name, title=title, reading="", order=0, make=lambda _: None)
+
+
+def _draw(lines: Sequence[Line], width: float) -> Figure:
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+
+    from rankbench.results.elements import plotting
+
+    figure, grid = plotting.make_figure([_HEIGHT] * len(lines), width=width)
+    run, level = plotting.choose_colors(["run", "level"]).values()
+    for axes, line in zip(grid, lines, strict=True):
+        plotting.write_title(axes, line.id)
+        axes.set_ylabel(f"{line.unit}/s")
+        locator = AutoDateLocator()
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+        times = [date2num(datetime.fromisoformat(one.time)) for one in line.points]
+        for place, point in enumerate(line.points):
+            number = median(point.cell.throughput)
+            axes.plot(times[place], number.value, "o", ms=4, color=run)
+            if number.interval:
+                axes.vlines(times[place], *number.interval, color=run, lw=3, alpha=0.3)
+            if place and point.cell.facts != line.points[place - 1].cell.facts:
+                axes.axvline(times[place], color="0.5", ls="--", lw=1)
+        edges = [0, *line.breaks, len(times)]
+        for (begin, end), height in zip(
+            itertools.pairwise(edges), line.levels, strict=True
+        ):
+            axes.hlines(height.value, times[begin], times[end - 1], color=level, lw=2)
+    return figure
+
+
+def _describe_runs(history: History) -> str:
+    runs = history.runs
+    days = f"{_minute(runs[0].begun)} to {_minute(runs[-1].begun)}"
+    names = ", ".join(sorted({run.experiment for run in runs}))
+    return f"{len(runs)} runs of {names}, {days} UTC"
+
+
+def _minute(time: str) -> str:
     """``2026-11-24 02:00`` of an ISO time."""
     return time[:16].replace("T", " ")
 
 
-def explain(change: Change) -> str:
-    """``torch: 2.13.0 -> 2.14.0; ...``, or that no fact differs."""
-    return explain_between(change.before, change.since) or "no fact that is known"
+def _change_fields(change: Change) -> list[Text]:
+    """A row of the table of changes."""
+    return [
+        Text(_minute(change.since.time)),
+        Text(change.line.id),
+        Text(change.verdict),
+        show_estimate(change.ratio),
+        Text(f"{change.runs[0]} -> {change.runs[1]}"),
+        Text(f"{change.line.adjusted:.2g}"),
+        Text(_explain(change.before, change.since) or "no fact that is known"),
+    ]
 
 
-def explain_between(before: Point, since: Point) -> str:
-    """Facts that differ between two points, with both values; empty if none does."""
+def _explain(before: HistoryPoint, since: HistoryPoint) -> str:
+    """``torch: 2.13.0 -> 2.14.0; ...``; empty if no fact differs."""
     differs = find_differing(before.cell.facts, since.cell.facts)
     return one_line(
         "; ".join(
@@ -158,90 +258,52 @@ def explain_between(before: Point, since: Point) -> str:
     )
 
 
-def list_redefined(lines: Sequence[Line]) -> list[tuple[str, str]]:
-    """Id and time of each definition of a cell but its first one."""
-    found = []
-    for name, group in itertools.groupby(lines, key=lambda line: line.id):
-        found += [(name, line.points[0].time) for line in list(group)[1:]]
-    return found
-
-
 def _list_lost(history: History) -> list[dict[str, Any]]:
     """Cells of the newest run that have a number in older runs alone."""
-    newest = history.runs[-1]
     known = {line.id for line in history.lines}
     return [
         {"cell": name, "status": cell.status, "reason": cell.reason}
-        for name, cell in newest.cells.items()
+        for name, cell in history.runs[-1].cells.items()
         if name in known and not cell.throughput
     ]
 
 
-def _head(store: Store, history: History) -> Iterator[str]:
-    runs = history.runs
-    days = f"{minute(runs[0].begun)} to {minute(runs[-1].begun)}"
-    names = ", ".join(sorted({run.experiment for run in runs}))
-    yield f"{store.folder}: {len(runs)} runs of {names}, {days} UTC"
-
-
-def _tell_changes(changes: Sequence[Change]) -> Iterator[str]:
-    if not changes:
-        yield "No change of level was found."
-        return
-    rows = []
-    for change in changes:
-        cells = [
-            minute(change.since.time),
-            change.line.id,
-            verdict(change),
-            str(show_estimate(change.ratio)),
-            f"{change.runs[0]} -> {change.runs[1]}",
-            f"{change.line.adjusted:.2g}",
-            explain(change),
-        ]
-        rows.append(cells)
-    yield tabulate(rows, headers=_CHANGES, disable_numparse=True)
-
-
-def _tell_points(line: Line) -> Iterator[str]:
+def _show_points(line: Line) -> Iterator[str]:
     yield f"{line.id} (definition {line.hash})"
-    breaks, rows = set(line.breaks), []
+    rows = []
     for place, point in enumerate(line.points):
-        if place in breaks:
+        if place in line.breaks:
             rows.append(["----"])
-        before = line.points[place - 1] if place else point
         row = [
-            minute(point.time),
+            _minute(point.time),
             str(show_estimate(median(point.cell.throughput))),
             str(len(point.cell.throughput)),
             ", ".join(point.cell.marks),
             point.run.digest[:8],
-            explain_between(before, point),
+            _explain(line.points[place - 1] if place else point, point),
         ]
         rows.append(row)
     headers = [one.format(unit=line.unit) for one in _POINTS]
     yield tabulate(rows, headers=headers, disable_numparse=True)
-    levels = [_show_level(level) for level in line.levels]
+    levels = [str(show_estimate(level)) for level in line.levels]
     yield f"levels, medians of runs: {' -> '.join(levels)} {line.unit}/s"
 
 
-def _show_level(level: Estimate) -> str:
-    return str(show_estimate(level)) if level.interval else figures(level.value)
-
-
-def _summary(history: History, shown: History) -> Iterator[str]:
+def _summarise(history: History, shown: History) -> Iterator[str]:
     short = sum(line.p_value is None for line in shown.lines)
-    stable = sum(line.p_value is not None and not line.breaks for line in shown.lines)
     changed = sum(bool(line.breaks) for line in shown.lines)
-    told = [(changed, "changed"), (stable, "without a change")]
-    told += [(short, f"with less than {MIN_SERIES} runs, too few for any change")]
-    yield f"cells: {'; '.join(f'{count} {what}' for count, what in told if count)}"
+    stable = len(shown.lines) - short - changed
+    counts = [(changed, "changed"), (stable, "without a change")]
+    counts += [(short, f"with less than {MIN_SERIES} runs, too few for any change")]
+    yield f"cells: {'; '.join(f'{count} {what}' for count, what in counts if count)}"
     yield (
         f"  tests at {100 * history.level:g} %, corrected for {history.tested} cells "
         f"({CORRECTION}); a level lasts at least {MIN_RUNS} runs"
     )
-    for name, time in list_redefined(shown.lines):
-        yield f"{name}: defined otherwise since {minute(time)}: a new line begins there"
+    for name, group in itertools.groupby(shown.lines, key=lambda line: line.id):
+        for line in list(group)[1:]:
+            begun = _minute(line.points[0].time)
+            yield f"{name}: defined otherwise since {begun}: a new line begins there"
     for lost in _list_lost(shown):
         yield f"{lost['cell']}: no number in the newest run: {lost['status']}"
     news = [one for one in shown.changes if one.is_new and one.is_worse]

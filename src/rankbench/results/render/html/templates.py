@@ -16,24 +16,19 @@ if TYPE_CHECKING:
 STATIC = files("rankbench.results.render.html") / "static"
 
 
-def read_style(name: str = "style.css") -> Markup:
-    """The style sheet of all pages, or one of a page's own."""
-    return Markup((STATIC / name).read_text())  # noqa: S704
+def read_style() -> Markup:
+    """The style sheet of all pages."""
+    return Markup((STATIC / "style.css").read_text())  # noqa: S704
 
 
-def make_plain_environment() -> jinja2.Environment:
-    """Templates that escape everything."""
-    return jinja2.Environment(
+def make_environment(document: Document) -> jinja2.Environment:
+    """Templates that escape everything and show cells by their short names."""
+    environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda name: (STATIC / name).read_text()),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         keep_trailing_newline=True,
     )
-
-
-def make_environment(document: Document) -> jinja2.Environment:
-    """Templates that also show cells by their short names."""
-    environment = make_plain_environment()
     environment.filters["short"] = document.name
     environment.filters["address"] = lambda cell: f"#{urlencode({'cell': cell})}"
     environment.tests["cell"] = lambda text: text in document.names

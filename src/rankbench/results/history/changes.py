@@ -9,13 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from rankbench.results.compare.comparison import find_differing
-from rankbench.results.history.runs import Measured, Run
-from rankbench.results.numbers.difference import adjust, find_ratio
-from rankbench.results.numbers.segments import (
+from rankbench.results.history.segments import (
     MIN_SERIES,
     chance_of_change,
     find_breaks,
 )
+from rankbench.results.history.store import StoredCell, StoredRun
+from rankbench.results.numbers.difference import adjust, find_ratio
 from rankbench.results.numbers.statistics import Estimate, median
 
 LEVEL = 0.05
@@ -24,11 +24,11 @@ _FEWEST, _FOR_EACH = 999, 80
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class HistoryPoint:
     """A cell in one run."""
 
-    run: Run
-    cell: Measured
+    run: StoredRun
+    cell: StoredCell
 
     @property
     def time(self) -> str:
@@ -50,7 +50,7 @@ class Line:
 
     id: str
     hash: str
-    points: Sequence[Point]
+    points: Sequence[HistoryPoint]
     p_value: float | None = None
     adjusted: float | None = None
     breaks: Sequence[int] = ()
@@ -61,7 +61,7 @@ class Line:
         return self.points[-1].cell.unit
 
     @property
-    def segments(self) -> list[Sequence[Point]]:
+    def segments(self) -> list[Sequence[HistoryPoint]]:
         """The points of equal level."""
         edges = [0, *self.breaks, len(self.points)]
         return [self.points[a:b] for a, b in itertools.pairwise(edges)]
@@ -85,8 +85,8 @@ class Change:
     """
 
     line: Line
-    before: Point
-    since: Point
+    before: HistoryPoint
+    since: HistoryPoint
     ratio: Estimate
     runs: tuple[int, int]
     differs: Mapping[str, tuple[Sequence[str], Sequence[str]]]
@@ -95,6 +95,10 @@ class Change:
     @property
     def is_worse(self) -> bool:
         return self.ratio.value < 1
+
+    @property
+    def verdict(self) -> str:
+        return "worse" if self.is_worse else "better"
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ class History:
         level: of the corrected tests.
     """
 
-    runs: Sequence[Run]
+    runs: Sequence[StoredRun]
     lines: Sequence[Line]
     changes: Sequence[Change]
     level: float
@@ -123,7 +127,7 @@ class History:
         return sum(line.p_value is not None for line in self.lines)
 
 
-def follow(runs: Sequence[Run], *, level: float = LEVEL) -> History:
+def follow(runs: Sequence[StoredRun], *, level: float = LEVEL) -> History:
     """Find the lines of all cells, and when their level changed.
 
     The p-values of the cells are corrected by Benjamini and Hochberg (1995), as in
@@ -140,7 +144,16 @@ def follow(runs: Sequence[Run], *, level: float = LEVEL) -> History:
     last = [line for line in lines if line.breaks and line.points[-1].run is runs[-1]]
     old = {}
     if last:
-        shorter = [_without(line, runs[-1]) for line in lines]
+        shorter = [
+            replace(
+                line,
+                points=[p for p in line.points if p.run is not runs[-1]],
+                p_value=None,
+                adjusted=None,
+                breaks=(),
+            )
+            for line in lines
+        ]
         old = {(line.id, line.hash): _turns(line) for line in _test(shorter, level)}
     changes: list[Change] = []
     for line in lines:
@@ -150,18 +163,14 @@ def follow(runs: Sequence[Run], *, level: float = LEVEL) -> History:
     return History(runs, lines, changes, level)
 
 
-def _without(line: Line, run: Run) -> Line:
-    return Line(line.id, line.hash, [p for p in line.points if p.run is not run])
-
-
-def _join(runs: Sequence[Run]) -> list[Line]:
+def _join(runs: Sequence[StoredRun]) -> list[Line]:
     """The line of each cell and definition.
 
     An attempt counts once. If several runs of the store have it, the one with most of
     its launches counts: it was added before it was complete, or beside cells that were
     measured again.
     """
-    lines: dict[tuple[str, str], dict[tuple[str, float], Point]] = {}
+    lines: dict[tuple[str, str], dict[tuple[str, float], HistoryPoint]] = {}
     for run in runs:
         for name, cell in run.cells.items():
             if cell.throughput:
@@ -169,7 +178,7 @@ def _join(runs: Sequence[Run]) -> list[Line]:
                 attempt = cell.started[0], cell.throughput[0]
                 known = attempts.get(attempt)
                 if known is None or len(known.cell.started) < len(cell.started):
-                    attempts[attempt] = Point(run, cell)
+                    attempts[attempt] = HistoryPoint(run, cell)
     found = [
         Line(*key, sorted(points.values(), key=lambda p: (p.time, p.run.digest)))
         for key, points in lines.items()
@@ -181,34 +190,33 @@ def _test(lines: Sequence[Line], level: float) -> list[Line]:
     """The lines with their p-values and breaks."""
     long = [line for line in lines if len(line.points) >= MIN_SERIES]
     draws = max(_FEWEST, _FOR_EACH * len(long) - 1)
+    # The same seed for the same cell, so that the same store gives the same answer.
+    series = [
+        (
+            [math.log(point.cell.center) for point in line.points],
+            zlib.crc32(f"{line.id} {line.hash}".encode()),
+        )
+        for line in long
+    ]
     chances = [
-        chance_of_change(_values(one), seed=_seed(one), permutations=draws)
-        for one in long
+        chance_of_change(values, seed=seed, permutations=draws)
+        for values, seed in series
     ]
     adjusted = adjust(chances)
     # A further change of a line is judged as strictly as the first one.
     passed = [p for p, q in zip(chances, adjusted, strict=True) if q <= level]
     further = level * len(passed) / max(1, len(long))
     tested = {}
-    for line, chance, corrected in zip(long, chances, adjusted, strict=True):
+    for line, (values, seed), chance, corrected in zip(
+        long, series, chances, adjusted, strict=True
+    ):
         breaks: Sequence[int] = ()
         if corrected <= level:
-            breaks = find_breaks(
-                _values(line), level=further, seed=_seed(line), permutations=draws
-            )
+            breaks = find_breaks(values, level=further, seed=seed, permutations=draws)
         tested[line.id, line.hash] = replace(
             line, p_value=chance, adjusted=corrected, breaks=breaks
         )
     return [tested.get((line.id, line.hash), line) for line in lines]
-
-
-def _values(line: Line) -> list[float]:
-    return [math.log(point.cell.center) for point in line.points]
-
-
-def _seed(line: Line) -> int:
-    """The same for the same cell, so that the same store gives the same answer."""
-    return zlib.crc32(f"{line.id} {line.hash}".encode())
 
 
 def _turns(line: Line) -> list[tuple[int, bool]]:
