@@ -12,7 +12,7 @@ from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import find_image, load_catalog
 from rankbench.matrix.feasible import find_obstacle
 from rankbench.matrix.site import Site
-from rankbench.matrix.software import image_software
+from rankbench.matrix.software import describe_software
 
 pytestmark = pytest.mark.unit
 
@@ -37,8 +37,8 @@ MPI = {
 def site_with_images(**changes: Any) -> Site:
     """Two cores, no GPU, the images of gloo and mpi."""
     images = {
-        "gloo-cpu": image_software("gloo-cpu", GLOO, 0),
-        "mpi-cpu": image_software("mpi-cpu", MPI, 0),
+        "gloo-cpu": describe_software(GLOO, 0, "gloo-cpu"),
+        "mpi-cpu": describe_software(MPI, 0, "mpi-cpu"),
     }
     return make_site(software="container", native=None, images=images, **changes)
 

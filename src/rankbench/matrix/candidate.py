@@ -60,7 +60,11 @@ def shape_of(cell: Cell, facts: StrategyFacts) -> Shape:
     ranks = {"one": 1, "node": topology.nodes, "device": topology.devices}[
         facts.needs["ranks"]
     ]
-    replica_ranks = _replica_ranks(cell, facts, ranks)
+    replica_ranks = facts.needs["replica_ranks"]
+    if isinstance(replica_ranks, str) and replica_ranks != "all":
+        replica_ranks = cell.options[replica_ranks] or "all"
+    if replica_ranks == "all":
+        replica_ranks = ranks
     replicas = {
         "one": 1,
         "rank": max(1, ranks // replica_ranks),
@@ -82,13 +86,6 @@ def shape_of(cell: Cell, facts: StrategyFacts) -> Shape:
         global_batch=global_batch,
         rank_batch=global_batch * replica_ranks // ranks,
     )
-
-
-def _replica_ranks(cell: Cell, facts: StrategyFacts, ranks: int) -> int:
-    wanted = facts.needs["replica_ranks"]
-    if isinstance(wanted, str) and wanted != "all":
-        wanted = cell.options[wanted] or "all"
-    return ranks if wanted == "all" else int(wanted)
 
 
 def demand(cell: Cell, site: Site) -> tuple[str, int, int]:

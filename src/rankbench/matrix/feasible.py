@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from rankbench.cell import Cell, is_lossy
-from rankbench.decoder import Decoder, describe_decoder
+from rankbench.cell import is_lossy
+from rankbench.decoder import describe_decoder
 from rankbench.matrix import obstacles
 from rankbench.matrix.candidate import Candidate, demand, is_oversubscribed
 from rankbench.matrix.declarations import SCRIPT
-from rankbench.matrix.site import why_too_few
 from rankbench.schedulers import SCHEDULERS
 
 
@@ -46,10 +44,6 @@ def marks_of(candidate: Candidate) -> list[str]:
     if is_oversubscribed(cell, candidate.site):
         marks.append("oversubscribed")
     return marks
-
-
-def _place(c: Candidate) -> str | None:
-    return c.no_place
 
 
 def _packages(c: Candidate) -> str | None:
@@ -125,8 +119,14 @@ def _hosts(c: Candidate) -> str | None:
             f"{c.topology} needs several hosts, and this site is one machine "
             "(scheduler: slurm or ssh in the site file)"
         )
-    if scheduler.lists_hosts and not c.cell.oversubscribe:
-        return why_too_few(c.site.hosts, c.topology.nodes, c.topology.devices_per_node)
+    devices, hosts = c.topology.devices_per_node, c.site.hosts[: c.topology.nodes]
+    small = [host for host in hosts if host["devices"] < devices]
+    if scheduler.lists_hosts and not c.cell.oversubscribe and small:
+        listed = ", ".join(f"{host['name']} has {host['devices']}" for host in small)
+        return (
+            f"{c.topology} needs {devices} devices on each host; {listed} "
+            "(hosts of the experiment chooses others)"
+        )
     return None
 
 
@@ -147,59 +147,37 @@ def _devices(c: Candidate) -> str | None:
     return None
 
 
-def _compiler(c: Candidate) -> str | None:
-    return c.software.programs["c++"] if c.cell.compile else None
-
-
 GIB = 2**30
 
-# Bytes of a weight, and of its gradient; autocast keeps both in float32.
-_FLOAT32 = 4
 
+def estimate_state(c: Candidate) -> dict[str, float] | None:
+    """Bytes of weights, gradients and optimizer state on the device that holds most.
 
-@dataclass(frozen=True, slots=True)
-class State:
-    """Bytes on the device that holds most, at least."""
-
-    weights: float
-    gradients: float
-    optimizer: float
-
-    @property
-    def total(self) -> float:
-        return self.weights + self.gradients + self.optimizer
-
-
-def estimate_state(c: Candidate) -> State | None:
-    """The state of a cell's model on a device; None if its size is not known."""
-    decoder = size_of(c)
-    if decoder is None:
+    It counts float32, and neither activations nor buffers. So a cell needs more than
+    that, and one that is refused could never run. None if the size of the model is not
+    known.
+    """
+    if not c.catalog.models[c.cell.model]["decoder"] or c.cell.context is None:
         return None
+    vocabulary = c.catalog.data[c.cell.data]["vocabulary"]
+    decoder = describe_decoder(
+        c.cell.model_options, vocabulary=vocabulary, context=c.cell.context
+    )
     weights = decoder.parameters
     shares = {name: _share(c, rule) for name, rule in c.facts.needs["shards"].items()}
     split = 1.0
     if "blocks" in shares:
         # Tensor parallelism keeps embeddings, norms and head whole.
         split = (weights - decoder.blocks + decoder.blocks / shares["blocks"]) / weights
-    held = {
-        kind: weights * split / shares.get(kind, 1)
-        for kind in ("weights", "gradients", "optimizer")
+    moments = 2
+    if c.cell.optimizer == "sgd":
+        moments = 1 if c.cell.momentum else 0
+    # Numbers for each weight; autocast keeps all of them in float32.
+    numbers = {"weights": 1, "gradients": 1, "optimizer": moments}
+    return {
+        kind: 4 * count * weights * split / shares.get(kind, 1)
+        for kind, count in numbers.items()
     }
-    return State(
-        weights=_FLOAT32 * held["weights"],
-        gradients=_FLOAT32 * held["gradients"],
-        optimizer=_FLOAT32 * _moments(c.cell) * held["optimizer"],
-    )
-
-
-def size_of(c: Candidate) -> Decoder | None:
-    """The size of the cell's model; None unless its options tell it."""
-    data = c.catalog.data[c.cell.data]
-    if not c.catalog.models[c.cell.model]["decoder"] or c.cell.context is None:
-        return None
-    return describe_decoder(
-        c.cell.model_options, vocabulary=data["vocabulary"], context=c.cell.context
-    )
 
 
 def why_too_large(c: Candidate) -> str | None:
@@ -216,24 +194,15 @@ def why_too_large(c: Candidate) -> str | None:
         where, count = "host", c.shape.ranks_per_node
         if c.facts.needs["shards"]:
             count *= c.shape.devices_per_rank
-    needed = count * state.total / GIB
+    gib = {kind: count * size / GIB for kind, size in state.items()}
+    needed = sum(gib.values())
     if needed <= has:
         return None
-    parts = ", ".join(
-        f"{name} {count * getattr(state, name) / GIB:.3g}"
-        for name in ("weights", "gradients", "optimizer")
-    )
+    parts = ", ".join(f"{kind} {size:.3g}" for kind, size in gib.items())
     return (
         f"{c.cell.strategy} needs at least {needed:.3g} GiB on each {where} for the "
         f"state of {c.cell.model} ({parts}); there are {has:.3g}"
     )
-
-
-def _moments(cell: Cell) -> int:
-    """How many numbers an optimizer keeps for each weight."""
-    if cell.optimizer == "sgd":
-        return 1 if cell.momentum else 0
-    return 2
 
 
 def _share(c: Candidate, rule: str | Mapping[str, Mapping[Any, str]]) -> int:
@@ -250,8 +219,8 @@ def _share(c: Candidate, rule: str | Mapping[str, Mapping[Any, str]]) -> int:
     return int(c.cell.options[rule]) or c.shape.ranks
 
 
-RULES = (
-    _place,
+RULES: tuple[Callable[[Candidate], str | None], ...] = (
+    lambda c: c.no_place,
     _packages,
     _imports,
     _backend,
@@ -259,5 +228,5 @@ RULES = (
     _hosts,
     _devices,
     why_too_large,
-    _compiler,
+    lambda c: c.software.programs["c++"] if c.cell.compile else None,
 )

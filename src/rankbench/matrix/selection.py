@@ -48,13 +48,10 @@ class Filter:
         Raises:
             ValueError: one does not occur; suggests a similar one.
         """
-        keys = sorted(
-            {key for cell in cells for key in [*cell.to_dict(), *_options(cell)]}
-        )
+        keys = sorted({key for cell in cells for key in _fields(cell)})
         for key, values in self.wanted.items():
-            if key not in keys or key in _OPTIONS:
-                known = [k for k in keys if k not in _OPTIONS]
-                raise ValueError(f"unknown key {key!r}{did_you_mean(key, known)}")
+            if key not in keys:
+                raise ValueError(f"unknown key {key!r}{did_you_mean(key, keys)}")
             spelled = (spell(cell, key) for cell in cells)
             present = {word for word in spelled if word is not None}
             for value in sorted(values - present):
@@ -67,8 +64,8 @@ class Filter:
 
 def spell(cell: Cell, key: str) -> str | None:
     """The value of a field or of an option as text; None if there is no such key."""
-    value: Any = {**cell.to_dict(), **_options(cell)}.get(key, _ABSENT)
-    return None if value is _ABSENT else spell_value(value)
+    fields = _fields(cell)
+    return spell_value(fields[key]) if key in fields else None
 
 
 def spell_value(value: Any) -> str:
@@ -79,11 +76,8 @@ def spell_value(value: Any) -> str:
     return str(value)
 
 
-def _options(cell: Cell) -> dict[str, Any]:
-    """Of its strategy and of its model."""
-    return {**cell.options, **cell.model_options}
-
-
-# Fields that hold options.
-_OPTIONS = ("options", "model_options")
-_ABSENT = object()
+def _fields(cell: Cell) -> dict[str, Any]:
+    """The fields of a cell, with each option as a field of its own."""
+    fields = {**cell.to_dict(), **cell.options, **cell.model_options}
+    del fields["options"], fields["model_options"]
+    return fields

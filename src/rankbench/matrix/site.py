@@ -314,17 +314,3 @@ def use_hosts(site: Site, wanted: Sequence[str] | None, source: str) -> Site:
             )
     hosts = [known[name] for name in wanted]
     return replace(site, hosts=hosts, nodes=len(hosts))
-
-
-def why_too_few(
-    hosts: Sequence[Mapping[str, Any]], nodes: int, devices: int
-) -> str | None:
-    """Return which of the first hosts have too few devices; None if none has."""
-    small = [one for one in hosts[:nodes] if one["devices"] < devices]
-    if not small:
-        return None
-    listed = ", ".join(f"{one['name']} has {one['devices']}" for one in small)
-    return (
-        f"{nodes}x{devices} needs {devices} devices on each host; {listed} "
-        "(hosts of the experiment chooses others)"
-    )

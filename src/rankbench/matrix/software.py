@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,48 +32,6 @@ class Software:
     programs: Obstacles
 
 
-def native_software(probe: Mapping[str, Any], gpus: int) -> Software:
-    """The software of the machine itself.
-
-    Args:
-        probe: facts that `rankbench.launch.site.machine` found.
-        gpus: number of GPUs of each host.
-    """
-    this_torch = f"this torch ({probe['torch']})"
-    return _software(
-        probe,
-        gpus,
-        torch=this_torch,
-        no_backend=lambda name: f"{this_torch} has no {name.upper()}: {_REMEDY[name]}",
-        no_operation=lambda name: f"this Horovod is built without {name.upper()}",
-        not_there=lambda name: f"{name} is not installed: {_INSTALL[name]}",
-    )
-
-
-def image_software(name: str, facts: Mapping[str, Any], gpus: int) -> Software:
-    """The software of an image.
-
-    Args:
-        name: name of the image.
-        facts: torch, cuda, backends, rpc, horovod, packages and programs: as found in
-            the image, or as promised in `images.yaml` if it is not built yet.
-        gpus: number of GPUs of each host.
-    """
-    where = f"the image {name}"
-    return _software(
-        facts,
-        gpus,
-        torch=f"the torch of {where} ({facts['torch']})",
-        no_backend=lambda backend: (
-            f"{where} has no {backend.upper()}: name one that has (image: ...)"
-        ),
-        no_operation=lambda backend: (
-            f"the Horovod of {where} is built without {backend.upper()}"
-        ),
-        not_there=lambda wanted: f"{where} has no {wanted}",
-    )
-
-
 _EXTRAS = "`make extras` builds it"
 
 _INSTALL = {
@@ -98,32 +56,53 @@ _REMEDY = {
 _NO_CCL = "torch's oneCCL bindings are no longer made; no strategy here uses them"
 
 
-def _software(
-    facts: Mapping[str, Any],
-    gpus: int,
-    *,
-    torch: str,
-    no_backend: Callable[[str], str],
-    no_operation: Callable[[str], str],
-    not_there: Callable[[str], str],
+def describe_software(
+    facts: Mapping[str, Any], gpus: int, image: str | None = None
 ) -> Software:
-    def of_torch(name: str) -> str | None:
+    """The software of the machine itself, or of an image.
+
+    Args:
+        facts: torch, cuda, backends, rpc, horovod, packages and programs: as found
+            there, or as promised in `images.yaml` if the image is not built yet.
+        gpus: number of GPUs of each host.
+        image: name of the image; None for the machine.
+    """
+    where = f"the image {image}"
+    torch, horovod = f"the torch of {where}", f"the Horovod of {where}"
+    if image is None:
+        torch, horovod = "this torch", "this Horovod"
+    torch += f" ({facts['torch']})"
+
+    def why_no_backend(name: str) -> str | None:
         if name == "ccl":
             return _NO_CCL
         if name == "nccl" and not gpus:
             return f"nccl needs a CUDA device; {why_no_cuda(facts, torch)}"
-        return None if name in facts["backends"] else no_backend(name)
+        if name in facts["backends"]:
+            return None
+        if image is None:
+            return f"{torch} has no {name.upper()}: {_REMEDY[name]}"
+        return f"{where} has no {name.upper()}: name one that has (image: ...)"
 
     def look_for(kind: str, names: Sequence[str]) -> Obstacles:
-        there = facts[kind]
-        return {name: None if there.get(name) else not_there(name) for name in names}
+        return {
+            name: None
+            if facts[kind].get(name)
+            else f"{name} is not installed: {_INSTALL[name]}"
+            if image is None
+            else f"{where} has no {name}"
+            for name in names
+        }
 
     return Software(
         torch=facts["torch"],
         backends={
-            "process_group": {"none": None, **{b: of_torch(b) for b in BACKENDS}},
+            "process_group": {"none": None, **{b: why_no_backend(b) for b in BACKENDS}},
             "horovod": {
-                b: None if b in facts["horovod"] else no_operation(b) for b in BACKENDS
+                b: None
+                if b in facts["horovod"]
+                else f"{horovod} is built without {b.upper()}"
+                for b in BACKENDS
             },
             "rpc": {
                 "tensorpipe": None

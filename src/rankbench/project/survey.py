@@ -20,8 +20,7 @@ from rankbench.matrix.site import (
 )
 from rankbench.matrix.software import (
     PROGRAMS,
-    image_software,
-    native_software,
+    describe_software,
     why_no_cuda,
 )
 from rankbench.schedulers import scheduler_of
@@ -48,7 +47,7 @@ def survey_site(path: Path, *, write: bool) -> tuple[Site, dict[str, Image]]:
     gpus = cuda_devices_of(facts, found=count_gpus())
     images = load_images(CONTAINERS, Path(facts["image_dir"]), facts["images"])
     software = {
-        name: image_software(name, image.facts(), gpus)
+        name: describe_software(image.facts(), gpus, name)
         for name, image in images.items()
     }
     site = make_site(
@@ -73,7 +72,7 @@ def native_site(
         cores=probe["cores"],
         cuda_devices=gpus,
         no_cuda=why_no_cuda(probe, f"this torch ({probe['torch']})"),
-        native=native_software(probe, gpus),
+        native=describe_software(probe, gpus),
         memory_gib=None if scheduler_of(facts).has_hosts else _find_memory(probe),
     )
 
