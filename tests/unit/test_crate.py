@@ -14,7 +14,7 @@ from rocrate.rocrate import ROCrate
 from rankbench.cli import main
 from rankbench.record import Layout, read_json
 from rankbench.results.bundle import contents, verify_bundle, write_bundle
-from rankbench.results.crate.write import make_crate
+from rankbench.results.bundle.crate import write_crate
 from unit.synthetic import make_cell, plan_cell, write_launch, write_plan
 from unit.test_bundle import seal
 
@@ -213,10 +213,10 @@ def test_a_damaged_citation_is_named(bundle: Path, text: str) -> None:
     plan = read_json(bundle / "plan.json")
     records = contents.read_records(Layout(bundle), [SINGLE["id"]])
     with pytest.raises(ValueError, match=r"CITATION\.cff is damaged"):
-        make_crate(bundle, ["CITATION.cff"], plan, records, anonymised=False)
+        write_crate(bundle, plan, records, anonymised=False)
 
 
-def test_authors_are_people_or_organisations(bundle: Path, tmp_path: Path) -> None:
+def test_authors_are_people_or_organisations(bundle: Path) -> None:
     cited = """\
 authors:
   - {given-names: Ada, family-names: Byron, orcid: "https://orcid.org/0000-0001",
@@ -225,15 +225,10 @@ authors:
 license: "../../x"
 repository-code: https://example.org/rankbench
 """
-    layout = write_results(tmp_path / "results")
-
     (bundle / "CITATION.cff").write_text(cited)
-    records = contents.read_records(layout, [SINGLE["id"]])
-    names = ["CITATION.cff", "experiment.yaml", "plan.json"]
-    plan = read_json(layout.plan)
-    made = make_crate(bundle, names, plan, records, anonymised=False)
-    assert made is not None
-    (bundle / CRATE).write_bytes(made)
+    records = contents.read_records(Layout(bundle), [SINGLE["id"]])
+    plan = read_json(bundle / "plan.json")
+    write_crate(bundle, plan, records, anonymised=False)
     entities = read_graph(bundle)
     one, other = (entities[a["@id"]] for a in entities["./"]["author"])
     assert (one["@id"], one["name"]) == ("https://orcid.org/0000-0001", "Ada Byron")

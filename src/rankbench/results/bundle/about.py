@@ -17,7 +17,6 @@ MADE_WITH = "made_with"
 
 _LIBRARIES = (
     *("numpy", "scipy", "pandas", "jinja2", "tabulate", "matplotlib", "seaborn"),
-    "rocrate",
 )
 # This value differs from launch to launch.
 _LOAD = "load_1min"

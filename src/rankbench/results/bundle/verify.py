@@ -15,6 +15,7 @@ from rankbench.own_files import files_below, hash_files
 from rankbench.record import Layout, Record, read_json
 from rankbench.results.bundle import contents
 from rankbench.results.bundle.about import ABOUT, MADE_WITH, describe
+from rankbench.results.bundle.crate import OF_CRATE, check_crate
 from rankbench.results.bundle.differences import find_differences
 from rankbench.results.bundle.manifest import (
     MANIFEST,
@@ -25,8 +26,6 @@ from rankbench.results.bundle.manifest import (
     list_files,
 )
 from rankbench.results.bundle.signatures import Signed, Signers, check_signatures
-from rankbench.results.crate.links import check_links
-from rankbench.results.crate.names import CRATE, OF_CRATE
 from rankbench.results.numbers.found import read
 from rankbench.results.read.archive import Damaged, find_foreign, unpack
 from rankbench.results.read.rows import READABLE_PLANS
@@ -135,9 +134,7 @@ def _check_contents(root: Path, anew: Path, into: Verification) -> None:
     about = _read_about(root)
     into.findings += _check_about(root, about, plan, records.values())
     into.findings += _check_own(layout, plan, records.values())
-    into.findings += [Finding(CRATE, what) for what in check_links(root)]
-    if records and not (root / CRATE).is_file():
-        into.findings.append(Finding(CRATE, _MISSING))
+    into.findings += check_crate(root, records.values())
     files = {name for name in list_files(root)[0] if not is_signature(name)}
     _rederive(root, anew, files - raw - {*OF_CRATE}, raw, about, into)
 

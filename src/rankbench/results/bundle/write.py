@@ -11,7 +11,7 @@ from rankbench.failures import find_failures
 from rankbench.record import Layout, Record
 from rankbench.results.bundle import contents
 from rankbench.results.bundle.about import write_about
-from rankbench.results.bundle.crating import write_crate
+from rankbench.results.bundle.crate import write_crate
 from rankbench.results.bundle.disguise import Disguise
 from rankbench.results.bundle.manifest import (
     MANIFEST,
@@ -62,8 +62,7 @@ def write_bundle(
         root.mkdir()
         plan, records = _collect(layout, root, anonymise=anonymise)
         write_results(read(Layout(root)))
-        names, _ = list_files(root)
-        write_crate(root, names, root, plan, records, anonymised=anonymise)
+        write_crate(root, plan, records, anonymised=anonymise)
         write_manifest(root)
         signature = add_signature(root, key) if key else None
         names, _ = list_files(root)

@@ -1,0 +1,479 @@
+"""The RO-Crate of a bundle: ``ro-crate-metadata.json``, a Workflow Run Crate.
+
+It says in JSON-LD what other files of the bundle say in their own words: the workflow,
+its inputs and outputs, and each launch as an action. Everything in it follows from
+these files, so the same bundle gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import quote, unquote
+
+import yaml
+
+from rankbench.record import Record, read_json
+from rankbench.results.bundle.manifest import Finding, list_files
+from rankbench.results.read.archive import is_plain_name
+
+CRATE, README = OF_CRATE = "ro-crate-metadata.json", "README.md"
+
+# For people who open an unpacked bundle; profiles of crates recommend such a file.
+_README_TEXT = """\
+# Results measured by rankbench
+
+This folder is a bundle: everything that is needed to check a table of results. Begin
+with [table.md](table.md) or `table.html`.
+
+- `rankbench verify FOLDER` compares all files with `manifest.json`, and derives the
+  tables again from the plan and the records.
+- `rankbench replay FOLDER` measures the same cells on another machine, and compares.
+- `ro-crate-metadata.json` describes the files and launches for programs (RO-Crate).
+- `CITATION.cff` says how to cite the software that measured.
+"""
+
+_CONTEXT = "https://w3id.org/ro/crate/1.1/context"
+# Terms that the context of RO-Crate 1.1 lacks.
+_WFRUN = "https://w3id.org/ro/terms/workflow-run#"
+_WFRUN_TERMS = (
+    *("ContainerImage", "SIFImage", "containerImage"),
+    *("environment", "registry", "sha256"),
+)
+_TERMS = {"buildInstructions": "https://codemeta.github.io/terms/buildInstructions"}
+_TERMS |= {name: f"{_WFRUN}{name}" for name in _WFRUN_TERMS}
+
+# The recommended rules of Workflow RO-Crate ask for version 1.1 of RO-Crate.
+_WORKFLOW_CRATE = "https://w3id.org/workflowhub/workflow-ro-crate/1.0"
+_CONFORMS = [{"@id": "https://w3id.org/ro/crate/1.1"}, {"@id": _WORKFLOW_CRATE}]
+_PROFILES = {
+    "https://w3id.org/ro/wfrun/process/0.5": ("Process Run Crate", "0.5"),
+    "https://w3id.org/ro/wfrun/workflow/0.5": ("Workflow Run Crate", "0.5"),
+    _WORKFLOW_CRATE: ("Workflow RO-Crate", "1.0"),
+}
+_BIOSCHEMAS = "https://bioschemas.org/profiles/ComputationalWorkflow/1.0-RELEASE"
+_SNAKEMAKE = "https://snakemake.readthedocs.io"
+_LICENCES = "https://spdx.org/licenses/"
+_COMPLETED, _FAILED = (
+    f"http://schema.org/{word}ActionStatus" for word in ("Completed", "Failed")
+)
+
+_FORMATS = {
+    ".cff": "application/yaml",
+    ".csv": "text/csv",
+    ".def": "text/plain",
+    ".html": "text/html",
+    ".json": "application/json",
+    ".md": "text/markdown",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".tex": "application/x-tex",
+    ".yaml": "application/yaml",
+    ".zst": "application/zstd",
+}
+
+# Described one by one; of the other files, their folders are.
+_FOLDERS = ("own", "requests", "cells", "logs", "failures")
+
+_EXPERIMENT, _ABOUT, _TABLE = "experiment.yaml", "about.json", "table.csv"
+_CITATION = "CITATION.cff"
+
+# Launches that are not timed, by the name of their folder.
+_PURPOSES = {"gate": "check of the strategy", "profile": "profiled launch"}
+
+_WEB = ("https://", "http://")
+_DATA = ("File", "Dataset", "MediaObject", "Directory")
+_MOST_FAULTS = 20
+
+Reference = dict[str, str]
+# Identifier -> the entity with its other properties.
+Graph = dict[str, dict[str, Any]]
+
+
+def write_crate(
+    root: Path, plan: Record, records: Mapping[str, Record], *, anonymised: bool
+) -> None:
+    """Write the crate of a bundle whose other files are there, and its README.
+
+    A bundle without launches describes no run, and has none.
+
+    Args:
+        root: the bundle.
+        plan, records: of the bundle; records by the folder of the launch.
+        anonymised: whether names of people are placeholders.
+
+    Raises:
+        ValueError: CITATION.cff is damaged; the message names it.
+    """
+    if any(_time(record, "ended") for record in records.values()):
+        names, _ = list_files(root)
+        graph = _make_graph(root, names, plan, records, anonymised=anonymised)
+        crate = {
+            "@context": [_CONTEXT, _TERMS],
+            "@graph": [{"@id": name, **said} for name, said in graph.items()],
+        }
+        text = json.dumps(crate, indent=1, ensure_ascii=False) + "\n"
+        (root / CRATE).write_bytes(text.encode(errors="replace"))
+        (root / README).write_text(_README_TEXT)
+
+
+def check_crate(root: Path, records: Iterable[Record]) -> list[Finding]:
+    """What is wrong with the links of a crate, whoever wrote it; none is opened.
+
+    Files and folders must be below the bundle. Persons, licences and the like may have
+    a web address.
+
+    Raises:
+        ValueError: the crate is not valid JSON; the message names it.
+    """
+    if not (root / CRATE).is_file():
+        if any(_time(record, "ended") for record in records):
+            return [Finding(CRATE, "is missing: it follows from the records")]
+        return []
+    crate = read_json(root / CRATE)
+    graph = crate.get("@graph") if isinstance(crate, dict) else None
+    if not isinstance(graph, list) or not all(isinstance(one, dict) for one in graph):
+        said = "is damaged: expected an object with a list @graph of objects"
+        return [Finding(CRATE, said)]
+    return [Finding(CRATE, said) for said in islice(_find_faults(graph), _MOST_FAULTS)]
+
+
+def _find_faults(graph: list[dict[str, Any]]) -> Iterator[str]:
+    for entity in graph:
+        identifier, kinds = entity.get("@id"), entity.get("@type")
+        if not isinstance(identifier, str):
+            yield f"is damaged: an entity has the @id {identifier!r:.60}"
+            continue
+        kinds = kinds if isinstance(kinds, list) else [kinds]
+        is_data = any(kind in _DATA for kind in kinds)
+        for link in _find_links(entity):
+            is_web = link.startswith(_WEB) and not (is_data and link == identifier)
+            if not is_web and not _stays(link):
+                yield f"has a link that leads out of the bundle: {link!r:.200}"
+
+
+def _find_links(entity: dict[str, Any]) -> Iterator[str]:
+    """The identifier of an entity, and every reference in its properties."""
+    rest: list[Any] = [entity]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, list):
+            rest += value
+        elif isinstance(value, dict):
+            for key, one in value.items():
+                if key in ("@id", "contentUrl", "url") and isinstance(one, str):
+                    yield one
+                else:
+                    rest.append(one)
+
+
+def _stays(link: str) -> bool:
+    """Whether it leads to the crate, to an entity in it, or to a file below it."""
+    path = unquote(link.partition("#")[0])
+    return path in ("", "./") or (
+        ":" not in path and is_plain_name(path.removesuffix("/"))
+    )
+
+
+def _make_graph(
+    root: Path,
+    names: Sequence[str],
+    plan: Record,
+    records: Mapping[str, Record],
+    *,
+    anonymised: bool,
+) -> Graph:
+    cited = _read_citation(root / _CITATION)
+    home = _link(cited, "url", "repository-code") or {"@id": _CITATION}
+    experiment = plan["experiment"]
+    title = f"rankbench results: {experiment['name']}"
+    graph: Graph = {
+        "./": {
+            "@type": "Dataset",
+            # The time of writing would give other bytes.
+            "datePublished": max(filter(None, _times(records, "ended"))),
+            "name": title,
+            "description": str(experiment.get("description") or title),
+            "conformsTo": [{"@id": name} for name in _PROFILES],
+        },
+        CRATE: {
+            "@type": "CreativeWork",
+            "conformsTo": _CONFORMS,
+            "about": {"@id": "./"},
+        },
+    }
+    for identifier, (name, version) in _PROFILES.items():
+        said = {"@type": "CreativeWork", "name": name, "version": version}
+        graph[identifier] = said
+    credit = _add_authors(graph, cited, home)
+    graph["./"] |= credit
+    credit.pop("publisher", None)
+    workflow = _add_workflow(graph, names, {**credit, "url": home}, cited)
+    for name in names:
+        _add_file(graph, name)
+    graph[README] = {
+        "@type": "File",
+        "name": README,
+        "encodingFormat": _FORMATS[".md"],
+        "about": {"@id": "./"},
+    }
+    for way, name in (("input", _EXPERIMENT), ("output", _TABLE)):
+        if name in graph:
+            graph[f"#{way}"] = {
+                "@type": "FormalParameter",
+                "name": PurePosixPath(name).stem,
+                "additionalType": "File",
+                "workExample": {"@id": name},
+            }
+            graph[name]["exampleOfWork"] = graph[workflow][way] = {"@id": f"#{way}"}
+    homes = [_variables(record).get("HOME", "") for record in records.values()]
+    accounts = sorted({PurePosixPath(str(home)).name for home in homes} - {""})
+    known = accounts and not anonymised
+    whose = ", ".join(accounts) if known else "a person whom the bundle does not name"
+    graph["#operator"] = {"@type": "Person", "name": whose}
+    _add_run(graph, workflow, names, records)
+    launches = [
+        _add_launch(graph, folder, record, home) for folder, record in records.items()
+    ]
+    graph["./"]["mentions"] = [{"@id": "#run"}, *launches]
+    graph["./"]["hasPart"] = [
+        {"@id": identifier}
+        for identifier, said in graph.items()
+        if identifier != "./"
+        and (said["@type"] in ("File", "Dataset") or identifier == workflow)
+    ]
+    return graph
+
+
+def _read_citation(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        cited = yaml.safe_load(path.read_bytes())
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{path} is damaged: {reason}") from error
+    authors = cited.get("authors") if isinstance(cited, dict) else None
+    if not isinstance(authors, list) or not all(isinstance(a, dict) for a in authors):
+        raise ValueError(f"{path} is damaged: expected a mapping with a list authors")
+    return dict(cited)
+
+
+def _add_authors(
+    graph: Graph, cited: Mapping[str, Any], home: Reference
+) -> dict[str, Any]:
+    """Add authors and licence; returns the properties that refer to them."""
+    authors, publishers = [], []
+    for number, author in enumerate(cited.get("authors") or (), start=1):
+        link = _link(author, "orcid", "website")
+        identifier = link["@id"] if link else f"#author-{number}"
+        authors.append({"@id": identifier})
+        names = [_text(author.get(f"{part}-names", "")) for part in ("given", "family")]
+        # A person has a family name, everything else is an organisation.
+        if not any(names):
+            said = {"name": _text(author.get("name", "")), "url": link or home}
+            graph[identifier] = {"@type": "Organization", **said}
+            publishers.append({"@id": identifier})
+            continue
+        graph[identifier] = {"@type": "Person", "name": " ".join(names).strip()}
+        if "affiliation" in author:
+            place = f"#affiliation-{number}"
+            said = {"name": _text(author["affiliation"]), "url": home}
+            graph[place] = {"@type": "Organization", **said}
+            graph[identifier]["affiliation"] = {"@id": place}
+    licence = cited.get("license")
+    named: Any = "not stated"
+    if isinstance(licence, str) and licence.replace("-", "").replace(".", "").isalnum():
+        url = f"{_LICENCES}{licence}"
+        graph[url] = {"@type": "CreativeWork", "name": licence, "url": url}
+        named = {"@id": url}
+    credit = {"license": named, "author": _compact(authors)}
+    return credit | ({"publisher": _compact(publishers)} if publishers else {})
+
+
+def _add_workflow(
+    graph: Graph,
+    names: Sequence[str],
+    credit: Mapping[str, Any],
+    cited: Mapping[str, Any],
+) -> str:
+    """The Snakefile that ran, or the experiment if the bundle has none."""
+    found = [name for name in names if PurePosixPath(name).name == "Snakefile"]
+    name = found[-1] if found else _EXPERIMENT
+    language: dict[str, Any] = {"name": "rankbench experiment"}
+    if found:
+        language = {"name": "Snakemake", "url": {"@id": _SNAKEMAKE}}
+    graph["#language"] = {"@type": "ComputerLanguage", **language}
+    # Hosts, software and images of the run, and how the images are made.
+    definitions = [name for name in names if name.endswith(".def")]
+    graph[quote(name)] = {
+        "@type": ["File", "SoftwareSourceCode", "ComputationalWorkflow", "HowTo"],
+        "name": "rankbench: measures each cell of an experiment",
+        "version": _text(cited.get("version") or "unknown"),
+        **credit,
+        "encodingFormat": "text/plain",
+        "conformsTo": {"@id": _BIOSCHEMAS},
+        "programmingLanguage": {"@id": "#language"},
+        "buildInstructions": _compact([{"@id": n} for n in (_ABOUT, *definitions)]),
+    }
+    graph["./"]["mainEntity"] = {"@id": quote(name)}
+    return quote(name)
+
+
+def _add_file(graph: Graph, name: str) -> None:
+    """A file, or the folder of many that are alike; launches are added elsewhere."""
+    first, slash, _ = name.partition("/")
+    if first == "records" or quote(name) in graph:
+        return
+    if slash and first in _FOLDERS:
+        graph[f"{first}/"] = {"@type": "Dataset", "name": first}
+        return
+    suffix = PurePosixPath(name).suffix
+    graph[quote(name)] = {
+        "@type": "File",
+        "name": name,
+        "encodingFormat": _FORMATS.get(suffix, "text/plain"),
+    }
+    if name == _CITATION:
+        graph[name]["description"] = "how to cite rankbench"
+
+
+def _add_run(
+    graph: Graph, workflow: str, names: Sequence[str], records: Mapping[str, Record]
+) -> None:
+    """The run of the whole experiment."""
+    tables = [n for n in names if "/" not in n and n.endswith((".csv", ".md"))]
+    inputs = [_EXPERIMENT, *(["own/"] if "own/" in graph else [])]
+    good = any(record["status"] == "ok" for record in records.values())
+    starts, ends = (
+        [*filter(None, _times(records, key))] for key in ("started", "ended")
+    )
+    graph["#run"] = {
+        "@type": "CreateAction",
+        "name": "run of the experiment",
+        "description": f"{len(records)} launches, described one by one",
+        "instrument": {"@id": workflow},
+        "object": _compact([{"@id": name} for name in inputs]),
+        "result": _compact([{"@id": name} for name in ("plan.json", *tables)]),
+        "agent": {"@id": "#operator"},
+        "actionStatus": _COMPLETED if good else _FAILED,
+    } | ({"startTime": min(starts), "endTime": max(ends)} if starts and ends else {})
+
+
+def _add_launch(
+    graph: Graph, folder: str, record: Record, home: Reference
+) -> Reference:
+    """Add an action for a launch, with its folder, software, image and environment.
+
+    Args:
+        graph: receives them.
+        folder: `records/CELL/ATTEMPT/[PURPOSE/]LAUNCH`.
+        record: of the launch.
+        home: of the software that measured.
+    """
+    _, cell, attempt, *purpose, number = folder.split("/")
+    kind = _PURPOSES[purpose[0]] if purpose else "launch"
+    what = f"{kind} {number} of {cell}, attempt {attempt}"
+    steps = ", logs, and the duration of each step by rank"
+    graph[f"{quote(folder)}/"] = {
+        "@type": "Dataset",
+        "name": f"records of {what}",
+        "description": f"record{steps if 'ranks' in record else ' and logs'}",
+    }
+    said: dict[str, Any] = {
+        "@type": "CreateAction",
+        "name": what,
+        "description": f"launch {number} of {cell}: {record['status']}",
+        "instrument": _add_software(graph, record, home),
+        "object": {"@id": "plan.json"},
+        "result": {"@id": f"{quote(folder)}/"},
+        "agent": {"@id": "#operator"},
+        "actionStatus": _COMPLETED if record["status"] == "ok" else _FAILED,
+        "startTime": _time(record, "started"),
+        "endTime": _time(record, "ended"),
+        "error": record["reason"] if record["status"] != "ok" else None,
+    }
+    variables = []
+    for name, value in sorted(_variables(record).items()):
+        identifier = f"#variable-{_digest(name, value)}"
+        graph[identifier] = {"@type": "PropertyValue", "name": name, "value": value}
+        variables.append({"@id": identifier})
+    said["environment"] = _compact(variables)
+    if image := record.get("image"):
+        key = _digest(image["name"], image["recipe"], image["sha256"] or "")
+        said["containerImage"] = {"@id": f"#image-{key}"}
+        graph[f"#image-{key}"] = {
+            "@type": "ContainerImage",
+            "additionalType": {"@id": _TERMS["SIFImage"]},
+            "name": image["name"],
+            "registry": "none: made from the definitions in code/",
+        } | ({"sha256": image["sha256"]} if image["sha256"] else {})
+    identifier = f"#launch/{quote(folder.removeprefix('records/'))}"
+    graph[identifier] = {key: value for key, value in said.items() if value}
+    return {"@id": identifier}
+
+
+def _add_software(graph: Graph, record: Record, home: Reference) -> Reference:
+    """What measured, with the versions that it found; the same one only once."""
+    code, software = record.get("code") or {}, record.get("software") or {}
+    version = str(code.get("version") or "unknown")
+    commit = str(code.get("commit") or "")
+    needs = {
+        name: value
+        for name, value in sorted(software.items())
+        if isinstance(value, str)
+    }
+    key = _digest(str(code.get("rank")), version, commit, *needs, *needs.values())
+    listed = ", ".join(f"{name} {value}" for name, value in needs.items())
+    using = f" with {listed}" if listed else ""
+    place = home["@id"] if home["@id"].startswith(_WEB) else ""
+    graph[f"{place}#software-{key}"] = {
+        "@type": "SoftwareApplication",
+        "name": "rankbench",
+        "description": f"rankbench, commit {commit[:12] or 'unknown'}{using}",
+        "softwareVersion": version,
+        "url": home,
+    }
+    return {"@id": f"{place}#software-{key}"}
+
+
+def _variables(record: Record) -> dict[str, Any]:
+    """Variables that the launcher got."""
+    return (record.get("launcher") or {}).get("env") or {}
+
+
+def _times(records: Mapping[str, Record], key: str) -> list[str | None]:
+    return [_time(record, key) for record in records.values()]
+
+
+def _time(record: Record, key: str) -> str | None:
+    """Records come from anywhere: only a text is a time."""
+    value = record.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _link(said: Mapping[str, Any], *keys: str) -> Reference | None:
+    """The first of these keys that is a web address."""
+    for key in keys:
+        value = said.get(key)
+        if isinstance(value, str) and value.startswith(_WEB):
+            return {"@id": value}
+    return None
+
+
+def _compact(values: list[Any]) -> Any:
+    """A list of one value as the value: RO-Crate recommends it."""
+    return values[0] if len(values) == 1 else values
+
+
+def _text(value: Any) -> str:
+    return str(value)[:1000]
+
+
+def _digest(*words: str) -> str:
+    text = "\0".join(words)
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
