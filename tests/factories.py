@@ -11,8 +11,7 @@ from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import Experiment, load_experiment
 from rankbench.matrix.plan import Plan, make_plan
 from rankbench.matrix.schema import load_schema, with_defaults
-from rankbench.matrix.site import Site
-from rankbench.matrix.software import PROGRAMS, Software
+from rankbench.matrix.site import PROGRAMS, Site, Software
 
 NCCL_MISSING = "nccl needs a CUDA device; this torch (2.9.0) is built without CUDA"
 MPI_MISSING = "this torch (2.9.0) has no MPI: build torch with MPI"

@@ -21,46 +21,31 @@ class Place:
 
     def export(self) -> dict[str, str]:
         """The variables that torch's `env://` and its launchers use."""
-        return {
-            "RANK": str(self.rank),
-            "WORLD_SIZE": str(self.size),
-            "LOCAL_RANK": str(self.local_rank),
-            "LOCAL_WORLD_SIZE": str(self.local_size),
-            "GROUP_RANK": str(self.node),
-        }
+        place = (self.rank, self.size, self.local_rank, self.local_size, self.node)
+        return dict(zip(_TORCHRUN, map(str, place), strict=True))
 
 
-class _Names(NamedTuple):
-    """Names of the variables in which a launcher gives the place of a process."""
-
-    rank: str
-    size: str
-    local_rank: str
-    local_size: str
-    node: str | None
-
-
-_TORCHRUN = _Names("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+# The variables in which a launcher gives the place of a process: rank, size, local rank,
+# local size, and the number of the host.
+_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
+_OMPI = "OMPI_COMM_WORLD"
 # The first launcher whose variables are set wins. horovodrun and DeepSpeed come before
-# MPI, because they may run under MPI themselves.
+# MPI, because they may run under MPI themselves. MPI does not number hosts.
 _LAUNCHERS = (
-    _Names(
-        "HOROVOD_RANK",
-        "HOROVOD_SIZE",
-        "HOROVOD_LOCAL_RANK",
-        "HOROVOD_LOCAL_SIZE",
+    (
+        *("HOROVOD_RANK", "HOROVOD_SIZE", "HOROVOD_LOCAL_RANK", "HOROVOD_LOCAL_SIZE"),
         "HOROVOD_CROSS_RANK",
     ),
-    _Names("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK"),  # DeepSpeed
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK"),  # DeepSpeed
     _TORCHRUN,
-    _Names(
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "OMPI_COMM_WORLD_LOCAL_RANK",
-        "OMPI_COMM_WORLD_LOCAL_SIZE",
-        None,
+    (
+        f"{_OMPI}_RANK",
+        f"{_OMPI}_SIZE",
+        f"{_OMPI}_LOCAL_RANK",
+        f"{_OMPI}_LOCAL_SIZE",
+        "",
     ),
-    _Names("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", None),  # Hydra
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ""),  # Hydra
 )
 
 
@@ -70,36 +55,27 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
     Raises:
         ValueError: the launcher did not set any of the known variables.
     """
-    given = (n for n in _LAUNCHERS if n.rank in environ and n.local_size in environ)
+    given = (n for n in _LAUNCHERS if n[0] in environ and n[3] in environ)
     names = next(given, None)
-    # Slurm comes last, because the launchers above may run in a Slurm step.
+    # Slurm comes last, because the launchers above may run in a Slurm step. All hosts
+    # of a step have the same number of tasks.
     if names is None and "SLURM_STEP_NUM_TASKS" in environ and "RANK" not in environ:
-        return _place_of_task(environ)
-    names = names or _TORCHRUN
-    try:
-        rank, local_size = int(environ[names.rank]), int(environ[names.local_size])
+        size = int(environ["SLURM_STEP_NUM_TASKS"])
         return Place(
-            rank=rank,
-            size=int(environ[names.size]),
-            local_rank=int(environ[names.local_rank]),
-            local_size=local_size,
-            # MPI does not number hosts; its ranks fill them one after the other.
-            node=int(environ.get(names.node, 0)) if names.node else rank // local_size,
+            rank=int(environ["SLURM_PROCID"]),
+            size=size,
+            local_rank=int(environ["SLURM_LOCALID"]),
+            local_size=size // int(environ["SLURM_STEP_NUM_NODES"]),
+            node=read_node(environ),
         )
+    *numbers, node = names or _TORCHRUN
+    try:
+        rank, size, local_rank, local_size = (int(environ[name]) for name in numbers)
     except KeyError as error:
         raise ValueError(f"the launcher did not set {error}") from error
-
-
-def _place_of_task(environ: Mapping[str, str]) -> Place:
-    """The place of a task of srun; all hosts have the same number of tasks."""
-    size = int(environ["SLURM_STEP_NUM_TASKS"])
-    return Place(
-        rank=int(environ["SLURM_PROCID"]),
-        size=size,
-        local_rank=int(environ["SLURM_LOCALID"]),
-        local_size=size // int(environ["SLURM_STEP_NUM_NODES"]),
-        node=read_node(environ),
-    )
+    # The ranks of MPI fill hosts one after the other.
+    host = int(environ.get(node, 0)) if node else rank // local_size
+    return Place(rank, size, local_rank, local_size, host)
 
 
 # In each of these variables, the number of this host in its launch; the first one wins.

@@ -11,8 +11,7 @@ from factories import make_cell, make_site, read_experiment, read_plan_of
 from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import find_image, load_catalog
 from rankbench.matrix.feasible import find_obstacle
-from rankbench.matrix.site import Site
-from rankbench.matrix.software import describe_software
+from rankbench.matrix.site import Site, describe_software
 
 pytestmark = pytest.mark.unit
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from rankbench.cell import Cell, Shape, Topology
 from rankbench.matrix.catalog import AUTO, Catalog, find_image
 from rankbench.matrix.declarations import StrategyFacts
-from rankbench.matrix.site import CONTAINER, Site
-from rankbench.matrix.software import Software
+from rankbench.matrix.site import CONTAINER, Site, Software
 from rankbench.templates import count_samples, values_of
 
 

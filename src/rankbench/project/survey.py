@@ -13,14 +13,12 @@ from rankbench.launch.images.store import Image, load_images
 from rankbench.launch.site.machine import count_gpus, probe_machine
 from rankbench.matrix.site import (
     NATIVE,
+    PROGRAMS,
     Site,
     cuda_devices_of,
+    describe_software,
     make_site,
     read_site,
-)
-from rankbench.matrix.software import (
-    PROGRAMS,
-    describe_software,
     why_no_cuda,
 )
 from rankbench.schedulers import scheduler_of
