@@ -9,7 +9,7 @@ import pytest
 from rankbench.launch.launchers import find_launcher
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.declarations import STRATEGY_DEFAULTS
-from rankbench.rank import data, models
+from rankbench.rank import variants
 from rankbench.rank.strategies import find_strategy
 
 pytestmark = pytest.mark.contract
@@ -17,8 +17,8 @@ pytestmark = pytest.mark.contract
 
 def test_names_are_those_that_ranks_find() -> None:
     catalog = load_catalog()
-    assert sorted(catalog.models) == models.names()
-    assert sorted(catalog.data) == data.names()
+    assert sorted(catalog.models) == variants.names("model")
+    assert sorted(catalog.data) == variants.names("data")
     for name in catalog.launchers:
         assert Path(find_launcher(name).__file__ or "").stem == name
 
@@ -43,6 +43,6 @@ def test_strategy_declares_what_the_plan_knows(name: str) -> None:
 
 @pytest.mark.parametrize("name", load_catalog().data)
 def test_data_is_read_as_it_is(name: str) -> None:
-    module = data.find(name)
+    module = variants.load("data", name)
     expected = {**module.SHAPE, "prepared": module.PREPARED}
     assert load_catalog().data[name] == expected

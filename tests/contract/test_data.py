@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from rankbench.rank import data
-from rankbench.rank.data import Arrays, DataError, _files
+from rankbench.rank import data, variants
+from rankbench.rank.data import Arrays, DataError
+from rankbench.rank.data._images import write_arrays
 
 pytestmark = pytest.mark.contract
 
@@ -34,15 +35,15 @@ def of_tokens(name: str) -> bool:
     return "vocabulary" in literal(name, "SHAPE")
 
 
-every = pytest.mark.parametrize("name", data.names())
+every = pytest.mark.parametrize("name", variants.names("data"))
 every_of_images = pytest.mark.parametrize(
-    "name", [name for name in data.names() if not of_tokens(name)]
+    "name", [name for name in variants.names("data") if not of_tokens(name)]
 )
 every_of_tokens = pytest.mark.parametrize(
-    "name", [name for name in data.names() if of_tokens(name)]
+    "name", [name for name in variants.names("data") if of_tokens(name)]
 )
 every_prepared = pytest.mark.parametrize(
-    "name", [name for name in data.names() if literal(name, "PREPARED")]
+    "name", [name for name in variants.names("data") if literal(name, "PREPARED")]
 )
 
 
@@ -64,7 +65,7 @@ def root(name: str, tmp_path: Path) -> Path:
             test_images=images(classes),
             test_labels=np.arange(classes),
         )
-        _files.write(data.path(name, tmp_path), arrays)
+        write_arrays(data.path(name, tmp_path), arrays)
     return tmp_path
 
 
@@ -93,7 +94,7 @@ def test_imports_nothing_heavy(name: str) -> None:
 
 @every_of_images
 @pytest.mark.parametrize(("channels", "image_size"), [(None, None), (1, 32), (3, 32)])
-@pytest.mark.parametrize("augment", data.AUGMENTS)
+@pytest.mark.parametrize("augment", ["none", "affine"])
 def test_samples(
     name: str,
     root: Path,
@@ -178,7 +179,7 @@ def test_prepares_or_says_what_to_do(
 
     monkeypatch.setattr(socket, "getaddrinfo", offline)
     try:
-        arrays = data.find(name).prepare(tmp_path)
+        arrays = variants.load("data", name).prepare(tmp_path)
     except DataError as error:
         # The data set may be available here or not; both outcomes are correct.
         assert "rankbench prepare" in str(error)  # noqa: PT017

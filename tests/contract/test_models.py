@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rankbench.matrix.declarations import MODEL_DEFAULTS, literals
-from rankbench.rank import models
+from rankbench.rank import models, variants
 
 pytestmark = pytest.mark.contract
 
@@ -34,12 +34,12 @@ def takes_tokens(name: str) -> bool:
     return needs(name).get("inputs") == "tokens"
 
 
-every = pytest.mark.parametrize("name", models.names())
+every = pytest.mark.parametrize("name", variants.names("model"))
 of_images = pytest.mark.parametrize(
-    "name", [name for name in models.names() if not takes_tokens(name)]
+    "name", [name for name in variants.names("model") if not takes_tokens(name)]
 )
 of_tokens = pytest.mark.parametrize(
-    "name", [name for name in models.names() if takes_tokens(name)]
+    "name", [name for name in variants.names("model") if takes_tokens(name)]
 )
 
 

@@ -52,7 +52,7 @@ def generate(seed):
 @pytest.fixture(autouse=True)
 def _apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(variants, "_own", {})
+    monkeypatch.setattr(variants, "own", {})
     monkeypatch.chdir(tmp_path)
 
 

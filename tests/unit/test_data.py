@@ -14,8 +14,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from rankbench.rank import data
-from rankbench.rank.data import Arrays, DataError, _files
+from rankbench.rank import data, variants
+from rankbench.rank.data import Arrays, DataError, _images
+from rankbench.rank.data._images import read_arrays, write_arrays
 from rankbench.rank.data.prepare import main, prepare
 from rankbench.rank.torchvision_ops import import_torchvision
 
@@ -46,8 +47,8 @@ def digits_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Small files of the right shape under the names of real data sets."""
-    _files.write(data.path("mnist", tmp_path), small(1, 28))
-    _files.write(data.path("cifar10", tmp_path), small(3, 32))
+    write_arrays(data.path("mnist", tmp_path), small(1, 28))
+    write_arrays(data.path("cifar10", tmp_path), small(3, 32))
     return tmp_path
 
 
@@ -256,7 +257,7 @@ def test_unknown_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_command_is_no_data_set() -> None:
-    assert "prepare" not in data.names()
+    assert "prepare" not in variants.names("data")
 
 
 def test_generated_data_need_no_file(tmp_path: Path) -> None:
@@ -298,7 +299,7 @@ def test_damage_is_found_wherever_it_is(tmp_path: Path) -> None:
     shape = {"channels": 1, "image_size": 2, "classes": 10}
     file = tmp_path / "small.npz"
     arrays = small(1, 2)
-    _files.write(file, arrays)
+    write_arrays(file, arrays)
     sound = file.read_bytes()
     found = 0
     for place in range(len(sound)):
@@ -306,7 +307,7 @@ def test_damage_is_found_wherever_it_is(tmp_path: Path) -> None:
         damaged[place] ^= 0xFF
         file.write_bytes(damaged)
         try:
-            read = _files.read(file, shape)
+            read = read_arrays(file, shape)
         except DataError as error:
             assert "is damaged" in str(error)  # noqa: PT017 - not every byte matters
             assert "delete it and run `rankbench prepare`" in str(error)  # noqa: PT017
@@ -399,7 +400,7 @@ def test_test_images_use_the_moments_of_training(root: Path) -> None:
 def test_images_without_contrast_stay_finite(tmp_path: Path) -> None:
     arrays = small(1, 28)
     arrays.train_images[:] = 9
-    _files.write(data.path("mnist", tmp_path), arrays)
+    write_arrays(data.path("mnist", tmp_path), arrays)
     assert data.load("mnist", tmp_path)[0][0][0].abs().max() < 1e-5
 
 
@@ -411,7 +412,7 @@ def test_resized_once_or_one_by_one(
         return data.load("cifar10", root, channels=channels, image_size=57)[0]
 
     once = load()
-    monkeypatch.setattr(data, "RESIZED_MAX_BYTES", 0)
+    monkeypatch.setattr(_images, "RESIZED_MAX_BYTES", 0)
     one_by_one = load()
     assert once.images.shape[-1] == 57
     assert one_by_one.images.shape[-1] == 32
@@ -434,18 +435,13 @@ def test_affine_is_random_and_for_training_only(root: Path) -> None:
 def test_affine_comes_before_normalisation(tmp_path: Path) -> None:
     arrays = small(1, 28)
     arrays.train_images[:] = np.arange(20, 40)[:, None, None, None]
-    _files.write(data.path("mnist", tmp_path), arrays)
+    write_arrays(data.path("mnist", tmp_path), arrays)
     plain, _, _ = data.load("mnist", tmp_path)
     train, _, _ = data.load("mnist", tmp_path, augment="affine")
     black = float(plain[0][0].min()) - 20 / float(np.std(np.arange(20, 40)))
     # Pixels that a shift moves in from outside are black, not grey.
     values = torch.cat([train[0][0].flatten() for _ in range(5)])
     assert values.min() == pytest.approx(black, abs=1e-4)
-
-
-def test_unknown_augment(root: Path) -> None:
-    with pytest.raises(ValueError, match=r"'flip'.*none, affine"):
-        data.load("mnist", root, augment="flip")
 
 
 def test_workers_need_not_be_forked(root: Path) -> None:

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from rankbench.rank import models, torchvision_ops
+from rankbench.rank import models, torchvision_ops, variants
 from rankbench.rank.models import emulated, lstm, pyramidnet, transformer
 from rankbench.rank.torchvision_ops import import_torchvision
 
@@ -44,7 +44,7 @@ def test_unknown_name_lists_the_models() -> None:
 
 
 def test_private_files_are_no_models() -> None:
-    assert not [name for name in models.names() if name.startswith("_")]
+    assert not [name for name in variants.names("model") if name.startswith("_")]
 
 
 def test_channels_can_be_restricted() -> None:

@@ -188,13 +188,13 @@ def test_ranks_load_the_file_and_give_what_it_takes(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(variants, "_own", {})
-    variants.adopt("model", "net", folder / "net.py")
+    monkeypatch.setattr(variants, "own", {})
+    variants.own["model", "net"] = folder / "net.py"
     sizes = {"channels": 1, "image_size": 8, "classes": 10}
     model = models.build("net", **sizes, seed=1, options={"width": 8, "other": 1})
     assert sum(p.numel() for p in model.parameters()) == 650
     (folder / "none.py").write_text("def build(): return 3\n")
-    variants.adopt("model", "none", folder / "none.py")
+    variants.own["model", "none"] = folder / "none.py"
     with pytest.raises(ValueError, match=r"returned int, not a torch\.nn\.Module"):
         models.build("none", **sizes)
 

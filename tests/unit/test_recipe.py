@@ -193,7 +193,7 @@ def test_a_strategy_may_run_parts_in_the_arithmetic_of_the_cell(
     assert not torch.is_autocast_enabled("cpu")
 
 
-@pytest.mark.parametrize("model", models.names())
+@pytest.mark.parametrize("model", variants.names("model"))
 def test_every_model_can_be_checkpointed(model: str) -> None:
     """Some models have parts that change the output of another part in place."""
     images = {"channels": 3, "image_size": 32, "classes": 5}

@@ -73,7 +73,7 @@ def test_ranks_read_the_file_as_it_is(tmp_path: Path, dtype: str, code: str) -> 
     file = write_ids(tmp_path / "ids.bin", ids, code)
     options = f"{{file: ./ids.bin, dtype: {dtype}, vocabulary: 1024}}"
     cell = cell_of(read(tmp_path, options, context=4, batch_size=4))
-    variants.adopt("data", cell.data, file)
+    variants.own["data", cell.data] = file
     material = load_material(cell, tmp_path)
     assert material.sizes == {"vocabulary": 1024, "context": 4}
     assert (len(material.train), len(material.test)) == (38, 2)

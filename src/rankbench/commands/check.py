@@ -102,7 +102,7 @@ def _run(one: OwnFile, arguments: argparse.Namespace) -> Sequence[Check]:
     from rankbench.rank.purposes.check_own import check_data, check_model
 
     sys.path.insert(0, str(one.path.parent))
-    variants.adopt(one.key, one.name, one.path)
+    variants.own[one.key, one.name] = one.path
     root = Path("data")
     if one.key == "data":
         return check_data(one.name, root)
@@ -110,8 +110,8 @@ def _run(one: OwnFile, arguments: argparse.Namespace) -> Sequence[Check]:
     if name.endswith(".py"):
         other = describe_file(Path(name))
         name = other.name
-        variants.adopt("data", name, other.path)
-    sizes = data.sizes_of(data.find(name).SHAPE)
+        variants.own["data", name] = other.path
+    sizes = data.sizes_of(variants.load("data", name).SHAPE)
     return check_model(one.name, sizes, _read_options(arguments.option))
 
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from rankbench.cell import Cell, Shape
 from rankbench.cores import physical_cores
 from rankbench.environ import Place, read_place, restore_devices
+from rankbench.rank import variants
 from rankbench.rank.purposes.duty import Duty, log_of
-from rankbench.rank.variants import adopt_all
 from rankbench.rank.world.lifeline import Progress, report_failure, watch_heartbeat
 from rankbench.rank.world.placement import choose_cores, pin
 
@@ -62,7 +62,8 @@ def run_rank(
     progress = Progress(work / "progress", place.rank)
     watch_heartbeat(work / "heartbeat", spec["heartbeat_grace"], report, progress)
     cell, shape = Cell.from_dict(spec["cell"]), Shape(**spec["shape"])
-    adopt_all(spec.get("own", {}))
+    for kind, (name, file) in spec.get("own", {}).items():
+        variants.own[kind, name] = Path(file)
     affinity = os.sched_getaffinity(0)
     if shape.cores_per_rank:
         pin(choose_cores(place.local_rank, shape.cores_per_rank, physical_cores()))

@@ -1,7 +1,7 @@
 """Finds models, data sets and strategies by name: files of rankbench, or of the user.
 
 A file of rankbench is `FOLDER/NAME.py` in this room. A file of the user's own takes
-part after `adopt`. All of them keep the same contract.
+part once it is in `own`. All of them keep the same contract.
 """
 
 from __future__ import annotations
@@ -20,36 +20,13 @@ from rankbench.cell import list_variants
 # Kind of a variant -> folder of this room.
 FOLDERS = {"model": "models", "data": "data", "strategy": "strategies"}
 
-# Kind and name of a user's own variant -> its file.
-_own: dict[tuple[str, str], Path] = {}
-# Name of a user's own file of tokens -> how to read it.
-_tokens: dict[str, Any] = {}
+# Kind and name of a user's own variant -> its file. `load` finds it under this name.
+own: dict[tuple[str, str], Path] = {}
 
 
 def names(kind: str) -> list[str]:
     """Names of rankbench's own variants of a kind, sorted."""
     return list_variants(Path(__file__).parent / FOLDERS[kind])
-
-
-def adopt(kind: str, name: str, file: Path) -> None:
-    """Let `load` find a user's own file under this name, in this process."""
-    _own[kind, name] = file
-
-
-def adopt_all(files: Mapping[str, tuple[str, str]]) -> None:
-    """Adopt a launch's own files: kind -> name and file."""
-    for kind, (name, file) in files.items():
-        adopt(kind, name, Path(file))
-
-
-def find_file(kind: str, name: str) -> Path:
-    """The user's own file that was adopted under this name."""
-    return _own[kind, name]
-
-
-def adopt_tokens(name: str, data: Any) -> None:
-    """Let `load` give this data set of tokens under this name, in this process."""
-    _tokens[name] = data
 
 
 def load(kind: str, name: str) -> Any:
@@ -58,10 +35,8 @@ def load(kind: str, name: str) -> Any:
     Raises:
         ValueError: there is no such variant.
     """
-    if kind == "data" and name in _tokens:
-        return _tokens[name]
-    if (kind, name) in _own:
-        return _load_own(_own[kind, name])
+    if (kind, name) in own:
+        return _load_own(own[kind, name])
     if name not in names(kind):
         raise ValueError(
             f"unknown {kind} {name!r}: choose from {', '.join(names(kind))}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -65,16 +64,6 @@ class Tokens(Dataset[tuple[Tensor, Tensor]]):
         row = self._ids[index, : self.context + 1]
         sequence = torch.from_numpy(row.astype(np.int64))
         return sequence[:-1], sequence[1:]
-
-
-def is_of_tokens(shape: Mapping[str, int]) -> bool:
-    """Whether a data set with this `SHAPE` holds tokens, not images."""
-    return "vocabulary" in shape
-
-
-def longest_context(shape: Mapping[str, int]) -> int:
-    """The longest sequence that a data set can make, in tokens."""
-    return shape.get("longest_context", shape["context"])
 
 
 @dataclass

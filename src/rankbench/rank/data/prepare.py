@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rankbench.failures import DATA, Wanted, clear_failure, note_failure
-from rankbench.rank.data import DataError, _files, find, path
+from rankbench.rank import variants
+from rankbench.rank.data import DataError, path
+from rankbench.rank.data._images import read_arrays, write_arrays
 from rankbench.record import write_atomically
 
 
@@ -24,27 +26,21 @@ def prepare(name: str, root: Path) -> Path | None:
         DataError: the original files are missing or damaged.
         ValueError: there is no such data set.
     """
-    module = find(name)
+    module = variants.load("data", name)
     if not module.PREPARED:
         return None
     target = path(name, root)
-    if not _is_sound(target, module.SHAPE):
+    try:
+        read_arrays(target, module.SHAPE)
+    except DataError:
         source = root / "raw" / name
         arrays = module.prepare(source)
         try:
             arrays.check(module.SHAPE)
         except ValueError as error:
             raise DataError(f"{source} does not contain {name}: {error}") from error
-        _files.write(target, arrays)
+        write_arrays(target, arrays)
     return target
-
-
-def _is_sound(target: Path, shape: dict[str, int]) -> bool:
-    try:
-        _files.read(target, shape)
-    except DataError:
-        return False
-    return True
 
 
 def main(argv: Sequence[str] | None = None) -> int:

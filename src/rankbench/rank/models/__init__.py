@@ -29,11 +29,6 @@ _SAMPLES = 2
 _LISTS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 
 
-def names() -> list[str]:
-    """Names of the models, sorted."""
-    return variants.names("model")
-
-
 def build(
     name: str,
     *,
@@ -78,11 +73,6 @@ def complete(name: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
     """The options of a model, with defaults for those that are missing."""
     declared = getattr(_load(name), "OPTIONS", {})
     return {key: one["default"] for key, one in declared.items()} | dict(options or {})
-
-
-def is_decoder(name: str) -> bool:
-    """Whether `rankbench.decoder` knows the size of a model from its options."""
-    return bool(getattr(_load(name), "NEEDS", {}).get("decoder"))
 
 
 def image_size_of(name: str) -> int | None:
@@ -171,7 +161,7 @@ def describe_model(
         model(inputs).sum().backward()
     flops = counter.get_total_flops() // _SAMPLES
     found = {**count_parameters(model), "flops_per_sample": flops}
-    if is_decoder(name):
+    if getattr(_load(name), "NEEDS", {}).get("decoder"):
         decoder = describe_decoder(complete(name, options), **sizes)
         found["flops_by_formula"] = decoder.flops
     return found

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
-from rankbench.rank import data, models
+from rankbench.rank import data, models, variants
 
 _SAMPLES, _STEPS = 8, 10
 _SEED = 7
@@ -41,7 +41,7 @@ class Check:
 
 def check_data(name: str, root: Path) -> list[Check]:
     """Load a data set twice, and compare it with what it declares."""
-    shape = data.find(name).SHAPE
+    shape = variants.load("data", name).SHAPE
     train, test, classes = data.load(name, root, seed=_SEED)
     again, _, _ = data.load(name, root, seed=_SEED)
     of_tokens = isinstance(train, data.Tokens)

@@ -87,18 +87,24 @@ def load_material(cell: Cell, data_dir: Path) -> Material:
     """Load the data sets of a cell."""
     own = cell.own_files.get("data", {})
     if "dtype" in own:
-        file = variants.find_file("data", cell.data)
-        tokens = data.TokenFile(file, own["dtype"], int(own["vocabulary"]))
-        variants.adopt_tokens(cell.data, tokens)
+        file = variants.own["data", cell.data]
+        dataset = data.TokenFile(file, own["dtype"], int(own["vocabulary"]))
+    else:
+        dataset = variants.load("data", cell.data)
     asked = {
         "channels": cell.channels,
         "image_size": cell.image_size or models.image_size_of(cell.model),
         "context": cell.context,
     }
     train_set, test_set, classes = data.load(
-        cell.data, data_dir, **asked, augment=cell.augment, seed=cell.seed
+        cell.data,
+        data_dir,
+        dataset=dataset,
+        **asked,
+        augment=cell.augment,
+        seed=cell.seed,
     )
-    sizes = data.sizes_of(data.find(cell.data).SHAPE, **asked)
+    sizes = data.sizes_of(dataset.SHAPE, **asked)
 
     def build_model() -> nn.Module:
         torch.manual_seed(cell.seed)
