@@ -6,19 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from factories import make_probe
+from factories import make_probe, make_site, read_plan_of
 from rankbench.failures import DATA, PLAN_VARIABLE, Wanted
 from rankbench.project import (
     InUse,
     Run,
     begin,
     find_pending,
+    make_preview,
     open_run,
     reopen_run,
     start,
     survey,
 )
 from rankbench.project.status import find_verdict
+from rankbench.record import Layout, read_json, write_json
 
 pytestmark = pytest.mark.unit
 
@@ -144,3 +146,106 @@ def test_an_override_has_results_of_its_own(opened: Run, tmp_path: Path) -> None
     assert run.layout.root == opened.layout.root.with_name("some-small")
     assert set(find_pending(run).values()) == {2}
     assert {cell.cell.topology for cell in run.chosen} == {"1x1"}
+
+
+def share(folder: Path, keys: str, **site: object) -> Run:
+    """A run of three cells on a cluster, which share a job unless `keys` says else."""
+    text = (
+        "name: some\nstrategy: [single, ddp]\ntopology: [1x1, 2x1]\nlaunches: 4\n"
+        f"gate: false\ntime_limit: 60\n{keys}\n"
+    )
+    facts = {"scheduler": "slurm", "nodes": 2, **site}
+    plan = read_plan_of(folder, text, make_site(**facts))
+    return Run(plan, Layout(folder / "results"), list(plan.cells.values()))
+
+
+def test_cells_share_jobs_as_the_experiment_says(tmp_path: Path) -> None:
+    text = "launcher: [srun, job_array]\ninit_method: [env, file]\nallocation: "
+    found = {
+        allocation: make_preview(share(tmp_path, text + allocation))
+        for allocation in ("topology", "experiment")
+    }
+    arrays = [c for c in found["topology"].chosen if c.cell.launcher == "job_array"]
+    apart = {c.id for c in arrays if c.infeasible is None}
+    assert apart
+    assert set(found["topology"].apart) == set(found["experiment"].apart) == apart
+    assert set(found["topology"].jobs) == {"1x1", "2x1"} | apart
+    assert set(found["experiment"].jobs) == {"experiment"} | apart
+    assert found["experiment"].jobs["experiment"].nodes == 2
+    alone = make_preview(share(tmp_path, "allocation: cell"))
+    assert set(alone.jobs) == set(alone.pending)
+    assert not alone.apart
+
+
+@pytest.mark.parametrize(
+    ("minutes", "parts", "longest"),
+    [
+        # Three cells of four launches of a minute, and three minutes beside them.
+        (None, 1, 15),
+        (15, 1, 15),
+        # Three rounds and two, and a minute for a launch that reaches its limit.
+        (14, 2, 12),
+        (12, 2, 9),
+        (7, 4, 6),
+    ],
+)
+def test_a_shared_job_is_split_so_that_none_is_too_long(
+    tmp_path: Path, minutes: int | None, parts: int, longest: int
+) -> None:
+    run = share(tmp_path, "allocation: experiment", max_job_minutes=minutes)
+    jobs = make_preview(run).jobs
+    assert len(jobs) == parts
+    assert {job.minutes for job in jobs.values()} == {longest}
+    names = ["experiment"]
+    if parts > 1:
+        names = [f"experiment.{number + 1}" for number in range(parts)]
+    assert list(jobs) == names
+
+
+def test_a_job_knows_its_cells_its_rounds_and_what_comes_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PLAN_VARIABLE, "unset")
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.chdir(tmp_path)
+    run = share(tmp_path, "allocation: experiment", max_job_minutes=14)
+    begin(run, measures=False)
+    run.lock.release()
+    jobs = read_json(run.layout.agenda)["jobs"]
+    assert [job["rounds"] for job in jobs.values()] == [3, 3]
+    assert [job["after"] for job in jobs.values()] == [None, "experiment.1"]
+    assert [job["cells"] for job in jobs.values()] == [
+        [cell.id for cell in run.feasible]
+    ] * 2
+
+
+def test_known_seconds_of_launches_make_jobs_longer_or_shorter(tmp_path: Path) -> None:
+    run = share(tmp_path, "allocation: experiment", max_job_minutes=14)
+    for cell in run.feasible:
+        # The summary of an earlier attempt, to which a request is newer.
+        write_json(run.layout.summary(cell.id), {"launch_seconds": 2.0})
+        write_json(run.layout.request(cell.id), {})
+    assert list(make_preview(run).jobs) == ["experiment"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "minutes", "complaint"),
+    [
+        (
+            "allocation: experiment",
+            6,
+            r"^max_job_minutes: 6: .*the job experiment may take 7 .* site file",
+        ),
+        (
+            "allocation: experiment\nbudget: 0.06 device-hours",
+            None,
+            r"^budget: 0.06 .* cells may take 0.0667 \(3 were never .*: raise budget",
+        ),
+    ],
+)
+def test_one_round_must_fit(
+    tmp_path: Path, keys: str, minutes: int | None, complaint: str
+) -> None:
+    run = share(tmp_path, keys, max_job_minutes=minutes)
+    with pytest.raises(ValueError, match=complaint):
+        make_preview(run)
