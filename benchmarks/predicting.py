@@ -139,10 +139,10 @@ class Foreseen:
 def foresee(kept: Path, one: Combination) -> Iterator[Foreseen]:
     """Predict what was measured on more than three hosts from up to three."""
     from rankbench.cell import Shape, Topology
+    from rankbench.plan import PredictedCell
     from rankbench.record import Layout
     from rankbench.results.numbers.found import read
     from rankbench.results.prediction.predict import predict
-    from rankbench.results.read.rows import Target
 
     results = kept / "results" / one.name
     if not (results / "plan.json").exists():
@@ -155,7 +155,7 @@ def foresee(kept: Path, one: Combination) -> Iterator[Foreseen]:
             continue
         row = summary.row
         shape = Shape(**row.launches[0].record["shape"])
-        target = Target(id=row.id, cell=row.cell, shape=shape, obstacle=None)
+        target = PredictedCell(id=row.id, cell=row.cell, shape=shape, infeasible=None)
         (made,) = predict(known, [target])
         if made.throughput is None:
             print(f"{row.id}: {made.refused}", file=sys.stderr)

@@ -18,6 +18,7 @@ from pairs import report
 
 from rankbench.environ import Place
 from rankbench.launch.process.environment import build_environment
+from rankbench.matrix.selection import find_cell
 from rankbench.project import open_run
 
 # Without CUDA, torchvision can be imported only by `import_torchvision`.
@@ -32,7 +33,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=20)
     pairs = parser.parse_args().pairs
     run = open_run({}, profile=Path("local_profile"), write=False)
-    planned = run.plan.find("single.none.1x1.convnet.digits.batch_size=32")
+    planned = find_cell(run.plan, "single.none.1x1.convnet.digits.batch_size=32")
     env = build_environment(planned.shape, threads=1)
     env |= Place(rank=0, size=1, local_rank=0, local_size=1, node=0).export()
     ours, theirs = [], []

@@ -9,9 +9,10 @@ from typing import Any
 from rankbench.cell import Cell, Shape
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import Experiment, load_experiment
-from rankbench.matrix.plan import Plan, make_plan
+from rankbench.matrix.plan import make_plan
 from rankbench.matrix.schema import load_schema, with_defaults
 from rankbench.matrix.site import PROGRAMS, Site, Software
+from rankbench.plan import Plan
 
 NCCL_MISSING = "nccl needs a CUDA device; this torch (2.9.0) is built without CUDA"
 MPI_MISSING = "this torch (2.9.0) has no MPI: build torch with MPI"

@@ -12,8 +12,9 @@ import yaml
 from factories import make_site
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
-from rankbench.matrix.plan import Plan, make_plan
+from rankbench.matrix.plan import make_plan
 from rankbench.matrix.site import Site
+from rankbench.plan import Plan
 
 pytestmark = pytest.mark.contract
 

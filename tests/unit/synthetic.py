@@ -59,7 +59,7 @@ def plan_cell(
         "id": ".".join(parts) + suffix,
         "hash": cell.hash(),
         "cell": cell.to_dict(),
-        "shape": None,
+        "shape": _shape(cell.topology),
         "phases": list(phases),
         "infeasible": infeasible,
         "marks": list(marks),

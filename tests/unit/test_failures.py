@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -74,17 +73,6 @@ def test_a_row_says_why_its_data_are_not_there(layout: Layout) -> None:
     data = "data digits could not be prepared: no such file; log: "
     data += "logs/prepare/digits.log"
     assert reasons(layout) == [None, f"{SAID}; {data}", data]
-
-
-@pytest.mark.parametrize(("key", "value"), [("order", "rounds"), ("interleave", True)])
-def test_where_launches_take_turns_all_cells_wait_for_all(
-    layout: Layout, key: str, value: Any
-) -> None:
-    plan = json.loads(layout.plan.read_text())
-    plan["experiment"][key] = value
-    layout.plan.write_text(json.dumps(plan))
-    fail()
-    assert reasons(layout) == [None, SAID, SAID]
 
 
 def test_without_a_run_nothing_is_written(

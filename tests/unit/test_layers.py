@@ -10,7 +10,8 @@ import pytest
 from factories import make_site, read_experiment
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import Experiment, load_experiment
-from rankbench.matrix.plan import make_plan, read_plan
+from rankbench.matrix.plan import make_plan
+from rankbench.plan import read_plan
 
 pytestmark = pytest.mark.unit
 

@@ -9,8 +9,8 @@ import pytest
 
 from factories import read_experiment, read_plan_of
 from rankbench.launch.job.provenance import freeze_files
-from rankbench.matrix.plan import read_plan
 from rankbench.own_files import files_below, find_files, hash_files
+from rankbench.plan import read_plan
 from rankbench.rank import models, variants
 from rankbench.templates import count_samples, fill_arguments
 

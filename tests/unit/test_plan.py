@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from factories import make_site, read_plan_of
-from rankbench.matrix.plan import Plan, read_plan
+from rankbench.matrix.selection import find_cell, select_cells
 from rankbench.matrix.sharing import group_cells
+from rankbench.plan import Plan, read_plan
 
 pytestmark = pytest.mark.unit
 
@@ -161,17 +162,17 @@ def test_damaged_plan_is_named(
 
 
 def test_find(plan: Plan) -> None:
-    assert plan.find(DDP).id == DDP
+    assert find_cell(plan, DDP).id == DDP
     near = f"no cell 'ddp.gloo.1x1.convnet.digit' .*did you mean '{DDP}'"
     with pytest.raises(ValueError, match=near):
-        plan.find("ddp.gloo.1x1.convnet.digit")
+        find_cell(plan, "ddp.gloo.1x1.convnet.digit")
 
 
 def test_select(plan: Plan) -> None:
     every = list(plan.cells.values())
-    assert plan.select(None) == every
-    assert plan.select("") == every
-    chosen = plan.select("strategy=ddp bucket_mb=1 backend=gloo topology=1x1")
+    assert select_cells(plan, None) == every
+    assert select_cells(plan, "") == every
+    chosen = select_cells(plan, "strategy=ddp bucket_mb=1 backend=gloo topology=1x1")
     assert [c.cell.oversubscribe for c in chosen] == [False, True]
 
 
@@ -186,4 +187,4 @@ def test_select(plan: Plan) -> None:
 )
 def test_select_refuses(plan: Plan, only: str, complaint: str) -> None:
     with pytest.raises(ValueError, match=complaint):
-        plan.select(only)
+        select_cells(plan, only)

@@ -16,9 +16,9 @@ from factories import make_site, read_plan_of
 from rankbench.cell import Shape, Topology
 from rankbench.cli import main
 from rankbench.matrix.catalog import load_catalog
-from rankbench.matrix.plan import read_plan
 from rankbench.matrix.predicted_cells import plan_predicted
 from rankbench.partition import split_evenly
+from rankbench.plan import PredictedCell, read_plan
 from rankbench.record import Layout
 from rankbench.results.numbers.found import read
 from rankbench.results.numbers.statistics import Estimate
@@ -37,7 +37,6 @@ from rankbench.results.prediction.predict import (
     find_interval,
     predict,
 )
-from rankbench.results.read.rows import Target
 from rankbench.results.sections import prediction
 from unit import synthetic
 from unit.synthetic import make_cell, plan_cell, write_plan
@@ -252,18 +251,18 @@ def write_machine(
     return layout
 
 
-def target_of(topology: str, *, strong: bool = False, **changes: Any) -> Target:
+def target_of(topology: str, *, strong: bool = False, **changes: Any) -> PredictedCell:
     cell = make_cell("ddp", topology, scaling="strong" if strong else "weak")
     values = {
         "id": f"ddp.gloo.{topology}.convnet.digits",
         "cell": cell,
         "shape": shape_of(topology, strong=strong),
-        "obstacle": None,
+        "infeasible": None,
     }
-    return Target(**{**values, **changes})
+    return PredictedCell(**{**values, **changes})
 
 
-def predict_one(layout: Layout, target: Target) -> Prediction:
+def predict_one(layout: Layout, target: PredictedCell) -> Prediction:
     (made,) = predict(read(layout).summaries, [target])
     return made
 
@@ -345,11 +344,11 @@ def foresee(
     layout = write_plan(root, list(cells.values()))
     for name, (phases, members) in measured.items():
         write_row(layout, cells[name], shapes[name], phases, **members)
-    wanted = Target(
+    wanted = PredictedCell(
         id="wanted",
         cell=make_cell(strategy, target, backend="gloo", **cell),
         shape=shapes[target],
-        obstacle=None,
+        infeasible=None,
     )
     return predict_one(layout, wanted)
 
@@ -505,7 +504,7 @@ def test_too_little_is_refused(
     ("changes", "said"),
     [
         ({"cell": make_cell("zero1", "4x1", backend="gloo")}, "none of its rows"),
-        ({"obstacle": "gpipe needs 4 microbatches"}, "gpipe needs 4 microbatches"),
+        ({"infeasible": "gpipe needs 4 microbatches"}, "gpipe needs 4 microbatches"),
     ],
 )
 def test_a_target_without_rows_or_with_an_obstacle_is_refused(
@@ -558,7 +557,7 @@ steps: 3
 
 def test_a_plan_has_what_is_to_be_predicted(tmp_path: Path) -> None:
     plan = read_plan_of(tmp_path, PLAN)
-    told = {one.id: one.infeasible for one in plan.beyond}
+    told = {one.id: one.infeasible for one in plan.predicted}
     gpipe = "schedule=1f1b"
     assert [name for name in told if gpipe not in name] == [
         "ddp.gloo.1x8.convnet.digits.batch_size=32.scaling=strong",
@@ -569,7 +568,7 @@ def test_a_plan_has_what_is_to_be_predicted(tmp_path: Path) -> None:
     assert reasons[0] is None
     assert reasons[1] == "batch_size 32 (strong) does not split over 3"
     assert any("needs 8 microbatches" in str(reason) for reason in reasons)
-    shape = plan.beyond[0].shape
+    shape = plan.predicted[0].shape
     assert (shape.ranks, shape.global_batch, shape.rank_batch) == (8, 32, 4)
     path = tmp_path / "plan.json"
     path.write_bytes(plan.to_json())
@@ -580,7 +579,7 @@ def test_a_plan_has_what_is_to_be_predicted(tmp_path: Path) -> None:
     site = type(make_site()).from_dict(again.site)
     assert site == make_site()
     planned = plan_predicted(cells, ["1x8"], site, load_catalog())
-    assert planned[0] == plan.beyond[0]
+    assert planned[0] == plan.predicted[0]
 
 
 def test_a_plan_that_predicts_nothing_is_as_before(tmp_path: Path) -> None:
@@ -596,14 +595,14 @@ def test_a_topology_to_predict_must_be_one(tmp_path: Path) -> None:
 # --- what people see ------------------------------------------------------------------
 
 
-def with_targets(layout: Layout, *targets: Target) -> Layout:
+def with_targets(layout: Layout, *targets: PredictedCell) -> Layout:
     plan = json.loads(layout.plan.read_text())
     plan["beyond"] = [
         {
             "id": one.id,
             "cell": one.cell.to_dict(),
             "shape": one.shape.to_dict(),
-            "infeasible": one.obstacle,
+            "infeasible": one.infeasible,
         }
         for one in targets
     ]
@@ -613,7 +612,7 @@ def with_targets(layout: Layout, *targets: Target) -> Layout:
 
 
 def test_tables_and_plots_show_predictions_apart(tmp_path: Path) -> None:
-    targets = [target_of("8x1"), target_of("5x1", obstacle="it cannot")]
+    targets = [target_of("8x1"), target_of("5x1", infeasible="it cannot")]
     layout = with_targets(write_machine(tmp_path, "1x1", "2x1", "3x1"), *targets)
     synthetic.write_tables(layout)
     frame = pd.read_csv(layout.table("csv", "prediction"))

@@ -8,8 +8,8 @@ import pytest
 
 from factories import make_site, read_plan_of
 from rankbench.matrix import preview as preview_module
-from rankbench.matrix.plan import Plan
 from rankbench.matrix.preview import LISTED, Job, Preview
+from rankbench.plan import Plan
 
 pytestmark = pytest.mark.unit
 

@@ -11,7 +11,7 @@ from factories import make_record, read_plan_of
 from rankbench.launch.hosts.slurm import CellJob
 from rankbench.launch.job.claim import claim_next
 from rankbench.launch.job.requests import ensure_request, read_request
-from rankbench.matrix.plan import Plan
+from rankbench.plan import Plan
 from rankbench.project.status import State, cells_to_rerun, find_jobs, find_state
 from rankbench.record import Layout, write_json
 

@@ -57,15 +57,13 @@ def predict_topologies(arguments: argparse.Namespace) -> int:
     from rankbench.project.targets import find_targets
     from rankbench.results.numbers.found import read
     from rankbench.results.prediction.predict import predict
-    from rankbench.results.read.rows import read_target
     from rankbench.results.sections.prediction import describe, in_sentences
 
     layout = find_results(arguments)
     found = read(layout)
     targets = list(found.results.targets)
     if arguments.topology:
-        planned = find_targets(layout, arguments.topology)
-        targets = [read_target(one.to_dict()) for one in planned]
+        targets = find_targets(layout, arguments.topology)
     if not targets:
         raise ValueError(
             "nothing to predict: name topologies that were not measured "

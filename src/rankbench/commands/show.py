@@ -14,6 +14,7 @@ from rankbench.commands.base import (
     plan_run,
     print_json,
 )
+from rankbench.matrix.selection import find_cell
 from rankbench.project.status import find_jobs, find_state
 from rankbench.record import read_attempt
 
@@ -47,7 +48,7 @@ def add(commands: Any) -> None:
 def show_cell(arguments: argparse.Namespace) -> int:
     """Print the fields of a cell, its attempts, and the paths of its files."""
     run = plan_run(arguments)
-    cell, layout = run.plan.find(arguments.cell), run.layout
+    cell, layout = find_cell(run.plan, arguments.cell), run.layout
     attempts = {
         n: read_attempt(layout.attempt(cell.id, n)) for n in layout.attempts(cell.id)
     }

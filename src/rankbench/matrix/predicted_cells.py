@@ -3,40 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
-from rankbench.cell import REFERENCE, Cell, Shape
+from rankbench.cell import REFERENCE, Cell
 from rankbench.matrix import obstacles
 from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import Catalog
 from rankbench.matrix.site import Site
+from rankbench.plan import PredictedCell
 
 # Fields in which cells of one series differ.
 _OF_PLACE = ("topology", "oversubscribe")
-
-
-@dataclass(frozen=True, slots=True)
-class PredictedCell:
-    """A cell that is not measured.
-
-    Attributes:
-        infeasible: the reason why its strategy cannot have this topology anywhere, or
-            None. Whether this site has as many hosts does not matter.
-    """
-
-    id: str
-    cell: Cell
-    shape: Shape
-    infeasible: str | None
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "cell": self.cell.to_dict(),
-            "shape": self.shape.to_dict(),
-            "infeasible": self.infeasible,
-        }
 
 
 def plan_predicted(

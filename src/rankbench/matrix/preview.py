@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rankbench.cell import Topology
-from rankbench.matrix.plan import PlannedCell
+from rankbench.plan import PlannedCell
 from rankbench.stopping import FIRST_LOOK, FIXED, Rule
 
 # A longer list is shortened or summarised.

@@ -8,6 +8,7 @@ from typing import Any
 
 from rankbench.cell import Cell
 from rankbench.matrix.schema import did_you_mean
+from rankbench.plan import Plan, PlannedCell
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,40 @@ def spell_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return str(value)
+
+
+def find_cell(plan: Plan, cell_id: str) -> PlannedCell:
+    """A cell of a plan by its readable id.
+
+    Raises:
+        ValueError: there is no such cell; suggests a similar id.
+    """
+    if cell_id not in plan.cells:
+        raise ValueError(
+            f"no cell {cell_id!r} in the experiment {plan.name}"
+            f"{did_you_mean(cell_id, plan.cells)} (`rankbench cells` lists them)"
+        )
+    return plan.cells[cell_id]
+
+
+def select_cells(plan: Plan, only: str | None) -> list[PlannedCell]:
+    """The cells that match a filter `key=value,value ...`; all without a filter.
+
+    Raises:
+        ValueError: the filter is malformed, or no cell matches it.
+    """
+    planned = list(plan.cells.values())
+    if not only:
+        return planned
+    try:
+        wanted = Filter.parse(only)
+        wanted.check([p.cell for p in planned])
+    except ValueError as error:
+        raise ValueError(f"only: {error}") from error
+    chosen = [p for p in planned if wanted.accepts(p.cell)]
+    if not chosen:
+        raise ValueError(f"only: no cell matches {only!r}")
+    return chosen
 
 
 def _fields(cell: Cell) -> dict[str, Any]:

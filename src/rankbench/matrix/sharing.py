@@ -11,7 +11,7 @@ from rankbench.schedulers import SCHEDULERS, scheduler_of
 from rankbench.stopping import BEST, Rule
 
 if TYPE_CHECKING:
-    from rankbench.matrix.plan import Plan, PlannedCell
+    from rankbench.plan import Plan, PlannedCell
 
 # Values of `order`.
 ROUNDS = "rounds"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rankbench.matrix.catalog import load_catalog
-from rankbench.matrix.plan import PlannedCell
 from rankbench.matrix.sharing import is_apart
 from rankbench.matrix.site import NATIVE
+from rankbench.plan import PlannedCell
 from rankbench.project.jobs import shared_jobs
 from rankbench.project.run import Run
 

@@ -14,8 +14,8 @@ from rankbench.launch.hosts.slurm_resources import (
     job_seconds,
     launch_seconds,
 )
-from rankbench.matrix.plan import PlannedCell
 from rankbench.matrix.sharing import group_cells, is_apart
+from rankbench.plan import PlannedCell
 from rankbench.project.requests import find_pending
 from rankbench.project.resources import count_beside, mean_seconds
 from rankbench.project.run import Run

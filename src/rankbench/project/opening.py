@@ -14,8 +14,10 @@ from rankbench.invocation import DEFAULT_EXPERIMENT
 from rankbench.launch.job.provenance import rank_code_hash
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
-from rankbench.matrix.plan import Plan, PlannedCell, make_plan, read_plan
+from rankbench.matrix.plan import make_plan
 from rankbench.matrix.schema import did_you_mean
+from rankbench.matrix.selection import find_cell, select_cells
+from rankbench.plan import Plan, PlannedCell, read_plan
 from rankbench.project.jobs import read_jobs
 from rankbench.project.run import Run
 from rankbench.project.status import RERUN_WORDS, cells_to_rerun
@@ -78,7 +80,7 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
         chosen = [plan.cells[name] for name in wanted]
         return Run(plan, layout, chosen, more=wanted, **known)
     only = config.get("only")
-    chosen = plan.select(None if only is None else str(only))
+    chosen = select_cells(plan, None if only is None else str(only))
     return Run(plan, layout, chosen, **known)
 
 
@@ -122,7 +124,7 @@ def _read_more(plan: Plan, given: str) -> dict[str, int]:
         name, _, count = word.rpartition("=")
         if not (name and count.isdecimal()):
             raise ValueError(f"more: {word!r}: expected CELL=N, the launches in all")
-        cell = plan.find(name)
+        cell = find_cell(plan, name)
         if cell.infeasible:
             raise ValueError(f"{name} cannot run here: {cell.infeasible}")
         found[name] = int(count)
@@ -135,7 +137,7 @@ def _cells_to_rerun(plan: Plan, layout: Layout, wanted: str) -> list[PlannedCell
         if word in RERUN_WORDS:
             found |= {cell.id: cell for cell in cells_to_rerun(plan, layout, word)}
             continue
-        cell = plan.find(word)
+        cell = find_cell(plan, word)
         if cell.infeasible:
             raise ValueError(f"{word} cannot run here: {cell.infeasible}")
         found[word] = cell

@@ -10,7 +10,7 @@ from typing import Any
 from rankbench.launch.hosts.slurm_resources import Resources
 from rankbench.launch.images.store import Image
 from rankbench.matrix.own import OwnFiles
-from rankbench.matrix.plan import Plan, PlannedCell
+from rankbench.plan import Plan, PlannedCell
 from rankbench.project.lock import Lock
 from rankbench.record import Layout
 from rankbench.stopping import Rule

@@ -10,8 +10,7 @@ from rankbench.failures import explain_failures, find_wanted
 from rankbench.launch.hosts.slurm import CellJob, read_queue
 from rankbench.launch.job.claim import open_claims, read_owner
 from rankbench.launch.job.requests import Request, read_request
-from rankbench.matrix.plan import Plan, PlannedCell
-from rankbench.matrix.sharing import group_cells
+from rankbench.plan import Plan, PlannedCell
 from rankbench.record import (
     FAILURES,
     GATE,
@@ -65,10 +64,10 @@ def find_state(
         return State("unsupported", "", cell.infeasible, "")
     request = read_request(layout, cell.id)
     if request is None:
-        return State("not-run", "", _why_not_run(plan, layout, cell) or "", "")
+        return State("not-run", "", _why_not_run(layout, cell) or "", "")
     verdict = _judge(plan, layout, cell, request)
     if verdict.status == "not-run":
-        reason = _why_not_run(plan, layout, cell) or verdict.reason
+        reason = _why_not_run(layout, cell) or verdict.reason
         verdict = replace(verdict, reason=reason)
     launches = f"{verdict.ok}/{verdict.wanted}"
     attempt = layout.attempt(cell.id, request.attempt)
@@ -82,13 +81,9 @@ def find_state(
     )
 
 
-def _why_not_run(plan: Plan, layout: Layout, cell: PlannedCell) -> str | None:
+def _why_not_run(layout: Layout, cell: PlannedCell) -> str | None:
     """Return which data or image of the cell could not be made, and why."""
-    cells = next(
-        (g for g in group_cells(plan, plan.feasible).values() if cell in g), [cell]
-    )
-    needs = [(one.image, one.cell.data) for one in cells]
-    return explain_failures(layout, find_wanted(needs))
+    return explain_failures(layout, find_wanted([(cell.image, cell.cell.data)]))
 
 
 def find_jobs(plan: Plan, layout: Layout, folder: Path) -> dict[str, CellJob]:
@@ -121,7 +116,7 @@ def _judge(plan: Plan, layout: Layout, cell: PlannedCell, request: Request) -> V
     reason = why_stale(
         read_attempt(attempt),
         cell_hash=cell.hash,
-        image=None if cell.image is None else plan.images[cell.image],
+        image=plan.image_of(cell),
         asked_hash=request.cell_hash,
     )
     if reason is None:

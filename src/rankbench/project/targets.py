@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from rankbench.cell import Topology
 from rankbench.matrix.catalog import load_catalog
-from rankbench.matrix.plan import read_plan
-from rankbench.matrix.predicted_cells import PredictedCell, plan_predicted
+from rankbench.matrix.predicted_cells import plan_predicted
 from rankbench.matrix.site import Site
+from rankbench.plan import PredictedCell, read_plan
 from rankbench.record import Layout
 
 

@@ -16,12 +16,12 @@ import numpy as np
 from scipy import optimize
 
 from rankbench.cell import Cell, Shape, Topology
+from rankbench.plan import PredictedCell
 from rankbench.results.numbers.exchange import Sweep, find_sweeps
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
 from rankbench.results.prediction.mechanism import find_model
 from rankbench.results.prediction.scale import Scale, read_scale
-from rankbench.results.read.rows import Target
 
 MECHANISM, TOTALS = "mechanism", "totals"
 
@@ -59,7 +59,7 @@ class Prediction:
         doublings: how often the devices of the largest row double up to the target.
     """
 
-    target: Target
+    target: PredictedCell
     refused: str | None = None
     fitted: tuple[Summary, ...] = ()
     method: str = ""
@@ -72,7 +72,7 @@ class Prediction:
 
 
 def predict(
-    summaries: Sequence[Summary], targets: Sequence[Target]
+    summaries: Sequence[Summary], targets: Sequence[PredictedCell]
 ) -> Iterator[Prediction]:
     """Predict each target from the rows that differ from it in topology alone.
 
@@ -88,10 +88,10 @@ def predict(
 
 
 def _predict(
-    target: Target, rows: Sequence[Summary], sweeps: dict[str, list[Sweep]]
+    target: PredictedCell, rows: Sequence[Summary], sweeps: dict[str, list[Sweep]]
 ) -> Prediction:
-    if target.obstacle:
-        return Prediction(target=target, refused=target.obstacle)
+    if target.infeasible:
+        return Prediction(target=target, refused=target.infeasible)
     if not any(_is_alike(one.row.cell, target.cell) for one in rows):
         return Prediction(target=target, refused="none of its rows is measured")
     chosen = _choose(target, rows)
@@ -141,7 +141,7 @@ def _predict(
     )
 
 
-def _choose(target: Target, rows: Sequence[Summary]) -> list[Summary]:
+def _choose(target: PredictedCell, rows: Sequence[Summary]) -> list[Summary]:
     """The rows to fit to, one for each number of devices, in ascending order.
 
     A network between hosts says nothing of one within a host, so rows on several
@@ -184,7 +184,7 @@ def _topology(summary: Summary) -> Topology:
     return Topology.parse(summary.row.cell.topology)
 
 
-def _refuse(target: Target, scales: Sequence[Scale]) -> str | None:
+def _refuse(target: PredictedCell, scales: Sequence[Scale]) -> str | None:
     """The reason why these rows are too little or do not fit together, or None."""
     several = [one for one in scales if one.devices > 1]
     where = "on several hosts" if target.topology.nodes > 1 else "on one host"
@@ -271,7 +271,7 @@ def _miss_step(known: Sequence[Scale], hidden: Scale) -> float | None:
 
 
 def _predict_memory(
-    scales: Sequence[Scale], target: Target, doublings: float
+    scales: Sequence[Scale], target: PredictedCell, doublings: float
 ) -> Estimate:
     several = [one for one in scales if one.devices > 1]
     known = several if len(several) > 1 else scales
@@ -296,7 +296,7 @@ def _fit_memory(scales: Sequence[Scale], shape: Shape) -> float:
     return float(np.dot(weights, terms(shape)))
 
 
-def _memory_of_device(scale: Scale, target: Target) -> float | None:
+def _memory_of_device(scale: Scale, target: PredictedCell) -> float | None:
     """MiB that a rank may use; None if that is not recorded."""
     host = scale.summary.row.launches[0].record["hosts"][0]
     if target.cell.device == "cuda":

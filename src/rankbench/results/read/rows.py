@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-from rankbench.cell import REFERENCE, Cell, Shape, Topology
-from rankbench.failures import Wanted, explain_failures, find_wanted
+from rankbench.cell import REFERENCE, Cell, Topology
+from rankbench.failures import explain_failures, find_wanted
+from rankbench.plan import (
+    PLAN_VERSION,
+    Plan,
+    PlannedCell,
+    PredictedCell,
+    parse_plan,
+)
 from rankbench.record import (
     GATE,
     NOT_MEASURED,
@@ -20,10 +26,9 @@ from rankbench.record import (
 from rankbench.results.read.launches import Launch, read_launches
 from rankbench.results.read.schema import read_checked
 from rankbench.results.read.study import Study, read_study
-from rankbench.schedulers import scheduler_of
 from rankbench.stopping import BUDGET, Enough, Launched, Rule, find_enough
 
-READABLE_PLANS = (2,)
+READABLE_PLANS = (PLAN_VERSION,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,24 +65,6 @@ class Row:
         return Topology.parse(self.cell.topology).devices
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
-    """A cell that is not measured but predicted.
-
-    Attributes:
-        obstacle: the reason why its strategy cannot have this topology, or None.
-    """
-
-    id: str
-    cell: Cell
-    shape: Shape
-    obstacle: str | None
-
-    @property
-    def topology(self) -> Topology:
-        return Topology.parse(self.cell.topology)
-
-
 @dataclass(frozen=True, slots=True)
 class Results:
     """The rows of an experiment in the order of the plan.
@@ -95,33 +82,11 @@ class Results:
     study: Study | None = None
     peaks: Mapping[str, float] = field(default_factory=dict)
     price: tuple[float, str] | None = None
-    targets: tuple[Target, ...] = ()
+    targets: tuple[PredictedCell, ...] = ()
 
 
 # GPUs reach their power cap at full load, as their makers intend.
 AT_FULL_LOAD = {"power cap"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """The entry of one cell in the plan.
-
-    Attributes:
-        image: recipe and sha256 of its image; None if it runs natively.
-        rule: how many launches the experiment asks for.
-        code: hash of the rank-side code at the time of the plan.
-        wanted: image and data that it needs before it can be measured.
-    """
-
-    id: str
-    hash: str
-    cell: Cell
-    infeasible: str | None
-    marks: Sequence[str]
-    image: Record | None
-    rule: Rule
-    code: str
-    wanted: Sequence[Wanted]
 
 
 def load(layout: Layout) -> Results:
@@ -130,77 +95,24 @@ def load(layout: Layout) -> Results:
     Raises:
         ValueError: there is no plan, or a file is damaged; the message names it.
     """
-    plan = _read_plan(layout.plan)
-    attempts = [_read_attempt(layout, planned) for planned in plan.cells]
+    if not layout.plan.exists():
+        raise ValueError(f"{layout.plan} does not exist: rankbench run makes the plan")
+    value = read_checked(layout.plan, "plan", versions=READABLE_PLANS)
+    plan = parse_plan(value, layout.plan)
+    try:
+        study = read_study(plan.experiment, plan.cells)
+        given = plan.site.get("peak_tflops") or {}
+        peaks = {str(name): float(value) for name, value in given.items()}
+        price = _read_price(plan.site)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(f"{layout.plan} is damaged: {error!r}") from error
+    attempts = [_read_attempt(layout, plan, cell) for cell in plan.cells.values()]
     enough = find_enough(
         {one.planned.id: one.launched() for one in attempts if one.counts},
-        budget=plan.budget,
+        budget=plan.experiment.get("budget"),
     )
     rows = tuple(_make_row(layout, one, enough.get(one.planned.id)) for one in attempts)
-    return Results(plan.name, rows, plan.study, plan.peaks, plan.price, plan.targets)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """The parts of a plan that rows are made of."""
-
-    name: str
-    cells: list[_Planned]
-    study: Study | None
-    peaks: dict[str, float]
-    price: tuple[float, str] | None
-    budget: float | None
-    targets: tuple[Target, ...]
-
-
-def _read_plan(path: Path) -> _Plan:
-    if not path.exists():
-        raise ValueError(f"{path} does not exist: rankbench run makes the plan")
-    plan = read_checked(path, "plan", versions=READABLE_PLANS)
-    try:
-        experiment = plan["experiment"]
-        feasible = [one for one in plan["cells"] if one["infeasible"] is None]
-        cells = [
-            _Planned(
-                id=entry["id"],
-                hash=entry["hash"],
-                cell=Cell.from_dict(entry["cell"]),
-                infeasible=entry["infeasible"],
-                marks=entry["marks"],
-                image=plan["images"].get(entry["image"]),
-                rule=Rule.read(experiment["launches"]),
-                code=plan["code"]["rank"],
-                wanted=find_wanted(_needs_of_job(plan, entry, feasible)),
-            )
-            for entry in plan["cells"]
-        ]
-        ids = {cell.id for cell in cells}
-        if len(ids) < len(cells):
-            raise ValueError("a cell stands in it twice")
-        study = read_study(plan["experiment"], ids)
-        given = plan["site"].get("peak_tflops") or {}
-        peaks = {str(name): float(value) for name, value in given.items()}
-        return _Plan(
-            name=experiment["name"],
-            cells=cells,
-            study=study,
-            peaks=peaks,
-            price=_read_price(plan["site"]),
-            budget=experiment.get("budget"),
-            targets=tuple(read_target(one) for one in plan.get("beyond") or ()),
-        )
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged: {error!r}") from error
-
-
-def read_target(entry: Record) -> Target:
-    """Read an entry of `beyond` in a plan."""
-    return Target(
-        id=entry["id"],
-        cell=Cell.from_dict(entry["cell"]),
-        shape=Shape(**entry["shape"]),
-        obstacle=entry["infeasible"],
-    )
+    return Results(plan.name, rows, study, peaks, price, tuple(plan.predicted))
 
 
 def _read_price(site: Record) -> tuple[float, str] | None:
@@ -212,30 +124,6 @@ def _read_price(site: Record) -> tuple[float, str] | None:
     return float(amount), currency
 
 
-def _needs_of_job(
-    plan: Record, entry: Record, feasible: Sequence[Record]
-) -> list[tuple[str | None, str]]:
-    """Images and data of the cells that share a job with this one."""
-    experiment = plan["experiment"]
-    allocation = experiment.get("allocation")
-    if not scheduler_of(plan.get("site", {})).has_queue:
-        # Older plans have another key.
-        turns = experiment.get("order") == "rounds" or experiment.get("interleave")
-        return list(map(_needs, feasible)) if turns else [_needs(entry)]
-    if allocation == "experiment":
-        return list(map(_needs, feasible))
-    if allocation == "topology":
-        topology = entry["cell"]["topology"]
-        alike = [one for one in feasible if one["cell"]["topology"] == topology]
-        return list(map(_needs, alike)) or [_needs(entry)]
-    return [_needs(entry)]
-
-
-def _needs(entry: Record) -> tuple[str | None, str]:
-    """Image and data of a cell of the plan."""
-    return entry["image"], entry["cell"]["data"]
-
-
 @dataclass(frozen=True, slots=True)
 class _Attempt:
     """The latest attempt of a cell.
@@ -245,7 +133,8 @@ class _Attempt:
         stale: why its launches do not belong to the plan; None if they do.
     """
 
-    planned: _Planned
+    plan: Plan
+    planned: PlannedCell
     number: int | None
     gate: list[Launch]
     launches: list[Launch]
@@ -259,7 +148,7 @@ class _Attempt:
     def rule(self) -> Rule:
         """The rule by which it was measured."""
         if not self.launches:
-            return self.planned.rule
+            return self.plan.rule
         last = self.launches[-1].record
         return Rule.read(last.get("rule") or last["wanted"])
 
@@ -281,11 +170,12 @@ class _Attempt:
         )
 
 
-def _read_attempt(layout: Layout, planned: _Planned) -> _Attempt:
+def _read_attempt(layout: Layout, plan: Plan, planned: PlannedCell) -> _Attempt:
     number, gate, launches = _latest(layout, planned.id)
     records = [launch.record for launch in launches]
-    stale = why_stale(records, cell_hash=planned.hash, image=planned.image)
-    return _Attempt(planned, number, gate, launches, stale)
+    image = plan.image_of(planned)
+    stale = why_stale(records, cell_hash=planned.hash, image=image)
+    return _Attempt(plan, planned, number, gate, launches, stale)
 
 
 def _make_row(layout: Layout, attempt: _Attempt, enough: Enough | None) -> Row:
@@ -306,13 +196,14 @@ def _make_row(layout: Layout, attempt: _Attempt, enough: Enough | None) -> Row:
         if attempt.stale:
             status, reason = "stale", attempt.stale
         else:
-            marks |= _marks(counting(attempt.records), planned)
+            marks |= _marks(counting(attempt.records), attempt)
             if status == "ok":
                 published = [
                     one for one in attempt.launches if one.record["status"] == "ok"
                 ]
     if status == "not-run":
-        reason = explain_failures(layout, planned.wanted) or reason
+        needs = find_wanted([(planned.image, planned.cell.data)])
+        reason = explain_failures(layout, needs) or reason
     return Row(
         id=planned.id,
         cell=planned.cell,
@@ -342,11 +233,12 @@ def _latest(
     return None, [], []
 
 
-def _marks(records: Sequence[Record], planned: _Planned) -> set[str]:
+def _marks(records: Sequence[Record], attempt: _Attempt) -> set[str]:
     """Marks that follow from the records of an attempt."""
+    planned, code = attempt.planned, attempt.plan.code["rank"]
     ok = [record for record in records if record["status"] == "ok"]
     found = {mark for record in records for mark in record.get("marks") or ()}
-    if any(_code(record) not in (None, planned.code) for record in records):
+    if any(_code(record) not in (None, code) for record in records):
         found.add("other-code")
     if ok and planned.cell.strategy != REFERENCE and not all(r.get("gate") for r in ok):
         found.add("unchecked")

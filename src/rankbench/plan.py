@@ -1,0 +1,166 @@
+"""The plan: all cells of an experiment on a site. Every room reads it here.
+
+Standard library only. `rankbench.matrix` makes a plan; everything else is computed from
+it and from the records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rankbench.cell import Cell, Shape, Topology
+from rankbench.record import Record, read_json
+from rankbench.stopping import Rule
+
+PLAN_VERSION = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictedCell:
+    """A cell that is not measured but predicted.
+
+    Attributes:
+        infeasible: the reason why its strategy cannot have this topology anywhere, or
+            None. Whether this site has as many hosts does not matter.
+    """
+
+    id: str
+    cell: Cell
+    shape: Shape
+    infeasible: str | None
+
+    @property
+    def topology(self) -> Topology:
+        return Topology.parse(self.cell.topology)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedCell:
+    """A cell of the plan.
+
+    Attributes:
+        infeasible: the reason why the cell cannot run here, or None.
+        image: name and flavour of the image for its ranks; None if they run natively.
+    """
+
+    id: str
+    hash: str
+    cell: Cell
+    shape: Shape
+    phases: Sequence[str]
+    infeasible: str | None
+    marks: Sequence[str]
+    image: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """The cells of an experiment on a site; all jobs read them from `plan.json`.
+
+    Attributes:
+        images: name and flavour -> file, recipe and sha256 (None: not built yet).
+        predicted: cells that are not measured but predicted.
+        own: variants in files of the user's own, as the catalog describes them.
+    """
+
+    experiment: dict[str, Any]
+    site: dict[str, Any]
+    code: dict[str, str]
+    images: dict[str, dict[str, Any]]
+    cells: dict[str, PlannedCell]
+    predicted: Sequence[PredictedCell] = field(default_factory=list)
+    own: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return str(self.experiment["name"])
+
+    @property
+    def is_study(self) -> bool:
+        """Whether the experiment repeats published measurements."""
+        return self.experiment.get("study") is not None
+
+    @property
+    def rule(self) -> Rule:
+        """How many launches a cell gets."""
+        return Rule.read(self.experiment["launches"])
+
+    @property
+    def feasible(self) -> list[PlannedCell]:
+        return [c for c in self.cells.values() if c.infeasible is None]
+
+    def image_of(self, cell: PlannedCell) -> Record | None:
+        """Facts about the image of a cell; None if it runs natively."""
+        return None if cell.image is None else self.images.get(cell.image)
+
+    def to_json(self) -> bytes:
+        value = {
+            "schema": PLAN_VERSION,
+            "experiment": self.experiment,
+            "site": self.site,
+            "code": self.code,
+            "images": self.images,
+            "cells": [_to_dict(planned) for planned in self.cells.values()],
+        }
+        if self.own:
+            value["own"] = self.own
+        if self.predicted:
+            value["beyond"] = [_to_dict(planned) for planned in self.predicted]
+        return (json.dumps(value, indent=1) + "\n").encode()
+
+
+def read_plan(path: Path) -> Plan:
+    """Read `plan.json`.
+
+    Raises:
+        ValueError: the file is damaged or was written by another version.
+    """
+    value = read_json(path)
+    version = value.get("schema") if isinstance(value, dict) else None
+    if version != PLAN_VERSION:
+        raise ValueError(
+            f"{path} has plan schema {version}, "
+            f"this rankbench reads {PLAN_VERSION}: `rankbench run` makes a new plan"
+        )
+    return parse_plan(value, path)
+
+
+def parse_plan(value: Record, path: Path) -> Plan:
+    """Make a plan of the content of `plan.json`.
+
+    Raises:
+        ValueError: it is damaged; the message names the path.
+    """
+    try:
+        planned = [PlannedCell(**_parse(entry)) for entry in value["cells"]]
+        cells = {cell.id: cell for cell in planned}
+        if len(cells) < len(planned):
+            raise ValueError("a cell stands in it twice")
+        return Plan(
+            **{key: value[key] for key in ("experiment", "site", "code", "images")},
+            cells=cells,
+            predicted=[
+                PredictedCell(**_parse(entry)) for entry in value.get("beyond") or ()
+            ],
+            own=value.get("own") or {},
+        )
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise ValueError(
+            f"{path} is damaged or of another version ({error}): "
+            "`rankbench run` makes a new plan"
+        ) from error
+
+
+def _to_dict(planned: PlannedCell | PredictedCell) -> dict[str, Any]:
+    entry = {f.name: getattr(planned, f.name) for f in dataclasses.fields(planned)}
+    return entry | {"cell": planned.cell.to_dict(), "shape": planned.shape.to_dict()}
+
+
+def _parse(entry: Record) -> Record:
+    cell, shape = Cell.from_dict(entry["cell"]), Shape(**entry["shape"])
+    return {**entry, "cell": cell, "shape": shape}
