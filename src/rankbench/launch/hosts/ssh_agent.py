@@ -24,7 +24,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ from typing import Any
 SILENT_AFTER = 10.0  # seconds without a message; the other side sends some in each
 GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 KILL_AFTER = 20.0  # seconds; a process that waits for a device cannot be killed
-CHUNK = 1 << 20  # bytes of a file in a message
 ROOM = 1 << 20  # bytes that ranks need at least
 PR_SET_CHILD_SUBREAPER = 36
 COMPARED = ("torch", "torchvision", "numpy", "horovod", "deepspeed")
@@ -92,7 +90,9 @@ def hold(order: Message, inbox: Inbox) -> None:
                 held = take_lock(inbox)
                 # Nothing of an earlier launch runs or is needed now.
                 end_marked()
-                shutil.rmtree(launches_of(order), ignore_errors=True)
+                launches = Path(order["folder"]).expanduser() / "launches"
+                shutil.rmtree(launches, ignore_errors=True)
+                launches.mkdir()
                 send(locked=True)
             elif message["do"] == "have":
                 there = {p: os.path.exists(p) for p in message["paths"]}
@@ -103,10 +103,6 @@ def hold(order: Message, inbox: Inbox) -> None:
                 move_in(message)
                 send(moved=True)
     del held
-
-
-def launches_of(order: Message) -> Path:
-    return Path(order["folder"]).expanduser() / "launches"
 
 
 def describe(folder: Path, order: Message) -> Message:
@@ -192,37 +188,45 @@ def move_in(message: Message) -> None:
 
 
 def run(order: Message, inbox: Inbox) -> None:
-    """Run a command; end it if the other side ends it or is not heard any more."""
+    """Run a command; end it if the other side ends it or is not heard any more.
+
+    If hosts share no files, the other side copies the launch's folder here before, and
+    fetches it when the command has ended.
+    """
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    mirror = Mirror(Path(order["mirror"])) if order["mirror"] else None
+    folder = Path(order["launch"]) if order["launch"] else None
+    sent: dict[str, bytes] = {}
     code = 1
     try:
-        if mirror:
-            mirror.make(order["folders"], order["files"])
-        code = _await(order, inbox, mirror)
+        code = _await(order, inbox, folder, sent)
     except OSError as error:
         send(refused=f"{error.strerror}: {error.filename or order['argv'][0]}")
     finally:
         end_all()
-        if mirror:
-            if code and mirror.is_full():
-                send(refused=f"{os.strerror(errno.ENOSPC)}: {mirror.root.parent}")
-            with contextlib.suppress(OSError):
-                mirror.send_new(everything=True)
-            shutil.rmtree(mirror.root, ignore_errors=True)
+        if folder:
+            if code and shutil.disk_usage(folder.parent).free < ROOM:
+                send(refused=f"{os.strerror(errno.ENOSPC)}: {folder.parent}")
+            send_reports(folder, sent)
     send(exit=code)
+    if folder:
+        with contextlib.suppress(EOFError):
+            while inbox.get(timeout=SILENT_AFTER):
+                pass
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _await(order: Message, inbox: Inbox, mirror: Mirror | None) -> int:
+def _await(
+    order: Message, inbox: Inbox, folder: Path | None, sent: dict[str, bytes]
+) -> int:
     """Start the command and wait for its end; return its exit code."""
     argv = order["argv"]
     if not argv:
         # Another host starts the processes of this one.
-        return _watch(None, inbox, mirror)
+        return _watch(None, inbox, folder, sent)
     child = subprocess.Popen(
         argv,
         env=environment_of(order),
-        cwd=order["mirror"] or "/",
+        cwd=folder or "/",
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -230,7 +234,7 @@ def _await(order: Message, inbox: Inbox, mirror: Mirror | None) -> int:
     )
     output = threading.Thread(target=_pass_on, args=(child,), daemon=True)
     output.start()
-    code = _watch(child, inbox, mirror)
+    code = _watch(child, inbox, folder, sent)
     # A process that was left behind may keep the pipe open.
     output.join(1.0)
     return code
@@ -242,7 +246,7 @@ def environment_of(order: Message) -> dict[str, str]:
     env: dict[str, str] = {**order["env"], **own, MARK: order["mark"]}
     folders = [str(Path(sys.executable).parent)]
     for path in (env.get("PATH", ""), os.environ.get("PATH", "")):
-        folders += [one for one in path.split(":") if one]
+        folders += [folder for folder in path.split(":") if folder]
     env["PATH"] = ":".join(dict.fromkeys(folders))
     return env
 
@@ -254,10 +258,13 @@ def _pass_on(child: subprocess.Popen[bytes]) -> None:
 
 
 def _watch(
-    child: subprocess.Popen[bytes] | None, inbox: Inbox, mirror: Mirror | None
+    child: subprocess.Popen[bytes] | None,
+    inbox: Inbox,
+    folder: Path | None,
+    sent: dict[str, bytes],
 ) -> int:
     """Wait until the command ends, or must be ended; return the exit code."""
-    heard = looked = time.monotonic()
+    heard = time.monotonic()
     while True:
         if child is not None and (code := child.poll()) is not None:
             return code
@@ -273,81 +280,25 @@ def _watch(
         heard = now
         if message["do"] == "end":
             return 128 + signal.SIGTERM
-        if mirror:
-            mirror.beat(message["beat"])
-            if now - looked >= 0.5 or "?" in message["beat"]:
-                looked = now
-                mirror.send_new(everything=False)
+        if folder:
+            # The supervisor's heartbeat, for the ranks of this host.
+            (folder / "work/heartbeat").write_text(message["beat"])
+            send_reports(folder, sent)
 
 
-class Mirror:
-    """A launch's folder on this host, if the hosts share none.
+def send_reports(folder: Path, sent: dict[str, bytes]) -> None:
+    """Send files that the supervisor reads while ranks run, if they have changed.
 
-    Files that appear in it are sent to the machine that supervises the launch.
+    Args:
+        folder: of the launch.
+        sent: path in this folder -> what was sent; is brought up to date.
     """
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._sent: dict[Path, tuple[int, int]] = {}
-
-    def make(self, folders: list[str], files: dict[str, str]) -> None:
-        self.root.mkdir(mode=0o700, parents=True)
-        for name in folders:
-            (self.root / name).mkdir(parents=True, exist_ok=True)
-        for name, text in files.items():
-            path = self.root / name
-            path.touch(0o600)
-            path.write_bytes(base64.b64decode(text))
-            self._sent[path] = _state(path)
-
-    def beat(self, text: str) -> None:
-        """Pass the supervisor's heartbeat on to the ranks of this host."""
-        path = self.root / "work/heartbeat"
-        file = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-        os.pwrite(file, text.encode(), 0)
-        os.close(file)
-        self._sent[path] = _state(path)
-
-    def is_full(self) -> bool:
-        """Whether there is no room for what ranks write."""
-        return shutil.disk_usage(self.root.parent.parent).free < ROOM
-
-    def send_new(self, *, everything: bool) -> None:
-        """Send what has changed: small files of ranks, and at the end everything."""
-        for path in self._look(everything):
-            state = _state(path)
-            if self._sent.get(path) != state:
-                self._sent[path] = state
-                self._send(path)
-
-    def _look(self, everything: bool) -> Iterator[Path]:
-        work = self.root / "work"
-        if not everything:
-            yield from work.glob("*.json")
-            yield from work.glob("progress/*")
-            return
-        home = work / "home"
-        for path in sorted(self.root.rglob("*")):
-            if path.is_file() and not path.is_symlink() and home not in path.parents:
-                yield path
-
-    def _send(self, path: Path) -> None:
-        name = str(path.relative_to(self.root))
-        with open(path, "rb") as file:
-            place = 0
-            while True:
-                data = file.read(CHUNK)
-                more = len(data) == CHUNK
-                text = base64.b64encode(data).decode()
-                send(file=name, at=place, more=more, data=text)
-                place += len(data)
-                if not more:
-                    return
-
-
-def _state(path: Path) -> tuple[int, int]:
-    stat = path.stat()
-    return stat.st_mtime_ns, stat.st_size
+    for pattern in ("work/rank*.json", "work/progress/*"):
+        for path in folder.glob(pattern):
+            name, data = str(path.relative_to(folder)), path.read_bytes()
+            if sent.get(name) != data:
+                sent[name] = data
+                send(file=name, data=base64.b64encode(data).decode())
 
 
 def end_all() -> None:
@@ -419,10 +370,15 @@ def main() -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     inbox = Inbox()
     try:
-        order = inbox.get()
+        # Beats come while files are copied here.
+        while (order := inbox.get()) and order["do"] == "beat":
+            pass
     except EOFError:
         return
     assert order is not None
+    if order["do"] == "end":
+        send(exit=128 + signal.SIGTERM)
+        return
     os.environ[MARK] = order.get("mark", "")
     {"hold": hold, "run": run}[order["do"]](order, inbox)
 

@@ -14,77 +14,72 @@ import json
 import os
 import re
 import secrets
+import shutil
 import signal
 import sys
+import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NoReturn
 
 from rankbench.environ import for_hosts
-from rankbench.launch.hosts.ssh_session import LostHost, Message, Remote, Session
+from rankbench.launch.hosts.ssh_session import LostHost, Remote, Session
 
 BEAT_SECONDS = 0.5
-# Seconds that hosts have to end a command, and to send their files.
+# Seconds that hosts have to end a command, and until their files are fetched.
 END_SECONDS = 40.0
 LOST = "lost the host {host}: {why}"
 REFUSED = "the host {host} refuses: {why}"
 
-# Files that the supervisor writes, and no host.
-_OURS = ("claim.json", "record.json", "launcher.log", "steps.npz")
-
-
-class Ended(Exception):
-    """This program is told to end."""
+# Files of a launch that the supervisor writes, and a folder that hosts need only during
+# the launch.
+_OURS = ("/claim.json", "/record.json", "/steps.npz", "/work/heartbeat", "/work/home")
 
 
 def main() -> int:
     at = sys.argv.index("--")
     facts, argv = json.loads(sys.argv[1]), sys.argv[at + 1 :]
     signal.signal(signal.SIGTERM, _stop)
-    step = Step(facts, argv)
+    step = RemoteStep(facts, argv)
     try:
         return step.run()
-    except Ended:
+    except SystemExit:
         step.end()
-        return 128 + signal.SIGTERM
+        raise
 
 
-def _stop(_number: int, _frame: FrameType | None) -> None:
+def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise Ended
+    sys.exit(128 + signal.SIGTERM)
 
 
-class Step:
+class RemoteStep:
     """A command that runs on several hosts."""
 
     def __init__(self, facts: Mapping[str, Any], argv: Sequence[str]) -> None:
         self._facts, self._argv = facts, list(argv)
         self._work = Path(facts["work"])
-        self._beat = self._work / "heartbeat"
+        self._launch = self._work.parent
+        self._mark = secrets.token_hex(8)
         self._sessions: list[Session] = []
         self._codes: dict[str, int] = {}
         self._changed = threading.Condition()
 
     def run(self) -> int:
         """Run the command to its end; return the first exit code that is not 0."""
-        mark = secrets.token_hex(8)
         for node, host in enumerate(self._facts["hosts"]):
             remote = Remote(host["name"], (host["python"],), host["control"])
             session = Session(remote)
             self._sessions.append(session)
-            session.send(**self._order(node, host, mark))
-            threading.Thread(target=self._follow, args=(session,), daemon=True).start()
+            arguments = (session, node, host)
+            threading.Thread(target=self._follow, args=arguments, daemon=True).start()
         parent = os.getppid()
-        while True:
-            with self._changed:
-                self._changed.wait_for(self._is_decided, BEAT_SECONDS)
-                if self._is_decided():
-                    break
+        while not self._wait(self._is_decided):
             if os.getppid() != parent:
-                raise Ended
-            self._tell()
+                sys.exit(128 + signal.SIGTERM)
         self.end()
         return next((code for code in self._codes.values() if code), 0)
 
@@ -92,10 +87,10 @@ class Step:
         """End the command on all hosts, and wait until nothing of it is left there."""
         for session in self._sessions:
             session.send(do="end")
-        with self._changed:
-            self._changed.wait_for(
-                lambda: len(self._codes) == len(self._sessions), END_SECONDS
-            )
+        deadline = time.monotonic() + END_SECONDS
+        while time.monotonic() < deadline:
+            if self._wait(lambda: len(self._codes) == len(self._sessions)):
+                break
         for session in self._sessions:
             session.close()
 
@@ -104,94 +99,107 @@ class Step:
         runs = self._facts["hosts"][: 1 if self._facts["first_only"] else None]
         return any(self._codes.values()) or all(h["name"] in self._codes for h in runs)
 
-    def _tell(self) -> None:
-        """Send the supervisor's heartbeat, as the hosts that share files see it."""
+    def _wait(self, condition: Callable[[], bool]) -> bool:
+        """Wait for a condition until the next beat, which hosts then get."""
+        with self._changed:
+            if self._changed.wait_for(condition, BEAT_SECONDS):
+                return True
         try:
-            beat = self._beat.read_text()
+            beat = (self._work / "heartbeat").read_text()
         except OSError:
             beat = ""
         for session in self._sessions:
             session.send(do="beat", beat=beat)
+        return False
 
-    def _order(self, node: int, host: Mapping[str, Any], mark: str) -> Message:
-        """What the agent of a host is to do."""
-        places = [*host["places"]]
-        mirror = None
-        folders: list[str] = []
-        files: dict[str, str] = {}
-        launch = self._work.parent
-        if not self._facts["shared"]:
-            mirror = f"{host['folder']}/launches/{mark}"
-            places = [(here, f"{host['folder']}/{there}") for here, there in places]
-            places.append((str(launch), mirror))
-        places.append((sys.executable, host["python"]))
-        if mirror:
-            folders, files = _collect(launch, self._work, places)
-        env = {key: translate(value, places) for key, value in for_hosts(node).items()}
-        silent = node > 0 and self._facts["first_only"]
-        return {
-            "do": "run",
-            "argv": [] if silent else [translate(word, places) for word in self._argv],
-            "env": env,
-            "mark": mark,
-            "mirror": mirror,
-            "folders": folders,
-            "files": files,
-        }
-
-    def _follow(self, session: Session) -> None:
-        """Pass on the output of a host and its files, until its command has ended."""
-        host, code, lost = session.remote.name, 1, None
+    def _follow(self, session: Session, node: int, host: Mapping[str, Any]) -> None:
+        """Run the command on a host, with its files, and pass on its output."""
+        name, code, why = host["name"], 1, None
         try:
-            while True:
-                message = session.receive()
-                if "out" in message:
-                    _print(base64.b64decode(message["out"]))
-                elif "file" in message:
-                    self._keep(message)
-                elif "refused" in message:
-                    lost = REFUSED.format(host=host, why=message["refused"])
-                elif "exit" in message:
-                    code = message["exit"]
-                    break
+            code, why = self._run_on(session, node, host)
+        except ValueError as error:
+            why = REFUSED.format(host=name, why=str(error).removeprefix(f"{name}: "))
         except LostHost as error:
-            lost = LOST.format(host=host, why=error)
-        if lost:
-            _print(f"{lost}\n".encode())
+            why = LOST.format(host=name, why=error)
+        if why:
+            _print(f"{why}\n".encode())
         with self._changed:
-            self._codes[host] = code if code >= 0 else 128 - code
+            self._codes[name] = code if code >= 0 else 128 - code
             self._changed.notify_all()
 
-    def _keep(self, message: Message) -> None:
+    def _run_on(
+        self, session: Session, node: int, host: Mapping[str, Any]
+    ) -> tuple[int, str | None]:
+        """Run the command on a host; its exit code, and why the host refuses it.
+
+        Raises:
+            ValueError: files cannot be copied.
+            LostHost: the connection has ended.
+        """
+        places = [*host["places"]]
+        folder = None
+        if not self._facts["shared"]:
+            folder = f"{host['folder']}/launches/{self._mark}"
+            places = [(here, f"{host['folder']}/{there}") for here, there in places]
+            places.append((str(self._launch), folder))
+        places.append((sys.executable, host["python"]))
+        if folder:
+            self._send_folder(session.remote, folder, places)
+        silent = node > 0 and self._facts["first_only"]
+        env = for_hosts(node).items()
+        session.send(
+            do="run",
+            argv=[] if silent else [translate(word, places) for word in self._argv],
+            env={key: translate(value, places) for key, value in env},
+            mark=self._mark,
+            launch=folder,
+        )
+        refused = None
+        while "exit" not in (message := session.receive()):
+            if "out" in message:
+                _print(base64.b64decode(message["out"]))
+            elif "file" in message:
+                self._keep(message["file"], base64.b64decode(message["data"]))
+            elif "refused" in message:
+                refused = REFUSED.format(host=host["name"], why=message["refused"])
+        if folder:
+            try:
+                self._fetch_folder(session.remote, folder)
+            except ValueError:
+                # A command that failed has said why.
+                if message["exit"] == 0:
+                    raise
+        return message["exit"], refused
+
+    def _send_folder(
+        self, remote: Remote, folder: str, places: Sequence[Sequence[str]]
+    ) -> None:
+        """Copy what launcher and ranks read at their start, with the host's paths."""
+        with tempfile.TemporaryDirectory() as temporary:
+            copy = Path(temporary, "work")
+            ignored = shutil.ignore_patterns("heartbeat")
+            shutil.copytree(self._work, copy, ignore=ignored)
+            for path in copy.rglob("*"):
+                if path.is_file():
+                    text = path.read_bytes().decode(errors="surrogateescape")
+                    text = translate(text, places)
+                    path.write_bytes(text.encode(errors="surrogateescape"))
+            remote.rsync(f"{temporary}/", to=f"{remote.name}:{folder}/")
+
+    def _fetch_folder(self, remote: Remote, folder: str) -> None:
+        """Copy what a host has written; files that are here already stay."""
+        options = ["--recursive", "--times", "--ignore-existing"]
+        options += [f"--exclude={name}" for name in _OURS]
+        source = f"{remote.name}:{folder}/"
+        remote.rsync(source, to=f"{self._launch}/", options=options)
+
+    def _keep(self, name: str, data: bytes) -> None:
         """Write a file that a host sends into the folder of the launch."""
-        launch = self._work.parent
-        path = (launch / message["file"]).resolve()
-        if not path.is_relative_to(launch.resolve()) or path.name in _OURS:
-            return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.name}.part")
-        with open(part, "r+b" if message["at"] else "wb") as file:
-            file.seek(message["at"])
-            file.write(base64.b64decode(message["data"]))
-        if not message["more"]:
+        path = (self._launch / name).resolve()
+        if path.is_relative_to(self._work.resolve()):
+            part = path.with_name(f".{path.name}.part")
+            part.write_bytes(data)
             part.replace(path)
-
-
-def _collect(
-    launch: Path, work: Path, places: Sequence[Sequence[str]]
-) -> tuple[list[str], dict[str, str]]:
-    """Folders and files that launcher and ranks read at their start."""
-    folders, files = ["work"], {}
-    for path in sorted(work.rglob("*")):
-        name = str(path.relative_to(launch))
-        if path.is_dir():
-            folders.append(name)
-        elif path.name != "heartbeat":
-            text = path.read_bytes().decode(errors="surrogateescape")
-            text = translate(text, places)
-            data = text.encode(errors="surrogateescape")
-            files[name] = base64.b64encode(data).decode()
-    return folders, files
 
 
 def translate(text: str, places: Sequence[Sequence[str]]) -> str:
