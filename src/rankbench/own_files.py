@@ -17,14 +17,18 @@ Files = dict[str, Path]
 SKIPPED = "__pycache__"
 
 
+def hash_file(path: Path) -> str:
+    """SHA-256 of the contents of a file, which may be larger than the memory."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def hash_files(files: Mapping[str, Path]) -> str:
     """SHA-256 over the given names and the contents of files, in this order."""
     digest = hashlib.sha256()
     for name, path in files.items():
         digest.update(f"{name}\0".encode())
-        with path.open("rb") as file:
-            # A file of tokens may be larger than the memory.
-            digest.update(hashlib.file_digest(file, "sha256").digest())
+        digest.update(bytes.fromhex(hash_file(path)))
     return digest.hexdigest()
 
 

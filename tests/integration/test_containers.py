@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conftest import Project, copy_project, find_images
-from rankbench.launch.images.store import hash_file
+from rankbench.own_files import hash_file
 
 pytestmark = pytest.mark.integration
 

@@ -18,8 +18,9 @@ from test_containers import ONE, make_project
 from conftest import ROOT, Project, copy_project
 from rankbench.launch.images.build import check_key, sign
 from rankbench.launch.images.checks import find_mirror
-from rankbench.launch.images.store import hash_file, load_images
+from rankbench.launch.images.store import load_images
 from rankbench.launch.images.verify import check_signed
+from rankbench.own_files import hash_file
 from tiny_images import write_containers
 
 pytestmark = pytest.mark.integration

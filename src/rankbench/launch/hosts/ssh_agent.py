@@ -24,6 +24,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ GRACE = 3.0  # seconds between SIGTERM and SIGKILL
 KILL_AFTER = 20.0  # seconds; a process that waits for a device cannot be killed
 ROOM = 1 << 20  # bytes that ranks need at least
 PR_SET_CHILD_SUBREAPER = 36
+FOLDERS = ("code", "data", "images", "own", "environments", "launches")
 COMPARED = ("torch", "torchvision", "numpy", "horovod", "deepspeed")
 
 # A variable that all processes of a launch have, those of another connection too.
@@ -54,15 +56,25 @@ def send(**message: Any) -> None:
 
 
 class Inbox:
-    """Messages from the machine that has connected."""
+    """Messages from the other side of the connection, which uses this class as well."""
 
-    def __init__(self) -> None:
+    def __init__(self, stream: Iterable[bytes], noise: list[str]) -> None:
+        """Read messages from now on.
+
+        Args:
+            stream: where they arrive.
+            noise: gets lines that are none, such as those of a login script.
+        """
+        self._stream, self._noise = stream, noise
         self._queue: queue.Queue[Message | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        for line in sys.stdin.buffer:
-            self._queue.put(json.loads(line))
+        for line in self._stream:
+            try:
+                self._queue.put(json.loads(line))
+            except ValueError:
+                self._noise.append(line.decode(errors="replace").strip())
         self._queue.put(None)
 
     def get(self, timeout: float | None = None) -> Message | None:
@@ -76,6 +88,7 @@ class Inbox:
         except queue.Empty:
             return None
         if message is None:
+            self._queue.put(None)
             raise EOFError
         return message
 
@@ -111,7 +124,7 @@ def describe(folder: Path, order: Message) -> Message:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
-        for name in ("code", "data", "images", "own", "environments"):
+        for name in FOLDERS:
             (folder / name).mkdir(exist_ok=True)
     except OSError as error:
         fault = f"{folder}: {error.strerror}"
@@ -368,7 +381,7 @@ def main() -> None:
     # The connection ends by its end of file, which is noticed; output may fail.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    inbox = Inbox()
+    inbox = Inbox(sys.stdin.buffer, [])
     try:
         # Beats come while files are copied here.
         while (order := inbox.get()) and order["do"] == "beat":

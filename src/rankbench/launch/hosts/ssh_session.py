@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import queue
 import re
 import shlex
 import subprocess
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Message = dict[str, Any]
+from rankbench.launch.hosts.ssh_agent import Inbox, Message
 
 AGENT = Path(__file__).with_name("ssh_agent.py")
 CONNECT_SECONDS = 10
@@ -154,15 +153,12 @@ class Session:
             # Ctrl-C is for the program that has opened the connection.
             start_new_session=True,
         )
-        self._inbox: queue.Queue[Message | None] = queue.Queue()
+        assert self._process.stdout is not None
         self._said: list[str] = []
+        self._inbox = Inbox(self._process.stdout, self._said)
         self._writing = threading.Lock()
-        self._readers = [
-            threading.Thread(target=read, daemon=True)
-            for read in (self._read, self._listen)
-        ]
-        for reader in self._readers:
-            reader.start()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
         source = AGENT.read_bytes()
         self._write(f"{len(source)}\n".encode() + source)
 
@@ -192,13 +188,9 @@ class Session:
             LostHost: the connection has ended.
         """
         try:
-            message = self._inbox.get(timeout=timeout)
-        except queue.Empty:
-            return None
-        if message is None:
-            self._inbox.put(None)
-            raise LostHost(self._explain())
-        return message
+            return self._inbox.get(timeout)
+        except EOFError:
+            raise LostHost(self._explain()) from None
 
     def ask(self, **message: Any) -> Message:
         """Send a message, and return the answer.
@@ -238,16 +230,6 @@ class Session:
             self._process.stdin.write(data)
             self._process.stdin.flush()
 
-    def _read(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            try:
-                self._inbox.put(json.loads(line))
-            except ValueError:
-                # A login script that prints something.
-                self._said.append(line.decode(errors="replace").strip())
-        self._inbox.put(None)
-
     def _listen(self) -> None:
         assert self._process.stderr is not None
         for line in self._process.stderr:
@@ -255,16 +237,12 @@ class Session:
 
     def _explain(self) -> str:
         """Why the connection has ended, with a remedy."""
-        self._readers[1].join(1.0)
+        self._listener.join(1.0)
         said = [line for line in self._said if line]
-        host = self.remote.name
-        text = "\n".join(said)
         for pattern, remedy in _REMEDIES.items():
-            if re.search(pattern, text):
-                return f"{_find(said, pattern)}: {remedy.format(host=host)}"
+            for line in said:
+                if re.search(pattern, line):
+                    return (
+                        f"{line.strip('@ .')}: {remedy.format(host=self.remote.name)}"
+                    )
         return said[-1] if said else "the connection was closed"
-
-
-def _find(lines: Sequence[str], pattern: str) -> str:
-    line = next(line for line in lines if re.search(pattern, line))
-    return line.strip("@ .")

@@ -24,7 +24,6 @@ from rankbench.launch.images.store import (
     SOURCES,
     Image,
     Sidecar,
-    hash_file,
     reason_to_make,
     requirements_of,
 )
@@ -37,6 +36,7 @@ from rankbench.launch.images.verify import (
     write_bills,
 )
 from rankbench.launch.process.processes import end_descendants
+from rankbench.own_files import hash_file
 from rankbench.record import write_json
 
 # Flavour -> GiB for the unpacked image during a build, and GiB that stay: downloads and

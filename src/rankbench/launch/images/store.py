@@ -20,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from rankbench.own_files import hash_file
 from rankbench.record import read_json, write_json
 
 SIDECAR_VERSION = 1
@@ -208,11 +209,6 @@ def requirements_of(promise: Mapping[str, Any]) -> list[str]:
     """Return the requirements files of an image, relative to `containers`."""
     own = promise["requirements"][promise["flavour"]]
     return [f"requirements/{file}" for file in (*own, SOURCES)]
-
-
-def hash_file(path: Path) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _load_image(

@@ -21,8 +21,9 @@ from socket import gethostname
 from typing import Any
 
 from rankbench.launch.images import apptainer
-from rankbench.launch.images.store import TEST, Image, Sidecar, hash_file
+from rankbench.launch.images.store import TEST, Image, Sidecar
 from rankbench.launch.process.environment import SOURCE
+from rankbench.own_files import hash_file
 from rankbench.record import first_line, read_json, write_atomically, write_json
 
 # Mount point of files from outside; this folder exists in every image.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.launch.launchers import find_launcher, is_by_ssh
-from rankbench.launch.site.reach import describe_ports
+from rankbench.launch.site.inventory import PORTS
 from rankbench.record import read_json
 from rankbench.schedulers import scheduler_of
 
@@ -44,37 +44,39 @@ def find_faults(site: Facts, found: Facts, *, by_ssh: bool = False) -> list[str]
             f"{len(hosts)} of {site['nodes']} hosts reported "
             f"({', '.join(h['host'] for h in hosts) or 'none'}): all must see this "
             "folder and this Python at the same path, and Slurm must start a step "
-            f"there; it said: {_last_line(found['said'])}"
+            f"there; it said: {(found['said'].splitlines() or ['nothing'])[-1]}"
         )
     for host in hosts:
         faults += [
             f"{host['host']}: {fault}" for fault in _faults_of(host, site, hosts)
         ]
-        if off := _clock_seconds(host, found):
+        # A clock that was read between two others.
+        off = max(found["began"] - host["time"], host["time"] - found["ended"])
+        if off > MOST_CLOCK_SECONDS:
             faults.append(
                 f"{host['host']}: its clock is at least {off:.0f} s off: have chrony "
                 "or ntpd run on all hosts"
             )
     for name, view in found["reach"].items():
-        faults += _unreached(name, view, by_ssh=by_ssh)
-    return faults
-
-
-def _unreached(host: str, view: Facts, *, by_ssh: bool) -> Iterator[str]:
-    """Hosts that this one does not reach."""
-    for other, ports in view["unreached"].items():
-        yield (
-            f"{host}: cannot connect to {other} at TCP port "
-            f"{', '.join(map(str, ports))}: on {other}, let the firewall accept "
-            f"connections from {host} to the ports {describe_ports(ports)}"
-        )
-    for other, said in view["ssh"].items():
-        if by_ssh and said is not None:
-            yield (
-                f"{host}: ssh to {other} fails ({said}): mpirun, hydra and horovodrun "
-                f"need it; let `ssh-copy-id {other}` on {host} install a key, or use "
-                "another launcher"
+        for other, ports in view["unreached"].items():
+            ranges = " and ".join(
+                f"{first}-{last}"
+                for first, last in PORTS
+                if any(first <= port <= last for port in ports)
             )
+            faults.append(
+                f"{name}: cannot connect to {other} at TCP port "
+                f"{', '.join(map(str, ports))}: on {other}, let the firewall accept "
+                f"connections from {name} to the ports {ranges}"
+            )
+        faults += [
+            f"{name}: ssh to {other} fails ({said}): mpirun, hydra and horovodrun need "
+            f"it; let `ssh-copy-id {other}` on {name} install a key, or use another "
+            "launcher"
+            for other, said in view["ssh"].items()
+            if by_ssh and said is not None
+        ]
+    return faults
 
 
 def _faults_of(host: Facts, site: Facts, hosts: Sequence[Facts]) -> Iterator[str]:
@@ -119,34 +121,6 @@ def _faults_of(host: Facts, site: Facts, hosts: Sequence[Facts]) -> Iterator[str
         yield f"has no {path}: correct binds in site.yaml"
     if scheduler.has_queue and host["slurm"] is None:
         yield "has no Slurm commands on PATH: ranks are started by srun there"
-    yield from _memory_and_disk(host)
-    share_files = site["shared"] or not scheduler.lists_hosts
-    yield from _neighbours(host, hosts, share_files=share_files)
-
-
-def _disturbances(host: Facts, site: Facts) -> Iterator[str]:
-    """What would disturb measurements on a host that no scheduler reserves."""
-    if not scheduler_of(site).lists_hosts:
-        return
-    if host["measures"]:
-        yield "another run of rankbench measures there now: wait, or end it"
-    if host["load"] > MOST_LOAD * host["cores"]:
-        yield (
-            f"is busy (load {host['load']:.1f} on {host['cores']} cores): find out by "
-            "top what runs there, and end it"
-        )
-    if site["interface"] is None and any(map(_is_loopback, host["itself"])):
-        yield (
-            f"calls itself {host['itself'][0]}, and gloo would give this address to "
-            "the others: set interface in site.yaml"
-        )
-
-
-def _is_loopback(address: str) -> bool:
-    return ip_address(address).is_loopback
-
-
-def _memory_and_disk(host: Facts) -> Iterator[str]:
     shm, scratch = host["shm_mib"], host["scratch_mib"]
     if shm is None or shm < LEAST_SHM_MIB:
         yield (
@@ -160,14 +134,9 @@ def _memory_and_disk(host: Facts) -> Iterator[str]:
             f"has {scratch} MiB free in {host['scratch']}: empty it, or name another "
             "folder (scratch in site.yaml)"
         )
-
-
-def _neighbours(
-    host: Facts, hosts: Sequence[Facts], *, share_files: bool
-) -> Iterator[str]:
-    """Faults between this host and the others."""
-    names = {other["host"] for other in hosts}
-    if share_files and (unseen := sorted(names - set(host["seen"]))):
+    share_files = site["shared"] or not scheduler.lists_hosts
+    others = {other["host"] for other in hosts}
+    if share_files and (unseen := sorted(others - set(host["seen"]))):
         yield (
             f"does not see files of {', '.join(unseen)}: the project must lie on a "
             "file system that all hosts share"
@@ -185,14 +154,23 @@ def _neighbours(
             )
 
 
-def _last_line(said: str) -> str:
-    return (said.splitlines() or ["nothing"])[-1]
-
-
-def _clock_seconds(host: Facts, found: Facts) -> float | None:
-    """The least error of a clock that was read between two others, if too large."""
-    off: float = max(found["began"] - host["time"], host["time"] - found["ended"])
-    return off if off > MOST_CLOCK_SECONDS else None
+def _disturbances(host: Facts, site: Facts) -> Iterator[str]:
+    """What would disturb measurements on a host that no scheduler reserves."""
+    if not scheduler_of(site).lists_hosts:
+        return
+    if host["measures"]:
+        yield "another run of rankbench measures there now: wait, or end it"
+    if host["load"] > MOST_LOAD * host["cores"]:
+        yield (
+            f"is busy (load {host['load']:.1f} on {host['cores']} cores): find out by "
+            "top what runs there, and end it"
+        )
+    loopback = any(ip_address(address).is_loopback for address in host["itself"])
+    if site["interface"] is None and loopback:
+        yield (
+            f"calls itself {host['itself'][0]}, and gloo would give this address to "
+            "the others: set interface in site.yaml"
+        )
 
 
 def describe(site: Facts, found: Facts) -> list[str]:
@@ -223,16 +201,6 @@ def describe(site: Facts, found: Facts) -> list[str]:
     return lines
 
 
-def _uses_ssh(plan: Facts) -> bool:
-    """Whether a cell over several hosts has a launcher that reaches them by ssh."""
-    return any(
-        cell["infeasible"] is None
-        and cell["shape"]["nodes"] > 1
-        and is_by_ssh(find_launcher(cell["cell"]["launcher"]))
-        for cell in plan["cells"]
-    )
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """0 without faults, else 1."""
     parser = argparse.ArgumentParser(prog="python -m rankbench.launch.site.check")
@@ -245,7 +213,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.unlink(arguments.hosts)
     site = plan["site"]
     print(*describe(site, found), sep="\n")
-    faults = find_faults(site, found, by_ssh=_uses_ssh(plan))
+    by_ssh = any(
+        cell["infeasible"] is None
+        and cell["shape"]["nodes"] > 1
+        and is_by_ssh(find_launcher(cell["cell"]["launcher"]))
+        for cell in plan["cells"]
+    )
+    faults = find_faults(site, found, by_ssh=by_ssh)
     for fault in faults:
         print(f"FAULT {fault}")
     print(f"{len(faults)} faults" if faults else "all is as site.yaml says")

@@ -1,42 +1,60 @@
-"""The equipment of the hosts of a site. Each host inspects itself, all at once.
+"""The equipment of the hosts of a site, and whether they reach each other.
 
-``python -m rankbench.launch.site.inventory PLAN --out FILE``; within it each host runs
-``python -m rankbench.launch.site.inventory FOLDER --look SITE``, with the standard
-library only.
+``python -m rankbench.launch.site.inventory PLAN --out FILE`` runs this module on all
+hosts at the same time, each with the standard library only: with ``FOLDER --look SITE``
+a host inspects itself, with ``FOLDER --reach FACTS`` it connects to the others while
+they connect to it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import fcntl
 import json
 import os
+import random
 import shutil
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from rankbench.cores import physical_cores
 from rankbench.environ import read_node, restore_job, without_job
 from rankbench.launch.hosts import hosts_of
-from rankbench.launch.hosts.base import Hosts, Needs, Step, take_lock
+from rankbench.launch.hosts.base import (
+    FIRST_PORT,
+    LAST_PORT,
+    Hosts,
+    Needs,
+    Step,
+    take_lock,
+)
 from rankbench.launch.process.environment import SOURCE
-from rankbench.launch.site.reach import MODULE as REACH
-from rankbench.launch.site.reach import choose_ports
 from rankbench.record import read_json, write_json
 from rankbench.schedulers import scheduler_of
 
+# Ranks meet at a port of the first range. Communication libraries let the kernel
+# choose, by default from the second one.
+PORTS = ((FIRST_PORT, LAST_PORT), (32768, 60999))
+TRIED = 3  # ports of each range
+
 # Seconds that hosts wait for each other's files, and for a name look-up.
 PATIENCE = 60.0
+REACH_SECONDS = 10.0  # that hosts have to start and to connect
+_CONNECT_SECONDS, _SSH_SECONDS = 1.0, 5
 _ASK_SECONDS = 30.0
 # Seconds that all hosts may take.
 _LOOK_SECONDS = 300.0
+_LIST_GPUS = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
 # Of netdevice(7).
 _GET_FLAGS, _GET_ADDRESS, _IS_UP = 0x8913, 0x8915, 0x1
 
@@ -53,7 +71,7 @@ def inspect(plan: Facts, root: Path) -> Facts:
         root: a folder for temporary files, which the hosts of a Slurm job see.
 
     Returns:
-        As `look_at_hosts`, and `faults`: hosts that cannot be used, with remedies;
+        As `_look_at_hosts`, and `faults`: hosts that cannot be used, with remedies;
         `reach`: name of a host -> what `reach` found there.
     """
     site = plan["site"]
@@ -69,7 +87,7 @@ def inspect(plan: Facts, root: Path) -> Facts:
         with hosts_of(site).inspect(site, needs) as (hosts, faults):
             found: Facts = {"hosts": [], "said": "", "pmix": False, "reach": {}}
             if hosts is not None:
-                found |= look_at_hosts(site, hosts, folder)
+                found |= _look_at_hosts(site, hosts, folder)
             if hosts is not None and scheduler_of(site).lists_hosts:
                 found["reach"] = _try_to_reach(site, hosts, found["hosts"], folder)
             return found | {"faults": faults}
@@ -100,19 +118,14 @@ def _try_to_reach(
     if len(names) < 2 or len(names) < len(hosts.names) or None in addresses.values():
         return {}
     listed = [{"name": name, "address": addresses[name]} for name in names]
-    facts = {"hosts": listed, "ports": choose_ports()}
-    run_on(hosts, [REACH, str(folder / "work"), json.dumps(facts)], folder)
+    ports = [port for span in PORTS for port in random.sample(range(*span), TRIED)]
+    _run_on(hosts, "--reach", {"hosts": listed, "ports": ports}, folder)
     files = {name: folder / "work" / f"{name}.reach.json" for name in names}
     return {name: read_json(file) for name, file in files.items() if file.exists()}
 
 
-def look_at_hosts(site: Facts, hosts: Hosts, folder: Path) -> Facts:
+def _look_at_hosts(site: Facts, hosts: Hosts, folder: Path) -> Facts:
     """Let every host inspect itself.
-
-    Args:
-        site: the site of the plan.
-        hosts: the hosts.
-        folder: a new one for their facts.
 
     Returns:
         `hosts`: facts of each that reported; `said`: what the start of them said;
@@ -121,9 +134,7 @@ def look_at_hosts(site: Facts, hosts: Hosts, folder: Path) -> Facts:
     listed = [host for host in site["hosts"] if host["name"] in hosts.names]
     asked = {**site, "hosts": listed, "software": None, "native": None, "images": None}
     began = time.time()
-    said = run_on(
-        hosts, [MODULE, str(folder / "work"), "--look", json.dumps(asked)], folder
-    )
+    said = _run_on(hosts, "--look", asked, folder)
     found = sorted((folder / "work").glob("*.facts.json"))
     return {
         "hosts": [read_json(path) for path in found],
@@ -134,18 +145,18 @@ def look_at_hosts(site: Facts, hosts: Hosts, folder: Path) -> Facts:
     }
 
 
-def run_on(hosts: Hosts, module: Sequence[str], folder: Path) -> str:
-    """Run a module with its arguments on every host; what it said.
+def _run_on(hosts: Hosts, task: str, facts: Facts, folder: Path) -> str:
+    """Run this module on every host; what it said.
 
     Args:
         folder: its subfolder `work` comes back with what the hosts write there.
     """
     work = folder / "work"
     work.mkdir(exist_ok=True)
-    command = hosts.step([sys.executable, "-m", *module], Step(logs=work))
+    command = [sys.executable, "-m", MODULE, str(work), task, json.dumps(facts)]
     try:
         done = subprocess.run(
-            command,
+            hosts.step(command, Step(logs=work)),
             env={**without_job(), "PYTHONPATH": str(SOURCE), **hosts.variables()},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -166,7 +177,11 @@ def look(site: Facts, folder: Path) -> Facts:
     (folder / f"{name}.here").touch()
     # Where hosts share no files, each sees its own.
     count = 1 if listed and not site["shared"] else len(listed) or site["nodes"]
-    seen = _wait_for(lambda: [p.stem for p in folder.glob("*.here")], count)
+    deadline = time.monotonic() + PATIENCE
+    while len(seen := sorted(path.stem for path in folder.glob("*.here"))) < count:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.2)
     scratch = Path(site["scratch"] or tempfile.gettempdir())
     return {
         "host": name,
@@ -176,7 +191,7 @@ def look(site: Facts, folder: Path) -> Facts:
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
         "load": os.getloadavg()[0],
         "measures": _measures(),
-        "gpus": _gpus(),
+        "gpus": (_output(*_LIST_GPUS) or "").splitlines(),
         "interfaces": _interfaces(),
         "slurm": _output("sinfo", "--version"),
         "apptainer": _output("apptainer", "--version")
@@ -186,39 +201,23 @@ def look(site: Facts, folder: Path) -> Facts:
         "shm_mib": _free_mib(Path("/dev/shm")),  # noqa: S108
         "scratch": str(scratch),
         "scratch_mib": _free_mib(scratch),
-        "seen": sorted(seen),
+        "seen": seen,
         "itself": _resolve(socket.gethostname())["addresses"],
         "names": {other: _resolve(other) for other in listed or seen if other != name},
     }
 
 
-def _wait_for(find: Callable[[], list[str]], count: int) -> list[str]:
-    deadline = time.monotonic() + PATIENCE
-    while len(found := find()) < count and time.monotonic() < deadline:
-        time.sleep(0.2)
-    return found
-
-
-def _gpus() -> list[str]:
-    said = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-    return said.splitlines() if said else []
-
-
 def _interfaces() -> dict[str, list[str]]:
-    """IPv4 addresses of the interfaces that are up; [] for one that has none."""
+    """IPv4 addresses of the interfaces that are up and have one, without loopback."""
     found: dict[str, list[str]] = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():
             asked = struct.pack("256s", name.encode())
             flags = fcntl.ioctl(any_socket, _GET_FLAGS, asked)
-            if name == "lo" or not struct.unpack("H", flags[16:18])[0] & _IS_UP:
-                continue
-            try:
-                answer = fcntl.ioctl(any_socket, _GET_ADDRESS, asked)
-            except OSError:
-                found[name] = []
-            else:
-                found[name] = [socket.inet_ntoa(answer[20:24])]
+            if name != "lo" and struct.unpack("H", flags[16:18])[0] & _IS_UP:
+                with contextlib.suppress(OSError):
+                    answer = fcntl.ioctl(any_socket, _GET_ADDRESS, asked)
+                    found[name] = [socket.inet_ntoa(answer[20:24])]
     return found
 
 
@@ -263,21 +262,108 @@ def _output(*command: str) -> str | None:
     return (done.stdout or done.stderr).strip()
 
 
+def reach(node: int, hosts: Sequence[Facts], ports: Sequence[int]) -> Facts:
+    """Connect to the other hosts while they connect to this one.
+
+    Args:
+        node: number of this host.
+        hosts: name, and address for connections.
+        ports: those to try.
+
+    Returns:
+        `unreached`: host -> ports that cannot be reached there; `ssh`: host -> what ssh
+        says there, None if it works.
+    """
+    others = [host for number, host in enumerate(hosts) if number != node]
+    end = time.monotonic() + REACH_SECONDS
+    accepted = threading.Semaphore(0)
+    with contextlib.ExitStack() as stack, ThreadPoolExecutor(32) as pool:
+        free = []
+        for port in ports:
+            # A port that is in use already is not tried.
+            with contextlib.suppress(OSError):
+                server = socket.create_server(("", port), backlog=64)
+                stack.callback(server.close)
+                arguments = (server, accepted)
+                threading.Thread(target=_accept, args=arguments, daemon=True).start()
+                free.append(port)
+        tried = {
+            (host["name"], port): pool.submit(_connects, host["address"], port, end)
+            for host in others
+            for port in free
+        }
+        said = {h["name"]: pool.submit(_why_no_ssh, h["name"]) for h in others}
+        unreached: dict[str, list[int]] = {}
+        for (name, port), connects in tried.items():
+            if not connects.result():
+                unreached.setdefault(name, []).append(port)
+        by_ssh = {name: answer.result() for name, answer in said.items()}
+        # The others may not have connected yet.
+        for _ in tried:
+            if not accepted.acquire(timeout=max(0.0, end - time.monotonic())):
+                break
+    return {"unreached": unreached, "ssh": by_ssh}
+
+
+def _accept(server: socket.socket, accepted: threading.Semaphore) -> None:
+    with contextlib.suppress(OSError):
+        while True:
+            server.accept()[0].close()
+            accepted.release()
+
+
+def _connects(address: str, port: int, end: float) -> bool:
+    """Whether a connection succeeds before the end; the other host may start late."""
+    while time.monotonic() < end:
+        try:
+            socket.create_connection((address, port), timeout=_CONNECT_SECONDS).close()
+        except OSError:
+            time.sleep(0.2)
+        else:
+            return True
+    return False
+
+
+def _why_no_ssh(host: str) -> str | None:
+    command = ["ssh", "-T", "-o", "BatchMode=yes"]
+    command += ["-o", f"ConnectTimeout={_SSH_SECONDS}", "--", host, "true"]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=2 * _SSH_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode == 0:
+        return None
+    return (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog=f"python -m {MODULE}")
-    parser.add_argument("place", type=Path, help="the plan; for --look, a folder")
+    parser.add_argument("place", type=Path, help="the plan; on a host, a folder")
     task = parser.add_mutually_exclusive_group(required=True)
     task.add_argument("--out", type=Path, help="file for what was found")
     task.add_argument("--look", type=json.loads, help="facts of the site")
+    task.add_argument("--reach", type=json.loads, help="hosts and ports")
     arguments = parser.parse_args(argv)
+    place: Path = arguments.place
     if arguments.look:
-        facts = look(arguments.look, arguments.place)
-        write_json(arguments.place / f"{facts['host']}.facts.json", facts)
-        return 0
-    restore_job()
-    found = inspect(read_json(arguments.place), arguments.place.resolve().parent)
-    write_json(arguments.out, found)
-    print(f"{len(found['hosts'])} hosts have reported", found["said"], sep="\n")
+        facts = look(arguments.look, place)
+        write_json(place / f"{facts['host']}.facts.json", facts)
+    elif arguments.reach:
+        node, hosts = read_node(), arguments.reach["hosts"]
+        found = reach(node, hosts, arguments.reach["ports"])
+        write_json(place / f"{hosts[node]['name']}.reach.json", found)
+    else:
+        restore_job()
+        found = inspect(read_json(place), place.resolve().parent)
+        write_json(arguments.out, found)
+        print(f"{len(found['hosts'])} hosts have reported", found["said"], sep="\n")
     return 0
 
 
