@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +13,7 @@ from rankbench.launch.hosts import slurm
 from rankbench.launch.hosts import slurm_job_array as job_array
 from rankbench.launch.hosts.slurm import (
     SlurmJob,
-    choose_hosts,
     has_ended,
-    is_even,
 )
 from rankbench.launch.job.claim import Owner
 
@@ -47,24 +46,23 @@ def in_job(monkeypatch: pytest.MonkeyPatch, tasks: str | None = None) -> None:
         monkeypatch.setenv("SLURM_TASKS_PER_NODE", tasks)
 
 
-def test_hosts_of_the_job(monkeypatch: pytest.MonkeyPatch, program: Install) -> None:
-    in_job(monkeypatch, "2(x3)")
+@pytest.mark.parametrize("tasks", [None, "2(x3)", "2,2", "2(x2),2"])
+def test_hosts_of_the_job(
+    monkeypatch: pytest.MonkeyPatch, program: Install, tasks: str | None
+) -> None:
+    in_job(monkeypatch, tasks)
     calls = program("scontrol", "echo node1; echo node2; echo node3")
     assert SlurmJob.find(2) == SlurmJob("4711", ("node1", "node2", "node3"))
     assert calls.read_text() == "scontrol show hostnames node[1-3]\n"
 
 
 def test_the_hosts_of_a_small_cell_rotate() -> None:
-    names = ("a", "b", "c")
-    assert [choose_hosts(names, 1, turn) for turn in range(4)] == [
-        ("a",),
-        ("b",),
-        ("c",),
-        ("a",),
-    ]
+    job = SlurmJob("7", ("a", "b", "c"))
+    one = [*(job.choose(1, turn).names for turn in range(4))]
+    assert one == [("a",), ("b",), ("c",), ("a",)]
     # In Slurm's order, in which srun numbers its tasks.
-    assert choose_hosts(names, 2, 2) == ("a", "c")
-    assert choose_hosts(names, 3, 1) == names
+    assert job.choose(2, 2).names == ("a", "c")
+    assert job.choose(3, 1) == job
 
 
 def test_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,10 +78,13 @@ def test_too_few_hosts(monkeypatch: pytest.MonkeyPatch, program: Install) -> Non
         SlurmJob.find(2)
 
 
-def test_uneven_hosts(monkeypatch: pytest.MonkeyPatch, program: Install) -> None:
-    in_job(monkeypatch, "2(x2),1")
+@pytest.mark.parametrize("tasks", ["2(x2),1", "1,2", "4,2(x7)"])
+def test_uneven_hosts(
+    monkeypatch: pytest.MonkeyPatch, program: Install, tasks: str
+) -> None:
+    in_job(monkeypatch, tasks)
     program("scontrol", "echo node1; echo node2; echo node3")
-    with pytest.raises(ValueError, match=r"2\(x2\),1 tasks .* equally many"):
+    with pytest.raises(ValueError, match=rf"{re.escape(tasks)} tasks .* equally many"):
         SlurmJob.find(2)
 
 
@@ -91,16 +92,6 @@ def test_no_scontrol(monkeypatch: pytest.MonkeyPatch, program: Install) -> None:
     in_job(monkeypatch)
     with pytest.raises(ValueError, match="scontrol does not list the hosts"):
         SlurmJob.find(2)
-
-
-@pytest.mark.parametrize("tasks", ["1", "2(x3)", "2,2", "2(x2),2"])
-def test_even(tasks: str) -> None:
-    assert is_even(tasks)
-
-
-@pytest.mark.parametrize("tasks", ["2(x2),1", "1,2", "4,2(x7)"])
-def test_uneven(tasks: str) -> None:
-    assert not is_even(tasks)
 
 
 def test_what_a_launch_has_left_is_ended_and_waited_for(

@@ -42,7 +42,9 @@ class SlurmJob(Hosts):
             raise ValueError(
                 f"{nodes} hosts are needed, job {job.id} has {len(hosts)}: {job.hosts}"
             )
-        if job.tasks and not is_even(job.tasks):
+        # Hosts have equally many tasks in `2(x3)`, but not in `2(x2),1`.
+        counts = {re.sub(r"\(x\d+\)", "", n) for n in (job.tasks or "").split(",")}
+        if len(counts) > 1:
             raise ValueError(
                 f"job {job.id} has {job.tasks} tasks on {job.hosts}: every host must "
                 "have equally many (sbatch --ntasks-per-node)"
@@ -54,7 +56,13 @@ class SlurmJob(Hosts):
         return len(self.names)
 
     def choose(self, count: int, turn: int) -> SlurmJob:
-        return replace(self, names=choose_hosts(self.names, count, turn))
+        """Return hosts in Slurm's order, in which srun numbers its tasks.
+
+        Which ones rotates from turn to turn. So differences between hosts scatter the
+        launches of a cell and do not set cells apart.
+        """
+        chosen = {(turn + place) % len(self.names) for place in range(count)}
+        return replace(self, names=tuple(self.names[place] for place in sorted(chosen)))
 
     def step(self, argv: Sequence[str], how: Step) -> list[str]:
         return [
@@ -124,30 +132,6 @@ class SlurmJob(Hosts):
         said = _ask("sinfo", "--noheader", "--Node", nodes, "--format=%N %T") or ""
         lost = re.search(r"^(\S+) (?:down\S*|\S+\*)$", said, re.MULTILINE)
         return lost[1] if lost else None
-
-
-def choose_hosts(names: Sequence[str], count: int, turn: int) -> tuple[str, ...]:
-    """Choose hosts of a job; which ones rotates from turn to turn.
-
-    So differences between hosts scatter the launches of a cell and do not set cells
-    apart.
-
-    Args:
-        names: all hosts of the job, in Slurm's order.
-        count: how many a launch needs.
-        turn: 0, 1, 2 and so on.
-
-    Returns:
-        The hosts in Slurm's order, in which srun numbers its tasks.
-    """
-    chosen = {(turn + place) % len(names) for place in range(count)}
-    return tuple(names[place] for place in sorted(chosen))
-
-
-def is_even(tasks: str) -> bool:
-    """Whether hosts have equally many tasks: in ``2(x3)`` yes, in ``2(x2),1`` no."""
-    counts = [re.sub(r"\(x\d+\)", "", part) for part in tasks.split(",")]
-    return len(set(counts)) == 1
 
 
 def has_ended(job: str) -> bool:

@@ -19,8 +19,6 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 from rankbench.environ import for_srun
 from rankbench.launch.hosts.base import Hosts, Step
@@ -85,7 +83,7 @@ def main() -> int:
     if job is None:
         return 1
     print(_SUBMITTED.format(job=job, tasks=arguments.tasks), flush=True)
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         ended_well = _await(job, arguments.tasks, arguments.start_within)
     finally:
@@ -151,10 +149,6 @@ def _cancel(job: str) -> None:
         if not any(task["JobState"] in _ALIVE for task in _look(job) or ()):
             return
         time.sleep(ASK_SECONDS)
-
-
-def _leave(number: int, _frame: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""Build, test and show images: ``python -m rankbench.launch.images``."""
+"""Build and test images: ``python -m rankbench.launch.images``."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
@@ -16,7 +15,6 @@ from rankbench.launch.images.store import (
     Image,
     load_images,
     read_given,
-    read_sidecar,
     reason_to_make,
 )
 from rankbench.launch.images.verify import check_sif, prove
@@ -84,22 +82,10 @@ def test(image: Image, arguments: argparse.Namespace) -> None:
     print(f"{image.name}: {image.file} equals the built file, and keeps its promises")
 
 
-def show(image: Image, arguments: argparse.Namespace) -> None:
-    """Print the sidecar of an image, with counts of packages instead of lists."""
-    known = read_sidecar(image)
-    if known is None:
-        print(f"{image.name}: must be made: {reason_to_make(image)}")
-        return
-    packages = {kind: len(found) for kind, found in known.pop("packages").items()}
-    print(
-        json.dumps({**known, "file": str(image.file), "packages": packages}, indent=1)
-    )
-
-
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m rankbench.launch.images")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in (build, test, show):
+    for command in (build, test):
         sub = commands.add_parser(command.__name__, help=command.__doc__)
         sub.add_argument("name", nargs="+", help="image and flavour: mpi-cpu")
         sub.add_argument("--image-dir", type=Path, default=Path("images"))

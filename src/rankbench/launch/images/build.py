@@ -183,7 +183,14 @@ def _make(work: Work, mirror: str, torch_index: str, key: Path | None) -> Sideca
     try:
         sif = _obtain(work, mirror, torch_index, beside)
         work.begin("verify")
-        sha256 = _check_given(image, sif)
+        # Checked before a program in it runs.
+        sha256 = hash_file(sif)
+        if image.given and image.given.sha256 not in (None, sha256):
+            raise ValueError(
+                f"{sif} has the SHA-256 {sha256}, the site key images: {image.name} "
+                f"says {image.given.sha256}: use the right file, or correct the key if "
+                "you trust this one"
+            )
         facts = prove(image, sif, work.follow) if image.given else ask_facts(image, sif)
         work.begin("provenance")
         packages = list_packages(sif)
@@ -213,23 +220,19 @@ def _make(work: Work, mirror: str, torch_index: str, key: Path | None) -> Sideca
         if sif == beside:
             os.replace(beside, image.file)
         write_json(image.sidecar, sidecar)
-        _write_bills(work, sidecar)
+        try:
+            bills = write_bills(image.sidecar, sidecar, read_status(image.file))
+        except (ValueError, OSError, subprocess.SubprocessError) as error:
+            # An image is as good without.
+            work.say(f"no bill of materials: {error}")
+        else:
+            if len(bills) < 2:
+                said = "a bill of materials is missing: pip install 'rankbench[bills]'"
+                work.say(said)
     finally:
         beside.unlink(missing_ok=True)
     work.say(f"done: {image.file}, {sidecar['bytes'] / 2**20:.0f} MiB")
     return sidecar
-
-
-def _write_bills(work: Work, sidecar: Sidecar) -> None:
-    """Write bills of materials beside the sidecar; an image is as good without."""
-    try:
-        status = read_status(work.image.file)
-        written = write_bills(work.image.sidecar, sidecar, status)
-    except (ValueError, OSError, subprocess.SubprocessError) as error:
-        work.say(f"no bill of materials: {error}")
-        return
-    if len(written) < 2:
-        work.say("a bill of materials is missing: pip install 'rankbench[bills]'")
 
 
 def _obtain(work: Work, mirror: str, torch_index: str, beside: Path) -> Path:
@@ -276,18 +279,6 @@ def _squash_options() -> tuple[str, str]:
         if "zstd" in said.stdout + said.stderr:
             name = "zstd"
     return "--mksquashfs-args", f"-comp {name} -Xcompression-level {_LEVELS[name]}"
-
-
-def _check_given(image: Image, sif: Path) -> str:
-    """Return the SHA-256 of a file, checked before a program in it runs."""
-    found = hash_file(sif)
-    if image.given and image.given.sha256 not in (None, found):
-        raise ValueError(
-            f"{sif} has the SHA-256 {found}, the site key images: {image.name} says "
-            f"{image.given.sha256}: use the right file, or correct the key if you "
-            "trust this one"
-        )
-    return found
 
 
 def check_key(key: Path) -> None:

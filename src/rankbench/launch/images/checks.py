@@ -171,9 +171,11 @@ def build_dir() -> Path:
 
 def diagnose(log: str) -> str | None:
     """Return the cause of a failure, from Apptainer's log; None if it is unknown."""
-    for pattern, explain in _CAUSES:
+    there = "is not accessible for you" if os.path.exists("/dev/fuse") else "is missing"
+    facts = {"fuse": there, "user": getpass.getuser(), "build": build_dir()}
+    for pattern, cause in _CAUSES:
         if found := re.search(pattern, log):
-            return explain(found)
+            return cause.format(found=found[0], **facts)
     return None
 
 
@@ -194,56 +196,37 @@ _SPACE = (
 )
 
 
-def _fuse(_: re.Match[str]) -> str:
-    state = "is not accessible for you" if os.path.exists("/dev/fuse") else "is missing"
-    return (
-        f"/dev/fuse {state}, and users cannot mount an image without it: have the "
+# The first match in this order counts, because others may be its consequences.
+_CAUSES: tuple[tuple[str, str], ...] = (
+    (r"No space left on device|Disk quota exceeded", f"the disk is full: {_SPACE}"),
+    (
+        r"fuse: device not found|failed to open /dev/fuse",
+        "/dev/fuse {fuse}, and users cannot mount an image without it: have the "
         "machine's operator load the kernel module fuse (`modprobe fuse`) and allow "
-        "/dev/fuse for users (`chmod 666 /dev/fuse`)"
-    )
-
-
-def _subuid(_: re.Match[str]) -> str:
-    user = getpass.getuser()
-    return (
-        f"{user} has no range of user ids in /etc/subuid and /etc/subgid, which "
+        "/dev/fuse for users (`chmod 666 /dev/fuse`)",
+    ),
+    (
+        r"not listed in /etc/subuid|no mapping entry found in /etc/sub[ug]id",
+        "{user} has no range of user ids in /etc/subuid and /etc/subgid, which "
         "building needs: have the machine's operator add one (`usermod --add-subuids "
-        f"200000-265535 --add-subgids 200000-265535 {user}`), or build on another "
-        "machine and copy the .sif and .json"
-    )
-
-
-def _root(_: re.Match[str]) -> str:
-    return (
+        "200000-265535 --add-subgids 200000-265535 {user}`), or build on another "
+        "machine and copy the .sif and .json",
+    ),
+    (
+        r"Requesting capability set \S+ while permitted capability set is",
         "root lacks a capability that Apptainer passes on, because this machine is a "
         "container: use an ordinary user account; to run images without building, "
-        "`root default capabilities = no` in apptainer.conf helps, too"
-    )
-
-
-def _mirror(found: re.Match[str]) -> str:
-    return f"the Debian mirror failed: {found[0]}: {_MIRROR}"
-
-
-def _disk(_: re.Match[str]) -> str:
-    return f"the disk is full: {_SPACE}"
-
-
-def _nodev(_: re.Match[str]) -> str:
-    return (
-        f"{build_dir()} is mounted with noexec or nodev: set APPTAINER_TMPDIR to a "
-        "folder on another disk of this machine, not on a network file system"
-    )
-
-
-# The first match in this order counts, because others may be its consequences.
-_CAUSES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
-    (r"No space left on device|Disk quota exceeded", _disk),
-    (r"fuse: device not found|failed to open /dev/fuse", _fuse),
-    (r"not listed in /etc/subuid|no mapping entry found in /etc/sub[ug]id", _subuid),
-    (r"Requesting capability set \S+ while permitted capability set is", _root),
-    (r"mounted with noexec or nodev", _nodev),
-    (r"Failed getting release file \S+|(?m:^E: Failed to fetch \S+)", _mirror),
+        "`root default capabilities = no` in apptainer.conf helps, too",
+    ),
+    (
+        r"mounted with noexec or nodev",
+        "{build} is mounted with noexec or nodev: set APPTAINER_TMPDIR to a folder on "
+        "another disk of this machine, not on a network file system",
+    ),
+    (
+        r"Failed getting release file \S+|(?m:^E: Failed to fetch \S+)",
+        f"the Debian mirror failed: {{found}}: {_MIRROR}",
+    ),
 )
 
 

@@ -233,7 +233,13 @@ def _load_image(
     if given is None:
         files = [entry["definition"], *entry["inputs"]]
         files += requirements_of(promise)
-    inputs = {file: _hash_input(containers / file, name) for file in sorted(files)}
+    try:
+        inputs = {file: hash_file(containers / file) for file in sorted(files)}
+    except OSError as error:
+        raise ValueError(
+            f"{containers / 'images.yaml'}: {name} names {Path(error.filename).name}, "
+            f"which cannot be read: {error.strerror}"
+        ) from error
     origin = None if given is None else [given.source, given.sha256]
     # `serves`, the cells that run in the image, is no part of its recipe.
     made_of = json.dumps([promise, inputs, origin], sort_keys=True)
@@ -250,13 +256,3 @@ def _load_image(
         request=image_dir / ".recipes" / f"{name}.json",
         given=given,
     )
-
-
-def _hash_input(path: Path, name: str) -> str:
-    try:
-        return hash_file(path)
-    except OSError as error:
-        raise ValueError(
-            f"{path.parent / 'images.yaml'}: {name} names {path.name}, which cannot be "
-            f"read: {error.strerror}"
-        ) from error

@@ -182,6 +182,8 @@ def look(site: Facts, folder: Path) -> Facts:
         if time.monotonic() > deadline:
             break
         time.sleep(0.2)
+    if (lock := take_lock()) is not None:
+        lock.close()
     scratch = Path(site["scratch"] or tempfile.gettempdir())
     return {
         "host": name,
@@ -190,7 +192,8 @@ def look(site: Facts, folder: Path) -> Facts:
         "cores": len(physical_cores()),
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20,
         "load": os.getloadavg()[0],
-        "measures": _measures(),
+        # Whether another measurement of this user runs here.
+        "measures": lock is None,
         "gpus": (_output(*_LIST_GPUS) or "").splitlines(),
         "interfaces": _interfaces(),
         "slurm": _output("sinfo", "--version"),
@@ -219,14 +222,6 @@ def _interfaces() -> dict[str, list[str]]:
                     answer = fcntl.ioctl(any_socket, _GET_ADDRESS, asked)
                     found[name] = [socket.inet_ntoa(answer[20:24])]
     return found
-
-
-def _measures() -> bool:
-    """Whether another measurement of this user runs here."""
-    lock = take_lock()
-    if lock is not None:
-        lock.close()
-    return lock is None
 
 
 def _resolve(host: str) -> Facts:

@@ -53,6 +53,8 @@ def probe_machine(
     Raises:
         ValueError: torch cannot be imported; the message says what it said.
     """
+    # Facts that may change with each start and take no time to find.
+    now = {"cores": len(physical_cores()), "programs": find_programs(programs)}
     mark = _fingerprint()
     try:
         kept = json.loads(cache.read_text())
@@ -60,14 +62,14 @@ def probe_machine(
         kept = {}
     if kept.get("fingerprint") == mark:
         facts: dict[str, Any] = kept["facts"]
-        return {**facts, **_beside(programs)}
+        return {**facts, **now}
     facts = _look()
     if write:
         try:
             write_json(cache, {"fingerprint": mark, "facts": facts})
         except OSError:
             pass  # The environment is read-only: probe again next time.
-    return {**facts, **_beside(programs)}
+    return {**facts, **now}
 
 
 def count_gpus() -> int:
@@ -76,13 +78,8 @@ def count_gpus() -> int:
     if visible is not None:
         # As in CUDA, -1 ends the list.
         shown = visible.partition("-1")[0].split(",")
-        return len([one for one in shown if one])
+        return len([device for device in shown if device])
     return len(glob.glob("/dev/nvidia[0-9]*"))
-
-
-def _beside(programs: Sequence[str]) -> dict[str, Any]:
-    """Facts that may change with each start and take no time to find."""
-    return {"cores": len(physical_cores()), "programs": find_programs(programs)}
 
 
 def find_programs(names: Sequence[str]) -> dict[str, bool]:
