@@ -58,9 +58,9 @@ begun = time.monotonic()
 nodes = len(site["hosts"])
 with SshHosts.open(site, nodes, needs, say=say, told_to_stop=lambda: None) as found:
     print(time.monotonic() - begun)
-    for connection in found.connections:
+    for session in found.sessions:
         begun = time.monotonic()
-        bring(connection, needs, say)
+        bring(session, needs, say)
         print(time.monotonic() - begun)
 """
 

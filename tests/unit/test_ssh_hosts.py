@@ -14,7 +14,7 @@ from factories import make_cell, make_site
 from rankbench.environ import for_hosts, read_node
 from rankbench.launch.hosts import hosts_of
 from rankbench.launch.hosts.base import Hosts, Needs, Step
-from rankbench.launch.hosts.ssh import Connection, SshHosts, places_of
+from rankbench.launch.hosts.ssh import SshHosts, places_of
 from rankbench.launch.hosts.ssh_agent import environment_of, move_in
 from rankbench.launch.hosts.ssh_session import LostHost, Remote, Session
 from rankbench.launch.hosts.ssh_step import translate
@@ -109,13 +109,14 @@ def test_what_cannot_run_there(cell: dict[str, str], said: str | None) -> None:
 
 
 def test_the_step_is_a_program_with_what_it_needs(tmp_path: Path) -> None:
-    connection = Connection(
-        SimpleNamespace(pid=1),
-        Remote("a", ("/py",), "/s/0"),
-        {"folder": "/h/.cache"},
-        {"/src": "code/1"},
+    session = SimpleNamespace(
+        name="a",
+        pid=1,
+        remote=Remote("a", ("/py",), "/s/0"),
+        facts={"folder": "/h/.cache"},
+        copied={"/src": "code/1"},
     )
-    hosts = SshHosts([connection], shared=False)
+    hosts = SshHosts([session], shared=False)
     how = Step(logs=tmp_path, first_host_only=True)
     program, _, module, facts, dashes, *command = hosts.step(["run", "me"], how)
     assert (program, module) == (sys.executable, "rankbench.launch.hosts.ssh_step")

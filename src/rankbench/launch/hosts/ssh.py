@@ -16,7 +16,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any, Self
 
 from rankbench.environ import for_ssh
 from rankbench.launch.hosts.base import Hosts, Needs, Step, choose_port
-from rankbench.launch.hosts.ssh_session import LostHost, Message, Remote, Session
+from rankbench.launch.hosts.ssh_session import LostHost, Remote, Session
 
 FOLDER = "~/.cache/rankbench"  # of rankbench on each host
 LEAST_PYTHON = [3, 11]
@@ -33,38 +33,6 @@ LEAST_ROOM = 16 << 20  # bytes, for code and logs
 ANOTHER = "name another interpreter (python in hosts of site.yaml)"
 
 _Site = Mapping[str, Any]
-
-
-@dataclass
-class Connection:
-    """An open connection to a host.
-
-    Attributes:
-        session: with the agent that answers questions and holds the host's lock.
-        remote: how launches reach it, with the interpreter that they use.
-        facts: what the host has said of itself.
-        copied: path here -> path in the folder of rankbench there, of what it got.
-    """
-
-    session: Session
-    remote: Remote
-    facts: Message = field(default_factory=dict)
-    copied: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def name(self) -> str:
-        return self.remote.name
-
-    def ask(self, **message: object) -> Message:
-        """Ask the agent.
-
-        Raises:
-            ValueError: the connection has ended.
-        """
-        try:
-            return self.session.ask(**message)
-        except LostHost as error:
-            raise ValueError(f"{self.name}: {error}") from error
 
 
 class SshHosts(Hosts):
@@ -76,16 +44,16 @@ class SshHosts(Hosts):
     is_here = False
     has_ssh = True
 
-    def __init__(self, connections: Sequence[Connection], *, shared: bool) -> None:
+    def __init__(self, sessions: Sequence[Session], *, shared: bool) -> None:
         """Keep the connections to the hosts.
 
         Args:
-            connections: to the hosts, that of rank 0 first.
+            sessions: with the hosts, that of rank 0 first.
             shared: whether they see this machine's files at the same paths.
         """
-        self.connections, self.share_files = connections, shared
-        self.names = tuple(connection.name for connection in connections)
-        self.helpers = [connection.session.pid for connection in connections]
+        self.sessions, self.share_files = sessions, shared
+        self.names = tuple(session.name for session in sessions)
+        self.helpers = [session.pid for session in sessions]
 
     @classmethod
     @contextmanager
@@ -106,11 +74,11 @@ class SshHosts(Hosts):
                 raise ValueError("hosts in site.yaml: " + "; ".join(faults))
             # In the same order everywhere, so that two runs never wait for each other.
             # The agents hold the locks, since this machine need not be a host.
-            for connection in sorted(found, key=lambda connection: connection.name):
-                _lock(connection, say, told_to_stop)
+            for session in sorted(found, key=lambda session: session.name):
+                _lock(session, say, told_to_stop)
             if not site["shared"]:
-                for connection in found:
-                    bring(connection, needs, say)
+                for session in found:
+                    bring(session, needs, say)
             yield cls(found, shared=site["shared"])
 
     @classmethod
@@ -122,35 +90,35 @@ class SshHosts(Hosts):
             found, faults = _connect(stack, site, site["hosts"], needs, lambda: None)
             faults += _differing_images(found, needs, copied=not site["shared"])
             usable = []
-            for connection in found:
+            for session in found:
                 try:
                     if not site["shared"]:
-                        bring(connection, replace(needs, images={}), print)
-                    usable.append(connection)
+                        bring(session, replace(needs, images={}), print)
+                    usable.append(session)
                 except ValueError as error:
                     faults.append(str(error))
             yield cls(usable, shared=site["shared"]) if usable else None, faults
 
     def choose(self, count: int, turn: int) -> SshHosts:
-        chosen = self.connections[:count]
-        for connection in chosen:
+        chosen = self.sessions[:count]
+        for session in chosen:
             try:
-                connection.session.get(timeout=0)
+                session.get(timeout=0)
             except LostHost as error:
-                raise ValueError(f"lost the host {connection.name}: {error}") from error
+                raise ValueError(f"lost the host {error}") from error
         return SshHosts(chosen, shared=self.share_files)
 
     def step(self, argv: Sequence[str], how: Step) -> list[str]:
         facts = {
             "hosts": [
                 {
-                    "name": connection.name,
-                    "python": connection.remote.pythons[0],
-                    "control": connection.remote.control,
-                    "folder": connection.facts["folder"],
-                    "places": sorted(connection.copied.items()),
+                    "name": session.name,
+                    "python": session.remote.pythons[0],
+                    "control": session.remote.control,
+                    "folder": session.facts["folder"],
+                    "places": sorted(session.copied.items()),
                 }
-                for connection in self.connections
+                for session in self.sessions
             ],
             "shared": self.share_files,
             "first_only": how.first_host_only,
@@ -173,7 +141,7 @@ def _connect(
     listed: Sequence[Mapping[str, Any]],
     needs: Needs,
     told_to_stop: Callable[[], None],
-) -> tuple[list[Connection], list[str]]:
+) -> tuple[list[Session], list[str]]:
     """Connect to all hosts at the same time; those without a fault, and the faults."""
     if shutil.which("ssh") is None:
         raise ValueError("this machine has no ssh: install OpenSSH's client")
@@ -185,25 +153,30 @@ def _connect(
     opened = []
     for number, host in enumerate(listed):
         pythons = _pythons(host, site, needs)
-        remote = Remote(host["name"], pythons, f"{folder}/{number}")
-        session = Session(remote, first=True)
+        session = Session(
+            Remote(host["name"], pythons, f"{folder}/{number}"), first=True
+        )
         stack.callback(session.close)
         session.send(do="hold", folder=FOLDER, look_for=look_for)
         session.keep_alive()
-        opened.append(Connection(session, remote))
+        opened.append(session)
     usable, faults = [], []
-    for connection, host in zip(opened, listed, strict=True):
+    for session in opened:
         told_to_stop()
         try:
-            connection.facts = connection.session.receive()
+            facts = session.receive()
         except LostHost as error:
-            faults.append(f"{connection.name}: {error}")
+            faults.append(str(error))
             continue
-        chosen = host.get("python") or connection.facts["executable"]
-        connection.remote = replace(connection.remote, pythons=(chosen,))
-        found = list(_faults(connection, site, needs))
-        faults += [f"{connection.name}: {fault}" for fault in found]
-        usable += [] if found else [connection]
+        tried, found = session.remote.pythons, facts["executable"]
+        # An interpreter that the site file names is the only one that was tried.
+        may_copy = sys.executable in tried and environment_place() is not None
+        session.facts = {**facts, "copy": may_copy and found != sys.executable}
+        python = tried[0] if len(tried) == 1 else found
+        session.remote = replace(session.remote, pythons=(python,))
+        said = [f"{session.name}: {fault}" for fault in _faults(session, site, needs)]
+        faults += said
+        usable += [] if said else [session]
     return usable, faults + _twins(usable)
 
 
@@ -227,9 +200,9 @@ def _look_for(stack: ExitStack, site: _Site, needs: Needs) -> list[str]:
     return [*(str(path) for path in files if path.exists()), new]
 
 
-def _faults(connection: Connection, site: _Site, needs: Needs) -> Iterator[str]:
+def _faults(session: Session, site: _Site, needs: Needs) -> Iterator[str]:
     """What is wrong with a host, with a remedy."""
-    facts = connection.facts
+    facts = session.facts
     if facts["python"] < LEAST_PYTHON:
         there = ".".join(map(str, facts["python"]))
         yield f"its Python is {there}, and 3.11 is needed: {ANOTHER}"
@@ -246,7 +219,7 @@ def _faults(connection: Connection, site: _Site, needs: Needs) -> Iterator[str]:
         )
     if not site["shared"] and not facts["rsync"]:
         yield "has no rsync: install it (shared: false copies by it)"
-    if needs.native and not _lacks_environment(connection):
+    if needs.native and not facts["copy"]:
         yield from _differing_packages(facts["versions"])
     if not needs.native and not facts["apptainer"]:
         yield "has no Apptainer on PATH: install it there"
@@ -264,14 +237,6 @@ def _differing_packages(versions: Mapping[str, str | None]) -> Iterator[str]:
         )
 
 
-def _lacks_environment(connection: Connection) -> bool:
-    """Whether a host lacks the environment of this machine, and may get a copy."""
-    # An interpreter that the site file names is the only one that was tried.
-    may = sys.executable in connection.session.remote.pythons
-    there = connection.facts["executable"] == sys.executable
-    return may and not there and environment_place() is not None
-
-
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -279,39 +244,39 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _twins(found: Sequence[Connection]) -> list[str]:
+def _twins(found: Sequence[Session]) -> list[str]:
     """Hosts that are the same machine under two names."""
     first: dict[tuple[str, str], str] = {}
     faults = []
-    for connection in found:
-        machine = connection.facts["hostname"], connection.facts["boot"]
+    for session in found:
+        machine = session.facts["hostname"], session.facts["boot"]
         if machine in first:
             faults.append(
-                f"{connection.name}: is the same machine as {first[machine]}: list it "
+                f"{session.name}: is the same machine as {first[machine]}: list it "
                 "once, with all its devices"
             )
-        first.setdefault(machine, connection.name)
+        first.setdefault(machine, session.name)
     return faults
 
 
 def _differing_images(
-    found: Sequence[Connection], needs: Needs, *, copied: bool = False
+    found: Sequence[Session], needs: Needs, *, copied: bool = False
 ) -> list[str]:
     """Hosts that have another image at the path of one of the needed ones."""
     faults = []
-    for connection in found if needs.images else ():
-        folder = connection.facts["folder"]
+    for session in found if needs.images else ():
+        folder = session.facts["folder"]
         paths = {
             f"{folder}/images/{digest}.sif" if copied else file: digest
             for file, digest in needs.images.items()
         }
         try:
-            hashes = connection.ask(do="hash", paths=list(paths))["hashes"]
-        except ValueError as error:
+            hashes = session.ask(do="hash", paths=list(paths))["hashes"]
+        except LostHost as error:
             faults.append(str(error))
             continue
         faults += [
-            f"{connection.name}: {path} is another image (sha256 {hashes[path][:12]}, "
+            f"{session.name}: {path} is another image (sha256 {hashes[path][:12]}, "
             f"expected {digest[:12]}): remove it there, or copy the right one"
             for path, digest in paths.items()
             if hashes[path] not in (None, digest)
@@ -320,21 +285,18 @@ def _differing_images(
 
 
 def _lock(
-    connection: Connection,
+    session: Session,
     say: Callable[[str], None],
     told_to_stop: Callable[[], None],
 ) -> None:
     """Wait for this user's other measurements on a host, then hold its lock."""
-    connection.session.send(do="lock")
+    session.send(do="lock")
     while True:
-        try:
-            message = connection.session.get(timeout=0.5)
-        except LostHost as error:
-            raise ValueError(f"{connection.name}: {error}") from error
+        message = session.get(timeout=0.5)
         if message is None:
             told_to_stop()
         elif message.get("busy"):
-            say(f"  waiting: another measurement runs on the host {connection.name}")
+            say(f"  waiting: another measurement runs on the host {session.name}")
         elif message.get("locked"):
             return
 
@@ -367,66 +329,64 @@ def places_of(needs: Needs) -> dict[str, str]:
     }
 
 
-def bring(connection: Connection, needs: Needs, say: Callable[[str], None]) -> None:
+def bring(session: Session, needs: Needs, say: Callable[[str], None]) -> None:
     """Copy to a host what it lacks.
 
     Raises:
         ValueError: there is no room, or a copy fails.
     """
-    folder = connection.facts["folder"]
-    there, places = f"{connection.name}:{folder}", places_of(needs)
-    connection.copied = dict(places)
+    folder = session.facts["folder"]
+    there, places = f"{session.name}:{folder}", places_of(needs)
+    session.copied = dict(places)
     code = f"{there}/{places[str(needs.source)]}/"
-    rsync = connection.remote.rsync
+    rsync = session.remote.rsync
     rsync(f"{needs.source}/rankbench", to=code)
     if needs.data:
         rsync(*map(str, needs.data), to=f"{there}/data/")
     if needs.own:
         rsync(*map(str, needs.own), to=f"{there}/own/")
     images = {f"{folder}/{places[file]}": file for file in needs.images}
-    for path in _lacks(connection, images):
+    for path in _lacks(session, images):
         image = Path(images[path])
         size = image.stat().st_size
-        _check_room(connection, image, size)
-        name = connection.name
+        _check_room(session, image, size)
+        name = session.name
         say(f"  copying {image.name} ({size >> 20} MiB) to the host {name}")
         options = ("--archive", "--partial-dir=.part")
         rsync(str(image), to=f"{name}:{path}", options=options)
     environment = environment_place()
-    if needs.native and environment and _lacks_environment(connection):
-        _bring_environment(connection, f"{folder}/{environment}", say)
-        connection.copied[sys.prefix] = environment
+    if needs.native and environment and session.facts["copy"]:
+        _bring_environment(session, f"{folder}/{environment}", say)
+        session.copied[sys.prefix] = environment
 
 
-def _bring_environment(
-    connection: Connection, path: str, say: Callable[[str], None]
-) -> None:
+def _bring_environment(session: Session, path: str, say: Callable[[str], None]) -> None:
     """Copy this process's virtual environment to a host unless it is there."""
-    connection.remote = replace(connection.remote, pythons=(f"{path}/bin/python",))
-    if not _lacks(connection, [path]):
+    session.remote = replace(session.remote, pythons=(f"{path}/bin/python",))
+    if not _lacks(session, [path]):
         return
     prefix = Path(sys.prefix)
     size = sum(file.lstat().st_size for file in prefix.rglob("*"))
-    _check_room(connection, prefix, size)
-    say(f"  copying Python's packages ({size >> 20} MiB) to {connection.name}")
+    _check_room(session, prefix, size)
+    say(f"  copying Python's packages ({size >> 20} MiB) to {session.name}")
     part = f"{path}.part"
     # Facts about this machine are cached in the folder `var`.
     options = ("--archive", "--exclude=/var")
-    to = f"{connection.name}:{part}/"
-    connection.remote.rsync(f"{prefix}/", to=to, options=options)
-    connection.ask(do="move in", part=part, path=path, was=sys.prefix)
+    to = f"{session.name}:{part}/"
+    session.remote.rsync(f"{prefix}/", to=to, options=options)
+    session.ask(do="move in", part=part, path=path, was=sys.prefix)
 
 
-def _lacks(connection: Connection, paths: Iterable[str]) -> list[str]:
+def _lacks(session: Session, paths: Iterable[str]) -> list[str]:
     asked = list(paths)
-    there = connection.ask(do="have", paths=asked)["have"] if asked else {}
+    there = session.ask(do="have", paths=asked)["have"] if asked else {}
     return [path for path in asked if not there[path]]
 
 
-def _check_room(connection: Connection, file: Path, size: int) -> None:
-    free = connection.facts["free"]
+def _check_room(session: Session, file: Path, size: int) -> None:
+    free = session.facts["free"]
     if size > free:
         raise ValueError(
-            f"{connection.name}: {file.name} has {size >> 20} MiB, and "
-            f"{connection.facts['folder']} has {free >> 20} MiB free: make room there"
+            f"{session.name}: {file.name} has {size >> 20} MiB, and "
+            f"{session.facts['folder']} has {free >> 20} MiB free: make room there"
         )

@@ -58,7 +58,7 @@ _REMEDIES = {
 }
 
 
-class LostHost(Exception):
+class LostHost(ValueError):
     """A host cannot be reached any more. The message names host and cause."""
 
 
@@ -130,7 +130,13 @@ class Remote:
 
 
 class Session:
-    """A running agent on a host."""
+    """A running agent on a host.
+
+    Attributes:
+        remote: how the host is reached, with the interpreter that launches use.
+        facts: what the host has said of itself.
+        copied: path here -> path in the folder of rankbench there, of what it got.
+    """
 
     def __init__(self, remote: Remote, *, first: bool = False) -> None:
         """Connect.
@@ -140,6 +146,8 @@ class Session:
             first: whether further connections to the host go through this one.
         """
         self.remote = remote
+        self.facts: Message = {}
+        self.copied: dict[str, str] = {}
         command = shlex.join(["exec", "sh", "-c", _FIND, _BOOT, *remote.pythons])
         shared = "yes" if first else "no"
         self._process = subprocess.Popen(
@@ -161,6 +169,10 @@ class Session:
         self._listener.start()
         source = AGENT.read_bytes()
         self._write(f"{len(source)}\n".encode() + source)
+
+    @property
+    def name(self) -> str:
+        return self.remote.name
 
     @property
     def pid(self) -> int:
@@ -242,7 +254,6 @@ class Session:
         for pattern, remedy in _REMEDIES.items():
             for line in said:
                 if re.search(pattern, line):
-                    return (
-                        f"{line.strip('@ .')}: {remedy.format(host=self.remote.name)}"
-                    )
-        return said[-1] if said else "the connection was closed"
+                    do = remedy.format(host=self.name)
+                    return f"{self.name}: {line.strip('@ .')}: {do}"
+        return f"{self.name}: {said[-1] if said else 'the connection was closed'}"

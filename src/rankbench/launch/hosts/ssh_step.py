@@ -31,8 +31,6 @@ from rankbench.launch.hosts.ssh_session import LostHost, Remote, Session
 BEAT_SECONDS = 0.5
 # Seconds that hosts have to end a command, and until their files are fetched.
 END_SECONDS = 40.0
-LOST = "lost the host {host}: {why}"
-REFUSED = "the host {host} refuses: {why}"
 
 # Files of a launch that the supervisor writes, and a folder that hosts need only during
 # the launch.
@@ -117,10 +115,10 @@ class RemoteStep:
         name, code, why = host["name"], 1, None
         try:
             code, why = self._run_on(session, node, host)
-        except ValueError as error:
-            why = REFUSED.format(host=name, why=str(error).removeprefix(f"{name}: "))
         except LostHost as error:
-            why = LOST.format(host=name, why=error)
+            why = f"lost the host {error}"
+        except ValueError as error:
+            why = f"the host {name} refuses: {str(error).removeprefix(f'{name}: ')}"
         if why:
             _print(f"{why}\n".encode())
         with self._changed:
@@ -161,7 +159,7 @@ class RemoteStep:
             elif "file" in message:
                 self._keep(message["file"], base64.b64decode(message["data"]))
             elif "refused" in message:
-                refused = REFUSED.format(host=host["name"], why=message["refused"])
+                refused = f"the host {host['name']} refuses: {message['refused']}"
         if folder:
             try:
                 self._fetch_folder(session.remote, folder)
