@@ -1,10 +1,10 @@
-"""Questions of the supervisor to Slurm, answered by replaced programs."""
+"""Questions to Slurm, answered by replaced programs; and jobs in its queue."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,12 @@ import pytest
 from rankbench.launch.hosts import slurm
 from rankbench.launch.hosts import slurm_job_array as job_array
 from rankbench.launch.hosts.slurm import (
+    CellJob,
     SlurmJob,
     has_ended,
+    parse_queue,
+    read_queue,
+    wait_for_lost_jobs,
 )
 from rankbench.launch.job.claim import Owner
 
@@ -201,10 +205,10 @@ def test_a_job_array_does_not_wait_for_a_slurm_that_hangs(
     for name in ("sbatch", "scontrol", "scancel"):
         program(name, "exec /bin/sleep 60")
     begun = time.monotonic()
-    assert job_array._submit(2, tmp_path, [], ["true"]) is None
+    assert job_array.submit(2, tmp_path, [], ["true"]) is None
     assert "does not answer within 0.2 s" in capsys.readouterr().out
-    assert job_array._look("7") is None
-    job_array._cancel("7")
+    assert job_array.look("7") is None
+    job_array.cancel("7")
     assert time.monotonic() - begun < 20
 
 
@@ -212,7 +216,95 @@ def test_a_job_array_that_slurm_refuses_says_why(
     program: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program("sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
-    assert job_array._submit(2, tmp_path, [], ["true"]) is None
+    assert job_array.submit(2, tmp_path, [], ["true"]) is None
     assert "invalid partition" in capsys.readouterr().err
     program("sbatch", "echo '7;cluster'")
-    assert job_array._submit(2, tmp_path, [], ["true"]) == "7"
+    assert job_array.submit(2, tmp_path, [], ["true"]) == "7"
+
+
+SQUEUE = """\
+7|RUNNING|node[1-2]|None|/p|rule_cell_wildcards_x_ddp.gloo.2x1
+8|PENDING||Resources|/p|rule_cell_wildcards_x_ddp.gloo.1x1
+9|RUNNING|node3|None|/elsewhere|rule_cell_wildcards_x_ddp.gloo.1x1
+10|RUNNING|node3|None|/p|rule_cell_wildcards_y_ddp.gloo.1x1
+11|RUNNING|node3|None|/p|rule_hosts
+12|RUNNING|node3|None|/p|(null)
+13|PENDING||Priority|/p|mine|with|bars
+"""
+RUNNING = CellJob("7", "ddp.gloo.2x1", "RUNNING", "node[1-2]", "None")
+QUEUED = CellJob("8", "ddp.gloo.1x1", "PENDING", "", "Resources")
+
+
+def test_jobs_of_this_experiment_in_this_folder() -> None:
+    cells = ("ddp.gloo.1x1", "ddp.gloo.2x1", "single.none.1x1")
+    assert parse_queue(SQUEUE, "x", "/p", cells, {}) == [RUNNING, QUEUED]
+
+
+def test_jobs_of_other_cells_are_nobodys() -> None:
+    assert parse_queue(SQUEUE, "x", "/p", ["ddp.gloo.1x2"], {}) == []
+
+
+def test_a_shared_job_is_that_of_each_of_its_cells() -> None:
+    line = "14|RUNNING|node[1-4]|None|/p|rule_job_wildcards_x_experiment"
+    shared = {"experiment": ["ddp.gloo.2x1", "ddp.gloo.4x1"]}
+    jobs = parse_queue(line, "x", "/p", ["ddp.gloo.2x1"], shared)
+    assert [(job.id, job.cell) for job in jobs] == [
+        ("14", "ddp.gloo.2x1"),
+        ("14", "ddp.gloo.4x1"),
+    ]
+    assert parse_queue(line, "y", "/p", [], shared) == []
+
+
+def test_jobs_in_words() -> None:
+    assert RUNNING.describe() == "job 7 running on node[1-2]"
+    assert QUEUED.describe() == "job 8 queued (Resources)"
+
+
+@pytest.mark.parametrize(
+    ("script", "complaint"),
+    [
+        ("echo no controller >&2; exit 1", "squeue fails: no controller"),
+        (None, "squeue is not here: .*login node"),
+        ("exec /bin/sleep 5", "has not answered for 0.2 s"),
+    ],
+)
+def test_a_queue_that_does_not_answer_is_told(
+    program: Install,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    script: str | None,
+    complaint: str,
+) -> None:
+    if script is not None:
+        program("squeue", script)
+    monkeypatch.setattr(slurm, "ASK_SECONDS", 0.2 if "sleep" in f"{script}" else 20)
+    with pytest.raises(ValueError, match=complaint):
+        read_queue("x", tmp_path, ["c"], {})
+
+
+def test_waiting_goes_on_until_no_job_is_left() -> None:
+    # None stands for a Slurm that does not answer for a while.
+    answers: Iterator[list[CellJob] | None] = iter(
+        [[RUNNING, QUEUED], None, [QUEUED], []]
+    )
+
+    def look() -> list[CellJob]:
+        answer = next(answers)
+        if answer is None:
+            raise ValueError("squeue fails: try again")
+        return answer
+
+    said: list[str] = []
+    assert wait_for_lost_jobs(look, say=said.append, every=0)
+    assert said[0].startswith("2 jobs of an earlier run are still in the queue")
+    assert said[1:] == [
+        "  ddp.gloo.2x1  job 7 running on node[1-2]",
+        "  ddp.gloo.1x1  job 8 queued (Resources)",
+        "  squeue fails: try again",
+        "  ddp.gloo.2x1  job 7 has ended, 1 left",
+        "  ddp.gloo.1x1  job 8 has ended, 0 left",
+    ]
+
+
+def test_nothing_is_said_where_nothing_was_lost() -> None:
+    assert not wait_for_lost_jobs(list, say=pytest.fail)

@@ -181,7 +181,6 @@ def comment_of(experiment: str, cell: str) -> str:
 
 
 _FORMAT = "%i|%T|%N|%r|%Z|%k"
-_WAIT_SECONDS = 5.0
 _TELL_SECONDS = 60.0
 
 
@@ -275,13 +274,17 @@ def parse_queue(
 
 
 def wait_for_lost_jobs(
-    look: Callable[[], Sequence[CellJob]], *, say: Callable[[str], None]
+    look: Callable[[], Sequence[CellJob]],
+    *,
+    say: Callable[[str], None],
+    every: float = 5.0,
 ) -> bool:
     """Wait for the jobs of an earlier session, which go on without it.
 
     Args:
         look: finds those that are left.
         say: gets lines of progress.
+        every: seconds between two looks.
 
     Returns:
         Whether there were any.
@@ -299,7 +302,7 @@ def wait_for_lost_jobs(
             for job in jobs:
                 say(f"  {job.cell}  {job.describe()}")
             told = time.monotonic()
-        time.sleep(_WAIT_SECONDS)
+        time.sleep(every)
         try:
             left = look()
         except ValueError as error:

@@ -79,7 +79,7 @@ def main() -> int:
     parser.add_argument("--start-within", type=float, required=True)
     parser.add_argument("--logs", type=Path, required=True)
     arguments, options = parser.parse_known_args(sys.argv[1:at])
-    job = _submit(arguments.tasks, arguments.logs, options, sys.argv[at + 1 :])
+    job = submit(arguments.tasks, arguments.logs, options, sys.argv[at + 1 :])
     if job is None:
         return 1
     print(_SUBMITTED.format(job=job, tasks=arguments.tasks), flush=True)
@@ -87,13 +87,13 @@ def main() -> int:
     try:
         ended_well = _await(job, arguments.tasks, arguments.start_within)
     finally:
-        _cancel(job)
+        cancel(job)
         for log in sorted(arguments.logs.glob("task*.log")):
             print(log.read_text(errors="replace"), end="", flush=True)
     return 0 if ended_well else 1
 
 
-def _submit(
+def submit(
     tasks: int, logs: Path, options: Sequence[str], argv: Sequence[str]
 ) -> str | None:
     """The number of the job; None if Slurm refuses it, and has said why."""
@@ -115,7 +115,7 @@ def _await(job: str, count: int, start_within: float) -> bool:
     parent, begun = os.getppid(), time.monotonic()
     while os.getppid() == parent:
         time.sleep(ASK_SECONDS)
-        tasks = _look(job)
+        tasks = look(job)
         if tasks is None:
             continue  # Slurm does not answer at the moment.
         if not any(task["JobState"] in _ALIVE for task in tasks):
@@ -129,7 +129,7 @@ def _await(job: str, count: int, start_within: float) -> bool:
     return False
 
 
-def _look(job: str) -> list[dict[str, str]] | None:
+def look(job: str) -> list[dict[str, str]] | None:
     """The tasks of an array as Slurm knows them; None if it does not answer.
 
     Tasks that have not started may be one entry: ArrayTaskId, JobState, Reason.
@@ -141,12 +141,12 @@ def _look(job: str) -> list[dict[str, str]] | None:
     return [dict(fields.findall(line)) for line in done.stdout.splitlines() if line]
 
 
-def _cancel(job: str) -> None:
+def cancel(job: str) -> None:
     """Remove the array from all hosts and from the queue."""
     run_program("scancel", "--quiet", job)
     deadline = time.monotonic() + GONE_AFTER
     while time.monotonic() < deadline:
-        if not any(task["JobState"] in _ALIVE for task in _look(job) or ()):
+        if not any(task["JobState"] in _ALIVE for task in look(job) or ()):
             return
         time.sleep(ASK_SECONDS)
 

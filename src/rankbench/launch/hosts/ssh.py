@@ -24,6 +24,7 @@ from typing import Any, Self
 
 from rankbench.environ import for_ssh
 from rankbench.launch.hosts.base import Hosts, Needs, Step, choose_port
+from rankbench.launch.hosts.ssh_agent import version_of
 from rankbench.launch.hosts.ssh_session import LostHost, Remote, Session
 
 FOLDER = "~/.cache/rankbench"  # of rankbench on each host
@@ -226,7 +227,7 @@ def _faults(session: Session, site: _Site, needs: Needs) -> Iterator[str]:
 
 
 def _differing_packages(versions: Mapping[str, str | None]) -> Iterator[str]:
-    here = {name: _version(name) for name in versions}
+    here = {name: version_of(name) for name in versions}
     differ = [name for name in versions if here[name] not in (None, versions[name])]
     if differ:
         have = [f"{n} {versions[n]}" if versions[n] else f"no {n}" for n in differ]
@@ -235,13 +236,6 @@ def _differing_packages(versions: Mapping[str, str | None]) -> Iterator[str]:
             f"has {', '.join(have)}: install what this machine has, {wanted}, or "
             f"{ANOTHER}"
         )
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _twins(found: Sequence[Session]) -> list[str]:

@@ -24,7 +24,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -102,7 +102,7 @@ def hold(order: Message, inbox: Inbox) -> None:
             if message["do"] == "lock":
                 held = take_lock(inbox)
                 # Nothing of an earlier launch runs or is needed now.
-                end_marked()
+                end_processes(lambda: marked(None))
                 launches = Path(order["folder"]).expanduser() / "launches"
                 shutil.rmtree(launches, ignore_errors=True)
                 launches.mkdir()
@@ -133,7 +133,7 @@ def describe(folder: Path, order: Message) -> Message:
         "boot": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
         "executable": sys.executable,
         "python": list(sys.version_info[:2]),
-        "versions": {name: _version(name) for name in COMPARED},
+        "versions": {name: version_of(name) for name in COMPARED},
         "folder": str(folder),
         "fault": fault,
         "free": shutil.disk_usage(folder).free if fault is None else 0,
@@ -143,7 +143,8 @@ def describe(folder: Path, order: Message) -> Message:
     }
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """The version of an installed package; None if it is not."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -209,13 +210,30 @@ def run(order: Message, inbox: Inbox) -> None:
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     folder = Path(order["launch"]) if order["launch"] else None
     sent: dict[str, bytes] = {}
-    code = 1
+    child, code = None, 1
     try:
-        code = _await(order, inbox, folder, sent)
+        # Without a command, another host starts the processes of this one.
+        if order["argv"]:
+            child = subprocess.Popen(
+                order["argv"],
+                env=environment_of(order),
+                cwd=folder or "/",
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            output = threading.Thread(target=_pass_on, args=(child,), daemon=True)
+            output.start()
+        code = _watch(child, inbox, folder, sent)
+        if child:
+            # A process that was left behind may keep the pipe open.
+            output.join(1.0)
     except OSError as error:
         send(refused=f"{error.strerror}: {error.filename or order['argv'][0]}")
     finally:
-        end_all()
+        # Processes that ssh started for another host's launcher are not below this one.
+        end_processes(lambda: descendants() | marked(order["mark"]))
         if folder:
             if code and shutil.disk_usage(folder.parent).free < ROOM:
                 send(refused=f"{os.strerror(errno.ENOSPC)}: {folder.parent}")
@@ -226,31 +244,6 @@ def run(order: Message, inbox: Inbox) -> None:
             while inbox.get(timeout=SILENT_AFTER):
                 pass
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _await(
-    order: Message, inbox: Inbox, folder: Path | None, sent: dict[str, bytes]
-) -> int:
-    """Start the command and wait for its end; return its exit code."""
-    argv = order["argv"]
-    if not argv:
-        # Another host starts the processes of this one.
-        return _watch(None, inbox, folder, sent)
-    child = subprocess.Popen(
-        argv,
-        env=environment_of(order),
-        cwd=folder or "/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-    output = threading.Thread(target=_pass_on, args=(child,), daemon=True)
-    output.start()
-    code = _watch(child, inbox, folder, sent)
-    # A process that was left behind may keep the pipe open.
-    output.join(1.0)
-    return code
 
 
 def environment_of(order: Message) -> dict[str, str]:
@@ -314,17 +307,8 @@ def send_reports(folder: Path, sent: dict[str, bytes]) -> None:
                 send(file=name, data=base64.b64encode(data).decode())
 
 
-def end_all() -> None:
-    """End all processes below this one, and those of the launch that ssh started."""
-    _end(lambda: descendants() | marked(os.environ.get(MARK)))
-
-
-def end_marked() -> None:
-    """End processes of earlier launches, whose agent was killed."""
-    _end(lambda: marked(None))
-
-
-def _end(find: Any) -> None:
+def end_processes(find: Callable[[], set[int]]) -> None:
+    """End processes: SIGTERM, then SIGKILL, until none is found."""
     number, deadline = signal.SIGTERM, time.monotonic() + GRACE
     gone = time.monotonic() + KILL_AFTER
     told: set[int] = set()
@@ -392,7 +376,6 @@ def main() -> None:
     if order["do"] == "end":
         send(exit=128 + signal.SIGTERM)
         return
-    os.environ[MARK] = order.get("mark", "")
     {"hold": hold, "run": run}[order["do"]](order, inbox)
 
 
