@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.rank.world.remote import _listen, find_address, read_ssh
+from rankbench.rank.world.remote import find_address, listen, read_ssh
 from rankbench.rank.world.rendezvous import find_free_port
 
 pytestmark = pytest.mark.unit
@@ -137,12 +137,12 @@ def test_it_listens_at_that_address_alone(
 ) -> None:
     (tmp_path / "secret").write_text("of this launch")
     monkeypatch.setenv("RANKBENCH_REMOTE_SECRET", str(tmp_path / "secret"))
-    with _listen("127.0.0.2", 0) as listener:
+    with listen("127.0.0.2", 0) as listener:
         assert listener.address[0] == "127.0.0.2"
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", listener.address[1]))
     # A translated (NAT) address belongs to no interface of this host.
-    with _listen("192.0.2.1", 0) as listener:
+    with listen("192.0.2.1", 0) as listener:
         assert listener.address[0] == "0.0.0.0"  # noqa: S104
 
 

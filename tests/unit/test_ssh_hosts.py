@@ -22,7 +22,7 @@ from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.feasible import find_obstacle
 from rankbench.matrix.site import Site, read_site, use_hosts
-from rankbench.rank.world.own_ssh import _ENVIRONMENT, real_ssh
+from rankbench.rank.world.own_ssh import ENVIRONMENT, real_ssh
 from rankbench.schedulers import SCHEDULERS, scheduler_of
 
 pytestmark = pytest.mark.unit
@@ -246,7 +246,7 @@ def test_launchers_reach_others_by_the_users_ssh(
         raise SystemExit
 
     environment = {"A": "b c", "HOME": "/users/a", "SSH_AUTH_SOCK": "/s"}
-    (tmp_path / _ENVIRONMENT).write_text(json.dumps(environment))
+    (tmp_path / ENVIRONMENT).write_text(json.dumps(environment))
     monkeypatch.setattr(os, "execv", become)
     monkeypatch.setattr("shutil.which", lambda name, path: f"/usr/bin/{name}")
     with pytest.raises(SystemExit):

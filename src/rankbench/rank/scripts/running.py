@@ -19,8 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from rankbench.cell import Cell
 from rankbench.environ import Place
 from rankbench.rank.models import count_parameters
-
-LOOPBACK = "127.0.0.1"
+from rankbench.rank.world.rendezvous import announce, find_free_port
 
 # Bytes at the end of a script's output in which the reason of its end is looked for.
 _TAIL = 8192
@@ -43,24 +42,12 @@ def place_variables(place: Place, init_method: str) -> dict[str, str]:
     if url.scheme == "tcp":
         meeting = (str(url.hostname), str(url.port))
     elif url.scheme == "file":
-        meeting = _agree(place, init_method)
+        meeting = announce(place, init_method, find_free_port)
     else:
         return place.export()
     return place.export() | dict(
         zip(("MASTER_ADDR", "MASTER_PORT"), meeting, strict=True)
     )
-
-
-def _agree(place: Place, init_method: str) -> tuple[str, str]:
-    """Host and port of rank 0, which tells the others by a file."""
-    store, _, _ = next(distributed.rendezvous(init_method, place.rank, place.size))
-    if place.rank == 0:
-        spread = place.size > place.local_size
-        host = socket.gethostname() if spread else LOOPBACK
-        with socket.create_server((host, 0)) as server:
-            store.set("meeting", f"{host} {server.getsockname()[1]}")
-    host, port = store.get("meeting").decode().split()
-    return host, port
 
 
 def copy_folder(frozen: Path, folder: Path) -> None:

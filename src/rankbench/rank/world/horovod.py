@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import socket
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import distributed
 
 from rankbench.environ import Place
-
-LOOPBACK = "127.0.0.1"
+from rankbench.rank.world.rendezvous import LOOPBACK, announce
 
 # Backend -> Horovod's controller, which agrees on the next operation, and the library
 # for CPU tensors. GPU tensors use NCCL if Horovod was built with it.
@@ -23,12 +20,13 @@ _OPERATIONS = {"gloo": "gloo", "mpi": "mpi", "nccl": "gloo", "ccl": "ccl"}
 
 def join(backend: str, place: Place, init_method: str, device: torch.device) -> None:
     controller = _CONTROLLER[backend]
+    core = str(max(os.sched_getaffinity(0)))
     os.environ |= {
         "HOROVOD_CONTROLLER": controller,
         "HOROVOD_CPU_OPERATIONS": _OPERATIONS[backend],
         # A core for the oneCCL thread of each rank on the host; oneCCL reads only the
         # entry of this rank.
-        "CCL_WORKER_AFFINITY": ",".join([_own_core()] * place.local_size),
+        "CCL_WORKER_AFFINITY": ",".join([core] * place.local_size),
     }
     if controller == "gloo" and "HOROVOD_GLOO_RENDEZVOUS_ADDR" not in os.environ:
         os.environ |= _meet(place, init_method)
@@ -79,25 +77,13 @@ def _horovod() -> Any:
     return horovod.torch
 
 
-def _own_core() -> str:
-    return str(max(os.sched_getaffinity(0)))
-
-
 def _meet(place: Place, init_method: str) -> dict[str, str]:
     """Make the rendezvous that horovodrun would make: rank 0 runs its server.
 
     Returns:
         The variables that Horovod reads.
     """
-    store, _, _ = next(distributed.rendezvous(init_method, place.rank, place.size))
-    if place.rank == 0:
-        spread = place.size > place.local_size
-        address = socket.gethostname() if spread else LOOPBACK
-        store.set("horovod", f"{address} {_serve(place)}")
-    address, port = store.get("horovod").decode().split()
-    store.set(f"met {place.rank}", "")
-    # The store ends with rank 0's handle, so wait until all ranks have read the port.
-    store.wait([f"met {rank}" for rank in range(place.size)])
+    address, port = announce(place, init_method, lambda host: _serve(place))
     interface = os.environ.get("GLOO_SOCKET_IFNAME")
     return {
         **({"HOROVOD_GLOO_IFACE": interface} if interface else {}),

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rankbench.environ import Place
@@ -83,24 +83,42 @@ def await_ranks(
         # Sleep until a child ends; WNOWAIT leaves its status for poll().
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         codes = [process.poll() for process in ranks.values()]
-    ended_by_us: dict[int, int] = {}
     running = {rank: p for rank, p in ranks.items() if p.returncode is None}
-    for rank, process in running.items():
-        process.terminate()
-        ended_by_us[rank] = -signal.SIGTERM
-    deadline = time.monotonic() + grace
-    for rank, process in running.items():
-        try:
-            process.wait(max(0.0, deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-            ended_by_us[rank] = -signal.SIGKILL
+    ended_by_us = dict(
+        zip(running, end_all(list(running.values()), grace), strict=True)
+    )
     return {
         rank: process.returncode
         for rank, process in ranks.items()
-        if process.returncode and process.returncode != ended_by_us.get(rank)
+        if process.returncode and process.returncode != -ended_by_us.get(rank, 0)
     }
+
+
+def end_all(
+    processes: Sequence[subprocess.Popen[bytes]],
+    grace: float,
+    send: Callable[[subprocess.Popen[bytes], int], None] = subprocess.Popen.send_signal,
+) -> list[int]:
+    """End processes by SIGTERM, and those that remain after `grace` s by SIGKILL.
+
+    Args:
+        send: sends a signal to a process, and to others that end with it.
+
+    Returns:
+        The last signal that was sent to each process.
+    """
+    sent: list[int] = [signal.SIGTERM] * len(processes)
+    for process in processes:
+        send(process, signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    for number, process in enumerate(processes):
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            sent[number] = signal.SIGKILL
+            send(process, signal.SIGKILL)
+            process.wait()
+    return sent
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from rankbench.rank.world.remote import read_ssh, write_ssh
 # Variables of this host and of this program, which do not hold on others.
 _STAYS_HERE = ("HOME", "USER", "LOGNAME", "SHELL", "PWD", "OLDPWD", "_")
 _STAYS_HERE_PREFIXES = ("SSH_", "XDG_", "RANKBENCH_NODE")
-_ENVIRONMENT = "environment.json"
+ENVIRONMENT = "environment.json"
 
 
 def main() -> NoReturn:
@@ -34,7 +34,7 @@ def main() -> NoReturn:
     write_ssh(folder, module, "--as-ssh", str(folder))
     path = f"{folder}:{os.environ['PATH']}"
     environment = {**os.environ, "PATH": path}
-    kept = folder / _ENVIRONMENT
+    kept = folder / ENVIRONMENT
     kept.touch(0o600)
     kept.write_text(json.dumps(environment))
     os.execvpe(command[0], command, environment)  # noqa: S606
@@ -42,8 +42,8 @@ def main() -> NoReturn:
 
 def real_ssh(folder: Path, host: str, command: str) -> NoReturn:
     """Become the real ssh, which runs a shell command on another host."""
-    environment = json.loads((folder / _ENVIRONMENT).read_text())
-    others = [one for one in os.environ["PATH"].split(":") if one != str(folder)]
+    environment = json.loads((folder / ENVIRONMENT).read_text())
+    others = [path for path in os.environ["PATH"].split(":") if path != str(folder)]
     program = shutil.which("ssh", path=":".join(others))
     if program is None:
         sys.exit("this host has no ssh: install OpenSSH's client")

@@ -16,7 +16,6 @@ import argparse
 import errno
 import os
 import shlex
-import signal
 import socket
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import NoReturn
 
+from rankbench.rank.world.manual import end_all
 from rankbench.rank.world.rendezvous import check_name
 
 # Variables that tell `ssh` the port, and the file with the secret.
@@ -141,7 +141,7 @@ def obey(name: str, environment: dict[str, str]) -> NoReturn:
         name: name of this host that the other hosts use.
         environment: environment of the commands.
     """
-    with _listen(find_address(name), int(environment[PORT])) as listener:
+    with listen(find_address(name), int(environment[PORT])) as listener:
         while True:
             try:
                 connection = listener.accept()
@@ -162,12 +162,12 @@ def find_address(name: str) -> str:
         found = socket.getaddrinfo(name, None, socket.AF_INET, socket.SOCK_STREAM)
     except socket.gaierror:
         return ""
-    addresses = {str(one[4][0]) for one in found}
+    addresses = {str(entry[4][0]) for entry in found}
     only = addresses.pop() if len(addresses) == 1 else ""
     return "" if only.startswith("127.") else only
 
 
-def _listen(address: str, port: int) -> Listener:
+def listen(address: str, port: int) -> Listener:
     """Listen on this address; on all interfaces if this host does not have it."""
     try:
         return Listener((address, port), backlog=64, authkey=_secret())
@@ -204,12 +204,7 @@ def _run(command: str, environment: dict[str, str], connection: Connection) -> i
     finally:
         os.close(ended)
     if child.poll() is None:
-        os.killpg(child.pid, signal.SIGTERM)
-        try:
-            child.wait(GRACE)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
+        end_all([child], GRACE, lambda child, number: os.killpg(child.pid, number))
     return child.returncode if child.returncode >= 0 else 128 - child.returncode
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from rankbench.environ import Place, launch_id, read_node
@@ -89,7 +90,31 @@ def check_name(host: str) -> None:
         ) from None
 
 
-def find_free_port() -> int:
-    """A port of the loopback interface that is free now."""
-    with socket.create_server((LOOPBACK, 0)) as server:
+def find_free_port(host: str = LOOPBACK) -> int:
+    """A port that is free now at this address of this host."""
+    with socket.create_server((host, 0)) as server:
         return int(server.getsockname()[1])
+
+
+def announce(
+    place: Place, init_method: str, serve: Callable[[str], int]
+) -> tuple[str, str]:
+    """Host and port of a server of rank 0, on all ranks, which call it together.
+
+    Args:
+        place: of this rank.
+        init_method: URL at which the ranks meet.
+        serve: called on rank 0, by its host; returns the port.
+    """
+    from torch import distributed
+
+    store, _, _ = next(distributed.rendezvous(init_method, place.rank, place.size))
+    if place.rank == 0:
+        spread = place.size > place.local_size
+        host = socket.gethostname() if spread else LOOPBACK
+        store.set("server", f"{host} {serve(host)}")
+    host, port = store.get("server").decode().split()
+    store.set(f"met {place.rank}", "")
+    # The store ends with rank 0's handle, so wait until all ranks have read the port.
+    store.wait([f"met {rank}" for rank in range(place.size)])
+    return host, port
