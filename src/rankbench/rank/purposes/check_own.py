@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,7 +36,7 @@ class Check:
     name: str
     well: bool | None
     said: str
-    needs: Mapping[str, Any]
+    needs: Mapping[str, Any] = field(default_factory=dict)
 
 
 def check_data(name: str, root: Path) -> list[Check]:
@@ -56,16 +56,15 @@ def check_data(name: str, root: Path) -> list[Check]:
         and torch.equal(torch.as_tensor(train[i][1]), torch.as_tensor(again[i][1]))
         for i in range(min(_SAMPLES, len(train)))
     )
-    found = [
-        _check("loads", not wrong, "; ".join(wrong) or f"{len(train)} of {sample}"),
-        _check("repeats", equal, _yes(equal, "equal samples from equal seeds")),
-    ]
+    said = "; ".join(wrong) or f"{len(train)} of {sample}"
+    checks = [Check("loads", not wrong, said)]
     if isinstance(train, data.Images) and isinstance(test, data.Images):
         labels = {*train.labels, *test.labels}
         outside = sorted(label for label in labels if not 0 <= label < classes)
         said = f"{outside[:3]} are none" if outside else "fit"
-        found.insert(1, _check("labels", not outside, said))
-    return found
+        checks.append(Check("labels", not outside, said))
+    said = _say(equal, "equal samples from equal seeds")
+    return [*checks, Check("repeats", equal, said)]
 
 
 def check_model(
@@ -82,124 +81,125 @@ def check_model(
         return models.build(name, **sizes, seed=_SEED, options=options)
 
     try:
-        model = build()
+        model, other = build(), build()
     except Exception as error:
-        return [_check("builds", False, _words(error))]
+        return [_failed("builds", error)]
     generator = torch.Generator().manual_seed(_SEED)
-    images = models.example_inputs(sizes, _SAMPLES)
-    if images.is_floating_point():
-        images = images.normal_(generator=generator)
+    inputs = models.example_inputs(sizes, _SAMPLES)
+    if inputs.is_floating_point():
+        inputs = inputs.normal_(generator=generator)
         labels = torch.randint(sizes["classes"], (_SAMPLES,), generator=generator)
     else:
-        images = images.random_(sizes["vocabulary"], generator=generator)
-        labels = images.roll(-1, dims=1)
+        inputs = inputs.random_(sizes["vocabulary"], generator=generator)
+        labels = inputs.roll(-1, dims=1)
     count = sum(p.numel() for p in model.parameters())
-    normalises = any(isinstance(one, _BatchNorm) for one in model.modules())
-    found = [
-        Check("builds", True, f"{count:,} parameters", {"batch_statistics": normalises})
+    normalises = any(isinstance(module, _BatchNorm) for module in model.modules())
+    again = other.state_dict()
+    equal = all(torch.equal(v, again[k]) for k, v in model.state_dict().items())
+    needs = {"batch_statistics": normalises}
+    checks = [
+        Check("builds", True, f"{count:,} parameters", needs),
+        Check("seeds", equal, _say(equal, "equal weights from equal seeds")),
     ]
-    tries: list[tuple[str, Callable[[], Check]]] = [
-        ("seeds", lambda: _seeds(model, build())),
-        ("trains", lambda: _trains(build(), images, labels)),
-        ("gate", lambda: _exact(build(), images, labels)),
-        ("splits", lambda: _splits(build(), images)),
-        ("checkpoints", lambda: _checkpoints(build(), images, labels)),
-        ("compiles", lambda: _compiles(build(), images)),
-    ]
-    for title, attempt in tries:
+    for title, attempt in _ATTEMPTS.items():
         try:
-            found.append(attempt())
+            checks.append(attempt(build(), inputs, labels))
         except Exception as error:
-            optional = title in ("checkpoints", "compiles", "splits")
-            key = "sequential" if title == "splits" else title
-            needs = {key: False} if optional else {}
-            found.append(
-                Check(title, None if optional else False, _words(error), needs)
-            )
-    return found
+            checks.append(_failed(title, error))
+    return checks
 
 
-def _seeds(one: nn.Module, other: nn.Module) -> Check:
-    theirs = other.state_dict()
-    equal = all(torch.equal(v, theirs[k]) for k, v in one.state_dict().items())
-    return _check("seeds", equal, _yes(equal, "equal weights from equal seeds"))
+# What a model need not be able to do -> the key of NEEDS that says whether it can.
+_OPTIONAL = {
+    "splits": "sequential",
+    "checkpoints": "checkpoints",
+    "compiles": "compiles",
+}
 
 
-def _loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
-    return nn.functional.cross_entropy(model(images).flatten(0, -2), labels.flatten())
+def _failed(name: str, error: Exception) -> Check:
+    lines = str(error).strip().splitlines() or [""]
+    said = f"{type(error).__name__}: {lines[0]}"[:200]
+    if name in _OPTIONAL:
+        return Check(name, None, said, {_OPTIONAL[name]: False})
+    return Check(name, False, said)
 
 
-def _trains(model: nn.Module, images: Tensor, labels: Tensor) -> Check:
+def _say(equal: bool, said: str) -> str:
+    return said if equal else f"not {said}"
+
+
+def _loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(model(inputs).flatten(0, -2), labels.flatten())
+
+
+def _train(model: nn.Module, inputs: Tensor, labels: Tensor) -> Check:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     losses = []
     for _ in range(_STEPS):
-        loss = _loss(model, images, labels)
+        loss = _loss(model, inputs, labels)
         optimizer.zero_grad()
         loss.backward()
         idle = [n for n, p in model.named_parameters() if p.grad is None]
         if idle:
-            return _check("trains", False, f"{idle[0]} gets no gradient")
+            return Check("trains", False, f"{idle[0]} gets no gradient")
         optimizer.step()
         losses.append(loss.item())
     well = math.isfinite(losses[-1])
-    return _check("trains", well, f"loss {losses[0]:.4g}, then {losses[-1]:.4g}")
+    return Check("trains", well, f"loss {losses[0]:.4g}, then {losses[-1]:.4g}")
 
 
-def _exact(model: nn.Module, images: Tensor, labels: Tensor) -> Check:
+def _train_exactly(model: nn.Module, inputs: Tensor, labels: Tensor) -> Check:
     """The gate compares strategies in float64."""
-    exact = images.double() if images.is_floating_point() else images
+    exact = inputs.double() if inputs.is_floating_point() else inputs
     _loss(model.double(), exact, labels).backward()
-    return _check("gate", True, "computes in float64")
+    return Check("gate", True, "computes in float64")
 
 
-def _splits(model: nn.Module, images: Tensor) -> Check:
+def _split(model: nn.Module, inputs: Tensor, labels: Tensor) -> Check:
     """Pipelines split a model between any two of its parts."""
     if not isinstance(model, nn.Sequential):
         said = f"build returns {type(model).__name__}, not an nn.Sequential of parts"
         return Check("splits", None, said, {"sequential": False})
     model.eval()
-    whole, parts = model(images), images
+    whole, parts = model(inputs), inputs
     for part in model.children():
         parts = part(parts)
     equal = torch.equal(whole, parts)
-    said = f"{len(model)} parts, " + _yes(equal, "together equal to the whole")
+    said = f"{len(model)} parts, " + _say(equal, "together equal to the whole")
     return Check("splits", equal, said, {"sequential": equal})
 
 
-def _checkpoints(model: nn.Module, images: Tensor, labels: Tensor) -> Check:
+def _recompute(model: nn.Module, inputs: Tensor, labels: Tensor) -> Check:
     other = copy.deepcopy(model)
     torch.manual_seed(_SEED)
-    _loss(model, images, labels).backward()
+    _loss(model, inputs, labels).backward()
     for part in other.children():
         if any(True for _ in part.parameters()):
             part.forward = partial(checkpoint, part.forward, use_reentrant=False)
     torch.manual_seed(_SEED)
-    _loss(other, images, labels).backward()
+    _loss(other, inputs, labels).backward()
     pairs = zip(model.parameters(), other.parameters(), strict=True)
     equal = all(torch.allclose(a.grad, b.grad, atol=1e-5) for a, b in pairs)  # type: ignore[arg-type]
-    said = _yes(equal, "equal gradients with checkpointing")
+    said = _say(equal, "equal gradients with checkpointing")
     return Check("checkpoints", equal or None, said, {"checkpoints": equal})
 
 
-def _compiles(model: nn.Module, images: Tensor) -> Check:
+def _compile(model: nn.Module, inputs: Tensor, labels: Tensor) -> Check:
     if not any(map(shutil.which, ("c++", "g++", "clang++"))):
-        return Check("compiles", None, "not tried: there is no C++ compiler", {})
+        return Check("compiles", None, "not tried: there is no C++ compiler")
     model.eval()
     torch._dynamo.reset()
     compiled = torch.compile(model, fullgraph=False)
-    equal = torch.allclose(model(images), compiled(images), rtol=1e-3, atol=1e-4)
-    said = _yes(equal, "equal outputs by torch.compile")
+    equal = torch.allclose(model(inputs), compiled(inputs), rtol=1e-3, atol=1e-4)
+    said = _say(equal, "equal outputs by torch.compile")
     return Check("compiles", equal or None, said, {"compiles": equal})
 
 
-def _check(name: str, well: bool, said: str) -> Check:
-    return Check(name, well, said, {})
-
-
-def _yes(equal: bool, said: str) -> str:
-    return said if equal else f"not {said}"
-
-
-def _words(error: Exception) -> str:
-    lines = str(error).strip().splitlines() or [""]
-    return f"{type(error).__name__}: {lines[0]}"[:200]
+_ATTEMPTS = {
+    "trains": _train,
+    "gate": _train_exactly,
+    "splits": _split,
+    "checkpoints": _recompute,
+    "compiles": _compile,
+}

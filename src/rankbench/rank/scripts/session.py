@@ -151,11 +151,15 @@ class Window:
         given = self._samples[self._warmup_steps :]
         knows_samples = None not in given
         knows_loss = None not in self._losses
+        losses = [
+            torch.as_tensor(loss).double().mean().item() if knows_loss else np.nan
+            for loss in self._losses
+        ]
         return Measured(
             seconds=self._seconds,
             warmup=self._warmup,
             host_start=self._clock.host_start(),
-            loss=_read_losses(self._losses, knows_loss),
+            loss=np.array(losses, np.float32),
             knows_loss=knows_loss,
             warmup_s=self._warmup_s,
             window_s=self._window_s,
@@ -163,16 +167,6 @@ class Window:
             cpu=self._cpu_used,
             energy=self._energy,
         )
-
-
-def keep(loss: Any) -> Any:
-    """A copy of a loss that the script cannot change, without waiting for a device."""
-    return loss.detach().clone() if torch.is_tensor(loss) else loss
-
-
-def _read_losses(losses: Sequence[Any], known: bool) -> np.ndarray:
-    values = [torch.as_tensor(one).double().mean().item() for one in losses if known]
-    return np.array(values if known else [np.nan] * len(losses), np.float32)
 
 
 GRACE = 5.0  # seconds that a script has to end after its measurement
@@ -252,7 +246,9 @@ class Session:
             self.is_marked = True
             self._try(self._open)
         else:
-            self._end_step(keep(loss), samples)
+            # The script cannot change a copy, which does not wait for a device.
+            copy = loss.detach().clone() if torch.is_tensor(loss) else loss
+            self._end_step(copy, samples)
 
     def _open(self) -> None:
         if self.root is None:
