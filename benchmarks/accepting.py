@@ -15,8 +15,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from rankbench.results.compare.acceptance import FAIL, PASS, accept
-from rankbench.results.compare.sides import Cell, Side
+from rankbench.results.compare.comparison import FAIL, PASS, accept
+from rankbench.results.compare.sides import CellLaunches, Side
 
 LINE, SCATTER = 0.95, 0.03
 SHARES = (0.90, 0.93, 0.94, 0.96, 0.97, 1.00)
@@ -36,7 +36,7 @@ def skewed(random: np.random.Generator, count: int) -> NDArray[np.float64]:
 
 
 def side(values: NDArray[np.float64]) -> Side:
-    cell = Cell(hash="h", status="ok", reason=None, throughput=tuple(values))
+    cell = CellLaunches(hash="h", status="ok", reason=None, throughput=tuple(values))
     return Side(name="side", experiment="x", facts={}, cells={"row": cell})
 
 

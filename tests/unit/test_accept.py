@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rankbench.cli import main
-from rankbench.results.compare.acceptance import (
+from rankbench.results.compare.comparison import (
     FAIL,
+    NO_NUMBER,
     PASS,
     UNDECIDED,
-    Acceptance,
+    Comparison,
     accept,
 )
-from rankbench.results.compare.sides import Cell, Side, read_reference
+from rankbench.results.compare.sides import CellLaunches, Side, read_reference
+from rankbench.results.compare.text import (
+    accepted_to_json,
+    replayed_to_json,
+    replayed_to_text,
+)
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 
 pytestmark = pytest.mark.unit
@@ -25,13 +32,15 @@ pytestmark = pytest.mark.unit
 def side(*, hash_: str = "h", status: str = "ok", **rows: list[float]) -> Side:
     reason = None if status == "ok" else "why"
     cells = {
-        name: Cell(hash=hash_, status=status, reason=reason, throughput=tuple(values))
-        for name, values in rows.items()
+        name: CellLaunches(
+            hash=hash_, status=status, reason=reason, throughput=tuple(rates)
+        )
+        for name, rates in rows.items()
     }
     return Side(name="side", experiment="x", facts={}, cells=cells)
 
 
-def judge(old: Side, new: Side, at_least: float = 0.95) -> Acceptance:
+def judge(old: Side, new: Side, at_least: float = 0.95) -> Comparison:
     return accept(old, new, at_least=at_least)
 
 
@@ -46,41 +55,56 @@ def test_a_row_passes_fails_or_is_undecided() -> None:
     old = side(a=LAUNCHES, b=LAUNCHES, c=LAUNCHES)
     new = side(a=LAUNCHES, b=times(0.85), c=times(0.945))
     found = judge(old, new)
-    assert [row.verdict for row in found.rows] == [PASS, FAIL, UNDECIDED]
+    assert [row.verdict for row in found.cells] == [PASS, FAIL, UNDECIDED]
     assert found.verdict == FAIL
     # With 12 launches of the baseline, a line half a percent away cannot be decided.
-    assert found.rows[2].launches is None
+    assert found.cells[2].launches is None
     assert judge(side(a=LAUNCHES), new).verdict == PASS
     assert judge(side(a=LAUNCHES, c=LAUNCHES), new).verdict == UNDECIDED
 
 
 def test_undecided_says_how_many_launches_would_decide() -> None:
     old = side(a=list(np.linspace(97, 103, 60)))
-    (row,) = judge(old, side(a=times(0.97, list(np.linspace(94, 106, 6))))).rows
+    (row,) = judge(old, side(a=times(0.97, list(np.linspace(94, 106, 6))))).cells
     assert row.verdict == UNDECIDED
     assert row.launches is not None
     assert 6 < row.launches < 200
 
 
-def test_rows_without_a_test_say_why() -> None:
-    old = side(a=LAUNCHES)
-    few = judge(old, side(a=[100.0, 101.0])).rows[0]
-    assert (few.verdict, few.why, few.launches) == (
-        UNDECIDED,
-        "2 launches; 6 are needed",
-        6,
-    )
-    other = judge(old, side(a=LAUNCHES, hash_="g")).rows[0]
-    assert (other.verdict, other.why) == (
-        UNDECIDED,
-        "defined otherwise in the baseline",
-    )
-    crashed = judge(old, side(a=[], status="crashed")).rows[0]
-    assert (crashed.verdict, crashed.why) == (FAIL, "crashed: why")
-    waiting = judge(old, side(a=[], status="not-run")).rows[0]
-    assert waiting.verdict == UNDECIDED
-    gone = judge(side(a=LAUNCHES, b=LAUNCHES), side(a=LAUNCHES)).rows[1]
-    assert (gone.verdict, gone.why) == (UNDECIDED, "not in RESULTS")
+@pytest.mark.parametrize(
+    ("new", "verdict", "why", "launches"),
+    [
+        (side(a=[100.0, 101.0]), UNDECIDED, "2 launches; 6 are needed", 6),
+        (side(a=LAUNCHES, hash_="g"), UNDECIDED, "defined otherwise in the", None),
+        (side(a=[], status="crashed"), FAIL, "crashed: why", None),
+        (side(a=[], status="not-run"), UNDECIDED, "not-run: why", None),
+        (side(), UNDECIDED, "not in RESULTS", None),
+    ],
+)
+def test_rows_without_a_test_say_why(
+    new: Side, verdict: str, why: str, launches: int | None
+) -> None:
+    """A row beside it can be compared, and another has no number in the reference."""
+    new = replace(new, cells={**new.cells, **side(b=LAUNCHES).cells})
+    old = side(a=LAUNCHES, b=LAUNCHES)
+    old = replace(old, cells={**old.cells, **side(c=[], status="oom").cells})
+    found = judge(old, new)
+    row, decided, without = found.cells
+    assert (row.verdict, decided.verdict, without.verdict) == (verdict, PASS, NO_NUMBER)
+    assert row.why.startswith(why)
+    assert row.launches == launches
+    assert found.verdict == verdict
+    words = {FAIL: "not reproduced", UNDECIDED: "cannot tell"}
+    rows = replayed_to_json(found)
+    assert [row["verdict"] for row in rows] == [
+        words[verdict],
+        "reproduced",
+        "cannot tell",
+    ]
+    assert [row["published"] for row in rows] == [True, True, False]
+    assert rows[2]["why"] == "no number in the bundle: oom"
+    assert "RESULTS" not in replayed_to_text(found)
+    assert len(accepted_to_json(found)["rows"]) == 2
 
 
 def test_verdicts_are_corrected_for_the_number_of_rows() -> None:
@@ -93,7 +117,7 @@ def test_verdicts_are_corrected_for_the_number_of_rows() -> None:
         side(**dict.fromkeys(names, few)),
         side(r0=slow, **dict.fromkeys(names[1:], few)),
     )
-    assert many.rows[0].verdict == UNDECIDED
+    assert many.cells[0].verdict == UNDECIDED
 
 
 def test_a_published_number_has_no_launches(tmp_path: Path) -> None:
@@ -123,19 +147,19 @@ def test_a_damaged_table_is_named(tmp_path: Path, text: str, said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
-    [({"at_least": 0.0}, "--at-least 0.0"), ({"confidence": 1.0}, "confidence 1.0")],
+    ("old", "arguments", "said"),
+    [
+        (side(a=LAUNCHES), {"at_least": 0.0}, "--at-least 0.0"),
+        (side(a=LAUNCHES), {"confidence": 1.0}, "confidence 1.0"),
+        (side(b=LAUNCHES), {}, "no cell in common"),
+        (side(a=[]), {}, "no row has a throughput"),
+    ],
 )
-def test_arguments_that_make_no_sense(arguments: dict[str, float], said: str) -> None:
+def test_what_makes_no_sense_is_refused(
+    old: Side, arguments: dict[str, float], said: str
+) -> None:
     with pytest.raises(ValueError, match=said):
-        accept(side(a=LAUNCHES), side(a=LAUNCHES), **{"at_least": 0.95, **arguments})
-
-
-def test_nothing_to_compare() -> None:
-    with pytest.raises(ValueError, match="no cell in common"):
-        judge(side(a=LAUNCHES), side(b=LAUNCHES))
-    with pytest.raises(ValueError, match="no row has a throughput"):
-        judge(side(a=[]), side(a=LAUNCHES))
+        accept(old, side(a=LAUNCHES), **{"at_least": 0.95, **arguments})
 
 
 def test_wrong_verdicts_are_rare_and_clear_cases_are_decided() -> None:

@@ -91,10 +91,17 @@ def test_a_run_equals_itself(pair, capsys):
     assert found["differs"] == {}
 
 
-def test_a_margin_forgives(pair, capsys):
-    status, found = compare_json(capsys, *pair, "--margin", "0.2")
-    assert status == 0
-    assert set(verdicts(found).values()) == {"equal"}
+@pytest.mark.parametrize(
+    ("options", "verdict"),
+    [((), "equal"), (("--margin", "0"), "worse"), (("--margin", "0.2"), "equal")],
+)
+def test_a_margin_of_3_percent_forgives(tmp_path, capsys, options, verdict):
+    write_run(tmp_path / "old", {SINGLE["id"]: 800}, count=20)
+    write_run(tmp_path / "new", {SINGLE["id"]: 790}, count=20)
+    sides = str(tmp_path / "old"), str(tmp_path / "new")
+    status, found = compare_json(capsys, *sides, *options)
+    assert status == (verdict == "worse")
+    assert set(verdicts(found).values()) == {verdict}
 
 
 def test_the_first_line_warns_of_runs_one_after_the_other(tmp_path, capsys):

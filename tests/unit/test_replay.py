@@ -15,8 +15,6 @@ from rankbench.own_files import hash_files
 from rankbench.project import Run
 from rankbench.results.bundle import write_bundle
 from rankbench.results.bundle.replay import plan_replay, write_replay
-from rankbench.results.compare.reproduction import judge, to_text
-from rankbench.results.compare.sides import Cell, Side
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 from unit.test_bundle import seal
 
@@ -143,30 +141,3 @@ def test_each_row_gets_a_verdict(
         "0 reproduced, 4 not reproduced, 6 cannot tell (throughput in samples/s)\n"
     )
     assert main(["replay", str(EXAMPLE), "--run", "--at-least", "1"]) == 3
-
-
-def side(**cells: Cell) -> Side:
-    return Side(name="x", experiment="x", facts={}, cells=cells)
-
-
-def cell(*throughput: float, status: str = "ok") -> Cell:
-    reason = None if status == "ok" else "why"
-    return Cell(hash="h", status=status, reason=reason, throughput=throughput)
-
-
-def test_a_row_that_failed_here_is_not_reproduced() -> None:
-    fast = cell(*(100.0 + i for i in range(6)))
-    rows = judge(
-        side(a=fast, b=fast, c=fast, d=cell(status="unsupported")),
-        side(a=fast, b=cell(status="crashed")),
-        at_least=0.9,
-        confidence=0.95,
-    )
-    found = {row.cell: (row.verdict, row.why) for row in rows}
-    assert found == {
-        "a": ("reproduced", ""),
-        "b": ("not reproduced", "crashed: why"),
-        "c": ("cannot tell", "not in the results here"),
-        "d": ("cannot tell", "no number in the bundle: unsupported"),
-    }
-    assert "1 reproduced, 1 not reproduced, 2 cannot tell" in to_text(rows)

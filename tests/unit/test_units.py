@@ -15,8 +15,13 @@ from rankbench.matrix.experiment import load_experiment
 from rankbench.record import Layout
 from rankbench.results.advice.answer import find_answer
 from rankbench.results.advice.sentences import in_sentences
-from rankbench.results.compare.acceptance import _why_not
-from rankbench.results.compare.sides import Cell, read_reference, read_side
+from rankbench.results.compare.comparison import accept
+from rankbench.results.compare.sides import (
+    CellLaunches,
+    Side,
+    read_reference,
+    read_side,
+)
 from rankbench.results.history.store import read_results
 from rankbench.results.numbers.found import read
 from rankbench.results.prediction.scale import read_scale
@@ -163,16 +168,19 @@ def test_a_comparison_and_a_history_keep_the_unit(layout: Layout) -> None:
 def test_published_numbers_of_another_unit_are_not_compared(tmp_path: Path) -> None:
     path = tmp_path / "published.csv"
     path.write_text("cell,throughput,unit\na,5,tokens/s\nb,5,\n")
-    found = read_reference(path).cells
+    published = read_reference(path)
+    found = published.cells
     assert {name: cell.unit for name, cell in found.items()} == {
         "a": "tokens",
         "b": "samples",
     }
-    new = Cell(hash="1", status="ok", reason=None, throughput=(4.0,) * 6, unit="tokens")
-    assert _why_not(found["a"], new) is None
-    assert _why_not(found["b"], new) == (
-        "the baseline has samples/s, RESULTS have tokens/s"
+    new = CellLaunches(
+        hash="1", status="ok", reason=None, throughput=(4.0,) * 6, unit="tokens"
     )
+    side = Side(name="new", experiment="x", facts={}, cells={"a": new, "b": new})
+    of_tokens, of_images = accept(published, side, at_least=0.95).cells
+    assert of_tokens.why == ""
+    assert of_images.why == "the baseline has samples/s, RESULTS have tokens/s"
     path.write_text("cell,throughput,unit\na,5,words/s\n")
     with pytest.raises(ValueError, match="unit: expected samples/s or tokens/s"):
         read_reference(path)

@@ -57,9 +57,9 @@ def add(commands: Any) -> None:
 
 def accept_results(arguments: argparse.Namespace) -> int:
     """Print the verdicts; return 0, 1 or 3 for the machine."""
-    from rankbench.results.compare.acceptance import FAIL, PASS, accept
-    from rankbench.results.compare.acceptance_text import to_json, to_text
+    from rankbench.results.compare.comparison import FAIL, PASS, accept
     from rankbench.results.compare.sides import read_reference, read_side
+    from rankbench.results.compare.text import accepted_to_json, accepted_to_text
 
     found = accept(
         read_reference(arguments.baseline),
@@ -68,7 +68,7 @@ def accept_results(arguments: argparse.Namespace) -> int:
         confidence=arguments.confidence,
     )
     if arguments.json:
-        print_json(to_json(found))
+        print_json(accepted_to_json(found))
     else:
-        print(to_text(found))
+        print(accepted_to_text(found))
     return {PASS: OK, FAIL: FINDING}.get(found.verdict, UNDECIDED)

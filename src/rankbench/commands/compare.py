@@ -21,7 +21,7 @@ docs/comparing.md explains the verdicts, and how many launches a verdict needs."
 EXAMPLES = """\
 examples:
   rankbench compare results/before results/after
-  rankbench compare results/before results/after --margin 0.03
+  rankbench compare results/before results/after --margin 0.1
   rankbench compare results/images --between image=gloo,mpi
   rankbench compare results/quickstart --save-baseline baseline.json
   rankbench compare baseline.json results/quickstart --json
@@ -57,8 +57,8 @@ def add(commands: Any) -> None:
     parser.add_argument(
         "--margin",
         type=float,
-        default=0.0,
-        help="treat relative changes up to this size as no change: 0.03 is 3 %% (0)",
+        default=0.03,
+        help="treat relative changes up to this size as no change (%(default)s: 3 %%)",
     )
     parser.add_argument(
         "--save-baseline",
@@ -72,7 +72,7 @@ def compare_runs(arguments: argparse.Namespace) -> int:
     """Print the comparison; return 1 if a cell is worse, 2 if none could be judged."""
     from rankbench.results.compare.comparison import compare
     from rankbench.results.compare.sides import read_side, read_sides, save_baseline
-    from rankbench.results.compare.text import to_json, to_text
+    from rankbench.results.compare.text import compared_to_json, compared_to_text
 
     if arguments.between:
         if arguments.new is not None:
@@ -90,18 +90,13 @@ def compare_runs(arguments: argparse.Namespace) -> int:
     if len(sides) == 1:
         return OK
     found = compare(*sides, confidence=arguments.confidence, margin=arguments.margin)
-    if not found.cells:
-        raise ValueError(
-            f"{arguments.old} and {arguments.new} have no cell in common: do they "
-            "belong to the same experiment?"
-        )
     if arguments.json:
-        print_json(to_json(found))
+        print_json(compared_to_json(found))
     else:
-        print(to_text(found))
+        print(compared_to_text(found))
     if found.is_worse:
         return FINDING
-    if not found.judged:
+    if not found.tested:
         print("rankbench: no cell could be judged", file=sys.stderr)
         return BAD_INPUT
     return OK

@@ -26,7 +26,6 @@ from rankbench.project import Run, make_preview
 
 if TYPE_CHECKING:
     from rankbench.results.bundle.replay import Replay
-    from rankbench.results.compare.reproduction import Reproduced
 
 ABOUT = """\
 Measure the cells of a bundle here, and compare: reproduced, not reproduced, or cannot
@@ -165,26 +164,18 @@ def _describe(wanted: Replay, run: Run) -> Iterator[str]:
 
 def _compare(arguments: argparse.Namespace, run: Run) -> int:
     """Print theirs beside ours; return the exit status."""
-    from rankbench.results.compare.reproduction import judge, to_json, to_text
+    from rankbench.results.compare.comparison import FAIL, PASS, accept
     from rankbench.results.compare.sides import read_side
+    from rankbench.results.compare.text import replayed_to_json, replayed_to_text
 
-    rows = judge(
+    found = accept(
         read_side(arguments.bundle),
         read_side(run.layout.root),
         at_least=arguments.at_least,
         confidence=arguments.confidence,
     )
     if arguments.json:
-        print_json(to_json(rows))
+        print_json(replayed_to_json(found))
     else:
-        print(to_text(rows))
-    return _status(rows)
-
-
-def _status(rows: list[Reproduced]) -> int:
-    from rankbench.results.compare.reproduction import NOT_REPRODUCED, REPRODUCED
-
-    verdicts = {row.verdict for row in rows if row.published}
-    if NOT_REPRODUCED in verdicts:
-        return FINDING
-    return OK if verdicts == {REPRODUCED} else UNDECIDED
+        print(replayed_to_text(found))
+    return {PASS: OK, FAIL: FINDING}.get(found.verdict, UNDECIDED)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,8 @@ _PASSING = ("load_1min",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """One cell of a side.
+class CellLaunches:
+    """The launches of one cell of a side.
 
     Attributes:
         hash: identity of the cell, with all its options.
@@ -48,6 +48,11 @@ class Cell:
     throughput: tuple[float, ...]
     rounds: tuple[tuple[int, int] | None, ...] = ()
     unit: str = "samples"
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it is one published number, without launches."""
+        return not self.hash and len(self.throughput) == 1
 
     @property
     def by_round(self) -> dict[Any, float]:
@@ -75,7 +80,7 @@ class Side:
     name: str
     experiment: str
     facts: Mapping[str, tuple[str, ...]]
-    cells: Mapping[str, Cell]
+    cells: Mapping[str, CellLaunches]
     span: tuple[str, str] | None = None
 
 
@@ -114,35 +119,32 @@ def read_reference(path: Path) -> Side:
                 f"{path}: no column {named}: a table of published numbers "
                 "has the columns cell and throughput"
             )
-        cells = {}
-        for number, row in enumerate(rows, 2):
-            if not row["throughput"]:
-                continue
-            try:
-                value = float(row["throughput"])
-            except ValueError:
-                value = math.nan
-            if not _is_rate(value):
-                raise ValueError(
-                    f"{path}, row {number}: throughput: expected samples/s or "
-                    f"tokens/s, not {row['throughput']!r:.40}"
-                )
-            cells[row["cell"]] = Cell(
-                hash="",
-                status="ok",
-                reason=None,
-                throughput=(value,),
-                unit=_read_unit(row.get("unit"), f"{path}, row {number}"),
-            )
+        cells = {
+            row["cell"]: _read_published(row, f"{path}, row {number}")
+            for number, row in enumerate(rows, 2)
+            if row["throughput"]
+        }
     return Side(name=str(path), experiment=path.stem, facts={}, cells=cells)
 
 
-def _read_unit(text: str | None, place: str) -> str:
-    """What throughput counts, of the column `unit` of a table."""
-    unit = (text or "samples/s").removesuffix("/s")
+def _read_published(row: Mapping[str, str], place: str) -> CellLaunches:
+    try:
+        value = float(row["throughput"])
+    except ValueError:
+        value = math.nan
+    if not _is_rate(value):
+        raise ValueError(
+            f"{place}: throughput: expected samples/s or tokens/s, not "
+            f"{row['throughput']!r:.40}"
+        )
+    unit = (row.get("unit") or "samples/s").removesuffix("/s")
     if unit not in _UNITS:
-        raise ValueError(f"{place}: unit: expected samples/s or tokens/s, not {text!r}")
-    return unit
+        raise ValueError(
+            f"{place}: unit: expected samples/s or tokens/s, not {row['unit']!r}"
+        )
+    return CellLaunches(
+        hash="", status="ok", reason=None, throughput=(value,), unit=unit
+    )
 
 
 def read_sides(path: Path, key: str, values: tuple[str, str]) -> tuple[Side, Side]:
@@ -200,7 +202,7 @@ def _without(row: Row, key: str) -> str:
 
 
 def _make_side(
-    name: str, results: Results, rows: Iterable[Row], cells: Mapping[str, Cell]
+    name: str, results: Results, rows: Iterable[Row], cells: Mapping[str, CellLaunches]
 ) -> Side:
     records = [launch.record for row in rows for launch in row.launches]
     times = [(one.get("started"), one.get("ended")) for one in records]
@@ -222,8 +224,8 @@ def save_baseline(side: Side, path: Path) -> None:
     write_json(path, {"baseline": BASELINE_VERSION, **stored})
 
 
-def _measure(row: Row) -> Cell:
-    return Cell(
+def _measure(row: Row) -> CellLaunches:
+    return CellLaunches(
         hash=row.cell.hash(),
         status=row.status,
         reason=row.reason,
@@ -255,6 +257,17 @@ def collect_facts(records: Iterable[Record]) -> dict[str, tuple[str, ...]]:
     return {key: tuple(sorted(values)) for key, values in found.items()}
 
 
+def find_differing(
+    old: Mapping[str, Sequence[str]], new: Mapping[str, Sequence[str]]
+) -> dict[str, tuple[Sequence[str], Sequence[str]]]:
+    """Facts that differ; none if one side has no measurement."""
+    if not old or not new:
+        return {}
+    keys = dict.fromkeys((*new, *old))
+    sides = {key: (old.get(key, ()), new.get(key, ())) for key in keys}
+    return {key: (a, b) for key, (a, b) in sides.items() if tuple(a) != tuple(b)}
+
+
 # Fields of a cell that hold options.
 _OPTIONS = ("options", "model_options")
 
@@ -282,10 +295,13 @@ def _read_baseline(path: Path) -> Side:
             "`rankbench compare RESULTS --save-baseline FILE` writes one"
         )
     try:
-        cells = {
-            str(name): Cell(**_read_tuples(cell))
-            for name, cell in stored["cells"].items()
-        }
+        cells = {}
+        for name, cell in stored["cells"].items():
+            rounds = [
+                place and (place[0], place[1]) for place in cell.get("rounds") or ()
+            ]
+            rates = {"throughput": tuple(cell["throughput"]), "rounds": tuple(rounds)}
+            cells[str(name)] = CellLaunches(**{**cell, **rates})
         for name, cell in cells.items():
             if not all(_is_rate(value) for value in cell.throughput):
                 raise ValueError(f"throughput of {name}")
@@ -293,23 +309,16 @@ def _read_baseline(path: Path) -> Side:
                 raise ValueError(f"unit of {name}")
         facts = {str(key): tuple(values) for key, values in stored["facts"].items()}
         experiment = str(stored["experiment"])
-        # Older baselines have no times.
         begun, ended = map(str, stored.get("span") or ("", ""))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{path} is damaged: {error!r}") from error
-    span = (begun, ended) if begun and ended else None
     return Side(
-        name=str(path), experiment=experiment, facts=facts, cells=cells, span=span
+        name=str(path),
+        experiment=experiment,
+        facts=facts,
+        cells=cells,
+        span=(begun, ended) if begun and ended else None,
     )
-
-
-def _read_tuples(cell: Mapping[str, Any]) -> dict[str, Any]:
-    rounds = cell.get("rounds") or ()
-    return {
-        **cell,
-        "throughput": tuple(cell["throughput"]),
-        "rounds": tuple(None if one is None else (one[0], one[1]) for one in rounds),
-    }
 
 
 def _is_rate(value: object) -> bool:

@@ -1,8 +1,9 @@
-"""A comparison as text for a terminal, and as JSON for a program."""
+"""A comparison as text for a terminal and as JSON, in the words of each command."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 from tabulate import tabulate
@@ -10,24 +11,29 @@ from tabulate import tabulate
 from rankbench.results.compare.comparison import (
     CHANGED,
     EQUAL,
+    FAIL,
+    MOST_LAUNCHES,
     NO_NUMBER,
+    PASS,
+    UNDECIDED,
     UNTOLD,
     VERDICTS,
-    Compared,
+    ComparedCell,
     Comparison,
 )
-from rankbench.results.compare.sides import Cell
+from rankbench.results.compare.sides import CellLaunches
 from rankbench.results.elements.text import figures, show_estimate
 
 # A line with more values would be hard to read.
 _MOST_VALUES = 4
 
-_HEADINGS = ("cell", "verdict", "NEW / OLD", "NEW is faster", "p", "OLD", "NEW")
-
-
-def to_text(comparison: Comparison) -> str:
-    """The comparison as text: circumstances that differ, cells, summary."""
-    return printable("\n".join(_lines(comparison)))
+# Verdict of `accept` -> what `replay` calls it, in the order of its summary.
+_REPLAYED = {
+    PASS: "reproduced",
+    FAIL: "not reproduced",
+    UNDECIDED: "cannot tell",
+    NO_NUMBER: "cannot tell",
+}
 
 
 def printable(text: str) -> str:
@@ -38,8 +44,51 @@ def printable(text: str) -> str:
     )
 
 
-def to_json(comparison: Comparison) -> dict[str, Any]:
-    """The contents of `to_text` as JSON, with all digits."""
+def show_values(values: Sequence[str]) -> str:
+    """The first few of them, with hashes cut as git shows them."""
+    shown = [
+        value[:12]
+        if len(value) >= 32 and not value.strip("0123456789abcdef")
+        else value
+        for value in values[:_MOST_VALUES]
+    ]
+    more = len(values) - len(shown)
+    return "; ".join(shown) + (f" and {more} more" if more else "") or "unknown"
+
+
+def _tabulate(rows: Sequence[Sequence[str]], *headers: str) -> str:
+    return tabulate(rows, headers=headers, disable_numparse=True)
+
+
+def _sort(comparison: Comparison, order: Sequence[str]) -> list[ComparedCell]:
+    """The cells with any of these verdicts, by verdict."""
+    return [cell for verdict in order for cell in comparison.having(verdict)]
+
+
+def _count(comparison: Comparison, order: Sequence[str]) -> list[str]:
+    counts = {verdict: len(comparison.having(verdict)) for verdict in order}
+    return [f"{count} {verdict}" for verdict, count in counts.items() if count]
+
+
+def _ratio_to_json(cell: ComparedCell) -> dict[str, Any]:
+    ratio = cell.ratio
+    return {
+        "ratio": ratio and ratio.value,
+        "ratio_lo": ratio and ratio.low,
+        "ratio_hi": ratio and ratio.high,
+    }
+
+
+# --- compare --------------------------------------------------------------------------
+
+
+def compared_to_text(comparison: Comparison) -> str:
+    """Circumstances that differ, cells, summary."""
+    return printable("\n".join(_lines(comparison)))
+
+
+def compared_to_json(comparison: Comparison) -> dict[str, Any]:
+    """The contents of `compared_to_text`, with all digits."""
     return {
         "old": comparison.old.name,
         "new": comparison.new.name,
@@ -55,41 +104,35 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
             key: {"old": list(old), "new": list(new)}
             for key, (old, new) in comparison.facts.items()
         },
-        "cells": [_to_json(cell) for cell in comparison.cells],
-        "only_old": list(comparison.only_old),
-        "only_new": list(comparison.only_new),
-        "too_few_for_one_alone": list(comparison.blind),
-        "drifting": list(comparison.drifting),
+        "cells": [_compared_cell(cell) for cell in comparison.cells],
+        "only_old": comparison.only_old,
+        "only_new": comparison.only_new,
+        "too_few_for_one_alone": comparison.blind,
+        "drifting": comparison.drifting,
     }
 
 
-def _to_json(cell: Compared) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "cell": cell.id,
-        "verdict": cell.verdict,
-        "old": _side_to_json(cell.old),
-        "new": _side_to_json(cell.new),
+def _compared_cell(cell: ComparedCell) -> dict[str, Any]:
+    sides = {
+        name: {
+            "status": side.status,
+            "reason": side.reason,
+            "throughput": list(side.throughput),
+            "unit": f"{side.unit}/s",
+        }
+        for name, side in (("old", cell.old), ("new", cell.new))
+        if side
     }
+    found: dict[str, Any] = {"cell": cell.id, "verdict": cell.verdict, **sides}
     if cell.difference:
         found |= {
-            "ratio": cell.difference.ratio.value,
-            "ratio_lo": cell.difference.ratio.low,
-            "ratio_hi": cell.difference.ratio.high,
+            **_ratio_to_json(cell),
             "superiority": cell.difference.superiority,
             "p_value": cell.difference.p_value,
             "p_adjusted": cell.adjusted,
             "p_equal": cell.difference.equal,
         }
     return found
-
-
-def _side_to_json(cell: Cell) -> dict[str, Any]:
-    return {
-        "status": cell.status,
-        "reason": cell.reason,
-        "throughput": list(cell.throughput),
-        "unit": f"{cell.unit}/s",
-    }
 
 
 def _lines(comparison: Comparison) -> Iterator[str]:
@@ -105,12 +148,24 @@ def _lines(comparison: Comparison) -> Iterator[str]:
         ]
         yield tabulate(rows, tablefmt="plain", disable_numparse=True)
         yield ""
-    order = list(VERDICTS)
-    cells = sorted(comparison.cells, key=lambda cell: order.index(cell.verdict))
-    rows = [_row(cell) for cell in cells if cell.verdict != NO_NUMBER]
-    yield tabulate(rows, headers=_HEADINGS, disable_numparse=True)
+    yield _tabulate(
+        [
+            [
+                cell.id,
+                cell.verdict,
+                str(show_estimate(cell.ratio)),
+                f"{cell.difference.superiority:.2f}" if cell.difference else "",
+                "" if cell.adjusted is None else f"{cell.adjusted:.2g}",
+                _show_launches(cell.old),
+                _show_launches(cell.new),
+            ]
+            for cell in _sort(comparison, list(VERDICTS))
+            if cell.verdict != NO_NUMBER
+        ],
+        *("cell", "verdict", "NEW / OLD", "NEW is faster", "p", "OLD", "NEW"),
+    )
     yield ""
-    yield from _summary(comparison)
+    yield from _summarise(comparison)
 
 
 def _warn(comparison: Comparison) -> Iterator[str]:
@@ -127,37 +182,26 @@ def _warn(comparison: Comparison) -> Iterator[str]:
         yield "warning: one side does not say when it was measured"
 
 
-def _row(cell: Compared) -> list[str]:
-    difference = cell.difference
-    found = ["", "", ""]
-    if difference:
-        p_value = "" if cell.adjusted is None else f"{cell.adjusted:.2g}"
-        shown = show_estimate(difference.ratio)
-        found = [str(shown), f"{difference.superiority:.2f}", p_value]
-    return [cell.id, cell.verdict, *found, _launches(cell.old), _launches(cell.new)]
-
-
-def _launches(cell: Cell) -> str:
+def _show_launches(cell: CellLaunches | None) -> str:
     """``812.3 samples/s (6)``, or why there is no number."""
+    if cell is None:
+        return ""
     if not cell.throughput:
         return f"{cell.status}: {cell.reason}" if cell.reason else cell.status
-    values = sorted(cell.throughput)
-    middle = len(values) // 2
-    center = (values[middle] + values[~middle]) / 2
-    return f"{figures(center)} {cell.unit}/s ({len(values)})"
+    center = figures(median(cell.throughput))
+    return f"{center} {cell.unit}/s ({len(cell.throughput)})"
 
 
-def _summary(comparison: Comparison) -> Iterator[str]:
-    counts = {verdict: len(comparison.having(verdict)) for verdict in VERDICTS}
-    told = [f"{n} {verdict}" for verdict, n in counts.items() if n]
-    yield f"{'; '.join(told)}, at {100 * comparison.confidence:g} % confidence"
+def _summarise(comparison: Comparison) -> Iterator[str]:
+    counts = "; ".join(_count(comparison, list(VERDICTS)))
+    yield f"{counts}, at {100 * comparison.confidence:g} % confidence"
     for verdict, meaning in VERDICTS.items():
-        if counts[verdict] and verdict not in (NO_NUMBER, CHANGED):
+        if comparison.having(verdict) and verdict not in (NO_NUMBER, CHANGED):
             yield f"  {verdict}: {meaning}"
     if comparison.having(EQUAL):
         yield f"  the margin of equality is {100 * comparison.within:g} %"
-    untold = [cell.difference for cell in comparison.having(UNTOLD)]
-    ends = [each.ratio.interval for each in untold if each and each.ratio.interval]
+    ratios = [cell.ratio for cell in comparison.having(UNTOLD)]
+    ends = [ratio.interval for ratio in ratios if ratio and ratio.interval]
     if ends:
         widest = max(max(1 / low, high) for low, high in ends) - 1
         yield f"  a change of up to {100 * widest:.2g} % may hide where it cannot tell"
@@ -167,25 +211,124 @@ def _summary(comparison: Comparison) -> Iterator[str]:
         count = len(comparison.blind)
         yield (
             f"  {count} cells have too few launches to be told apart alone among "
-            f"{comparison.judged}: measure more, or fewer cells"
+            f"{len(comparison.tested)}: measure more, or fewer cells"
         )
     if comparison.drifting:
         yield (
             "  launches grew faster or slower in the course of a run, so the machine "
             f"changed: {', '.join(comparison.drifting)}"
         )
-    for title, names in (("OLD", comparison.only_old), ("NEW", comparison.only_new)):
+    sides = (("OLD", comparison.only_old), ("NEW", comparison.only_new))
+    for title, names in sides:
         if names:
             yield f"only in {title}: {', '.join(names)}"
 
 
-def show_values(values: Sequence[str]) -> str:
-    shown = [_short(value) for value in values[:_MOST_VALUES]]
-    more = len(values) - len(shown)
-    return "; ".join(shown) + (f" and {more} more" if more else "") or "unknown"
+# --- accept, and replay ---------------------------------------------------------------
 
 
-def _short(value: str) -> str:
-    """The beginning of a hash, as git shows it."""
-    is_hash = len(value) >= 32 and all(char in "0123456789abcdef" for char in value)
-    return value[:12] if is_hash else value
+def accepted_to_text(comparison: Comparison) -> str:
+    """The verdict of the machine, then a line for each row."""
+    order = (FAIL, UNDECIDED, PASS)
+    rows = [
+        [
+            cell.verdict,
+            cell.id,
+            str(show_estimate(cell.ratio)),
+            " / ".join(map(str, _count_launches(cell))),
+            _remark(cell),
+        ]
+        for cell in _sort(comparison, order)
+    ]
+    old, new = comparison.old.name, comparison.new.name
+    return "\n".join(
+        [
+            f"{comparison.verdict}: {new} against {old}: every row at least "
+            f"{comparison.at_least:g} times the baseline, at "
+            f"{comparison.confidence:.0%} confidence over all rows",
+            f"  {', '.join(_count(comparison, order))}",
+            "",
+            _tabulate(rows, "verdict", "cell", "RESULTS / BASELINE", "launches", ""),
+        ]
+    )
+
+
+def accepted_to_json(comparison: Comparison) -> dict[str, Any]:
+    """All of it as JSON values."""
+    return {
+        "baseline": comparison.old.name,
+        "results": comparison.new.name,
+        "at_least": comparison.at_least,
+        "confidence": comparison.confidence,
+        "correction": "holm",
+        "verdict": comparison.verdict,
+        "rows": [
+            {
+                "cell": cell.id,
+                "verdict": cell.verdict,
+                **_ratio_to_json(cell),
+                "why": cell.why or None,
+                "launches_to_decide": cell.launches,
+                "launches_baseline": _count_launches(cell)[0],
+                "launches": _count_launches(cell)[1],
+            }
+            for cell in comparison.cells
+            if cell.verdict != NO_NUMBER
+        ],
+    }
+
+
+def _count_launches(cell: ComparedCell) -> tuple[int, int]:
+    return len(cell.old.throughput), len(cell.new.throughput) if cell.new else 0
+
+
+def _remark(cell: ComparedCell) -> str:
+    """What is missing for a verdict."""
+    if cell.why or cell.verdict != UNDECIDED:
+        return cell.why
+    if cell.launches is None:
+        return f"not even {MOST_LAUNCHES} launches would decide"
+    return f"about {cell.launches} launches would decide"
+
+
+def replayed_to_text(comparison: Comparison) -> str:
+    """A line for each row of the bundle, and one that counts the verdicts."""
+    rows = replayed_to_json(comparison)
+    shown = [
+        [
+            row["verdict"],
+            row["cell"],
+            *(f"{row[side]:.4g}" if row[side] else "" for side in ("theirs", "ours")),
+            row["ratio"],
+            row["why"],
+        ]
+        for row in rows
+    ]
+    verdicts = [row["verdict"] for row in rows]
+    counts = [
+        f"{verdicts.count(word)} {word}" for word in dict.fromkeys(_REPLAYED.values())
+    ]
+    table = _tabulate(shown, "verdict", "cell", "theirs", "ours", "ours / theirs", "")
+    return f"{table}\n\n{', '.join(counts)} (throughput in samples/s)"
+
+
+def replayed_to_json(comparison: Comparison) -> list[Mapping[str, Any]]:
+    """Each row of the bundle; `published` if the bundle has a number for it."""
+    return [
+        {
+            "cell": cell.id,
+            "verdict": _REPLAYED[cell.verdict],
+            "theirs": _middle(cell.old),
+            "ours": _middle(cell.new),
+            "ratio": str(show_estimate(cell.ratio)),
+            "why": _remark(cell)
+            .replace("RESULTS", "the results here")
+            .replace("the baseline", "the bundle"),
+            "published": bool(cell.old.throughput),
+        }
+        for cell in comparison.cells
+    ]
+
+
+def _middle(cell: CellLaunches | None) -> float | None:
+    return median(cell.throughput) if cell and cell.throughput else None

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rankbench.results.compare.comparison import find_differing
+from rankbench.results.compare.sides import find_differing
 from rankbench.results.history.segments import (
     MIN_SERIES,
     chance_of_change,

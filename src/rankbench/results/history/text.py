@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tabulate import tabulate
 
 from rankbench.record import Layout, write_atomically
-from rankbench.results.compare.comparison import find_differing
+from rankbench.results.compare.sides import find_differing
 from rankbench.results.compare.text import printable, show_values
 from rankbench.results.elements.section import Content, Drawing, Section, make_frame
 from rankbench.results.elements.text import Grid, Note, Text, one_line, show_estimate
