@@ -98,8 +98,8 @@ class Between:
         if self._ended is not None:
             self.seconds.append(time.perf_counter() - self._ended)
         number, directory = claim_next(series.directory)
-        task = series.attempt.task(series, number, directory, hosts, **place)
-        record = begin_record(task, Finding("ok"), datetime.now(UTC))
+        spec = series.attempt.spec(series, number, directory, hosts, **place)
+        record = begin_record(spec, Finding("ok"), datetime.now(UTC))
         record |= {"samples": 1, "ranks": [{"window_s": 1.0}], "seconds": {"launch": 1}}
         finish(directory, record)
         self._ended = time.perf_counter()

@@ -21,6 +21,9 @@ from typing import Any
 from pairs import median_of, report
 from pretend_login import SNAKEMAKE, Login, give, pretend_login
 
+from rankbench.cell import Cell, Shape
+from rankbench.launch_spec import LaunchSpec
+
 ROOT = Path(__file__).resolve().parents[1]
 NAME = "cost"
 EXPERIMENT = f"""
@@ -67,11 +70,9 @@ def by_hand(login: Login, like: dict[str, Any], number: int) -> tuple[float, flo
         The seconds of a step, and the seconds until the script ends.
     """
     folder = login.home / f"bare-{number}"
-    work = folder / "work"
-    (work / "home").mkdir(parents=True)
-    (work / "heartbeat").touch()
-    (work / "progress").mkdir()
-    (work / "launch.json").write_text(json.dumps(spec_like(like, folder)))
+    spec = write_spec_like(like, folder)
+    work = spec.work
+    spec.home.mkdir()
     launcher = like["launcher"]
     variables = [f"{key}={value}" for key, value in launcher["env"].items()]
     argv = [part.replace(like["directory"], str(folder)) for part in launcher["argv"]]
@@ -90,19 +91,21 @@ def by_hand(login: Login, like: dict[str, Any], number: int) -> tuple[float, flo
     return window / like["steps"], seconds
 
 
-def spec_like(record: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The launch.json of an earlier launch, but without a limit on the heartbeat."""
-    return {
-        "purpose": "measure",
-        "save_model": "none",
-        "cell": record["cell"],
-        "shape": record["shape"],
-        "directory": str(folder),
-        "data_dir": str(folder),
-        "phases": record["phases"],
-        "threads": record["ranks"][0]["threads"],
-        "heartbeat_grace": 1e9,
-    }
+def write_spec_like(record: dict[str, Any], folder: Path) -> LaunchSpec:
+    """What ranks read of an earlier launch, but without a limit on the heartbeat."""
+    spec = LaunchSpec(
+        directory=folder,
+        cell=Cell.from_dict(record["cell"]),
+        shape=Shape(**record["shape"]),
+        data_dir=folder,
+        phases=record["phases"],
+        threads=record["ranks"][0]["threads"],
+        heartbeat_grace=1e9,
+    )
+    spec.progress.mkdir(parents=True)
+    spec.heartbeat.touch()
+    spec.write()
+    return spec
 
 
 def step_seconds(record: dict[str, Any]) -> float:

@@ -17,7 +17,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -27,9 +26,10 @@ from rankbench.cell import Cell, Shape
 from rankbench.launch.hosts.this_machine import ThisMachine
 from rankbench.launch.job.provenance import describe_code
 from rankbench.launch.process import command
-from rankbench.launch.process.environment import library_variables
+from rankbench.launch.process.environment import SOURCE
 from rankbench.launch.process.processes import Stop
-from rankbench.launch.process.supervise import Task, run_launch
+from rankbench.launch.process.supervise import run_launch
+from rankbench.launch_spec import LaunchOptions, LaunchSpec
 from rankbench.matrix.candidate import shape_of
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
@@ -55,28 +55,27 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=12, help="pairs for first steps")
     arguments = parser.parse_args()
     over = wheels if arguments.over == "wheels" else tree
-    with mock.patch.object(command, "library_variables", variables):
-        over(arguments.images, {"step": arguments.pairs, "first step": arguments.first})
+    over(arguments.images, {"step": arguments.pairs, "first step": arguments.first})
 
 
-def variables(cell: Cell) -> dict[str, str]:
-    """The variables of a cell, with huge pages switched on.
+# Without huge pages launches differ because of where their memory is: the step time of
+# equal launches scattered by 8 %, with huge pages by 3 %.
+HUGE_PAGES = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 
-    Without them launches differ because of where their memory is: the step time of
-    equal launches scattered by 8 %, with huge pages by 3 %.
-    """
-    return {**library_variables(cell), "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+
+def launch(spec: LaunchSpec) -> dict:
+    return run_launch(spec, ThisMachine(), Stop())
 
 
 def wheels(images: Path, pairs: Mapping[str, int]) -> None:
     """Compare the image gloo with the same wheels, installed natively."""
     image = (images / "gloo-cpu.sif").resolve()
     compare(
-        make_task("gloo"),
+        make_spec("gloo"),
         pairs,
         {
-            "SIF": lambda task: run_launch(in_image(task, image), Stop()),
-            "native": lambda task: run_launch(task, Stop()),
+            "SIF": lambda spec: launch(in_image(spec, image)),
+            "native": launch,
         },
     )
 
@@ -91,26 +90,26 @@ def tree(images: Path, pairs: Mapping[str, int]) -> None:
         build = ["apptainer", "build", "--sandbox", str(unpacked), str(image)]
         subprocess.run(build, check=True, capture_output=True)
 
-        def without_apptainer(task: Task) -> dict:
+        def without_apptainer(spec: LaunchSpec) -> dict:
             with mock.patch.object(command, "exec_argv", enter_tree):
-                return run_launch(in_image(task, unpacked), Stop())
+                return launch(in_image(spec, unpacked))
 
         compare(
-            make_task("mpi"),
+            make_spec("mpi"),
             pairs,
             {
-                "SIF": lambda task: run_launch(in_image(task, image), Stop()),
-                "unpacked": lambda task: run_launch(in_image(task, unpacked), Stop()),
+                "SIF": lambda spec: launch(in_image(spec, image)),
+                "unpacked": lambda spec: launch(in_image(spec, unpacked)),
                 "tree": without_apptainer,
             },
         )
 
 
-def compare(task: Task, pairs: Mapping[str, int], places: dict) -> None:
+def compare(spec: LaunchSpec, pairs: Mapping[str, int], places: dict) -> None:
     """Launch in each place in turn; report ratios to the last place."""
     for what, cell, unit in (
-        ("step", task.cell, "ms"),
-        ("first step", replace(task.cell, steps=1, warmup=0), "s"),
+        ("step", spec.cell, "ms"),
+        ("first step", replace(spec.cell, steps=1, warmup=0), "s"),
     ):
         if not pairs[what]:
             continue
@@ -119,7 +118,7 @@ def compare(task: Task, pairs: Mapping[str, int], places: dict) -> None:
         found: dict[str, list[float]] = {place: [] for place in compared}
         for pair in range(pairs[what] + 1):
             for place, launch in compared.items():
-                value = measure(replace(task, cell=cell), launch, what)
+                value = measure(replace(spec, cell=cell), launch, what)
                 if pair:  # the first pair warms the caches
                     found[place].append(value)
         *ours, base = compared
@@ -129,11 +128,11 @@ def compare(task: Task, pairs: Mapping[str, int], places: dict) -> None:
             sys.stdout.flush()
 
 
-def measure(task: Task, launch, what: str) -> float:
+def measure(spec: LaunchSpec, launch, what: str) -> float:
     with tempfile.TemporaryDirectory() as folder:
         directory = Path(folder, "1")
         (directory / "work").mkdir(parents=True)
-        record = launch(replace(task, directory=directory))
+        record = launch(replace(spec, directory=directory))
         if record["status"] != "ok":
             sys.exit(f"{record['reason']}\n{(directory / 'launcher.log').read_text()}")
         if what == "first step":
@@ -149,32 +148,32 @@ def median_step(path: Path, ranks: int) -> float:
     return float(np.median(np.max(of_ranks, axis=0)))
 
 
-def in_image(task: Task, file: Path) -> Task:
+def in_image(spec: LaunchSpec, file: Path) -> LaunchSpec:
     image = {"name": file.stem, "file": str(file), "recipe": None, "sha256": None}
-    return replace(task, image=image)
+    return replace(spec, image=image, python="python3")
 
 
-def enter_tree(image: Path, argv: Sequence[str], **places: Any) -> list[str]:
+def enter_tree(spec: LaunchSpec, argv: Sequence[str]) -> list[str]:
     """Like `command.exec_argv`, but with bubblewrap.
 
     It sets the environment of the image explicitly.
     """
-    home = places["home"]
-    binds = ["--bind", str(image), "/", "--dev-bind", "/dev", "/dev"]
+    assert spec.image is not None
+    image, home = spec.image["file"], spec.home
+    binds = ["--bind", image, "/", "--dev-bind", "/dev", "/dev"]
     binds += ["--proc", "/proc", "--ro-bind", "/sys", "/sys"]
     shared = tempfile.gettempdir()
     binds += ["--bind", shared, shared]
-    for path in places["readable"]:
-        binds += ["--ro-bind", str(path), str(path)]
-    for path in (*places["writable"], home):
+    binds += ["--ro-bind", str(SOURCE), str(SOURCE)]
+    for path in (spec.directory, home):
         binds += ["--bind", str(path), str(path)]
     inside = {"PATH": "/opt/venv/bin:/usr/local/bin:/usr/bin:/bin", "USE_LIBUV": "0"}
     settings = [f"{key}={value}" for key, value in inside.items()]
     return ["bwrap", *binds, "--chdir", str(home), "env", *settings, *argv]
 
 
-def make_task(backend: str) -> Task:
-    """The task of a launch with two ranks, still without a directory."""
+def make_spec(backend: str) -> LaunchSpec:
+    """A launch with two ranks, still without a directory."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "images.yaml")
         path.write_text(EXPERIMENT.format(backend=backend))
@@ -183,27 +182,21 @@ def make_task(backend: str) -> Task:
     facts = catalog.strategies[cell.strategy]
     shape: Shape = shape_of(cell, facts)
     assert isinstance(cell, Cell)
-    return Task(
+    return LaunchSpec(
+        directory=Path(),
+        cell=cell,
+        shape=shape,
+        data_dir=Path("/nonexistent"),
+        phases=list(facts.phases),
+        threads=1,
+        heartbeat_grace=60,
+        options=LaunchOptions(time_limit=300),
+        python=sys.executable,
+        env=HUGE_PAGES,
         experiment="images",
         cell_id=cell_id,
         cell_hash=cell.hash(),
-        cell=cell,
-        shape=shape,
-        phases=facts.phases,
-        marks=[],
-        attempt=1,
-        number=1,
-        wanted=1,
-        directory=Path(),
-        data_dir=Path("/nonexistent"),
-        time_limit=300,
-        threads=1,
-        backend_logs=False,
-        save_model="none",
-        collectives=False,
         code=describe_code(),
-        heartbeat_grace=60,
-        hosts=ThisMachine(),
     )
 
 

@@ -16,15 +16,19 @@ import itertools
 import json
 import os
 import runpy
+import shlex
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from pairs import report
+
+from rankbench.launch_spec import LaunchSpec
 
 SETTLE, BLOCK = 4, 25  # steps before a block, and in a block
 RANKS = 2
@@ -93,18 +97,14 @@ def measure_start(script: Path, given: argparse.Namespace) -> list[tuple[float, 
 
 def _first_step(script: Path, args: list[str], *, ours: bool) -> float:
     with tempfile.TemporaryDirectory() as folder:
-        work = Path(folder) / "work"
-        (work / "progress").mkdir(parents=True)
-        (work / "heartbeat").write_text("1")
         copy = Path(folder) / script.name
         copy.write_text(_FIRST_STEP.format(folder=folder) + script.read_text())
         begun = time.time()
         try:
             if ours:
-                spec = work / "launch.json"
-                spec.write_text(json.dumps(_spec(folder, script.name, args)))
+                spec = _write_spec(Path(folder), script.name, args)
                 module = ("--module", "rankbench.rank")
-                torchrun(*module, str(spec), folder=folder)
+                torchrun(*module, str(spec.file), folder=folder)
             else:
                 torchrun(str(copy), *args, folder=folder)
         except subprocess.CalledProcessError:
@@ -126,33 +126,35 @@ register_optimizer_step_post_hook(_stop)
 """
 
 
-def _spec(folder: str, name: str, args: list[str]) -> dict[str, object]:
+def _write_spec(folder: Path, name: str, args: list[str]) -> LaunchSpec:
     from rankbench.matrix.candidate import shape_of
     from rankbench.matrix.catalog import load_catalog
     from rankbench.matrix.experiment import load_experiment
 
-    path = Path(folder) / "experiment.yaml"
+    path = folder / "experiment.yaml"
     lines = ["name: start", "strategy: ddp", f"topology: 1x{RANKS}", "steps: 9"]
     path.write_text("\n".join(lines))
     catalog = load_catalog()
     (cell,) = load_experiment(path, catalog, cuda=False).cells.values()
-    frozen = Path(folder) / "frozen"
+    frozen = folder / "frozen"
     frozen.mkdir()
-    (frozen / name).write_text((Path(folder) / name).read_text())
-    return {
-        "purpose": "script",
-        "cell": cell.to_dict(),
-        "shape": {
-            **shape_of(cell, catalog.strategies["ddp"]).to_dict(),
-            "cores_per_rank": 0,
-        },
-        "directory": folder,
-        "data_dir": folder,
-        "phases": [],
-        "threads": 1,
-        "heartbeat_grace": 600,
-        "script": {"folder": str(frozen), "file": name, "args": args},
-    }
+    (frozen / name).write_text((folder / name).read_text())
+    about = {"args": shlex.join(args), "samples_per_step": "1"}
+    shape = shape_of(cell, catalog.strategies["ddp"])
+    spec = LaunchSpec(
+        directory=folder,
+        cell=replace(cell, script=about),
+        shape=replace(shape, cores_per_rank=0),
+        data_dir=folder,
+        phases=[],
+        threads=1,
+        heartbeat_grace=600,
+        own={"strategy": frozen / name},
+    )
+    spec.progress.mkdir(parents=True)
+    spec.heartbeat.write_text("1")
+    spec.write()
+    return spec
 
 
 def be_rank(spec: Path) -> None:

@@ -25,7 +25,7 @@ from typing import Any
 from pairs import median_of, report
 from pretend_login import USER, Desk, down, give, make_desk, up
 
-from cluster import spec_like, step_seconds
+from cluster import step_seconds, write_spec_like
 
 NAME = "cost"
 EXPERIMENT = f"""
@@ -101,11 +101,7 @@ def by_hand(desk: Desk, like: dict[str, Any], number: int) -> tuple[float, float
         The seconds of a step, and the seconds until all commands end.
     """
     folder = desk.root / f"bare-{number}"
-    work = folder / "work"
-    (work / "progress").mkdir(parents=True)
-    (work / "heartbeat").touch()
-    spec = spec_like(like, folder)
-    (work / "launch.json").write_text(json.dumps(spec))
+    work = write_spec_like(like, folder).work
     give(folder)
     launcher = like["launcher"]
     argv = launcher["argv"][launcher["argv"].index("--") + 1 :]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Cell, Shape
+from rankbench.launch_spec import LaunchSpec
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import Experiment, load_experiment
 from rankbench.matrix.plan import make_plan
@@ -90,6 +91,30 @@ def make_shape(ranks: int = 1, **changes: int) -> Shape:
         "rank_batch": 64,
     }
     return Shape(**{**values, **changes})
+
+
+def make_spec(**changes: Any) -> LaunchSpec:
+    """A launch of a cell on one core of this machine."""
+    values: dict[str, Any] = {
+        "directory": Path("/r"),
+        "cell": make_cell(),
+        "shape": make_shape(),
+        "data_dir": Path("/data"),
+        "phases": [],
+        "threads": 1,
+        "heartbeat_grace": 15.0,
+    }
+    return LaunchSpec(**{**values, **changes})
+
+
+def prepare_launch(directory: Path, **changes: Any) -> LaunchSpec:
+    """The files that ranks find in the directory of their launch; nobody watches it."""
+    usual = {"data_dir": directory, "heartbeat_grace": 1e9}
+    spec = make_spec(directory=directory, **{**usual, **changes})
+    spec.progress.mkdir(parents=True)
+    spec.heartbeat.write_text("1")
+    spec.write()
+    return spec
 
 
 _SOFTWARE = {"torch", "backends", "packages", "programs"}

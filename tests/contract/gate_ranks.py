@@ -11,7 +11,7 @@ from typing import Any
 from ranks import start_commands
 from torch.multiprocessing.spawn import ProcessExitedException
 
-from factories import make_cell
+from factories import make_cell, prepare_launch
 from rankbench.launch.process.judge_gate import judge_gate
 from rankbench.matrix.candidate import shape_of
 from rankbench.matrix.catalog import load_catalog
@@ -68,22 +68,15 @@ def run_ranks(
     usual = {"model": "lenet", "data": "synthetic", "batch_size": 16}
     whole = make_cell(options=options, **{**usual, **cell})
     shape = shape_of(whole, facts)
-    work = folder / "work"
-    work.mkdir(parents=True)
-    (work / "heartbeat").touch()
-    (work / "progress").mkdir()
-    spec = {
-        "purpose": purpose,
-        "cell": whole.to_dict(),
-        "shape": shape.to_dict(),
-        "directory": str(folder),
-        "data_dir": str(folder),
-        "phases": facts.phases,
-        "threads": 1,
-        "heartbeat_grace": 1e9,
-        "seeds": list(seeds),
-    }
-    (work / "launch.json").write_text(json.dumps(spec))
+    spec = prepare_launch(
+        folder,
+        cell=whole,
+        shape=shape,
+        phases=list(facts.phases),
+        purpose=purpose,
+        seeds=list(seeds),
+    )
+    work = spec.work
     each = shape.ranks // hosts
     arguments = [
         [
@@ -92,7 +85,7 @@ def run_ranks(
             f"--local-rank={rank % each}",
             f"--local-world-size={each}",
             f"--init-method=file://{work}/store",
-            str(work / "launch.json"),
+            str(spec.file),
         ]
         for rank in range(shape.ranks)
     ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
+import shlex
 import socket
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from ranks import start_commands
 from torch.multiprocessing import ProcessExitedException
 
-from factories import make_cell, make_shape
+from factories import make_cell, make_shape, make_spec, prepare_launch
 from rankbench.launch.process.classify import Ending, classify
 from rankbench.launch.process.environment import build_environment
 from rankbench.launch.process.reports import merge_reports, read_reports
@@ -67,29 +67,16 @@ class Launch:
 def write_spec(
     directory: Path, script: Path, *arguments: str, backend: str = "gloo", **cell: Any
 ) -> Path:
-    """The spec of a launch of a script, as launch/process/supervise.py writes it."""
-    work = directory / "work"
-    (work / "progress").mkdir(parents=True)
-    (work / "heartbeat").write_text("1")
+    """The file that tells ranks of a launch of a script."""
     values = {"topology": "1x2", "backend": backend, "epochs": None, "steps": STEPS}
-    spec = {
-        "purpose": "script",
-        "cell": asdict(make_cell(**{**values, "warmup": WARMUP, **cell})),
-        "shape": asdict(make_shape(RANKS, global_batch=GLOBAL_BATCH)),
-        "directory": str(directory),
-        "data_dir": str(directory),
-        "phases": [],
-        "threads": 1,
-        "heartbeat_grace": 600,
-        "script": {
-            "folder": str(script.parent),
-            "file": script.name,
-            "args": list(arguments),
-        },
-    }
-    path = work / "launch.json"
-    path.write_text(json.dumps(spec))
-    return path
+    words = shlex.join(arguments).replace("{", "{{").replace("}", "}}")
+    about = {"args": words, "samples_per_step": str(GLOBAL_BATCH)}
+    values |= {"warmup": WARMUP, "script": about, **cell}
+    shape = make_shape(RANKS, global_batch=GLOBAL_BATCH)
+    own = {"strategy": script}
+    return prepare_launch(
+        directory, cell=make_cell(**values), shape=shape, own=own
+    ).file
 
 
 def run_script(directory: Path, script: Path, *arguments: str, **cell: Any) -> Launch:
@@ -97,7 +84,7 @@ def run_script(directory: Path, script: Path, *arguments: str, **cell: Any) -> L
     spec = write_spec(directory, script, *arguments, **cell)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    variables = build_environment(make_shape(RANKS), threads=1)
+    variables = build_environment(make_spec(shape=make_shape(RANKS)))
     variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     place = [f"--world-size={RANKS}", f"--local-world-size={RANKS}"]
     places = [[f"--rank={r}", f"--local-rank={r}", *place] for r in range(RANKS)]
@@ -112,6 +99,6 @@ def run_by(launcher: list[str], directory: Path, script: Path, *words: str) -> L
     """Run a script by the command of a launcher, to which the spec is added."""
     spec = write_spec(directory, script, *words)
     argv = [sys.executable, "-m", *launcher, str(spec)]
-    environment = build_environment(make_shape(RANKS), threads=1)
+    environment = build_environment(make_spec(shape=make_shape(RANKS)))
     subprocess.run(argv, env=environment, timeout=120, check=False)
     return Launch(directory)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from factories import make_shape
+from factories import make_cell, make_shape, make_spec
 from logs import (
     DEEPSPEED_KILLED,
     HOROVODRUN_FAILED,
@@ -26,12 +27,14 @@ from logs import (
 )
 from rankbench.launch.launchers import (
     Launcher,
-    Start,
     _intel_mpi,
     _open_mpi,
     find_launcher,
+    host_list,
+    hostfile,
     variables_of,
 )
+from rankbench.launch_spec import LaunchSpec
 from rankbench.matrix.catalog import load_catalog
 
 pytestmark = pytest.mark.contract
@@ -40,19 +43,15 @@ NAMES = load_catalog().launchers
 SPEC = Path("/results/work/launch.json")
 
 
-def make_start(ranks: int, **changes) -> Start:
-    values = {
-        "python": "/venv/python",
-        "shape": make_shape(ranks),
-        "init_method": "env",
-        "spec": SPEC,
-        "backend": "gloo",
-    }
-    return Start(**{**values, **changes})
+def make_launch(ranks: int, **changes: Any) -> LaunchSpec:
+    values = {"directory": Path("/results"), "python": "/venv/python"}
+    values |= {"shape": make_shape(ranks)} | changes
+    cell = {k: values.pop(k) for k in ("init_method", "backend") if k in values}
+    return make_spec(cell=make_cell(**cell), **values)
 
 
 def argv_of(name: str, ranks: int, **changes) -> list[str]:
-    return find_launcher(name).build_argv(make_start(ranks, **changes))
+    return find_launcher(name).build_argv(make_launch(ranks, **changes))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -106,23 +105,25 @@ YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 
 
 def test_open_mpi_stays_on_the_loopback_interface_of_one_host() -> None:
-    told = _open_mpi.build_variables(make_start(2), root=False)
+    told = _open_mpi.build_variables(make_launch(2), root=False)
     assert told == {
         "OMPI_MCA_btl_tcp_if_include": "lo",
         "OMPI_MCA_oob_tcp_if_include": "lo",
     }
     shape = make_shape(2, nodes=2, ranks_per_node=1)
-    spread = make_start(2, shape=shape, hosts=("node1", "node2"))
+    spread = make_launch(2, shape=shape, hosts=("node1", "node2"))
     assert _open_mpi.build_variables(spread, root=False) == {}
     over = dataclasses.replace(spread, interface="ib0")
     assert set(_open_mpi.build_variables(over, root=False).values()) == {"ib0"}
 
 
 def test_open_mpi_yields_cores_that_are_shared_and_runs_as_root_for_root() -> None:
-    usual = _open_mpi.build_variables(make_start(2), root=False)
-    shared = _open_mpi.build_variables(make_start(2, shares_cores=True), root=False)
+    usual = _open_mpi.build_variables(make_launch(2), root=False)
+    shared = _open_mpi.build_variables(
+        make_launch(2, marks=["oversubscribed"]), root=False
+    )
     assert shared == usual | YIELD
-    root = _open_mpi.build_variables(make_start(2), root=True)
+    root = _open_mpi.build_variables(make_launch(2), root=True)
     assert root.keys() - usual.keys() == {
         "OMPI_ALLOW_RUN_AS_ROOT",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
@@ -133,25 +134,25 @@ ON_ONE_HOST = {"I_MPI_FABRICS": "shm", "I_MPI_HYDRA_BOOTSTRAP": "fork"}
 
 
 def test_intel_mpi_stays_in_the_memory_of_one_host_and_pins_no_rank() -> None:
-    told = _intel_mpi.build_variables(make_start(2))
+    told = _intel_mpi.build_variables(make_launch(2))
     assert told["I_MPI_PIN"] == "0"
     assert told.items() > ON_ONE_HOST.items()
     shape = make_shape(2, nodes=2, ranks_per_node=1)
-    across = _intel_mpi.build_variables(make_start(2, shape=shape))
+    across = _intel_mpi.build_variables(make_launch(2, shape=shape))
     assert (
         across.items() >= {k: told[k] for k in told.keys() - ON_ONE_HOST.keys()}.items()
     )
     assert across.keys() - told.keys() == set()
     assert across["I_MPI_HYDRA_BOOTSTRAP"] == "ssh"
-    shared = _intel_mpi.build_variables(make_start(2, shares_cores=True))
+    shared = _intel_mpi.build_variables(make_launch(2, marks=["oversubscribed"]))
     assert shared == told | {"I_MPI_WAIT_MODE": "1"}
 
 
 def test_horovodrun_tells_whichever_mpi_it_finds() -> None:
-    start = make_start(2, backend="ccl")
-    told = variables_of(find_launcher("horovodrun"), start)
+    spec = make_launch(2, backend="ccl")
+    told = variables_of(find_launcher("horovodrun"), spec)
     for mpi in (_open_mpi, _intel_mpi):
-        assert told.items() > mpi.build_variables(start).items()
+        assert told.items() > mpi.build_variables(spec).items()
 
 
 @pytest.mark.parametrize(
@@ -177,3 +178,12 @@ def test_horovodrun_tells_whichever_mpi_it_finds() -> None:
 )
 def test_exits_in_real_logs(name: str, log: str, exits: dict[int, int]) -> None:
     assert dict(find_launcher(name).read_exits(log)) == exits
+
+
+def test_hosts_and_their_ranks_as_launchers_read_them() -> None:
+    shape = make_shape(8, nodes=2, ranks_per_node=4)
+    spread = make_launch(8, shape=shape, hosts=("node1", "node2.cluster"))
+    assert hostfile(spread) == "node1 slots=4\nnode2.cluster slots=4\n"
+    assert host_list(spread) == "node1:4,node2.cluster:4"
+    # A host may know itself by another name than Slurm does.
+    assert host_list(make_launch(1, hosts=("node1",))) == "localhost:1"

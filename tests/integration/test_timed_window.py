@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import socket
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from factories import make_cell, make_shape
+from factories import make_cell, make_shape, prepare_launch
 from rankbench.environ import Place
 from rankbench.launch.process.environment import build_environment
-from rankbench.launch.process.reports import STAGES, ProgressFiles
+from rankbench.launch_spec import COLLECTIVES, STAGES, LaunchOptions
 
 pytestmark = [pytest.mark.integration, pytest.mark.equipment]
 
 RANKS = 2
 CALLS = "write,pwrite64,writev,pwritev,pwritev2,sendfile,ftruncate,fallocate,mmap"
-TRAINING, NEXT = STAGES.index("training"), STAGES.index("collectives")
 
 
 @pytest.fixture(scope="module")
@@ -31,18 +28,11 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, str
     if not shutil.which("strace"):
         pytest.skip("strace is not installed: apt-get install strace")
     folder = tmp_path_factory.mktemp("launch")
-    work = folder / "work"
-    work.mkdir()
-    (work / "heartbeat").write_text("1")
-    ProgressFiles(work / "progress", RANKS)
-    cell = make_cell(topology="1x2", data="synthetic", epochs=None, steps=20)
-    spec = {
-        "purpose": "measure",
-        "cell": asdict(cell),
-        "shape": asdict(make_shape(RANKS)),
-        "directory": str(folder),
-        "data_dir": str(folder),
-        "phases": [
+    spec = prepare_launch(
+        folder,
+        cell=make_cell(topology="1x2", data="synthetic", epochs=None, steps=20),
+        shape=make_shape(RANKS),
+        phases=[
             "load",
             "transfer",
             "forward",
@@ -50,20 +40,17 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, str
             "communication",
             "update",
         ],
-        "threads": 1,
-        "heartbeat_grace": 600,
-        "collectives": True,
-    }
-    (work / "launch.json").write_text(json.dumps(spec))
+        options=LaunchOptions(collectives=True),
+    )
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    env = build_environment(make_shape(RANKS), threads=1)
+    env = build_environment(spec)
     env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     ranks = []
     for rank in range(RANKS):
         place = Place(rank=rank, size=RANKS, local_rank=rank, local_size=RANKS, node=0)
         trace = ["strace", "-f", "-y", "-e", CALLS, "-o", str(folder / f"{rank}.calls")]
-        argv = [*trace, sys.executable, "-m", "rankbench.rank", work / "launch.json"]
+        argv = [*trace, sys.executable, "-m", "rankbench.rank", spec.file]
         ranks.append(subprocess.Popen(argv, env=env | place.export()))
     assert [rank.wait(timeout=300) for rank in ranks] == [0] * RANKS, [
         path.read_text() for path in folder.glob("rank*.log")
@@ -102,4 +89,4 @@ def test_no_rank_writes_to_the_results_while_it_is_timed(calls) -> None:
         assert len(begins) == 1
         following = written[begins[0] + 1]
         assert following[0].startswith("work/progress/"), places
-        assert following[1].startswith(rf"\{NEXT}")
+        assert following[1].startswith(rf"\{COLLECTIVES}")

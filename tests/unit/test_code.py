@@ -17,6 +17,7 @@ pytestmark = pytest.mark.unit
 FILES = [
     "cell.py",
     "cores.py",
+    "launch_spec.py",
     "record.py",
     "environ.py",
     "rank/training/loop.py",
@@ -92,7 +93,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in OF_JOBS:
         link = tmp_path / "src/rankbench/assets" / name
         link.symlink_to(Path("../../..", name))
-    for name in ("cell.py", "cores.py", "environ.py", "record.py"):
+    for name in ("cell.py", "cores.py", "environ.py", "launch_spec.py", "record.py"):
         (tmp_path / "src/rankbench" / name).write_text("")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     rank_code_hash.cache_clear()

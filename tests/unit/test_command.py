@@ -8,21 +8,23 @@ from __future__ import annotations
 import shlex
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 # The folder of the tests is not on the path if this file is run by hand.
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from factories import make_cell
+from factories import make_cell, make_spec
+from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.hosts.slurm import SlurmJob
 from rankbench.launch.hosts.slurm_job_array import JobArray
 from rankbench.launch.hosts.this_machine import ThisMachine
-from rankbench.launch.process.command import Command, build_command, make_start
+from rankbench.launch.process.command import Command, build_command
 from rankbench.launch.process.environment import SOURCE
-from rankbench.launch.process.supervise import _spec
-from rankbench.launch.task import Task
+from rankbench.launch_spec import LaunchSpec
 from rankbench.matrix.candidate import shape_of
 from rankbench.matrix.catalog import load_catalog
 
@@ -42,13 +44,22 @@ BACKENDS = {
 }
 
 
-def make_task(
+@dataclass(frozen=True)
+class Launch:
+    """A launch, and the hosts on which it runs."""
+
+    spec: LaunchSpec
+    hosts: Hosts
+
+
+def make_launch(
     launcher: str,
     topology: str,
     backend: str = "gloo",
     init_method: str = "env",
-    **changes,
-) -> Task:
+    hosts: Hosts | None = None,
+    **changes: Any,
+) -> Launch:
     strategy = "horovod" if launcher in ("horovodrun", "hydra") else "ddp"
     cell = make_cell(
         strategy=strategy,
@@ -58,41 +69,22 @@ def make_task(
         init_method=init_method,
     )
     shape = shape_of(cell, load_catalog().strategies[strategy])
-    nodes = shape.nodes
-    values = {
-        "experiment": "quickstart",
-        "cell_id": "a.cell",
-        "cell_hash": "0",
-        "cell": cell,
-        "shape": shape,
-        "phases": [],
-        "marks": [],
-        "attempt": 1,
-        "number": 3,
-        "serial": 3,
-        "wanted": 5,
-        "directory": Path("/r"),
-        "data_dir": Path("/data"),
-        "time_limit": 60.0,
-        "threads": 1,
-        "backend_logs": False,
-        "save_model": "none",
-        "collectives": False,
-        "heartbeat_grace": 15,
-        "code": {},
-        "hosts": SlurmJob("4711", ("node1", "node2")[:nodes]),
+    hosts = hosts or SlurmJob("4711", ("node1", "node2")[: shape.nodes])
+    usual = {
+        "python": "python3" if changes.get("image") else "/venv/python",
+        "hosts": hosts.names,
+        "port": hosts.port(3),
         "interface": "eth0",
     }
-    return Task(**{**values, **changes})
+    return Launch(make_spec(cell=cell, shape=shape, **{**usual, **changes}), hosts)
 
 
-def command_of(task: Task) -> Command:
-    start = make_start(task, python="/venv/python")
-    return build_command(task, start, inherited=INHERITED)
+def command_of(launch: Launch) -> Command:
+    return build_command(launch.spec, launch.hosts, inherited=INHERITED)
 
 
-def render(title: str, task: Task) -> Iterator[str]:
-    command = command_of(task)
+def render(title: str, launch: Launch) -> Iterator[str]:
+    command = command_of(launch)
     yield f"# {title}"
     told = {
         k: v
@@ -122,14 +114,16 @@ def render_all() -> str:
                 continue
             if needs["scheduler"] is None:
                 for topology in TOPOLOGIES[:2]:
-                    task = make_task(launcher, topology, backend, hosts=ThisMachine())
-                    lines += render(f"{name} {topology}, no Slurm", task)
+                    launch = make_launch(
+                        launcher, topology, backend, hosts=ThisMachine()
+                    )
+                    lines += render(f"{name} {topology}, no Slurm", launch)
             for topology in TOPOLOGIES:
-                task = make_task(launcher, topology, backend)
-                lines += render(f"{name} {topology}", task)
+                launch = make_launch(launcher, topology, backend)
+                lines += render(f"{name} {topology}", launch)
             for topology in TOPOLOGIES:
-                task = make_task(launcher, topology, backend, image=IMAGE)
-                lines += render(f"{name} {topology}, image", task)
+                launch = make_launch(launcher, topology, backend, image=IMAGE)
+                lines += render(f"{name} {topology}, image", launch)
     return "\n".join(lines)
 
 
@@ -138,14 +132,14 @@ def render_array(launcher: str) -> Iterator[str]:
     for topology in TOPOLOGIES[2:]:
         array = JobArray(2, 600, ("--nodes=1", "--exclusive"))
         for where, image in (("", None), (", image", IMAGE)):
-            task = make_task(
+            launch = make_launch(
                 launcher,
                 topology,
                 init_method="file",
                 hosts=array,
                 image=image,
             )
-            yield from render(f"{launcher} {topology}{where}", task)
+            yield from render(f"{launcher} {topology}{where}", launch)
 
 
 def test_commands_are_the_golden_ones() -> None:
@@ -153,40 +147,35 @@ def test_commands_are_the_golden_ones() -> None:
 
 
 def test_srun_gets_its_job_and_nothing_that_would_be_an_option() -> None:
-    command = command_of(make_task("srun", "2x1"))
+    command = command_of(make_launch("srun", "2x1"))
     slurm = {k: v for k, v in command.outer.items() if k.startswith("SLURM_")}
     assert slurm == {"SLURM_JOB_ID": "4711"}
     assert not [name for name in command.env if name.startswith("SLURM_")]
 
 
-def test_ranks_are_told_how_long_their_supervisor_may_be_silent() -> None:
-    task = make_task("torchrun", "1x2", heartbeat_grace=45.0)
-    assert _spec(task)["heartbeat_grace"] == 45.0
-
-
 def test_the_scratch_of_a_launch_is_there_in_its_image() -> None:
     scratch = Path("/scratch/rankbench.1000.4711.abc")
     bind = f"--bind={scratch}:{scratch}"
-    native = command_of(make_task("srun", "2x1", scratch=scratch))
+    native = command_of(make_launch("srun", "2x1", scratch=scratch))
     assert native.outer["TMPDIR"] == str(scratch)
     assert bind not in native.argv
-    inside = command_of(make_task("srun", "2x1", scratch=scratch, image=IMAGE))
+    inside = command_of(make_launch("srun", "2x1", scratch=scratch, image=IMAGE))
     assert inside.outer["TMPDIR"] == str(scratch)
     assert bind in inside.argv
 
 
 def test_an_image_sees_the_paths_and_variables_of_the_site() -> None:
-    site = {"binds": [Path("/opt/efa")], "env": {"FI_PROVIDER": "efa"}}
-    inside = command_of(make_task("srun", "2x1", image=IMAGE, **site))
+    site = {"binds": (Path("/opt/efa"),), "env": {"FI_PROVIDER": "efa"}}
+    inside = command_of(make_launch("srun", "2x1", image=IMAGE, **site))
     assert "--bind=/opt/efa:/opt/efa:ro" in inside.argv
     assert inside.outer["FI_PROVIDER"] == "efa"
-    native = command_of(make_task("srun", "2x1", **site))
+    native = command_of(make_launch("srun", "2x1", **site))
     assert native.env["FI_PROVIDER"] == "efa"
 
 
 def test_more_tasks_than_cores_are_asked_for() -> None:
-    usual = command_of(make_task("srun", "2x2"))
-    shared = command_of(make_task("srun", "2x2", marks=["oversubscribed"]))
+    usual = command_of(make_launch("srun", "2x2"))
+    shared = command_of(make_launch("srun", "2x2", marks=["oversubscribed"]))
     assert set(shared.argv) - set(usual.argv) == {"--overcommit"}
 
 

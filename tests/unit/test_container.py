@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from factories import make_cell, make_spec
 from rankbench.launch.process.command import environment_for, exec_argv
+from rankbench.launch.process.environment import SOURCE
 
 pytestmark = pytest.mark.unit
 
 
-def test_command() -> None:
-    command = exec_argv(
-        Path("/images/gloo-cpu.sif"),
-        ["python3", "-m", "rankbench.rank", "/r/1/launch.json"],
-        readable=[Path("/r/code/src"), Path("/data")],
-        writable=[Path("/r/1")],
-        home=Path("/r/1/home"),
-        gpus=False,
+def enter(tmp_path: Path, **changes: Any) -> list[str]:
+    spec = make_spec(
+        directory=Path("/r/1"), data_dir=tmp_path, image={"file": "i.sif"}, **changes
     )
-    assert command == [
+    return exec_argv(spec, ["python3", "-m", "rankbench.rank", "/r/1/launch.json"])
+
+
+def test_command(tmp_path: Path) -> None:
+    own = {"model": Path("/own/net.py")}
+    assert enter(tmp_path, binds=(Path("/opt/efa"),), own=own) == [
         "apptainer",
         "--quiet",
         "exec",
-        "--home=/r/1/home:/opt/rankbench/home",
+        "--home=/r/1/work/home:/opt/rankbench/home",
         "--no-mount=cwd",
-        "--bind=/r/code/src:/r/code/src:ro",
-        "--bind=/data:/data:ro",
+        f"--bind={SOURCE}:{SOURCE}:ro",
+        f"--bind={tmp_path}:{tmp_path}:ro",
+        "--bind=/opt/efa:/opt/efa:ro",
+        "--bind=/own:/own:ro",
         "--bind=/r/1:/r/1",
         "--pwd=/opt/rankbench/home",
-        "/images/gloo-cpu.sif",
+        "i.sif",
         "python3",
         "-m",
         "rankbench.rank",
@@ -38,12 +43,12 @@ def test_command() -> None:
     ]
 
 
-@pytest.mark.parametrize("gpus", [False, True])
-def test_the_driver_comes_in_only_for_gpus(gpus: bool) -> None:
-    command = exec_argv(
-        Path("i.sif"), ["x"], readable=[], writable=[], home=Path("h"), gpus=gpus
-    )
-    assert ("--nv" in command) is gpus
+@pytest.mark.parametrize(("device", "comes_in"), [("cpu", False), ("cuda", True)])
+def test_the_driver_comes_in_only_for_gpus(
+    tmp_path: Path, device: str, comes_in: bool
+) -> None:
+    command = enter(tmp_path, cell=make_cell(device=device))
+    assert ("--nv" in command) is comes_in
 
 
 def test_environment_is_made_from_nothing() -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from factories import make_cell, make_shape
+from factories import make_cell, make_shape, make_spec
 from rankbench.launch.process.command import check_binds
 from rankbench.launch.process.environment import (
     SOURCE,
     build_environment,
-    library_variables,
 )
+from rankbench.launch_spec import LaunchOptions
 from rankbench.matrix.site import OWN_VARIABLES
 
 pytestmark = pytest.mark.unit
@@ -29,18 +30,19 @@ LO = {"GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"}
 
 
 def build(
-    inherited: dict[str, str], threads: int = 1, nodes: int = 2, logs: bool = False
+    inherited: dict[str, str], nodes: int = 2, logs: bool = False, **changes: Any
 ) -> dict[str, str]:
+    """The environment of two ranks on two hosts; with a GPU, nothing is hidden."""
+    changes.setdefault("cell", make_cell(device="cuda"))
     shape = make_shape(2, nodes=nodes, ranks_per_node=2 // nodes)
+    options = LaunchOptions(backend_logs=logs)
     return build_environment(
-        shape, threads=threads, backend_logs=logs, inherited=inherited
+        make_spec(shape=shape, options=options, **changes), inherited
     )
 
 
 def test_a_site_can_set_every_variable_but_ours() -> None:
-    environment = build_environment(
-        make_shape(), threads=1, inherited={}, site={"FI_PROVIDER": "efa"}
-    )
+    environment = build({}, nodes=1, env={"FI_PROVIDER": "efa"})
     assert environment.pop("FI_PROVIDER") == "efa"
     assert environment.keys() == OURS | LO
     assert environment.keys() <= OWN_VARIABLES.keys()
@@ -93,13 +95,10 @@ def test_is_passed_on(name: str) -> None:
 
 
 def test_scratch_is_where_ranks_put_what_they_need_for_a_while() -> None:
-    given = {"inherited": {"TMPDIR": "/somewhere/tmp"}, "threads": 1}
-    shape = make_shape(2)
-    assert build_environment(shape, **given)["TMPDIR"] == "/somewhere/tmp"
-    for in_image in (False, True):
-        found = build_environment(
-            shape, scratch=Path("/scratch/x"), in_image=in_image, **given
-        )
+    given = {"TMPDIR": "/somewhere/tmp"}
+    assert build(given)["TMPDIR"] == "/somewhere/tmp"
+    for image in (None, {"file": "i.sif"}):
+        found = build(given, scratch=Path("/scratch/x"), image=image)
         assert found["TMPDIR"] == "/scratch/x"
 
 
@@ -115,8 +114,8 @@ def test_threads_are_those_of_the_cell() -> None:
 
 def test_libraries_are_told_what_only_the_environment_can_tell_them() -> None:
     horovod = make_cell(options={"fusion_threshold_mb": 0.5}, device="cuda")
-    assert library_variables(horovod) == {"HOROVOD_FUSION_THRESHOLD": "524288"}
-    assert library_variables(make_cell(device="cpu")) == {"DS_ACCELERATOR": "cpu"}
+    assert build({}, cell=horovod)["HOROVOD_FUSION_THRESHOLD"] == "524288"
+    assert build({}, cell=make_cell(device="cpu"))["DS_ACCELERATOR"] == "cpu"
 
 
 def test_loopback_only_where_it_reaches_all_ranks() -> None:
@@ -127,8 +126,7 @@ def test_loopback_only_where_it_reaches_all_ranks() -> None:
 
 def test_the_interface_of_the_site_leads_to_other_hosts() -> None:
     def told(nodes: int) -> set[str]:
-        shape = make_shape(2, nodes=nodes, ranks_per_node=2 // nodes)
-        given = build_environment(shape, threads=1, interface="ib0", inherited={})
+        given = build({}, nodes=nodes, interface="ib0")
         return {given[name] for name in LO}
 
     assert told(nodes=2) == {"ib0"}
@@ -164,12 +162,9 @@ def test_libraries_log_only_on_request() -> None:
 def test_gpudirect_as_asked_for(
     backend: str, asked: str | bool, name: str, value: str
 ) -> None:
-    environment = build_environment(
-        make_shape(2),
-        threads=1,
-        backend=backend,
-        gpudirect=asked,
-        inherited={"NCCL_NET_GDR_LEVEL": "PHB", "UCX_IB_GPU_DIRECT_RDMA": "try"},
+    cell = make_cell(device="cuda", backend=backend, gpudirect=asked)
+    environment = build(
+        {"NCCL_NET_GDR_LEVEL": "PHB", "UCX_IB_GPU_DIRECT_RDMA": "try"}, cell=cell
     )
     assert environment[name] == value
 
@@ -183,9 +178,7 @@ def test_what_libraries_log_goes_into_the_log_of_the_rank() -> None:
 
 def test_nccl_always_tells_which_network_it_chose() -> None:
     given = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/dev/null"}
-    environment = build_environment(
-        make_shape(2), threads=1, backend="nccl", inherited=given
-    )
+    environment = build(given, cell=make_cell(device="cuda", backend="nccl"))
     assert environment["NCCL_DEBUG"] == "INFO"
     assert "NET" in environment["NCCL_DEBUG_SUBSYS"]
     assert "NCCL_DEBUG_FILE" not in environment
@@ -202,7 +195,7 @@ def test_it_is_the_same_for_the_same_input() -> None:
 def test_it_starts_from_the_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     monkeypatch.setenv("SOME_PASSWORD", "secret")
-    environment = build_environment(make_shape(), threads=1)
+    environment = build_environment(make_spec())
     assert environment["NCCL_DEBUG"] == "INFO"
     assert "SOME_PASSWORD" not in environment
     assert environment["PATH"] == os.environ["PATH"]

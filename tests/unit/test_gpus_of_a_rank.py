@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from factories import make_cell, make_shape
+from factories import make_cell, make_shape, make_spec
 from rankbench.environ import Place, keep_devices, restore_devices
 from rankbench.launch.hosts.slurm_job_array import JobArray
 from rankbench.launch.hosts.this_machine import ThisMachine
@@ -192,11 +192,9 @@ def test_a_job_array_watches_no_gpu_of_the_login_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supervise, "open_devices", lambda shape, env: "devices")
-    cell, shape = make_cell(device="cuda"), make_shape(1)
-    here: Any = SimpleNamespace(cell=cell, shape=shape, hosts=ThisMachine())
-    array: Any = SimpleNamespace(cell=cell, shape=shape, hosts=JobArray(2, 60, ()))
-    assert supervise._find_devices(here, {}) == "devices"
-    assert supervise._find_devices(array, {}) is None
+    spec = make_spec(cell=make_cell(device="cuda"))
+    assert supervise.find_devices(spec, ThisMachine(), {}) == "devices"
+    assert supervise.find_devices(spec, JobArray(2, 60, ()), {}) is None
 
 
 def test_only_the_supervisor_limits_how_long_ranks_wait(

@@ -1,4 +1,4 @@
-"""Ranks write where they are, and the supervisor reads it, without common code."""
+"""Ranks write where they are, and the supervisor reads it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.launch.process import reports as supervisor
-from rankbench.launch.process.reports import STAGES, Place, ProgressFiles
+from rankbench.launch.process.reports import Place, ProgressFiles
+from rankbench.launch_spec import STARTING, THE_END, TRAINING
 from rankbench.rank.world import lifeline as rank
-from rankbench.rank.world.lifeline import STARTING, THE_END, TRAINING, Progress
+from rankbench.rank.world.lifeline import Progress
 
 pytestmark = pytest.mark.unit
 
@@ -24,13 +24,6 @@ def at_host(name: str, folder: Path, number: int) -> Progress:
     with pytest.MonkeyPatch.context() as host:
         host.setattr(rank.socket, "gethostname", lambda: name)
         return Progress(folder, number)
-
-
-def test_both_sides_agree() -> None:
-    assert rank._ENTRY.format == supervisor.ENTRY.format
-    assert STAGES[STARTING] == "starting"
-    assert STAGES[TRAINING] == "training"
-    assert STAGES[THE_END] == STAGES[-1] == "the end"
 
 
 def test_the_supervisor_sees_each_stage_of_the_ranks_of_all_hosts(folder: Path) -> None:

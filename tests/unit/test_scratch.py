@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
+from factories import make_spec
 from rankbench.launch.hosts.this_machine import ThisMachine
 from rankbench.launch.process import scratch
 from rankbench.launch.process.scratch import (
@@ -29,8 +29,8 @@ def folder_of(site: Path, job: str | None = None, launch: str = "1") -> Path:
     return folder
 
 
-def task_with(folder: Path | None) -> Any:
-    return SimpleNamespace(hosts=ThisMachine(), work=None, scratch=folder)
+def with_scratch(folder: Path | None) -> AbstractContextManager[None]:
+    return private_scratch(make_spec(scratch=folder), ThisMachine())
 
 
 def test_no_two_launches_have_the_same(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_no_two_launches_have_the_same(tmp_path: Path) -> None:
 
 def test_it_is_private_and_goes_with_the_launch(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
-    with private_scratch(task_with(folder)):
+    with with_scratch(folder):
         assert folder.stat().st_mode & 0o777 == 0o700
         assert not list(folder.iterdir())
         (folder / "left").mkdir()
@@ -49,7 +49,7 @@ def test_it_is_private_and_goes_with_the_launch(tmp_path: Path) -> None:
 
 
 def test_without_one_nothing_happens(tmp_path: Path) -> None:
-    with private_scratch(task_with(None)):
+    with with_scratch(None):
         assert not list(tmp_path.iterdir())
 
 
@@ -60,7 +60,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     )
     with (
         pytest.raises(NoScratch, match=f"{said}: make room there, or correct scratch"),
-        private_scratch(task_with(folder_of(site))),
+        with_scratch(folder_of(site)),
     ):
         pytest.fail("it is not there")
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from factories import make_shape
+from factories import make_shape, make_spec
 from rankbench.launch.process import reports, supervise
 from rankbench.launch.process.processes import Heartbeat, Stop
 from rankbench.launch.process.reports import ProgressFiles
@@ -19,12 +18,12 @@ pytestmark = pytest.mark.unit
 
 
 def wait_for(child: subprocess.Popen[bytes], directory: Path) -> str | None:
-    task: Any = SimpleNamespace(
-        directory=directory, shape=make_shape(2), time_limit=0.5, heartbeat_grace=0
-    )
-    progress = ProgressFiles(directory / "work" / "progress", 2)
-    with Heartbeat(directory / "work" / "heartbeat") as heartbeat:
-        return supervise._wait(child, task, Stop(), heartbeat, progress, None)
+    spec = make_spec(directory=directory, shape=make_shape(2), heartbeat_grace=0)
+    progress = ProgressFiles(spec.progress, 2)
+    with Heartbeat(spec.heartbeat) as heartbeat:
+        return supervise.await_launcher(
+            child, spec, Stop(), heartbeat, progress, None, time_limit=0.5
+        )
 
 
 def test_ranks_that_have_reported_do_not_keep_the_others_waiting(

@@ -22,8 +22,9 @@ pytestmark = pytest.mark.unit
 RANK = """
 import functools, pathlib, sys, time
 from rankbench.rank.world.lifeline import (
-    TRAINING, Progress, report_failure, watch_heartbeat
+    Progress, report_failure, watch_heartbeat
 )
+from rankbench.launch_spec import TRAINING
 work = pathlib.Path(sys.argv[1])
 progress = Progress(work / "progress", 0)
 report = functools.partial(report_failure, work, 3)
@@ -45,7 +46,7 @@ def test_a_rank_says_where_it_is_and_ends_without_a_heartbeat(
             time.sleep(0.1)
         assert rank.poll() is None
         assert places.describe() == "rank 0 in training"
-        supervise._ask_ranks(heartbeat, places, patience=60)
+        supervise.ask_ranks(heartbeat, places, patience=60)
         assert places.describe().startswith("rank 0 in training, step 5; nothing moved")
         assert rank.wait(timeout=60) == ORPHANED
     report = json.loads((tmp_path / "rank3.json").read_text())

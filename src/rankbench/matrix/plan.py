@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
+from rankbench.launch_spec import LaunchOptions
 from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import Catalog
 from rankbench.matrix.experiment import Experiment
@@ -66,16 +68,13 @@ def make_plan(
         "sha256": experiment.sha256,
         # A number, or a rule that ends the launches: see `rankbench.stopping`.
         "launches": values["launches"],
-        "time_limit": values["time_limit"],
         "order": values["order"],
         "allocation": values["allocation"],
         "budget": values["budget"],
         "start_within": values["start_within"],
         "gate": values["gate"],
         "profile": values["profile"],
-        "save_model": values["save_model"],
-        "backend_logs": values["backend_logs"],
-        "collectives": values["collectives"],
+        **asdict(LaunchOptions.choose(values)),
         "override": experiment.override,
         "study": experiment.study,
     }

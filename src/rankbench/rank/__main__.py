@@ -11,26 +11,17 @@ import argparse
 import functools
 import gc
 import importlib
-import json
 import os
 import sys
 from pathlib import Path
 
-from rankbench.cell import Cell, Shape
 from rankbench.cores import physical_cores
 from rankbench.environ import Place, read_place, restore_devices
+from rankbench.launch_spec import LaunchSpec
 from rankbench.rank import variants
-from rankbench.rank.purposes.duty import Duty, log_of
+from rankbench.rank.purposes.duty import Duty
 from rankbench.rank.world.lifeline import Progress, report_failure, watch_heartbeat
 from rankbench.rank.world.placement import choose_cores, pin
-
-# Purpose of a launch -> module with `run(duty)`.
-_PURPOSES = {
-    "measure": "rankbench.rank.purposes.measure",
-    "gate": "rankbench.rank.purposes.gate",
-    "profile": "rankbench.rank.purposes.profile",
-    "script": "rankbench.rank.purposes.script",
-}
 
 
 def run_rank(
@@ -43,48 +34,35 @@ def run_rank(
         place: place of this rank among all; None reads it from the environment.
         init_method: URL at which the ranks meet.
     """
-    spec = json.loads(spec_path.read_text())
+    spec = LaunchSpec.read(spec_path)
     place = place or read_place()
     restore_devices()
-    # A script changes its working directory.
-    directory = Path(spec["directory"]).absolute()
-    work = directory / "work"
     # All output of this process, also that of libraries, goes to its own log.
-    log = os.open(
-        log_of(directory, place), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644
-    )
+    path = spec.log(place.rank)
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     sys.stdout.flush()
     sys.stderr.flush()
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
-    report = functools.partial(report_failure, work, place.rank)
-    progress = Progress(work / "progress", place.rank)
-    watch_heartbeat(work / "heartbeat", spec["heartbeat_grace"], report, progress)
-    cell, shape = Cell.from_dict(spec["cell"]), Shape(**spec["shape"])
-    for kind, (name, file) in spec.get("own", {}).items():
-        variants.own[kind, name] = Path(file)
+    report = functools.partial(report_failure, spec.work, place.rank)
+    progress = Progress(spec.progress, place.rank)
+    watch_heartbeat(spec.heartbeat, spec.heartbeat_grace, report, progress)
+    for kind, file in spec.own.items():
+        variants.own[kind, getattr(spec.cell, kind)] = file
     affinity = os.sched_getaffinity(0)
-    if shape.cores_per_rank:
-        pin(choose_cores(place.local_rank, shape.cores_per_rank, physical_cores()))
+    if cores := spec.shape.cores_per_rank:
+        pin(choose_cores(place.local_rank, cores, physical_cores()))
+    name = spec.purpose if spec.cell.script is None else "script"
     try:
         # Imports torch, inside `try` so that a failing import is reported as well.
-        purpose = importlib.import_module(_PURPOSES[spec["purpose"]])
+        purpose = importlib.import_module(f"rankbench.rank.purposes.{name}")
         duty = Duty(
-            cell=cell,
-            shape=shape,
+            spec=spec,
             place=place,
             init_method=init_method,
-            phases=spec["phases"],
-            work=work,
-            data_dir=Path(spec["data_dir"]),
-            threads=spec["threads"],
             affinity=affinity,
             progress=progress,
-            save_model=spec.get("save_model", "none"),
-            collectives=spec.get("collectives", False),
-            seeds=spec.get("seeds", ()),
-            script=spec.get("script"),
         )
         purpose.run(duty)
     except BaseException as error:

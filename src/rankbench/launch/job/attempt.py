@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from rankbench.launch.job.requests import Request
 from rankbench.launch.process.command import check_binds
 from rankbench.launch.process.judge_gate import has_gate
 from rankbench.launch.process.scratch import scratch_of
-from rankbench.launch.task import Task
+from rankbench.launch_spec import MEASURE, LaunchOptions, LaunchSpec
 from rankbench.record import (
     GATE,
     PROFILE,
@@ -33,8 +34,6 @@ from rankbench.record import (
 from rankbench.stopping import Enough, Launched, brief
 
 Entry = dict[str, Any]
-
-MEASURE = "measure"
 
 
 class Attempt:
@@ -133,7 +132,7 @@ class Attempt:
         """Whether the gate found that the strategy trains something else."""
         return any(record["status"] == "mismatch" for record in self.gate.records)
 
-    def task(
+    def spec(
         self,
         series: Series,
         number: int,
@@ -142,42 +141,53 @@ class Attempt:
         *,
         serial: int = 0,
         turn: Mapping[str, Any] | None = None,
-    ) -> Task:
-        entry, site = self._entry, self._plan["site"]
-        experiment, rule = self._plan["experiment"], self.request.rule
-        return Task(
-            experiment=experiment["name"],
-            cell_id=self.id,
-            cell_hash=entry["hash"],
+    ) -> LaunchSpec:
+        """What a launch is.
+
+        Args:
+            series: the launches to which it belongs.
+            number: of the launch.
+            directory: of the launch.
+            hosts: where its ranks run.
+            serial: differs between launches that follow each other on the same hosts.
+            turn: its place in a round; None if the cell is measured alone.
+        """
+        entry, site, rule = self._entry, self._plan["site"], self.request.rule
+        scratch = None
+        if hosts.names:  # Hosts that are not known yet have no scratch folder.
+            scratch = scratch_of(site["scratch"], job_id(), directory)
+        return LaunchSpec(
+            directory=directory.resolve(),
             cell=self.cell,
             shape=self.shape,
+            data_dir=self.data_dir,
             phases=entry["phases"],
+            threads=_threads(self.shape, site),
+            heartbeat_grace=site["heartbeat_grace"],
+            options=LaunchOptions.choose(self._plan["experiment"]),
+            # An image has an interpreter of its own, found through its PATH.
+            python=sys.executable if self.image is None else "python3",
+            hosts=hosts.names,
+            port=hosts.port(serial),
+            has_ssh=hosts.has_ssh,
+            interface=site["interface"],
+            scratch=scratch,
+            env=site["env"],
+            binds=tuple(map(Path, site["binds"])),
+            image=self.image,
+            own=self.own,
+            experiment=self._plan["experiment"]["name"],
+            cell_id=self.id,
+            cell_hash=entry["hash"],
             marks=entry["marks"],
+            purpose=series.purpose,
             attempt=self.request.attempt,
             number=number,
             wanted=rule.at_most if series.purpose == MEASURE else 1,
             rule=None if isinstance(said := rule.to_json(), int) else said,
-            turn=turn,
-            serial=serial,
-            directory=directory.resolve(),
-            data_dir=self.data_dir,
-            # Time in the queue counts as well.
-            time_limit=experiment["time_limit"] + hosts.start_within,
-            threads=_threads(self.shape, site),
-            backend_logs=experiment["backend_logs"],
-            save_model=experiment["save_model"],
-            collectives=experiment["collectives"],
-            heartbeat_grace=site["heartbeat_grace"],
-            code=self.code,
-            purpose=series.purpose,
+            round=turn,
             gate=self._find_gate(),
-            image=self.image,
-            hosts=hosts,
-            interface=site["interface"],
-            scratch=self._scratch_of(directory, hosts),
-            env=site["env"],
-            binds=[Path(path) for path in site["binds"]],
-            own=self.own,
+            code=self.code,
         )
 
     def _find_gate(self) -> dict[str, Any] | None:
@@ -186,12 +196,6 @@ class Attempt:
         for record in self.gate.records:
             found = record.get("gate") or found
         return found
-
-    def _scratch_of(self, directory: Path, hosts: Hosts) -> Path | None:
-        """The scratch folder of a launch; None if its hosts are not known yet."""
-        if not hosts.names:
-            return None
-        return scratch_of(self._plan["site"]["scratch"], job_id(), directory)
 
 
 class Series:

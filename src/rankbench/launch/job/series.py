@@ -9,7 +9,7 @@ from typing import Any
 
 from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.hosts.this_machine import ThisMachine
-from rankbench.launch.job.attempt import MEASURE, Series
+from rankbench.launch.job.attempt import Series
 from rankbench.launch.job.claim import claim_next, open_claims, read_owner
 from rankbench.launch.job.pace import Out
 from rankbench.launch.process.processes import Stop
@@ -18,7 +18,7 @@ from rankbench.launch.process.supervise import (
     refuse_launch,
     run_launch,
 )
-from rankbench.launch.task import Task
+from rankbench.launch_spec import MEASURE, LaunchSpec
 from rankbench.record import Record
 
 
@@ -51,22 +51,22 @@ def launch_next(
     """
     heed(stop)
     number, directory = claim_next(series.directory)
-    task = series.attempt.task(
+    spec = series.attempt.spec(
         series, number, directory, hosts, serial=serial, turn=turn
     )
-    record = _launch(series, task, stop)
+    record = _launch(series, spec, hosts, stop)
     series.read_new()
     return record
 
 
-def _launch(series: Series, task: Task, stop: Stop) -> Record:
+def _launch(series: Series, spec: LaunchSpec, hosts: Hosts, stop: Stop) -> Record:
     started = datetime.now(UTC)
     try:
         series.attempt.check_image()
     except (ValueError, OSError) as error:
         # Only this host may have the fault: other hosts of the site may have the image.
-        return refuse_launch(task, str(error), started)
-    return run_launch(task, stop)
+        return refuse_launch(spec, str(error), started)
+    return run_launch(spec, hosts, stop)
 
 
 def refuse_image(series: Series) -> str | None:
@@ -81,8 +81,8 @@ def refuse_image(series: Series) -> str | None:
     except (ValueError, OSError) as error:
         number, directory = claim_next(series.directory)
         # Nothing starts, so it does not matter on which hosts.
-        task = series.attempt.task(series, number, directory, ThisMachine())
-        refuse_launch(task, str(error), started)
+        spec = series.attempt.spec(series, number, directory, ThisMachine())
+        refuse_launch(spec, str(error), started)
         return str(error)
     return None
 
@@ -96,8 +96,8 @@ def settle_claims(series: Series, hosts: Hosts, stop: Stop, out: Out) -> None:
                 continue
             claimed = (directory / "claim.json").stat().st_mtime
             started = datetime.fromtimestamp(claimed, UTC)
-            task = series.attempt.task(series, number, directory, hosts)
-            close_dead_claim(task, started=started)
+            spec = series.attempt.spec(series, number, directory, hosts)
+            close_dead_claim(spec, started=started)
             out.say(f"  {_name(series, number)} was left unfinished: it is repeated")
         if open_claims(series.directory):
             if not told:

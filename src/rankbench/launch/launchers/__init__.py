@@ -4,89 +4,15 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, cast
 
-from rankbench.cell import Shape
-
-LOOPBACK = "127.0.0.1"
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Everything that a launcher needs to start the ranks of one launch.
-
-    Attributes:
-        python: the interpreter of the ranks.
-        shape: how many there are.
-        init_method: how they find each other: ``env``, or what the launcher can.
-        spec: the file that tells each rank what to do.
-        backend: what carries their bytes.
-        shares_cores: whether several ranks take turns on a core.
-        hosts: where they run; the first has rank 0.
-        address: where they meet.
-        port: the port there; 0 is one that is free, where all ranks are on one host.
-        interface: the network interface between hosts; None leaves it to libraries.
-        has_ssh: whether ranks' hosts reach each other by ssh.
-    """
-
-    python: str
-    shape: Shape
-    init_method: str
-    spec: Path
-    backend: str
-    shares_cores: bool = False
-    hosts: tuple[str, ...] = ("localhost",)
-    address: str = LOOPBACK
-    port: int = 0
-    interface: str | None = None
-    has_ssh: bool = False
-
-    @property
-    def is_spread(self) -> bool:
-        """Whether there is more than one host."""
-        return self.shape.nodes > 1
-
-    @property
-    def slots(self) -> dict[str, int]:
-        """Ranks of each host, by the name that a launcher knows it by."""
-        # localhost serves, because a host may know itself by another name than Slurm
-        # does.
-        hosts = self.hosts if self.is_spread else ("localhost",)
-        return dict.fromkeys(hosts, self.shape.ranks_per_node)
-
-    @property
-    def hostfile(self) -> Path:
-        """The path of the hostfile."""
-        return self.spec.with_name("hostfile")
-
-    @property
-    def secret(self) -> Path:
-        """The file with the secret of a launch, which only its owner can read."""
-        return self.spec.with_name("secret")
-
-    @property
-    def rank_argv(self) -> list[str]:
-        """The command of one rank."""
-        return [self.python, "-m", "rankbench.rank", str(self.spec)]
-
-    @property
-    def meeting_argv(self) -> list[str]:
-        """The beginning of the command of a launcher that has no rendezvous."""
-        place = [f"--address={self.address}", f"--port={self.port}"]
-        return [
-            self.python,
-            "-m",
-            "rankbench.rank.world.meeting",
-            *(place if self.is_spread else []),
-        ]
+from rankbench.launch_spec import LaunchSpec
 
 
 class Launcher(Protocol):
     """Each launcher is a module with these two functions, or three.
 
-    ``build_variables(start)`` returns environment variables of the launcher and is
+    ``build_variables(spec)`` returns environment variables of the launcher and is
     optional.
 
     The command runs once on each host at the same time. With ``NEEDS["per"] == "rank"``
@@ -95,17 +21,17 @@ class Launcher(Protocol):
     the others by ssh.
     """
 
-    def build_argv(self, start: Start) -> list[str]:
+    def build_argv(self, spec: LaunchSpec) -> list[str]:
         """The command that starts ranks and ends when they have ended."""
 
     def read_exits(self, log: str) -> Mapping[int, int]:
         """Exit codes by rank, as far as the launcher prints them."""
 
 
-def variables_of(launcher: Launcher, start: Start) -> dict[str, str]:
+def variables_of(launcher: Launcher, spec: LaunchSpec) -> dict[str, str]:
     """Environment variables of the launcher."""
     build = getattr(launcher, "build_variables", None)
-    return build(start) if build else {}
+    return build(spec) if build else {}
 
 
 def is_per_rank(launcher: Launcher) -> bool:
@@ -127,3 +53,33 @@ def find_launcher(name: str) -> Launcher:
     """The launcher of that name; the plan has checked that there is one."""
     module = importlib.import_module(f"{__name__}.{name}")
     return cast(Launcher, module)
+
+
+def rank_argv(spec: LaunchSpec) -> list[str]:
+    """The command of one rank."""
+    return [spec.python, "-m", "rankbench.rank", str(spec.file)]
+
+
+def meeting_argv(spec: LaunchSpec) -> list[str]:
+    """The beginning of the command of a launcher that has no rendezvous."""
+    place = [f"--address={spec.address}", f"--port={spec.port}"]
+    module = "rankbench.rank.world.meeting"
+    return [spec.python, "-m", module, *(place if spec.is_spread else [])]
+
+
+def slots_of(spec: LaunchSpec) -> dict[str, int]:
+    """Ranks of each host, by the name that a launcher knows it by."""
+    # localhost serves, because a host may know itself by another name than Slurm does.
+    hosts = spec.hosts if spec.is_spread else ("localhost",)
+    return dict.fromkeys(hosts, spec.shape.ranks_per_node)
+
+
+def hostfile(spec: LaunchSpec) -> str:
+    """A line for each host: what Open MPI and DeepSpeed read."""
+    slots = slots_of(spec).items()
+    return "".join(f"{host} slots={count}\n" for host, count in slots)
+
+
+def host_list(spec: LaunchSpec) -> str:
+    """All in one word: what `-H` of mpirun and of horovodrun takes."""
+    return ",".join(f"{host}:{count}" for host, count in slots_of(spec).items())

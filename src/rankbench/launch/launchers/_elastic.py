@@ -5,23 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from rankbench.launch.launchers import LOOPBACK, Start
+from rankbench.launch.launchers import meeting_argv
+from rankbench.launch_spec import LOOPBACK, LaunchSpec
 
 # The agent's summary lists every failed rank; the line before it only the first one.
 _FAILED = re.compile(r"rank +: (\d+) \(local_rank: \d+\)\s+exitcode\s*: (-?\d+)")
 
 
-def build_argv(module: str, start: Start, *, flags: tuple[str, ...] = ()) -> list[str]:
+def build_argv(
+    module: str, spec: LaunchSpec, *, flags: tuple[str, ...] = ()
+) -> list[str]:
     """The command of a module of torch that starts the ranks of a host."""
-    if start.is_spread:
-        before = start.meeting_argv
+    if spec.is_spread:
+        before = meeting_argv(spec)
         # A static rendezvous fixes the number of each node, so that ranks follow the
         # order of hosts.
         place = [
-            f"--nnodes={start.shape.nodes}",
+            f"--nnodes={spec.shape.nodes}",
             "--node-rank={node}",
-            f"--master-addr={start.address}",
-            f"--master-port={start.port}",
+            f"--master-addr={spec.address}",
+            f"--master-port={spec.port}",
         ]
     else:
         before = []
@@ -29,20 +32,20 @@ def build_argv(module: str, start: Start, *, flags: tuple[str, ...] = ()) -> lis
         place = ["--standalone", f"--local-addr={LOOPBACK}"]
     return [
         *before,
-        start.python,
+        spec.python,
         "-m",
         module,
         *flags,
         *place,
-        f"--nproc-per-node={start.shape.ranks_per_node}",
+        f"--nproc-per-node={spec.shape.ranks_per_node}",
         # No restarts: a restarted rank would be another measurement under the same
         # number.
         "--max-restarts=0",
         # Otherwise the agent would leave the files of its ranks in /tmp.
-        f"--log-dir={start.spec.parent / 'elastic'}",
+        f"--log-dir={spec.work / 'elastic'}",
         "--module",
         "rankbench.rank",
-        str(start.spec),
+        str(spec.file),
     ]
 
 

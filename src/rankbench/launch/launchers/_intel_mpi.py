@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from rankbench.launch.launchers import Start
+from rankbench.launch_spec import LaunchSpec
 
 _KILLED = re.compile(r"RANK (\d+) PID .*\n.*KILLED BY SIGNAL: (\d+)")
 
 
-def build_variables(start: Start) -> dict[str, str]:
+def build_variables(spec: LaunchSpec) -> dict[str, str]:
     """Variables for mpiexec.hydra and its ranks."""
     variables = {
         # Ranks pin themselves.
@@ -21,17 +21,17 @@ def build_variables(start: Start) -> dict[str, str]:
         # A second worker thread of oneCCL would need a core of its own.
         "CCL_WORKER_COUNT": "1",
     }
-    if not start.is_spread:
+    if not spec.is_spread:
         # Ranks of one host use shared memory, and no ssh is needed to start them.
         variables |= {"I_MPI_FABRICS": "shm", "I_MPI_HYDRA_BOOTSTRAP": "fork"}
     else:
         variables["I_MPI_HYDRA_BOOTSTRAP"] = "ssh"
-    if start.is_spread and start.interface:
+    if spec.is_spread and spec.interface:
         variables |= {
-            "I_MPI_HYDRA_IFACE": start.interface,
-            "FI_TCP_IFACE": start.interface,
+            "I_MPI_HYDRA_IFACE": spec.interface,
+            "FI_TCP_IFACE": spec.interface,
         }
-    if start.shares_cores:
+    if spec.shares_cores:
         # Otherwise a rank that waits keeps the core from the one that it waits for.
         variables["I_MPI_WAIT_MODE"] = "1"
     return variables

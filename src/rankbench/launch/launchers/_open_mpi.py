@@ -6,28 +6,28 @@ import os
 import re
 from collections.abc import Mapping
 
-from rankbench.launch.launchers import Start
+from rankbench.launch_spec import LaunchSpec
 
 _KILLED = re.compile(r"noticed that process rank (\d+) .* exited on signal (\d+)")
 _FAILED = re.compile(r"Process name: \[.*,(\d+)\]\s+Exit code:\s+(\d+)")
 
 
-def build_variables(start: Start, *, root: bool | None = None) -> dict[str, str]:
+def build_variables(spec: LaunchSpec, *, root: bool | None = None) -> dict[str, str]:
     """Variables for mpirun and its ranks.
 
     Args:
-        start: what is to be started.
+        spec: what is to be started.
         root: whether it runs as root; None looks.
     """
     variables: dict[str, str] = {}
     # Ranks of one host use shared memory for data, and sockets for control messages.
-    interface = start.interface if start.is_spread else "lo"
+    interface = spec.interface if spec.is_spread else "lo"
     if interface:
         variables |= {
             "OMPI_MCA_btl_tcp_if_include": interface,
             "OMPI_MCA_oob_tcp_if_include": interface,
         }
-    if start.shares_cores:
+    if spec.shares_cores:
         # Otherwise a rank that waits keeps the core from the one that it waits for.
         variables["OMPI_MCA_mpi_yield_when_idle"] = "1"
     if os.geteuid() == 0 if root is None else root:

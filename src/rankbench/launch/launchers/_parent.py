@@ -5,26 +5,26 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from rankbench.launch.launchers import Start
+from rankbench.launch_spec import LaunchSpec
 
 _FAILED = re.compile(r"^rank (\d+) ended with exit code (-?\d+)$", re.MULTILINE)
 
 
-def build_argv(module: str, start: Start, *flags: str) -> list[str]:
+def build_argv(module: str, spec: LaunchSpec, *flags: str) -> list[str]:
     """The command of a module of rankbench.rank.world that starts ranks."""
     place = [
-        f"--nodes={start.shape.nodes}",
-        f"--address={start.address}",
-        f"--port={start.port}",
+        f"--nodes={spec.shape.nodes}",
+        f"--address={spec.address}",
+        f"--port={spec.port}",
     ]
     return [
-        start.python,
+        spec.python,
         "-m",
         f"rankbench.rank.world.{module}",
-        f"--ranks={start.shape.ranks_per_node}",
-        *(place if start.is_spread else []),
+        f"--ranks={spec.shape.ranks_per_node}",
+        *(place if spec.is_spread else []),
         *flags,
-        str(start.spec),
+        str(spec.file),
     ]
 
 

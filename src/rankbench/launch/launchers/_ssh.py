@@ -5,25 +5,26 @@ In a Slurm job and in images, a stand-in takes the place of ssh.
 
 from __future__ import annotations
 
-from rankbench.launch.launchers import Start
+from rankbench.launch.launchers import meeting_argv
+from rankbench.launch_spec import LaunchSpec
 
 
-def build_argv(start: Start, argv: list[str]) -> list[str]:
+def build_argv(spec: LaunchSpec, argv: list[str]) -> list[str]:
     """The command with a place to meet and, over several hosts, a way to them."""
-    if not start.is_spread:
-        return [*start.meeting_argv, *argv]
-    if start.has_ssh:
+    if not spec.is_spread:
+        return [*meeting_argv(spec), *argv]
+    if spec.goes_by_ssh:
         parent = "rankbench.rank.world.own_ssh"
-        folder = str(start.spec.with_name("bin"))
-        return [*start.meeting_argv, start.python, "-m", parent, folder, *argv]
+        folder = str(spec.work / "bin")
+        return [*meeting_argv(spec), spec.python, "-m", parent, folder, *argv]
     return [
-        *start.meeting_argv,
-        start.python,
+        *meeting_argv(spec),
+        spec.python,
         "-m",
         "rankbench.rank.world.remote",
         "--node={node}",
-        f"--hosts={','.join(start.hosts)}",
-        f"--port={start.port}",
-        f"--secret={start.secret}",
+        f"--hosts={','.join(spec.hosts)}",
+        f"--port={spec.port}",
+        f"--secret={spec.secret}",
         *argv,
     ]

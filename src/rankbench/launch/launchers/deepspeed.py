@@ -4,28 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rankbench.launch.launchers import Start
+from rankbench.launch.launchers import meeting_argv
+from rankbench.launch_spec import LaunchSpec
 
 NEEDS = {"program": "deepspeed"}
 
 
-def build_argv(start: Start) -> list[str]:
+def build_argv(spec: LaunchSpec) -> list[str]:
     return [
-        *start.meeting_argv,
+        *meeting_argv(spec),
         "--keep-devices",
-        start.python,
+        spec.python,
         "-m",
         "deepspeed.launcher.runner",
-        f"--hostfile={start.hostfile}",
+        f"--hostfile={spec.hostfile}",
         "--no_ssh",
         "--node_rank={node}",
-        f"--master_addr={start.address}",
+        f"--master_addr={spec.address}",
         "--master_port={port}",
         # Ranks take their place from the environment.
         "--no_local_rank",
         "--module",
         "rankbench.rank",
-        str(start.spec),
+        str(spec.file),
     ]
 
 

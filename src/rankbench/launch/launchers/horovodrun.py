@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from rankbench.launch.launchers import Start, _intel_mpi, _open_mpi, _ssh
-from rankbench.launch.launchers._hostfiles import host_list
+from rankbench.launch.launchers import _intel_mpi, _open_mpi, _ssh, host_list, rank_argv
+from rankbench.launch_spec import LaunchSpec
 
 NEEDS = {
     "ssh": True,
@@ -18,32 +18,32 @@ NEEDS = {
 _FAILED = re.compile(r"^Process (\d+) exit with status code (\d+)\.$", re.MULTILINE)
 
 
-def build_variables(start: Start) -> dict[str, str]:
+def build_variables(spec: LaunchSpec) -> dict[str, str]:
     # Each of the two controllers ignores the options of the other.
-    return _open_mpi.build_variables(start) | _intel_mpi.build_variables(start)
+    return _open_mpi.build_variables(spec) | _intel_mpi.build_variables(spec)
 
 
-def build_argv(start: Start) -> list[str]:
+def build_argv(spec: LaunchSpec) -> list[str]:
     # MPI also starts the ranks of oneCCL.
-    through_mpi = start.backend in ("mpi", "ccl")
+    through_mpi = spec.cell.backend in ("mpi", "ccl")
     # Without an interface, horovodrun searches for one that all hosts have.
-    interface = ["--network-interfaces", start.interface] if start.interface else []
+    interface = ["--network-interfaces", spec.interface] if spec.interface else []
     return _ssh.build_argv(
-        start,
+        spec,
         [
-            start.python,
+            spec.python,
             "-m",
             "horovod.runner.launch",
             "--num-proc",
-            str(start.shape.ranks),
+            str(spec.shape.ranks),
             "--hosts",
-            host_list(start.slots),
-            *(interface if start.is_spread else []),
+            host_list(spec),
+            *(interface if spec.is_spread else []),
             "--mpi" if through_mpi else "--gloo",
             # horovodrun would cache facts about hosts in the home directory for an
             # hour.
             "--disable-cache",
-            *start.rank_argv,
+            *rank_argv(spec),
         ],
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rankbench.launch.launchers import Start, _intel_mpi, _ssh
+from rankbench.launch.launchers import _intel_mpi, _ssh, rank_argv, slots_of
+from rankbench.launch_spec import LaunchSpec
 
 NEEDS = {
     "ssh": True,
@@ -15,17 +16,17 @@ read_exits = _intel_mpi.read_exits
 build_variables = _intel_mpi.build_variables
 
 
-def build_argv(start: Start) -> list[str]:
+def build_argv(spec: LaunchSpec) -> list[str]:
     return _ssh.build_argv(
-        start,
+        spec,
         [
             "mpiexec.hydra",
             "-n",
-            str(start.shape.ranks),
+            str(spec.shape.ranks),
             "-ppn",
-            str(start.shape.ranks_per_node),
+            str(spec.shape.ranks_per_node),
             "-hosts",
-            ",".join(start.slots),
-            *start.rank_argv,
+            ",".join(slots_of(spec)),
+            *rank_argv(spec),
         ],
     )

@@ -5,7 +5,8 @@ Nobody knows beforehand where: the tasks meet by a file that all hosts see.
 
 from __future__ import annotations
 
-from rankbench.launch.launchers import Start, _parent
+from rankbench.launch.launchers import _parent
+from rankbench.launch_spec import LaunchSpec
 
 NEEDS = {
     "per": "array",
@@ -17,5 +18,5 @@ NEEDS = {
 read_exits = _parent.read_exits
 
 
-def build_argv(start: Start) -> list[str]:
-    return _parent.build_argv("manual", start, f"--init-method={start.init_method}")
+def build_argv(spec: LaunchSpec) -> list[str]:
+    return _parent.build_argv("manual", spec, f"--init-method={spec.cell.init_method}")

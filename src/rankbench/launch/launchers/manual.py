@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from rankbench.launch.launchers import Start, _parent
+from rankbench.launch.launchers import _parent
+from rankbench.launch_spec import LaunchSpec
 
 NEEDS = {"init_methods": ["env", "tcp", "file"]}
 
 read_exits = _parent.read_exits
 
 
-def build_argv(start: Start) -> list[str]:
-    return _parent.build_argv("manual", start, f"--init-method={start.init_method}")
+def build_argv(spec: LaunchSpec) -> list[str]:
+    return _parent.build_argv("manual", spec, f"--init-method={spec.cell.init_method}")

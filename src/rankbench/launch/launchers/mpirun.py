@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rankbench.launch.launchers import Start, _open_mpi, _ssh
-from rankbench.launch.launchers._hostfiles import host_list
+from rankbench.launch.launchers import _open_mpi, _ssh, host_list, rank_argv
+from rankbench.launch_spec import LaunchSpec
 
 NEEDS = {
     "ssh": True,
@@ -16,20 +16,20 @@ read_exits = _open_mpi.read_exits
 build_variables = _open_mpi.build_variables
 
 
-def build_argv(start: Start) -> list[str]:
-    hosts = ["--host", host_list(start.slots)]
-    if start.is_spread:
-        hosts = ["--hostfile", str(start.hostfile)]
+def build_argv(spec: LaunchSpec) -> list[str]:
+    hosts = ["--host", host_list(spec)]
+    if spec.is_spread:
+        hosts = ["--hostfile", str(spec.hostfile)]
     return _ssh.build_argv(
-        start,
+        spec,
         [
             "mpirun",
             "-n",
-            str(start.shape.ranks),
+            str(spec.shape.ranks),
             *hosts,
             # Ranks pin themselves.
             "--bind-to",
             "none",
-            *start.rank_argv,
+            *rank_argv(spec),
         ],
     )

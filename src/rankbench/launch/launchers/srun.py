@@ -6,7 +6,8 @@ import re
 import signal
 from collections.abc import Mapping
 
-from rankbench.launch.launchers import Start, _open_mpi
+from rankbench.launch.launchers import _open_mpi, rank_argv
+from rankbench.launch_spec import LaunchSpec
 
 NEEDS = {
     "per": "rank",
@@ -32,15 +33,15 @@ _SIGNALS = {
 }
 
 
-def build_argv(start: Start) -> list[str]:
-    return start.rank_argv
+def build_argv(spec: LaunchSpec) -> list[str]:
+    return rank_argv(spec)
 
 
-def build_variables(start: Start) -> dict[str, str]:
+def build_variables(spec: LaunchSpec) -> dict[str, str]:
     return {
-        **_open_mpi.build_variables(start),
-        "MASTER_ADDR": start.address,
-        "MASTER_PORT": str(start.port),
+        **_open_mpi.build_variables(spec),
+        "MASTER_ADDR": spec.address,
+        "MASTER_PORT": str(spec.port),
     }
 
 

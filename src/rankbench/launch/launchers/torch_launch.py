@@ -1,8 +1,9 @@
-"""torch.distributed.launch on one machine: what came before torchrun."""
+"""torch.distributed.launch, once on each host: what came before torchrun."""
 
 from __future__ import annotations
 
-from rankbench.launch.launchers import Start, _elastic
+from rankbench.launch.launchers import _elastic
+from rankbench.launch_spec import LaunchSpec
 
 # Both launchers run the same agent.
 NEEDS = {"program": "torchrun"}
@@ -10,6 +11,6 @@ NEEDS = {"program": "torchrun"}
 read_exits = _elastic.read_exits
 
 
-def build_argv(start: Start) -> list[str]:
+def build_argv(spec: LaunchSpec) -> list[str]:
     # Without --use-env each rank would get an argument --local-rank.
-    return _elastic.build_argv("torch.distributed.launch", start, flags=("--use-env",))
+    return _elastic.build_argv("torch.distributed.launch", spec, flags=("--use-env",))

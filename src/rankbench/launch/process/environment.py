@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from rankbench.cell import Cell, Shape
+from rankbench.cell import Cell
+from rankbench.launch_spec import LaunchSpec
 
 _PASSED = ("USER", "LANG", "LC_ALL", "CUDA_VISIBLE_DEVICES")
 # An image has its own values of these.
@@ -79,63 +80,47 @@ SOURCE = Path(__file__).resolve().parents[3]
 
 
 def build_environment(
-    shape: Shape,
-    *,
-    threads: int,
-    backend: str = "none",
-    gpudirect: str | bool = "auto",
-    backend_logs: bool = False,
-    in_image: bool = False,
-    interface: str | None = None,
-    scratch: Path | None = None,
-    site: Mapping[str, str] | None = None,
-    inherited: Mapping[str, str] = os.environ,
+    spec: LaunchSpec, inherited: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
     """Variables for the launcher and its ranks.
 
     Args:
-        shape: processes of the launch.
-        threads: CPU threads of each rank.
-        backend: what carries the bytes between them.
-        gpudirect: whether GPUs and network cards do without the host between them;
-            ``auto`` leaves it to the libraries.
-        backend_logs: let the communication libraries tell which way they send.
-        in_image: the ranks run in an image, which has its own paths.
-        interface: the network interface between hosts; None leaves it to libraries.
-        site: variables that the site file sets.
-        scratch: the ranks' TMPDIR; None passes on the one that there is.
+        spec: the launch.
         inherited: the environment to pass the known variables on from.
     """
-    names = _PASSED if in_image else (*_PASSED, *_PASSED_NATIVE)
+    backend = spec.cell.backend
+    names = _PASSED if spec.image else (*_PASSED, *_PASSED_NATIVE)
     passed = {
         key: value
         for key, value in inherited.items()
         if key in names or key.startswith(_PASSED_PREFIXES)
     }
-    passed |= site or {}
+    passed |= spec.env
     passed |= {
         # Packages in the user's home must not affect the measurement.
         "PYTHONNOUSERSITE": "1",
         "PYTHONPATH": str(SOURCE),
         "PYTHONUNBUFFERED": "1",
     }
-    if scratch is not None:
-        passed["TMPDIR"] = str(scratch)
+    if spec.scratch is not None:
+        passed["TMPDIR"] = str(spec.scratch)
     # GPUs are numbered as by nvidia-smi and NVML, not by speed.
     passed["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     # torchrun would set it to 1 if it is not set; other launchers would not.
-    passed["OMP_NUM_THREADS"] = str(threads)
+    passed["OMP_NUM_THREADS"] = str(spec.threads)
     # On one host, ranks need neither a name look-up nor a port on another interface.
-    if between := "lo" if shape.nodes == 1 else interface:
+    if between := spec.interface if spec.is_spread else "lo":
         for name in _INTERFACE:
             passed.setdefault(name, between)
-    passed |= _GPUDIRECT.get((backend, gpudirect), {})
-    asked = _LOGS if backend_logs else _NCCL_LOG if backend == "nccl" else {}
+    passed |= _GPUDIRECT.get((backend, spec.cell.gpudirect), {})
+    asked = _NCCL_LOG if backend == "nccl" else {}
+    if spec.options.backend_logs:
+        asked = _LOGS
     if asked:
         for name in _LOG_FILES:
             passed.pop(name, None)
         passed |= asked
-    return dict(sorted(passed.items()))
+    return dict(sorted(passed.items())) | library_variables(spec.cell)
 
 
 # Options that a library reads from its environment, in its own units.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,14 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rankbench.launch_spec import PROGRESS_ENTRY, STAGES
 from rankbench.record import read_json, write_atomically
-
-# Entry of a rank. rank/world/lifeline.py writes this format.
-ENTRY = struct.Struct("<iiqd")
-STAGES = (
-    *("starting", "set-up", "warm-up", "training"),
-    *("collectives", "evaluation", "the end"),
-)
 
 
 class Place(NamedTuple):
@@ -69,8 +62,8 @@ def read_places(folder: Path, ranks: int) -> list[Place]:
     places = [Place()] * ranks
     for file in folder.glob("*"):
         data = file.read_bytes()
-        whole = data[: len(data) // ENTRY.size * ENTRY.size]
-        for rank, entry in enumerate(ENTRY.iter_unpack(whole)):
+        whole = data[: len(data) // PROGRESS_ENTRY.size * PROGRESS_ENTRY.size]
+        for rank, entry in enumerate(PROGRESS_ENTRY.iter_unpack(whole)):
             # The entries of other hosts' ranks are zero.
             places[rank] = max(places[rank], Place(*entry))
     return places

@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rankbench.environ import without_job
-from rankbench.launch.hosts.base import Step
+from rankbench.launch.hosts.base import Hosts, Step
 from rankbench.launch.hosts.slurm import has_ended
-from rankbench.launch.task import Task
+from rankbench.launch_spec import LaunchSpec
 from rankbench.record import first_line
 
 MODULE = "rankbench.launch.process.scratch"
@@ -50,31 +50,31 @@ def scratch_of(scratch: str | None, job: str | None, directory: Path) -> Path | 
 
 
 @contextmanager
-def private_scratch(task: Task) -> Iterator[None]:
+def private_scratch(spec: LaunchSpec, hosts: Hosts) -> Iterator[None]:
     """A context in which every host of a launch has its folder, if one is wanted.
 
     Raises:
         NoScratch: a host cannot give it.
     """
-    if task.scratch is None:
+    if spec.scratch is None:
         yield
         return
     try:
-        if fault := _on_hosts(task, "make", task.scratch):
+        if fault := _on_hosts(hosts, "make", spec.scratch, spec.work):
             raise NoScratch(fault)
         yield
     finally:
         # The next launch on a host removes files that a lost launch left there.
-        _on_hosts(task, "remove", task.scratch)
+        _on_hosts(hosts, "remove", spec.scratch, spec.work)
 
 
-def _on_hosts(task: Task, action: str, folder: Path) -> str | None:
+def _on_hosts(hosts: Hosts, action: str, folder: Path, logs: Path) -> str | None:
     """Make or remove the folder on every host; returns the fault, or None."""
     command = [sys.executable, "-m", MODULE, action, str(folder)]
     try:
         done = subprocess.run(
-            task.hosts.step(command, Step(logs=task.work)),
-            env={**without_job(), **task.hosts.variables()},
+            hosts.step(command, Step(logs=logs)),
+            env={**without_job(), **hosts.variables()},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.environ import job_id
-from rankbench.launch.launchers import Start, find_launcher
-from rankbench.launch.launchers._hostfiles import hostfile
+from rankbench.launch.hosts.base import Hosts
+from rankbench.launch.launchers import find_launcher, hostfile
 from rankbench.launch.process import processes
 from rankbench.launch.process.classify import Ending, Finding, classify
-from rankbench.launch.process.command import build_command, home_of, make_start
+from rankbench.launch.process.command import build_command
 from rankbench.launch.process.gpu_usage import Devices, open_devices
 from rankbench.launch.process.judge_gate import judge_gate
 from rankbench.launch.process.processes import Heartbeat, Stop
@@ -35,14 +35,10 @@ from rankbench.launch.process.reports import (
 )
 from rankbench.launch.process.scratch import NoScratch, private_scratch
 from rankbench.launch.process.transport import join, read_logs
-from rankbench.launch.task import Task
+from rankbench.launch_spec import LaunchSpec
 from rankbench.record import RECORD_VERSION, UNCLEAN_END, Record, write_json
-from rankbench.templates import fill_arguments, values_of
 
 ROOM_FOR_A_RECORD = 64 * 1024  # bytes
-
-# Purpose of a launch that runs a whole training script.
-SCRIPT = "script"
 
 HEARTBEAT_SECONDS = 1.0
 
@@ -57,7 +53,7 @@ FAILURE_GRACE = 10.0
 LEAVING_GRACE = 60.0
 
 
-def run_launch(task: Task, stop: Stop) -> Record:
+def run_launch(spec: LaunchSpec, hosts: Hosts, stop: Stop) -> Record:
     """Start the ranks, wait for them, end what is left, write the record.
 
     Raises:
@@ -66,37 +62,38 @@ def run_launch(task: Task, stop: Stop) -> Record:
     """
     started = datetime.now(UTC)
     try:
-        with private_scratch(task):
-            return _run_ranks(task, stop, started)
+        with private_scratch(spec, hosts):
+            return _run_ranks(spec, hosts, stop, started)
     except NoScratch as error:
-        return refuse_launch(task, str(error), started)
+        return refuse_launch(spec, str(error), started)
 
 
-def refuse_launch(task: Task, reason: str, started: datetime) -> Record:
+def refuse_launch(spec: LaunchSpec, reason: str, started: datetime) -> Record:
     """The record of a launch that this site cannot start; a later run replaces it.
 
     Raises:
         OSError: it cannot be written.
     """
-    record = begin_record(task, Finding("crashed", reason, "site"), started)
-    finish(task.directory, record)
+    record = begin_record(spec, Finding("crashed", reason, "site"), started)
+    finish(spec.directory, record)
     return record
 
 
-def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
+def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) -> Record:
     clock = time.monotonic()
-    work, hosts = task.work, task.hosts
-    start = make_start(task)
-    command = build_command(task, start)
-    _write_inputs(task, start)
+    command = build_command(spec, hosts)
+    _write_inputs(spec)
     steps = hosts.list_steps()
-    progress = ProgressFiles(work / "progress", task.shape.ranks)
-    devices = _find_devices(task, command.env)
+    progress = ProgressFiles(spec.progress, spec.shape.ranks)
+    devices = find_devices(spec, hosts, command.env)
+    # Time in the queue counts as well.
+    time_limit = spec.options.time_limit + hosts.start_within
     oom_before = _oom_kills()
 
     processes.adopt_orphans()
-    log_path = task.directory / "launcher.log"
-    with open(log_path, "wb") as log, _beating(task) as heartbeat:
+    log_path = spec.directory / "launcher.log"
+    beating = Heartbeat(spec.heartbeat, shared=hosts.share_files)
+    with open(log_path, "wb") as log, beating as heartbeat:
         # In a session of its own, the launcher gets no Ctrl-C: only the supervisor
         # does, and ends the ranks in good order.
         child = subprocess.Popen(
@@ -109,7 +106,9 @@ def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
         )
         processes.await_elsewhere(child.pid)
         try:
-            stopped = _wait(child, task, stop, heartbeat, progress, devices)
+            stopped = await_launcher(
+                child, spec, stop, heartbeat, progress, devices, time_limit=time_limit
+            )
             where = progress.describe()
         finally:
             processes.end_first(child.pid, grace=hosts.end_within)
@@ -124,105 +123,104 @@ def _run_ranks(task: Task, stop: Stop, started: datetime) -> Record:
                 log.write(f"lost the host {lost}\n".encode())
 
     text = log_path.read_text(errors="replace")
-    reports = read_reports(work, task.shape.ranks)
+    reports = read_reports(spec.work, spec.shape.ranks)
     ending = Ending(
-        launcher=task.cell.launcher,
+        launcher=spec.cell.launcher,
         returncode=returncode,
         stopped=stopped,
-        time_limit=task.time_limit,
-        ranks=task.shape.ranks,
+        time_limit=time_limit,
+        ranks=spec.shape.ranks,
         reports=reports,
-        exits=find_launcher(task.cell.launcher).read_exits(text),
+        exits=find_launcher(spec.cell.launcher).read_exits(text),
         oom_kills=_oom_kills() - oom_before,
         progress=where,
         log=text,
         job_ended=job_ended,
-        in_image=task.image is not None,
-        shares_job=task.turn is not None,
+        in_image=spec.image is not None,
+        shares_job=spec.round is not None,
     )
     finding = classify(ending)
     results: dict[str, Any] = {}
     if finding.status == "ok":
         # A script that is ended in its middle may end in any way.
-        parting = finding.parting if task.cell.script is None else None
-        finding, results = _collect(task, [reports[rank] for rank in sorted(reports)])
+        parting = finding.parting if spec.cell.script is None else None
+        finding, results = _collect(spec, [reports[rank] for rank in sorted(reports)])
         finding = replace(finding, parting=parting)
     if finding.status == "crashed" and devices and (lost := devices.find_lost()):
         finding = replace(finding, reason=f"{lost}: {finding.reason}", cause="site")
     if finding.status != "ok":
-        refuse_full_disk(task.directory)
-    record = begin_record(task, finding, started)
+        refuse_full_disk(spec.directory)
+    record = begin_record(spec, finding, started)
     record["launcher"] = {
-        "name": task.cell.launcher,
+        "name": spec.cell.launcher,
         "argv": command.argv,
         "env": command.env,
-        "hosts": list(start.hosts),
+        "hosts": list(spec.hosts),
     }
     record["job_id"] = hosts.find_job(text)
     record |= results
     if finding.status == "ok":
         record.setdefault("seconds", {})["launch"] = time.monotonic() - clock
         record["devices"] = devices.describe() if devices else None
-    finish(task.directory, record)
+    finish(spec.directory, record)
     return record
 
 
-def _write_inputs(task: Task, start: Start) -> None:
+def _write_inputs(spec: LaunchSpec) -> None:
     """Write the files that launcher and ranks read at their start."""
-    write_json(start.spec, _spec(task))
-    start.hostfile.write_text(hostfile(start.slots))
-    if task.image is not None:
-        home_of(task).mkdir()
-    if start.is_spread:
-        start.secret.touch(0o600)
-        start.secret.write_text(secrets.token_hex())
+    spec.write()
+    spec.hostfile.write_text(hostfile(spec))
+    if spec.image is not None:
+        spec.home.mkdir()
+    if spec.is_spread:
+        spec.secret.touch(0o600)
+        spec.secret.write_text(secrets.token_hex())
 
 
-def _find_devices(task: Task, env: Mapping[str, str]) -> Devices | None:
+def find_devices(
+    spec: LaunchSpec, hosts: Hosts, env: Mapping[str, str]
+) -> Devices | None:
     """Return the GPUs of this host to watch; None if the launch uses none here."""
-    if task.cell.device != "cuda" or not task.hosts.is_here:
+    if spec.cell.device != "cuda" or not hosts.is_here:
         return None
-    return open_devices(task.shape, env)
-
-
-def _beating(task: Task) -> Heartbeat:
-    """The heartbeat of a launch, such that its hosts see it."""
-    return Heartbeat(task.work / "heartbeat", shared=task.hosts.share_files)
+    return open_devices(spec.shape, env)
 
 
 def _collect(
-    task: Task, reports: list[dict[str, Any]]
+    spec: LaunchSpec, reports: list[dict[str, Any]]
 ) -> tuple[Finding, dict[str, Any]]:
     """The results of the ranks of a launch that ended well."""
-    if task.purpose == "gate":
+    if spec.purpose == "gate":
         try:
             finding, numbers = judge_gate(reports)
         except ValueError as error:
             return Finding("crashed", str(error)), {}
         return finding, {"gate": numbers}
-    if task.purpose == "profile":
+    if spec.purpose == "profile":
         return Finding("ok"), {"profile": [report["profile"] for report in reports]}
-    if not task.cell.oversubscribe and (shared := find_shared_gpu(reports)):
+    if not spec.cell.oversubscribe and (shared := find_shared_gpu(reports)):
         return Finding("crashed", shared), {}
-    unite_phases(task.work, reports)
-    merged = merge_reports(reports, replica_ranks=task.shape.replica_ranks)
-    seen = read_logs(task.directory, task.shape.ranks)
+    unite_phases(spec.work, reports)
+    merged = merge_reports(reports, replica_ranks=spec.shape.replica_ranks)
+    seen = read_logs(spec.directory, spec.shape.ranks)
     merged["transport"] = join(merged["transport"], seen)
-    merge_steps(task.directory / "work", task.shape.ranks, task.directory / "steps.npz")
+    merge_steps(spec.work, spec.shape.ranks, spec.directory / "steps.npz")
     return Finding("ok"), merged
 
 
-def _wait(
+def await_launcher(
     child: subprocess.Popen[bytes],
-    task: Task,
+    spec: LaunchSpec,
     stop: Stop,
     heartbeat: Heartbeat,
     progress: ProgressFiles,
     devices: Devices | None,
+    *,
+    time_limit: float,
 ) -> str | None:
     """Wait until the launcher ends; returns why it was stopped, if it was."""
-    deadline = time.monotonic() + task.time_limit
-    reports = Reports(task.directory / "work", task.shape.ranks)
+    deadline = time.monotonic() + time_limit
+    reports = Reports(spec.work, spec.shape.ranks)
     failure = leaving = math.inf
     while True:
         heartbeat.beat()
@@ -243,11 +241,11 @@ def _wait(
         if now > leaving + LEAVING_GRACE:
             return "leaving"
         if now > deadline:
-            _ask_ranks(heartbeat, progress, patience=task.heartbeat_grace / 2)
+            ask_ranks(heartbeat, progress, patience=spec.heartbeat_grace / 2)
             return "timeout"
 
 
-def _ask_ranks(
+def ask_ranks(
     heartbeat: Heartbeat, progress: ProgressFiles, *, patience: float
 ) -> None:
     """Ask the ranks where they are; wait for those that can still answer."""
@@ -256,36 +254,6 @@ def _ask_ranks(
     while time.monotonic() < end and not progress.have_answered(asked):
         time.sleep(ANSWER_SECONDS)
         heartbeat.beat()
-
-
-def _spec(task: Task) -> dict[str, Any]:
-    return {
-        "purpose": task.purpose if task.cell.script is None else SCRIPT,
-        **_own(task),
-        "save_model": task.save_model,
-        "collectives": task.collectives,
-        "cell": task.cell.to_dict(),
-        "shape": task.shape.to_dict(),
-        "directory": str(task.directory),
-        "data_dir": str(task.data_dir),
-        "phases": task.phases,
-        "threads": task.threads,
-        "heartbeat_grace": task.heartbeat_grace,
-    }
-
-
-def _own(task: Task) -> dict[str, Any]:
-    """What ranks are told of files of the user's own."""
-    cell = task.cell
-    if cell.script is not None:
-        file = task.own["strategy"]
-        words = fill_arguments(cell.script["args"], values_of(cell))
-        return {
-            "script": {"folder": str(file.parent), "file": file.name, "args": words}
-        }
-    names = {"model": cell.model, "data": cell.data, "strategy": cell.strategy}
-    own = {kind: (names[kind], str(file)) for kind, file in task.own.items()}
-    return {"own": own} if own else {}
 
 
 def _oom_kills() -> int:
@@ -299,32 +267,32 @@ def _oom_kills() -> int:
     return int(fields.get("oom_kill", 0))
 
 
-def begin_record(task: Task, finding: Finding, started: datetime) -> Record:
+def begin_record(spec: LaunchSpec, finding: Finding, started: datetime) -> Record:
     """What every record has, however its launch ended."""
     return {
         "schema": RECORD_VERSION,
-        "experiment": task.experiment,
-        "cell_id": task.cell_id,
-        "cell_hash": task.cell_hash,
-        "cell": task.cell.to_dict(),
-        "shape": task.shape.to_dict(),
-        "attempt": task.attempt,
-        "launch": task.number,
-        "wanted": task.wanted,
+        "experiment": spec.experiment,
+        "cell_id": spec.cell_id,
+        "cell_hash": spec.cell_hash,
+        "cell": spec.cell.to_dict(),
+        "shape": spec.shape.to_dict(),
+        "attempt": spec.attempt,
+        "launch": spec.number,
+        "wanted": spec.wanted,
         "status": finding.status,
         "reason": finding.reason,
         "cause": finding.cause,
         "started": started.isoformat(timespec="seconds"),
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-        "marks": [*task.marks, *([UNCLEAN_END] if finding.parting else [])],
-        "code": dict(task.code),
-        "image": _describe_image(task.image) if task.image else None,
+        "marks": [*spec.marks, *([UNCLEAN_END] if finding.parting else [])],
+        "code": dict(spec.code),
+        "image": _describe_image(spec.image) if spec.image else None,
         "job_id": job_id(),
-        "purpose": task.purpose,
-        "gate": None if task.gate is None else dict(task.gate),
+        "purpose": spec.purpose,
+        "gate": None if spec.gate is None else dict(spec.gate),
         **({"parting": finding.parting} if finding.parting else {}),
-        **({} if task.rule is None else {"rule": dict(task.rule)}),
-        **({} if task.turn is None else {"round": dict(task.turn)}),
+        **({} if spec.rule is None else {"rule": dict(spec.rule)}),
+        **({} if spec.round is None else {"round": dict(spec.round)}),
     }
 
 
@@ -333,13 +301,13 @@ def _describe_image(image: Mapping[str, Any]) -> dict[str, Any]:
     return {key: image[key] for key in ("name", "recipe", "sha256")}
 
 
-def close_dead_claim(task: Task, *, started: datetime) -> Record:
+def close_dead_claim(spec: LaunchSpec, *, started: datetime) -> Record:
     """The record of a launch whose supervisor died without writing one."""
     finding = Finding(
         "cancelled", "its supervisor died before the launch ended", "owner"
     )
-    record = begin_record(task, finding, started)
-    finish(task.directory, record)
+    record = begin_record(spec, finding, started)
+    finish(spec.directory, record)
     return record
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from rankbench.cell import Cell, is_lossy
+from rankbench.launch_spec import THE_END, TRAINING
 from rankbench.rank.models import describe_model
 from rankbench.rank.purposes.duty import Duty
 from rankbench.rank.purposes.setup import (
@@ -30,7 +31,6 @@ from rankbench.rank.strategies import find_strategy
 from rankbench.rank.strategies.base import Strategy, World
 from rankbench.rank.training.recipe import Batches
 from rankbench.rank.world.devices import leave_world
-from rankbench.rank.world.lifeline import THE_END, TRAINING
 from rankbench.record import write_json
 
 EXACT_STEPS = 3
@@ -56,10 +56,10 @@ def run(duty: Duty) -> None:
     runtime, world = join_others(duty, precision="fp32")
     duty.progress.enter(TRAINING)
     checks = []
-    for number, seed in enumerate(duty.seeds or [duty.cell.seed]):
+    for number, seed in enumerate(duty.spec.seeds or [duty.spec.cell.seed]):
         duty.progress.step(number)
         checks.append(check(duty, world, seed))
-    write_json(duty.work / f"rank{duty.place.rank}.json", {"gate": checks})
+    write_json(duty.spec.work / f"rank{duty.place.rank}.json", {"gate": checks})
     duty.progress.enter(THE_END)
     leave_world(runtime)
 
@@ -73,21 +73,22 @@ def check(duty: Duty, world: World, seed: int) -> dict[str, Any]:
         the reference, and the result of `compare`.
     """
     cell = dataclasses.replace(
-        duty.cell,
+        duty.spec.cell,
         seed=seed,
         augment="none",
         precision="fp32",
         compile=False,
         num_workers=0,
         learning_rate=(
-            duty.cell.learning_rate / (LOUD if duty.cell.optimizer == "sgd" else 1)
+            duty.spec.cell.learning_rate
+            / (LOUD if duty.spec.cell.optimizer == "sgd" else 1)
         ),
     )
     kind = find_strategy(cell.strategy)
     lossy = is_lossy(cell.options, kind.approximate, kind.options)
     dtype = getattr(torch, "float32" if lossy else kind.exact_dtype)
     steps = LOSSY_STEPS if lossy else EXACT_STEPS
-    material = load_material(cell, duty.data_dir)
+    material = load_material(cell, duty.spec.data_dir)
     samples = choose_samples(duty, material)
 
     def build_model() -> nn.Module:
@@ -96,7 +97,7 @@ def check(duty: Duty, world: World, seed: int) -> dict[str, Any]:
 
     model = build_model()
     start = _copy(model.state_dict())
-    sharing = duty.shape.replica_ranks
+    sharing = duty.spec.shape.replica_ranks
     strategy = set_up_strategy(
         cell, world, model, replica_ranks=sharing, loss_scale=LOUD
     )
@@ -108,7 +109,7 @@ def check(duty: Duty, world: World, seed: int) -> dict[str, Any]:
         "dtype": str(dtype).removeprefix("torch."),
         "lossy": lossy,
         "steps": steps,
-        "samples": samples * (duty.shape.ranks // sharing),
+        "samples": samples * (duty.spec.shape.ranks // sharing),
         "losses": losses,
     }
     if duty.place.rank == 0:
@@ -158,12 +159,12 @@ def choose_samples(duty: Duty, material: Material) -> int:
     The number divides the cell's own, so that the strategy can split it in the same
     way. It is at least two for each part that the strategy splits a batch into.
     """
-    cell, own = duty.cell, duty.shape.rank_batch
+    cell, own = duty.spec.cell, duty.spec.shape.rank_batch
     flops = describe_model(cell.model, material.sizes, cell.model_options)
     affordable = min(MOST_SAMPLES, MOST_FLOPS / max(1, flops["flops_per_sample"]))
     option = find_strategy(cell.strategy).needs.get("multiple_of")
     parts = int(cell.options[option]) if option else 1
-    parts = math.lcm(parts, duty.shape.devices_per_rank)
+    parts = math.lcm(parts, duty.spec.shape.devices_per_rank)
     fitting = [n for n in range(1, own + 1) if own % n == 0 and n % parts == 0]
     cheap = [n for n in fitting if 2 * parts <= n <= affordable]
     return max(cheap, default=min((n for n in fitting if n >= 2 * parts), default=own))

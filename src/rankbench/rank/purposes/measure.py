@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from rankbench.cell import Cell
+from rankbench.launch_spec import COLLECTIVES, EVALUATION, THE_END
 from rankbench.rank.facts import usage
 from rankbench.rank.facts.collectives import sweep
 from rankbench.rank.facts.usage import open_meter
@@ -26,29 +27,28 @@ from rankbench.rank.training.loop import train
 from rankbench.rank.training.recipe import memory_format_of
 from rankbench.rank.training.saving import save_model
 from rankbench.rank.world.devices import leave_world, wait_for_all
-from rankbench.rank.world.lifeline import COLLECTIVES, EVALUATION, THE_END
 
 
 def run(duty: Duty) -> None:
     """Measure the cell and write this rank's report."""
-    cell, clock = duty.cell, usage.process_age
+    cell, clock = duty.spec.cell, usage.process_age
     imported = clock()
     runtime, world = join_others(duty, precision=cell.precision)
-    material = load_material(cell, duty.data_dir)
+    material = load_material(cell, duty.spec.data_dir)
     usage.reset_peaks(world.devices)
     strategy = set_up_strategy(
         cell,
         world,
         material.build_model().to(world.device),
-        replica_ranks=duty.shape.replica_ranks,
+        replica_ranks=duty.spec.shape.replica_ranks,
     )
-    batches = make_batches(duty, cell, material, duty.shape.rank_batch)
+    batches = make_batches(duty, cell, material, duty.spec.shape.rank_batch)
     ready = clock()
     measured = train(
         strategy,
         iter(batches),
         devices=world.devices,
-        phases=duty.phases,
+        phases=duty.spec.phases,
         warmup=cell.warmup,
         steps=count_steps(cell, batches.steps_per_epoch),
         non_blocking=cell.non_blocking,
@@ -62,7 +62,7 @@ def run(duty: Duty) -> None:
     trained = clock()
     duty.progress.enter(COLLECTIVES)
     swept = None
-    if duty.collectives and world.size > 1:
+    if duty.spec.options.collectives and world.size > 1:
         swept = sweep(strategy.operations, runtime, world.device)
     swept_at = clock()
     weights = weights_of(duty, strategy)
@@ -74,7 +74,7 @@ def run(duty: Duty) -> None:
             model, material.test, classes=material.classes, device=world.device
         )
     write_report(
-        duty.work,
+        duty.spec.work,
         cell,
         duty.place,
         world,
@@ -89,7 +89,7 @@ def run(duty: Duty) -> None:
         },
         memory=peaks,
         accuracy=accuracy,
-        phases=duty.phases,
+        phases=duty.spec.phases,
         steps_per_epoch=batches.steps_per_epoch,
         samples_seen=measured.samples
         + cell.warmup * (measured.samples // len(measured.seconds)),
@@ -116,10 +116,10 @@ def count_steps(cell: Cell, steps_per_epoch: int) -> int:
 def weights_of(duty: Duty, strategy: Strategy) -> dict[str, Tensor] | None:
     """The trained weights, saved if `save_model` says so; None if nothing uses them."""
     duty.progress.enter(EVALUATION)
-    if not duty.cell.evaluate and duty.save_model == "none":
+    if not duty.spec.cell.evaluate and duty.spec.options.save_model == "none":
         return None
     weights = strategy.state_dict()
-    save_model(duty.work.parent, duty.save_model, duty.place, weights)
+    save_model(duty.spec.directory, duty.spec.options.save_model, duty.place, weights)
     return weights
 
 

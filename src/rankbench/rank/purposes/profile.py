@@ -11,6 +11,7 @@ from typing import Any
 
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from rankbench.launch_spec import THE_END, TRAINING
 from rankbench.rank.purposes.duty import Duty
 from rankbench.rank.purposes.setup import (
     join_others,
@@ -21,7 +22,6 @@ from rankbench.rank.purposes.setup import (
 from rankbench.rank.training.loop import move
 from rankbench.rank.training.recipe import memory_format_of
 from rankbench.rank.world.devices import leave_world, wait_for_all
-from rankbench.rank.world.lifeline import THE_END, TRAINING
 from rankbench.record import write_json
 
 # Enough to show complete steps; more would make a trace too large for a browser.
@@ -35,16 +35,16 @@ def run(duty: Duty) -> None:
     Rank N writes its trace to `traceN.json.gz` in the folder of the launch, in the
     format of Chrome's trace viewer.
     """
-    cell = duty.cell
+    cell = duty.spec.cell
     runtime, world = join_others(duty, precision=cell.precision)
-    material = load_material(cell, duty.data_dir)
+    material = load_material(cell, duty.spec.data_dir)
     strategy = set_up_strategy(
         cell,
         world,
         material.build_model().to(world.device),
-        replica_ranks=duty.shape.replica_ranks,
+        replica_ranks=duty.spec.shape.replica_ranks,
     )
-    batches = iter(make_batches(duty, cell, material, duty.shape.rank_batch))
+    batches = iter(make_batches(duty, cell, material, duty.spec.shape.rank_batch))
 
     def step() -> None:
         batch = next(batches)
@@ -70,12 +70,12 @@ def run(duty: Duty) -> None:
             with record_function(f"{STEP}{number}"):
                 step()
         wait_for_all(runtime, world.devices)
-    plain = duty.work / f"trace{duty.place.rank}.json"
+    plain = duty.spec.work / f"trace{duty.place.rank}.json"
     profiler.export_chrome_trace(str(plain))
     trace = json.loads(plain.read_text())
     spans = find_spans(trace["traceEvents"])
     trace["traceEvents"] += [_as_event(span, duty.place.rank) for span in spans]
-    target = duty.work.parent / f"trace{duty.place.rank}.json.gz"
+    target = duty.spec.directory / f"trace{duty.place.rank}.json.gz"
     with gzip.open(target, "wt", encoding="utf-8") as file:
         json.dump(trace, file)
     report = {
@@ -84,7 +84,7 @@ def run(duty: Duty) -> None:
         "operators": top_operators(profiler),
         "spans": spans,
     }
-    write_json(duty.work / f"rank{duty.place.rank}.json", {"profile": report})
+    write_json(duty.spec.work / f"rank{duty.place.rank}.json", {"profile": report})
     duty.progress.enter(THE_END)
     leave_world(runtime)
 

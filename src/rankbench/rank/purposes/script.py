@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import traceback
-from pathlib import Path
 
 import torch
 
+from rankbench.launch_spec import SET_UP, THE_END
 from rankbench.rank.facts import usage
 from rankbench.rank.purposes.duty import Duty
 from rankbench.rank.purposes.report import write_report
@@ -24,7 +24,7 @@ from rankbench.rank.scripts.running import (
 )
 from rankbench.rank.scripts.session import Session
 from rankbench.rank.strategies.base import World
-from rankbench.rank.world.lifeline import SET_UP, THE_END
+from rankbench.templates import fill_arguments, values_of
 
 
 def run(duty: Duty) -> None:
@@ -34,21 +34,23 @@ def run(duty: Duty) -> None:
         ScriptError: the script did not train enough steps, or not as the cell says.
         BaseException: whatever else the script raised before.
     """
-    assert duty.script is not None, "a script"
+    cell, file = duty.spec.cell, duty.spec.own["strategy"]
+    assert cell.script is not None, "a script"
     launch = _ScriptLaunch(duty)
     duty.progress.enter(SET_UP)
     os.environ |= place_variables(duty.place, duty.init_method)
-    if duty.cell.device == "cpu":
+    if cell.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    folder = duty.work / "script"
-    copy_folder(Path(duty.script["folder"]), folder)
-    name = duty.script["file"]
-    since = duty.log.stat().st_size
+    folder = duty.spec.work / "script"
+    copy_folder(file.parent, folder)
+    name = file.name
+    log = duty.spec.log(duty.place.rank)
+    since = log.stat().st_size
     usage.reset_peaks(())
     session = launch.session
     session.begin()
     try:
-        run_file(folder, name, duty.script["args"])
+        run_file(folder, name, fill_arguments(cell.script["args"], values_of(cell)))
     except BaseException as error:
         session.end()
         if session.is_complete:
@@ -61,7 +63,7 @@ def run(duty: Duty) -> None:
         elif isinstance(error, SystemExit):
             progress = _how_far(session)
             raise ScriptError(
-                explain_exit(name, error.code, progress, duty.log, since)
+                explain_exit(name, error.code, progress, log, since)
             ) from None
         else:
             raise
@@ -104,14 +106,14 @@ class _ScriptLaunch:
     """What a rank knows of its script besides the steps."""
 
     def __init__(self, duty: Duty) -> None:
-        assert duty.cell.steps is not None, "a script has no epochs"
+        assert duty.spec.cell.steps is not None, "a script has no epochs"
         self._duty = duty
         self._begun = usage.process_age()
         self._device = torch.device("cpu")
         self._opened = self._begun
         self.session = Session(
-            warmup=duty.cell.warmup,
-            steps=duty.cell.steps,
+            warmup=duty.spec.cell.warmup,
+            steps=duty.spec.cell.steps,
             local_rank=duty.place.local_rank,
             progress=duty.progress,
             find_device=self._find_device,
@@ -125,14 +127,14 @@ class _ScriptLaunch:
             ScriptError: the script does not train as the cell says.
         """
         self._opened = usage.process_age()
-        cell = self._duty.cell
+        cell = self._duty.spec.cell
         self._device = find_device(cell.device)
         if self._duty.place.size > 1:
             check_ranks(cell, self._duty.place.size, is_marked=session.is_marked)
         return self._device
 
     def _report(self, session: Session) -> None:
-        duty, cell, place = self._duty, self._duty.cell, self._duty.place
+        duty, cell, place = self._duty, self._duty.spec.cell, self._duty.place
         steps = cell.steps
         assert steps is not None
         measured = session.window.measured(self._share(steps))
@@ -142,7 +144,7 @@ class _ScriptLaunch:
             state = getattr(leader, "optim", leader).state
             peaks["optimizer_mib"] = usage.optimizer_mib(state.values())
         write_report(
-            duty.work,
+            duty.spec.work,
             cell,
             place,
             World(
@@ -152,7 +154,7 @@ class _ScriptLaunch:
                 device=self._device,
                 devices=(self._device,),
                 backend=cell.backend,
-                rank_batch=duty.shape.rank_batch,
+                rank_batch=duty.spec.shape.rank_batch,
             ),
             measured,
             seconds={
@@ -172,7 +174,7 @@ class _ScriptLaunch:
             details=read_details(session.root),
             collectives=None,
             model=(
-                describe_root(session.root, duty.shape.replica_ranks)
+                describe_root(session.root, duty.spec.shape.replica_ranks)
                 if place.rank == 0
                 else None
             ),
@@ -180,6 +182,6 @@ class _ScriptLaunch:
 
     def _share(self, steps: int) -> int:
         """Planned samples of this rank in so many steps; ranks share them evenly."""
-        shape, place = self._duty.shape, self._duty.place
+        shape, place = self._duty.spec.shape, self._duty.place
         everything = shape.global_batch * steps * shape.replica_ranks
         return everything // place.size + (place.rank < everything % place.size)

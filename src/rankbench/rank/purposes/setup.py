@@ -11,6 +11,7 @@ from torch import nn
 
 from rankbench.cell import Cell, Shape
 from rankbench.environ import Place, meeting_host
+from rankbench.launch_spec import SET_UP
 from rankbench.rank import data, models, variants
 from rankbench.rank.facts.host import identify_gpu
 from rankbench.rank.purposes.duty import Duty
@@ -27,7 +28,6 @@ from rankbench.rank.training.recipe import (
 )
 from rankbench.rank.world import Runtime, find_runtime
 from rankbench.rank.world.devices import choose_devices
-from rankbench.rank.world.lifeline import SET_UP
 from rankbench.rank.world.placement import bind_near
 from rankbench.rank.world.rendezvous import check_name
 
@@ -52,10 +52,11 @@ class Material:
 def join_others(duty: Duty, *, precision: str) -> tuple[Runtime, World]:
     """Set threads and precision of this process, and join the other ranks."""
     duty.progress.enter(SET_UP)
-    torch.set_num_threads(duty.threads)
-    set_arithmetic(precision, cudnn_benchmark=duty.cell.cudnn_benchmark)
-    runtime = find_runtime(runtime_of(duty.cell.strategy))
-    world = join_world(duty.cell, duty.shape, duty.place, duty.init_method, runtime)
+    spec, cell = duty.spec, duty.spec.cell
+    torch.set_num_threads(spec.threads)
+    set_arithmetic(precision, cudnn_benchmark=cell.cudnn_benchmark)
+    runtime = find_runtime(runtime_of(cell.strategy))
+    world = join_world(cell, spec.shape, duty.place, duty.init_method, runtime)
     gpus = {device.index for device in world.devices if device.type == "cuda"}
     bind_near(identify_gpu(index)["pci"] for index in gpus)
     return runtime, world
@@ -148,11 +149,11 @@ def make_batches(
     duty: Duty, cell: Cell, material: Material, rank_batch: int
 ) -> Batches:
     """The stream of this rank's batches, each with `rank_batch` samples."""
-    sharing = duty.shape.replica_ranks
+    sharing = duty.spec.shape.replica_ranks
     return Batches(
         material.train,
         rank=duty.place.rank // sharing,
-        ranks=duty.shape.ranks // sharing,
+        ranks=duty.spec.shape.ranks // sharing,
         rank_batch=rank_batch,
         seed=cell.seed,
         num_workers=cell.num_workers,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,12 @@ import torch
 from torch import nn
 
 from rankbench import hooks
+from rankbench.launch_spec import TRAINING, WARM_UP
 from rankbench.rank.facts.usage import cpu_time, open_meter
 from rankbench.rank.scripts.observing import RootSearch, StepCounter, watch
 from rankbench.rank.training.clock import StepClock, make_clock
 from rankbench.rank.training.loop import Measured
-from rankbench.rank.world.lifeline import TRAINING, WARM_UP, Progress
+from rankbench.rank.world.lifeline import Progress
 
 # Load: until forward begins. Backward: until it returns, with the loss function.
 # Update: the rest of the step.

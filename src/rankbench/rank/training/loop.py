@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from rankbench.launch_spec import TRAINING, WARM_UP
 from rankbench.rank.facts.usage import CpuTime, Meter, cpu_time
 from rankbench.rank.strategies.base import Batch, Strategy
 from rankbench.rank.training.clock import StepClock, make_clock
-from rankbench.rank.world.lifeline import TRAINING, WARM_UP, Progress
+from rankbench.rank.world.lifeline import Progress
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ import errno
 import json
 import os
 import socket
-import struct
 import sys
 import threading
 import time
@@ -16,10 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-# Entry of a rank: stage; step; the heartbeat that asked for it, or 0; seconds since the
-# rank last moved. launch/process/reports.py reads this format.
-_ENTRY = struct.Struct("<iiqd")
-STARTING, SET_UP, WARM_UP, TRAINING, COLLECTIVES, EVALUATION, THE_END = range(7)
+from rankbench.launch_spec import PROGRESS_ENTRY, STARTING
 
 ORPHANED = 97  # exit code of a rank that ended itself
 LOOKS = 5  # number of looks at the heartbeat within the grace period
@@ -38,7 +34,7 @@ class Progress:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._path = folder / socket.gethostname()
-        self._offset = rank * _ENTRY.size
+        self._offset = rank * PROGRESS_ENTRY.size
         self._now = self._seen = (STARTING, 0)
         self._moved = time.monotonic()
 
@@ -70,7 +66,8 @@ class Progress:
         # Other hosts see what was written when the file is closed.
         file = os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o644)
         try:
-            os.pwrite(file, _ENTRY.pack(*self._now, asked, silent), self._offset)
+            entry = PROGRESS_ENTRY.pack(*self._now, asked, silent)
+            os.pwrite(file, entry, self._offset)
         finally:
             os.close(file)
 

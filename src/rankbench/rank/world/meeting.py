@@ -9,12 +9,11 @@ this task for their place.
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from pathlib import Path
 
-from rankbench.cell import Shape
 from rankbench.environ import keep_devices, read_node, without_job
+from rankbench.launch_spec import LaunchSpec
 from rankbench.rank.world.lifeline import report_failure
 from rankbench.rank.world.rendezvous import LOOPBACK, check_name, find_free_port
 
@@ -49,8 +48,7 @@ def main() -> None:
 
 def _first_rank(spec: Path) -> int:
     """The first rank of this host; the failure of the launcher is reported as its."""
-    shape = Shape(**json.loads(spec.read_text())["shape"])
-    return read_node() * shape.ranks_per_node
+    return read_node() * LaunchSpec.read(spec).shape.ranks_per_node
 
 
 if __name__ == "__main__":

@@ -1,0 +1,214 @@
+"""What one launch is: made by its job, read by supervisor, launcher and ranks.
+
+Standard library only: every rank imports this module before it imports torch.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from rankbench.cell import Cell, Shape
+from rankbench.record import read_json, write_json
+
+LOOPBACK = "127.0.0.1"
+
+# Purposes of a launch. Those of a gate and of a profile have folders of these names.
+MEASURE = "measure"
+
+# The stages of a rank, in order, as numbers and as words.
+STARTING, SET_UP, WARM_UP, TRAINING, COLLECTIVES, EVALUATION, THE_END = range(7)
+STAGES = (
+    *("starting", "set-up", "warm-up", "training"),
+    *("collectives", "evaluation", "the end"),
+)
+# The entry of a rank in the file of its host below `LaunchSpec.progress`: stage; step;
+# the heartbeat that asked for it, or 0; seconds since the rank last moved.
+PROGRESS_ENTRY = struct.Struct("<iiqd")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchOptions:
+    """Keys of an experiment that supervisor or ranks read.
+
+    A new one is a key of the experiment's schema and a field here: it reaches every
+    rank. The values here are for launches without an experiment.
+
+    Attributes:
+        time_limit: seconds that the ranks have.
+        save_model: ``none``, ``per_rank`` or ``consolidated``.
+        collectives: whether to time the strategy's communication operations.
+        backend_logs: whether communication libraries log how they send.
+    """
+
+    time_limit: float = 600.0
+    save_model: str = "none"
+    collectives: bool = False
+    backend_logs: bool = False
+
+    @classmethod
+    def choose(cls, values: Mapping[str, Any]) -> LaunchOptions:
+        """The options among the keys of an experiment."""
+        return cls(**{one.name: values[one.name] for one in fields(cls)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSpec:
+    """What one launch is.
+
+    Attributes:
+        data_dir: folder of the prepared data sets.
+        phases: names of the phases of a step, in order.
+        threads: number of CPU threads of a rank.
+        heartbeat_grace: seconds without a heartbeat after which ranks end themselves.
+        python: the interpreter of the ranks.
+        hosts: where they run, that of rank 0 first; empty if that is not known yet.
+        port: at which they meet; 0 is a free one, if all ranks are on one host.
+        has_ssh: whether their hosts reach each other by ssh.
+        interface: the network interface between hosts; None leaves it to libraries.
+        scratch: a folder of this launch's own on each host, TMPDIR of the ranks; None
+            leaves them what they find.
+        env: variables that the site file sets for every rank.
+        binds: paths of the host that an image also sees, read-only.
+        image: name, file, recipe and sha256 of the image; None for no image.
+        own: kind of a variant -> the user's own file that defines it.
+        seeds: those that a gate checks; empty means the seed of the cell.
+        purpose: ``measure``, ``gate`` or ``profile``.
+        number: of the launch in its attempt.
+        wanted: launches of the attempt; the largest number, if a rule ends them.
+        rule: the rule that ends them; None if their number is fixed.
+        round: the launch's place in a round; None if the cell is measured alone.
+        gate: the result of the attempt's gate, for the record.
+    """
+
+    directory: Path
+    cell: Cell
+    shape: Shape
+    data_dir: Path
+    phases: list[str]
+    threads: int
+    heartbeat_grace: float
+    options: LaunchOptions = LaunchOptions()
+    python: str = "python3"
+    hosts: tuple[str, ...] = ("localhost",)
+    port: int = 0
+    has_ssh: bool = False
+    interface: str | None = None
+    scratch: Path | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    binds: tuple[Path, ...] = ()
+    image: Mapping[str, Any] | None = None
+    own: Mapping[str, Path] = field(default_factory=dict)
+    seeds: list[int] = field(default_factory=list)
+    # For the record.
+    experiment: str = ""
+    cell_id: str = ""
+    cell_hash: str = ""
+    marks: list[str] = field(default_factory=list)
+    purpose: str = MEASURE
+    attempt: int = 1
+    number: int = 1
+    wanted: int = 1
+    rule: Mapping[str, Any] | None = None
+    round: Mapping[str, Any] | None = None
+    gate: Mapping[str, Any] | None = None
+    code: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def work(self) -> Path:
+        """Where ranks and supervisor meet; it goes with the launch."""
+        return self.directory / "work"
+
+    @property
+    def file(self) -> Path:
+        """The file that tells each rank what to do."""
+        return self.work / "launch.json"
+
+    @property
+    def progress(self) -> Path:
+        """The folder in which ranks write where they are, a file for each host."""
+        return self.work / "progress"
+
+    @property
+    def heartbeat(self) -> Path:
+        return self.work / "heartbeat"
+
+    @property
+    def home(self) -> Path:
+        """An empty folder, the home inside an image: libraries keep caches there."""
+        return self.work / "home"
+
+    @property
+    def hostfile(self) -> Path:
+        return self.work / "hostfile"
+
+    @property
+    def secret(self) -> Path:
+        """The file with the secret of a launch, which only its owner can read."""
+        return self.work / "secret"
+
+    def log(self, rank: int) -> Path:
+        """All output of a rank."""
+        return self.directory / f"rank{rank}.log"
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether there is more than one host."""
+        return self.shape.nodes > 1
+
+    @property
+    def address(self) -> str:
+        """Where the ranks meet."""
+        return self.hosts[0] if self.hosts and self.is_spread else LOOPBACK
+
+    @property
+    def goes_by_ssh(self) -> bool:
+        """Whether ssh leads to the other ranks: it does not lead into an image."""
+        return self.has_ssh and self.is_spread and self.image is None
+
+    @property
+    def shares_cores(self) -> bool:
+        """Whether several ranks take turns on a core."""
+        return "oversubscribed" in self.marks
+
+    def write(self) -> None:
+        """Write the file that ranks read."""
+        write_json(self.file, self.to_json())
+
+    @classmethod
+    def read(cls, file: Path) -> LaunchSpec:
+        return cls.from_json(read_json(file))
+
+    def to_json(self) -> dict[str, Any]:
+        value = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
+        return value | {"options": asdict(self.options)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> LaunchSpec:
+        scratch = value["scratch"]
+        typed = {
+            "directory": Path(value["directory"]),
+            "cell": Cell.from_dict(value["cell"]),
+            "shape": Shape(**value["shape"]),
+            "data_dir": Path(value["data_dir"]),
+            "options": LaunchOptions(**value["options"]),
+            "hosts": tuple(value["hosts"]),
+            "scratch": None if scratch is None else Path(scratch),
+            "binds": tuple(map(Path, value["binds"])),
+            "own": {kind: Path(file) for kind, file in value["own"].items()},
+        }
+        return cls(**{**value, **typed})
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON has it."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, (Cell, Shape)):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {key: _plain(one) for key, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, tuple) else value
