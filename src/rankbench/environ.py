@@ -25,8 +25,8 @@ class Place:
         return dict(zip(_TORCHRUN, map(str, place), strict=True))
 
 
-# The variables in which a launcher gives the place of a process: rank, size, local rank,
-# local size, and the number of the host.
+# The variables in which a launcher gives the place of a process: rank, size, local
+# rank, local size, and the number of the host.
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
 _OMPI = "OMPI_COMM_WORLD"
 # The first launcher whose variables are set wins. horovodrun and DeepSpeed come before
