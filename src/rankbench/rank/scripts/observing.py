@@ -172,7 +172,9 @@ class RootSearch:
             nn.Module.__call__ = plain  # type: ignore[method-assign]
             try:
                 self._on_call()
-                if torch.is_grad_enabled() and _learns(module):
+                if torch.is_grad_enabled() and any(
+                    weight.requires_grad for weight in module.parameters()
+                ):
                     self._found[id(module)] = weakref.ref(module)
                 return plain(module, *args, **kwargs)
             finally:
@@ -189,10 +191,6 @@ class RootSearch:
         found = (ref() for ref in self._found.values())
         living = [module for module in found if module is not None]
         return living[0] if len(living) == 1 else None
-
-
-def _learns(module: nn.Module) -> bool:
-    return any(one.requires_grad for one in module.parameters())
 
 
 # Callbacks for the begin and the end of the root's forward. They and the hooks belong

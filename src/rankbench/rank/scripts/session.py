@@ -51,12 +51,6 @@ class Window:
         self._warmup_steps, self._steps = warmup, steps
         self._local_rank = local_rank
         self._progress = progress
-        self._clock: StepClock | None = None
-        self._warmup = np.zeros((0, 1))
-        self._warmup_s = 0.0
-        # Loss and samples of each step, as the script marks them.
-        self._losses: list[Any] = []
-        self._samples: list[Any] = []
 
     def open(self, device: torch.device, *, has_phases: bool) -> None:
         """Begin the warm-up: the first step has ended.
@@ -66,7 +60,9 @@ class Window:
             has_phases: whether forward and backward will be marked.
         """
         self.ended = 1
-        self._losses, self._samples = [], []
+        # Of each step, as the script marks them.
+        self._losses: list[Any] = []
+        self._samples: list[Any] = []
         self.phases = PHASES if has_phases and self._warmup_steps else WHOLE
         self._devices = (device,)
         self._meter = open_meter(self._devices, self._local_rank)
@@ -80,35 +76,10 @@ class Window:
 
     def mark(self, phase: str) -> None:
         """Note that a phase ends now, if phases are told apart."""
-        if self._clock is not None and len(self.phases) > 1:
+        if len(self.phases) > 1:
             self._clock.mark(phase)
 
-    def end_step(self, loss: Any = None, samples: Any = None) -> bool:
-        """End a step after the first; return whether it was the last one.
-
-        Args:
-            loss: a tensor or a number; None if it is unknown.
-            samples: of this rank; None if it is the planned number.
-        """
-        assert self._clock is not None, "opened"
-        self._clock.mark(self.phases[-1])
-        self._losses.append(loss)
-        self._samples.append(samples)
-        self.ended += 1
-        if self.ended == self.needed:
-            self._close()
-            return True
-        timed = self.ended - 1 - self._warmup_steps
-        if timed == 0:
-            self._begin_timed()
-        else:
-            step = timed if timed > 0 else timed + self._warmup_steps
-            self._progress.step(step)
-            self._clock.begin(step)
-        return False
-
     def _begin_timed(self) -> None:
-        assert self._clock is not None, "opened"
         self._clock.finish()
         self._warmup_s = time.perf_counter() - self._begun
         self._warmup = self._read(self._clock)
@@ -122,15 +93,34 @@ class Window:
         self._begun = time.perf_counter()
         self._clock.begin(0)
 
-    def _close(self) -> None:
-        assert self._clock is not None, "opened"
-        self._clock.finish()
-        self._window_s = time.perf_counter() - self._begun
-        self._cpu_used = cpu_time(since=self._cpu)
-        self._energy = self._meter.end()
-        self._seconds = self._read(self._clock)
-        if len(self.phases) == 1:
-            self._warmup = self._warmup.sum(axis=1, keepdims=True)
+    def end_step(self, loss: Any = None, samples: Any = None) -> bool:
+        """End a step after the first; return whether it was the last one.
+
+        Args:
+            loss: a tensor or a number; None if it is unknown.
+            samples: of this rank; None if it is the planned number.
+        """
+        self._clock.mark(self.phases[-1])
+        self._losses.append(loss)
+        self._samples.append(samples)
+        self.ended += 1
+        if self.ended == self.needed:
+            self._clock.finish()
+            self._window_s = time.perf_counter() - self._begun
+            self._cpu_used = cpu_time(since=self._cpu)
+            self._energy = self._meter.end()
+            self._seconds = self._read(self._clock)
+            if len(self.phases) == 1:
+                self._warmup = self._warmup.sum(axis=1, keepdims=True)
+            return True
+        step = self.ended - 1
+        if step == self._warmup_steps:
+            self._begin_timed()
+        else:
+            step -= self._warmup_steps if step > self._warmup_steps else 0
+            self._progress.step(step)
+            self._clock.begin(step)
+        return False
 
     def _read(self, clock: StepClock) -> np.ndarray:
         """Seconds of each step; phases become one if a step lacks one of them."""
@@ -148,7 +138,6 @@ class Window:
             planned_samples: samples of this rank in the timed window, unless the script
                 has given their number in each step.
         """
-        assert self._clock is not None, "opened"
         given = self._samples[self._warmup_steps :]
         knows_samples = None not in given
         knows_loss = None not in self._losses
