@@ -150,7 +150,15 @@ def _connect(
     short = tempfile.gettempdir() if len(tempfile.gettempdir()) < MOST_PATH else "/tmp"  # noqa: S108
     folder = tempfile.mkdtemp(prefix="rankbench-ssh.", dir=short)
     stack.callback(shutil.rmtree, folder, ignore_errors=True)
-    look_for = _look_for(stack, site, needs) if site["shared"] else []
+    look_for: list[str] = []
+    if site["shared"]:
+        # Hosts must see what is needed, and a new folder of results.
+        new = tempfile.mkdtemp(
+            prefix=".shared.", dir=Path(site["results_dir"]).resolve()
+        )
+        stack.callback(shutil.rmtree, new, ignore_errors=True)
+        files = (needs.source, *needs.data, *needs.own, *map(Path, needs.images))
+        look_for = [*(str(path) for path in files if path.exists()), new]
     opened = []
     for number, host in enumerate(listed):
         pythons = _pythons(host, site, needs)
@@ -192,21 +200,12 @@ def _pythons(host: Mapping[str, Any], site: _Site, needs: Needs) -> tuple[str, .
     return (sys.executable, base, *(() if needs.native else ("python3",)))
 
 
-def _look_for(stack: ExitStack, site: _Site, needs: Needs) -> list[str]:
-    """Files that hosts must see: those that are needed, and a new folder of results."""
-    results = Path(site["results_dir"]).resolve()
-    new = tempfile.mkdtemp(prefix=".shared.", dir=results)
-    stack.callback(shutil.rmtree, new, ignore_errors=True)
-    files = (needs.source, *needs.data, *needs.own, *map(Path, needs.images))
-    return [*(str(path) for path in files if path.exists()), new]
-
-
 def _faults(session: Session, site: _Site, needs: Needs) -> Iterator[str]:
     """What is wrong with a host, with a remedy."""
     facts = session.facts
     if facts["python"] < LEAST_PYTHON:
-        there = ".".join(map(str, facts["python"]))
-        yield f"its Python is {there}, and 3.11 is needed: {ANOTHER}"
+        python = ".".join(map(str, facts["python"]))
+        yield f"its Python is {python}, and 3.11 is needed: {ANOTHER}"
     if facts["fault"]:
         yield f"cannot write to {facts['fault']}: make room, or correct its owner"
     elif not site["shared"] and facts["free"] < LEAST_ROOM:
@@ -220,22 +219,18 @@ def _faults(session: Session, site: _Site, needs: Needs) -> Iterator[str]:
         )
     if not site["shared"] and not facts["rsync"]:
         yield "has no rsync: install it (shared: false copies by it)"
-    if needs.native and not facts["copy"]:
-        yield from _differing_packages(facts["versions"])
-    if not needs.native and not facts["apptainer"]:
-        yield "has no Apptainer on PATH: install it there"
-
-
-def _differing_packages(versions: Mapping[str, str | None]) -> Iterator[str]:
-    here = {name: version_of(name) for name in versions}
-    differ = [name for name in versions if here[name] not in (None, versions[name])]
-    if differ:
-        have = [f"{n} {versions[n]}" if versions[n] else f"no {n}" for n in differ]
+    there = facts["versions"]
+    here = {name: version_of(name) for name in there}
+    differ = [name for name in there if here[name] not in (None, there[name])]
+    if needs.native and not facts["copy"] and differ:
+        have = [f"{n} {there[n]}" if there[n] else f"no {n}" for n in differ]
         wanted = " ".join(f"{name}=={here[name]}" for name in differ)
         yield (
             f"has {', '.join(have)}: install what this machine has, {wanted}, or "
             f"{ANOTHER}"
         )
+    if not needs.native and not facts["apptainer"]:
+        yield "has no Apptainer on PATH: install it there"
 
 
 def _twins(found: Sequence[Session]) -> list[str]:

@@ -22,8 +22,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from rankbench.environ import for_hosts
 from rankbench.launch.hosts.ssh_session import LostHost, Remote, Session
@@ -40,18 +39,14 @@ _OURS = ("/claim.json", "/record.json", "/steps.npz", "/work/heartbeat", "/work/
 def main() -> int:
     at = sys.argv.index("--")
     facts, argv = json.loads(sys.argv[1]), sys.argv[at + 1 :]
-    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     step = RemoteStep(facts, argv)
     try:
         return step.run()
     except SystemExit:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         step.end()
         raise
-
-
-def _stop(_number: int, _frame: FrameType | None) -> NoReturn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    sys.exit(128 + signal.SIGTERM)
 
 
 class RemoteStep:
@@ -161,8 +156,12 @@ class RemoteStep:
             elif "refused" in message:
                 refused = f"the host {host['name']} refuses: {message['refused']}"
         if folder:
+            # Files that are here already stay.
+            options = ["--recursive", "--times", "--ignore-existing"]
+            options += [f"--exclude={name}" for name in _OURS]
+            source = f"{host['name']}:{folder}/"
             try:
-                self._fetch_folder(session.remote, folder)
+                session.remote.rsync(source, to=f"{self._launch}/", options=options)
             except ValueError:
                 # A command that failed has said why.
                 if message["exit"] == 0:
@@ -183,13 +182,6 @@ class RemoteStep:
                     text = translate(text, places)
                     path.write_bytes(text.encode(errors="surrogateescape"))
             remote.rsync(f"{temporary}/", to=f"{remote.name}:{folder}/")
-
-    def _fetch_folder(self, remote: Remote, folder: str) -> None:
-        """Copy what a host has written; files that are here already stay."""
-        options = ["--recursive", "--times", "--ignore-existing"]
-        options += [f"--exclude={name}" for name in _OURS]
-        source = f"{remote.name}:{folder}/"
-        remote.rsync(source, to=f"{self._launch}/", options=options)
 
     def _keep(self, name: str, data: bytes) -> None:
         """Write a file that a host sends into the folder of the launch."""

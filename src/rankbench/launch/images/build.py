@@ -85,6 +85,8 @@ class Work:
         self.tell(line)
 
     def begin(self, step: str) -> None:
+        if step in self.steps:
+            return
         self.end()
         self.steps[step], self._step_begun = 0.0, time.monotonic()
         self.say(step)
@@ -105,21 +107,18 @@ class Work:
             for line in lines:
                 self.log.write(line)
                 said.append(line)
-                self._notice(line)
+                for sign, step in _STEPS.items():
+                    if line.startswith("INFO:") and sign in line:
+                        self.begin(step)
+                if line.startswith("== "):
+                    # A message of %post; the seconds before it are dropped.
+                    self.say(f"%post: {line.rstrip().rpartition(': ')[2]}")
         except subprocess.CalledProcessError:
             text = "".join(said)
             cause = checks.diagnose(text) or "its log ends:\n  " + checks.last_words(
                 text, lines=5
             ).replace("\n", "\n  ")
             raise ValueError(cause) from None
-
-    def _notice(self, line: str) -> None:
-        for sign, step in _STEPS.items():
-            if line.startswith("INFO:") and sign in line and step not in self.steps:
-                self.begin(step)
-        if line.startswith("== "):
-            # A message of %post about its progress; the seconds before it are dropped.
-            self.say(f"%post: {line.rstrip().rpartition(': ')[2]}")
 
 
 def make_image(

@@ -58,7 +58,16 @@ def find_mirror(
         # debootstrap cannot use Debian's security archive or backports.
         if label == "Debian" or (not label and address.rstrip("/").endswith("/debian")):
             return address
-    address = _default_of_debootstrap()
+    program = find_debootstrap()
+    # debootstrap is a shell script on every distribution.
+    said = program.read_text(errors="replace")
+    found = re.search(r"(?m)^DEF_MIRROR=[\"']?(\w+://[^\s\"']+)", said)
+    if found is None:
+        raise ValueError(
+            f"this machine's apt names no Debian mirror, and {program} names no "
+            "default: set `debian_mirror` in site.yaml to the address of a mirror"
+        )
+    address = found[1]
     tell(
         f"this machine's apt names no Debian mirror: using debootstrap's default, "
         f"{address} (set `debian_mirror` in site.yaml for another)"
@@ -82,18 +91,6 @@ def find_debootstrap() -> Path:
         "`apt-get install debootstrap`; RHEL, Rocky, Alma: `dnf install epel-release`, "
         "then `dnf install debootstrap`), or build on another machine and copy the "
         ".sif and .json"
-    )
-
-
-def _default_of_debootstrap() -> str:
-    program = find_debootstrap()
-    # debootstrap is a shell script on every distribution.
-    said = program.read_text(errors="replace")
-    if found := re.search(r"(?m)^DEF_MIRROR=[\"']?(\w+://[^\s\"']+)", said):
-        return found[1]
-    raise ValueError(
-        f"this machine's apt names no Debian mirror, and {program} names no default: "
-        "set `debian_mirror` in site.yaml to the address of a mirror"
     )
 
 

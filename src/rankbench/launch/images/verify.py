@@ -134,7 +134,8 @@ def prove(
     Raises:
         ValueError: the image does not keep a promise.
     """
-    gpu = ("--nv",) if _has_gpu(image) else ()
+    has_gpu = image.flavour == "cuda" and os.path.exists("/dev/nvidiactl")
+    gpu = ("--nv",) if has_gpu else ()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, TEST).write_bytes((image.containers / TEST).read_bytes())
         write_json(Path(folder, "image.json"), image.promise)
@@ -274,7 +275,3 @@ def _kept(promise: dict[str, Any], facts: dict[str, Any]) -> dict[str, bool]:
         "horovod": set(promise["horovod"]) <= set(facts["horovod"]),
         "programs": all(facts["programs"].values()),
     }
-
-
-def _has_gpu(image: Image) -> bool:
-    return image.flavour == "cuda" and os.path.exists("/dev/nvidiactl")

@@ -75,11 +75,14 @@ def inspect(plan: Facts, root: Path) -> Facts:
         `reach`: name of a host -> what `reach` found there.
     """
     site = plan["site"]
+    used = {cell["image"] for cell in plan["cells"] if cell["image"]}
+    files = [Path(plan["images"][name]["file"]) for name in used]
+    notes = {str(file): file.with_suffix(".json") for file in files if file.exists()}
     needs = Needs(
         source=SOURCE,
         code=plan["code"]["rank"],
         data_dir=Path(site["data_dir"]).resolve(),
-        images=_images_of(plan),
+        images={file: read_json(note)["sha256"] for file, note in notes.items()},
         native=site["software"] == "native",
     )
     folder = Path(tempfile.mkdtemp(prefix=".hosts-", dir=root))
@@ -93,14 +96,6 @@ def inspect(plan: Facts, root: Path) -> Facts:
             return found | {"faults": faults}
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _images_of(plan: Facts) -> dict[str, str]:
-    """File -> sha256 of the images that cells use, as far as they are there."""
-    used = {cell["image"] for cell in plan["cells"] if cell["image"]}
-    files = [Path(plan["images"][name]["file"]) for name in used]
-    notes = {str(file): file.with_suffix(".json") for file in files if file.exists()}
-    return {file: read_json(note)["sha256"] for file, note in notes.items()}
 
 
 def _try_to_reach(
