@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
-import math
-import struct
 import zipfile
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -29,8 +26,6 @@ _LARGEST_LOSS = 1e40  # of float32
 
 # Bytes at the start of an array; the last two are the length of its header.
 _LENGTH_GIVEN = 10
-# Bytes of the local header of a zip member, before the lengths of name and extra field.
-_LENGTHS_AT = 26
 
 
 class Steps(NamedTuple):
@@ -76,10 +71,11 @@ class Launch:
             "loss": (warmup + count,),
         }
         try:
-            members = _Members(self._steps)
-            found = {
-                name: self._read(members, name, shape) for name, shape in shapes.items()
-            }
+            with zipfile.ZipFile(io.BytesIO(self._steps.read_bytes())) as archive:
+                found = {
+                    name: self._read(archive, name, shape)
+                    for name, shape in shapes.items()
+                }
         except Exception as error:
             # Damage may be in the directory of the zip, in the header of an array, or
             # in a checksum. Each raises exceptions of its own.
@@ -92,11 +88,11 @@ class Launch:
         return self.directory / "steps.npz"
 
     def _read(
-        self, members: _Members, name: str, shape: tuple[int, ...]
+        self, archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]
     ) -> NDArray[np.float64]:
         """An array of each rank: [ranks, *shape]."""
         ranks = [f"rank{rank['rank']}/{name}.npy" for rank in self.record["ranks"]]
-        array = np.stack([_read_array(members, rank, shape) for rank in ranks])
+        array = np.stack([_read_array(archive, rank, shape) for rank in ranks])
         if name == "loss":
             if (np.isfinite(array) & (np.abs(array) > _LARGEST_LOSS)).any():
                 raise ValueError("losses beyond all float32")
@@ -116,56 +112,28 @@ def _mean_of_known(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(mean)
 
 
-class _Members:
-    """The members of a steps.npz, read in one go for speed.
-
-    Raises:
-        ValueError, zipfile.BadZipFile, LookupError: it is damaged.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._bytes = path.read_bytes()
-        self._infos = zipfile.ZipFile(io.BytesIO(self._bytes)).NameToInfo
-
-    def read(self, name: str) -> memoryview:
-        """The bytes of a file, checked against its checksum."""
-        info = self._infos[name]
-        # Ranks do not compress arrays, so reading never gives more bytes than the file
-        # has.
-        if info.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"{name} is compressed")
-        # Two lengths in the local header determine where the data begin.
-        place = info.header_offset + _LENGTHS_AT
-        lengths = struct.unpack_from("<HH", self._bytes, place)
-        begin = place + 4 + sum(lengths)
-        data = memoryview(self._bytes)[begin : begin + info.file_size]
-        if len(data) < info.file_size or zlib.crc32(data) != info.CRC:
-            raise ValueError(f"{name} does not match its checksum")
-        return data
-
-
 def _read_array(
-    members: _Members, name: str, shape: tuple[int, ...]
+    archive: zipfile.ZipFile, name: str, shape: tuple[int, ...]
 ) -> NDArray[np.float64]:
     """An array of floats of this shape; anything else is refused before it is read.
+
+    `np.load` takes four times as long: it parses each header as Python.
 
     Raises:
         ValueError: another shape or type, such as pickled objects.
     """
-    data = members.read(name)
-    start = bytes(data[:_LENGTH_GIVEN])
-    if np.lib.format.read_magic(io.BytesIO(start)) != (1, 0):
-        raise ValueError(f"{name} has the npy format {tuple(start[6:8])}")
-    end = _LENGTH_GIVEN + int.from_bytes(start[-2:], "little")
-    found, by_column, dtype = _parse_header(bytes(data[:end]))
+    info = archive.getinfo(name)
+    # Ranks do not compress arrays, so reading never gives more bytes than the file has.
+    if info.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{name} is compressed")
+    data = archive.read(info)
+    begin = _LENGTH_GIVEN + int.from_bytes(data[8:_LENGTH_GIVEN], "little")
+    found, by_column, dtype = _parse_header(data[:begin])
     if found != shape or dtype not in (np.float32, np.float64):
         raise ValueError(
             f"{name} has {dtype} of shape {found}, not floats of shape {shape}"
         )
-    size = dtype.itemsize * math.prod(shape)
-    if len(data) - end != size:
-        raise ValueError(f"{name} has {len(data) - end} bytes of {size}")
-    array = np.frombuffer(data[end:], dtype)
+    array = np.frombuffer(data[begin:], dtype)
     return array.reshape(shape, order="F" if by_column else "C").astype(float)
 
 
@@ -177,7 +145,8 @@ def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
         ValueError: it is damaged.
     """
     file = io.BytesIO(header)
-    np.lib.format.read_magic(file)
+    if (version := np.lib.format.read_magic(file)) != (1, 0):
+        raise ValueError(f"the npy format {version} is unknown")
     return np.lib.format.read_array_header_1_0(file)
 
 
@@ -203,7 +172,7 @@ def read_launches(attempt: Path, *, measured: bool = True) -> list[Launch]:
 
 
 def _share(new: Any, old: Any) -> None:
-    """Share equal parts with another record, which halves the memory of ten thousand.
+    """Share equal parts with another record: ten thousand take 379 MiB, not 497 MiB.
 
     Launches of one cell differ in few parts.
     """

@@ -6,7 +6,7 @@ They may come in a bundle of unknown origin: nothing in them is trusted.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -61,25 +61,11 @@ def check(value: Any, kind: str, path: Path) -> None:
 
 @cache
 def _checker(kind: str) -> Callable[[Any], Any]:
+    # Aliases in place of `$ref`: compiled checks format their position at every
+    # reference, which takes longer than the check itself.
     schema = yaml.safe_load((SCHEMAS / f"{kind}.schema.yaml").read_text())
-    inlined = _inline(schema, schema.get("definitions", {}))
-    check: Callable[[Any], Any] = fastjsonschema.compile(inlined, use_default=False)
+    check: Callable[[Any], Any] = fastjsonschema.compile(schema, use_default=False)
     return check
-
-
-def _inline(schema: Any, definitions: Mapping[str, Any]) -> Any:
-    """The schema with definitions in place of references to them.
-
-    Compiled checks format their position at every reference, which takes longer than
-    the check itself.
-    """
-    if isinstance(schema, list):
-        return [_inline(one, definitions) for one in schema]
-    if not isinstance(schema, dict):
-        return schema
-    if "$ref" in schema:
-        return _inline(definitions[schema["$ref"].rpartition("/")[2]], definitions)
-    return {key: _inline(value, definitions) for key, value in schema.items()}
 
 
 def _explain(error: fastjsonschema.JsonSchemaValueException) -> str:
