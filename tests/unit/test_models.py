@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rankbench.rank import models, torchvision_ops, variants
-from rankbench.rank.models import emulated, lstm, pyramidnet, transformer
+from rankbench.rank.models import lstm, pyramidnet, transformer
 from rankbench.rank.torchvision_ops import import_torchvision
 
 pytestmark = pytest.mark.unit
@@ -48,10 +48,10 @@ def test_private_files_are_no_models() -> None:
 
 
 def test_channels_can_be_restricted() -> None:
-    needs = {"min_image_size": 1, "channels": [3]}
-    models._check("some", needs, channels=3, image_size=1)
-    with pytest.raises(ValueError, match="some takes"):
-        models._check("some", needs, channels=1, image_size=1)
+    sizes = {"image_size": 32, "classes": 10}
+    models.build("torchvision/resnet18", channels=3, **sizes)
+    with pytest.raises(ValueError, match=r"torchvision/resnet18 takes \[3\] channels"):
+        models.build("torchvision/resnet18", channels=1, **sizes)
 
 
 def test_seed_leaves_the_random_state_alone() -> None:
@@ -160,10 +160,7 @@ def test_options_of_a_model_reach_its_builder() -> None:
         models.build("lenet", channels=1, image_size=28, classes=10, options=options)
 
 
-def test_emulated_sleeps_for_each_sample_and_has_true_gradients(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(emulated._Device, "late", 0.0)
+def test_emulated_sleeps_for_each_sample_and_has_true_gradients() -> None:
     options = {"layers": 2, "mib": 0.01, "forward_us": 2000, "backward_us": 4000}
     model = models.build(
         "emulated", channels=1, image_size=4, classes=3, seed=1, options=options
@@ -182,6 +179,9 @@ def test_emulated_sleeps_for_each_sample_and_has_true_gradients(
     values = torch.rand(2, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(layer, (values,))
     weight = layer.weight.detach()[:5].clone().requires_grad_()
-    assert torch.autograd.gradcheck(
-        lambda w: emulated._Sleep.apply(values, w, 0.0, 0.0), (weight,)
-    )
+    layer.times = (0.0, 0.0)
+
+    def compute(weight: torch.Tensor) -> torch.Tensor:
+        return torch.func.functional_call(layer, {"weight": weight}, values)
+
+    assert torch.autograd.gradcheck(compute, (weight,))

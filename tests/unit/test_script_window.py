@@ -34,7 +34,7 @@ WARMUP, STEPS = 2, 3
 @pytest.fixture
 def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
     # Its thread would end this process.
-    monkeypatch.setattr(sessions, "_end_process", lambda: None)
+    monkeypatch.setattr(sessions, "GRACE", 1e6)
     made = Session(
         warmup=WARMUP,
         steps=STEPS,
@@ -167,7 +167,7 @@ def test_a_failure_of_ours_is_kept_if_the_script_catches_it(session: Session) ->
     def find_device(session: Session) -> torch.device:
         raise RuntimeError("no GPU")
 
-    session._find_device = find_device
+    session.find_device = find_device
     trainer = Trainer()
     with pytest.raises(RuntimeError, match="no GPU"):
         trainer.step()

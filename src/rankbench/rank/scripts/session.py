@@ -172,6 +172,8 @@ class Session:
         is_marked: whether the script marks its steps.
         is_complete: whether everything is measured and written.
         failure: why rankbench could not measure; None if it could.
+        find_device: returns the device of this rank, after the first step.
+        finish: writes what was measured, after the last step.
     """
 
     def __init__(
@@ -206,7 +208,7 @@ class Session:
         self.is_marked = False
         self.is_complete = False
         self.failure: Exception | None = None
-        self._find_device, self._finish = find_device, finish
+        self.find_device, self.finish = find_device, finish
         self._search = RootSearch(self.counter.compute)
         self._stop_watching = lambda: None
 
@@ -247,7 +249,7 @@ class Session:
                 self._stop_watching = watch(
                     self.root, self._on_forward, lambda: self.window.mark("forward")
                 )
-        device = self._find_device(self)
+        device = self.find_device(self)
         self.window.open(device, has_phases=self.root is not None)
 
     def _on_forward(self) -> None:
@@ -257,7 +259,7 @@ class Session:
     def _end_step(self, loss: Any, samples: Any) -> None:
         if self.window.end_step(loss, samples):
             self.end()
-            self._try(lambda: self._finish(self))
+            self._try(lambda: self.finish(self))
             self.is_complete = True
             print("rankbench ends the script: its steps are measured", flush=True)
             threading.Thread(target=_end_process, daemon=True).start()
