@@ -28,262 +28,107 @@ SWEPT = "strategy: [single, ddp]\ntopology: [1x1, 1x2]\n"
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        pytest.param(
-            BASE + "topolgy: 1x1",
-            "unknown key 'topolgy'; did you mean 'topology'? (known keys: name, ",
-            id="misspelt key",
+        ("topolgy: 1x1", "'topolgy'; did you mean 'topology'? (known keys: name, "),
+        ("batch_size: many", "batch_size: expected integer, got string 'many'"),
+        ("launches: [6]", "launches: expected integer or object, got list [6]"),
+        ("batch_size: 64.0", "batch_size: expected integer, got number 64.0"),
+        ("time_limit: .inf", "time_limit: expected number, got number inf"),
+        ("launches: 0", "launches: expected at least 1"),
+        ("launches: {until: 0, at_most: 40}", "launches.until: expected a share"),
+        (
+            "launches: {until: 3%, at_most: 7}",
+            "launches.at_most: ... 8 to 1000 ... give a number",
         ),
-        pytest.param(
-            BASE + "batch_size: many",
-            "batch_size: expected integer, got string 'many'",
-            id="wrong type",
+        (
+            "launches: {until: 3%}",
+            "launches.at_most: expected an integer from 8 to 1000",
         ),
-        pytest.param(
-            BASE + "launches: [6]",
-            "launches: expected integer or object, got list [6]",
-            id="list where one value stands",
+        ("launches: {until: 3%, best: 3%, at_most: 40}", "give until or best"),
+        ("launches: {untill: 3%, at_most: 40}", "launches: ... did you mean 'until'?"),
+        ("launches: {best: 300%, at_most: 40}", "launches.best: expected a share"),
+        ("budget: 4 hours", "budget: expected text like"),
+        ("budget: 0 device-hours", "budget: expected more than 0 device-hours"),
+        ("momentum: 1", "momentum: expected less than 1"),
+        ("strategy: sinlge", "strategy: 'sinlge' ... did you mean 'single'?"),
+        ("backend: ncll", "backend: 'ncll' is not one of gloo, ... 'nccl'?"),
+        ("model: [convnet, resnet5]", "model: 'resnet5' ... did you mean 'resnet50'?"),
+        ("data: minst", "data: 'minst' ... did you mean 'mnist'?"),
+        ("launcher: torch_run", "launcher: 'torch_run' ... did you mean 'torchrun'?"),
+        (
+            "strategy: {ddp: {bucket_bm: 1}}",
+            "strategy.ddp: ... did you mean 'bucket_mb'? (",
         ),
-        pytest.param(
-            BASE + "batch_size: 64.0",
-            "batch_size: expected integer, got number 64.0",
-            id="integer with decimals",
-        ),
-        pytest.param(
-            BASE + "time_limit: .inf",
-            "time_limit: expected number, got number inf",
-            id="infinite",
-        ),
-        pytest.param(
-            BASE + "launches: 0", "launches: expected at least 1", id="no launches"
-        ),
-        pytest.param(
-            BASE + "launches: {until: 0, at_most: 40}",
-            "launches.until: expected a share of more than 0",
-            id="until nothing",
-        ),
-        pytest.param(
-            BASE + "launches: {until: 3%, at_most: 7}",
-            "launches.at_most: expected an integer from 8 to 1000, got 7 ... "
-            "for fewer, give a number",
-            id="too few for a look",
-        ),
-        pytest.param(
-            BASE + "launches: {until: 3%}",
-            "launches.at_most: expected an integer from 8 to 1000, got None",
-            id="until without a limit",
-        ),
-        pytest.param(
-            BASE + "launches: {until: 3%, best: 3%, at_most: 40}",
-            "launches: give until or best, one of them",
-            id="two rules",
-        ),
-        pytest.param(
-            BASE + "launches: {untill: 3%, at_most: 40}",
-            "launches: unknown key 'untill'; did you mean 'until'?",
-            id="misspelt rule",
-        ),
-        pytest.param(
-            BASE + "launches: {best: 300%, at_most: 40}",
-            "launches.best: expected a share",
-            id="more than all",
-        ),
-        pytest.param(
-            BASE + "budget: 4 hours",
-            "budget: expected text like",
-            id="hours of what",
-        ),
-        pytest.param(
-            BASE + "budget: 0 device-hours",
-            "budget: expected more than 0 device-hours",
-            id="no budget",
-        ),
-        pytest.param(
-            BASE + "momentum: 1", "momentum: expected less than 1", id="out of range"
-        ),
-        pytest.param(
-            "name: x\nstrategy: sinlge",
-            "strategy: 'sinlge' is not one of ... ; did you mean 'single'?",
-            id="unknown strategy",
-        ),
-        pytest.param(
-            BASE + "backend: ncll",
-            "backend: 'ncll' is not one of gloo, mpi, nccl, ccl; did you mean 'nccl'?",
-            id="unknown backend",
-        ),
-        pytest.param(
-            BASE + "model: [convnet, resnet5]",
-            "model: 'resnet5' is not one of ... ; did you mean 'resnet50'?",
-            id="unknown model",
-        ),
-        pytest.param(
-            BASE + "data: minst",
-            "data: 'minst' is not one of ... ; did you mean 'mnist'?",
-            id="unknown data",
-        ),
-        pytest.param(
-            BASE + "launcher: torch_run",
-            "launcher: 'torch_run' is not one of ... ; did you mean 'torchrun'?",
-            id="unknown launcher",
-        ),
-        pytest.param(
-            "name: x\nstrategy: {ddp: {bucket_bm: 1}}",
-            "strategy.ddp: unknown key 'bucket_bm'; did you mean 'bucket_mb'? (",
-            id="unknown option",
-        ),
-        pytest.param(
-            "name: x\nstrategy: {single: {bucket_mb: 1}}",
+        (
+            "strategy: {single: {bucket_mb: 1}}",
             "strategy.single: unknown key 'bucket_mb' (",
-            id="option of another strategy",
         ),
-        pytest.param(
-            "name: x\nstrategy: {ddp: {bucket_mb: [25, large]}}",
-            "strategy.ddp: bucket_mb: expected number, got string 'large'",
-            id="wrong option value",
+        ("strategy: {ddp: {bucket_mb: [25, large]}}", "bucket_mb: expected number"),
+        ("strategy: {ddp: {bucket_mb: []}}", "strategy.ddp: bucket_mb: expected"),
+        ("strategy: {ddp: 25}", "strategy.ddp: expected options, got 25"),
+        ("strategy: {ddp: false}", "strategy.ddp: expected options, got False"),
+        ("strategy: {ddp: {}, single: {}}", "strategy: expected a name, or"),
+        ("strategy: [[ddp]]", "strategy: expected a name"),
+        ("topology: 2x", "topology: expected ... '2x' (NODESxDEVICES"),
+        ("topology: 0x4", "topology: expected string, got integer 4 (NODESx"),
+        ("topology: '0x4'", "got string '0x4'"),
+        ("model: []", "model: expected at least one value"),
+        ("strategy: []", "strategy: expected at least one value"),
+        ("topology: [1x1, 1x2, 1x1]", "topology: 1x1 listed twice"),
+        ("strategy: [ddp, ddp]", "ddp.gloo.1x1.convnet.digits is listed twice"),
+        ("strategy: [single, single]", "none.1x1.convnet.digits is listed twice"),
+        (
+            "strategy: [ddp, {ddp: {bucket_mb: 25}}]",
+            "ddp.gloo.1x1.convnet.digits is listed twice",
         ),
-        pytest.param(
-            "name: x\nstrategy: {ddp: {bucket_mb: []}}",
-            "strategy.ddp: bucket_mb: expected at least one value",
-            id="empty list of an option",
+        (
+            "strategy: {ddp: {bucket_mb: [1, 25, 25.0]}}",
+            "ddp.gloo.1x1.convnet.digits is listed twice",
         ),
-        pytest.param(
-            "name: x\nstrategy: {ddp: 25}",
-            "strategy.ddp: expected options, got 25",
-            id="value instead of options",
+        ("model: {emulated: {mb: 4}}", "model.emulated: ... did you mean 'mib'?"),
+        ("model: {emulated: {layers: 0}}", "model.emulated: layers: "),
+        ("model: {lenet: {layers: 2}}", "model.lenet: unknown key 'layers'"),
+        ("model: [[lenet]]", "model: expected a name, or ... {emulated"),
+        ("name: y", "is not YAML: key 'name' appears twice"),
+        ("epochs: 1\nsteps: 10", "epochs and steps: give one of them, not both"),
+        ("exclude: strategy=ddp", "exclude removes all 1 cells"),
+        ("exclude: strtegy=ddp", "exclude: ... did you mean 'strategy'?"),
+        (f"{SWEPT}exclude: strategy=sinlge", "(there are ddp, single); ... 'single'?"),
+        ("exclude: strategy", "exclude: 'strategy' is not key=value"),
+        ("exclude: ['strategy=ddp model=convnet seed=1']", "no cell has seed=1"),
+        (
+            f"{SWEPT}exclude: strategy=single backend=gloo",
+            "no cell matches 'strategy=si",
         ),
-        pytest.param(
-            "name: x\nstrategy: {ddp: false}",
-            "strategy.ddp: expected options, got False",
-            id="empty value instead of options",
-        ),
-        pytest.param(
-            "name: x\nstrategy: {ddp: {}, single: {}}",
-            "strategy: expected a name, or one name with its options such as",
-            id="two strategies in one entry",
-        ),
-        pytest.param(
-            "name: x\nstrategy: [[ddp]]", "strategy: expected a name", id="nested list"
-        ),
-        pytest.param(
-            BASE + "topology: 2x",
-            "topology: expected text like ^[1-9][0-9]*x[1-9][0-9]*$, got string '2x' "
-            "(NODESxDEVICES",
-            id="half a topology",
-        ),
-        pytest.param(
-            BASE + "topology: 0x4",
-            "topology: expected string, got integer 4 (NODESxDEVICES",
-            id="topology that YAML reads as a number",
-        ),
-        pytest.param(
-            BASE + "topology: '0x4'", "got string '0x4'", id="topology without a host"
-        ),
-        pytest.param(
-            BASE + "model: []",
-            "model: expected at least one value, got an empty list",
-            id="empty list",
-        ),
-        pytest.param(
-            "name: x\nstrategy: []",
-            "strategy: expected at least one value",
-            id="empty matrix",
-        ),
-        pytest.param(
-            BASE + "topology: [1x1, 1x2, 1x1]",
-            "topology: 1x1 listed twice",
-            id="value twice",
-        ),
-        pytest.param(
-            "name: x\nstrategy: [ddp, ddp]",
-            "the cell ddp.gloo.1x1.convnet.digits is listed twice",
-            id="strategy twice",
-        ),
-        pytest.param(
-            "name: x\nstrategy: [single, single]",
-            "the cell single.none.1x1.convnet.digits is listed twice",
-            id="strategy without backend twice",
-        ),
-        pytest.param(
-            "name: x\nstrategy: [ddp, {ddp: {bucket_mb: 25}}]",
-            "the cell ddp.gloo.1x1.convnet.digits is listed twice",
-            id="strategy and its default",
-        ),
-        pytest.param(
-            "name: x\nstrategy: {ddp: {bucket_mb: [1, 25, 25.0]}}",
-            "the cell ddp.gloo.1x1.convnet.digits is listed twice",
-            id="one option value in two spellings",
-        ),
-        pytest.param(
-            BASE + "model: {emulated: {mb: 4}}",
-            "model.emulated: unknown key 'mb'; did you mean 'mib'?",
-            id="option of a model",
-        ),
-        pytest.param(
-            BASE + "model: {emulated: {layers: 0}}",
-            "model.emulated: layers: ",
-            id="value of a model's option",
-        ),
-        pytest.param(
-            BASE + "model: {lenet: {layers: 2}}",
-            "model.lenet: unknown key 'layers'",
-            id="model without options",
-        ),
-        pytest.param(
-            BASE + "model: [[lenet]]",
-            "model: expected a name, or one name with its options such as {emulated",
-            id="list as a model",
-        ),
-        pytest.param("name: [", "is not YAML: ", id="not YAML"),
-        pytest.param(
-            "- name: x",
-            "expected keys with values at the top level, got list",
-            id="list at the top",
-        ),
-        pytest.param(
-            BASE + "name: y",
-            "is not YAML: key 'name' appears twice",
-            id="duplicate key",
-        ),
-        pytest.param(
-            BASE + "epochs: 1\nsteps: 10",
-            "epochs and steps: give one of them, not both",
-            id="epochs and steps",
-        ),
-        pytest.param("strategy: ddp", "the key 'name' is missing", id="no name"),
-        pytest.param("name: x", "the key 'strategy' is missing", id="no strategy"),
-        pytest.param(
-            "name: a/b\nstrategy: ddp", "name: expected text like", id="name with slash"
-        ),
-        pytest.param(
-            "name: ..\nstrategy: ddp", "name: expected text like", id="name of a folder"
-        ),
-        pytest.param(
-            BASE + "exclude: strategy=ddp",
-            "the matrix is empty: exclude removes all 1 cells",
-            id="everything excluded",
-        ),
-        pytest.param(
-            BASE + "exclude: strtegy=ddp",
-            "exclude: unknown key 'strtegy'; did you mean 'strategy'?",
-            id="misspelt key in exclude",
-        ),
-        pytest.param(
-            "name: x\n" + SWEPT + "exclude: strategy=sinlge",
-            "exclude: no cell has strategy=sinlge (there are ddp, single); did you "
-            "mean 'single'?",
-            id="misspelt value in exclude",
-        ),
-        pytest.param(
-            BASE + "exclude: strategy",
-            "exclude: 'strategy' is not key=value",
-            id="word",
-        ),
+        ("device: [auto, cpu]", "are the same cell here"),
+        ("channels: 1.0", "channels: expected"),
     ],
 )
 def test_refused(tmp_path: Path, text: str, complaint: str) -> None:
-    source = re.escape(str(tmp_path / "experiment.yaml"))
+    head = "name: x\n" if text.startswith("strategy") else BASE
+    refuse(tmp_path, head + text, complaint)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("name: [", "is not YAML: "),
+        ("- name: x", "expected keys with values at the top level, got list"),
+        ("strategy: ddp", "the key 'name' is missing"),
+        ("name: x", "the key 'strategy' is missing"),
+        ("name: a/b\nstrategy: ddp", "name: expected text like"),
+        ("name: ..\nstrategy: ddp", "name: expected text like"),
+        ("name: |\n  x\nstrategy: ddp\n", "name: expected text like"),
+    ],
+)
+def test_a_whole_file_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+    refuse(tmp_path, text, complaint)
+
+
+def refuse(folder: Path, text: str, complaint: str) -> None:
+    """The message names the file; "..." replaces words of no matter."""
+    source = re.escape(str(folder / "experiment.yaml"))
     with pytest.raises(ValueError, match=rf"^{source}: ") as caught:
-        read_experiment(tmp_path, text)
-    # "..." replaces a list of names that grows with each release.
+        read_experiment(folder, text)
     assert all(part in str(caught.value) for part in complaint.split(" ... "))
 
 
@@ -488,30 +333,6 @@ def test_the_experiments_of_the_project_are_good() -> None:
         assert load_experiment(path, load_catalog(), cuda=False).cells
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        (
-            BASE + "topology: [1x1, 1x2]\nmodel: [lenet, convnet]\n"
-            "exclude: ['topology=1x1 model=lenet', 'topology=1x1 strategy=ddp', "
-            "'topology=1x2 data=digits batch_size=64 seed=1']\n",
-            "no cell has seed=1",
-        ),
-        (
-            "name: x\nstrategy: [single, {ddp: {bucket_mb: 1}}]\n"
-            "exclude: ['strategy=single backend=gloo']\n",
-            "no cell matches 'strategy=single backend=gloo'",
-        ),
-        (BASE + "device: [auto, cpu]\n", "are the same cell here"),
-        ("name: |\n  x\nstrategy: ddp\n", "name: expected text like"),
-        (BASE + "channels: 1.0\n", "channels: expected"),
-    ],
-)
-def test_refused_too(tmp_path: Path, text: str, complaint: str) -> None:
-    with pytest.raises(ValueError, match=re.escape(complaint)):
-        read_experiment(tmp_path, text)
-
-
 def test_a_learning_rate_may_be_written_as_a_power(tmp_path: Path) -> None:
     experiment = read_experiment(tmp_path, BASE + "learning_rate: [1e-3, 1E+1]\n")
     rates = [cell.learning_rate for cell in experiment.cells.values()]
@@ -531,24 +352,25 @@ def test_a_long_id_is_cut_and_stays_unique(tmp_path: Path) -> None:
     assert all(cell_id.startswith("ddp.gloo.1x1.convnet.digits.") for cell_id in ids)
 
 
-def test_auto_is_srun_where_there_is_slurm() -> None:
-    known = load_catalog().strategies
-
-    def auto(strategy: str, backend: str, *, slurm: bool) -> str:
-        return choose_launcher(known[strategy], backend, slurm=slurm)
-
-    assert auto("ddp", "gloo", slurm=False) == "torchrun"
-    assert auto("ddp", "gloo", slurm=True) == "srun"
-    # A single process needs no rendezvous.
-    assert auto("single", "none", slurm=False) == "manual"
-    assert auto("single", "none", slurm=True) == "srun"
-    assert auto("ddp", "mpi", slurm=False) == "mpirun"
-    assert auto("ddp", "mpi", slurm=True) == "srun"
-    assert auto("horovod", "mpi", slurm=False) == "horovodrun"
-    assert auto("horovod", "mpi", slurm=True) == "srun"
-    assert auto("horovod", "ccl", slurm=True) == "horovodrun"
-    # The launcher that a strategy brings along is part of what is measured.
-    assert auto("deepspeed", "gloo", slurm=True) == "deepspeed"
+@pytest.mark.parametrize(
+    ("strategy", "backend", "plain", "with_slurm"),
+    [
+        ("ddp", "gloo", "torchrun", "srun"),
+        # A single process needs no rendezvous.
+        ("single", "none", "manual", "srun"),
+        ("ddp", "mpi", "mpirun", "srun"),
+        ("horovod", "mpi", "horovodrun", "srun"),
+        ("horovod", "ccl", "horovodrun", "horovodrun"),
+        # The launcher that a strategy brings along is part of what is measured.
+        ("deepspeed", "gloo", "deepspeed", "deepspeed"),
+    ],
+)
+def test_what_auto_means_as_a_launcher(
+    strategy: str, backend: str, plain: str, with_slurm: str
+) -> None:
+    facts = load_catalog().strategies[strategy]
+    assert choose_launcher(facts, backend) == plain
+    assert choose_launcher(facts, backend, slurm=True) == with_slurm
 
 
 def test_a_launcher_that_is_what_auto_means_makes_no_other_cell(tmp_path: Path) -> None:
