@@ -10,6 +10,7 @@ from rankbench.cell import Cell, Shape
 from rankbench.launch_spec import LaunchSpec
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import Experiment, load_experiment
+from rankbench.matrix.layers import sweep_keys
 from rankbench.matrix.plan import make_plan
 from rankbench.matrix.schema import load_schema, with_defaults
 from rankbench.matrix.site import PROGRAMS, Site, Software
@@ -19,51 +20,20 @@ NCCL_MISSING = "nccl needs a CUDA device; this torch (2.9.0) is built without CU
 MPI_MISSING = "this torch (2.9.0) has no MPI: build torch with MPI"
 
 
+SCHEMA = load_schema("experiment")
+SWEPT = [key for key in sweep_keys(SCHEMA) if key not in ("strategy", "script")]
+CELL: dict[str, Any] = {
+    **{key: SCHEMA["properties"][key]["default"][0] for key in SWEPT},
+    **{"strategy": "ddp", "launcher": "torchrun", "device": "cpu", "options": {}},
+    **{"epochs": 1, "steps": None, "warmup": 10, "evaluate": True},
+}
+
+
 def make_cell(**changes: Any) -> Cell:
     """A cell of `ddp` over gloo on one core."""
-    values: dict[str, Any] = {
-        "strategy": "ddp",
-        "options": {},
-        "backend": "gloo",
-        "topology": "1x1",
-        "model": "convnet",
-        "model_options": {},
-        "data": "digits",
-        "image_size": None,
-        "channels": None,
-        "context": None,
-        "augment": "none",
-        "batch_size": 64,
-        "scaling": "weak",
-        "optimizer": "sgd",
-        "learning_rate": 0.01,
-        "momentum": 0.9,
-        "weight_decay": 0.0,
-        "precision": "fp32",
-        "channels_last": False,
-        "cudnn_benchmark": False,
-        "fused_optimizer": False,
-        "clip_gradients": None,
-        "compile": False,
-        "checkpointing": False,
-        "num_workers": 0,
-        "pin_memory": False,
-        "non_blocking": False,
-        "launcher": "torchrun",
-        "init_method": "env",
-        "gpudirect": "auto",
-        "image": "auto",
-        "seed": 0,
-        "device": "cpu",
-        "cores_per_device": 1,
-        "oversubscribe": False,
-        "epochs": 1,
-        "steps": None,
-        "warmup": 10,
-        "evaluate": True,
-    }
+    values = {**CELL, **changes}
     assert changes.keys() <= set(Cell.__slots__)
-    cell = Cell(**{**values, **changes})
+    cell = Cell(**values)
     facts = load_catalog().strategies.get(cell.strategy)
     rules = facts.options if facts else {}
     defaults = {option: rule["default"] for option, rule in rules.items()}
