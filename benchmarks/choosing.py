@@ -20,8 +20,7 @@ from unittest import mock
 import numpy as np
 
 from rankbench.launch.hosts.this_machine import ThisMachine
-from rankbench.launch.job import rounds as module
-from rankbench.launch.job.attempt import Attempt, Series
+from rankbench.launch.job.attempt import Attempt, LaunchSeries
 from rankbench.launch.job.claim import claim_next
 from rankbench.launch.job.pace import Out
 from rankbench.launch.job.requests import read_request
@@ -82,7 +81,9 @@ def measure(root: Path, cells: int, launches: int) -> list[float]:
         attempts.append(Attempt(run.layout, plan, entry, request, root))
     here, between = ThisMachine(), Between()
     means = Means(choose_hosts=lambda *_: here, stop=Stop(), out=lambda _: Out())
-    with mock.patch.object(module, "launch_next", between.launch):
+    with mock.patch.object(
+        LaunchSeries, "launch", lambda *a, **k: between.launch(*a, **k)
+    ):
         Rounds(attempts, means).run()
     return between.seconds
 
@@ -94,7 +95,9 @@ class Between:
         self.seconds: list[float] = []
         self._ended: float | None = None
 
-    def launch(self, series: Series, hosts: Any, stop: Any, **place: Any) -> Record:
+    def launch(
+        self, series: LaunchSeries, hosts: Any, stop: Any, **place: Any
+    ) -> Record:
         if self._ended is not None:
             self.seconds.append(time.perf_counter() - self._ended)
         number, directory = claim_next(series.directory)
@@ -103,7 +106,7 @@ class Between:
         record |= {"samples": 1, "ranks": [{"window_s": 1.0}], "seconds": {"launch": 1}}
         finish(directory, record)
         self._ended = time.perf_counter()
-        series.read_new()
+        series.read()
         return record
 
 

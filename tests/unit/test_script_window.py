@@ -13,7 +13,7 @@ from torch import nn
 
 from rankbench import hooks
 from rankbench.environ import Place
-from rankbench.launch.process.reports import unite_phases
+from rankbench.launch.process.reports import collapse_phases
 from rankbench.rank.scripts import session as sessions
 from rankbench.rank.scripts.running import (
     ScriptError,
@@ -261,7 +261,7 @@ def test_ranks_that_tell_different_phases_have_one(tmp_path: Path) -> None:
         table = np.full((3, len(phases)), 2.0 / len(phases))
         np.savez(tmp_path / f"rank{rank}.npz", seconds=table, warmup=table[:1])
         reports.append({"rank": {"rank": rank}, "phases": phases})
-    unite_phases(tmp_path, reports)
+    collapse_phases(tmp_path, reports)
     assert [report["phases"] for report in reports] == [["step"], ["step"]]
     for rank in range(2):
         with np.load(tmp_path / f"rank{rank}.npz") as file:

@@ -12,17 +12,16 @@ import pytest
 from factories import make_shape, make_spec
 from rankbench.launch.process import reports, supervise
 from rankbench.launch.process.processes import Heartbeat, Stop
-from rankbench.launch.process.reports import ProgressFiles
 
 pytestmark = pytest.mark.unit
 
 
 def wait_for(child: subprocess.Popen[bytes], directory: Path) -> str | None:
     spec = make_spec(directory=directory, shape=make_shape(2), heartbeat_grace=0)
-    progress = ProgressFiles(spec.progress, 2)
+    spec.progress.mkdir()
     with Heartbeat(spec.heartbeat) as heartbeat:
         return supervise.await_launcher(
-            child, spec, Stop(), heartbeat, progress, None, time_limit=0.5
+            child, spec, Stop(), heartbeat, None, time_limit=0.5
         )
 
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from factories import make_spec
 from rankbench.launch.process import supervise
 from rankbench.launch.process.classify import Ending, classify
 from rankbench.launch.process.processes import Heartbeat
-from rankbench.launch.process.reports import ProgressFiles
+from rankbench.launch.process.reports import describe_places, read_places
 from rankbench.rank.world.lifeline import ORPHANED
 
 pytestmark = pytest.mark.unit
@@ -38,18 +39,23 @@ time.sleep(600)
 def test_a_rank_says_where_it_is_and_ends_without_a_heartbeat(
     tmp_path: Path,
 ) -> None:
-    places = ProgressFiles(tmp_path / "progress", 1)
-    with Heartbeat(tmp_path / "heartbeat") as heartbeat:
-        rank = subprocess.Popen([sys.executable, "-c", RANK, str(tmp_path)])
+    spec = make_spec(directory=tmp_path, heartbeat_grace=120)
+    spec.progress.mkdir(parents=True)
+
+    def describe() -> str:
+        return describe_places(read_places(spec.progress, 1))
+
+    with Heartbeat(spec.heartbeat) as heartbeat:
+        rank = subprocess.Popen([sys.executable, "-c", RANK, str(spec.work)])
         for _ in range(30):
             heartbeat.beat()
             time.sleep(0.1)
         assert rank.poll() is None
-        assert places.describe() == "rank 0 in training"
-        supervise.ask_ranks(heartbeat, places, patience=60)
-        assert places.describe().startswith("rank 0 in training, step 5; nothing moved")
+        assert describe() == "rank 0 in training"
+        supervise.ask_ranks(spec, heartbeat)
+        assert describe().startswith("rank 0 in training, step 5; nothing moved")
         assert rank.wait(timeout=60) == ORPHANED
-    report = json.loads((tmp_path / "rank3.json").read_text())
+    report = json.loads((spec.work / "rank3.json").read_text())
     why = "no heartbeat of the supervisor for 2 s"
     assert report["error"]["message"].startswith(why)
 

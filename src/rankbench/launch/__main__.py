@@ -10,7 +10,7 @@ from pathlib import Path
 from rankbench.environ import restore_job
 from rankbench.launch.job.measure import run_cell, run_job, summarise_cell
 from rankbench.launch.job.pace import Out
-from rankbench.launch.job.series import Interrupted
+from rankbench.launch.process.processes import Interrupted
 from rankbench.record import Layout, Verdict, read_json
 
 

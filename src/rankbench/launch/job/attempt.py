@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Cell, Shape, Topology
 from rankbench.environ import job_id
 from rankbench.launch.hosts.base import Hosts
+from rankbench.launch.hosts.this_machine import ThisMachine
 from rankbench.launch.images.checks import check_runs
 from rankbench.launch.images.verify import check_file, check_signed, read_image
+from rankbench.launch.job.claim import claim_next, open_claims, read_owner
+from rankbench.launch.job.pace import Out
 from rankbench.launch.job.provenance import describe_code
 from rankbench.launch.job.requests import Request
+from rankbench.launch.process.classify import Finding
 from rankbench.launch.process.command import check_binds
 from rankbench.launch.process.judge_gate import has_gate
+from rankbench.launch.process.processes import Stop
 from rankbench.launch.process.scratch import scratch_of
+from rankbench.launch.process.supervise import close_launch, run_launch
 from rankbench.launch_spec import MEASURE, LaunchOptions, LaunchSpec
 from rankbench.record import (
     GATE,
@@ -78,9 +86,9 @@ class Attempt:
         signers = plan["site"].get("image_signers", [])
         self._signers = [(project / file).resolve() for file in signers]
         self.data_dir = (project / plan["site"]["data_dir"]).resolve()
-        self.measured = Series(self, MEASURE, self.directory)
-        self.gate = Series(self, GATE, self.directory / GATE)
-        self.profile = Series(self, PROFILE, self.directory / PROFILE)
+        self.measured = LaunchSeries(self, MEASURE, self.directory)
+        self.gate = LaunchSeries(self, GATE, self.directory / GATE)
+        self.profile = LaunchSeries(self, PROFILE, self.directory / PROFILE)
 
     def check_image(self) -> None:
         """Check once that the image is unchanged and starts here, with its binds.
@@ -101,7 +109,7 @@ class Attempt:
     def why_stale(self) -> str | None:
         """Why new launches would not belong to the attempt; None if they would."""
         return why_stale(
-            self.measured.read_all(),
+            self.measured.read(),
             cell_hash=self._entry["hash"],
             image=self.image,
             asked_hash=self.request.cell_hash,
@@ -134,7 +142,7 @@ class Attempt:
 
     def spec(
         self,
-        series: Series,
+        series: LaunchSeries,
         number: int,
         directory: Path,
         hosts: Hosts,
@@ -198,8 +206,8 @@ class Attempt:
         return found
 
 
-class Series:
-    """The launches of an attempt that serve one purpose.
+class LaunchSeries:
+    """The launches of an attempt that serve one purpose, one at a time.
 
     Attributes:
         records: of the launches that have ended; `brief` ones if they are measured.
@@ -213,32 +221,104 @@ class Series:
     def records(self) -> list[Record]:
         return [self._records[number] for number in sorted(self._records)]
 
-    def read_all(self) -> list[Record]:
-        """Read all records, and keep what verdicts need of them.
+    def read(self) -> list[Record]:
+        """Read the records of launches that have ended since; keep what verdicts need.
 
         Raises:
             ValueError: a record is damaged or of another schema version.
         """
-        self._records.clear()
-        return self.read_new()
-
-    def read_new(self) -> list[Record]:
-        """Read the records of launches that have ended since."""
         new = []
         for number in numbered(self.directory):
             path = self.directory / str(number) / "record.json"
             if number not in self._records and path.exists():
                 record = check_version(read_json(path), path)
-                self._records[number] = self._keep(record)
+                kept = brief(record) if self.purpose == MEASURE else record
+                self._records[number] = kept
                 new.append(record)
         return new
-
-    def _keep(self, record: Record) -> Record:
-        return brief(record) if self.purpose == MEASURE else record
 
     def is_complete(self) -> bool:
         """Whether a launch that is not measured needs no repetition."""
         return judge(self.records, 1).complete
+
+    def launch(
+        self,
+        hosts: Hosts,
+        stop: Stop,
+        *,
+        serial: int,
+        turn: Mapping[str, Any] | None = None,
+    ) -> Record:
+        """Run the next launch, and return its record.
+
+        Args:
+            hosts: where its ranks run.
+            stop: whether this process was told to end.
+            serial: number of the launch in this process.
+            turn: its place in a round, if cells take turns.
+
+        Raises:
+            Interrupted: a signal came.
+        """
+        stop.heed()
+        number, directory = claim_next(self.directory)
+        spec = self.attempt.spec(
+            self, number, directory, hosts, serial=serial, turn=turn
+        )
+        started = datetime.now(UTC)
+        try:
+            self.attempt.check_image()
+        except (ValueError, OSError) as error:
+            # Only this host may have the fault: others of the site may have the image.
+            record = close_launch(spec, _fault_of_site(error), started)
+        else:
+            record = run_launch(spec, hosts, stop)
+        self.read()
+        return record
+
+    def refuse_image(self) -> str | None:
+        """Leave a record of a launch that its image prevents on this host.
+
+        Returns:
+            Its reason; None, without a record, if the image is good.
+        """
+        started = datetime.now(UTC)
+        try:
+            self.attempt.check_image()
+        except (ValueError, OSError) as error:
+            number, directory = claim_next(self.directory)
+            # Nothing starts, so it does not matter on which hosts.
+            spec = self.attempt.spec(self, number, directory, ThisMachine())
+            close_launch(spec, _fault_of_site(error), started)
+            return str(error)
+        return None
+
+    def settle(self, hosts: Hosts, stop: Stop, out: Out) -> None:
+        """Wait for launches of other processes; close those whose owner is dead."""
+        told = False
+        while claims := open_claims(self.directory):
+            for number, directory in claims:
+                if read_owner(directory).is_alive(directory):
+                    continue
+                claimed = (directory / "claim.json").stat().st_mtime
+                spec = self.attempt.spec(self, number, directory, hosts)
+                why = "its supervisor died before the launch ended"
+                finding = Finding("cancelled", why, "owner")
+                close_launch(spec, finding, datetime.fromtimestamp(claimed, UTC))
+                measured = self.purpose == MEASURE
+                name = f"launch {number}" if measured else self.purpose
+                out.say(f"  {name} was left unfinished: it is repeated")
+            if open_claims(self.directory):
+                if not told:
+                    out.say("  waiting for a launch that another process measures")
+                    told = True
+                stop.heed()
+                time.sleep(1)
+        self.read()
+
+
+def _fault_of_site(error: Exception) -> Finding:
+    return Finding("crashed", str(error), "site")
 
 
 def _threads(shape: Shape, site: Entry) -> int:

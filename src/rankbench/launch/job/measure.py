@@ -13,7 +13,6 @@ from rankbench.launch.job.pace import Out
 from rankbench.launch.job.places import find_places
 from rankbench.launch.job.requests import Request, read_request
 from rankbench.launch.job.rounds import Means, Rounds
-from rankbench.launch.job.series import heed, refuse_image
 from rankbench.launch.process.processes import Stop
 from rankbench.record import (
     Layout,
@@ -80,7 +79,7 @@ def run_job(
             attempt = _open(layout, plan, cell_id, project)
             if attempt.why_stale() is None:
                 _check_needs(layout, attempt)
-                if why := refuse_image(attempt.measured):
+                if why := attempt.measured.refuse_image():
                     raise ValueError(why)
                 attempts.append(attempt)
         except (ValueError, OSError) as error:
@@ -120,8 +119,8 @@ def _read_others(
         request = read_request(layout, cell_id)
         if entry["infeasible"] is None and cell_id not in ours and request:
             attempt = Attempt(layout, plan, entry, request, project)
-            attempt.gate.read_all()
-            attempt.measured.read_all()
+            attempt.gate.read()
+            attempt.measured.read()
             found[cell_id] = attempt.launched()
     return found
 
@@ -141,7 +140,7 @@ def summarise_cell(layout: Layout, cell_id: str, *, project: Path) -> Verdict:
     attempt = _open(layout, plan, cell_id, project)
     if reason := attempt.why_stale():
         return _write_stale(layout, attempt, reason)
-    attempt.gate.read_all()
+    attempt.gate.read()
     jobs = read_json(layout.agenda)["jobs"]
     job = [name for name, one in jobs.items() if cell_id in one["cells"]][-1:]
     found = read_json(layout.job(job[0]))["enough"].get(cell_id) if job else None
@@ -177,7 +176,7 @@ def _run(
         places = find_places(
             attempts,
             plan,
-            told_to_stop=lambda: heed(stop),
+            told_to_stop=stop.heed,
             say=out(attempts[0].id).say,
         )
         with places as found:
@@ -204,7 +203,7 @@ def _find(plan: Entry, cell_id: str, layout: Layout) -> Entry:
 
 
 def _write_stale(layout: Layout, attempt: Attempt, reason: str) -> Verdict:
-    attempt.gate.read_all()
+    attempt.gate.read()
     verdict = replace(
         attempt.verdict(None), status="stale", reason=reason, complete=True
     )

@@ -13,10 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rankbench.launch.hosts.base import Hosts
-from rankbench.launch.job.attempt import Attempt, Series
+from rankbench.launch.job.attempt import Attempt, LaunchSeries
 from rankbench.launch.job.pace import Out, Pace
-from rankbench.launch.job.series import Interrupted, launch_next, settle_claims
-from rankbench.launch.process.processes import Stop
+from rankbench.launch.process.processes import Interrupted, Stop
 from rankbench.record import CURED_BY_NEXT_RUN, Record, Verdict
 from rankbench.stopping import Enough, Launched, find_enough, round_of
 
@@ -125,29 +124,27 @@ class Rounds:
                 )
         return bool(left)
 
-    def _launch_once(self, series: Series) -> None:
+    def _launch_once(self, series: LaunchSeries) -> None:
         """Launch a gate or a profile until there is one that counts."""
         self._settle(series)
         while not series.is_complete():
             self._launch(series, 0)
 
-    def _settle(self, series: Series) -> None:
+    def _settle(self, series: LaunchSeries) -> None:
         attempt, means = series.attempt, self._means
         hosts = means.choose_hosts(attempt, 0)
-        settle_claims(series, hosts, means.stop, means.out(attempt.id))
+        series.settle(hosts, means.stop, means.out(attempt.id))
         self._judge(attempt)
 
     def _launch(
-        self, series: Series, number: int, turn: Mapping[str, int] | None = None
+        self, series: LaunchSeries, number: int, turn: Mapping[str, int] | None = None
     ) -> None:
         attempt, means = series.attempt, self._means
         hosts = means.choose_hosts(attempt, number)
         self._serial += 1
         begun = time.monotonic()
         try:
-            record = launch_next(
-                series, hosts, means.stop, serial=self._serial, turn=turn
-            )
+            record = series.launch(hosts, means.stop, serial=self._serial, turn=turn)
         except (Interrupted, ValueError, OSError) as error:
             # The message at the end of the job shall name the cell.
             error.add_note(attempt.id)

@@ -43,20 +43,8 @@ def end_descendants(*, grace: float = 3.0) -> None:
         time.sleep(0.02)
 
 
-def end_first(pid: int, *, grace: float) -> None:
-    """Ask one process to end, and wait so many seconds before others are ended."""
-    if not grace:
-        return
-    try:
-        os.kill(pid, signal.SIGTERM)
-    except ProcessLookupError:
-        return
-    wait_for_exit(pid, grace)
-
-
 def descendants() -> list[psutil.Process]:
     """Living processes below this one; the dead among them are reaped."""
-    _reap()
     living = []
     for process in psutil.Process().children(recursive=True):
         if process.pid in _spared:
@@ -64,7 +52,9 @@ def descendants() -> list[psutil.Process]:
         try:
             if process.status() != psutil.STATUS_ZOMBIE:
                 living.append(process)
-        except psutil.NoSuchProcess:
+            elif process.pid not in _awaited:
+                os.waitpid(process.pid, os.WNOHANG)
+        except (psutil.NoSuchProcess, ChildProcessError):
             continue
     return living
 
@@ -74,16 +64,6 @@ def _signal_all(number: int) -> None:
         try:
             process.send_signal(number)
         except psutil.NoSuchProcess:
-            continue
-
-
-def _reap() -> None:
-    """Collect adopted children that have ended, so that no zombie is left."""
-    for process in psutil.Process().children():
-        try:
-            if process.status() == psutil.STATUS_ZOMBIE and process.pid not in _awaited:
-                os.waitpid(process.pid, os.WNOHANG)
-        except (psutil.NoSuchProcess, ChildProcessError):
             continue
 
 
@@ -97,7 +77,6 @@ _spared: set[int] = set()
 def spare(pid: int) -> None:
     """Do not end this child with the processes of a launch, and do not reap it."""
     _spared.add(pid)
-    await_elsewhere(pid)
 
 
 def await_elsewhere(pid: int) -> None:
@@ -116,6 +95,10 @@ def wait_for_exit(pid: int, seconds: float) -> bool:
         return bool(ready)
     finally:
         os.close(handle)
+
+
+class Interrupted(Exception):
+    """This process was told to end. The next run measures missing launches."""
 
 
 class Stop:
@@ -143,6 +126,11 @@ class Stop:
         if self.signal is None and os.getppid() != self._parent:
             return "parent"
         return self.signal
+
+    def heed(self) -> None:
+        """Raise `Interrupted` if this process was told to end."""
+        if reason := self.reason():
+            raise Interrupted(reason)
 
 
 class Heartbeat:

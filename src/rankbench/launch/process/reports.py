@@ -30,33 +30,6 @@ class Place(NamedTuple):
     silent: float = 0.0
 
 
-class ProgressFiles:
-    """The supervisor's view of the ranks' progress: a file for each host."""
-
-    def __init__(self, folder: Path, ranks: int) -> None:
-        folder.mkdir()
-        self._folder = folder
-        self._ranks = ranks
-
-    def read(self) -> list[Place]:
-        return read_places(self._folder, self._ranks)
-
-    def all_in(self, stage: str) -> bool:
-        """Whether each rank is in this stage."""
-        return are_all_in(stage, self.read())
-
-    def have_answered(self, asked: int) -> bool:
-        """Whether each rank has answered this heartbeat or a later one."""
-        return all(place.asked >= asked for place in self.read())
-
-    def describe(self) -> str:
-        """Words for a reason: where each rank is, and since when nothing has moved."""
-        places = self.read()
-        words = [_describe(rank, place) for rank, place in enumerate(places)]
-        shown = "; ".join(words[:4]) + ("; ..." if len(words) > 4 else "")
-        return shown + _describe_silence(places)
-
-
 def read_places(folder: Path, ranks: int) -> list[Place]:
     """Where each rank of a launch is, from the files of all hosts."""
     places = [Place()] * ranks
@@ -74,18 +47,20 @@ def are_all_in(stage: str, places: Sequence[Place]) -> bool:
     return all(STAGES[place.stage] == stage for place in places)
 
 
-def _describe(rank: int, place: Place) -> str:
-    where = STAGES[place.stage]
-    return f"rank {rank} in {where}" + (f", step {place.step}" if place.step else "")
-
-
-def _describe_silence(places: Sequence[Place]) -> str:
+def describe_places(places: Sequence[Place]) -> str:
+    """Words for a reason: where each rank is, and since when nothing has moved."""
+    words = [
+        f"rank {rank} in {STAGES[place.stage]}"
+        + (f", step {place.step}" if place.step else "")
+        for rank, place in enumerate(places)
+    ]
+    shown = "; ".join(words[:4]) + ("; ..." if len(words) > 4 else "")
     answers = [place.silent for place in places if place.asked]
-    if not answers:
-        return ""
-    moved = f"; nothing moved for {min(answers):.0f} s"
-    silent = len(places) - len(answers)
-    return f"{moved}; {silent} did not answer" if silent else moved
+    if answers:
+        shown += f"; nothing moved for {min(answers):.0f} s"
+        if silent := len(places) - len(answers):
+            shown += f"; {silent} did not answer"
+    return shown
 
 
 def read_reports(work: Path, ranks: int) -> dict[int, dict[str, Any]]:
@@ -168,10 +143,10 @@ def merge_reports(
     }
 
 
-def unite_phases(work: Path, reports: list[dict[str, Any]]) -> None:
-    """Make the phases of a step one, unless all ranks tell the same phases apart.
+def collapse_phases(work: Path, reports: list[dict[str, Any]]) -> None:
+    """If ranks disagree on phases, merge them into one, `step`.
 
-    Each rank looks for the phases of a script by itself. Reports and arrays change.
+    Each rank looks for the phases of a script by itself. Rewrites reports and arrays.
     """
     if len({tuple(report["phases"]) for report in reports}) == 1:
         return

@@ -25,13 +25,15 @@ from rankbench.launch.process.gpu_usage import Devices, open_devices
 from rankbench.launch.process.judge_gate import judge_gate
 from rankbench.launch.process.processes import Heartbeat, Stop
 from rankbench.launch.process.reports import (
-    ProgressFiles,
     Reports,
+    are_all_in,
+    collapse_phases,
+    describe_places,
     find_shared_gpu,
     merge_reports,
     merge_steps,
+    read_places,
     read_reports,
-    unite_phases,
 )
 from rankbench.launch.process.scratch import NoScratch, private_scratch
 from rankbench.launch.process.transport import join, read_logs
@@ -65,16 +67,16 @@ def run_launch(spec: LaunchSpec, hosts: Hosts, stop: Stop) -> Record:
         with private_scratch(spec, hosts):
             return _run_ranks(spec, hosts, stop, started)
     except NoScratch as error:
-        return refuse_launch(spec, str(error), started)
+        return close_launch(spec, Finding("crashed", str(error), "site"), started)
 
 
-def refuse_launch(spec: LaunchSpec, reason: str, started: datetime) -> Record:
-    """The record of a launch that this site cannot start; a later run replaces it.
+def close_launch(spec: LaunchSpec, finding: Finding, started: datetime) -> Record:
+    """The record of a launch that has measured nothing; a later run replaces it.
 
     Raises:
         OSError: it cannot be written.
     """
-    record = begin_record(spec, Finding("crashed", reason, "site"), started)
+    record = begin_record(spec, finding, started)
     finish(spec.directory, record)
     return record
 
@@ -84,7 +86,6 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
     command = build_command(spec, hosts)
     _write_inputs(spec)
     steps = hosts.list_steps()
-    progress = ProgressFiles(spec.progress, spec.shape.ranks)
     devices = find_devices(spec, hosts, command.env)
     # Time in the queue counts as well.
     time_limit = spec.options.time_limit + hosts.start_within
@@ -107,11 +108,13 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
         processes.await_elsewhere(child.pid)
         try:
             stopped = await_launcher(
-                child, spec, stop, heartbeat, progress, devices, time_limit=time_limit
+                child, spec, stop, heartbeat, devices, time_limit=time_limit
             )
-            where = progress.describe()
+            where = describe_places(read_places(spec.progress, spec.shape.ranks))
         finally:
-            processes.end_first(child.pid, grace=hosts.end_within)
+            if hosts.end_within:
+                child.terminate()
+                processes.wait_for_exit(child.pid, hosts.end_within)
             processes.end_descendants()
             returncode = child.wait()
             job_ended = None if returncode == 0 else hosts.why_ended()
@@ -169,6 +172,7 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
 def _write_inputs(spec: LaunchSpec) -> None:
     """Write the files that launcher and ranks read at their start."""
     spec.write()
+    spec.progress.mkdir()
     spec.hostfile.write_text(hostfile(spec))
     if spec.image is not None:
         spec.home.mkdir()
@@ -200,7 +204,7 @@ def _collect(
         return Finding("ok"), {"profile": [report["profile"] for report in reports]}
     if not spec.cell.oversubscribe and (shared := find_shared_gpu(reports)):
         return Finding("crashed", shared), {}
-    unite_phases(spec.work, reports)
+    collapse_phases(spec.work, reports)
     merged = merge_reports(reports, replica_ranks=spec.shape.replica_ranks)
     seen = read_logs(spec.directory, spec.shape.ranks)
     merged["transport"] = join(merged["transport"], seen)
@@ -213,7 +217,6 @@ def await_launcher(
     spec: LaunchSpec,
     stop: Stop,
     heartbeat: Heartbeat,
-    progress: ProgressFiles,
     devices: Devices | None,
     *,
     time_limit: float,
@@ -224,8 +227,10 @@ def await_launcher(
     failure = leaving = math.inf
     while True:
         heartbeat.beat()
-        if devices and progress.all_in("training"):
-            devices.sample()
+        if devices:
+            places = read_places(spec.progress, spec.shape.ranks)
+            if are_all_in("training", places):
+                devices.sample()
         if processes.wait_for_exit(child.pid, HEARTBEAT_SECONDS):
             return None
         if reason := stop.reason():
@@ -241,17 +246,17 @@ def await_launcher(
         if now > leaving + LEAVING_GRACE:
             return "leaving"
         if now > deadline:
-            ask_ranks(heartbeat, progress, patience=spec.heartbeat_grace / 2)
+            ask_ranks(spec, heartbeat)
             return "timeout"
 
 
-def ask_ranks(
-    heartbeat: Heartbeat, progress: ProgressFiles, *, patience: float
-) -> None:
+def ask_ranks(spec: LaunchSpec, heartbeat: Heartbeat) -> None:
     """Ask the ranks where they are; wait for those that can still answer."""
     asked = heartbeat.ask()
-    end = time.monotonic() + patience
-    while time.monotonic() < end and not progress.have_answered(asked):
+    end = time.monotonic() + spec.heartbeat_grace / 2
+    while time.monotonic() < end and any(
+        place.asked < asked for place in read_places(spec.progress, spec.shape.ranks)
+    ):
         time.sleep(ANSWER_SECONDS)
         heartbeat.beat()
 
@@ -269,6 +274,10 @@ def _oom_kills() -> int:
 
 def begin_record(spec: LaunchSpec, finding: Finding, started: datetime) -> Record:
     """What every record has, however its launch ended."""
+    image = None
+    if spec.image is not None:
+        # Where the file lies says nothing about what was measured in it.
+        image = {key: spec.image[key] for key in ("name", "recipe", "sha256")}
     return {
         "schema": RECORD_VERSION,
         "experiment": spec.experiment,
@@ -286,7 +295,7 @@ def begin_record(spec: LaunchSpec, finding: Finding, started: datetime) -> Recor
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         "marks": [*spec.marks, *([UNCLEAN_END] if finding.parting else [])],
         "code": dict(spec.code),
-        "image": _describe_image(spec.image) if spec.image else None,
+        "image": image,
         "job_id": job_id(),
         "purpose": spec.purpose,
         "gate": None if spec.gate is None else dict(spec.gate),
@@ -294,21 +303,6 @@ def begin_record(spec: LaunchSpec, finding: Finding, started: datetime) -> Recor
         **({} if spec.rule is None else {"rule": dict(spec.rule)}),
         **({} if spec.round is None else {"round": dict(spec.round)}),
     }
-
-
-def _describe_image(image: Mapping[str, Any]) -> dict[str, Any]:
-    """Where the file lies says nothing about what was measured in it."""
-    return {key: image[key] for key in ("name", "recipe", "sha256")}
-
-
-def close_dead_claim(spec: LaunchSpec, *, started: datetime) -> Record:
-    """The record of a launch whose supervisor died without writing one."""
-    finding = Finding(
-        "cancelled", "its supervisor died before the launch ended", "owner"
-    )
-    record = begin_record(spec, finding, started)
-    finish(spec.directory, record)
-    return record
 
 
 def finish(directory: Path, record: Record) -> None:
