@@ -1,224 +1,207 @@
-"""Can the statistics be trusted? False alarms, power, and coverage of the intervals.
+"""Can the brackets be trusted? Error rate, power and width, on simulated launches.
 
-False alarms and power are measured on real launches: of an experiment that this program
-runs (two small cells, many launches), or of existing result directories. It draws two
-runs from the launches of one cell, where nothing has changed, so every reported
-difference is a false alarm. Coverage is measured on simulated launches, whose true
-values are known.
+Tables of equal cells, on a machine whose speed walks by 3 % from round to round. An
+error is a table in which any bracket misses its true ratio. The brackets move with
+their cells, so their coverage is one minus the error rate. Power: one cell differs by
+three times its scatter. Width: of a bracket, in scatters, and how much wider it becomes
+if one launch is three times slower.
 
-    python benchmarks/comparing.py --launches 120       # half an hour on two cores
-    python benchmarks/comparing.py --results DIR ...    # five minutes
+    python benchmarks/comparing.py                  # 20 minutes on one core
+    python benchmarks/comparing.py --tables 100     # 2 minutes
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
-from simulation import coverages, draw_levels
 
-from rankbench.results.compare.sides import read_side
-from rankbench.results.numbers.difference import differ
+from rankbench.results.numbers.fit import Fit, confidence_of_each
 
-ROOT = Path(__file__).resolve().parents[1]
-
-EXPERIMENT = """\
-name: comparing
-blocks:
-  - {{strategy: single, topology: 1x1}}
-  - {{strategy: ddp, backend: gloo, topology: 1x2}}
-model: convnet
-data: digits
-batch_size: 64
-launcher: spawn
-launches: {launches}
-steps: 40
-warmup: 10
-gate: false
-"""
-
-LEVEL, FIXED, SLOWDOWN = 0.05, 0.07, 0.03
-POWER = 0.8
-COUNTS = (6, 10, 15, 20, 30, 40)
-SCATTER = (0.01, 0.02, 0.03, 0.05, 0.08)  # interquartile range / median
+CELLS, ROUNDS = (2, 4, 8, 30), (6, 8, 12, 20)
+WALK, USUAL = 0.03, 0.03
 
 Values = NDArray[np.float64]
-Pair = tuple[Values, Values]
+Draw = Callable[[np.random.Generator, tuple[int, int]], Values]
+
+
+def normal(scatter: float) -> Draw:
+    return lambda rng, shape: scatter * rng.normal(size=shape)
+
+
+def levels(share: float, factor: float, scatter: float = 0.01) -> Draw:
+    """A share of the launches is slower by a factor, as where memory lies badly."""
+
+    def draw(rng: np.random.Generator, shape: tuple[int, int]) -> Values:
+        slow = math.log(factor) * (rng.random(shape) < share)
+        return scatter * rng.normal(size=shape) - slow
+
+    return draw
+
+
+def disturbed(
+    share: float, low: float = 2.0, high: float = 10.0, base: Draw | None = None
+) -> Draw:
+    """A share of the launches is slower by any factor between two."""
+    draw_base = base or normal(USUAL)
+
+    def draw(rng: np.random.Generator, shape: tuple[int, int]) -> Values:
+        slow = np.log(rng.uniform(low, high, shape)) * (rng.random(shape) < share)
+        return draw_base(rng, shape) - slow
+
+    return draw
+
+
+def lasting(rng: np.random.Generator, shape: tuple[int, int]) -> Values:
+    """Disturbances that hit successive launches, whichever cells those are of."""
+    count = shape[0] * shape[1]
+    slow = np.zeros(count)
+    for start in np.flatnonzero(rng.random(count) < 0.02):
+        slow[start : start + 3] = math.log(rng.uniform(1.5, 4))
+    in_turn = slow.reshape(shape[::-1])
+    return USUAL * rng.normal(size=shape) - rng.permuted(in_turn, axis=1).T
+
+
+def unequal(choose: Callable[[np.random.Generator, int], Values]) -> Draw:
+    """Each cell has a scatter of its own; the first is the base."""
+    return lambda rng, shape: choose(rng, shape[0])[:, None] * rng.normal(size=shape)
+
+
+def between(rng: np.random.Generator, cells: int) -> Values:
+    return rng.uniform(0.01, 0.08, cells)
+
+
+def one_of_two_levels(rng: np.random.Generator, shape: tuple[int, int]) -> Values:
+    found = normal(0.01)(rng, shape)
+    found[-1] = levels(0.4, 1.12)(rng, (1, shape[1]))
+    return found
+
+
+def times(factor: float, *cells: int, half: bool = False) -> Draw:
+    def choose(_: np.random.Generator, count: int) -> Values:
+        scatter = np.full(count, 0.01)
+        scatter[list(cells) if not half else slice(0, (count + 1) // 2)] *= factor
+        return scatter
+
+    return unequal(choose)
+
+
+FAMILIES: dict[str, Draw] = {
+    "normal, 1 %": normal(0.01),
+    "normal, 3 %": normal(0.03),
+    "normal, 8 %": normal(0.08),
+    "heavy tail (t, 3)": lambda rng, shape: USUAL * rng.standard_t(3, shape),
+    "skewed (exponential, 4 %)": lambda rng, shape: -0.04 * rng.exponential(size=shape),
+    "15 % of launches 12 % slower": levels(0.15, 1.12),
+    "30 % of launches 12 % slower": levels(0.30, 1.12),
+    "15 % of launches 1.35 times slower": levels(0.15, 1.35),
+    "5 % are 1.15 to 2 times slower": disturbed(0.05, 1.15, 2.0),
+    "2 % disturbed, 2 to 10 times slower": disturbed(0.02),
+    "5 % disturbed": disturbed(0.05),
+    "5 % disturbed, scatter 10 %": disturbed(0.05, base=normal(0.10)),
+    "disturbances that last": lasting,
+    "scatter 1 to 8 % by cell": unequal(between),
+    "the same, 5 % disturbed": disturbed(0.05, base=unequal(between)),
+    "base scatters 5 times more": times(5.0, 0),
+    "one cell scatters 5 times more": times(5.0, -1),
+    "half of the cells 4 times more": times(4.0, half=True),
+    "one cell: 40 % of launches 12 % slower": one_of_two_levels,
+}
+POWER_OF = ("normal, 3 %", "2 % disturbed, 2 to 10 times slower")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--launches", type=int, default=60, help="launches per cell")
-    parser.add_argument("--results", type=Path, nargs="+", help="run nothing")
-    parser.add_argument("--pairs", type=int, default=2000)
-    parser.add_argument("--runs", type=int, default=2000, help="simulated runs")
+    parser.add_argument("--tables", type=int, default=1000, help="of each kind")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     rng = np.random.default_rng(arguments.seed)
-    with measured(arguments.launches, arguments.results) as folders:
-        pools = {
-            f"{folder.name}/{name}": np.array(cell.throughput)
-            for folder in folders
-            for name, cell in read_side(folder).cells.items()
-            if len(cell.throughput) >= 2 * min(COUNTS)
-        }
-    tell_pools(pools)
-    tell_false_alarms(list(pools.values()), arguments.pairs, rng)
-    tell_power(pools, arguments.pairs, rng)
-    tell_budget(arguments.pairs // 4, rng)
-    tell_coverage(arguments.runs, arguments.seed)
+    print_errors(arguments.tables, rng)
+    print_power(arguments.tables, rng)
+    print_widths(max(20, arguments.tables // 10), rng)
 
 
-@contextmanager
-def measured(launches: int, given: list[Path] | None) -> Iterator[list[Path]]:
-    """The given result directories, or that of an experiment that is run now."""
-    if given:
-        yield given
-        return
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        shutil.copy(ROOT / "Snakefile", root)
-        for name in ("containers", "workflow", "local_profile"):
-            shutil.copytree(ROOT / name, root / name)
-        (root / "config.yaml").write_text(EXPERIMENT.format(launches=launches))
-        command = [sys.executable, "-m", "snakemake", "--profile", "local_profile"]
-        environ = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-        subprocess.run(command, cwd=root, env=environ, check=True)
-        yield [root / "results" / "comparing"]
+def draw_table(draw: Draw, cells: int, rounds: int, rng: np.random.Generator) -> Values:
+    """Logarithms of throughputs of equal cells, [cells, rounds]."""
+    walk = np.cumsum(WALK * rng.normal(size=rounds))
+    return walk + draw(rng, (cells, rounds))
 
 
-def tell_pools(pools: dict[str, Values]) -> None:
-    print("## Launches\n")
-    print("| cell | launches | median | interquartile range | autocorrelation |")
-    print("|---|---|---|---|---|")
-    for name, pool in pools.items():
-        low, center, high = np.quantile(pool, (0.25, 0.5, 0.75))
-        lag = stats.spearmanr(pool[1:], pool[:-1]).statistic
-        print(
-            f"| {name} | {len(pool)} | {center:.4g}/s | "
-            f"{100 * (high - low) / center:.1f} % | {lag:.2f} |"
-        )
+def fit_table(logs: Values) -> Fit:
+    rates = np.exp(logs)
+    return Fit({str(cell): list(enumerate(own)) for cell, own in enumerate(rates)})
 
 
-def tell_false_alarms(
-    pools: list[Values], pairs: int, rng: np.random.Generator
-) -> None:
-    """Print the false alarms of runs drawn at random, alternating and in sequence."""
-    print(f"\n## False alarms of a test at {100 * LEVEL:g} %\n")
-    print(f"| launches | order | pairs | alarms | at most (95 %) | fixed {FIXED:.0%} |")
-    print("|---|---|---|---|---|---|")
-    orders: dict[str, Callable[[int], Iterator[Pair]]] = {
-        "at random": lambda count: draw(pools, count, pairs, rng),
-        "taking turns": lambda count: cut(pools, count, take_turns=True),
-        "one run, then the other": lambda count: cut(pools, count, take_turns=False),
-    }
-    for count in COUNTS:
-        for order, get in orders.items():
-            found = [judge(*pair) for pair in get(count)]
-            if not found:
-                continue
-            tested, fixed = (sum(alarms) for alarms in zip(*found, strict=True))
-            bound = stats.binomtest(tested, len(found), alternative="less")
-            most = bound.proportion_ci(0.95).high
-            print(
-                f"| {count} | {order} | {len(found)} | {tested / len(found):.1%} | "
-                f"{most:.1%} | {fixed / len(found):.1%} |"
-            )
+def misses(logs: Values) -> bool:
+    """Whether any bracket of a table of equal cells misses 1."""
+    fit, confidence = fit_table(logs), confidence_of_each(len(logs) - 1)
+    return any(
+        not fit.ratio(str(cell), "0").bracket(confidence).may_be(1.0)
+        for cell in range(1, len(logs))
+    )
 
 
-def tell_power(pools: dict[str, Values], pairs: int, rng: np.random.Generator) -> None:
-    """Print how often a comparison detects that all launches are slower by SLOWDOWN."""
-    print(f"\n## Power: a slowdown of {100 * SLOWDOWN:g} % is found\n")
-    print("| cell | " + " | ".join(f"{count} launches" for count in COUNTS) + " |")
-    print("|---|" + "---|" * len(COUNTS))
-    for name, pool in pools.items():
-        shares = []
-        for count in COUNTS:
-            drawn = draw([pool], count, pairs // 4, rng)
-            found = [is_slower(old, (1 - SLOWDOWN) * new) for old, new in drawn]
-            shares.append(f"{np.mean(found):.2f}" if found else "")
-        print(f"| {name} | {' | '.join(shares)} |")
-
-
-def tell_budget(pairs: int, rng: np.random.Generator) -> None:
-    """Print how many launches detect SLOWDOWN, for each scatter of the launches."""
-    print(f"\n## Launches that find {SLOWDOWN:.0%} with power {POWER}, simulated\n")
-    print("| scatter of launches | normal | skewed |")
-    print("|---|---|---|")
-    for scatter in SCATTER:
-        needed = [fewest(kind, scatter, pairs, rng) for kind in ("normal", "skewed")]
-        print(f"| {scatter:.0%} | {' | '.join(needed)} |")
-
-
-def fewest(kind: str, scatter: float, pairs: int, rng: np.random.Generator) -> str:
-    for count in (6, 7, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100):
-        shape = pairs, count
-        old, new = (draw_levels(rng, kind, shape, scatter) for _ in range(2))
+def print_errors(tables: int, rng: np.random.Generator) -> None:
+    head = [f"{cells} cells, {rounds}" for cells in CELLS for rounds in ROUNDS]
+    print(f"## Tables in which some bracket misses, of {tables}\n")
+    print(f"| scatter | {' | '.join(head)} |")
+    print("|---|" + "---|" * len(head))
+    for name, draw in FAMILIES.items():
         found = [
-            is_slower(*pair) for pair in zip(old, (1 - SLOWDOWN) * new, strict=True)
+            np.mean(
+                [misses(draw_table(draw, cells, rounds, rng)) for _ in range(tables)]
+            )
+            for cells in CELLS
+            for rounds in ROUNDS
         ]
-        if np.mean(found) >= POWER:
-            return str(count)
-    return "more than 100"
+        print(f"| {name} | {' | '.join(f'{one:.3f}' for one in found)} |", flush=True)
 
 
-def tell_coverage(runs: int, seed: int) -> None:
-    print(f"\n## Coverage of the 95 % intervals, {runs} simulated runs each\n")
-    print("| interval | launches | coverage | excess width |")
-    print("|---|---|---|---|")
-    for found in coverages(runs, (6, 8, 10, 20), seed):
-        print(
-            f"| {found.what} | {found.launches} | {found.hits:.1%} | "
-            f"{found.excess:+.0%} |"
-        )
+def print_power(tables: int, rng: np.random.Generator) -> None:
+    print("\n## A cell that differs by three times its scatter is found; 8 cells\n")
+    print(f"| scatter | {' | '.join(f'{rounds} rounds' for rounds in ROUNDS)} |")
+    print("|---|" + "---|" * len(ROUNDS))
+    for name in POWER_OF:
+        shares = []
+        for rounds in ROUNDS:
+            found = 0
+            for _ in range(tables):
+                logs = draw_table(FAMILIES[name], 8, rounds, rng)
+                logs[1] += 3 * USUAL
+                ratio = fit_table(logs).ratio("1", "0")
+                found += not ratio.bracket(confidence_of_each(7)).may_be(1.0)
+            shares.append(found / tables)
+        print(f"| {name} | {' | '.join(f'{one:.3f}' for one in shares)} |", flush=True)
 
 
-def judge(old: Values, new: Values) -> tuple[bool, bool]:
-    """Whether the test reports a difference, and whether a fixed threshold does."""
-    p_value = differ(new, old).p_value
-    assert p_value is not None
-    change = np.median(new) / np.median(old) - 1
-    return p_value <= LEVEL, bool(abs(change) > FIXED)
+def print_widths(tables: int, rng: np.random.Generator) -> None:
+    print("\n## Width of a bracket in scatters, and times more with one slow launch\n")
+    print(f"| cells | {' | '.join(f'{rounds} rounds' for rounds in ROUNDS)} |")
+    print("|---|" + "---|" * len(ROUNDS))
+    for cells in CELLS:
+        shown = []
+        for rounds in ROUNDS:
+            before, after = [], []
+            for _ in range(tables):
+                logs = draw_table(FAMILIES["normal, 3 %"], cells, rounds, rng)
+                before.append(width(logs))
+                logs[1, rounds // 2] -= math.log(3)
+                after.append(width(logs))
+            wider = np.mean(np.divide(after, before))
+            shown.append(f"{np.mean(before) / USUAL:.1f}, x{wider:.2f}")
+        print(f"| {cells} | {' | '.join(shown)} |", flush=True)
 
 
-def is_slower(old: Values, new: Values) -> bool:
-    found = differ(new, old)
-    assert found.p_value is not None
-    return found.p_value <= LEVEL and found.superiority < 0.5
-
-
-def draw(
-    pools: list[Values], count: int, pairs: int, rng: np.random.Generator
-) -> Iterator[Pair]:
-    """Pairs of runs, drawn from the launches of one cell without replacement."""
-    large = [pool for pool in pools if len(pool) >= 2 * count]
-    for number in range(pairs if large else 0):
-        pool = large[number % len(large)]
-        chosen = rng.permutation(pool)[: 2 * count]
-        yield chosen[:count], chosen[count:]
-
-
-def cut(pools: list[Values], count: int, *, take_turns: bool) -> Iterator[Pair]:
-    """Pairs of runs, cut from consecutive launches of one cell."""
-    for pool in pools:
-        for begin in range(len(pool) - 2 * count + 1):
-            part = pool[begin : begin + 2 * count]
-            if take_turns:
-                yield part[::2], part[1::2]
-            else:
-                yield part[:count], part[count:]
+def width(logs: Values) -> float:
+    bracket = fit_table(logs).ratio("1", "0").bracket(confidence_of_each(len(logs) - 1))
+    assert bracket.low is not None
+    assert bracket.high is not None
+    return math.log(bracket.high / bracket.low)
 
 
 if __name__ == "__main__":

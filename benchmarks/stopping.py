@@ -27,7 +27,7 @@ from simulation import LEVELS
 
 from rankbench.record import Record
 from rankbench.results.compare.sides import read_side
-from rankbench.results.numbers.statistics import median
+from rankbench.results.numbers.statistics import geometric_mean
 from rankbench.stopping import Launched, Rule, find_enough, half_width
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -83,7 +83,7 @@ def read_scatters(folders: list[Path]) -> list[float]:
 def draw(
     rng: np.random.Generator, shape: str, scatter: float, count: int, lag: float = 0.0
 ) -> Values:
-    """Throughput of launches whose median is 1."""
+    """Throughput of launches whose geometric mean is 1."""
     levels = LEVELS[shape](rng, (count,) if not lag else (count + 50,))
     if lag:
         levels = signal.lfilter([np.sqrt(1 - lag**2)], [1, -lag], levels)[-count:]
@@ -140,7 +140,7 @@ def tell_until(scatters: list[float], cells: int, seed: int) -> None:
         for rates in rows:
             enough = find_enough({"cell": launched(UNTIL, rates)})["cell"]
             used = rates[: enough.after]
-            estimate = median(list(used))
+            estimate = geometric_mean(list(used))
             hits += estimate.may_be(truth)
             reached += enough.why.startswith("reached")
             total += enough.after

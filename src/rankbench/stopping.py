@@ -16,9 +16,7 @@ from typing import Any, NamedTuple
 
 from rankbench.record import Record, counting, judge_gated
 
-# Of the intervals of a throughput at each look. With the steps between order statistics
-# they are wider than they need be, so that over all cells that were ended at some look
-# they still cover 95 % (`benchmarks/stopping.py`).
+# Of the intervals of a throughput at each look.
 CONFIDENCE = 0.95
 
 # `best` may drop the fastest cell this often, over all looks and rivals.
@@ -36,8 +34,8 @@ BUDGET = "budget"
 # the last look would be so many times wider than the target is given up before.
 _HOPELESS = 2.0
 
-# Fewer rounds in common say nothing about two cells.
-FEWEST_ROUNDS = 6
+# Fewer launches, or rounds in common, say nothing yet.
+FEWEST_LAUNCHES = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +46,7 @@ class Rule:
         at_most: the number of launches; under `until` and `best`, the largest number.
         kind: ``fixed``; ``until`` the interval of the throughput is narrow; or
             ``best``, which drops cells that are slower than the fastest.
-        target: of `until`: half the width of the interval, as a share of the median;
+        target: of `until`: half the width of the interval, as a share of the mean;
             of `best`: what two cells may differ by and still be equally good. None if
             the number is fixed.
     """
@@ -210,16 +208,15 @@ def _stop_at_width(cell: Launched) -> Enough | None:
 
 
 def half_width(values: Sequence[float], confidence: float = CONFIDENCE) -> float | None:
-    """Distance from the median to the farther end of its rank interval, as a share.
+    """Distance from the geometric mean to the upper end of its interval, as a share.
 
-    None if there are too few values for this confidence.
+    The interval is Student's t of the logarithms; None below 6 values.
     """
-    ordered = sorted(values)
-    rank = lower_rank(len(ordered), confidence)
-    if rank == 0:
+    if len(values) < FEWEST_LAUNCHES:
         return None
-    middle = median(ordered)
-    return max(ordered[-rank] - middle, middle - ordered[rank - 1]) / middle
+    logs = [math.log(value) for value in values]
+    reach = _student((1 + confidence) / 2, len(logs) - 1) * stdev(logs)
+    return math.exp(reach / math.sqrt(len(logs))) - 1
 
 
 def lower_rank(count: int, confidence: float) -> int:
@@ -320,7 +317,7 @@ def _least_ratio(
 ) -> float:
     """Lower bound of the ratio of two cells, from the rounds that both have."""
     logs = [math.log(above[one] / below[one]) for one in above if one in below]
-    if len(logs) < FEWEST_ROUNDS:
+    if len(logs) < FEWEST_LAUNCHES:
         return 0.0
     reach = _student(1 - level, len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))
     return math.exp(fmean(logs) - reach)

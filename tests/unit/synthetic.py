@@ -307,7 +307,7 @@ def write_example(root: Path) -> Layout:
     write_launches(layout, single, rate=800)
     for planned, rate in zip([*ddp, shared], (790, 1500, 2700, 1400), strict=True):
         write_launches(layout, planned, rate=rate)
-    write_launches(layout, mp, rate=700, count=4, wanted=4)
+    write_launches(layout, mp, rate=700, count=3, wanted=3)
     write_launches(layout, crashed, count=2)
     write_launch(layout, crashed, 3, status="crashed", reason="rank 1 ended by SIGSEGV")
     write_launches(layout, old, cell_hash="0" * 16)

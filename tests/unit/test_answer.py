@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,15 @@ from rankbench.results.advice.choice import (
     FEW,
     LESS,
     UNTOLD,
+    Rival,
     choose,
     count_launches,
 )
 from rankbench.results.advice.sentences import in_sentences
 from rankbench.results.elements.names import replace_ids, shorten
+from rankbench.results.numbers.fit import Fit
 from rankbench.results.numbers.found import read
+from rankbench.results.numbers.statistics import MIN_LAUNCHES
 from unit.synthetic import (
     make_cell,
     plan_cell,
@@ -36,57 +40,53 @@ from unit.synthetic import (
 pytestmark = pytest.mark.unit
 
 
-def in_rounds(*rates: float) -> dict[Any, float]:
-    return dict(enumerate(rates))
-
-
 # --- choosing -------------------------------------------------------------------------
 
 
-def test_without_rows_there_is_no_best() -> None:
-    assert choose({}, 0.03) is None
+def choose_of(margin: float, **cells: Sequence[float]) -> tuple[str, dict[str, Rival]]:
+    """Choose among cells that were launched in the same rounds."""
+    fit = Fit({name: list(enumerate(own)) for name, own in cells.items()})
+    return choose(fit, dict.fromkeys(cells, 1.0), margin)
 
 
 def test_a_clear_winner() -> None:
     rounds = np.linspace(90, 110, 8)
-    rows = {"a": in_rounds(*rounds), "b": in_rounds(*(0.8 * rounds))}
-    chosen = choose(rows, 0.03)
-    assert chosen is not None
-    best, rivals = chosen
+    best, rivals = choose_of(0.03, a=rounds, b=0.8 * rounds)
     assert best == "a"
     assert rivals["b"].verdict == LESS
     assert rivals["b"].ratio.value == pytest.approx(0.8)
     assert rivals["b"].launches is None
 
 
+def test_a_factor_of_each_row_counts() -> None:
+    rounds = np.linspace(90, 110, 8)
+    fit = Fit({"1": list(enumerate(rounds)), "2": list(enumerate(1.5 * rounds))})
+    best, rivals = choose(fit, {"1": 1.0, "2": 0.5}, 0.03)
+    assert best == "1"
+    assert rivals["2"].ratio.value == pytest.approx(0.75)
+
+
 def test_equal_is_more_than_not_told_apart() -> None:
     rounds = np.linspace(90, 110, 8)
     near = 0.995 * rounds * (1 + 0.004 * np.array([1, -1] * 4))
     far = 0.995 * rounds * (1 + 0.05 * np.array([1, -1] * 4))
-    rows = {"a": in_rounds(*rounds), "near": in_rounds(*near), "far": in_rounds(*far)}
-    chosen = choose(rows, 0.03)
-    assert chosen is not None
-    assert chosen[1]["near"].verdict == EQUAL
-    assert chosen[1]["far"].verdict == UNTOLD
-    assert chosen[1]["far"].launches is not None
-    assert 8 < chosen[1]["far"].launches <= 200
+    _, rivals = choose_of(0.03, a=rounds, near=near, far=far)
+    assert rivals["near"].verdict == EQUAL
+    assert rivals["far"].verdict == UNTOLD
+    assert rivals["far"].launches is not None
+    assert 8 < rivals["far"].launches <= 200
 
 
 def test_too_few_launches_say_nothing() -> None:
-    rows = {"a": in_rounds(100, 101, 99), "b": in_rounds(50, 51, 49)}
-    chosen = choose(rows, 0.03)
-    assert chosen is not None
-    assert (chosen[1]["b"].verdict, chosen[1]["b"].launches) == (FEW, 6)
+    _, rivals = choose_of(0.03, a=[100, 101, 99], b=[50, 51, 49])
+    assert (rivals["b"].verdict, rivals["b"].launches) == (FEW, MIN_LAUNCHES)
 
 
 def test_six_rounds_suffice_for_many_rivals_that_are_far_behind() -> None:
-    """Six wins have a probability of 1.6 %, which ten rivals could not share."""
     rounds = np.array([97, 99, 100, 101, 102, 104.0])
-    rows = {"a": in_rounds(*rounds)}
-    rows |= {f"b{i}": in_rounds(*(0.5 * rounds + i / 10)) for i in range(10)}
-    chosen = choose(rows, 0.03)
-    assert chosen is not None
-    assert {rival.verdict for rival in chosen[1].values()} == {LESS}
+    others = {f"b{i}": 0.5 * rounds + i / 10 for i in range(10)}
+    _, rivals = choose_of(0.03, a=rounds, **others)
+    assert {rival.verdict for rival in rivals.values()} == {LESS}
 
 
 @pytest.mark.parametrize("launches", [6, 8, 20])
@@ -99,9 +99,8 @@ def test_a_row_that_is_as_good_is_seldom_called_less(launches: int) -> None:
         scatter = random.lognormal(0, 0.03, (5, launches))
         slow = 1 - 0.2 * (random.random((5, launches)) < 0.1)
         rates = 100 * drift * scatter * slow
-        chosen = choose({str(i): in_rounds(*row) for i, row in enumerate(rates)}, 0.03)
-        assert chosen is not None
-        wrong += any(rival.verdict == LESS for rival in chosen[1].values())
+        _, rivals = choose_of(0.03, **{str(i): row for i, row in enumerate(rates)})
+        wrong += any(rival.verdict == LESS for rival in rivals.values())
     # Five percent, and three standard errors of 300 experiments.
     assert wrong / experiments <= 0.05 + 3 * (0.05 * 0.95 / experiments) ** 0.5
 
@@ -111,11 +110,11 @@ def test_planned_launches_settle_it_mostly() -> None:
     settled = 0
     for _ in range(100):
         a, b = (random.lognormal(np.log(rate), 0.03, 200) for rate in (100, 96))
-        count = count_launches(in_rounds(*a[:12]), in_rounds(*b[:12]), 0.04, 0.05)
+        fit = Fit({"a": list(enumerate(a[:12])), "b": list(enumerate(b[:12]))})
+        count = count_launches(fit.ratio("a", "b"), 0.04, 0.95)
         assert count is not None
-        chosen = choose({"a": in_rounds(*a[:count]), "b": in_rounds(*b[:count])}, 0.001)
-        assert chosen is not None
-        settled += chosen[1].get("b") is not None and chosen[1]["b"].verdict == LESS
+        best, rivals = choose_of(0.001, a=a[:count], b=b[:count])
+        settled += best == "a" and rivals["b"].verdict == LESS
     assert settled >= 60
 
 
@@ -226,11 +225,11 @@ def test_few_launches_are_a_doubt_and_what_to_do_next(tmp_path: Path) -> None:
     assert "no gate has checked what it trains" in doubts[DDP2]
     planned = {one["settles"]: one for one in facts["next"]}
     assert planned["fastest"]["cells"] == [
-        {"cell": DDP2, "launches": 6, "more": 5},
-        {"cell": SINGLE, "launches": 6, "more": 5},
+        {"cell": DDP2, "launches": 4, "more": 3},
+        {"cell": SINGLE, "launches": 4, "more": 3},
     ]
-    # Five launches of 36 s: by two devices, and by one.
-    assert planned["fastest"]["device_hours"] == pytest.approx(0.15)
+    # Three launches of 36 s: by two devices, and by one.
+    assert planned["fastest"]["device_hours"] == pytest.approx(0.09)
 
 
 def test_rows_of_different_machines_are_a_doubt(tmp_path: Path) -> None:

@@ -183,7 +183,7 @@ def test_a_key_that_parts_nothing_is_refused(tmp_path, capsys, arguments, compla
 
 def test_few_launches_are_not_judged(tmp_path, capsys):
     for name in ("old", "new"):
-        write_run(tmp_path / name, {SINGLE["id"]: 800}, count=5)
+        write_run(tmp_path / name, {SINGLE["id"]: 800}, count=3)
     status, out, err = compare(capsys, str(tmp_path / "old"), str(tmp_path / "new"))
     assert status == 2
     assert "too few launches" in out

@@ -36,7 +36,7 @@ HEADER = (
     "epoch_s,epoch_s_lo,epoch_s_hi,total_s,total_s_lo,total_s_hi,"
     "speedup,speedup_lo,speedup_hi,base,efficiency,efficiency_lo,efficiency_hi,"
     "memory_mib,memory_mib_lo,memory_mib_hi,accuracy,accuracy_lo,accuracy_hi,attempt,"
-    "ratios,speedup_verdict,efficiency_verdict"
+    "ratios,speedup_verdict,efficiency_verdict,disturbed"
 )
 SUFFIXES = ("csv", "md", "html", "tex")
 NUMBERS = [
@@ -86,10 +86,9 @@ def test_row_tells_what_was_measured(example):
     assert (row["batch_size"], row["scaling"]) == ("64", "weak")
     assert (row["status"], row["reason"], row["attempt"]) == ("ok", "", "1")
     assert (row["launches_ok"], row["launches"]) == ("6", "6")
-    # Rates scatter from 0.98 to 1.03 times 1500, so the median is between 1.00 and
-    # 1.01.
-    assert row["throughput"] == "1508"
-    assert (row["throughput_lo"], row["throughput_hi"]) == ("1470", "1545")
+    # Rates scatter from 0.98 to 1.03 times 1500; their geometric mean is 1.005 times.
+    assert row["throughput"] == "1507"
+    assert (row["throughput_lo"], row["throughput_hi"]) == ("1478", "1537")
     assert (row["memory_mib"], row["accuracy"]) == ("351", "0.97")
 
 
@@ -130,7 +129,7 @@ def test_oversubscribed_row_is_marked(example):
 
 def test_speedup_and_efficiency_name_their_bases(example):
     row = example["ddp.gloo.1x2.convnet.digits"]
-    assert row["base"] == "single.none.1x1.convnet.digits = 804/s"
+    assert row["base"] == "single.none.1x1.convnet.digits = 803.9/s"
     assert float(row["speedup"]) == pytest.approx(1507.5 / 804, rel=1e-3)
     assert float(row["efficiency"]) == pytest.approx(1507.5 / 2 / 804, rel=1e-3)
     assert float(row["speedup_lo"]) < float(row["speedup"]) < float(row["speedup_hi"])
@@ -153,7 +152,7 @@ def test_gpudirect_does_not_part_a_row_from_single(tmp_path):
 def test_bases_are_one(example):
     single = example["single.none.1x1.convnet.digits"]
     assert (single["speedup"], single["efficiency"]) == ("1", "1")
-    assert single["base"] == "single.none.1x1.convnet.digits = 804/s"
+    assert single["base"] == "single.none.1x1.convnet.digits = 803.9/s"
     own = example["ddp.gloo.1x1.convnet.digits"]
     assert own["efficiency"] == own["speedup"]
     assert float(own["speedup"]) == pytest.approx(794 / 804, rel=1e-3)
@@ -170,7 +169,7 @@ def test_without_single_the_base_of_efficiency_is_the_strategy_itself(tmp_path):
 
 def test_efficiency_has_the_base_of_the_speedup(example):
     row = example["mp.none.1x2.convnet.digits"]
-    assert row["base"] == "single.none.1x1.convnet.digits = 804/s"
+    assert row["base"] == "single.none.1x1.convnet.digits = 803.9/s"
     assert float(row["efficiency"]) == pytest.approx(
         float(row["speedup"]) / 2, rel=1e-3
     )
@@ -194,7 +193,7 @@ def test_single_of_the_same_launcher_is_preferred(tmp_path):
     torchrun = plan_cell(make_cell("single", launcher="torchrun"), suffix=".torchrun")
     ddp = plan_cell(make_cell("ddp", "1x2", launcher="torchrun"))
     rows = write_pair(tmp_path, spawn, torchrun, ddp, rates=(800, 400, 1500))
-    assert rows[ddp["id"]]["base"].startswith(f"{torchrun['id']} = 402/s")
+    assert rows[ddp["id"]]["base"].startswith(f"{torchrun['id']} = 401.9/s")
     assert rows[torchrun["id"]]["speedup"] == "1"
 
 
@@ -202,7 +201,7 @@ def test_each_single_on_one_device_is_its_own_base(tmp_path):
     plain = plan_cell(make_cell("single"))
     compiled = plan_cell(make_cell("single", options={"compile": True}), suffix=".c")
     rows = write_pair(tmp_path, plain, compiled, rates=(800, 900))
-    assert rows[compiled["id"]]["base"] == f"{compiled['id']} = 904.5/s"
+    assert rows[compiled["id"]]["base"] == f"{compiled['id']} = 904.4/s"
     assert rows[compiled["id"]]["speedup"] == "1"
 
 
@@ -211,8 +210,8 @@ def test_single_over_two_devices_is_no_base(tmp_path):
     one = plan_cell(make_cell("single"))
     ddp = plan_cell(make_cell("ddp", "1x2"))
     rows = write_pair(tmp_path, wide, one, ddp, rates=(1200, 800, 1500))
-    assert rows[ddp["id"]]["base"] == f"{one['id']} = 804/s"
-    assert rows[wide["id"]]["base"] == f"{one['id']} = 804/s"
+    assert rows[ddp["id"]]["base"] == f"{one['id']} = 803.9/s"
+    assert rows[wide["id"]]["base"] == f"{one['id']} = 803.9/s"
     assert float(rows[wide["id"]]["efficiency"]) == pytest.approx(0.75, rel=1e-3)
 
 
@@ -223,7 +222,7 @@ def test_own_base_has_the_same_options(tmp_path):
         make_cell("ddp", "1x2", options={"hook": "powersgd"}), suffix=".hook"
     )
     rows = write_pair(tmp_path, plain, lossy, wide, rates=(800, 400, 700))
-    assert rows[wide["id"]]["base"] == f"{lossy['id']} = 402/s"
+    assert rows[wide["id"]]["base"] == f"{lossy['id']} = 401.9/s"
     assert rows[wide["id"]]["speedup"] == ""
 
 
@@ -231,7 +230,7 @@ def test_oversubscribed_row_keeps_its_base(tmp_path):
     one = plan_cell(make_cell("ddp"))
     four = plan_cell(make_cell("ddp", "1x4", oversubscribe=True))
     rows = write_pair(tmp_path, one, four, rates=(800, 900))
-    assert rows[four["id"]]["base"] == f"{one['id']} = 804/s"
+    assert rows[four["id"]]["base"] == f"{one['id']} = 803.9/s"
 
 
 def test_base_that_is_not_ok_is_no_base(tmp_path):
@@ -241,7 +240,7 @@ def test_base_that_is_not_ok_is_no_base(tmp_path):
     write_launches(layout, single, count=5)
     write_launch(layout, single, 6, status="timeout", reason="time limit of 60 s")
     row = build_rows(layout)[ddp["id"]]
-    assert row["throughput"] == "804"
+    assert row["throughput"] == "803.9"
     assert (row["speedup"], row["base"]) == ("", "")
     assert "no such cell is ok" in layout.table("md").read_text()
 
@@ -416,9 +415,9 @@ def test_notes_explain_what_occurs(tmp_path, suffix):
     text = layout.table(suffix).read_text().replace("\\", "")
     text = re.sub("<[^>]*>", " ", text).replace("  ", " ")
     for part in (
-        "rank intervals of the median",
+        "geometric means over the launches",
         "batch_size is per model replica",
-        "single.none.1x1 = 804/s",
+        "single.none.1x1 = 803.9/s",
         "were not launched in the same rounds",
         "ranks share a physical core or a GPU",
         "nccl carries CUDA tensors only",
@@ -518,8 +517,8 @@ def test_the_page_begins_with_the_answer(tmp_path):
         for line in Layout(tmp_path).table("md").read_text().splitlines()
         if line.startswith("- **fastest**")
     )
-    assert "ddp.gloo.1x1: 809 [789, 829] samples/s" in line
-    assert "single.none.1x1 has 0.994 [0.964, 1.024] of that: " in line
+    assert "ddp.gloo.1x1: 809 [793, 825] samples/s" in line
+    assert "single.none.1x1 has 0.994 [0.965, 1.023] of that: " in line
     assert line.endswith("1 other row is slower.")
 
 

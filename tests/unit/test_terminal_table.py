@@ -27,8 +27,8 @@ def test_the_example_fits_on_a_terminal(
     assert lines[0].startswith("fastest  ")
     assert "quickstart: convnet.digits.batch_size=32" in map(str.strip, lines)
     (row,) = (line for line in lines if line.startswith("ddp.gloo.1x2"))
-    assert " 2000 [1816, 2026] " in row
-    assert " 1.8 [1.533, 1.96] " in row
+    assert " 1962 [1875, 2054] " in row
+    assert " 1.788 [1.626, 1.966] " in row
     (equal,) = (line for line in lines if line.startswith("ddp.gloo.1x1"))
     assert " 1.037 [0.9061, 1.114] n.s. " in equal
     # Six rows that cannot run share three reasons.

@@ -27,7 +27,7 @@ GAP = 2  # between columns
 Row = Mapping[str, str]
 
 LEGEND = (
-    "median [95 % interval] over launches; =: equal within 3 %; n.s.: cannot be told "
+    "mean [95 % interval] over launches; =: equal within 3 %; n.s.: cannot be told "
     "apart from the base"
 )
 

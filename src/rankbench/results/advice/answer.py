@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rankbench.results.advice.choice import EQUAL, LESS, Rival, by_round, choose
+from rankbench.results.advice.choice import EQUAL, LESS, Rival, choose
 from rankbench.results.advice.facts import Facts, round_off, to_json
 from rankbench.results.advice.next_launches import plan_next
 from rankbench.results.advice.training import compare_training
@@ -17,8 +17,8 @@ from rankbench.results.advice.trust import find_doubts
 from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.losses import Loss, find_losses
 from rankbench.results.numbers.series import Panel, Series, is_shared
-from rankbench.results.numbers.statistics import Estimate, median
-from rankbench.results.numbers.summary import Summary, launches_by_round
+from rankbench.results.numbers.statistics import Estimate
+from rankbench.results.numbers.summary import Summary
 
 ANSWER_VERSION = 1
 
@@ -97,23 +97,19 @@ def _of_workload(panel: Panel, losses: Mapping[str, Loss], settings: Settings) -
 
 def _choose(rows: Mapping[str, Summary], margin: float, *, per_device: bool) -> Facts:
     """The best row by throughput (of a device), and those that may be as good."""
-    values = {
-        name: {
-            one: value / (row.row.devices if per_device else 1)
-            for one, value in by_round(launches_by_round(row), "throughput").items()
-        }
-        for name, row in rows.items()
+    factors = {
+        name: 1 / (row.row.devices if per_device else 1) for name, row in rows.items()
     }
-    chosen = choose(values, margin)
-    assert chosen is not None
-    best, rivals = chosen
+    fit = next(iter(rows.values())).fit
+    assert fit is not None
+    best, rivals = choose(fit, factors, margin)
     equal = [name for name, rival in rivals.items() if rival.verdict == EQUAL]
     simplest = min([best, *equal], key=lambda name: (_burden(rows[name]), name != best))
     unit = rows[best].row.cell.unit
     close = {n: rival for n, rival in rivals.items() if rival.verdict != LESS}
     return {
         "cell": best,
-        "throughput": to_json(median(list(values[best].values()))),
+        "throughput": to_json(rows[best].numbers["throughput"].scaled(factors[best])),
         **({} if unit == "samples" else {"unit": f"{unit}/s"}),
         "recommended": simplest,
         "rivals": [_describe_rival(name, one) for name, one in close.items()],
@@ -147,9 +143,7 @@ def _names(rivals: Sequence[Facts]) -> list[str]:
 
 def _cost(summary: Summary, settings: Settings) -> Facts:
     """Device-hours of an epoch, and their price; of many samples for a script."""
-    hours = median(
-        [one.epoch_s * summary.row.devices / 3600 for one in summary.measures]
-    )
+    hours = summary.numbers["epoch_s"].scaled(summary.row.devices / 3600)
     record = summary.row.launches[0].record
     samples = record["steps_per_epoch"] * record["shape"]["global_batch"]
     has_epochs = summary.row.cell.script is None

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from rankbench.record import Record
-from rankbench.results.advice.choice import FEW, UNTOLD, by_round, count_launches
+from rankbench.results.advice.choice import FEW, UNTOLD, count_launches
 from rankbench.results.advice.facts import Facts, round_off
 from rankbench.results.numbers.statistics import CONFIDENCE, MIN_LAUNCHES
-from rankbench.results.numbers.summary import Summary, launches_by_round
+from rankbench.results.numbers.summary import Summary
 
 
 def plan_next(
@@ -54,13 +54,12 @@ def _ask(asked: dict[str, int], summary: Summary, launches: int | None) -> None:
 
 def _launches_for(summary: Summary, base: Summary, wanted: float) -> int | None:
     """Launches of both that tell whether the efficiency is above the wanted one."""
-    own, theirs = (
-        by_round(launches_by_round(one), "throughput") for one in (summary, base)
-    )
-    if min(len(own), len(theirs)) < MIN_LAUNCHES:
+    assert summary.fit is not None
+    ratio = summary.fit.ratio(summary.row.id, base.row.id)
+    if ratio.launches < MIN_LAUNCHES:
         return MIN_LAUNCHES
     distance = abs(math.log(wanted / summary.numbers["efficiency"].value))
-    return count_launches(own, theirs, distance, (1 - CONFIDENCE) / 2)
+    return count_launches(ratio, distance, CONFIDENCE)
 
 
 def _describe(
@@ -78,5 +77,5 @@ def _describe(
 
 
 def _seconds(record: Record) -> float:
-    """Of the whole launch; an older record may not have it."""
+    """Of the whole launch."""
     return float((record.get("seconds") or {}).get("launch") or 0.0)

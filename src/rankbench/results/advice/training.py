@@ -8,7 +8,7 @@ import numpy as np
 
 from rankbench.results.advice.facts import Facts, round_off, to_json
 from rankbench.results.numbers.measures import Measures
-from rankbench.results.numbers.statistics import median
+from rankbench.results.numbers.statistics import mean
 from rankbench.results.numbers.summary import Summary
 
 # The loss of single steps scatters: it is the mean of so many steps.
@@ -25,8 +25,8 @@ def compare_training(rows: Mapping[str, Summary], *names: str | None) -> Facts |
     chosen = [rows[name] for name in dict.fromkeys(names) if name is not None]
     if len(chosen) < 2:
         return None
-    samples = min(_samples(one, launch) for one in chosen for launch in one.measures)
-    seconds = min(_seconds(launch) for one in chosen for launch in one.measures)
+    samples = min(_samples(one, launch) for one in chosen for launch in one.counted)
+    seconds = min(_seconds(launch) for one in chosen for launch in one.counted)
     cells = []
     for one in chosen:
         accuracy = one.numbers.get("accuracy")
@@ -61,7 +61,7 @@ def _seconds(launch: Measures) -> float:
 def _loss(summary: Summary, steps: float | None, seconds: float | None) -> Facts | None:
     """Mean loss of the steps before this point; None if it is not a number."""
     found = []
-    for launch in summary.measures:
+    for launch in summary.counted:
         if steps is None:
             assert seconds is not None
             share = seconds / _seconds(launch)
@@ -69,4 +69,4 @@ def _loss(summary: Summary, steps: float | None, seconds: float | None) -> Facts
         else:
             end = round(steps)
         found.append(float(np.mean(launch.losses[max(0, end - _STEPS) : max(1, end)])))
-    return to_json(median(found)) if np.isfinite(found).all() else None
+    return to_json(mean(found)) if np.isfinite(found).all() else None

@@ -56,6 +56,11 @@ def _doubts(summary: Summary) -> Iterator[str]:
     if count < MIN_LAUNCHES:
         launches = "launch" if count == 1 else "launches"
         yield f"{count} {launches} only, so it has no interval"
+    if summary.disturbed:
+        yield (
+            f"{len(summary.disturbed)} of its {count} launches were disturbed, and are "
+            "left out"
+        )
     yield from (_MARKS[mark] for mark in summary.marks if mark in _MARKS)
     if loaded := sum(map(_is_loaded, summary.row.launches)):
         yield f"other programs loaded the machine at {loaded} of {count} launches"

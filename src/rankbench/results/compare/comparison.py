@@ -25,8 +25,8 @@ from rankbench.results.numbers.difference import (
     mann_whitney,
     trend,
 )
+from rankbench.results.numbers.fit import MARGIN, ratio_of_samples
 from rankbench.results.numbers.ratios import (
-    MARGIN,
     chance_of_few,
     differ_by_round,
     find_pairs,
@@ -36,7 +36,6 @@ from rankbench.results.numbers.statistics import (
     MIN_LAUNCHES,
     Estimate,
     median,
-    ratio_of_medians,
 )
 
 BETTER, WORSE, EQUAL, UNTOLD = "better", "worse", "equal", "cannot tell"
@@ -401,7 +400,7 @@ def _find_ratio(old: CellLaunches, new: CellLaunches | None) -> Estimate | None:
         return None
     if old.is_fixed:
         return median([value / old.throughput[0] for value in new.throughput])
-    return ratio_of_medians(new.throughput, old.throughput)
+    return ratio_of_samples(new.throughput, old.throughput)
 
 
 def _plan_launches(

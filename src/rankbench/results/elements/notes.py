@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from rankbench.cell import REFERENCE
 from rankbench.record import UNCLEAN_END, Record
 from rankbench.results.elements.text import Note, describe_base
-from rankbench.results.numbers.ratios import EQUAL, MARGIN, UNTOLD
+from rankbench.results.numbers.fit import EQUAL, MARGIN, UNTOLD
 from rankbench.results.numbers.statistics import CONFIDENCE, MIN_LAUNCHES
 from rankbench.results.numbers.summary import (
+    DISTURBED,
     DRIFTING,
     NO_STEADY_STATE,
     UNPAIRED,
@@ -29,6 +30,8 @@ MARKS = {
     "versions of torch.",
     NO_STEADY_STATE: "no steady state: in at least one launch, step times changed "
     "their level until the end. Its numbers are of its whole timed window.",
+    DISTURBED: "a launch was 1.5 times slower than the other launches of its round "
+    "explain, and is left out of all numbers of the row; its record is kept.",
     DRIFTING: "the launches grew faster or slower one after the other: the machine "
     "changed meanwhile (Mann-Kendall test, corrected for the number of rows).",
     UNPAIRED: "speedup and efficiency compare all launches of this row with all of "
@@ -43,9 +46,6 @@ MARKS = {
     "oversubscribed": "ranks share a physical core or a GPU: the row says nothing "
     "about scaling.",
 }
-# So many launches have no narrower interval of 95 %.
-_RANGE_UP_TO = 8
-
 SCALING = {
     "weak": "batch_size is per model replica: more devices, more samples in a step.",
     "strong": "batch_size is global: more devices share the same samples of a step.",
@@ -84,7 +84,7 @@ def collect_notes(summaries: Sequence[Summary]) -> list[Note]:
 
 def _of_numbers(summaries: Sequence[Summary]) -> list[Note]:
     return [
-        Note("values", _describe_values(summaries)),
+        Note("values", _VALUES),
         Note(
             "throughput",
             f"{_count(summaries)} of all replicas per second of the slowest rank, over "
@@ -117,18 +117,11 @@ def _count(summaries: Sequence[Summary]) -> str:
     return f"samples or {tokens}" if any(c.context is None for c in cells) else tokens
 
 
-def _describe_values(summaries: Sequence[Summary]) -> str:
-    measured = [s for s in summaries if s.measures]
-    text = (
-        "medians over the launches of a cell. Brackets are distribution-free "
-        f"{CONFIDENCE:.0%} rank intervals of the median, each for its row alone. "
-    )
-    if any(MIN_LAUNCHES <= len(s.measures) <= _RANGE_UP_TO for s in measured):
-        text += f"With {MIN_LAUNCHES} to {_RANGE_UP_TO} launches, that is their range. "
-    return (
-        f"{text}No brackets: fewer than {MIN_LAUNCHES} launches, or the base itself. "
-        "The digits follow the interval."
-    )
+_VALUES = (
+    "geometric means over the launches of a cell (memory, accuracy: arithmetic means). "
+    f"Brackets are {CONFIDENCE:.0%} intervals. No brackets: fewer than {MIN_LAUNCHES} "
+    "launches, or the base itself. The digits follow the interval."
+)
 
 
 def _of_scripts(summaries: Sequence[Summary]) -> Iterator[Note]:
@@ -156,31 +149,20 @@ def _of_ratios(summaries: Sequence[Summary]) -> Iterator[Note]:
         "that row, of the strategy's own row on one device): "
         + _name_bases(s.efficiency_base for s in summaries),
     )
-    if any(s.paired for s in summaries):
+    if any(s.paired is not None for s in summaries):
         yield Note(
             "ratios",
-            "the median of the ratio within each round, in which every cell was "
-            f"launched once, with a {CONFIDENCE:.0%} rank interval, each for its row "
-            "alone.",
-        )
-    if any(s.paired is False for s in summaries):
-        yield Note(
-            "ratios of rows marked unpaired",
-            f"ratio of medians, with a {CONFIDENCE:.0%} interval from those of both.",
+            "geometric means of the ratios within rounds, in which every cell was "
+            f"launched once. With {CONFIDENCE:.0%} confidence all brackets of ratios "
+            "hold at once: a row differs from its base if, and only if, its bracket "
+            "excludes 1.",
         )
     verdicts = {n.verdict for s in summaries for n in s.numbers.values()}
     if EQUAL in verdicts:
-        yield Note(
-            EQUAL,
-            f"equal: the ratio is within {MARGIN:.0%} of 1, beyond chance, judged over "
-            "all rows together.",
-        )
+        yield Note(EQUAL, f"equal: the bracket is within {MARGIN:.0%} of 1.")
     if UNTOLD in verdicts:
         yield Note(
-            UNTOLD,
-            "cannot be told apart from 1 by these launches, judged over all rows "
-            "together (Benjamini and Hochberg), even if the bracket of this row alone "
-            "excludes 1. That is not equal.",
+            UNTOLD, "the bracket includes 1: cannot be told. Not the same as equal."
         )
 
 

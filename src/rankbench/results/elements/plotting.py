@@ -107,12 +107,12 @@ def draw_launches(
     marker: str = "o",
     horizontal: bool = False,
 ) -> None:
-    """Every launch (small), their median (large) and its interval, in one line.
+    """Every launch (small), their mean (large) and its interval, in one line.
 
     Args:
         place: on the other axis.
         values: of the launches.
-        number: their median.
+        number: their mean.
         point: the cell. Its marker is hollow if its ranks share cores or GPUs.
         horizontal: whether the line is horizontal.
     """
@@ -142,7 +142,7 @@ def place_series(panel: Panel) -> Callable[[Series, Summary], float]:
     """Where a cell of a series stands on the axis of devices.
 
     Series stand beside each other in a fixed order. All that is drawn of a cell, its
-    median, its interval and its launches, has the same place.
+    mean, its interval and its launches, has the same place.
     """
     _, linear = scale_devices(panel)
     middle = (len(panel.series) - 1) / 2
@@ -283,7 +283,7 @@ def make_handle(
 
 def launch_handles(panels: Sequence[Panel]) -> list[Line2D]:
     """Entries of a legend: launches, their interval, and hollow markers if any."""
-    interval = "95 % interval of the median"
+    interval = "95 % interval of the mean"
     handles = [
         make_handle("each launch", "o", ms=2.6),
         Line2D([], [], lw=4, alpha=0.3, color="0.4", label=interval),

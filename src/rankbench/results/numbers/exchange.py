@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankbench.results.numbers.statistics import Estimate, median
+from rankbench.results.numbers.statistics import Estimate, geometric_mean
 from rankbench.results.numbers.summary import Summary
 
 # Factors for n ranks, from NVIDIA/nccl-tests, doc/PERFORMANCE.md.
@@ -112,6 +112,6 @@ def _point(operation: str, size: int, seconds: Sequence[float], ranks: int) -> P
     factor = _BUS.get(operation, lambda _: 1.0)(ranks)
     return Point(
         size,
-        us=median([1e6 * one for one in seconds]),
-        bus_gb_s=median([factor * size / one / 1e9 for one in seconds]),
+        us=geometric_mean([1e6 * one for one in seconds]),
+        bus_gb_s=geometric_mean([factor * size / one / 1e9 for one in seconds]),
     )

@@ -65,4 +65,4 @@ def mfu_of_launches(summary: Summary, peaks: Mapping[str, float]) -> list[float]
     except LookupError:
         return []
     each = found[0] / summary.row.devices / 1e12 / peak
-    return [100 * launch.throughput * each for launch in summary.measures]
+    return [100 * launch.throughput * each for launch in summary.counted]

@@ -3,27 +3,23 @@
 With efficiency 1, a step takes the time of the base's step, times the samples of this
 step over those of the base's, over the devices. What it takes longer is the loss. Each
 part of a step (`composition.py`) contributes what it takes longer than the same part of
-the base's step. All are medians over rounds. Medians do not add up, so what is missing
-counts as not explained.
+the base's step. All are means over rounds, so the parts add up to the loss.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from rankbench.results.numbers.composition import Composition
 from rankbench.results.numbers.exchange import Sweep, find_sweeps
-from rankbench.results.numbers.ratios import find_pairs
 from rankbench.results.numbers.statistics import (
+    MIN_LAUNCHES,
     Estimate,
-    difference_of_medians,
-    median,
+    difference_of_means,
+    mean,
 )
-from rankbench.results.numbers.summary import Summary, launches_by_round
+from rankbench.results.numbers.summary import Summary, counted_by_round
 
 # In the order in which documents show them.
 PARTS = ("computation", "waiting", "transfer", "input", "host", "unexplained")
@@ -35,7 +31,7 @@ class Loss:
 
     Attributes:
         cell, base: ids.
-        step: median over launches.
+        step: mean over launches.
         promised: the step with efficiency 1.
         lost: `step` - `promised`, in rounds if `is_paired`.
         parts: name in `PARTS` -> its share of `lost`; they add up to it.
@@ -100,32 +96,26 @@ def _find_exchanges(summaries: Sequence[Summary]) -> dict[str, float]:
 
 
 def _find(summary: Summary, base: Summary, exchange: float | None) -> Loss:
-    own, theirs = launches_by_round(summary), launches_by_round(base)
+    own, theirs = counted_by_round(summary), counted_by_round(base)
     factor = _factor(summary, base)
     above = {one: _divide(launch.parts, exchange) for one, launch in own.items()}
     below = {
         one: {name: factor * ms for name, ms in _divide(launch.parts, None).items()}
         for one, launch in theirs.items()
     }
-    rounds = find_pairs(above, below)
-    lost = _differ(above, below, rounds, PARTS)
-    parts = {name: _differ(above, below, rounds, [name]) for name in PARTS}
-    # Medians do not add up. What they lack is not explained, either.
-    rest = lost.value - sum(part.value for part in parts.values())
-    parts["unexplained"] = _shift(parts["unexplained"], rest)
-    step = float(np.median([one.parts.step for one in summary.measures]))
-    promised = factor * float(np.median([one.parts.step for one in base.measures]))
+    common = [one for one in above if one in below]
+    rounds = common if len(common) >= MIN_LAUNCHES else []
     return Loss(
         cell=summary.row.id,
         base=base.row.id,
-        step=step,
-        promised=promised,
-        lost=lost,
-        parts=parts,
+        step=mean([one.parts.step for one in summary.counted]).value,
+        promised=factor * mean([one.parts.step for one in base.counted]).value,
+        lost=_differ(above, below, rounds, PARTS),
+        parts={name: _differ(above, below, rounds, [name]) for name in PARTS},
         exchange=exchange,
         is_separate=all(one.parts.is_separate for one in summary.measures),
         is_paired=bool(rounds),
-        late=_agree([one.parts.late for one in summary.measures]),
+        late=_agree([one.parts.late for one in summary.counted]),
     )
 
 
@@ -151,26 +141,20 @@ def _divide(parts: Composition, exchange: float | None) -> dict[str, float]:
 
 
 def _differ(
-    above: Mapping[Any, Mapping[str, float]],
-    below: Mapping[Any, Mapping[str, float]],
-    rounds: Sequence[Any],
+    above: Mapping[Hashable, Mapping[str, float]],
+    below: Mapping[Hashable, Mapping[str, float]],
+    rounds: Sequence[Hashable],
     names: Sequence[str],
 ) -> Estimate:
-    """Difference of the sum of these parts: within rounds, or else of the medians."""
+    """Difference of the sum of these parts: within rounds, or else of all launches."""
 
     def total(parts: Mapping[str, float]) -> float:
         return sum(parts[name] for name in names)
 
     if rounds:
-        return median([total(above[one]) - total(below[one]) for one in rounds])
+        return mean([total(above[one]) - total(below[one]) for one in rounds])
     own, base = ([total(parts) for parts in side.values()] for side in (above, below))
-    return difference_of_medians(own, base)
-
-
-def _shift(number: Estimate, by: float) -> Estimate:
-    if number.low is None or number.high is None:
-        return Estimate(number.value + by)
-    return Estimate(number.value + by, number.low + by, number.high + by)
+    return difference_of_means(own, base)
 
 
 def _agree(late: Sequence[tuple[int, str] | None]) -> tuple[int, str] | None:

@@ -25,7 +25,7 @@ def bubbles(summary: Summary) -> list[float]:
 
 def rank_details(summary: Summary) -> list[list[Record]]:
     """What the strategy recorded of itself, by launch and rank."""
-    records = [launch.record for launch in summary.row.launches]
+    records = [launch.record for launch in summary.counted_launches]
     return [[rank.get("details", {}) for rank in r["ranks"]] for r in records]
 
 

@@ -1,17 +1,14 @@
-"""Medians and their intervals. The unit of statistics is a launch.
+"""Means over launches and their intervals. The unit of statistics is a launch.
 
 Steps of one process are not independent: more steps do not reveal how processes differ.
-So each launch counts as one value. The interval of a median assumes nothing about the
-distribution of these values, except that they are independent.
+So each launch counts as one value.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import median as middle_of
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +17,14 @@ from scipy import special  # scipy.stats takes half a second to import.
 from rankbench.stopping import lower_rank
 
 CONFIDENCE = 0.95
-MIN_LAUNCHES = 6
+
+# Fewer launches have no interval.
+MIN_LAUNCHES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value with its interval, which needs 6 launches.
+    """A value with its interval, which needs 4 launches.
 
     Attributes:
         verdict: what documents show behind the interval, such as ``n.s.``.
@@ -57,67 +56,67 @@ class Estimate:
         return replace(self, value=self.value * factor, low=low, high=high)
 
 
-def median(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """Median and its distribution-free interval between two order statistics.
+def mean(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """Arithmetic mean, with the interval of Student's t."""
+    return _estimate(np.asarray(values, float), confidence)
 
-    The number of values below the true median is binomial(n, 1/2), whatever their
-    distribution. The interval takes the k-th smallest and k-th largest value, with the
-    largest k that keeps at least the confidence; for 95 %, below 6 values there is
-    none, and with 6 to 8 values the interval is their range. See Le Boudec,
-    Performance Evaluation of Computer and Communication Systems (2010), chapter 2;
-    Hoefler and Belli, Scientific Benchmarking of Parallel Computing Systems (SC'15),
-    recommend it in its normal approximation, this is the exact form.
+
+def geometric_mean(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """Geometric mean of positive values, with Student's interval of their logarithms.
+
+    Times and rates scatter by factors; the mean of a rate is one over that of its time.
     """
+    found = _estimate(np.log(values), confidence)
+    if found.low is None or found.high is None:
+        return Estimate(math.exp(found.value))
+    return Estimate(math.exp(found.value), math.exp(found.low), math.exp(found.high))
+
+
+def difference_of_means(
+    values: Sequence[float], others: Sequence[float], confidence: float = CONFIDENCE
+) -> Estimate:
+    """Difference of the means of two independent samples, with its interval (Welch)."""
+    sides = [np.asarray(side, float) for side in (values, others)]
+    value = float(sides[0].mean() - sides[1].mean())
+    if min(map(len, sides)) < MIN_LAUNCHES:
+        return Estimate(value)
+    parts = np.array([side.var(ddof=1) / len(side) for side in sides])
+    freedom = np.array([len(side) - 1 for side in sides])
+    error, degrees = satterthwaite(parts, freedom)
+    reach = quantile_of_t((1 + confidence) / 2, degrees) * error
+    return Estimate(value, value - reach, value + reach)
+
+
+def median(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+    """Median and its distribution-free interval between two order statistics."""
     ordered = sorted(values)
-    count = len(ordered)
-    center = float(middle_of(ordered))
-    rank = _lower_rank(count, confidence)
+    rank = lower_rank(len(ordered), confidence)
+    center = float(np.median(ordered))
     if rank == 0:
         return Estimate(center)
-    return Estimate(center, ordered[rank - 1], ordered[count - rank])
+    return Estimate(center, ordered[rank - 1], ordered[-rank])
 
 
-def ratio_of_medians(
-    above: Sequence[float], below: Sequence[float], confidence: float = CONFIDENCE
-) -> Estimate:
-    """Ratio of the medians of two independent samples, with its interval.
+def satterthwaite(
+    parts: NDArray[np.float64], freedom: NDArray[np.float64]
+) -> tuple[float, float]:
+    """Standard error of a sum of independent parts, and its degrees of freedom.
 
-    On the scale of logarithms the distances from each median to the ends of its own
-    interval add like the sides of a right triangle (Zou and Donner, Statistics in
-    Medicine 27, 2008: recovering variances from intervals). That is exact for many
-    launches; for few, `benchmarks/comparing.py` shows the coverage. It is the ratio of
-    two summaries, never a summary of ratios (Hoefler and Belli, SC'15, rule 4). No
-    interval if either side has less than 6 launches.
+    Satterthwaite, Biometrics Bulletin 2 (1946).
 
     Args:
-        above, below: positive.
+        parts: variance of each part.
+        freedom: degrees of freedom of each variance.
     """
-    value = float(np.median(above) / np.median(below))
-    if min(len(above), len(below)) < MIN_LAUNCHES:
-        return Estimate(value)
-    above_down, above_up = _log_margins(above, confidence)
-    below_down, below_up = _log_margins(below, confidence)
-    down, up = math.hypot(above_down, below_up), math.hypot(above_up, below_down)
-    if math.isinf(down):
-        return Estimate(value)
-    return Estimate(value, value * math.exp(-down), value * math.exp(up))
+    total = float(parts.sum())
+    if not total:
+        return 0.0, float(freedom.min())
+    return math.sqrt(total), total**2 / float((parts**2 / freedom).sum())
 
 
-def difference_of_medians(
-    above: Sequence[float], below: Sequence[float], confidence: float = CONFIDENCE
-) -> Estimate:
-    """Difference of the medians of two independent samples, as `ratio_of_medians`."""
-    value = float(np.median(above) - np.median(below))
-    if min(len(above), len(below)) < MIN_LAUNCHES:
-        return Estimate(value)
-    above_down, above_up = _margins(above, confidence)
-    below_down, below_up = _margins(below, confidence)
-    down, up = math.hypot(above_down, below_up), math.hypot(above_up, below_down)
-    return (
-        Estimate(value)
-        if math.isinf(down)
-        else Estimate(value, value - down, value + up)
-    )
+def quantile_of_t(share: float, freedom: float) -> float:
+    """The value that so large a share of Student's t distribution is below."""
+    return float(special.stdtrit(freedom, share))
 
 
 def spread(values: Sequence[float] | NDArray[np.float64]) -> float:
@@ -126,52 +125,14 @@ def spread(values: Sequence[float] | NDArray[np.float64]) -> float:
     return float((high - low) / center)
 
 
-def _log_margins(values: Sequence[float], confidence: float) -> tuple[float, float]:
-    """As `_margins`, in logarithms."""
-    down, up = _margins(np.log(values), confidence)
-    return down, up
-
-
-def _margins(
-    values: Sequence[float] | NDArray[np.float64], confidence: float
-) -> tuple[float, float]:
-    """Distances from the median to both ends of its interval.
-
-    The ends lie between two order statistics each, where the confidence is very nearly
-    95 % for any distribution (Hettmansperger and Sheather, Statistics & Probability
-    Letters 4, 1986). Those of `median` have more than that, up to 98 %; two such
-    margins would make a ratio's interval half again as wide as it needs to be.
-    """
-    ordered = np.sort(values)
-    count = len(ordered)
-    rank, weight = _lower_rank(count, confidence), _inner_weight(count, confidence)
-    if rank == 0:
-        # Too few launches for this confidence.
-        return math.inf, math.inf
-    low = (1 - weight) * ordered[rank - 1] + weight * ordered[rank]
-    high = (1 - weight) * ordered[count - rank] + weight * ordered[count - rank - 1]
-    center = float(np.median(values))
-    return center - float(low), float(high) - center
-
-
-@functools.cache
-def _inner_weight(count: int, confidence: float) -> float:
-    """Position of the ends between the outer and the inner order statistics."""
-    rank = _lower_rank(count, confidence)
-    if rank == 0:
-        return 0.0
-    outer, inner = 1 - 2 * _share_up_to(count)[[rank - 1, rank]]
-    surplus = (outer - confidence) / (outer - inner)
-    return float((count - rank) * surplus / (rank + (count - 2 * rank) * surplus))
-
-
-@functools.cache
-def _lower_rank(count: int, confidence: float) -> int:
-    """`rankbench.stopping.lower_rank`, remembered."""
-    return lower_rank(count, confidence)
-
-
-def _share_up_to(count: int) -> NDArray[np.float64]:
-    """The distribution function of binomial(count, 1/2), from 0 to `count`."""
-    found: NDArray[np.float64] = special.bdtr(np.arange(count + 1), count, 0.5)
-    return found
+def _estimate(values: NDArray[np.float64], confidence: float) -> Estimate:
+    # Rounding must give no width to values that are all the same.
+    same = values.min() == values.max()
+    value, count = float(values[0] if same else values.mean()), len(values)
+    if count < MIN_LAUNCHES:
+        return Estimate(value)
+    if same:
+        return Estimate(value, value, value)
+    error = float(values.std(ddof=1)) / math.sqrt(count)
+    reach = quantile_of_t((1 + confidence) / 2, count - 1) * error
+    return Estimate(value, value - reach, value + reach)

@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from rankbench.cell import find_base
 from rankbench.results.numbers.difference import adjust, trend
+from rankbench.results.numbers.fit import Fit, confidence_of_each, judge
 from rankbench.results.numbers.measures import Measures, measure
-from rankbench.results.numbers.ratios import Ratio, find_ratio, judge_ratios
-from rankbench.results.numbers.statistics import CONFIDENCE, Estimate, median
+from rankbench.results.numbers.statistics import (
+    CONFIDENCE,
+    Estimate,
+    geometric_mean,
+    mean,
+)
+from rankbench.results.read.launches import Launch
 from rankbench.results.read.rows import Results, Row
 from rankbench.stopping import round_of
 
-OF_LAUNCHES = ("throughput", "step_ms", "epoch_s", "total_s", "memory_mib", "accuracy")
+# Numbers of launches -> how they become a number of their row.
+OF_LAUNCHES = {
+    "throughput": geometric_mean,
+    "step_ms": geometric_mean,
+    "epoch_s": geometric_mean,
+    "total_s": geometric_mean,
+    "memory_mib": mean,
+    "accuracy": mean,
+}
 
 # Fields in which a cell and the cell of its own strategy on one device may differ.
 _FREE_OF_OWN = ("topology", "oversubscribe")
 
 NO_STEADY_STATE = "no-steady-state"
+DISTURBED = "disturbed"
 DRIFTING = "drifting"
 UNPAIRED = "unpaired"
 DETERMINISTIC = "deterministic"
@@ -47,8 +61,10 @@ class Summary:
         group: equal for cells that may be compared with each other.
         marks: those of the row, of its launches and of the comparison with its bases.
         measures: by launch; empty unless the row is ok.
+        disturbed: places, from 0, of launches that are left out of all numbers.
         numbers: by column; empty unless the row is ok.
         speedup_base: `single` on one device, or None.
+        fit: of all rows of its workload; None unless the row is ok.
         efficiency_base: the same; in a workload without such a row the strategy's own
             row on one device, or None.
         paired: whether the ratios are of launches within rounds; None without ratios.
@@ -57,11 +73,24 @@ class Summary:
     row: Row
     group: str
     marks: tuple[str, ...]
-    measures: tuple[Measures, ...]
-    numbers: Mapping[str, Estimate]
-    speedup_base: Base | None
-    efficiency_base: Base | None
+    measures: tuple[Measures, ...] = ()
+    disturbed: tuple[int, ...] = ()
+    numbers: Mapping[str, Estimate] = field(default_factory=dict)
+    speedup_base: Base | None = None
+    efficiency_base: Base | None = None
     paired: bool | None = None
+    fit: Fit | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def counted(self) -> list[Measures]:
+        """The launches that count: all but the disturbed ones."""
+        return [one for n, one in enumerate(self.measures) if n not in self.disturbed]
+
+    @property
+    def counted_launches(self) -> list[Launch]:
+        """The same launches, with their records."""
+        launches = enumerate(self.row.launches)
+        return [launch for n, launch in launches if n not in self.disturbed]
 
     @property
     def bases(self) -> list[Base]:
@@ -83,78 +112,101 @@ def summarise(results: Results) -> list[Summary]:
         for row in results.rows
     }
     ok = [row for row in results.rows if row.status == "ok"]
-    compared = _compare(ok, measures)
+    comparison = _Comparison(ok, measures)
     drifting = _find_drifting(measures)
     return [
-        _summarise(row, compared.get(row.id), measures, row.id in drifting)
+        _summarise(row, comparison, row.id in drifting)
+        if row.status == "ok"
+        else Summary(row=row, group=row.cell.workload(), marks=row.marks)
         for row in results.rows
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Compared:
-    """The ratios of a row, with what they are relative to."""
+class _Comparison:
+    """Rows that are ok, beside the bases of their ratios.
 
-    single: Row | None
-    same: Row | None
-    speedup: Ratio | None
-    efficiency: Ratio | None
-    verdicts: Mapping[str, str]
+    Attributes:
+        measures: of the launches of each row.
+        bases: the bases of the speedup and of the efficiency of each row.
+        fits: of the workload of each row.
+    """
 
-
-def _compare(
-    rows: Sequence[Row], measures: Mapping[str, tuple[Measures, ...]]
-) -> dict[str, _Compared]:
-    """The ratios of all rows; their verdicts are corrected for the number of rows."""
-    bases = _Bases(rows)
-    by_round = {
-        row.id: {
-            one: launch.throughput
-            for one, launch in _by_round(row, measures[row.id]).items()
+    def __init__(
+        self, rows: Sequence[Row], measures: Mapping[str, tuple[Measures, ...]]
+    ) -> None:
+        self.measures = measures
+        found = _Bases(rows)
+        self.bases = {
+            row.id: (found.single(row), found.of_efficiency(row)) for row in rows
         }
-        for row in rows
-    }
-    pairs = {row.id: (bases.single(row), bases.of_efficiency(row)) for row in rows}
+        ratios = {
+            (name, base.id) for name, own in self.bases.items() for base in own if base
+        }
+        self._confidence = confidence_of_each(sum(a != b for a, b in ratios))
+        workloads: dict[str, list[Row]] = {}
+        for row in rows:
+            workloads.setdefault(row.cell.workload(), []).append(row)
+        self.fits: dict[str, Fit] = {}
+        for alternatives in workloads.values():
+            fit = Fit(
+                {one.id: throughput_by_round(one, measures) for one in alternatives}
+            )
+            self.fits |= dict.fromkeys([one.id for one in alternatives], fit)
 
-    def find(row: Row, base: Row | None, factor: float = 1.0) -> Ratio | None:
-        if base is None or base.id == row.id:
+    def disturbed(self, row: Row) -> tuple[int, ...]:
+        """Places of the launches that are left out of all numbers."""
+        return tuple(self.fits[row.id].disturbed[row.id])
+
+    def counted(self, row: Row) -> list[Measures]:
+        """The other launches."""
+        left_out = self.disturbed(row)
+        own = enumerate(self.measures[row.id])
+        return [one for place, one in own if place not in left_out]
+
+    def ratio(self, row: Row, base: Row, factor: float = 1.0) -> Estimate:
+        """The ratio of a row to its base, times a factor, with its verdict.
+
+        The ratio of the base itself is 1, without an interval.
+        """
+        if base.id == row.id:
+            return Estimate(1.0)
+        ratio = self.fits[row.id].ratio(row.id, base.id)
+        bracket = ratio.bracket(self._confidence).scaled(factor)
+        return replace(bracket, verdict=judge(bracket))
+
+    def describe(self, base: Row | None) -> Base | None:
+        """A base with its absolute value."""
+        if base is None:
             return None
-        return find_ratio(by_round[row.id], by_round[base.id], factor=factor)
+        rates = [one.throughput for one in self.counted(base)]
+        return Base(base.id, geometric_mean(rates), base.cell.unit)
 
-    speedups = {row.id: find(row, pairs[row.id][0]) for row in rows}
-    efficiencies = {
-        row.id: find(row, pairs[row.id][1], 1 / row.devices) for row in rows
-    }
-    judged = [
-        judge_ratios({name: ratio for name, ratio in found.items() if ratio})
-        for found in (speedups, efficiencies)
+    def is_paired(self, row: Row) -> bool | None:
+        """Whether its ratios are of launches within rounds; None without ratios."""
+        bases = {base.id for base in self.bases[row.id] if base} - {row.id}
+        fit = self.fits[row.id]
+        return all(fit.is_paired(row.id, base) for base in bases) if bases else None
+
+
+def throughput_by_round(
+    row: Row, measures: Mapping[str, Sequence[Measures]]
+) -> list[tuple[Hashable, float]]:
+    """Round and throughput of each launch of a row."""
+    launches = zip(_rounds(row), measures[row.id], strict=True)
+    return [(key, launch.throughput) for key, launch in launches]
+
+
+def counted_by_round(summary: Summary) -> dict[Hashable, Measures]:
+    """The launches of a row that count, by round."""
+    launches = enumerate(zip(_rounds(summary.row), summary.measures, strict=True))
+    return dict(one for place, one in launches if place not in summary.disturbed)
+
+
+def _rounds(row: Row) -> list[Hashable]:
+    """The round of each launch; one outside of rounds has a key of its own."""
+    return [
+        round_of(launch.record) or (row.id, launch.number) for launch in row.launches
     ]
-    return {
-        row.id: _Compared(
-            *pairs[row.id],
-            speedups[row.id],
-            efficiencies[row.id],
-            {
-                name: verdicts.get(row.id, "")
-                for name, verdicts in zip(
-                    ("speedup", "efficiency"), judged, strict=True
-                )
-            },
-        )
-        for row in rows
-    }
-
-
-def launches_by_round(summary: Summary) -> dict[Any, Measures]:
-    """The launches of a row by round; one outside of rounds has a key of its own."""
-    return _by_round(summary.row, summary.measures)
-
-
-def _by_round(row: Row, measures: Sequence[Measures]) -> dict[Any, Measures]:
-    return {
-        round_of(launch.record) or (row.id, launch.number): one
-        for launch, one in zip(row.launches, measures, strict=True)
-    }
 
 
 def _find_drifting(measures: Mapping[str, tuple[Measures, ...]]) -> set[str]:
@@ -168,60 +220,44 @@ def _find_drifting(measures: Mapping[str, tuple[Measures, ...]]) -> set[str]:
     return {name for name, chance in adjusted if chance <= 1 - CONFIDENCE}
 
 
-def _summarise(
-    row: Row,
-    compared: _Compared | None,
-    measures: Mapping[str, tuple[Measures, ...]],
-    is_drifting: bool,
-) -> Summary:
-    own = measures[row.id]
-    numbers: dict[str, Estimate] = {}
-    marks, paired = set(row.marks), None
-    single = same = None
-    if compared is not None:
-        for name in OF_LAUNCHES:
-            values = [getattr(one, name) for one in own]
-            if None not in values:
-                numbers[name] = median(values)
-        # Launches that all train the same have no interval.
-        if len(own) > 1 and len({one.accuracy for one in own} - {None}) == 1:
-            always = replace(numbers["accuracy"], verdict=DETERMINISTIC)
-            numbers["accuracy"] = always
-        single, same = compared.single, compared.same
-        numbers |= _show_ratios(row, compared)
-        ratios = [one for one in (compared.speedup, compared.efficiency) if one]
-        if ratios:
-            paired = all(one.paired for one in ratios)
-            marks |= set() if paired else {UNPAIRED}
-        alternatives = [row, *(base for base in (single, same) if base)]
-        builds = {one.torch for each in alternatives for one in measures[each.id]}
-        marks |= {"mixed-torch"} if len(builds) > 1 else set()
-        marks |= set() if all(one.steady for one in own) else {NO_STEADY_STATE}
-        marks |= {DRIFTING} if is_drifting else set()
+def _summarise(row: Row, comparison: _Comparison, is_drifting: bool) -> Summary:
+    measures = comparison.measures
+    own, counted = measures[row.id], comparison.counted(row)
+    numbers = {
+        name: average(values)
+        for name, average in OF_LAUNCHES.items()
+        if None not in (values := [getattr(one, name) for one in counted])
+    }
+    # Launches that all train the same have no interval.
+    if len(counted) > 1 and len({one.accuracy for one in counted} - {None}) == 1:
+        numbers["accuracy"] = replace(numbers["accuracy"], verdict=DETERMINISTIC)
+    single, same = comparison.bases[row.id]
+    if single:
+        numbers["speedup"] = comparison.ratio(row, single)
+    if same:
+        numbers["efficiency"] = comparison.ratio(row, same, 1 / row.devices)
+    alternatives = [row, *(base for base in (single, same) if base)]
+    builds = {one.torch for each in alternatives for one in measures[each.id]}
+    paired = comparison.is_paired(row)
+    marks = {
+        DISTURBED: len(counted) < len(own),
+        DRIFTING: is_drifting,
+        "mixed-torch": len(builds) > 1,
+        NO_STEADY_STATE: not all(one.steady for one in own),
+        UNPAIRED: paired is False,
+    }
     return Summary(
         row=row,
         group=row.cell.workload(),
-        marks=tuple(sorted(marks)),
+        marks=tuple(sorted({*row.marks, *(name for name in marks if marks[name])})),
         measures=own,
+        disturbed=comparison.disturbed(row),
         numbers=numbers,
-        speedup_base=_base(single, measures),
-        efficiency_base=_base(same, measures),
+        speedup_base=comparison.describe(single),
+        efficiency_base=comparison.describe(same),
         paired=paired,
+        fit=comparison.fits[row.id],
     )
-
-
-def _show_ratios(row: Row, compared: _Compared) -> dict[str, Estimate]:
-    """The columns of ratios; the base itself has 1, without an interval."""
-    found = {}
-    for name, base, ratio in (
-        ("speedup", compared.single, compared.speedup),
-        ("efficiency", compared.same, compared.efficiency),
-    ):
-        if ratio is not None:
-            found[name] = replace(ratio.estimate, verdict=compared.verdicts[name])
-        elif base is not None:
-            found[name] = Estimate(1.0)
-    return found
 
 
 class _Bases:
@@ -247,10 +283,3 @@ class _Bases:
         """The same row for all rows of a workload, if there is one of `single`."""
         own = self._own.get(row.cell.workload(_FREE_OF_OWN))
         return self.single(row) or own
-
-
-def _base(row: Row | None, measures: Mapping[str, tuple[Measures, ...]]) -> Base | None:
-    if row is None:
-        return None
-    rate = median([one.throughput for one in measures[row.id]])
-    return Base(row.id, rate, row.cell.unit)

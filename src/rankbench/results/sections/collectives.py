@@ -53,7 +53,7 @@ def make(found: Found) -> Content | None:
     ]
     drawing = Drawing(
         name="bandwidth",
-        caption="Bus bandwidth against the size of a call, medians over launches.",
+        caption="Bus bandwidth against the size of a call, means over launches.",
         frame=partial(make_frame, COLUMNS, rows),
         draw=partial(_draw, sweeps, names),
     )
@@ -131,7 +131,7 @@ SECTION = Section(
     reading=(
         "Measured after the timed window of each launch, by the same processes over "
         "the same connections, with nothing else to do: the operations that the "
-        "strategy uses. A call lasts until its slowest rank is done; medians over "
+        "strategy uses. A call lasts until its slowest rank is done; means over "
         "calls, then over launches. Bus bandwidth: bytes over time, times the share of "
         "each byte that an ideal algorithm sends over a link (nccl-tests: 2(n-1)/n for "
         "all_reduce, (n-1)/n for reduce_scatter and all_gather, 1 for the others). So "

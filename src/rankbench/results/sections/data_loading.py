@@ -8,7 +8,7 @@ from rankbench.record import Record
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Note
 from rankbench.results.numbers.found import Found
-from rankbench.results.numbers.statistics import Estimate, median
+from rankbench.results.numbers.statistics import Estimate, mean
 from rankbench.results.numbers.summary import Summary
 
 # If loading takes more than this share of a step, it limits how fast a cell trains.
@@ -36,7 +36,7 @@ def make(found: Found) -> Content | None:
 def estimate_parts(summary: Summary) -> dict[str, Estimate]:
     """Milliseconds of a step by part, and the share of loading, over the launches."""
     return {
-        name: median([getattr(launch, name) for launch in summary.measures])
+        name: mean([getattr(launch, name) for launch in summary.counted])
         for name in PARTS
     }
 
@@ -67,7 +67,7 @@ SECTION = Section(
     name="loading",
     title="Loading",
     reading=(
-        "Milliseconds of a step, mean over ranks and steps, median over launches: "
+        "Milliseconds of a step, mean over ranks, steps and launches: "
         "waiting for data, copying it to the device, and computing. Communication "
         "counts as computing."
     ),

@@ -17,7 +17,7 @@ from rankbench.results.elements.section import (
     make_frame,
 )
 from rankbench.results.numbers.found import Found
-from rankbench.results.numbers.statistics import Estimate, median
+from rankbench.results.numbers.statistics import Estimate, geometric_mean
 from rankbench.results.numbers.summary import Summary
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def make(found: Found) -> Content | None:
 
 
 def _row(summary: Summary) -> dict[str, Any]:
-    records = [launch.record for launch in summary.row.launches]
+    records = [launch.record for launch in summary.counted_launches]
     devices = [one for record in records for one in record.get("devices") or ()]
     row: dict[str, Any] = {"cell": summary.row.id, **_describe_devices(devices)}
     found = [_measure(record) for record in records]
@@ -81,8 +81,8 @@ def _row(summary: Summary) -> dict[str, Any]:
     reasons = [one for one in found if isinstance(one, str)]
     if reasons:
         return row | {"reason": reasons[0]}
-    row["j_per_sample"] = median([joules for joules, _ in known])
-    row["watts"] = median([watts for _, watts in known])
+    row["j_per_sample"] = geometric_mean([joules for joules, _ in known])
+    row["watts"] = geometric_mean([watts for _, watts in known])
     return row
 
 
@@ -156,7 +156,7 @@ SECTION = Section(
     title="Energy",
     reading=(
         "Energy of all devices between two readings of their counters, just before and "
-        "just after the timed window, over the samples of the window; medians over "
+        "just after the timed window, over the samples of the window; means over "
         "launches. GPUs: by NVML, of the whole board. CPUs: by RAPL, of all packages "
         "of the hosts, whatever else runs there. Power: the mean of one device. Clock, "
         "temperature and reasons for lower clocks: the GPUs of the first host, looked "

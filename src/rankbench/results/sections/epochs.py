@@ -8,7 +8,7 @@ from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Grid, Text, show_estimate
 from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.measures import Measures
-from rankbench.results.numbers.statistics import Estimate, median
+from rankbench.results.numbers.statistics import Estimate, mean
 from rankbench.results.numbers.summary import Summary
 
 # With more classes than this, only the CSV lists them.
@@ -39,7 +39,7 @@ def make(found: Found) -> Content | None:
     rows = [
         {"cell": summary.row.id, "what": what, "number": number, "value": estimate}
         for summary in measured
-        for what, number, estimate in _estimate(summary.measures)
+        for what, number, estimate in _estimate(summary.counted)
     ]
     fields = [_overview(summary) for summary in measured]
     # Columns without any value are left out.
@@ -60,15 +60,15 @@ def _estimate(
 ) -> Iterator[tuple[str, int | None, Estimate]]:
     """Kind, number and estimate; a value that one of the launches lacks is left out."""
     for epoch in range(min(len(one.epochs_s) for one in launches)):
-        yield "epoch_s", epoch + 1, median([one.epochs_s[epoch] for one in launches])
+        yield "epoch_s", epoch + 1, mean([one.epochs_s[epoch] for one in launches])
     for what, values in _totals(launches).items():
         if None not in values:
-            yield what, None, median([v for v in values if v is not None])
+            yield what, None, mean([v for v in values if v is not None])
     for number in range(min(len(one.class_accuracy) for one in launches)):
         of_class = [one.class_accuracy[number] for one in launches]
         known = [share for share in of_class if share is not None]
         if len(known) == len(of_class):
-            yield "class_accuracy", number, median(known)
+            yield "class_accuracy", number, mean(known)
 
 
 def _totals(launches: Sequence[Measures]) -> dict[str, list[float | None]]:
@@ -83,14 +83,14 @@ def _totals(launches: Sequence[Measures]) -> dict[str, list[float | None]]:
 
 def _overview(summary: Summary) -> dict[str, Text]:
     """Fields of a row by heading."""
-    launches = summary.measures
+    launches = summary.counted
     found = {what: e for what, number, e in _estimate(launches) if number is None}
     epochs = min(len(one.epochs_s) for one in launches)
     if epochs:
-        found["first_epoch_s"] = median([one.epochs_s[0] for one in launches])
+        found["first_epoch_s"] = mean([one.epochs_s[0] for one in launches])
     if epochs > 1:
-        later = [median(one.epochs_s[1:]).value for one in launches]
-        found["later_epochs_s"] = median(later)
+        later = [mean(one.epochs_s[1:]).value for one in launches]
+        found["later_epochs_s"] = mean(later)
     fields = {_HEADINGS[what]: show_estimate(e) for what, e in found.items()}
     return fields | ({"epochs": Text(str(epochs))} if epochs else {})
 
@@ -99,10 +99,10 @@ def _show_classes(measured: Sequence[Summary]) -> list[Grid]:
     """Accuracy by class, a table for each number of classes that is not too many."""
     tables: dict[int, list[list[Text]]] = {}
     for summary in measured:
-        classes = min(len(one.class_accuracy) for one in summary.measures)
+        classes = min(len(one.class_accuracy) for one in summary.counted)
         found = {
             number: show_estimate(estimate)
-            for what, number, estimate in _estimate(summary.measures)
+            for what, number, estimate in _estimate(summary.counted)
             if what == "class_accuracy"
         }
         if found and classes <= _MOST_CLASSES:
@@ -122,8 +122,8 @@ SECTION = Section(
     name="epochs",
     title="Training",
     reading=(
-        "Medians over launches, in brackets their 95 % interval. An epoch lasts as "
-        "long as its slowest rank; later epochs: the median of all whole epochs but "
+        "Means over launches, in brackets their 95 % interval. An epoch lasts as "
+        "long as its slowest rank; later epochs: the mean of all whole epochs but "
         "the first. Batch: a step of the slowest rank, median over the steps; p95: "
         "95 % of the steps are shorter. Loss: at the first and the last timed step. "
         "Classes have the numbers of the data set."

@@ -100,7 +100,7 @@ SECTION = Section(
     reading=(
         "Cells on several devices. With efficiency 1, a step would take the time of "
         "the base's step, scaled to the same share of the samples for each device. "
-        "Lost is what it takes longer: medians over rounds, with their intervals. The "
+        "Lost is what it takes longer: means over rounds, with their intervals. The "
         "parts add up. computation: a typical rank computes longer. waiting: a "
         "typical rank waits for the slowest, in a pipeline for other stages. transfer: "
         "communication that nothing hides, up to the time that its bytes take in the "

@@ -62,7 +62,7 @@ def _style(phase: str, colors: dict[str, Any]) -> dict[str, Any]:
 
 def _mean_ms(point: Summary, phase: str) -> float:
     """0 for a phase that the strategy does not have."""
-    values = [launch.phase_ms.get(phase, 0.0) for launch in point.measures]
+    values = [launch.phase_ms.get(phase, 0.0) for launch in point.counted]
     return sum(values) / len(values)
 
 

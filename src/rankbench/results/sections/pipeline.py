@@ -17,7 +17,7 @@ from rankbench.results.elements.section import (
 )
 from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.pipelines import bubbles, find_pipelines, rank_details
-from rankbench.results.numbers.statistics import Estimate, median
+from rankbench.results.numbers.statistics import Estimate, mean
 from rankbench.results.numbers.summary import Summary
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _row(summary: Summary) -> dict[str, Any]:
         "schedule": options["schedule"],
         "microbatches": options["microbatches"],
         "ranks": len(ranks),
-        "bubble": median(bubbles(summary)),
+        "bubble": mean(bubbles(summary)),
         "ideal_bubble": Estimate(ranks[0]["ideal_bubble"]),
         "speedup": summary.numbers.get("speedup"),
     }
@@ -141,8 +141,8 @@ SECTION = Section(
     name="pipeline",
     title="Pipelines",
     reading=(
-        "Bubble: share of a step in which a rank waits, mean over the ranks, median "
-        "over the launches, from steps after the timed ones. Ideal: (K-1)/(M+K-1) with "
+        "Bubble: share of a step in which a rank waits, mean over ranks and launches, "
+        "from steps after the timed ones. Ideal: (K-1)/(M+K-1) with "
         "K ranks and M microbatches (M times the stages of a rank if they are "
         "interleaved). Stages of unequal length and communication are why a bubble is "
         "larger than the ideal one."

@@ -8,10 +8,11 @@ from typing import Any
 
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Grid, Note, Text, figures, show_estimate
+from rankbench.results.numbers.fit import ratio_of_samples
 from rankbench.results.numbers.flops import mfu_of_launches
 from rankbench.results.numbers.found import Found
-from rankbench.results.numbers.statistics import Estimate, median, ratio_of_medians
-from rankbench.results.numbers.summary import Summary
+from rankbench.results.numbers.statistics import Estimate, mean
+from rankbench.results.numbers.summary import OF_LAUNCHES, Summary
 from rankbench.results.read.study import Published, Study
 
 # Values that a source may have published: heading, and whether the ratio to the base
@@ -85,8 +86,8 @@ def _compare(
         below = _values(cells[base.cell], name, peaks)
         if values and below and row.cell == base.cell:
             our_ratio = Estimate(1.0)
-        elif values and below:
-            our_ratio = ratio_of_medians(values, below)
+        elif values and below and min(*values, *below) > 0:
+            our_ratio = ratio_of_samples(values, below)
         if name in base.numbers:
             their_ratio = theirs / max(base.numbers[name])
     return Pair(
@@ -94,7 +95,7 @@ def _compare(
         summary=cells[row.cell],
         quantity=name,
         theirs=theirs,
-        ours=median(values) if values else None,
+        ours=OF_LAUNCHES.get(name, mean)(values) if values else None,
         our_ratio=our_ratio,
         their_ratio=their_ratio,
     )
@@ -104,7 +105,7 @@ def _values(summary: Summary, name: str, peaks: Mapping[str, float]) -> list[flo
     """Of each launch; none where the cell is not ok, or was not evaluated."""
     if name == "mfu_pct":
         return mfu_of_launches(summary, peaks)
-    found = [getattr(launch, name) for launch in summary.measures]
+    found = [getattr(launch, name) for launch in summary.counted]
     return [value for value in found if value is not None]
 
 

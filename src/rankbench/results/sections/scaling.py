@@ -19,7 +19,7 @@ _HEIGHT = 3.6
 
 
 def _rows(point: Summary) -> Iterator[dict[str, Any]]:
-    """The median of a cell, and a row for each launch."""
+    """The mean of a cell, and a row for each launch."""
     base, devices = point.speedup_base, point.row.devices
     same = {"hosts": count_hosts(point.row.cell), "devices": devices}
     ideal = base and devices * base.throughput.value
@@ -29,7 +29,7 @@ def _rows(point: Summary) -> Iterator[dict[str, Any]]:
 
 
 def _draw(panels: Sequence[Panel], width: float) -> Figure:
-    """Every launch, medians with intervals, and the ideal."""
+    """Every launch, means with intervals, and the ideal."""
     from rankbench.results.elements import plotting
 
     figure, grid = plotting.make_figure([_HEIGHT] * len(panels), width=width)
@@ -88,7 +88,7 @@ SECTION = make_plot_section(
     title="Throughput against devices",
     reading=(
         "Median over launches (large), every launch (small) and the 95 % interval of "
-        "the median. Hollow: ranks share a core or a GPU. Dashed: the ideal. Series "
+        "the mean. Hollow: ranks share a core or a GPU. Dashed: the ideal. Series "
         "with equally many devices stand beside each other."
     ),
     order=2,

@@ -64,8 +64,8 @@ SECTION = make_plot_section(
     name="throughput",
     title="Throughput",
     reading=(
-        "Cells by throughput, the fastest first: median over launches (large), every "
-        "launch (small) and the 95 % interval of the median. Cells of one panel may be "
+        "Cells by throughput, the fastest first: mean over launches (large), every "
+        "launch (small) and the 95 % interval of the mean. Cells of one panel may be "
         "compared. Rows whose intervals overlap widely may be equally fast."
     ),
     order=1,

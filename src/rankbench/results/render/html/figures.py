@@ -49,7 +49,7 @@ def make_figures() -> dict[str, Any]:
 
 
 def make_scaling() -> figure:
-    """A number over devices: every launch, medians with intervals, lines, the ideal."""
+    """A number over devices: every launch, means with intervals, lines, the ideal."""
     plot = figure(
         name="scaling",
         height=420,

@@ -1,0 +1,267 @@
+"""Ratios of cells: the bracket, what it leaves out, and that it is the verdict."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rankbench.results.numbers.fit import (
+    MARGIN,
+    Fit,
+    confidence_of_each,
+    judge,
+)
+from rankbench.results.numbers.statistics import Estimate
+from rankbench.results.numbers.summary import summarise
+from rankbench.results.read.rows import load
+from unit.synthetic import make_cell, plan_cell, write_launch, write_plan, write_tables
+
+pytestmark = pytest.mark.unit
+
+Values = np.ndarray
+
+
+def in_rounds(values: Sequence[float], first: int = 1) -> list[tuple[int, float]]:
+    return [(number, float(one)) for number, one in enumerate(values, start=first)]
+
+
+def fit_of(*cells: Sequence[float]) -> Fit:
+    """Cells "0", "1" and so on, in the same rounds."""
+    return Fit({str(place): in_rounds(own) for place, own in enumerate(cells)})
+
+
+def draw(
+    rng: np.random.Generator, cells: int, rounds: int, scatter: float = 0.03
+) -> Values:
+    """Throughputs of equal cells on a machine whose speed walks from round to round."""
+    machine = np.cumsum(0.03 * rng.normal(size=rounds))
+    return 100 * np.exp(machine + scatter * rng.normal(size=(cells, rounds)))
+
+
+def test_a_ratio_is_the_geometric_mean_of_the_ratios_within_rounds() -> None:
+    above, below = np.random.default_rng(1).lognormal(0, 0.02, (2, 9))
+    ratio = fit_of(above, below).ratio("0", "1").bracket(0.95)
+    assert ratio.value == pytest.approx(stats.gmean(above / below))
+    assert ratio.low is not None
+    assert ratio.low < ratio.value
+
+
+def test_a_drift_of_the_machine_is_no_part_of_a_ratio() -> None:
+    machine = np.linspace(1.0, 0.5, 12)
+    paired = fit_of(2 * machine, machine)
+    assert paired.is_paired("0", "1")
+    assert paired.ratio("0", "1").bracket(0.95).low == pytest.approx(2.0, rel=1e-3)
+    other = Fit({"0": in_rounds(2 * machine), "1": in_rounds(machine, first=100)})
+    assert not other.is_paired("0", "1")
+    ratio = other.ratio("0", "1").bracket(0.95)
+    assert ratio.value == pytest.approx(2.0)
+    assert ratio.low is not None
+    assert ratio.low < 1.8
+
+
+def test_rows_of_other_rounds_are_compared_as_two_samples() -> None:
+    """With many launches, the moderated scatter hardly differs from Welch's."""
+    rng = np.random.default_rng(2)
+    above, below = rng.lognormal(0, 0.02, 60), rng.lognormal(0, 0.05, 80)
+    found = Fit({"0": in_rounds(above), "1": in_rounds(below, 1000)})
+    bracket = found.ratio("0", "1").bracket(0.95)
+    welch = stats.ttest_ind(np.log(above), np.log(below), equal_var=False)
+    ends = welch.confidence_interval(0.95)
+    assert math.log(bracket.low or 0) == pytest.approx(ends.low, rel=0.05)
+    assert math.log(bracket.high or 0) == pytest.approx(ends.high, rel=0.05)
+
+
+def test_missing_launches_leave_the_others_where_they_are() -> None:
+    rates = draw(np.random.default_rng(3), 4, 10, scatter=1e-4)
+    rates *= np.array([[1.0], [1.1], [1.2], [1.3]])
+    cells = {str(place): in_rounds(own) for place, own in enumerate(rates)}
+    del cells["1"][2], cells["2"][5], cells["2"][7]
+    for place, ratio in (("1", 1.1), ("2", 1.2), ("3", 1.3)):
+        found = Fit(cells).ratio(place, "0").bracket(0.95)
+        assert found.value == pytest.approx(ratio, rel=1e-3)
+
+
+def test_a_cell_may_be_launched_twice_in_a_round() -> None:
+    rates = draw(np.random.default_rng(4), 3, 8)
+    once = {str(place): in_rounds(own) for place, own in enumerate(rates[:2])}
+    twice = {**once, "0": [*once["0"], *in_rounds(rates[2])]}
+    narrow, wide = (Fit(own).ratio("1", "0") for own in (twice, once))
+    assert narrow.error < wide.error
+
+
+def test_three_launches_have_no_bracket() -> None:
+    found = fit_of([2.0, 2.0, 2.0], [1.0, 1.0, 1.0]).ratio("0", "1").bracket(0.95)
+    assert found == Estimate(pytest.approx(2.0))
+    assert judge(found) == ""
+
+
+def test_a_single_cell_has_a_fit() -> None:
+    assert fit_of([1.0]).disturbed == {"0": []}
+
+
+@pytest.mark.parametrize("cells", [2, 8])
+def test_one_disturbed_launch_is_left_out_and_hardly_widens_the_bracket(
+    cells: int,
+) -> None:
+    wider = []
+    for seed in range(30):
+        rates = draw(np.random.default_rng(seed), cells, 8)
+        before = fit_of(*rates).ratio("1", "0").error
+        rates[1, 3] /= 3
+        fit = fit_of(*rates)
+        assert fit.disturbed["1"] == [3]
+        assert sum(map(len, fit.disturbed.values())) == 1
+        wider.append(fit.ratio("1", "0").error / before)
+    assert np.mean(wider) < 1.5
+
+
+def test_a_cell_that_is_often_slow_keeps_its_launches() -> None:
+    rates = draw(np.random.default_rng(5), 4, 9)
+    rates[2, [1, 3, 5, 8]] /= 3
+    fit = fit_of(*rates)
+    assert fit.disturbed["2"] == []
+    bracket = fit.ratio("2", "0").bracket(0.95)
+    assert bracket.low is not None
+    assert bracket.high is not None
+    assert bracket.high / bracket.low > 2
+
+
+def test_a_slow_round_disturbs_nobody() -> None:
+    rates = draw(np.random.default_rng(6), 6, 8)
+    rates[:, 4] /= 3
+    assert not any(fit_of(*rates).disturbed.values())
+
+
+@pytest.mark.parametrize("rounds", [8, 20])
+@pytest.mark.parametrize("disturbed", [0.0, 0.05])
+def test_all_brackets_of_a_table_hold_together(rounds: int, disturbed: float) -> None:
+    rng, cells, tables = np.random.default_rng(7), 5, 400
+    confidence = confidence_of_each(cells - 1)
+    wrong = 0
+    for _ in range(tables):
+        rates = draw(rng, cells, rounds)
+        rates /= np.where(rng.random(rates.shape) < disturbed, 3.0, 1.0)
+        fit = fit_of(*rates)
+        brackets = [
+            fit.ratio(str(one), "0").bracket(confidence) for one in range(1, cells)
+        ]
+        wrong += not all(bracket.may_be(1.0) for bracket in brackets)
+    # Five percent, and three standard errors of so many tables.
+    assert wrong / tables <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / tables)
+
+
+def test_three_scatters_are_found() -> None:
+    rng, found = np.random.default_rng(8), 0
+    for _ in range(200):
+        rates = draw(rng, 8, 8)
+        rates[1] *= math.exp(3 * 0.03)
+        bracket = fit_of(*rates).ratio("1", "0").bracket(confidence_of_each(7))
+        found += not bracket.may_be(1.0)
+    assert found >= 190
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (0.99, 1.02, "="),
+        (1.001, 1.02, "="),
+        (0.9, 1.2, "n.s."),
+        (1.01, 1.2, ""),
+        (0.8, 0.99, ""),
+        (1 / (1 + MARGIN), 1 + MARGIN, "="),
+    ],
+)
+def test_the_bracket_is_the_verdict(low: float, high: float, verdict: str) -> None:
+    assert judge(Estimate((low + high) / 2, low, high)) == verdict
+
+
+# --- in a table -----------------------------------------------------------------------
+
+SINGLE, DDP = plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))
+
+
+def write_rounds(tmp_path, *, seeds=(1, 1), drift=0.0, count=8, slow=()):
+    layout = write_plan(tmp_path, [SINGLE, DDP], launches=count)
+    for planned, seed, rate in zip((SINGLE, DDP), seeds, (800, 1500), strict=True):
+        for number in range(1, count + 1):
+            machine = 1 - drift * number / count
+            if (planned, number) in [(DDP, n) for n in slow]:
+                machine /= 3
+            place = {"seed": seed, "number": number, "position": 1}
+            write_launch(
+                layout, planned, number, rate=rate * machine, wanted=count, round=place
+            )
+    return layout
+
+
+def test_a_table_pairs_by_round_and_says_so(tmp_path) -> None:
+    layout = write_rounds(tmp_path, drift=0.2)
+    _, ddp = summarise(load(layout))
+    assert ddp.paired
+    assert ddp.numbers["speedup"].low == pytest.approx(1500 / 800, rel=1e-3)
+    write_tables(layout)
+    text = layout.table("md").read_text()
+    assert "ratios within rounds" in text
+    assert "unpaired" not in text
+
+
+def test_rows_of_other_rounds_are_unpaired_and_say_so(tmp_path) -> None:
+    layout = write_rounds(tmp_path, seeds=(1, 2))
+    _, ddp = summarise(load(layout))
+    assert ddp.paired is False
+    assert "unpaired" in ddp.marks
+
+
+def test_a_drifting_row_is_marked_in_every_output(tmp_path) -> None:
+    layout = write_rounds(tmp_path, drift=0.2)
+    write_tables(layout)
+    for suffix in ("csv", "md", "html", "tex"):
+        assert "drifting" in layout.table(suffix).read_text()
+    steady = write_rounds(tmp_path / "steady")
+    write_tables(steady)
+    assert "drifting" not in steady.table("csv").read_text()
+
+
+def test_a_disturbed_launch_is_in_no_number_and_is_counted(tmp_path) -> None:
+    layout = write_rounds(tmp_path, slow=[3])
+    _, ddp = summarise(load(layout))
+    assert ddp.numbers["throughput"].value == pytest.approx(1500)
+    assert len(ddp.measures) == 8
+    write_tables(layout)
+    assert "disturbed" in layout.table("md").read_text()
+    rows = csv.DictReader(layout.table("csv").open())
+    found = {row["cell"]: row for row in rows}
+    assert (found[DDP["id"]]["disturbed"], found[SINGLE["id"]]["disturbed"]) == (
+        "1",
+        "0",
+    )
+    assert found[DDP["id"]]["launches_ok"] == "8"
+
+
+def test_verdict_and_bracket_of_a_table_never_contradict(tmp_path: Path) -> None:
+    rng = np.random.default_rng(9)
+    cells = [plan_cell(make_cell("single"))]
+    cells += [plan_cell(make_cell("ddp", f"1x{n}")) for n in (1, 2, 4)]
+    for table in range(25):
+        layout = write_plan(tmp_path / str(table), cells, launches=8)
+        for planned in cells:
+            center, scatter = 800 * rng.choice([1, 1.01, 1.5]), rng.choice([0.002, 0.1])
+            for number in range(1, int(rng.integers(1, 9)) + 1):
+                place = {"seed": 1, "number": number, "position": 1}
+                rate = center * math.exp(scatter * rng.normal())
+                write_launch(layout, planned, number, rate=rate, wanted=8, round=place)
+        for summary in summarise(load(layout)):
+            for name in ("speedup", "efficiency"):
+                if (ratio := summary.numbers.get(name)) and ratio.interval:
+                    assert ratio.verdict == judge(ratio)
+                    assert (ratio.verdict == "n.s.") <= ratio.may_be(1.0)
+                    assert (ratio.verdict == "") == (
+                        not ratio.may_be(1.0)
+                        and not 1 / 1.03 <= ratio.low <= ratio.high <= 1.03
+                    )
