@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Schema version of new records, and the versions that can be read.
+# Schema version of records.
 RECORD_VERSION = 1
-READABLE_RECORDS = (1,)
 
 # Worst first: a cell with several failed launches gets the worst status of them.
 FAILURES = ("mismatch", "crashed", "oom", "timeout", "cancelled")
@@ -228,7 +227,7 @@ def read_attempt(directory: Path) -> list[Record]:
 
 
 def check_version(record: Record, path: Path) -> Record:
-    """Return the record if it is one of a readable version.
+    """Return the record if it is of this version.
 
     Raises:
         ValueError: it is not; names the file.
@@ -236,10 +235,9 @@ def check_version(record: Record, path: Path) -> Record:
     if not isinstance(record, dict):
         raise ValueError(f"{path} is damaged: not a JSON object")
     version = record.get("schema")
-    if version not in READABLE_RECORDS:
-        readable = ", ".join(map(str, READABLE_RECORDS))
+    if version != RECORD_VERSION:
         raise ValueError(
-            f"{path} has record schema {version}, this rankbench reads {readable}"
+            f"{path} has record schema {version}, this rankbench reads {RECORD_VERSION}"
         )
     return record
 

@@ -12,7 +12,7 @@ import pytest
 
 from rankbench.record import Layout
 from rankbench.results.bundle import verify_bundle, write_bundle
-from rankbench.results.bundle.names import COMMON
+from rankbench.results.bundle.disguise import COMMON
 
 pytestmark = pytest.mark.integration
 

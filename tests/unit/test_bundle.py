@@ -17,7 +17,7 @@ import pytest
 from rankbench.cli import main
 from rankbench.record import GATE, Layout
 from rankbench.results.bundle import unpack, verify_bundle, write_bundle
-from rankbench.results.read.sources import open_results
+from rankbench.results.read.archive import open_results
 from unit.synthetic import write_example, write_profile
 
 pytestmark = pytest.mark.unit

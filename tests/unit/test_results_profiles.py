@@ -14,10 +14,14 @@ from matplotlib.colors import to_hex
 from rankbench.record import Layout
 from rankbench.results.elements.plotting import color_phases
 from rankbench.results.numbers.found import read
-from rankbench.results.read.profiles import load_profiles
 from rankbench.results.read.rows import load
 from rankbench.results.render.files import write_results
-from rankbench.results.sections.profiles import MOST_RANKS, draw_timeline, split_lanes
+from rankbench.results.sections.profiles import (
+    MOST_RANKS,
+    draw_timeline,
+    load_profiles,
+    split_lanes,
+)
 from unit.synthetic import (
     make_cell,
     plan_cell,

@@ -19,7 +19,7 @@ from rankbench.cli import main
 from rankbench.record import PLOTS, Layout
 from rankbench.results.bundle.publish import (
     LONGEST_LOG,
-    Published,
+    Publication,
     publish,
     write_site,
 )
@@ -67,7 +67,7 @@ class Scripts(HTMLParser):
             self.scripts[self._id] = self.scripts.get(self._id, "") + data
 
 
-def write(layout: Layout) -> Published:
+def write(layout: Layout) -> Publication:
     """The site of results as they lie, with something in the place of a bundle."""
     bundle = layout.root / "results.tar.zst"
     bundle.write_bytes(b"bundle")

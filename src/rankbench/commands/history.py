@@ -115,7 +115,7 @@ def _read_run(path: Path) -> dict[str, Any]:
     from rankbench.results.bundle import verify_bundle
     from rankbench.results.bundle.manifest import MANIFEST
     from rankbench.results.history.store import read_results
-    from rankbench.results.read.sources import open_results
+    from rankbench.results.read.archive import open_results
 
     is_bundle = path.is_file() or (path / MANIFEST).exists()
     if is_bundle and (findings := verify_bundle(path).findings):

@@ -93,7 +93,7 @@ def replay(arguments: argparse.Namespace) -> int:
     """Verify the bundle, plan its cells here, measure them, and print the verdicts."""
     from rankbench.results.bundle import verify_bundle
     from rankbench.results.bundle.replay import plan_replay, write_replay
-    from rankbench.results.read.sources import open_results
+    from rankbench.results.read.archive import open_results
 
     if found := verify_bundle(arguments.bundle).findings:
         raise ValueError(

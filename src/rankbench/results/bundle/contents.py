@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import json
 import os
+import platform
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +17,29 @@ from rankbench.own_files import SKIPPED, files_below
 from rankbench.record import (
     GATE,
     PROFILE,
-    READABLE_RECORDS,
+    RECORD_VERSION,
     Layout,
     Record,
     numbered,
     read_json,
+    write_json,
 )
 from rankbench.results.bundle.manifest import hash_file
 from rankbench.results.read.archive import pack
 from rankbench.results.read.schema import read_checked
+from rankbench.results.sections import METHOD
+
+_LIBRARIES = (
+    *("numpy", "scipy", "pandas", "jinja2", "tabulate", "matplotlib", "seaborn"),
+)
+# This value differs from launch to launch.
+_LOAD = "load_1min"
 
 CITATION = "CITATION.cff"
 # Parts of the code that a reader of the bundle needs, and the crate names.
 _OF_CODE = ("Snakefile", "containers", "workflow/rules")
+
+ABOUT, MADE_WITH = "about.json", "made_with"
 
 DEFINITIONS, IMAGES, OWN = "code/", "images/", "own/"
 
@@ -49,7 +62,7 @@ def read_records(layout: Layout, cells: Sequence[str]) -> dict[str, Record]:
     """
     return {
         place.relative_to(layout.root).as_posix(): read_checked(
-            place / "record.json", "record", versions=READABLE_RECORDS
+            place / "record.json", "record", version=RECORD_VERSION
         )
         for cell in cells
         for place in find_launches(layout, cell)
@@ -172,3 +185,37 @@ def pack_code(target: Path) -> None:
 def find_citation() -> Path:
     """CITATION.cff, which a frozen copy of the code has as well."""
     return find_asset(CITATION)
+
+
+def write_about(
+    layout: Layout, plan: Record, records: Collection[Record], *, anonymised: bool
+) -> None:
+    """Write about.json into a bundle, with the versions that made the tables."""
+    about = describe(plan, records) | {"anonymised": anonymised}
+    versions = {name: importlib.metadata.version(name) for name in _LIBRARIES}
+    maker = {
+        "rankbench": rankbench.__version__,
+        "method": METHOD,
+        "python": platform.python_version(),
+        **versions,
+    }
+    write_json(layout.root / ABOUT, about | {MADE_WITH: maker})
+
+
+def describe(plan: Record, records: Collection[Record]) -> dict[str, Any]:
+    """The facts in plan and records, each one once."""
+    hosts = [host for record in records for host in record.get("hosts") or ()]
+    return {
+        "experiment": plan["experiment"]["name"],
+        "site": plan.get("site"),
+        "hosts": _distinct({k: v for k, v in h.items() if k != _LOAD} for h in hosts),
+        "software": _distinct(record.get("software") for record in records),
+        "code": _distinct(record.get("code") for record in records),
+        "images": _distinct(record.get("image") for record in records),
+    }
+
+
+def _distinct(values: Iterable[Any]) -> list[Any]:
+    """Each value once, in order of appearance, without None."""
+    found = {json.dumps(v, sort_keys=True): v for v in values if v is not None}
+    return list(found.values())

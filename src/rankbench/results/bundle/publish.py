@@ -28,7 +28,7 @@ DOCUMENTS = ("csv", "md", "tex")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Published:
+class Publication:
     """The files that were written, and their sizes.
 
     Attributes:
@@ -54,7 +54,7 @@ class Published:
 
 def publish(
     layout: Layout, *, anonymise: bool = False, key: Path | None = None
-) -> Published:
+) -> Publication:
     """Write R/results.tar.zst, and R/site/ from its contents; old ones are replaced.
 
     Args:
@@ -73,7 +73,7 @@ def publish(
     return replace(site, signature=signature)
 
 
-def write_site(layout: Layout, bundle: Path, folder: Path) -> Published:
+def write_site(layout: Layout, bundle: Path, folder: Path) -> Publication:
     """Write the site of a bundle.
 
     It is written beside and then renamed: there is always one complete site.
@@ -105,7 +105,7 @@ def write_site(layout: Layout, bundle: Path, folder: Path) -> Published:
         shutil.rmtree(folder, ignore_errors=True)
         beside.rename(folder)
     log_bytes = sum(sizes[log.relative_to(beside).as_posix()] for log in logs)
-    return Published(
+    return Publication(
         bundle=bundle,
         page=folder / page.name,
         cells=len(data["cells"]),

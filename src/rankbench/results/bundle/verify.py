@@ -12,9 +12,9 @@ from typing import Any
 from rankbench import __version__
 from rankbench.failures import find_failures
 from rankbench.own_files import files_below, hash_files
+from rankbench.plan import PLAN_VERSION
 from rankbench.record import Layout, Record, read_json
 from rankbench.results.bundle import contents
-from rankbench.results.bundle.about import ABOUT, MADE_WITH, describe
 from rankbench.results.bundle.crate import OF_CRATE, check_crate
 from rankbench.results.bundle.differences import find_differences
 from rankbench.results.bundle.manifest import (
@@ -28,7 +28,6 @@ from rankbench.results.bundle.manifest import (
 from rankbench.results.bundle.signatures import Signed, Signers, check_signatures
 from rankbench.results.numbers.found import read
 from rankbench.results.read.archive import Damaged, find_foreign, unpack
-from rankbench.results.read.rows import READABLE_PLANS
 from rankbench.results.read.schema import read_checked
 from rankbench.results.render.files import write_results
 from rankbench.results.sections import METHOD
@@ -127,7 +126,7 @@ def _check_contents(root: Path, anew: Path, into: Verification) -> None:
     """
     if not (root / "plan.json").is_file():
         return  # The check of the manifest has reported this file.
-    plan = read_checked(root / "plan.json", "plan", versions=READABLE_PLANS)
+    plan = read_checked(root / "plan.json", "plan", version=PLAN_VERSION)
     layout = Layout(root)
     records = contents.read_records(layout, [cell["id"] for cell in plan["cells"]])
     raw = _copy_raw(root, anew, plan, records)
@@ -148,7 +147,8 @@ def _rederive(
     into: Verification,
 ) -> None:
     """Make everything anew that this rankbench makes as its maker did, and compare."""
-    version, method = about[MADE_WITH]["rankbench"], about[MADE_WITH]["method"]
+    maker = about[contents.MADE_WITH]
+    version, method = maker["rankbench"], maker["method"]
     if version != __version__ or method != METHOD:
         foreign = {name for name in derived if not _may_follow(name)}
         into.findings += [Finding(name, _TOO_MUCH) for name in sorted(foreign)]
@@ -210,7 +210,7 @@ def _copy_raw(
     beside = ("json", *contents.BILLS)
     names |= {f"{contents.IMAGES}{n}.{end}" for n in plan["images"] for end in beside}
     names.add(layout.experiment.name)
-    return names | {contents.CITATION, contents.CODE, ABOUT, MANIFEST}
+    return names | {contents.CITATION, contents.CODE, contents.ABOUT, MANIFEST}
 
 
 def _check_own(
@@ -232,7 +232,7 @@ def _read_about(root: Path) -> Record:
     Raises:
         ValueError: it is missing or damaged; the message names it.
     """
-    path = root / ABOUT
+    path = root / contents.ABOUT
     about: Any = read_json(path) if path.is_file() else None
     match about:
         case {"made_with": {"rankbench": str(), "method": int()}}:
@@ -245,14 +245,14 @@ def _check_about(
     root: Path, about: Record, plan: Record, records: Collection[Record]
 ) -> Iterator[Finding]:
     layout = Layout(root)
-    needed = (root / ABOUT, layout.experiment, root / contents.CITATION)
+    needed = (root / contents.ABOUT, layout.experiment, root / contents.CITATION)
     for path in (*needed, root / contents.CODE):
         if not path.is_file():
             yield Finding(path.relative_to(root).as_posix(), "is missing")
             return
-    for key, value in describe(plan, records).items():
+    for key, value in contents.describe(plan, records).items():
         if about.get(key) != value:
-            yield Finding(ABOUT, "does not follow from plan and records", key)
+            yield Finding(contents.ABOUT, "does not follow from plan and records", key)
     wanted = plan["experiment"].get("sha256")
     if not about.get("anonymised") and wanted != hash_file(layout.experiment):
         said = "is not the file that the plan was made of"

@@ -8,18 +8,17 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from rankbench.failures import find_failures
+from rankbench.plan import PLAN_VERSION
 from rankbench.record import Layout, Record
 from rankbench.results.bundle import contents
-from rankbench.results.bundle.about import write_about
 from rankbench.results.bundle.crate import write_crate
-from rankbench.results.bundle.disguise import Disguise
+from rankbench.results.bundle.disguise import Disguise, collect_names
 from rankbench.results.bundle.manifest import (
     MANIFEST,
     check_manifest,
     list_files,
     write_manifest,
 )
-from rankbench.results.bundle.names import collect_names
 from rankbench.results.bundle.signatures import (
     Signed,
     add_signature,
@@ -27,7 +26,6 @@ from rankbench.results.bundle.signatures import (
 )
 from rankbench.results.numbers.found import read
 from rankbench.results.read.archive import SUFFIX, pack, unpack
-from rankbench.results.read.rows import READABLE_PLANS
 from rankbench.results.read.schema import read_checked
 from rankbench.results.render.files import write_results
 
@@ -119,7 +117,7 @@ def _collect(
     """
     if not layout.plan.exists():
         raise ValueError(f"{layout.plan} is missing: no experiment was run here")
-    plan = read_checked(layout.plan, "plan", versions=READABLE_PLANS)
+    plan = read_checked(layout.plan, "plan", version=PLAN_VERSION)
     cells = [cell["id"] for cell in plan["cells"]]
     records = contents.read_records(layout, cells)
     disguise = Disguise(collect_names(layout), set(cells)) if anonymise else None
@@ -135,9 +133,9 @@ def _collect(
     contents.pack_code(root / contents.CODE)
     if disguise:
         layout = Layout(root)
-        plan = read_checked(layout.plan, "plan", versions=READABLE_PLANS)
+        plan = read_checked(layout.plan, "plan", version=PLAN_VERSION)
         records = contents.read_records(layout, cells)
-    write_about(Layout(root), plan, records.values(), anonymised=anonymise)
+    contents.write_about(Layout(root), plan, records.values(), anonymised=anonymise)
     return plan, records
 
 

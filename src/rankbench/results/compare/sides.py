@@ -16,8 +16,8 @@ from typing import Any
 from rankbench.record import Layout, Record, read_json, write_json
 from rankbench.results.numbers.measures import measure
 from rankbench.results.numbers.network import find_network
+from rankbench.results.read.archive import open_results
 from rankbench.results.read.rows import Results, Row, load
-from rankbench.results.read.sources import open_results
 from rankbench.stopping import round_of
 
 BASELINE_VERSION = 1

@@ -238,7 +238,7 @@ def _read_run(path: Path) -> StoredRun:
             f"{path} is damaged: its digest is {digest[:12]}...: adding the same "
             "results again restores it"
         )
-    value = read_checked(path, "history", versions=(_VERSION,))
+    value = read_checked(path, "history", version=_VERSION)
     try:
         return decode(value, path.stem)
     except (IndexError, ValueError) as error:

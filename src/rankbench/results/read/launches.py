@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rankbench.record import READABLE_RECORDS, Record, first_line, numbered
+from rankbench.record import RECORD_VERSION, Record, first_line, numbered
 from rankbench.results.read.schema import read_checked
 
 # Keys of the record of a measured launch, in addition to those that the schema
@@ -197,7 +197,7 @@ def read_launch(directory: Path, *, measured: bool = True) -> Launch:
         ValueError: its record is damaged or of another schema version.
     """
     path = directory / "record.json"
-    record = read_checked(path, "record", versions=READABLE_RECORDS)
+    record = read_checked(path, "record", version=RECORD_VERSION)
     if measured:
         needed = (*_MEASURED, _IF_OK) if record["status"] == "ok" else _MEASURED
         missing = [name for name in needed if name not in record]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rankbench.cell import REFERENCE, Cell, Topology
 from rankbench.failures import explain_failures, find_wanted
@@ -25,10 +26,7 @@ from rankbench.record import (
 )
 from rankbench.results.read.launches import Launch, read_launches
 from rankbench.results.read.schema import read_checked
-from rankbench.results.read.study import Study, read_study
 from rankbench.stopping import BUDGET, Enough, Launched, Rule, find_enough
-
-READABLE_PLANS = (PLAN_VERSION,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +95,7 @@ def load(layout: Layout) -> Results:
     """
     if not layout.plan.exists():
         raise ValueError(f"{layout.plan} does not exist: rankbench run makes the plan")
-    value = read_checked(layout.plan, "plan", versions=READABLE_PLANS)
+    value = read_checked(layout.plan, "plan", version=PLAN_VERSION)
     plan = parse_plan(value, layout.plan)
     try:
         study = read_study(plan.experiment, plan.cells)
@@ -257,3 +255,67 @@ def _marks(records: Sequence[Record], attempt: _Attempt) -> set[str]:
 def _code(record: Record) -> str | None:
     """Hash of the rank-side code; a launch that failed early may not know it."""
     return (record.get("code") or {}).get("rank")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRow:
+    """One row of the source, and the cell that repeats it.
+
+    Attributes:
+        label: the row's name in the source.
+        cell: id of a cell of the plan.
+        numbers: quantity -> values, several where there is one for each device.
+        note: a remark on the row, such as a contradiction in the source.
+    """
+
+    label: str
+    cell: str
+    numbers: Mapping[str, tuple[float, ...]]
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """The source of published numbers, and its rows in order.
+
+    Attributes:
+        source: title, url, hardware, software, settings, base, note, if given.
+        rows: none if the source has no numbers.
+        override: name of the override that scaled the cells down, or None.
+    """
+
+    source: Mapping[str, str]
+    rows: tuple[PublishedRow, ...]
+    override: str | None = None
+
+    @property
+    def base(self) -> PublishedRow | None:
+        """The row that the others are compared with."""
+        label = self.source.get("base")
+        return next((row for row in self.rows if row.label == label), None)
+
+
+def read_study(experiment: Mapping[str, Any], cells: Collection[str]) -> Study | None:
+    """The study of a plan with these cells; None if it repeats no published table.
+
+    Raises:
+        LookupError, TypeError, AttributeError: the plan is damaged.
+    """
+    value = experiment.get("study")
+    if value is None:
+        return None
+    rows = tuple(_read_row(row) for row in value["rows"])
+    unknown = [row.cell for row in rows if row.cell not in cells]
+    if unknown:
+        raise LookupError(f"published rows of unknown cells: {', '.join(unknown)}")
+    return Study(value["source"], rows, experiment.get("override"))
+
+
+def _read_row(row: Mapping[str, Any]) -> PublishedRow:
+    words = {"label", "cell", "note"}
+    numbers = {
+        key: tuple(found) if isinstance(found, list) else (found,)
+        for key, found in row.items()
+        if key not in words
+    }
+    return PublishedRow(row["label"], row["cell"], numbers, row.get("note", ""))

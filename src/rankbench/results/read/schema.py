@@ -6,7 +6,7 @@ They may come in a bundle of unknown origin: nothing in them is trusted.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,13 @@ SCHEMAS = find_asset("workflow/schemas")
 _SHOWN = 60  # Number of characters that are shown of a refused value.
 
 
-def read_checked(path: Path, kind: str, *, versions: Sequence[int]) -> Record:
+def read_checked(path: Path, kind: str, *, version: int) -> Record:
     """Read a JSON file and check it against ``workflow/schemas/KIND.schema.yaml``.
 
     Args:
         path: the file.
         kind: `plan`, `record` or `history`.
-        versions: of its schema that can be read.
+        version: of its schema.
 
     Raises:
         ValueError: it is damaged or of another version. The message names the file, the
@@ -38,10 +38,9 @@ def read_checked(path: Path, kind: str, *, versions: Sequence[int]) -> Record:
     if not isinstance(value, dict):
         raise ValueError(f"{path} is damaged: not a JSON object")
     found = value.get("schema")
-    if type(found) is not int or found not in versions:
-        readable = ", ".join(map(str, versions))
+    if type(found) is not int or found != version:
         raise ValueError(
-            f"{path} has {kind} schema {_show(found)}, this rankbench reads {readable}"
+            f"{path} has {kind} schema {_show(found)}, this rankbench reads {version}"
         )
     check(value, kind, path)
     return value

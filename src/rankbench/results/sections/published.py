@@ -13,7 +13,7 @@ from rankbench.results.numbers.flops import mfu_of_launches
 from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.statistics import Estimate, mean
 from rankbench.results.numbers.summary import OF_LAUNCHES, Summary
-from rankbench.results.read.study import Published, Study
+from rankbench.results.read.rows import PublishedRow, Study
 
 # Values that a source may have published: heading, and whether the ratio to the base
 # says more than the value itself.
@@ -46,7 +46,7 @@ class Pair:
         our_ratio, their_ratio: over the base of the same side; None without one.
     """
 
-    row: Published
+    row: PublishedRow
     summary: Summary
     quantity: str
     theirs: float
@@ -74,9 +74,9 @@ def compare(
 
 
 def _compare(
-    row: Published,
+    row: PublishedRow,
     name: str,
-    base: Published | None,
+    base: PublishedRow | None,
     cells: Mapping[str, Summary],
     peaks: Mapping[str, float],
 ) -> Pair:
@@ -187,7 +187,7 @@ def _rows(
     return rows
 
 
-def _describe(row: Published, summary: Summary) -> dict[str, Any]:
+def _describe(row: PublishedRow, summary: Summary) -> dict[str, Any]:
     return {
         "label": row.label,
         "cell": row.cell,

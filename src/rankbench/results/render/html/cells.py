@@ -12,7 +12,6 @@ from rankbench.invocation import (
 from rankbench.record import Layout, Record
 from rankbench.results.elements.text import describe_base
 from rankbench.results.numbers.summary import Summary
-from rankbench.results.read.profiles import TOP, Profile
 from rankbench.results.render.html.facts import (
     Pool,
     number,
@@ -20,6 +19,7 @@ from rankbench.results.render.html.facts import (
     without_blanks,
 )
 from rankbench.results.render.html.launches import describe_attempts
+from rankbench.results.sections.profiles import TOP, Profile
 from rankbench.schedulers import scheduler_of
 
 

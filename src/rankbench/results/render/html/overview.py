@@ -14,9 +14,9 @@ from rankbench.results.elements.text import Note
 from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.series import Panel
 from rankbench.results.numbers.summary import Summary
-from rankbench.results.read.profiles import load_profiles
 from rankbench.results.render.html.cells import describe_cell, find_common
 from rankbench.results.render.html.facts import Pool, number
+from rankbench.results.sections.profiles import load_profiles
 
 if TYPE_CHECKING:
     from rankbench.results.render.document import Document
