@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from rankbench.environ import for_srun, read_job
-from rankbench.launch.hosts.base import Hosts, Step, choose_port
+from rankbench.launch.hosts.base import Hosts, Step, choose_port, run_to_end
 
 ASK_SECONDS = 30.0
 STEP_GONE_AFTER = 60.0  # seconds
@@ -160,11 +160,8 @@ def run_program(
         command: what is run.
         timeout: seconds; None is `ASK_SECONDS`.
     """
-    limit = ASK_SECONDS if timeout is None else timeout
     try:
-        return subprocess.run(
-            command, capture_output=True, text=True, timeout=limit, check=False
-        )
+        return run_to_end(command, timeout=timeout or ASK_SECONDS)
     except (OSError, subprocess.TimeoutExpired):
         return None
 
@@ -232,21 +229,19 @@ def read_queue(
     """
     command = ["squeue", "--me", "--noheader", f"--format={_FORMAT}"]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=ASK_SECONDS, check=True
-        )
+        done = run_to_end(command, timeout=ASK_SECONDS)
     except FileNotFoundError:
         raise ValueError(
             "squeue is not here: run this where Slurm's commands are (a login node), "
             "or say scheduler: none in the site file"
         ) from None
-    except subprocess.CalledProcessError as error:
-        raise ValueError(f"squeue fails: {error.stderr.strip()}") from error
     except subprocess.TimeoutExpired:
         raise ValueError(
             f"squeue has not answered for {ASK_SECONDS:g} s: Slurm's controller is "
             "not reached; try `scontrol ping`, and again later"
         ) from None
+    if done.returncode:
+        raise ValueError(f"squeue fails: {done.stderr.strip()}")
     place = os.path.realpath(folder)
     return parse_queue(done.stdout, experiment, place, cells, shared)
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rankbench.launch.hosts.base import run_to_end
 from rankbench.launch.hosts.ssh_agent import Inbox, Message
 
 AGENT = Path(__file__).with_name("ssh_agent.py")
@@ -108,14 +109,7 @@ class Remote:
         shell = shlex.join(self.ssh("-o", "ControlMaster=no"))
         command = ["rsync", "--protect-args", *options, "-e", shell, "--", *words, to]
         try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=COPY_SECONDS,
-                check=False,
-            )
+            done = run_to_end(command, timeout=COPY_SECONDS)
         except FileNotFoundError:
             raise ValueError(
                 "this machine has no rsync: install it (shared: false copies by it)"

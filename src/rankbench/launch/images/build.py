@@ -18,6 +18,7 @@ from typing import TextIO
 from filelock import FileLock, Timeout
 
 from rankbench.assets import find_asset
+from rankbench.launch.hosts.base import run_to_end
 from rankbench.launch.images import apptainer, checks
 from rankbench.launch.images.store import (
     SIDECAR_VERSION,
@@ -273,8 +274,7 @@ def _squash_options() -> tuple[str, str]:
     folders = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
     name = "gzip"
     if program := shutil.which("mksquashfs", path=folders):
-        command = [program, "-help"]  # its exit status depends on the version
-        said = subprocess.run(command, capture_output=True, text=True, check=False)
+        said = run_to_end([program, "-help"])
         if "zstd" in said.stdout + said.stderr:
             name = "zstd"
     return "--mksquashfs-args", f"-comp {name} -Xcompression-level {_LEVELS[name]}"
@@ -368,14 +368,8 @@ def _fetch(
         partial.mkdir()
         program = [sys.executable, str(find_asset("containers") / "torch_build.py")]
         files = [str(image.containers / file), str(partial)]
-        done = subprocess.run(
-            [*program, "download", *files, "--index", torch_index, *options],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
+        options += ["--index", torch_index]
+        done = run_to_end([*program, "download", *files, *options])
         log(done.stdout)
         if done.returncode:
             shutil.rmtree(partial, ignore_errors=True)

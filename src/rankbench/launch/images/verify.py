@@ -20,6 +20,7 @@ from pathlib import Path
 from socket import gethostname
 from typing import Any
 
+from rankbench.launch.hosts.base import run_to_end
 from rankbench.launch.images import apptainer
 from rankbench.launch.images.store import TEST, Image, Sidecar
 from rankbench.launch.process.environment import SOURCE
@@ -219,27 +220,15 @@ def write_bills(
             bill.unlink(missing_ok=True)
             program = shutil.which(command[0], path=folders)
             if program and (status or kind != "debian"):
-                text = _run([program, *command[1:]], place)
-                write_atomically(bill, text.encode())
+                command[0] = program
+                done = run_to_end(command, cwd=place, timeout=_BILL_SECONDS)
+                if done.returncode:
+                    said = done.stderr.strip().splitlines() or ["no message"]
+                    why = f"{Path(program).name} makes no bill of materials"
+                    raise ValueError(f"{why}: {first_line(said[-1])}")
+                write_atomically(bill, done.stdout.encode())
                 written.append(bill)
     return written
-
-
-def _run(command: Sequence[str], place: str) -> str:
-    done = subprocess.run(
-        command,
-        cwd=place,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_BILL_SECONDS,
-        check=False,
-    )
-    if done.returncode != 0:
-        said = done.stderr.strip().splitlines() or ["no message"]
-        name = Path(command[0]).name
-        raise ValueError(f"{name} makes no bill of materials: {first_line(said[-1])}")
-    return done.stdout
 
 
 # A given image may use another distribution.

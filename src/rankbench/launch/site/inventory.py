@@ -36,6 +36,7 @@ from rankbench.launch.hosts.base import (
     Hosts,
     Needs,
     Step,
+    run_to_end,
     take_lock,
 )
 from rankbench.launch.process.environment import SOURCE
@@ -150,14 +151,10 @@ def _run_on(hosts: Hosts, task: str, facts: Facts, folder: Path) -> str:
     work.mkdir(exist_ok=True)
     command = [sys.executable, "-m", MODULE, str(work), task, json.dumps(facts)]
     try:
-        done = subprocess.run(
+        done = run_to_end(
             hosts.step(command, Step(logs=work)),
             env={**without_job(), "PYTHONPATH": str(SOURCE), **hosts.variables()},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
             timeout=_LOOK_SECONDS,
-            check=False,
         )
     except subprocess.TimeoutExpired:
         return f"no answer within {_LOOK_SECONDS:g} s"
@@ -243,13 +240,11 @@ def _free_mib(folder: Path) -> int | None:
 def _output(*command: str) -> str | None:
     """The output of a program; None if it is missing or fails."""
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_ASK_SECONDS, check=True
-        )
-    except (OSError, subprocess.SubprocessError):
+        done = run_to_end(command, timeout=_ASK_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
         return None
     # Some programs print their version to standard error.
-    return (done.stdout or done.stderr).strip()
+    return None if done.returncode else (done.stdout or done.stderr).strip()
 
 
 def reach(node: int, hosts: Sequence[Facts], ports: Sequence[int]) -> Facts:
@@ -318,14 +313,7 @@ def _why_no_ssh(host: str) -> str | None:
     command = ["ssh", "-T", "-o", "BatchMode=yes"]
     command += ["-o", f"ConnectTimeout={_SSH_SECONDS}", "--", host, "true"]
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=2 * _SSH_SECONDS,
-            check=False,
-        )
+        done = run_to_end(command, timeout=2 * _SSH_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     if done.returncode == 0:
