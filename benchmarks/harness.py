@@ -121,7 +121,7 @@ def be_rank(spec: Path, pairs: int, data_dir: Path, out: Path) -> None:
     """Run one rank: alternate blocks of the bare loop and of the harness."""
     from rankbench.cores import physical_cores
     from rankbench.environ import read_place
-    from rankbench.rank.world.placement import choose_cores, pin
+    from rankbench.rank.world.places import choose_cores, pin
 
     fields, numbers = json.loads(spec.read_text())
     cell, shape, place = Cell.from_dict(fields), Shape(**numbers), read_place()
@@ -129,41 +129,44 @@ def be_rank(spec: Path, pairs: int, data_dir: Path, out: Path) -> None:
         pin(choose_cores(place.local_rank, 1, physical_cores()))
     import torch
 
+    from rankbench.launch_spec import LaunchSpec
     from rankbench.rank.facts.usage import Meter
+    from rankbench.rank.purposes import Duty
     from rankbench.rank.purposes.setup import (
-        join_world,
+        join_others,
         load_material,
+        make_batches,
         set_up_strategy,
     )
-    from rankbench.rank.strategies import runtime_of
     from rankbench.rank.training.loop import train
-    from rankbench.rank.training.recipe import Batches, memory_format_of, set_arithmetic
-    from rankbench.rank.world import find_runtime
+    from rankbench.rank.training.recipe import memory_format_of
     from rankbench.rank.world.devices import leave_world, wait_for_all
     from rankbench.rank.world.lifeline import Progress
 
-    torch.set_num_threads(1)
-    set_arithmetic(cell.precision, cudnn_benchmark=cell.cudnn_benchmark)
-    runtime = find_runtime(runtime_of(cell.strategy))
-    world = join_world(cell, shape, place, "env://", runtime)
+    (out / ".progress").mkdir(exist_ok=True)
+    progress = Progress(out / ".progress", place.rank)
+    launch = LaunchSpec(
+        directory=out,
+        cell=cell,
+        shape=shape,
+        data_dir=data_dir,
+        phases=[],
+        threads=1,
+        heartbeat_grace=60.0,
+    )
+    duty = Duty(
+        spec=launch,
+        place=place,
+        init_method="env://",
+        affinity=os.sched_getaffinity(0),
+        progress=progress,
+    )
+    runtime, world = join_others(duty, precision=cell.precision)
     material = load_material(cell, data_dir)
     strategy = set_up_strategy(
         cell, world, material.build_model().to(world.device), replica_ranks=1
     )
-    batches = iter(
-        Batches(
-            material.train,
-            rank=place.rank,
-            ranks=place.size,
-            rank_batch=shape.rank_batch,
-            seed=0,
-            num_workers=cell.num_workers,
-            pin_memory=cell.pin_memory,
-            worker_cpus=os.sched_getaffinity(0),
-        )
-    )
-    (out / ".progress").mkdir(exist_ok=True)
-    progress = Progress(out / ".progress", place.rank)
+    batches = iter(make_batches(duty, cell, material, shape.rank_batch))
     phases = ["load", "transfer", *strategy.phases]
     on_gpu = world.device.type == "cuda"
 

@@ -117,7 +117,7 @@ def be_rank(steps: int, out: Path) -> None:
     """Run one rank: for each number of micro-batches, time the work of its stage."""
     from rankbench.cores import physical_cores
     from rankbench.environ import read_place
-    from rankbench.rank.world.placement import choose_cores, pin
+    from rankbench.rank.world.places import choose_cores, pin
 
     place = read_place()
     pin(choose_cores(place.local_rank, 1, physical_cores()))

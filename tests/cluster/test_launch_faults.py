@@ -198,7 +198,7 @@ def test_a_host_that_cannot_resolve_another(site: Site, launcher: str) -> None:
 MEET = """
 import datetime, os, pathlib, sys
 from torch import distributed
-from rankbench.rank.world.rendezvous import choose_rendezvous, places_here
+from rankbench.rank.world.places import choose_rendezvous, places_here
 (place,) = places_here(2, 1)
 url, _ = choose_rendezvous("file", pathlib.Path(sys.argv[1]), "node1", 20001)
 patience = datetime.timedelta(seconds=30)

@@ -33,7 +33,7 @@ blocks:
 LATE, LOADER = 60.0, 60.0
 MEGABIT = 100
 
-NEXT = "            batch = next(batches)\n"
+NEXT = "            inputs, targets = next(batches)\n"
 SLOW = NEXT + "            time.sleep(0.06 * (strategy.world.size > 1))\n"
 
 

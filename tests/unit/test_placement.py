@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rankbench.cores import physical_cores
-from rankbench.rank.world.placement import bind_near, choose_cores
+from rankbench.rank.world.places import bind_near, choose_cores
 
 pytestmark = pytest.mark.unit
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from rankbench.rank.world.places import find_free_port
 from rankbench.rank.world.remote import find_address, listen, read_ssh
-from rankbench.rank.world.rendezvous import find_free_port
 
 pytestmark = pytest.mark.unit
 

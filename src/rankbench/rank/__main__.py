@@ -19,9 +19,9 @@ from rankbench.cores import physical_cores
 from rankbench.environ import Place, read_place, restore_devices
 from rankbench.launch_spec import LaunchSpec
 from rankbench.rank import variants
-from rankbench.rank.purposes.duty import Duty
+from rankbench.rank.purposes import Duty
 from rankbench.rank.world.lifeline import Progress, report_failure, watch_heartbeat
-from rankbench.rank.world.placement import choose_cores, pin
+from rankbench.rank.world.places import choose_cores, pin
 
 
 def run_rank(

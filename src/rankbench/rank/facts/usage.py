@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import re
 import resource
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -194,7 +195,9 @@ def reset_peaks(devices: Sequence[torch.device]) -> None:
         torch.cuda.reset_peak_memory_stats(gpu)
 
 
-def read_peaks(devices: Sequence[torch.device]) -> dict[str, Any]:
+def read_peaks(
+    devices: Sequence[torch.device], optimizer_state: Iterable[Any] | None = None
+) -> dict[str, Any]:
     """Return the peaks since `reset_peaks`, in MiB; None for devices that are not used.
 
     `rss_peak_mib`: resident host memory, including pages shared with other processes.
@@ -202,38 +205,32 @@ def read_peaks(devices: Sequence[torch.device]) -> dict[str, Any]:
     `cuda_device_used_mib`: memory in use on the whole device at the time of the call,
     with contexts and communication buffers, also of other processes. Each is that of
     the GPU of this rank on which it is largest; `cuda_allocated_by_gpu_mib` lists the
-    tensors of all GPUs of this rank.
+    tensors of all GPUs of this rank. `optimizer_mib`: the tensors in an optimizer's
+    state on this rank; left out without a state.
+
+    Args:
+        optimizer_state: one dictionary for each parameter.
     """
     gpus = gpus_among(devices)
     used = [(total - free) / MIB for free, total in map(torch.cuda.mem_get_info, gpus)]
     allocated = [torch.cuda.max_memory_allocated(gpu) / MIB for gpu in gpus]
     reserved = [torch.cuda.max_memory_reserved(gpu) / MIB for gpu in gpus]
-    return {
-        "rss_peak_mib": _resident_peak() / MIB,
+    status = Path("/proc/self/status").read_text()
+    resident = re.search(r"^VmHWM:\s*(\d+) kB", status, re.MULTILINE)
+    used_at_most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    peaks = {
+        "rss_peak_mib": int(resident.group(1) if resident else used_at_most) / 1024,
         "cuda_allocated_mib": max(allocated, default=None),
         "cuda_reserved_mib": max(reserved, default=None),
         "cuda_device_used_mib": max(used, default=None),
         "cuda_allocated_by_gpu_mib": allocated or None,
     }
-
-
-def optimizer_mib(state: Iterable[Any]) -> float:
-    """Size of the tensors in an optimizer's state on this rank, in MiB.
-
-    Args:
-        state: one dictionary for each parameter.
-    """
-    size = 0
-    for value in (value for entry in state for value in entry.values()):
-        if torch.is_tensor(value):
-            # A sharded tensor reports the size of the whole; this rank has a part.
-            local = value.to_local() if hasattr(value, "to_local") else value
-            size += local.numel() * local.element_size()
-    return size / MIB
-
-
-def _resident_peak() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if optimizer_state is not None:
+        size = 0
+        for value in (value for entry in optimizer_state for value in entry.values()):
+            if torch.is_tensor(value):
+                # A sharded tensor reports the size of the whole; this rank has a part.
+                local = value.to_local() if hasattr(value, "to_local") else value
+                size += local.numel() * local.element_size()
+        peaks["optimizer_mib"] = size / MIB
+    return peaks

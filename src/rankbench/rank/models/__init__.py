@@ -17,9 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankbench.decoder import describe_decoder
 from rankbench.rank import variants
-from rankbench.rank.models import _libraries
 
 # Two samples to count operations with, because batch normalisation rejects a single
 # sample of one pixel.
@@ -77,12 +75,16 @@ def complete(name: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def image_size_of(name: str) -> int | None:
     """The side of images that a model of a library is made for; None for others."""
-    found = _libraries.find(name).image_size if "/" in name else None
-    return None if found is None else found()
+    found = _load(name).image_size if "/" in name else None
+    return found() if found else None
 
 
 def _load(name: str) -> Any:
-    return _libraries.find(name) if "/" in name else variants.load("model", name)
+    if "/" not in name:
+        return variants.load("model", name)
+    from rankbench.rank.models import _libraries
+
+    return _libraries.find(name)
 
 
 def example_inputs(sizes: Mapping[str, int], samples: int) -> Tensor:
@@ -162,6 +164,8 @@ def describe_model(
     flops = counter.get_total_flops() // _SAMPLES
     found = {**count_parameters(model), "flops_per_sample": flops}
     if getattr(_load(name), "NEEDS", {}).get("decoder"):
+        from rankbench.decoder import describe_decoder
+
         decoder = describe_decoder(complete(name, options), **sizes)
         found["flops_by_formula"] = decoder.flops
     return found

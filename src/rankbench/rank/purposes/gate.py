@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from rankbench.cell import Cell, is_lossy
 from rankbench.launch_spec import THE_END, TRAINING
 from rankbench.rank.models import describe_model
-from rankbench.rank.purposes.duty import Duty
+from rankbench.rank.purposes import Duty
 from rankbench.rank.purposes.setup import (
     Material,
     join_others,

@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from rankbench.cell import Cell
 from rankbench.launch_spec import COLLECTIVES, EVALUATION, THE_END
 from rankbench.rank.facts import usage
 from rankbench.rank.facts.collectives import sweep
 from rankbench.rank.facts.usage import open_meter
 from rankbench.rank.models import describe_model
-from rankbench.rank.purposes.duty import Duty
+from rankbench.rank.purposes import Duty
 from rankbench.rank.purposes.report import write_report
 from rankbench.rank.purposes.setup import (
     join_others,
@@ -22,7 +21,6 @@ from rankbench.rank.purposes.setup import (
     make_batches,
     set_up_strategy,
 )
-from rankbench.rank.strategies.base import Strategy
 from rankbench.rank.training.loop import train
 from rankbench.rank.training.recipe import memory_format_of
 from rankbench.rank.training.saving import save_model
@@ -31,52 +29,56 @@ from rankbench.rank.world.devices import leave_world, wait_for_all
 
 def run(duty: Duty) -> None:
     """Measure the cell and write this rank's report."""
-    cell, clock = duty.spec.cell, usage.process_age
+    spec, cell, clock = duty.spec, duty.spec.cell, usage.process_age
     imported = clock()
     runtime, world = join_others(duty, precision=cell.precision)
-    material = load_material(cell, duty.spec.data_dir)
+    material = load_material(cell, spec.data_dir)
     usage.reset_peaks(world.devices)
     strategy = set_up_strategy(
         cell,
         world,
         material.build_model().to(world.device),
-        replica_ranks=duty.spec.shape.replica_ranks,
+        replica_ranks=spec.shape.replica_ranks,
     )
-    batches = make_batches(duty, cell, material, duty.spec.shape.rank_batch)
+    batches = make_batches(duty, cell, material, spec.shape.rank_batch)
+    steps = cell.steps
+    if steps is None:
+        assert cell.epochs is not None, "a cell has steps or epochs"
+        steps = cell.epochs * batches.steps_per_epoch
     ready = clock()
     measured = train(
         strategy,
         iter(batches),
         devices=world.devices,
-        phases=duty.spec.phases,
+        phases=spec.phases,
         warmup=cell.warmup,
-        steps=count_steps(cell, batches.steps_per_epoch),
+        steps=steps,
         non_blocking=cell.non_blocking,
         memory_format=memory_format_of(cell),
         barrier=lambda: wait_for_all(runtime, world.devices),
         progress=duty.progress,
         meter=open_meter(world.devices, world.local_rank),
     )
-    peaks = usage.read_peaks(world.devices)
-    peaks["optimizer_mib"] = usage.optimizer_mib(strategy.optimizer_state())
+    peaks = usage.read_peaks(world.devices, strategy.optimizer_state())
     trained = clock()
     duty.progress.enter(COLLECTIVES)
     swept = None
-    if duty.spec.options.collectives and world.size > 1:
+    if spec.options.collectives and world.size > 1:
         swept = sweep(strategy.operations, runtime, world.device)
     swept_at = clock()
-    weights = weights_of(duty, strategy)
+    duty.progress.enter(EVALUATION)
     accuracy = None
-    if weights and cell.evaluate and world.rank == 0:
-        model = material.build_model().to(world.device)
-        model.load_state_dict(weights)
-        accuracy = evaluate(
-            model, material.test, classes=material.classes, device=world.device
-        )
+    if cell.evaluate or spec.options.save_model != "none":
+        weights = strategy.state_dict()
+        save_model(spec.directory, spec.options.save_model, duty.place, weights)
+        if cell.evaluate and world.rank == 0:
+            model = material.build_model().to(world.device)
+            model.load_state_dict(weights)
+            accuracy = evaluate(
+                model, material.test, classes=material.classes, device=world.device
+            )
     write_report(
-        duty.spec.work,
-        cell,
-        duty.place,
+        duty,
         world,
         measured,
         seconds={
@@ -89,7 +91,7 @@ def run(duty: Duty) -> None:
         },
         memory=peaks,
         accuracy=accuracy,
-        phases=duty.spec.phases,
+        phases=spec.phases,
         steps_per_epoch=batches.steps_per_epoch,
         samples_seen=measured.samples
         + cell.warmup * (measured.samples // len(measured.seconds)),
@@ -103,24 +105,6 @@ def run(duty: Duty) -> None:
     )
     duty.progress.enter(THE_END)
     leave_world(runtime)
-
-
-def count_steps(cell: Cell, steps_per_epoch: int) -> int:
-    """Number of steps in the timed window."""
-    if cell.steps is not None:
-        return cell.steps
-    assert cell.epochs is not None, "a cell has steps or epochs"
-    return cell.epochs * steps_per_epoch
-
-
-def weights_of(duty: Duty, strategy: Strategy) -> dict[str, Tensor] | None:
-    """The trained weights, saved if `save_model` says so; None if nothing uses them."""
-    duty.progress.enter(EVALUATION)
-    if not duty.spec.cell.evaluate and duty.spec.options.save_model == "none":
-        return None
-    weights = strategy.state_dict()
-    save_model(duty.spec.directory, duty.spec.options.save_model, duty.place, weights)
-    return weights
 
 
 BATCH = 256

@@ -12,14 +12,13 @@ from typing import Any
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from rankbench.launch_spec import THE_END, TRAINING
-from rankbench.rank.purposes.duty import Duty
+from rankbench.rank.purposes import Duty
 from rankbench.rank.purposes.setup import (
     join_others,
     load_material,
     make_batches,
     set_up_strategy,
 )
-from rankbench.rank.training.loop import move
 from rankbench.rank.training.recipe import memory_format_of
 from rankbench.rank.world.devices import leave_world, wait_for_all
 from rankbench.record import write_json
@@ -47,16 +46,16 @@ def run(duty: Duty) -> None:
     batches = iter(make_batches(duty, cell, material, duty.spec.shape.rank_batch))
 
     def step() -> None:
-        batch = next(batches)
+        inputs, targets = next(batches)
         mark("load")
-        batch = move(
-            batch,
+        inputs = inputs.to(
             world.device,
             non_blocking=cell.non_blocking,
             memory_format=memory_format_of(cell),
         )
+        targets = targets.to(world.device, non_blocking=cell.non_blocking)
         mark("transfer")
-        strategy.step(batch, mark)
+        strategy.step((inputs, targets), mark)
 
     duty.progress.enter(TRAINING)
     for _ in range(max(2, min(cell.warmup, 5))):

@@ -4,37 +4,39 @@ from __future__ import annotations
 
 import math
 import os
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from rankbench.cell import Cell
-from rankbench.environ import Place, step_id
+from rankbench.environ import step_id
 from rankbench.rank.facts import host as facts
 from rankbench.rank.facts.host import identify_gpu
+from rankbench.rank.purposes import Duty
 from rankbench.rank.strategies.base import World
 from rankbench.rank.training.loop import Measured
 from rankbench.record import write_json
 
+# Beginnings of the variables that configure a backend.
+_TRANSPORTS = (
+    *("GLOO_", "NCCL_", "TP_", "UCX_", "FI_", "OMPI_MCA_", "CCL_", "HOROVOD_"),
+)
+
 
 def write_report(
-    work: Path,
-    cell: Cell,
-    place: Place,
+    duty: Duty,
     world: World,
     measured: Measured,
     *,
     seconds: dict[str, float],
     memory: dict[str, Any],
-    accuracy: dict[str, Any] | None,
     phases: list[str],
     steps_per_epoch: int,
     samples_seen: int,
     details: dict[str, Any],
-    collectives: list[dict[str, Any]] | None,
     model: dict[str, Any] | None,
+    accuracy: dict[str, Any] | None = None,
+    collectives: list[dict[str, Any]] | None = None,
 ) -> None:
     """Write `rankN.npz` and `rankN.json` into the launch's work folder.
 
@@ -48,13 +50,28 @@ def write_report(
         model: size of the model, see `models.describe_model`; None except on
             rank 0.
     """
+    place, warmup = duty.place, duty.spec.cell.warmup
+    path = duty.spec.work / f"rank{place.rank}.json"
     np.savez(
-        work / f"rank{place.rank}.npz",
+        path.with_suffix(".npz"),
         seconds=measured.seconds,
         warmup=measured.warmup,
         host_start=measured.host_start,
         loss=measured.loss,
     )
+    steps = measured.seconds.sum(axis=1)
+    epochs = len(steps) // steps_per_epoch
+    steps = steps[: epochs * steps_per_epoch].reshape(epochs, steps_per_epoch)
+    loss = None
+    if measured.knows_loss:
+        ends = {"first": float(measured.loss[warmup]), "last": float(measured.loss[-1])}
+        loss = {
+            end: value if math.isfinite(value) else None for end, value in ends.items()
+        }
+    transport = None
+    if world.backend != "none":
+        asked = {k: v for k, v in os.environ.items() if k.startswith(_TRANSPORTS)}
+        transport = {"backend": world.backend, "asked": dict(sorted(asked.items()))}
     rank = {
         "rank": place.rank,
         "local_rank": place.local_rank,
@@ -63,7 +80,9 @@ def write_report(
         "pid": os.getpid(),
         "device": str(world.device),
         "gpus": [
-            identify_gpu(one.index) for one in world.devices if one.type == "cuda"
+            identify_gpu(device.index)
+            for device in world.devices
+            if device.type == "cuda"
         ],
         # The CPUs that this rank was bound to.
         "cores": sorted(os.sched_getaffinity(0)),
@@ -78,45 +97,23 @@ def write_report(
         "cpu_utilisation": measured.cpu.own / measured.window_s,
         "loader_utilisation": measured.cpu.loaders / measured.window_s,
         "energy": measured.energy,
-        "epochs_s": epoch_seconds(measured.seconds, steps_per_epoch),
+        # Of each complete epoch within the timed window.
+        "epochs_s": [float(seconds) for seconds in steps.sum(axis=1)],
     }
     report = {
         "rank": rank,
         "phases": phases,
         "steps": len(measured.seconds),
         "steps_per_epoch": steps_per_epoch,
-        "warmup": cell.warmup,
-        "loss": loss_ends(measured, cell.warmup) if measured.knows_loss else None,
+        "warmup": warmup,
+        # Of the first and the last timed step; None for a loss that is not finite.
+        "loss": loss,
         "accuracy": accuracy,
         "model": model,
         "host": facts.describe_host(),
         "software": facts.describe_software(),
-        "transport": describe_transport(world),
+        "transport": transport,
         "collectives": collectives,
         "step_id": step_id(),
     }
-    write_json(work / f"rank{place.rank}.json", report)
-
-
-def epoch_seconds(seconds: np.ndarray, steps_per_epoch: int) -> list[float]:
-    """Duration of each complete epoch within the timed window, in seconds."""
-    steps = seconds.sum(axis=1)
-    whole = len(steps) // steps_per_epoch
-    epochs = steps[: whole * steps_per_epoch].reshape(whole, steps_per_epoch)
-    return [float(value) for value in epochs.sum(axis=1)]
-
-
-def loss_ends(measured: Measured, warmup: int) -> dict[str, float | None]:
-    """Loss of the first and the last timed step; None for a loss that is not finite."""
-    window = measured.loss[warmup:]
-    ends = {"first": float(window[0]), "last": float(window[-1])}
-    return {end: loss if math.isfinite(loss) else None for end, loss in ends.items()}
-
-
-def describe_transport(world: World) -> dict[str, Any] | None:
-    """The backend and the variables that configure it; None without a backend."""
-    if world.backend == "none":
-        return None
-    prefixes = ("GLOO_", "NCCL_", "TP_", "UCX_", "FI_", "OMPI_MCA_", "CCL_", "HOROVOD_")
-    asked = {k: v for k, v in os.environ.items() if k.startswith(prefixes)}
-    return {"backend": world.backend, "asked": dict(sorted(asked.items()))}
+    write_json(path, report)

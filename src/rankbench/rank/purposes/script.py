@@ -9,7 +9,7 @@ import torch
 
 from rankbench.launch_spec import SET_UP, THE_END
 from rankbench.rank.facts import usage
-from rankbench.rank.purposes.duty import Duty
+from rankbench.rank.purposes import Duty
 from rankbench.rank.purposes.report import write_report
 from rankbench.rank.scripts.running import (
     ScriptError,
@@ -138,15 +138,12 @@ class _ScriptLaunch:
         steps = cell.steps
         assert steps is not None
         measured = session.window.measured(self._share(steps))
-        peaks = usage.read_peaks([self._device])
+        state = None
         if (leader := session.counter.leader) is not None:
             # `optim` is what ZeroRedundancyOptimizer runs on this rank.
-            state = getattr(leader, "optim", leader).state
-            peaks["optimizer_mib"] = usage.optimizer_mib(state.values())
+            state = getattr(leader, "optim", leader).state.values()
         write_report(
-            duty.spec.work,
-            cell,
-            place,
+            duty,
             World(
                 rank=place.rank,
                 size=place.size,
@@ -163,8 +160,7 @@ class _ScriptLaunch:
                 "warmup": measured.warmup_s,
                 "train": measured.window_s,
             },
-            memory=peaks,
-            accuracy=None,
+            memory=usage.read_peaks([self._device], state),
             phases=list(session.window.phases),
             # A script does not say what an epoch is: the whole window counts as one.
             steps_per_epoch=steps,
@@ -172,7 +168,6 @@ class _ScriptLaunch:
             + self._share(steps + cell.warmup)
             - self._share(steps),
             details=read_details(session.root),
-            collectives=None,
             model=(
                 describe_root(session.root, duty.spec.shape.replica_ranks)
                 if place.rank == 0

@@ -9,12 +9,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from rankbench.cell import Cell, Shape
-from rankbench.environ import Place, meeting_host
+from rankbench.cell import Cell
+from rankbench.environ import meeting_host
 from rankbench.launch_spec import SET_UP
 from rankbench.rank import data, models, variants
 from rankbench.rank.facts.host import identify_gpu
-from rankbench.rank.purposes.duty import Duty
+from rankbench.rank.purposes import Duty
 from rankbench.rank.strategies import find_strategy, runtime_of
 from rankbench.rank.strategies.base import Strategy, World
 from rankbench.rank.training.recipe import (
@@ -27,9 +27,8 @@ from rankbench.rank.training.recipe import (
     set_arithmetic,
 )
 from rankbench.rank.world import Runtime, find_runtime
-from rankbench.rank.world.devices import choose_devices
-from rankbench.rank.world.placement import bind_near
-from rankbench.rank.world.rendezvous import check_name
+from rankbench.rank.world.devices import choose_devices, gpus_among
+from rankbench.rank.world.places import bind_near, check_name
 
 
 @dataclass(frozen=True)
@@ -50,38 +49,33 @@ class Material:
 
 
 def join_others(duty: Duty, *, precision: str) -> tuple[Runtime, World]:
-    """Set threads and precision of this process, and join the other ranks."""
+    """Set up this process, choose its devices, and join the other ranks.
+
+    Ranks of a cell without a backend do not join.
+    """
     duty.progress.enter(SET_UP)
-    spec, cell = duty.spec, duty.spec.cell
+    spec, cell, place = duty.spec, duty.spec.cell, duty.place
     torch.set_num_threads(spec.threads)
     set_arithmetic(precision, cudnn_benchmark=cell.cudnn_benchmark)
     runtime = find_runtime(runtime_of(cell.strategy))
-    world = join_world(cell, spec.shape, duty.place, duty.init_method, runtime)
-    gpus = {device.index for device in world.devices if device.type == "cuda"}
-    bind_near(identify_gpu(index)["pci"] for index in gpus)
-    return runtime, world
-
-
-def join_world(
-    cell: Cell, shape: Shape, place: Place, init_method: str, runtime: Runtime
-) -> World:
-    """Choose this rank's devices; join the other ranks if the cell has a backend."""
-    devices = choose_devices(cell, shape, place.local_rank)
+    devices = choose_devices(cell, spec.shape, place.local_rank)
     if cell.device == "cuda":
         torch.cuda.set_device(devices[0])
     if cell.backend != "none":
         if host := meeting_host():
             check_name(host)
-        runtime.join(cell.backend, place, init_method, devices[0])
-    return World(
+        runtime.join(cell.backend, place, duty.init_method, devices[0])
+    bind_near(identify_gpu(gpu.index)["pci"] for gpu in gpus_among(devices))
+    world = World(
         rank=place.rank,
         size=place.size,
         local_rank=place.local_rank,
         device=devices[0],
         devices=devices,
         backend=cell.backend,
-        rank_batch=shape.rank_batch,
+        rank_batch=spec.shape.rank_batch,
     )
+    return runtime, world
 
 
 def load_material(cell: Cell, data_dir: Path) -> Material:

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from rankbench.cell import Cell
 from rankbench.environ import Place
 from rankbench.rank.models import count_parameters
-from rankbench.rank.world.rendezvous import announce, find_free_port
+from rankbench.rank.world.places import announce, find_free_port
 
 # Bytes at the end of a script's output in which the reason of its end is looked for.
 _TAIL = 8192

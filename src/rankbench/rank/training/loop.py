@@ -76,17 +76,15 @@ def train(
         for step in range(count):
             progress.step(step)
             clock.begin(step)
-            batch = next(batches)
+            inputs, targets = next(batches)
             clock.mark("load")
-            batch = move(
-                batch,
-                devices[0],
-                non_blocking=non_blocking,
-                memory_format=memory_format,
+            inputs = inputs.to(
+                devices[0], non_blocking=non_blocking, memory_format=memory_format
             )
+            targets = targets.to(devices[0], non_blocking=non_blocking)
             clock.mark("transfer")
-            losses.append(strategy.step(batch, clock.mark))
-            samples += len(batch[1])
+            losses.append(strategy.step((inputs, targets), clock.mark))
+            samples += len(targets)
         return samples
 
     losses: list[Tensor | None] = []
@@ -111,37 +109,18 @@ def train(
     cpu = cpu_time(since=used_before)
     energy = meter.end()
 
+    known = [loss.float() for loss in losses if loss is not None]
+    knows_loss = len(known) == len(losses)
+    unknown = np.full(len(losses), np.nan, np.float32)
     return Measured(
         seconds=timed.seconds(),
         warmup=untimed.seconds(),
         host_start=timed.host_start(),
-        loss=_fetch(losses),
-        knows_loss=None not in losses,
+        loss=torch.stack(known).cpu().numpy() if knows_loss else unknown,
+        knows_loss=knows_loss,
         warmup_s=warmup_s,
         window_s=window_s,
         samples=samples,
         cpu=cpu,
         energy=energy,
     )
-
-
-def move(
-    batch: Batch,
-    device: torch.device,
-    *,
-    non_blocking: bool,
-    memory_format: torch.memory_format,
-) -> Batch:
-    """Copy a batch to a device; only inputs have a memory format."""
-    inputs, targets = batch
-    return (
-        inputs.to(device, non_blocking=non_blocking, memory_format=memory_format),
-        targets.to(device, non_blocking=non_blocking),
-    )
-
-
-def _fetch(losses: Sequence[Tensor | None]) -> np.ndarray:
-    known = [loss.float() for loss in losses if loss is not None]
-    if len(known) < len(losses):
-        return np.full(len(losses), np.nan, np.float32)
-    return torch.stack(known).cpu().numpy()

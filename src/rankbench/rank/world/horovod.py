@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from rankbench.environ import Place
-from rankbench.rank.world.rendezvous import LOOPBACK, announce
+from rankbench.launch_spec import LOOPBACK
+from rankbench.rank.world.places import announce
 
 # Backend -> Horovod's controller, which agrees on the next operation, and the library
 # for CPU tensors. GPU tensors use NCCL if Horovod was built with it.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rankbench.environ import Place
-from rankbench.rank.world.rendezvous import (
+from rankbench.rank.world.places import (
     add_place,
     choose_rendezvous,
     places_here,

@@ -13,9 +13,9 @@ import os
 from pathlib import Path
 
 from rankbench.environ import keep_devices, read_node, without_job
-from rankbench.launch_spec import LaunchSpec
+from rankbench.launch_spec import LOOPBACK, LaunchSpec
 from rankbench.rank.world.lifeline import report_failure
-from rankbench.rank.world.rendezvous import LOOPBACK, check_name, find_free_port
+from rankbench.rank.world.places import check_name, find_free_port
 
 
 def main() -> None:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from rankbench.rank.world.manual import end_all
-from rankbench.rank.world.rendezvous import check_name
+from rankbench.rank.world.places import check_name
 
 # Variables that tell `ssh` the port, and the file with the secret.
 PORT, SECRET = "RANKBENCH_REMOTE_PORT", "RANKBENCH_REMOTE_SECRET"

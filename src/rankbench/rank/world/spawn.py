@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 from rankbench.environ import Place
-from rankbench.rank.world.rendezvous import (
-    LOOPBACK,
+from rankbench.launch_spec import LOOPBACK
+from rankbench.rank.world.places import (
     add_place,
     choose_rendezvous,
     places_here,

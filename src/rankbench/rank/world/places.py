@@ -1,4 +1,4 @@
-"""Where the ranks of a launch meet, and which of them belong to this host.
+"""Which ranks belong to this host, on which cores they run, and where they meet.
 
 It does not import torch, because that would take longer than everything else it does.
 """
@@ -6,13 +6,13 @@ It does not import torch, because that would take longer than everything else it
 from __future__ import annotations
 
 import argparse
+import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from rankbench.environ import Place, launch_id, read_node
-
-LOOPBACK = "127.0.0.1"
+from rankbench.launch_spec import LOOPBACK
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
@@ -118,3 +118,47 @@ def announce(
     # The store ends with rank 0's handle, so wait until all ranks have read the port.
     store.wait([f"met {rank}" for rank in range(place.size)])
     return host, port
+
+
+_PCI = Path("/sys/bus/pci/devices")
+
+
+def choose_cores(
+    local_rank: int, cores_per_rank: int, cores: list[list[int]]
+) -> list[list[int]]:
+    """The cores of one rank; if there are not enough, ranks share them in turn."""
+    first = local_rank * cores_per_rank
+    return [cores[(first + i) % len(cores)] for i in range(cores_per_rank)]
+
+
+def pin(cores: list[list[int]]) -> None:
+    """Bind this process and its existing threads to these cores."""
+    cpus = {cpu for core in cores for cpu in core}
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), cpus)
+
+
+def bind_near(gpus: Iterable[str | None], devices: Path = _PCI) -> None:
+    """Bind this process to the CPUs next to its GPUs, among those that it may use.
+
+    On another socket it would reach them over the link between sockets. It keeps all
+    of its CPUs if none is near, or if the kernel does not tell.
+
+    Args:
+        gpus: place of each GPU on the PCI bus, DOMAIN:BUS:DEVICE; None if unknown.
+        devices: where the kernel describes PCI devices.
+    """
+    near = {cpu for gpu in gpus if gpu for cpu in _read_cpus(gpu, devices)}
+    if allowed := near & os.sched_getaffinity(0):
+        pin([list(allowed)])
+
+
+def _read_cpus(gpu: str, devices: Path) -> set[int]:
+    """The CPUs of the NUMA node of a PCI device: the kernel's ``0-3,8-11``."""
+    domain, bus, device = gpu.split(":")
+    try:
+        text = (devices / f"{domain:0>4}:{bus}:{device}.0/local_cpulist").read_text()
+    except OSError:
+        return set()
+    ranges = [part.split("-") for part in text.strip().split(",") if part]
+    return {cpu for ends in ranges for cpu in range(int(ends[0]), int(ends[-1]) + 1)}
