@@ -37,7 +37,7 @@ def skewed(random: np.random.Generator, count: int) -> NDArray[np.float64]:
 
 def side(values: NDArray[np.float64]) -> Side:
     cell = CellLaunches(hash="h", status="ok", reason=None, throughput=tuple(values))
-    return Side(name="side", experiment="x", facts={}, cells={"row": cell})
+    return Side(name="side", experiment="x", cells={"row": cell})
 
 
 def simulate(draw: Draw, share: float, launches: int, experiments: int) -> list[float]:

@@ -22,20 +22,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from rankbench.results.history.changes import History, follow
-from rankbench.results.history.store import (
-    StoredRun,
-    add_run,
-    decode,
-    read_results,
-    read_store,
+from rankbench.results.compare.sides import (
+    CellLaunches,
+    Side,
+    encode_run,
+    read_side,
 )
+from rankbench.results.history.changes import History, follow
+from rankbench.results.history.store import add_run, read_store
 from rankbench.results.history.text import write_page
 from unit.synthetic import write_many
 
@@ -84,11 +83,11 @@ def tell_speed(runs: int, cells: int, rng: np.random.Generator) -> None:
             levels[:, cell] += shapes[cell // 10 % len(shapes)](np.arange(runs))
         store = folder / "store"
         for number, one in enumerate(levels):
-            add_run(store, make_run(rng, number, one))
+            add_run(store, encode_run(make_run(rng, number, one)))
         layout = write_many(folder / "results", cells)
         print(f"{runs + 1} runs of {cells} cells, {LAUNCHES} launches each")
         with timed("add one run"):
-            add_run(store, read_results(layout.root))
+            add_run(store, encode_run(read_side(layout.root)))
         with timed("read the store"):
             stored = read_store(store)
         with timed("find changes"):
@@ -200,8 +199,8 @@ def tell_series(arguments: argparse.Namespace, rng: np.random.Generator) -> None
 
 def find_residuals(bundle: Path) -> Values:
     """Logarithms of launches over the median of their cell, of cells with some."""
-    cells = read_results(bundle)["cells"].values()
-    logs = [np.log(cell["throughput"]) for cell in cells]
+    cells = read_side(bundle).cells.values()
+    logs = [np.log(cell.throughput) for cell in cells]
     several = [values for values in logs if len(values) > 2]
     # A median takes a degree of freedom, as a mean does.
     return np.concatenate(
@@ -266,43 +265,38 @@ def simulate(rng: np.random.Generator, levels: Values) -> History:
     return follow(make_runs(rng, levels))
 
 
-def make_runs(rng: np.random.Generator, levels: Values) -> list[StoredRun]:
-    return [
-        decode(make_run(rng, number, one), str(number))
-        for number, one in enumerate(levels)
-    ]
+def make_runs(rng: np.random.Generator, levels: Values) -> list[Side]:
+    return [make_run(rng, number, one) for number, one in enumerate(levels)]
 
 
-def make_run(rng: np.random.Generator, number: int, levels: Values) -> dict[str, Any]:
-    """The run of one night, as `read_results` gives it."""
+def make_run(rng: np.random.Generator, number: int, levels: Values) -> Side:
+    """The run of one night."""
     begun = datetime(2023, 1, 1, 2, tzinfo=UTC) + timedelta(days=number)
     noise = rng.normal(0, SCATTER / 2, (len(levels), LAUNCHES))
     times = [
         (begun + timedelta(minutes=launch)).isoformat() for launch in range(LAUNCHES)
     ]
-    version = f"2.{number // 90}.0"
+    facts = {"torch": (f"2.{number // 90}.0",), "host": ("node1", "node2")}
     cells = {
-        f"ddp.gloo.1x2.convnet.digits.seed={cell}": {
-            "hash": hashlib.sha256(str(cell).encode()).hexdigest()[:16],
-            "workload": 0,
-            "status": "ok",
-            "reason": None,
-            "marks": [],
-            "facts": 0,
-            "started": times,
-            "throughput": np.exp(level + noise[cell]).tolist(),
-        }
+        f"ddp.gloo.1x2.convnet.digits.seed={cell}": CellLaunches(
+            hash=hashlib.sha256(str(cell).encode()).hexdigest()[:16],
+            workload="simulated",
+            status="ok",
+            reason=None,
+            facts=facts,
+            started=tuple(times),
+            rounds=(None,) * LAUNCHES,
+            throughput=tuple(np.exp(level + noise[cell]).tolist()),
+        )
         for cell, level in enumerate(levels)
     }
-    return {
-        "schema": 1,
-        "experiment": "simulated",
-        "begun": times[0],
-        "ended": times[-1],
-        "facts": [{"torch": [version], "host": ["node1", "node2"]}],
-        "workloads": ["simulated"],
-        "cells": cells,
-    }
+    return Side(
+        name=str(number),
+        experiment="simulated",
+        cells=cells,
+        begun=times[0],
+        ended=times[-1],
+    )
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def side(*, hash_: str = "h", status: str = "ok", **rows: list[float]) -> Side:
         )
         for name, rates in rows.items()
     }
-    return Side(name="side", experiment="x", facts={}, cells=cells)
+    return Side(name="side", experiment="x", cells=cells)
 
 
 def judge(old: Side, new: Side, at_least: float = 0.95) -> Comparison:

@@ -6,6 +6,7 @@ import hashlib
 import json
 import multiprocessing
 import shutil
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,15 @@ import pytest
 from pages import Words
 from rankbench import cli
 from rankbench.record import Layout
+from rankbench.results.compare.sides import (
+    CellLaunches,
+    Side,
+    encode_run,
+    read_side,
+)
 from rankbench.results.history.changes import follow
-from rankbench.results.history.store import ADDED, add_run, read_results, read_store
+from rankbench.results.history.store import ADDED, read_store
+from rankbench.results.history.store import add_run as store_run
 from unit.synthetic import (
     make_cell,
     plan_cell,
@@ -33,32 +41,34 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "docs/example"
 SCRIPT = "<script>alert(1)</script>"
 
 
-def make_run(night: int, levels: dict[str, float], **facts: str) -> dict[str, Any]:
-    """A run of six launches for each cell, as `read_results` gives it."""
+def make_run(night: int, levels: dict[str, float], **facts: str) -> Side:
+    """A run of six launches for each cell."""
     begun = datetime(2026, 1, 1, 2, tzinfo=UTC) + timedelta(days=night)
-    times = [(begun + timedelta(minutes=i)).isoformat() for i in range(6)]
+    times = tuple((begun + timedelta(minutes=i)).isoformat() for i in range(6))
     cells = {
-        name: {
-            "hash": "0" * 16,
-            "workload": 0,
-            "status": "ok",
-            "reason": None,
-            "marks": [],
-            "facts": 0,
-            "started": times,
-            "throughput": [level * (1 + 0.001 * i) for i in range(6)],
-        }
+        name: CellLaunches(
+            hash="0" * 16,
+            workload="any",
+            status="ok",
+            reason=None,
+            facts={key: (value,) for key, value in facts.items()},
+            started=times,
+            rounds=(None,) * 6,
+            throughput=tuple(level * (1 + 0.001 * i) for i in range(6)),
+        )
         for name, level in levels.items()
     }
-    return {
-        "schema": 1,
-        "experiment": "nightly",
-        "begun": times[0],
-        "ended": times[-1],
-        "facts": [{key: [value] for key, value in facts.items()}],
-        "workloads": ["any"],
-        "cells": cells,
-    }
+    return Side(
+        name="run", experiment="nightly", cells=cells, begun=times[0], ended=times[-1]
+    )
+
+
+def change_cell(run: Side, **changes: Any) -> Side:
+    return replace(run, cells={**run.cells, A: replace(run.cells[A], **changes)})
+
+
+def add_run(store: Path, run: Side) -> tuple[Path, str]:
+    return store_run(store, encode_run(run))
 
 
 def fill(
@@ -210,7 +220,7 @@ def test_two_writers_lose_nothing(store):
     found = read_store(store)
     assert not found.damaged
     assert [one.begun for one in found.runs] == sorted(
-        make_run(night, {})["begun"] for night in range(30)
+        make_run(night, {}).begun for night in range(30)
     )
     assert [path for path in store.iterdir() if path.suffix != ".json"] == []
 
@@ -325,8 +335,7 @@ def test_one_bad_run_is_no_change(store, capsys):
 def test_another_definition_begins_another_line(store, capsys):
     for night in range(8):
         one = make_run(night, {A: 1000.0})
-        one["cells"][A]["hash"] = ("0" if night < 5 else "1") * 16
-        add_run(store, one)
+        add_run(store, change_cell(one, hash=("0" if night < 5 else "1") * 16))
     _, found = run_json(capsys, "--store", store)
     assert [len(line["points"]) for line in found["cells"]] == [5, 3]
     text = run(capsys, "--store", store)[1]
@@ -336,11 +345,11 @@ def test_another_definition_begins_another_line(store, capsys):
 def test_launches_that_were_added_twice_count_once(tmp_path, store):
     """A run that was added before it was complete, and again afterwards."""
     layout = write_results(tmp_path / "results", launches=3)
-    add_run(store, read_results(layout.root))
+    add_run(store, read_side(layout.root))
     planned = plan_cell(make_cell("ddp", "1x2"))
     for launch in (4, 5):
         write_launch(layout, planned, launch, wanted=3)
-    add_run(store, read_results(layout.root))
+    add_run(store, read_side(layout.root))
     runs = read_store(store).runs
     assert len(runs) == 2
     ((line,)) = (follow(runs).lines,)
@@ -349,9 +358,8 @@ def test_launches_that_were_added_twice_count_once(tmp_path, store):
 
 def test_a_cell_that_has_lost_its_number_is_named(slowed, capsys):
     one = make_run(30, {A: 900.0, B: 500.0})
-    one["cells"][A] |= {"status": "crashed", "reason": "it crashed", "facts": None}
-    one["cells"][A] |= {"started": [], "throughput": []}
-    add_run(slowed, one)
+    lost = {"status": "crashed", "reason": "it crashed", "facts": {}}
+    add_run(slowed, change_cell(one, started=(), throughput=(), rounds=(), **lost))
     status, out, _ = run(capsys, "--store", slowed)
     assert status == 0
     assert f"{A}: no number in the newest run: crashed" in out
@@ -402,7 +410,7 @@ def test_what_a_store_says_becomes_no_markup(store, tmp_path, capsys):
     for night, level in enumerate(levels):
         host = "node1" if night < 15 else f"{SCRIPT}\x1b[2J"
         one = make_run(night, {f"{A}{SCRIPT}": level}, host=host)
-        add_run(store, one | {"experiment": SCRIPT})
+        add_run(store, replace(one, experiment=SCRIPT))
     page = tmp_path / "page.html"
     out = run(capsys, "--store", store, "--page", page)[1]
     assert "\x1b" not in out

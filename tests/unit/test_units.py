@@ -22,7 +22,6 @@ from rankbench.results.compare.sides import (
     read_reference,
     read_side,
 )
-from rankbench.results.history.store import read_results
 from rankbench.results.numbers.found import read
 from rankbench.results.prediction.scale import read_scale
 from rankbench.results.render.html.overview import describe_results
@@ -157,12 +156,10 @@ def test_plots_and_page_name_the_unit(layout: Layout) -> None:
 
 
 def test_a_comparison_and_a_history_keep_the_unit(layout: Layout) -> None:
-    units = {name: cell.unit for name, cell in read_side(layout.root).cells.items()}
+    kept = read_side(layout.root).cells
+    units = {name: cell.unit for name, cell in kept.items()}
     assert units == {OF_IMAGES: "samples", **dict.fromkeys(IDS, "tokens")}
-    kept = read_results(layout.root)["cells"]
-    assert "unit" not in kept[OF_IMAGES]
-    assert kept[IDS[0]]["unit"] == "tokens"
-    assert kept[IDS[0]]["throughput"][0] == pytest.approx(10 * CONTEXT, rel=0.05)
+    assert kept[IDS[0]].throughput[0] == pytest.approx(10 * CONTEXT, rel=0.05)
 
 
 def test_published_numbers_of_another_unit_are_not_compared(tmp_path: Path) -> None:
@@ -177,7 +174,7 @@ def test_published_numbers_of_another_unit_are_not_compared(tmp_path: Path) -> N
     new = CellLaunches(
         hash="1", status="ok", reason=None, throughput=(4.0,) * 6, unit="tokens"
     )
-    side = Side(name="new", experiment="x", facts={}, cells={"a": new, "b": new})
+    side = Side(name="new", experiment="x", cells={"a": new, "b": new})
     of_tokens, of_images = accept(published, side, at_least=0.95).cells
     assert of_tokens.why == ""
     assert of_images.why == "the baseline has samples/s, RESULTS have tokens/s"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.commands.base import BAD_INPUT, FINDING, OK, add_parser, print_json
+from rankbench.record import write_atomically
 
 ABOUT = """\
 Compare two runs, cell by cell: is NEW better than OLD, worse, or equal?
@@ -71,7 +72,7 @@ def add(commands: Any) -> None:
 def compare_runs(arguments: argparse.Namespace) -> int:
     """Print the comparison; return 1 if a cell is worse, 2 if none could be judged."""
     from rankbench.results.compare.comparison import compare
-    from rankbench.results.compare.sides import read_side, read_sides, save_baseline
+    from rankbench.results.compare.sides import encode_run, read_side, read_sides
     from rankbench.results.compare.text import compared_to_json, compared_to_text
 
     if arguments.between:
@@ -86,7 +87,7 @@ def compare_runs(arguments: argparse.Namespace) -> int:
     else:
         sides = [read_side(path) for path in (arguments.old, arguments.new) if path]
     if arguments.save_baseline:
-        save_baseline(sides[-1], arguments.save_baseline)
+        write_atomically(arguments.save_baseline, encode_run(sides[-1]))
     if len(sides) == 1:
         return OK
     found = compare(*sides, confidence=arguments.confidence, margin=arguments.margin)

@@ -106,7 +106,7 @@ def add_runs(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _read_run(path: Path) -> dict[str, Any]:
+def _read_run(path: Path) -> bytes:
     """What the store keeps of a result directory or a bundle.
 
     Raises:
@@ -114,15 +114,13 @@ def _read_run(path: Path) -> dict[str, Any]:
     """
     from rankbench.results.bundle import verify_bundle
     from rankbench.results.bundle.manifest import MANIFEST
-    from rankbench.results.history.store import read_results
-    from rankbench.results.read.archive import open_results
+    from rankbench.results.compare.sides import encode_run, read_side
 
     is_bundle = path.is_file() or (path / MANIFEST).exists()
     if is_bundle and (findings := verify_bundle(path).findings):
         said = "\n".join(f"  {finding}" for finding in findings)
         raise ValueError(f"{path} is not what was published; not added:\n{said}")
-    with open_results(path) as directory:
-        return read_results(directory)
+    return encode_run(read_side(path))
 
 
 def show_history(arguments: argparse.Namespace) -> int:

@@ -148,11 +148,11 @@ class Comparison:
     @property
     def order(self) -> str | None:
         """Which side was measured first; None if they overlap or it is not known."""
-        if not self.old.span or not self.new.span:
+        if not self.old.begun or not self.new.begun:
             return None
-        if self.old.span[1] <= self.new.span[0]:
+        if self.old.ended <= self.new.begun:
             return "OLD before NEW"
-        return "NEW before OLD" if self.new.span[1] <= self.old.span[0] else None
+        return "NEW before OLD" if self.new.ended <= self.old.begun else None
 
     @property
     def facts(self) -> Mapping[str, tuple[Sequence[str], Sequence[str]]]:

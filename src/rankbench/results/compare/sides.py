@@ -1,6 +1,7 @@
 """One side of a comparison: the launches of each cell, and the machine they ran on.
 
-It is read from results, or from a stored baseline, which is small enough for git.
+It is read from results or from the file of a run, which is small enough for git: a
+baseline of `rankbench compare`, or a run in the store of `rankbench history`.
 """
 
 from __future__ import annotations
@@ -8,24 +9,32 @@ from __future__ import annotations
 import csv
 import json
 import math
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rankbench.record import Layout, Record, read_json, write_json
+from rankbench.record import Layout, Record
 from rankbench.results.numbers.measures import measure
 from rankbench.results.numbers.network import find_network
 from rankbench.results.read.archive import open_results
-from rankbench.results.read.rows import Results, Row, load
+from rankbench.results.read.launches import read_launches
+from rankbench.results.read.rows import Row, load
+from rankbench.results.read.schema import check, read_checked
 from rankbench.stopping import round_of
 
-BASELINE_VERSION = 1
+_VERSION = 1  # of the file of a run
 
 _UNITS = ("samples", "tokens")
 
 # Keys of a host in a record that are not properties of the machine.
 _PASSING = ("load_1min",)
+
+# Facts of the code that starts launches, which measures nothing.
+_LAUNCHING = ("commit", "rankbench")
+
+Facts = Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,19 +42,27 @@ class CellLaunches:
     """The launches of one cell of a side.
 
     Attributes:
-        hash: identity of the cell, with all its options.
+        hash: identity of the cell, with all its options; empty for a published number.
+        workload: equal for cells that are alternatives.
         status: one of `rankbench.record.STATUSES`.
         reason: None exactly if the status is ``ok``.
+        marks: of its row.
+        facts: of hosts, software, image and code of its launches: key -> all values.
         throughput: of each launch, `unit` per second; empty unless the status is
             ``ok``.
+        started: when each of these launches began.
         rounds: what identifies the round of each launch; empty if not known.
         unit: what throughput counts: samples or tokens.
     """
 
     hash: str
+    workload: str = ""
     status: str
     reason: str | None
+    marks: tuple[str, ...] = ()
+    facts: Facts = field(default_factory=dict)
     throughput: tuple[float, ...]
+    started: tuple[str, ...] = ()
     rounds: tuple[tuple[int, int] | None, ...] = ()
     unit: str = "samples"
 
@@ -53,6 +70,11 @@ class CellLaunches:
     def is_fixed(self) -> bool:
         """Whether it is one published number, without launches."""
         return not self.hash and len(self.throughput) == 1
+
+    @property
+    def center(self) -> float:
+        """The median throughput of its launches."""
+        return statistics.median(self.throughput)
 
     @property
     def by_round(self) -> dict[Any, float]:
@@ -66,36 +88,46 @@ class CellLaunches:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Side:
-    """One of the two runs that are compared.
+    """The launches of one run of an experiment, or of a part of its cells.
 
     Attributes:
-        name: the path that the user gave.
+        name: the path that the user gave; in a store, the digest of its file.
         experiment: its name.
-        facts: key -> all its values: of hosts, software, images and code.
         cells: by id, in the order of the plan.
-        span: when the first launch began and the last one ended, as ISO times; None if
-            that is not known.
+        begun, ended: of its first and its last launch, as ISO times; empty if that is
+            not known.
     """
 
     name: str
     experiment: str
-    facts: Mapping[str, tuple[str, ...]]
     cells: Mapping[str, CellLaunches]
-    span: tuple[str, str] | None = None
+    begun: str = ""
+    ended: str = ""
+
+    @property
+    def facts(self) -> Facts:
+        """Key -> all its values: of hosts, software, images and code of ranks."""
+        found: dict[str, set[str]] = {}
+        for cell in self.cells.values():
+            for key, values in cell.facts.items():
+                if key not in _LAUNCHING:
+                    found.setdefault(key, set()).update(values)
+        return {key: tuple(sorted(values)) for key, values in found.items()}
 
 
 def read_side(path: Path) -> Side:
-    """Read results, or a stored baseline.
+    """Read results, or the file of a run.
 
     Raises:
         ValueError: the path leads to neither, or a file is damaged.
     """
     if path.suffix == ".json" and path.is_file():
-        return _read_baseline(path)
+        return read_run(path)
     with open_results(path) as directory:
-        results = load(Layout(directory))
-        cells = {row.id: _measure(row) for row in results.rows}
-        return _make_side(str(path), results, results.rows, cells)
+        layout = Layout(directory)
+        results = load(layout)
+        rows = {row.id: row for row in results.rows}
+        return _make_side(str(path), results.experiment, layout, rows)
 
 
 def read_reference(path: Path) -> Side:
@@ -124,7 +156,7 @@ def read_reference(path: Path) -> Side:
             for number, row in enumerate(rows, 2)
             if row["throughput"]
         }
-    return Side(name=str(path), experiment=path.stem, facts={}, cells=cells)
+    return Side(name=str(path), experiment=path.stem, cells=cells)
 
 
 def _read_published(row: Mapping[str, str], place: str) -> CellLaunches:
@@ -132,7 +164,7 @@ def _read_published(row: Mapping[str, str], place: str) -> CellLaunches:
         value = float(row["throughput"])
     except ValueError:
         value = math.nan
-    if not _is_rate(value):
+    if not 0 < value < math.inf:
         raise ValueError(
             f"{place}: throughput: expected samples/s or tokens/s, not "
             f"{row['throughput']!r:.40}"
@@ -161,8 +193,9 @@ def read_sides(path: Path, key: str, values: tuple[str, str]) -> tuple[Side, Sid
         ValueError: no cell has one of the values; a file is damaged.
     """
     with open_results(path) as directory:
-        results = load(Layout(directory))
-        found: list[dict[str, Row]] = []
+        layout = Layout(directory)
+        results = load(layout)
+        alike: list[dict[str, Row]] = []
         for value in values:
             rows = [row for row in results.rows if _value_of(row, key) == value]
             if not rows:
@@ -170,20 +203,19 @@ def read_sides(path: Path, key: str, values: tuple[str, str]) -> tuple[Side, Sid
                 raise ValueError(
                     f"{path}: no cell has {key}={value} (there are {', '.join(known)})"
                 )
-            found.append({_without(row, key): row for row in rows})
-        names = {rest: row.id for rest, row in found[1].items()}
-        sides = [
-            _make_side(
-                f"{path}, {key}={value}",
-                results,
-                list(rows.values()),
-                {
-                    names.get(rest, row.id): replace(_measure(row), hash=rest)
-                    for rest, row in rows.items()
-                },
+            alike.append({_without(row, key): row for row in rows})
+        names = {rest: row.id for rest, row in alike[1].items()}
+        sides = []
+        for value, own in zip(values, alike, strict=True):
+            named = {names.get(rest, row.id): row for rest, row in own.items()}
+            side = _make_side(
+                f"{path}, {key}={value}", results.experiment, layout, named
             )
-            for value, rows in zip(values, found, strict=True)
-        ]
+            cells = {
+                name: replace(side.cells[name], hash=rest)
+                for name, rest in zip(named, own, strict=True)
+            }
+            sides.append(replace(side, cells=cells))
         return sides[0], sides[1]
 
 
@@ -202,63 +234,156 @@ def _without(row: Row, key: str) -> str:
 
 
 def _make_side(
-    name: str, results: Results, rows: Iterable[Row], cells: Mapping[str, CellLaunches]
+    name: str, experiment: str, layout: Layout, rows: Mapping[str, Row]
 ) -> Side:
-    records = [launch.record for row in rows for launch in row.launches]
-    times = [(one.get("started"), one.get("ended")) for one in records]
-    known = [(begun, ended) for begun, ended in times if begun and ended]
-    begun, ended = zip(*known, strict=True) if known else ((), ())
+    cells = {}
+    times: list[str] = []
+    for cell_id, row in rows.items():
+        records = [launch.record for launch in row.launches]
+        tried = records
+        if not records and row.attempt is not None:
+            attempt = layout.attempt(row.id, row.attempt)
+            tried = [launch.record for launch in read_launches(attempt)]
+        for record in tried:
+            times += [record[key] for key in ("started", "ended") if record.get(key)]
+        cells[cell_id] = CellLaunches(
+            hash=row.cell.hash(),
+            workload=row.cell.workload(),
+            status=row.status,
+            reason=row.reason,
+            marks=tuple(row.marks),
+            facts=_collect_facts(records),
+            throughput=tuple(
+                measure(launch, row.cell.units_per_sample).throughput
+                for launch in row.launches
+            ),
+            started=tuple(str(record.get("started")) for record in records),
+            rounds=tuple(map(round_of, records)),
+            unit=row.cell.unit,
+        )
+    begun, ended = (min(times), max(times)) if times else ("", "")
+    return Side(name=name, experiment=experiment, cells=cells, begun=begun, ended=ended)
+
+
+def encode_run(side: Side) -> bytes:
+    """The file of a run: the same launches give the same bytes.
+
+    Raises:
+        ValueError: no launch has ended; a record is damaged.
+    """
+    if not side.begun:
+        raise ValueError(
+            f"{side.name}: no launch has ended, so there is nothing to keep"
+        )
+    facts: list[Facts] = []
+    workloads: list[str] = []
+    cells = {}
+    for name, cell in side.cells.items():
+        cells[name] = {
+            "hash": cell.hash,
+            "workload": _place(cell.workload, workloads),
+            "status": cell.status,
+            "reason": cell.reason,
+            "marks": list(cell.marks),
+            "facts": _place(cell.facts, facts),
+            "started": list(cell.started),
+            "throughput": list(cell.throughput),
+            "rounds": [place and list(place) for place in cell.rounds],
+            "unit": cell.unit,
+        }
+    run = {
+        "schema": _VERSION,
+        "experiment": side.experiment,
+        "begun": side.begun,
+        "ended": side.ended,
+        "facts": [
+            {key: list(values) for key, values in known.items()} for known in facts
+        ],
+        "workloads": workloads,
+        "cells": cells,
+    }
+    check(run, "history", Path(side.name))
+    text = json.dumps(run, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return f"{text}\n".encode()
+
+
+def _place(value: Any, values: list[Any]) -> int:
+    """The place of a value among few, to which it is added if it is new."""
+    if value not in values:
+        values.append(value)
+    return values.index(value)
+
+
+def read_run(path: Path) -> Side:
+    """Read the file of a run.
+
+    Raises:
+        ValueError: it is damaged or of another version; the message names it.
+    """
+    try:
+        run = read_checked(path, "history", version=_VERSION)
+    except ValueError as error:
+        raise ValueError(
+            f"{error} (`rankbench compare RESULTS --save-baseline FILE` writes a run)"
+        ) from None
+    cells = {}
+    for name, cell in run["cells"].items():
+        places = cell["facts"], cell["workload"]
+        if places[0] >= len(run["facts"]) or places[1] >= len(run["workloads"]):
+            raise ValueError(f"{path} is damaged: {name}: facts or workload not there")
+        if not len(cell["started"]) == len(cell["throughput"]) == len(cell["rounds"]):
+            raise ValueError(f"{path} is damaged: {name}: launches without a time")
+        cells[name] = CellLaunches(
+            hash=cell["hash"],
+            workload=run["workloads"][places[1]],
+            status=cell["status"],
+            reason=cell["reason"],
+            marks=tuple(cell["marks"]),
+            facts=run["facts"][places[0]],
+            throughput=tuple(cell["throughput"]),
+            started=tuple(cell["started"]),
+            rounds=tuple(place and tuple(place) for place in cell["rounds"]),
+            unit=cell["unit"],
+        )
     return Side(
-        name=name,
-        experiment=results.experiment,
-        facts=collect_facts(records),
+        name=str(path),
+        experiment=run["experiment"],
         cells=cells,
-        span=(min(begun), max(ended)) if known else None,
+        begun=run["begun"],
+        ended=run["ended"],
     )
 
 
-def save_baseline(side: Side, path: Path) -> None:
-    """Write a side as a file that `read_side` reads."""
-    stored = asdict(side)
-    del stored["name"]
-    write_json(path, {"baseline": BASELINE_VERSION, **stored})
-
-
-def _measure(row: Row) -> CellLaunches:
-    return CellLaunches(
-        hash=row.cell.hash(),
-        status=row.status,
-        reason=row.reason,
-        throughput=tuple(
-            measure(launch, row.cell.units_per_sample).throughput
-            for launch in row.launches
-        ),
-        rounds=tuple(round_of(launch.record) for launch in row.launches),
-        unit=row.cell.unit,
-    )
-
-
-def collect_facts(records: Iterable[Record]) -> dict[str, tuple[str, ...]]:
+def _collect_facts(records: Iterable[Record]) -> dict[str, tuple[str, ...]]:
     """All values of each fact of hosts, software, image and code."""
     found: dict[str, set[str]] = {}
+
+    def add(key: str, value: Any) -> None:
+        found.setdefault(key, set()).add(_show(value))
+
     for record in records:
         for host in record["hosts"]:
             for key, value in host.items():
                 if key not in _PASSING:
-                    found.setdefault(_HOST.get(key, key), set()).add(_show(value))
+                    add(_HOST.get(key, key), value)
         for key, value in record["software"].items():
-            found.setdefault(key, set()).add(_show(value))
+            add(key, value)
         image, code = record.get("image") or {}, record.get("code") or {}
         if network := find_network(record):
-            found.setdefault("network", set()).add(network)
-        found.setdefault("image", set()).add(_show(image.get("name")))
-        found.setdefault("image sha256", set()).add(_show(image.get("sha256")))
-        found.setdefault("code of ranks", set()).add(_show(code.get("rank")))
+            add("network", network)
+        add("image", image.get("name"))
+        add("image sha256", image.get("sha256"))
+        add("code of ranks", code.get("rank"))
+        if code.get("commit"):
+            changes = " and changes" if code.get("dirty") else ""
+            add("commit", f"{code['commit']}{changes}")
+        if code.get("version"):
+            add("rankbench", code["version"])
     return {key: tuple(sorted(values)) for key, values in found.items()}
 
 
 def find_differing(
-    old: Mapping[str, Sequence[str]], new: Mapping[str, Sequence[str]]
+    old: Facts, new: Facts
 ) -> dict[str, tuple[Sequence[str], Sequence[str]]]:
     """Facts that differ; none if one side has no measurement."""
     if not old or not new:
@@ -284,42 +409,3 @@ def _show(value: Any) -> str:
         texts = [name if n == 1 else f"{n} x {name}" for name, n in counted.items()]
         return ", ".join(texts) or "none"
     return "none" if value is None else str(value)
-
-
-def _read_baseline(path: Path) -> Side:
-    stored = read_json(path)
-    version = stored.get("baseline") if isinstance(stored, dict) else None
-    if version != BASELINE_VERSION:
-        raise ValueError(
-            f"{path} is no baseline of version {BASELINE_VERSION}: "
-            "`rankbench compare RESULTS --save-baseline FILE` writes one"
-        )
-    try:
-        cells = {}
-        for name, cell in stored["cells"].items():
-            rounds = [
-                place and (place[0], place[1]) for place in cell.get("rounds") or ()
-            ]
-            rates = {"throughput": tuple(cell["throughput"]), "rounds": tuple(rounds)}
-            cells[str(name)] = CellLaunches(**{**cell, **rates})
-        for name, cell in cells.items():
-            if not all(_is_rate(value) for value in cell.throughput):
-                raise ValueError(f"throughput of {name}")
-            if cell.unit not in _UNITS:
-                raise ValueError(f"unit of {name}")
-        facts = {str(key): tuple(values) for key, values in stored["facts"].items()}
-        experiment = str(stored["experiment"])
-        begun, ended = map(str, stored.get("span") or ("", ""))
-    except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise ValueError(f"{path} is damaged: {error!r}") from error
-    return Side(
-        name=str(path),
-        experiment=experiment,
-        facts=facts,
-        cells=cells,
-        span=(begun, ended) if begun and ended else None,
-    )
-
-
-def _is_rate(value: object) -> bool:
-    return isinstance(value, float | int) and 0 < value < math.inf

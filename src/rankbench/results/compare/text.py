@@ -178,7 +178,7 @@ def _warn(comparison: Comparison) -> Iterator[str]:
             "changed in between, and no test can tell. docs/comparing.md shows how to "
             "measure both in rounds"
         )
-    elif not comparison.old.span or not comparison.new.span:
+    elif not comparison.old.begun or not comparison.new.begun:
         yield "warning: one side does not say when it was measured"
 
 

@@ -8,13 +8,12 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rankbench.results.compare.sides import find_differing
+from rankbench.results.compare.sides import CellLaunches, Side, find_differing
 from rankbench.results.history.segments import (
     MIN_SERIES,
     chance_of_change,
     find_breaks,
 )
-from rankbench.results.history.store import StoredCell, StoredRun
 from rankbench.results.numbers.difference import adjust, find_ratio
 from rankbench.results.numbers.statistics import Estimate, median
 
@@ -27,8 +26,8 @@ _FEWEST, _FOR_EACH = 999, 80
 class HistoryPoint:
     """A cell in one run."""
 
-    run: StoredRun
-    cell: StoredCell
+    run: Side
+    cell: CellLaunches
 
     @property
     def time(self) -> str:
@@ -112,7 +111,7 @@ class History:
         level: of the corrected tests.
     """
 
-    runs: Sequence[StoredRun]
+    runs: Sequence[Side]
     lines: Sequence[Line]
     changes: Sequence[Change]
     level: float
@@ -127,7 +126,7 @@ class History:
         return sum(line.p_value is not None for line in self.lines)
 
 
-def follow(runs: Sequence[StoredRun], *, level: float = LEVEL) -> History:
+def follow(runs: Sequence[Side], *, level: float = LEVEL) -> History:
     """Find the lines of all cells, and when their level changed.
 
     The p-values of the cells are corrected by Benjamini and Hochberg (1995), as in
@@ -163,7 +162,7 @@ def follow(runs: Sequence[StoredRun], *, level: float = LEVEL) -> History:
     return History(runs, lines, changes, level)
 
 
-def _join(runs: Sequence[StoredRun]) -> list[Line]:
+def _join(runs: Sequence[Side]) -> list[Line]:
     """The line of each cell and definition.
 
     An attempt counts once. If several runs of the store have it, the one with most of
@@ -180,7 +179,7 @@ def _join(runs: Sequence[StoredRun]) -> list[Line]:
                 if known is None or len(known.cell.started) < len(cell.started):
                     attempts[attempt] = HistoryPoint(run, cell)
     found = [
-        Line(*key, sorted(points.values(), key=lambda p: (p.time, p.run.digest)))
+        Line(*key, sorted(points.values(), key=lambda p: (p.time, p.run.name)))
         for key, points in lines.items()
     ]
     return sorted(found, key=lambda line: (line.id, line.points[0].time, line.hash))

@@ -71,7 +71,7 @@ def to_json(store: Store, history: History, cell: str | None = None) -> dict[str
         "damaged": list(store.damaged),
         "runs": [
             {
-                "run": run.digest,
+                "run": run.name,
                 "experiment": run.experiment,
                 "begun": run.begun,
                 "ended": run.ended,
@@ -88,9 +88,9 @@ def to_json(store: Store, history: History, cell: str | None = None) -> dict[str
                 "hash": change.line.hash,
                 "verdict": change.verdict,
                 "since": change.since.time,
-                "run": change.since.run.digest,
+                "run": change.since.run.name,
                 "before": change.before.time,
-                "run_before": change.before.run.digest,
+                "run_before": change.before.run.name,
                 "ratio": change.ratio.value,
                 "ratio_lo": change.ratio.low,
                 "ratio_hi": change.ratio.high,
@@ -132,7 +132,7 @@ def _line_to_json(line: Line) -> dict[str, Any]:
         ],
         "points": [
             {
-                "run": point.run.digest,
+                "run": point.run.name,
                 "begun": point.time,
                 "throughput": list(point.cell.throughput),
                 "marks": list(point.cell.marks),
@@ -279,7 +279,7 @@ def _show_points(line: Line) -> Iterator[str]:
             str(show_estimate(median(point.cell.throughput))),
             str(len(point.cell.throughput)),
             ", ".join(point.cell.marks),
-            point.run.digest[:8],
+            point.run.name[:8],
             _explain(line.points[place - 1] if place else point, point),
         ]
         rows.append(row)
