@@ -25,7 +25,7 @@ from rankbench.launch.job.claim import claim_next
 from rankbench.launch.job.pace import Out
 from rankbench.launch.job.requests import read_request
 from rankbench.launch.job.rounds import Means, Rounds
-from rankbench.launch.process.classify import Finding
+from rankbench.launch.process.classify import Outcome
 from rankbench.launch.process.processes import Stop
 from rankbench.launch.process.supervise import begin_record, finish
 from rankbench.project import begin, open_run
@@ -102,7 +102,7 @@ class Between:
             self.seconds.append(time.perf_counter() - self._ended)
         number, directory = claim_next(series.directory)
         spec = series.attempt.spec(series, number, directory, hosts, **place)
-        record = begin_record(spec, Finding("ok"), datetime.now(UTC))
+        record = begin_record(spec, Outcome("ok"), datetime.now(UTC))
         record |= {"samples": 1, "ranks": [{"window_s": 1.0}], "seconds": {"launch": 1}}
         finish(directory, record)
         self._ended = time.perf_counter()

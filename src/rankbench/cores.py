@@ -1,4 +1,4 @@
-"""Lists the CPU cores that this process may use. Standard library only."""
+"""CPU cores and processes, as Linux tells of them. Standard library only."""
 
 from __future__ import annotations
 
@@ -29,3 +29,13 @@ def _core_of(cpu: int, system: Path) -> tuple[int, int]:
         return package, int((topology / "core_id").read_text())
     except (OSError, ValueError):
         return -1, cpu  # unknown on some virtual machines: count each CPU as a core
+
+
+def read_stat(pid: int | str | None) -> list[str]:
+    """Fields of a process from the third on, its state: field N of proc(5) is N - 3.
+
+    Raises:
+        FileNotFoundError, ProcessLookupError: the process is no more.
+    """
+    # The name before them may contain anything but ")".
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

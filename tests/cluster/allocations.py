@@ -13,7 +13,7 @@ from pretend_cluster import Cluster
 from site_files import SITE_FILE, with_images
 
 from conftest import Project
-from rankbench.launch.process.reports import are_all_in, read_places
+from rankbench.launch.process.reports import are_all_in, read_progress
 
 ALLOCATION = ("--nodes=2", "--nodelist=node1,node2", "--exclusive", "--time=30")
 
@@ -102,7 +102,7 @@ class Site:
     def trains(self, name: str, cell: str) -> bool:
         """Whether both ranks of the first launch of a cell have entered its steps."""
         launch = self.project.root / f"results/{name}/records/{cell}/1/1"
-        return are_all_in("training", read_places(launch / "work/progress", 2))
+        return are_all_in("training", read_progress(launch / "work/progress", 2))
 
     def processes(self) -> str:
         """What the hosts still run for the user, beside what belongs to the cluster."""

@@ -18,7 +18,7 @@ from pretend_host import INTERFACE, Host
 from pretend_sshd import command_on, give, home_of, home_there
 
 from conftest import Project, copy_project
-from rankbench.launch.process.reports import are_all_in, read_places
+from rankbench.launch.process.reports import are_all_in, read_progress
 
 PROFILE = "ssh_profile"
 FACTS = f"""
@@ -119,7 +119,7 @@ class Desk:
         work = self.project.root / f"results/{name}/records/{cell}/1/{launch}/work"
         if not (work / "progress").is_dir():
             return False
-        return are_all_in("training", read_places(work / "progress", 2))
+        return are_all_in("training", read_progress(work / "progress", 2))
 
     def left_on(self, host: str) -> list[Path]:
         """Folders of launches that are left on a host."""

@@ -26,7 +26,7 @@ from pretend_up import boot, up
 from site_files import SITE_FILE
 
 from conftest import Project, copy_project, find_images
-from rankbench.launch.process.reports import are_all_in, read_places
+from rankbench.launch.process.reports import are_all_in, read_progress
 
 SCRATCH = "/tmp/scratch"  # noqa: S108 (a host of the cluster has a /tmp of its own)
 # Programs by what they do; patterns of pgrep on a host.
@@ -171,7 +171,7 @@ class Lane:
 
     def trains(self, launch: Path, ranks: int = 2) -> bool:
         """Whether all ranks of a launch have entered its steps."""
-        return are_all_in("training", read_places(launch / "work/progress", ranks))
+        return are_all_in("training", read_progress(launch / "work/progress", ranks))
 
     def kill(self, host: Host, pattern: str, name: str = "KILL") -> None:
         """Send a signal to a user's processes on a host, by their command."""

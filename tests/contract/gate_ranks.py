@@ -38,8 +38,8 @@ def run_gate(
     reports = run_ranks(
         folder, "gate", code=code, seeds=seeds, hosts=hosts, variables=variables, **cell
     )
-    finding, numbers = judge_gate(reports)
-    return finding.status, finding.reason, numbers
+    outcome, numbers = judge_gate(reports)
+    return outcome.status, outcome.reason, numbers
 
 
 def run_ranks(

@@ -18,7 +18,7 @@ import pytest
 
 from conftest import Project
 from rankbench.launch.process.classify import last_error_line
-from rankbench.launch.process.reports import are_all_in, read_places
+from rankbench.launch.process.reports import are_all_in, read_progress
 
 pytestmark = pytest.mark.integration
 
@@ -100,7 +100,7 @@ def claims_of(project, cell: str) -> list[Path]:
 def in_training(project, cell: str, number: int = 1) -> bool:
     """Whether both ranks of a launch have entered the timed window."""
     launch = project.root / f"results/faults/records/{cell}/1/{number}"
-    return are_all_in("training", read_places(launch / "work/progress", 2))
+    return are_all_in("training", read_progress(launch / "work/progress", 2))
 
 
 def find(project, *words: str) -> list[psutil.Process]:

@@ -23,7 +23,7 @@ from logs import (
 from rankbench.launch.launchers import find_launcher
 from rankbench.launch.process.classify import (
     Ending,
-    Finding,
+    Outcome,
     classify,
     last_error_line,
     signal_name,
@@ -256,7 +256,7 @@ PEER = failed("[gloo] Connection closed by peer [127.0.0.1]:1234")
 def test_classify(
     what: dict[str, Any], status: str, reason: str | None, cause: str | None
 ) -> None:
-    assert classify(ending(**what)) == Finding(status, reason, cause)
+    assert classify(ending(**what)) == Outcome(status, reason, cause)
     assert status in STATUSES
 
 
@@ -287,7 +287,7 @@ def test_classify(
 def test_what_goes_wrong_after_the_last_report_takes_nothing_away(
     what: dict[str, Any], parting: str | None
 ) -> None:
-    assert classify(ending(reports=FINE, **what)) == Finding("ok", parting=parting)
+    assert classify(ending(reports=FINE, **what)) == Outcome("ok", parting=parting)
 
 
 @pytest.mark.parametrize(
@@ -414,8 +414,8 @@ def test_classify_in_a_slurm_job(
     what: dict[str, Any], status: str, reason: str, cause: str | None
 ) -> None:
     exits = find_launcher("srun").read_exits(what.get("log", ""))
-    finding = classify(ending(launcher="srun", exits=exits, **what))
-    assert finding == Finding(status, reason, cause)
+    outcome = classify(ending(launcher="srun", exits=exits, **what))
+    assert outcome == Outcome(status, reason, cause)
 
 
 @pytest.mark.parametrize(
@@ -427,8 +427,8 @@ def test_classify_in_a_slurm_job(
 )
 def test_a_launcher_of_one_host_was_killed(error: dict[str, Any], reason: str) -> None:
     """Unless srun killed it, because a rank had failed."""
-    finding = classify(ending(reports={1: error}, log=LAUNCHER_KILLED))
-    assert finding == Finding("crashed", reason)
+    outcome = classify(ending(reports={1: error}, log=LAUNCHER_KILLED))
+    assert outcome == Outcome("crashed", reason)
 
 
 @pytest.mark.parametrize(
@@ -442,20 +442,20 @@ def test_a_launcher_of_one_host_was_killed(error: dict[str, Any], reason: str) -
 )
 def test_killed_rank_is_named_from_the_real_log(launcher: str, log: str) -> None:
     exits = find_launcher(launcher).read_exits(log)
-    finding = classify(ending(launcher=launcher, log=log, exits=exits))
-    assert finding.status == "crashed"
-    assert finding.reason == "rank 1 was ended by SIGKILL; rank 0 in training, step 3"
+    outcome = classify(ending(launcher=launcher, log=log, exits=exits))
+    assert outcome.status == "crashed"
+    assert outcome.reason == "rank 1 was ended by SIGKILL; rank 0 in training, step 3"
 
 
 def test_port_that_another_process_took_meanwhile() -> None:
     reports = {0: failed(PORT_TAKEN, "DistNetworkError")}
-    finding = classify(ending(launcher="manual", reports=reports, exits={0: 1}))
-    assert (finding.status, finding.cause) == ("crashed", "port")
+    outcome = classify(ending(launcher="manual", reports=reports, exits={0: 1}))
+    assert (outcome.status, outcome.cause) == ("crashed", "port")
 
 
 def test_exception_is_named_from_the_real_log() -> None:
-    finding = classify(ending(launcher="spawn", log=SPAWN_RAISED))
-    assert finding.reason == (
+    outcome = classify(ending(launcher="spawn", log=SPAWN_RAISED))
+    assert outcome.reason == (
         "spawn ended with exit code 1, nothing from rank 0: RuntimeError: no luck"
     )
 
@@ -463,8 +463,8 @@ def test_exception_is_named_from_the_real_log() -> None:
 def test_a_job_array_that_does_not_start_in_time() -> None:
     said = "not started within 60 s: of 3 tasks 1 (Resources), 2 (Priority)"
     log = f"job array 12: 3 tasks\n{said}\n"
-    finding = classify(ending(launcher="job_array", returncode=1, log=log))
-    assert (finding.status, finding.reason) == ("timeout", f"job array {said}")
+    outcome = classify(ending(launcher="job_array", returncode=1, log=log))
+    assert (outcome.status, outcome.reason) == ("timeout", f"job array {said}")
 
 
 @pytest.mark.parametrize(

@@ -38,8 +38,8 @@ def check_of(
 
 
 def judge(*ranks: dict[str, Any]) -> tuple[str, str | None, dict[str, Any]]:
-    finding, numbers = judge_gate([{"gate": [rank]} for rank in ranks])
-    return finding.status, finding.reason, numbers
+    outcome, numbers = judge_gate([{"gate": [rank]} for rank in ranks])
+    return outcome.status, outcome.reason, numbers
 
 
 def test_equal_is_well() -> None:
@@ -80,9 +80,9 @@ def test_a_lossy_option_is_judged_by_its_loss(last: float, status: str) -> None:
 
 def test_one_bad_seed_is_enough() -> None:
     good, bad = check_of([2.0, 1.0]), check_of([2.0, 1.5], seed=7)
-    finding, numbers = judge_gate([{"gate": [good, bad, good]}])
-    assert finding.status == "mismatch"
-    assert "(seed 7)" in str(finding.reason)
+    outcome, numbers = judge_gate([{"gate": [good, bad, good]}])
+    assert outcome.status == "mismatch"
+    assert "(seed 7)" in str(outcome.reason)
     assert numbers["seeds"] == 3
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from rankbench.launch.process.reports import (
-    Place,
+    RankProgress,
     are_all_in,
-    describe_places,
-    read_places,
+    describe_progress,
+    read_progress,
 )
 from rankbench.launch_spec import STARTING, THE_END, TRAINING
 from rankbench.rank.world import lifeline as rank
@@ -35,12 +35,12 @@ def at_host(name: str, folder: Path, number: int) -> Progress:
 
 
 def test_the_supervisor_sees_each_stage_of_the_ranks_of_all_hosts(folder: Path) -> None:
-    seen = partial(read_places, folder, 3)
+    seen = partial(read_progress, folder, 3)
     first, second = (at_host("a", folder, number) for number in (0, 1))
     third = at_host("b", folder, 2)
-    assert seen() == [Place(STARTING)] * 3
+    assert seen() == [RankProgress(STARTING)] * 3
     third.enter(TRAINING)
-    assert seen() == [Place(), Place(), Place(TRAINING)]
+    assert seen() == [RankProgress(), RankProgress(), RankProgress(TRAINING)]
     first.enter(TRAINING)
     assert not are_all_in("training", seen())
     second.enter(TRAINING)
@@ -48,7 +48,7 @@ def test_the_supervisor_sees_each_stage_of_the_ranks_of_all_hosts(folder: Path) 
     assert sorted(file.name for file in folder.iterdir()) == ["a", "b"]
     for each in (first, second, third):
         each.enter(THE_END)
-    assert seen() == [Place(THE_END)] * 3
+    assert seen() == [RankProgress(THE_END)] * 3
 
 
 def test_a_step_is_written_only_if_the_supervisor_asks(
@@ -56,35 +56,35 @@ def test_a_step_is_written_only_if_the_supervisor_asks(
 ) -> None:
     now = 100.0
     monkeypatch.setattr(rank.time, "monotonic", lambda: now)
-    seen = partial(read_places, folder, 2)
+    seen = partial(read_progress, folder, 2)
     first, second = (Progress(folder, number) for number in range(2))
     for each in (first, second):
         each.enter(TRAINING)
         each.step(7)
         each.look(asked=0)
-    assert seen() == [Place(TRAINING)] * 2
-    assert describe_places(seen()) == "rank 0 in training; rank 1 in training"
+    assert seen() == [RankProgress(TRAINING)] * 2
+    assert describe_progress(seen()) == "rank 0 in training; rank 1 in training"
     now = 130.0
     first.step(8)
     first.look(asked=0)
     now = 142.4
     first.look(asked=31)
     assert not all(place.asked >= 31 for place in seen())
-    assert describe_places(seen()) == (
+    assert describe_progress(seen()) == (
         "rank 0 in training, step 8; rank 1 in training; nothing moved for 12 s; "
         "1 did not answer"
     )
     second.look(asked=32)
     assert all(place.asked >= 31 for place in seen())
-    assert describe_places(seen()) == (
+    assert describe_progress(seen()) == (
         "rank 0 in training, step 8; rank 1 in training, step 7; nothing moved for 12 s"
     )
 
 
 def test_of_many_ranks_four_are_described(folder: Path) -> None:
-    seen = partial(read_places, folder, 5)
+    seen = partial(read_progress, folder, 5)
     Progress(folder, 1).enter(TRAINING)
-    assert describe_places(seen()) == (
+    assert describe_progress(seen()) == (
         "rank 0 in starting; rank 1 in training; rank 2 in starting; "
         "rank 3 in starting; ..."
     )

@@ -14,7 +14,7 @@ from factories import make_spec
 from rankbench.launch.process import supervise
 from rankbench.launch.process.classify import Ending, classify
 from rankbench.launch.process.processes import Heartbeat
-from rankbench.launch.process.reports import describe_places, read_places
+from rankbench.launch.process.reports import describe_progress, read_progress
 from rankbench.rank.world.lifeline import ORPHANED
 
 pytestmark = pytest.mark.unit
@@ -43,7 +43,7 @@ def test_a_rank_says_where_it_is_and_ends_without_a_heartbeat(
     spec.progress.mkdir(parents=True)
 
     def describe() -> str:
-        return describe_places(read_places(spec.progress, 1))
+        return describe_progress(read_progress(spec.progress, 1))
 
     with Heartbeat(spec.heartbeat) as heartbeat:
         rank = subprocess.Popen([sys.executable, "-c", RANK, str(spec.work)])
@@ -69,7 +69,7 @@ def test_a_rank_says_where_it_is_and_ends_without_a_heartbeat(
         reports={3: report},
         exits={3: ORPHANED},
     )
-    finding = classify(ending)
-    assert (finding.status, finding.cause) == ("crashed", "site")
-    assert finding.reason is not None
-    assert finding.reason.startswith("rank 3")
+    outcome = classify(ending)
+    assert (outcome.status, outcome.cause) == ("crashed", "site")
+    assert outcome.reason is not None
+    assert outcome.reason.startswith("rank 3")

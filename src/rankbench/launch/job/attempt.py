@@ -19,7 +19,7 @@ from rankbench.launch.job.claim import claim_next, open_claims, read_owner
 from rankbench.launch.job.pace import Out
 from rankbench.launch.job.provenance import describe_code
 from rankbench.launch.job.requests import Request
-from rankbench.launch.process.classify import Finding
+from rankbench.launch.process.classify import Outcome
 from rankbench.launch.process.command import check_binds
 from rankbench.launch.process.judge_gate import has_gate
 from rankbench.launch.process.processes import Stop
@@ -82,8 +82,7 @@ class Attempt:
             kind: layout.own(one["digest"]).resolve() / one["file"]
             for kind, one in self.cell.own_digests.items()
         }
-        # Plans of earlier versions do not have this key.
-        signers = plan["site"].get("image_signers", [])
+        signers = plan["site"]["image_signers"]
         self._signers = [(project / file).resolve() for file in signers]
         self.data_dir = (project / plan["site"]["data_dir"]).resolve()
         self.measured = LaunchSeries(self, MEASURE, self.directory)
@@ -135,11 +134,6 @@ class Attempt:
         wanted = self.request.rule.at_most if enough is None else enough.after
         return judge_gated(self.gate.records, self.measured.records, wanted)
 
-    @property
-    def is_refused(self) -> bool:
-        """Whether the gate found that the strategy trains something else."""
-        return any(record["status"] == "mismatch" for record in self.gate.records)
-
     def spec(
         self,
         series: LaunchSeries,
@@ -161,6 +155,10 @@ class Attempt:
             turn: its place in a round; None if the cell is measured alone.
         """
         entry, site, rule = self._entry, self._plan["site"], self.request.rule
+        # One per core of its device, or its share of the host.
+        share = max(1, site["cores"] // self.shape.ranks_per_node)
+        threads = self.shape.cores_per_rank or site["cpu_threads_per_gpu"] or share
+        gates = [gate for one in self.gate.records if (gate := one.get("gate"))]
         scratch = None
         if hosts.names:  # Hosts that are not known yet have no scratch folder.
             scratch = scratch_of(site["scratch"], job_id(), directory)
@@ -170,7 +168,7 @@ class Attempt:
             shape=self.shape,
             data_dir=self.data_dir,
             phases=entry["phases"],
-            threads=_threads(self.shape, site),
+            threads=int(threads),
             heartbeat_grace=site["heartbeat_grace"],
             options=LaunchOptions.choose(self._plan["experiment"]),
             # An image has an interpreter of its own, found through its PATH.
@@ -194,16 +192,9 @@ class Attempt:
             wanted=rule.at_most if series.purpose == MEASURE else 1,
             rule=None if isinstance(said := rule.to_json(), int) else said,
             round=turn,
-            gate=self._find_gate(),
+            gate=gates[-1] if gates else None,
             code=self.code,
         )
-
-    def _find_gate(self) -> dict[str, Any] | None:
-        """The result of the gate; None if there was none or if it failed."""
-        found: dict[str, Any] | None = None
-        for record in self.gate.records:
-            found = record.get("gate") or found
-        return found
 
 
 class LaunchSeries:
@@ -303,8 +294,8 @@ class LaunchSeries:
                 claimed = (directory / "claim.json").stat().st_mtime
                 spec = self.attempt.spec(self, number, directory, hosts)
                 why = "its supervisor died before the launch ended"
-                finding = Finding("cancelled", why, "owner")
-                close_launch(spec, finding, datetime.fromtimestamp(claimed, UTC))
+                outcome = Outcome("cancelled", why, "owner")
+                close_launch(spec, outcome, datetime.fromtimestamp(claimed, UTC))
                 measured = self.purpose == MEASURE
                 name = f"launch {number}" if measured else self.purpose
                 out.say(f"  {name} was left unfinished: it is repeated")
@@ -317,11 +308,5 @@ class LaunchSeries:
         self.read()
 
 
-def _fault_of_site(error: Exception) -> Finding:
-    return Finding("crashed", str(error), "site")
-
-
-def _threads(shape: Shape, site: Entry) -> int:
-    """CPU threads of a rank: one per core of its device, or its share of the host."""
-    share = max(1, site["cores"] // shape.ranks_per_node)
-    return int(shape.cores_per_rank or site["cpu_threads_per_gpu"] or share)
+def _fault_of_site(error: Exception) -> Outcome:
+    return Outcome("crashed", str(error), "site")

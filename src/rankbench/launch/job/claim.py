@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
+from rankbench.cores import read_stat
 from rankbench.environ import job_id
 from rankbench.launch.hosts.slurm import has_ended
 from rankbench.record import numbered, read_json, write_json
@@ -119,10 +120,8 @@ def _start_ticks(pid: int) -> int | None:
     Not the time of day: that changes when the clock is set.
     """
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        fields = read_stat(pid)
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # Fields 3 (state) and 22 (starttime) of proc(5), counted from the end of the name.
-    fields = stat.rpartition(")")[2].split()
     # In a container without an init process a dead orphan stays a zombie.
-    return None if fields[0] in "ZX" else int(fields[19])
+    return None if fields[0] in "ZX" else int(fields[22 - 3])  # starttime

@@ -34,11 +34,6 @@ def variables_of(launcher: Launcher, spec: LaunchSpec) -> dict[str, str]:
     return build(spec) if build else {}
 
 
-def is_per_rank(launcher: Launcher) -> bool:
-    """Whether its command is that of a single rank."""
-    return getattr(launcher, "NEEDS", {}).get("per") == "rank"
-
-
 def is_by_ssh(launcher: Launcher) -> bool:
     """Whether its command runs on the first host, and reaches the others by ssh."""
     return bool(getattr(launcher, "NEEDS", {}).get("ssh"))

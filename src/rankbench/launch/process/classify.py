@@ -88,7 +88,7 @@ class Ending:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Outcome:
     """Status of a launch.
 
     Attributes:
@@ -104,16 +104,16 @@ class Finding:
     parting: str | None = None
 
 
-def classify(ending: Ending) -> Finding:
+def classify(ending: Ending) -> Outcome:
     """The first that holds: Slurm, stopped by us, ok, out of memory, time, crashed."""
     if found := _ended_by_slurm(ending):
         return found
     if refused := _REFUSED.search(ending.log):
-        return Finding("crashed", refused[1], "site")
+        return Outcome("crashed", refused[1], "site")
     if ending.stopped == "parent":
-        return Finding("cancelled", "the run that started it ended", "owner")
+        return Outcome("cancelled", "the run that started it ended", "owner")
     if ending.stopped not in (None, "timeout", "failure", "leaving"):
-        return Finding("cancelled", f"interrupted by {ending.stopped}", "user")
+        return Outcome("cancelled", f"interrupted by {ending.stopped}", "user")
     errors = {
         rank: report["error"]
         for rank, report in sorted(ending.reports.items())
@@ -122,20 +122,20 @@ def classify(ending: Ending) -> Finding:
     all_well = len(ending.reports) == ending.ranks and not errors
     if all_well:
         # Ranks write their reports last, so what they measured is complete.
-        return Finding("ok", parting=_parting(ending))
+        return Outcome("ok", parting=_parting(ending))
     for rank, error in errors.items():
         if error["oom"]:
-            return Finding("oom", _of_rank(rank, error))
+            return Outcome("oom", _of_rank(rank, error))
     if ending.oom_kills:
-        return Finding("oom", f"the kernel ended {_who(ending)} for lack of memory")
+        return Outcome("oom", f"the kernel ended {_who(ending)} for lack of memory")
     if _OOM_OF_STEP.search(ending.log):
         limit = "at the memory limit of the job"
-        return Finding("oom", f"Slurm ended {_who(ending)} {limit}")
+        return Outcome("oom", f"Slurm ended {_who(ending)} {limit}")
     if late := _NOT_STARTED.search(ending.log):
-        return Finding("timeout", f"job array {late[0]}")
+        return Outcome("timeout", f"job array {late[0]}")
     if ending.stopped == "timeout":
         limit = f"time limit of {ending.time_limit:g} s reached"
-        return Finding("timeout", f"{limit}: {ending.progress}")
+        return Outcome("timeout", f"{limit}: {ending.progress}")
     return _crash(ending, errors)
 
 
@@ -151,30 +151,30 @@ def _parting(ending: Ending) -> str | None:
     return None
 
 
-def _ended_by_slurm(ending: Ending) -> Finding | None:
+def _ended_by_slurm(ending: Ending) -> Outcome | None:
     """What befell the whole job, and is not the doing of its ranks."""
     lost = _LOST_HOST.search(ending.log)
     if lost or ending.job_ended == "host":
         host = f"the host {lost[1]}" if lost else "a host of the job"
         # The Slurm job ends as well, so no other launch can be tried in it.
-        return Finding("crashed", f"{host} failed; {ending.progress}", "site")
+        return Outcome("crashed", f"{host} failed; {ending.progress}", "site")
     if ending.job_ended == "timeout" or _TIME_LIMIT.search(ending.log):
         limit = "time limit of the Slurm job reached"
         # Of a job of several cells, the time limit says nothing about this one.
         cause = "site" if ending.shares_job else None
-        return Finding("timeout", f"{limit}: {ending.progress}", cause)
+        return Outcome("timeout", f"{limit}: {ending.progress}", cause)
     if ending.job_ended == "cancelled":
-        return Finding("cancelled", "its Slurm job was cancelled", "user")
+        return Outcome("cancelled", "its Slurm job was cancelled", "user")
     if ending.job_ended == "over":
-        return Finding("cancelled", "its Slurm job ended before the launch", "owner")
+        return Outcome("cancelled", "its Slurm job ended before the launch", "owner")
     return None
 
 
-def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Finding:
+def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
     if ending.in_image and (why := _why_no_container(ending)):
         where = _WHERE.search(ending.log)
         host = f"the host {where[1]}" if where else "a host"
-        return Finding("crashed", f"the image does not start on {host}: {why}")
+        return Outcome("crashed", f"the image does not start on {host}: {why}")
     killed = {
         rank: code
         for rank, code in sorted(ending.exits.items())
@@ -183,32 +183,32 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Finding:
     if killed:
         rank, code = next(iter(killed.items()))
         reason = f"rank {rank} was ended by {signal_name(-code)}; {ending.progress}"
-        return Finding("crashed", reason)
+        return Outcome("crashed", reason)
     own = {r: e for r, e in errors.items() if not _PEER.search(e["message"])}
     first = _SRUN.search(ending.log)
     if not own and first and (there := _KILLED_THERE.fullmatch(first[1])):
         launcher = f"{ending.launcher} on the host {there[1]}"
-        return Finding("crashed", f"{launcher} was ended by SIGKILL")
+        return Outcome("crashed", f"{launcher} was ended by SIGKILL")
     gone = sorted(set(range(ending.ranks)) - ending.reports.keys())
     if errors and gone and not own:
         rank, error = next(iter(errors.items()))
         lost = f"rank {rank} then lost it: {first_line(error['message'])}"
-        return Finding("crashed", f"rank {gone[0]} ended without a word; {lost}")
+        return Outcome("crashed", f"rank {gone[0]} ended without a word; {lost}")
     for rank, error in (own or errors).items():
         cause = error.get("cause") or _cause(error["message"])
-        return Finding("crashed", _of_rank(rank, error), cause)
+        return Outcome("crashed", _of_rank(rank, error), cause)
     if ending.returncode is not None and ending.returncode < 0:
         name = signal_name(-ending.returncode)
-        return Finding("crashed", f"{ending.launcher} was ended by {name}")
+        return Outcome("crashed", f"{ending.launcher} was ended by {name}")
     for rank, code in sorted(ending.exits.items()):
         if code == -signal.SIGTERM:
             continue  # The rank was told to end.
         said = f"rank {rank} ended with exit code {code} and said nothing"
-        return Finding("crashed", f"{said}: see launcher.log and rank{rank}.log")
+        return Outcome("crashed", f"{said}: see launcher.log and rank{rank}.log")
     who = f", nothing from rank {gone[0]}" if gone else ""
     said = last_error_line(ending.log)
     reason = f"{ending.launcher} ended with exit code {ending.returncode}{who}: {said}"
-    return Finding("crashed", reason, _cause(ending.log))
+    return Outcome("crashed", reason, _cause(ending.log))
 
 
 def _why_no_container(ending: Ending) -> str | None:

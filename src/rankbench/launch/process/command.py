@@ -14,7 +14,6 @@ from rankbench.launch.hosts.base import Hosts, Step
 from rankbench.launch.launchers import (
     find_launcher,
     is_by_ssh,
-    is_per_rank,
     variables_of,
 )
 from rankbench.launch.process.environment import SOURCE, build_environment
@@ -58,7 +57,7 @@ def build_command(
     if spec.image is not None:
         argv = exec_argv(spec, argv)
         outer = environment_for(env, inherited)
-    per_rank = is_per_rank(launcher)
+    per_rank = getattr(launcher, "NEEDS", {}).get("per") == "rank"
     how = Step(
         logs=spec.work,
         tasks_per_host=spec.shape.ranks_per_node if per_rank else 1,

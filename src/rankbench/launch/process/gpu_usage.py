@@ -24,16 +24,36 @@ _THROTTLED = {
 Nvml = Any
 
 
+_MIB = 2**20
+
+# What is sampled of a GPU while ranks train.
+_SAMPLED: dict[str, Callable[[Nvml, Any], float]] = {
+    "memory": lambda nvml, gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used / _MIB,
+    "utilisation": lambda nvml, gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
+    "temperature": lambda nvml, gpu: nvml.nvmlDeviceGetTemperature(
+        gpu, nvml.NVML_TEMPERATURE_GPU
+    ),
+    "clock": lambda nvml, gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
+}
+# What does not change meanwhile, under the names of the record.
+_FIXED: dict[str, Callable[[Nvml, Any], Any]] = {
+    "sm_clock_max_mhz": lambda nvml, gpu: nvml.nvmlDeviceGetMaxClockInfo(
+        gpu, nvml.NVML_CLOCK_SM
+    ),
+    "ecc": lambda nvml, gpu: bool(nvml.nvmlDeviceGetEccMode(gpu)[0]),
+    "mig": lambda nvml, gpu: bool(nvml.nvmlDeviceGetMigMode(gpu)[0]),
+}
+
+
 @dataclass(slots=True)
 class _Device:
     handle: Any
     name: str
     uuid: str
     pci: str
-    utilisation: list[float] = field(default_factory=list)
-    memory: list[int] = field(default_factory=list)
-    temperature: list[float] = field(default_factory=list)
-    clock: list[float] = field(default_factory=list)
+    samples: dict[str, list[float]] = field(
+        default_factory=lambda: {key: [] for key in _SAMPLED}
+    )
     throttled: set[str] = field(default_factory=set)
 
 
@@ -70,29 +90,13 @@ class Devices:
 
     def sample(self) -> None:
         """Look once at each; what a device does not tell (MIG) stays unknown."""
-        nvml = self._nvml
         for one in self._devices:
-            for values, ask in (
-                (one.memory, lambda gpu: nvml.nvmlDeviceGetMemoryInfo(gpu).used),
-                (
-                    one.utilisation,
-                    lambda gpu: nvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100,
-                ),
-                (
-                    one.temperature,
-                    lambda gpu: nvml.nvmlDeviceGetTemperature(
-                        gpu, nvml.NVML_TEMPERATURE_GPU
-                    ),
-                ),
-                (
-                    one.clock,
-                    lambda gpu: nvml.nvmlDeviceGetClockInfo(gpu, nvml.NVML_CLOCK_SM),
-                ),
-            ):
+            for key, ask in _SAMPLED.items():
                 if (value := self._ask(ask, one.handle)) is not None:
-                    values.append(value)
+                    one.samples[key].append(value)
             reasons = self._ask(
-                nvml.nvmlDeviceGetCurrentClocksThrottleReasons, one.handle
+                lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu),
+                one.handle,
             )
             one.throttled |= {
                 name for bit, name in _THROTTLED.items() if (reasons or 0) & bit
@@ -101,7 +105,7 @@ class Devices:
     def _ask(self, ask: Callable[..., Any], handle: Any) -> Any:
         """What NVML answers; None if it does not."""
         try:
-            return ask(handle)
+            return ask(self._nvml, handle)
         except self._nvml.NVMLError:
             return None
 
@@ -127,28 +131,17 @@ class Devices:
             {
                 "index": index,
                 "name": one.name,
-                "utilisation_mean": _mean(one.utilisation),
-                "utilisation_max": max(one.utilisation, default=None),
-                "memory_peak_mib": max(one.memory) / 2**20 if one.memory else None,
-                "samples": len(one.utilisation),
-                "temperature_max_c": max(one.temperature, default=None),
-                "sm_clock_mean_mhz": _mean(one.clock),
-                "sm_clock_max_mhz": self._ask(self._find_largest_clock, one.handle),
+                "utilisation_mean": _mean(one.samples["utilisation"]),
+                "utilisation_max": max(one.samples["utilisation"], default=None),
+                "memory_peak_mib": max(one.samples["memory"], default=None),
+                "samples": len(one.samples["utilisation"]),
+                "temperature_max_c": max(one.samples["temperature"], default=None),
+                "sm_clock_mean_mhz": _mean(one.samples["clock"]),
                 "throttled": sorted(one.throttled),
-                "ecc": self._ask(self._has_ecc, one.handle),
-                "mig": self._ask(self._has_mig, one.handle),
+                **{key: self._ask(ask, one.handle) for key, ask in _FIXED.items()},
             }
             for index, one in enumerate(self._devices)
         ]
-
-    def _find_largest_clock(self, handle: Any) -> Any:
-        return self._nvml.nvmlDeviceGetMaxClockInfo(handle, self._nvml.NVML_CLOCK_SM)
-
-    def _has_ecc(self, handle: Any) -> bool:
-        return bool(self._nvml.nvmlDeviceGetEccMode(handle)[0])
-
-    def _has_mig(self, handle: Any) -> bool:
-        return bool(self._nvml.nvmlDeviceGetMigMode(handle)[0])
 
 
 def open_devices(shape: Shape, environment: Mapping[str, str]) -> Devices | None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rankbench.cell import REFERENCE, Cell
-from rankbench.launch.process.classify import Finding
+from rankbench.launch.process.classify import Outcome
 
 # Largest distance of a parameter from the reference, over what training moved it; and
 # largest relative difference of a loss. Rounding makes about 1e-12 and 1e-4; an error
@@ -27,8 +27,8 @@ def has_gate(cell: Cell) -> bool:
     return cell.strategy != REFERENCE and cell.script is None
 
 
-def judge_gate(reports: Sequence[dict[str, Any]]) -> tuple[Finding, dict[str, Any]]:
-    """The finding over all seeds, and the worst seed's numbers for the record.
+def judge_gate(reports: Sequence[dict[str, Any]]) -> tuple[Outcome, dict[str, Any]]:
+    """The outcome over all seeds, and the worst seed's numbers for the record.
 
     Args:
         reports: of all ranks, by rank; see `check` in rank/purposes/gate.py.
@@ -45,8 +45,8 @@ def judge_gate(reports: Sequence[dict[str, Any]]) -> tuple[Finding, dict[str, An
     worst = {**worst, "seeds": len(seeds)}
     reason = worst.pop("reason")
     if not refused:
-        return Finding("ok"), worst
-    return Finding("mismatch", f"{reason} (seed {worst['seed']})"), worst
+        return Outcome("ok"), worst
+    return Outcome("mismatch", f"{reason} (seed {worst['seed']})"), worst
 
 
 def _judge(checks: Sequence[dict[str, Any]]) -> dict[str, Any]:

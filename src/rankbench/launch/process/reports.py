@@ -14,7 +14,7 @@ from rankbench.launch_spec import PROGRESS_ENTRY, STAGES
 from rankbench.record import read_json, write_atomically
 
 
-class Place(NamedTuple):
+class RankProgress(NamedTuple):
     """Where a rank was when it last wrote.
 
     Attributes:
@@ -30,35 +30,35 @@ class Place(NamedTuple):
     silent: float = 0.0
 
 
-def read_places(folder: Path, ranks: int) -> list[Place]:
+def read_progress(folder: Path, ranks: int) -> list[RankProgress]:
     """Where each rank of a launch is, from the files of all hosts."""
-    places = [Place()] * ranks
+    progress = [RankProgress()] * ranks
     for file in folder.glob("*"):
         data = file.read_bytes()
         whole = data[: len(data) // PROGRESS_ENTRY.size * PROGRESS_ENTRY.size]
         for rank, entry in enumerate(PROGRESS_ENTRY.iter_unpack(whole)):
             # The entries of other hosts' ranks are zero.
-            places[rank] = max(places[rank], Place(*entry))
-    return places
+            progress[rank] = max(progress[rank], RankProgress(*entry))
+    return progress
 
 
-def are_all_in(stage: str, places: Sequence[Place]) -> bool:
+def are_all_in(stage: str, progress: Sequence[RankProgress]) -> bool:
     """Whether each rank is in this stage."""
-    return all(STAGES[place.stage] == stage for place in places)
+    return all(STAGES[each.stage] == stage for each in progress)
 
 
-def describe_places(places: Sequence[Place]) -> str:
+def describe_progress(progress: Sequence[RankProgress]) -> str:
     """Words for a reason: where each rank is, and since when nothing has moved."""
     words = [
-        f"rank {rank} in {STAGES[place.stage]}"
-        + (f", step {place.step}" if place.step else "")
-        for rank, place in enumerate(places)
+        f"rank {rank} in {STAGES[each.stage]}"
+        + (f", step {each.step}" if each.step else "")
+        for rank, each in enumerate(progress)
     ]
     shown = "; ".join(words[:4]) + ("; ..." if len(words) > 4 else "")
-    answers = [place.silent for place in places if place.asked]
+    answers = [each.silent for each in progress if each.asked]
     if answers:
         shown += f"; nothing moved for {min(answers):.0f} s"
-        if silent := len(places) - len(answers):
+        if silent := len(progress) - len(answers):
             shown += f"; {silent} did not answer"
     return shown
 

@@ -19,7 +19,7 @@ from rankbench.environ import job_id
 from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.launchers import find_launcher, hostfile
 from rankbench.launch.process import processes
-from rankbench.launch.process.classify import Ending, Finding, classify
+from rankbench.launch.process.classify import Ending, Outcome, classify
 from rankbench.launch.process.command import build_command
 from rankbench.launch.process.gpu_usage import Devices, open_devices
 from rankbench.launch.process.judge_gate import judge_gate
@@ -28,11 +28,11 @@ from rankbench.launch.process.reports import (
     Reports,
     are_all_in,
     collapse_phases,
-    describe_places,
+    describe_progress,
     find_shared_gpu,
     merge_reports,
     merge_steps,
-    read_places,
+    read_progress,
     read_reports,
 )
 from rankbench.launch.process.scratch import NoScratch, private_scratch
@@ -67,16 +67,16 @@ def run_launch(spec: LaunchSpec, hosts: Hosts, stop: Stop) -> Record:
         with private_scratch(spec, hosts):
             return _run_ranks(spec, hosts, stop, started)
     except NoScratch as error:
-        return close_launch(spec, Finding("crashed", str(error), "site"), started)
+        return close_launch(spec, Outcome("crashed", str(error), "site"), started)
 
 
-def close_launch(spec: LaunchSpec, finding: Finding, started: datetime) -> Record:
+def close_launch(spec: LaunchSpec, outcome: Outcome, started: datetime) -> Record:
     """The record of a launch that has measured nothing; a later run replaces it.
 
     Raises:
         OSError: it cannot be written.
     """
-    record = begin_record(spec, finding, started)
+    record = begin_record(spec, outcome, started)
     finish(spec.directory, record)
     return record
 
@@ -110,7 +110,7 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
             stopped = await_launcher(
                 child, spec, stop, heartbeat, devices, time_limit=time_limit
             )
-            where = describe_places(read_places(spec.progress, spec.shape.ranks))
+            where = describe_progress(read_progress(spec.progress, spec.shape.ranks))
         finally:
             if hosts.end_within:
                 child.terminate()
@@ -142,18 +142,18 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
         in_image=spec.image is not None,
         shares_job=spec.round is not None,
     )
-    finding = classify(ending)
+    outcome = classify(ending)
     results: dict[str, Any] = {}
-    if finding.status == "ok":
+    if outcome.status == "ok":
         # A script that is ended in its middle may end in any way.
-        parting = finding.parting if spec.cell.script is None else None
-        finding, results = _collect(spec, [reports[rank] for rank in sorted(reports)])
-        finding = replace(finding, parting=parting)
-    if finding.status == "crashed" and devices and (lost := devices.find_lost()):
-        finding = replace(finding, reason=f"{lost}: {finding.reason}", cause="site")
-    if finding.status != "ok":
+        parting = outcome.parting if spec.cell.script is None else None
+        outcome, results = _collect(spec, [reports[rank] for rank in sorted(reports)])
+        outcome = replace(outcome, parting=parting)
+    if outcome.status == "crashed" and devices and (lost := devices.find_lost()):
+        outcome = replace(outcome, reason=f"{lost}: {outcome.reason}", cause="site")
+    if outcome.status != "ok":
         refuse_full_disk(spec.directory)
-    record = begin_record(spec, finding, started)
+    record = begin_record(spec, outcome, started)
     record["launcher"] = {
         "name": spec.cell.launcher,
         "argv": command.argv,
@@ -162,7 +162,7 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
     }
     record["job_id"] = hosts.find_job(text)
     record |= results
-    if finding.status == "ok":
+    if outcome.status == "ok":
         record.setdefault("seconds", {})["launch"] = time.monotonic() - clock
         record["devices"] = devices.describe() if devices else None
     finish(spec.directory, record)
@@ -192,24 +192,24 @@ def find_devices(
 
 def _collect(
     spec: LaunchSpec, reports: list[dict[str, Any]]
-) -> tuple[Finding, dict[str, Any]]:
+) -> tuple[Outcome, dict[str, Any]]:
     """The results of the ranks of a launch that ended well."""
     if spec.purpose == "gate":
         try:
-            finding, numbers = judge_gate(reports)
+            outcome, numbers = judge_gate(reports)
         except ValueError as error:
-            return Finding("crashed", str(error)), {}
-        return finding, {"gate": numbers}
+            return Outcome("crashed", str(error)), {}
+        return outcome, {"gate": numbers}
     if spec.purpose == "profile":
-        return Finding("ok"), {"profile": [report["profile"] for report in reports]}
+        return Outcome("ok"), {"profile": [report["profile"] for report in reports]}
     if not spec.cell.oversubscribe and (shared := find_shared_gpu(reports)):
-        return Finding("crashed", shared), {}
+        return Outcome("crashed", shared), {}
     collapse_phases(spec.work, reports)
     merged = merge_reports(reports, replica_ranks=spec.shape.replica_ranks)
     seen = read_logs(spec.directory, spec.shape.ranks)
     merged["transport"] = join(merged["transport"], seen)
     merge_steps(spec.work, spec.shape.ranks, spec.directory / "steps.npz")
-    return Finding("ok"), merged
+    return Outcome("ok"), merged
 
 
 def await_launcher(
@@ -228,7 +228,7 @@ def await_launcher(
     while True:
         heartbeat.beat()
         if devices:
-            places = read_places(spec.progress, spec.shape.ranks)
+            places = read_progress(spec.progress, spec.shape.ranks)
             if are_all_in("training", places):
                 devices.sample()
         if processes.wait_for_exit(child.pid, HEARTBEAT_SECONDS):
@@ -255,7 +255,7 @@ def ask_ranks(spec: LaunchSpec, heartbeat: Heartbeat) -> None:
     asked = heartbeat.ask()
     end = time.monotonic() + spec.heartbeat_grace / 2
     while time.monotonic() < end and any(
-        place.asked < asked for place in read_places(spec.progress, spec.shape.ranks)
+        place.asked < asked for place in read_progress(spec.progress, spec.shape.ranks)
     ):
         time.sleep(ANSWER_SECONDS)
         heartbeat.beat()
@@ -272,7 +272,7 @@ def _oom_kills() -> int:
     return int(fields.get("oom_kill", 0))
 
 
-def begin_record(spec: LaunchSpec, finding: Finding, started: datetime) -> Record:
+def begin_record(spec: LaunchSpec, outcome: Outcome, started: datetime) -> Record:
     """What every record has, however its launch ended."""
     image = None
     if spec.image is not None:
@@ -288,18 +288,18 @@ def begin_record(spec: LaunchSpec, finding: Finding, started: datetime) -> Recor
         "attempt": spec.attempt,
         "launch": spec.number,
         "wanted": spec.wanted,
-        "status": finding.status,
-        "reason": finding.reason,
-        "cause": finding.cause,
+        "status": outcome.status,
+        "reason": outcome.reason,
+        "cause": outcome.cause,
         "started": started.isoformat(timespec="seconds"),
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-        "marks": [*spec.marks, *([UNCLEAN_END] if finding.parting else [])],
+        "marks": [*spec.marks, *([UNCLEAN_END] if outcome.parting else [])],
         "code": dict(spec.code),
         "image": image,
         "job_id": job_id(),
         "purpose": spec.purpose,
         "gate": None if spec.gate is None else dict(spec.gate),
-        **({"parting": finding.parting} if finding.parting else {}),
+        **({"parting": outcome.parting} if outcome.parting else {}),
         **({} if spec.rule is None else {"rule": dict(spec.rule)}),
         **({} if spec.round is None else {"round": dict(spec.round)}),
     }

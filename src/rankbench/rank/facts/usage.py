@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from rankbench.cores import read_stat
 from rankbench.rank.facts.host import identify_gpu
 from rankbench.rank.world.devices import gpus_among
 
@@ -70,9 +71,7 @@ def process_age() -> float:
 
 def _read_ticks(pid: int | str | None, *fields: int) -> list[float]:
     """Fields of proc(5) that are times, in seconds, of a process."""
-    stat = Path(f"/proc/{pid}/stat").read_text()
-    # Field 3 is the first one after the name, which may contain anything but ")".
-    values = stat.rpartition(")")[2].split()
+    values = read_stat(pid)
     return [int(values[field - 3]) / os.sysconf("SC_CLK_TCK") for field in fields]
 
 
