@@ -16,7 +16,7 @@ from rankbench.launch.hosts import hosts_of
 from rankbench.launch.hosts.base import Hosts, Needs, Step
 from rankbench.launch.hosts.ssh import SshHosts, places_of
 from rankbench.launch.hosts.ssh_agent import environment_of, move_in
-from rankbench.launch.hosts.ssh_session import LostHost, Remote, Session
+from rankbench.launch.hosts.ssh_session import LostHost, Session
 from rankbench.launch.hosts.ssh_step import translate
 from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import load_catalog
@@ -112,7 +112,8 @@ def test_the_step_is_a_program_with_what_it_needs(tmp_path: Path) -> None:
     session = SimpleNamespace(
         name="a",
         pid=1,
-        remote=Remote("a", ("/py",), "/s/0"),
+        python="/py",
+        control="/s/0",
         facts={"folder": "/h/.cache"},
         copied={"/src": "code/1"},
     )
@@ -206,7 +207,7 @@ def test_ssh_that_fails_says_why_and_what_to_do(
     )
     ssh.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    session = Session(Remote("b", ("python3",), str(tmp_path / "socket")))
+    session = Session("b", ["python3"], str(tmp_path / "socket"))
     with pytest.raises(LostHost, match="wants a password: let `ssh-copy-id b`"):
         session.receive()
     session.close()
@@ -220,8 +221,8 @@ def test_an_agent_runs_in_the_first_python_that_is_there(
     ssh.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nexec sh -c "$3"\n')
     ssh.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    remote = Remote("b", ("/no/python", sys.executable), str(tmp_path / "socket"))
-    session = Session(remote)
+    pythons = ["/no/python", sys.executable]
+    session = Session("b", pythons, str(tmp_path / "socket"))
     session.send(do="hold", folder=str(tmp_path / "cache"), look_for=["/", "/none"])
     facts = session.receive()
     assert facts["executable"] == sys.executable
@@ -229,7 +230,7 @@ def test_an_agent_runs_in_the_first_python_that_is_there(
     assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
     assert session.ask(do="have", paths=["/", "/none"])["have"] == facts["sees"]
     session.close()
-    none = Session(Remote("b", ("/no/python",), str(tmp_path / "socket")))
+    none = Session("b", ["/no/python"], str(tmp_path / "socket"))
     with pytest.raises(LostHost, match="no Python at /no/python: install"):
         none.receive()
     none.close()

@@ -25,7 +25,7 @@ from typing import Any, Self
 from rankbench.environ import for_ssh
 from rankbench.launch.hosts.base import Hosts, Needs, Step, choose_port
 from rankbench.launch.hosts.ssh_agent import version_of
-from rankbench.launch.hosts.ssh_session import LostHost, Remote, Session
+from rankbench.launch.hosts.ssh_session import LostHost, Session
 
 FOLDER = "~/.cache/rankbench"  # of rankbench on each host
 LEAST_PYTHON = [3, 11]
@@ -114,8 +114,8 @@ class SshHosts(Hosts):
             "hosts": [
                 {
                     "name": session.name,
-                    "python": session.remote.pythons[0],
-                    "control": session.remote.control,
+                    "python": session.python,
+                    "control": session.control,
                     "folder": session.facts["folder"],
                     "places": sorted(session.copied.items()),
                 }
@@ -162,9 +162,7 @@ def _connect(
     opened = []
     for number, host in enumerate(listed):
         pythons = _pythons(host, site, needs)
-        session = Session(
-            Remote(host["name"], pythons, f"{folder}/{number}"), first=True
-        )
+        session = Session(host["name"], pythons, f"{folder}/{number}", first=True)
         stack.callback(session.close)
         session.send(do="hold", folder=FOLDER, look_for=look_for)
         session.keep_alive()
@@ -177,12 +175,11 @@ def _connect(
         except LostHost as error:
             faults.append(str(error))
             continue
-        tried, found = session.remote.pythons, facts["executable"]
+        tried, found = session.tried, facts["executable"]
         # An interpreter that the site file names is the only one that was tried.
         may_copy = sys.executable in tried and environment_place() is not None
         session.facts = {**facts, "copy": may_copy and found != sys.executable}
-        python = tried[0] if len(tried) == 1 else found
-        session.remote = replace(session.remote, pythons=(python,))
+        session.python = tried[0] if len(tried) == 1 else found
         said = [f"{session.name}: {fault}" for fault in _faults(session, site, needs)]
         faults += said
         usable += [] if said else [session]
@@ -328,7 +325,7 @@ def bring(session: Session, needs: Needs, say: Callable[[str], None]) -> None:
     there, places = f"{session.name}:{folder}", places_of(needs)
     session.copied = dict(places)
     code = f"{there}/{places[str(needs.source)]}/"
-    rsync = session.remote.rsync
+    rsync = session.rsync
     rsync(f"{needs.source}/rankbench", to=code)
     if needs.data:
         rsync(*map(str, needs.data), to=f"{there}/data/")
@@ -351,7 +348,7 @@ def bring(session: Session, needs: Needs, say: Callable[[str], None]) -> None:
 
 def _bring_environment(session: Session, path: str, say: Callable[[str], None]) -> None:
     """Copy this process's virtual environment to a host unless it is there."""
-    session.remote = replace(session.remote, pythons=(f"{path}/bin/python",))
+    session.python = f"{path}/bin/python"
     if not _lacks(session, [path]):
         return
     prefix = Path(sys.prefix)
@@ -362,7 +359,7 @@ def _bring_environment(session: Session, path: str, say: Callable[[str], None]) 
     # Facts about this machine are cached in the folder `var`.
     options = ("--archive", "--exclude=/var")
     to = f"{session.name}:{part}/"
-    session.remote.rsync(f"{prefix}/", to=to, options=options)
+    session.rsync(f"{prefix}/", to=to, options=options)
     session.ask(do="move in", part=part, path=path, was=sys.prefix)
 
 

@@ -10,7 +10,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,19 +62,59 @@ class LostHost(ValueError):
     """A host cannot be reached any more. The message names host and cause."""
 
 
-@dataclass(frozen=True, slots=True)
-class Remote:
-    """A host as ssh reaches it.
+class Session:
+    """A running agent on a host.
 
     Attributes:
-        name: for ssh, and for the other hosts.
-        pythons: its interpreters, of which the first that is there runs the agent.
+        name: of the host, for ssh and for the other hosts.
+        python: the interpreter that launches use.
+        tried: interpreters of which the first that is there runs the agent.
         control: path of the socket that connections to this host share.
+        facts: what the host has said of itself.
+        copied: path here -> path in the folder of rankbench there, of what it got.
     """
 
-    name: str
-    pythons: tuple[str, ...]
-    control: str
+    def __init__(
+        self, name: str, pythons: Sequence[str], control: str, *, first: bool = False
+    ) -> None:
+        """Connect.
+
+        Args:
+            name: of the host.
+            pythons: interpreters to try.
+            control: path of the socket.
+            first: whether further connections to the host go through this one.
+        """
+        self.name, self.control = name, control
+        self.tried, self.python = pythons, pythons[0]
+        self.facts: Message = {}
+        self.copied: dict[str, str] = {}
+        command = shlex.join(["exec", "sh", "-c", _FIND, _BOOT, *pythons])
+        shared = "yes" if first else "no"
+        self._process = subprocess.Popen(
+            [
+                *self.ssh("-o", f"ControlMaster={shared}"),
+                *("--", name, command),
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            # Ctrl-C is for the program that has opened the connection.
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        self._said: list[str] = []
+        self._inbox = Inbox(self._process.stdout, self._said)
+        self._writing = threading.Lock()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+        source = AGENT.read_bytes()
+        self._write(f"{len(source)}\n".encode() + source)
+
+    @property
+    def pid(self) -> int:
+        """The process id of ssh."""
+        return self._process.pid
 
     def ssh(self, *options: str) -> list[str]:
         """The command of ssh, without host and remote command."""
@@ -121,57 +160,6 @@ class Remote:
             # rsync of a full disk says so in the middle of its messages.
             said = next((line for line in lines if _NO_ROOM in line), lines[0])
             raise ValueError(f"{self.name}: copying {words[0]}: {said}")
-
-
-class Session:
-    """A running agent on a host.
-
-    Attributes:
-        remote: how the host is reached, with the interpreter that launches use.
-        facts: what the host has said of itself.
-        copied: path here -> path in the folder of rankbench there, of what it got.
-    """
-
-    def __init__(self, remote: Remote, *, first: bool = False) -> None:
-        """Connect.
-
-        Args:
-            remote: the host.
-            first: whether further connections to the host go through this one.
-        """
-        self.remote = remote
-        self.facts: Message = {}
-        self.copied: dict[str, str] = {}
-        command = shlex.join(["exec", "sh", "-c", _FIND, _BOOT, *remote.pythons])
-        shared = "yes" if first else "no"
-        self._process = subprocess.Popen(
-            [
-                *remote.ssh("-o", f"ControlMaster={shared}"),
-                *("--", remote.name, command),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            # Ctrl-C is for the program that has opened the connection.
-            start_new_session=True,
-        )
-        assert self._process.stdout is not None
-        self._said: list[str] = []
-        self._inbox = Inbox(self._process.stdout, self._said)
-        self._writing = threading.Lock()
-        self._listener = threading.Thread(target=self._listen, daemon=True)
-        self._listener.start()
-        source = AGENT.read_bytes()
-        self._write(f"{len(source)}\n".encode() + source)
-
-    @property
-    def name(self) -> str:
-        return self.remote.name
-
-    @property
-    def pid(self) -> int:
-        """The process id of ssh."""
-        return self._process.pid
 
     def keep_alive(self) -> None:
         """From now on, let the agent know that this process is there."""

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.environ import for_hosts
-from rankbench.launch.hosts.ssh_session import LostHost, Remote, Session
+from rankbench.launch.hosts.ssh_session import LostHost, Session
 
 BEAT_SECONDS = 0.5
 # Seconds that hosts have to end a command, and until their files are fetched.
@@ -64,8 +64,7 @@ class RemoteStep:
     def run(self) -> int:
         """Run the command to its end; return the first exit code that is not 0."""
         for node, host in enumerate(self._facts["hosts"]):
-            remote = Remote(host["name"], (host["python"],), host["control"])
-            session = Session(remote)
+            session = Session(host["name"], [host["python"]], host["control"])
             self._sessions.append(session)
             arguments = (session, node, host)
             threading.Thread(target=self._follow, args=arguments, daemon=True).start()
@@ -137,7 +136,7 @@ class RemoteStep:
             places.append((str(self._launch), folder))
         places.append((sys.executable, host["python"]))
         if folder:
-            self._send_folder(session.remote, folder, places)
+            self._send_folder(session, folder, places)
         silent = node > 0 and self._facts["first_only"]
         env = for_hosts(node).items()
         session.send(
@@ -161,7 +160,7 @@ class RemoteStep:
             options += [f"--exclude={name}" for name in _OURS]
             source = f"{host['name']}:{folder}/"
             try:
-                session.remote.rsync(source, to=f"{self._launch}/", options=options)
+                session.rsync(source, to=f"{self._launch}/", options=options)
             except ValueError:
                 # A command that failed has said why.
                 if message["exit"] == 0:
@@ -169,7 +168,7 @@ class RemoteStep:
         return message["exit"], refused
 
     def _send_folder(
-        self, remote: Remote, folder: str, places: Sequence[Sequence[str]]
+        self, session: Session, folder: str, places: Sequence[Sequence[str]]
     ) -> None:
         """Copy what launcher and ranks read at their start, with the host's paths."""
         with tempfile.TemporaryDirectory() as temporary:
@@ -181,7 +180,7 @@ class RemoteStep:
                     text = path.read_bytes().decode(errors="surrogateescape")
                     text = translate(text, places)
                     path.write_bytes(text.encode(errors="surrogateescape"))
-            remote.rsync(f"{temporary}/", to=f"{remote.name}:{folder}/")
+            session.rsync(f"{temporary}/", to=f"{session.name}:{folder}/")
 
     def _keep(self, name: str, data: bytes) -> None:
         """Write a file that a host sends into the folder of the launch."""
