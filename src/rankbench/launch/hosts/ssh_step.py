@@ -33,7 +33,7 @@ END_SECONDS = 40.0
 
 # Files of a launch that the supervisor writes, and a folder that hosts need only during
 # the launch.
-_OURS = ("/claim.json", "/record.json", "/steps.npz", "/work/heartbeat", "/work/home")
+_OURS = ("/claim.json", "/record.json", "/steps.npz", "work/heartbeat", "work/home")
 
 
 def main() -> int:
