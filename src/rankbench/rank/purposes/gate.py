@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from rankbench.cell import Cell, is_lossy
+from rankbench.cell import is_lossy
 from rankbench.launch_spec import THE_END, TRAINING
 from rankbench.rank.models import describe_model
 from rankbench.rank.purposes import Duty
@@ -96,7 +95,7 @@ def check(duty: Duty, world: World, seed: int) -> dict[str, Any]:
         return model.to(world.device, dtype)
 
     model = build_model()
-    start = _copy(model.state_dict())
+    start = {k: value.detach().clone() for k, value in model.state_dict().items()}
     sharing = duty.spec.shape.replica_ranks
     strategy = set_up_strategy(
         cell, world, model, replica_ranks=sharing, loss_scale=LOUD
@@ -118,7 +117,7 @@ def check(duty: Duty, world: World, seed: int) -> dict[str, Any]:
         reference = set_up_strategy(
             single, alone, build_model(), replica_ranks=1, loss_scale=LOUD
         )
-        whole = _batches_of_one(single, material, found["samples"], duty.affinity)
+        whole = make_batches(duty, single, material, found["samples"], alone=True)
         found["reference"] = {
             "losses": train(
                 reference, whole, steps=steps, device=world.device, dtype=dtype
@@ -221,26 +220,6 @@ def compare(
         if relative > error:
             worst, error = name, relative
     return {"weights_error": error if math.isfinite(error) else None, "worst": worst}
-
-
-def _batches_of_one(
-    cell: Cell, material: Material, samples: int, cpus: set[int]
-) -> Batches:
-    """The global batches, as a single process loads them."""
-    return Batches(
-        material.train,
-        rank=0,
-        ranks=1,
-        rank_batch=samples,
-        seed=cell.seed,
-        num_workers=0,
-        pin_memory=False,
-        worker_cpus=cpus or os.sched_getaffinity(0),
-    )
-
-
-def _copy(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.detach().clone() for name, value in weights.items()}
 
 
 def _norm(value: Tensor) -> float:

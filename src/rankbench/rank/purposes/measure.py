@@ -79,7 +79,7 @@ def run(duty: Duty) -> None:
             )
     write_report(
         duty,
-        world,
+        world.devices,
         measured,
         seconds={
             "startup": imported,

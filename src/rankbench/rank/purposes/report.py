@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from rankbench.environ import step_id
 from rankbench.rank.facts import host as facts
 from rankbench.rank.facts.host import identify_gpu
 from rankbench.rank.purposes import Duty
-from rankbench.rank.strategies.base import World
 from rankbench.rank.training.loop import Measured
 from rankbench.record import write_json
 
@@ -25,7 +25,7 @@ _TRANSPORTS = (
 
 def write_report(
     duty: Duty,
-    world: World,
+    devices: Sequence[torch.device],
     measured: Measured,
     *,
     seconds: dict[str, float],
@@ -41,6 +41,7 @@ def write_report(
     """Write `rankN.npz` and `rankN.json` into the launch's work folder.
 
     Args:
+        devices: of this rank, the main one first.
         seconds: stage of this rank -> duration in seconds.
         memory: peak memory of this rank, see `usage.read_peaks`.
         samples_seen: number of samples of this rank, those of the warm-up as well.
@@ -69,20 +70,19 @@ def write_report(
             end: value if math.isfinite(value) else None for end, value in ends.items()
         }
     transport = None
-    if world.backend != "none":
+    backend = duty.spec.cell.backend
+    if backend != "none":
         asked = {k: v for k, v in os.environ.items() if k.startswith(_TRANSPORTS)}
-        transport = {"backend": world.backend, "asked": dict(sorted(asked.items()))}
+        transport = {"backend": backend, "asked": dict(sorted(asked.items()))}
     rank = {
         "rank": place.rank,
         "local_rank": place.local_rank,
         "node": place.node,
         "host": os.uname().nodename,
         "pid": os.getpid(),
-        "device": str(world.device),
+        "device": str(devices[0]),
         "gpus": [
-            identify_gpu(device.index)
-            for device in world.devices
-            if device.type == "cuda"
+            identify_gpu(device.index) for device in devices if device.type == "cuda"
         ],
         # The CPUs that this rank was bound to.
         "cores": sorted(os.sched_getaffinity(0)),

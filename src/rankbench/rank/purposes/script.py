@@ -23,7 +23,6 @@ from rankbench.rank.scripts.running import (
     run_file,
 )
 from rankbench.rank.scripts.session import Session
-from rankbench.rank.strategies.base import World
 from rankbench.templates import fill_arguments, values_of
 
 
@@ -34,45 +33,45 @@ def run(duty: Duty) -> None:
         ScriptError: the script did not train enough steps, or not as the cell says.
         BaseException: whatever else the script raised before.
     """
-    cell, file = duty.spec.cell, duty.spec.own["strategy"]
+    spec, cell, file = duty.spec, duty.spec.cell, duty.spec.own["strategy"]
     assert cell.script is not None, "a script"
-    launch = _ScriptLaunch(duty)
+    assert cell.steps is not None, "a script has no epochs"
+    begun = usage.process_age()
     duty.progress.enter(SET_UP)
     os.environ |= place_variables(duty.place, duty.init_method)
     if cell.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    folder = duty.spec.work / "script"
+    folder, name = spec.work / "script", file.name
     copy_folder(file.parent, folder)
-    name = file.name
-    log = duty.spec.log(duty.place.rank)
+    log = spec.log(duty.place.rank)
     since = log.stat().st_size
     usage.reset_peaks(())
-    session = launch.session
+    session = Session(
+        warmup=cell.warmup,
+        steps=cell.steps,
+        local_rank=duty.place.local_rank,
+        progress=duty.progress,
+        find_device=lambda session: _find_device(duty, session),
+        finish=lambda session: _report(duty, begun, session),
+    )
     session.begin()
+    ended: BaseException = SystemExit(0)
     try:
         run_file(folder, name, fill_arguments(cell.script["args"], values_of(cell)))
     except BaseException as error:
-        session.end()
-        if session.is_complete:
-            if not isinstance(error, SystemExit):
-                traceback.print_exception(error)
-        elif session.failure is not None:
-            raise session.failure from None
-        elif isinstance(error, SystemExit) and error.code in (None, 0):
-            raise ScriptError(_describe(session, name)) from None
-        elif isinstance(error, SystemExit):
-            progress = _how_far(session)
-            raise ScriptError(
-                explain_exit(name, error.code, progress, log, since)
-            ) from None
-        else:
-            raise
+        ended = error
+    session.end()
+    if session.is_complete:
+        if not isinstance(ended, SystemExit):
+            traceback.print_exception(ended)
+    elif session.failure is not None:
+        raise session.failure
+    elif not isinstance(ended, SystemExit):
+        raise ended
+    elif ended.code in (None, 0):
+        raise ScriptError(_describe(session, name))
     else:
-        session.end()
-        if session.failure is not None:
-            raise session.failure
-        if not session.is_complete:
-            raise ScriptError(_describe(session, name))
+        raise ScriptError(explain_exit(name, ended.code, _how_far(session), log, since))
     duty.progress.enter(THE_END)
 
 
@@ -102,81 +101,54 @@ def _describe(session: Session, name: str) -> str:
     )
 
 
-class _ScriptLaunch:
-    """What a rank knows of its script besides the steps."""
+def _find_device(duty: Duty, session: Session) -> torch.device:
+    """The device of this rank, once its first step has ended.
 
-    def __init__(self, duty: Duty) -> None:
-        assert duty.spec.cell.steps is not None, "a script has no epochs"
-        self._duty = duty
-        self._begun = usage.process_age()
-        self._device = torch.device("cpu")
-        self._opened = self._begun
-        self.session = Session(
-            warmup=duty.spec.cell.warmup,
-            steps=duty.spec.cell.steps,
-            local_rank=duty.place.local_rank,
-            progress=duty.progress,
-            find_device=self._find_device,
-            finish=self._report,
-        )
+    Raises:
+        ScriptError: the script does not train as the cell says.
+    """
+    device = find_device(duty.spec.cell.device)
+    if duty.place.size > 1:
+        check_ranks(duty.spec.cell, duty.place.size, is_marked=session.is_marked)
+    return device
 
-    def _find_device(self, session: Session) -> torch.device:
-        """The device of this rank, once its first step has ended.
 
-        Raises:
-            ScriptError: the script does not train as the cell says.
-        """
-        self._opened = usage.process_age()
-        cell = self._duty.spec.cell
-        self._device = find_device(cell.device)
-        if self._duty.place.size > 1:
-            check_ranks(cell, self._duty.place.size, is_marked=session.is_marked)
-        return self._device
+def _report(duty: Duty, begun: float, session: Session) -> None:
+    """Write this rank's report.
 
-    def _report(self, session: Session) -> None:
-        duty, cell, place = self._duty, self._duty.spec.cell, self._duty.place
-        steps = cell.steps
-        assert steps is not None
-        measured = session.window.measured(self._share(steps))
-        state = None
-        if (leader := session.counter.leader) is not None:
-            # `optim` is what ZeroRedundancyOptimizer runs on this rank.
-            state = getattr(leader, "optim", leader).state.values()
-        write_report(
-            duty,
-            World(
-                rank=place.rank,
-                size=place.size,
-                local_rank=place.local_rank,
-                device=self._device,
-                devices=(self._device,),
-                backend=cell.backend,
-                rank_batch=duty.spec.shape.rank_batch,
-            ),
-            measured,
-            seconds={
-                "startup": self._begun,
-                "setup": self._opened - self._begun,
-                "warmup": measured.warmup_s,
-                "train": measured.window_s,
-            },
-            memory=usage.read_peaks([self._device], state),
-            phases=list(session.window.phases),
-            # A script does not say what an epoch is: the whole window counts as one.
-            steps_per_epoch=steps,
-            samples_seen=measured.samples
-            + self._share(steps + cell.warmup)
-            - self._share(steps),
-            details=read_details(session.root),
-            model=(
-                describe_root(session.root, duty.spec.shape.replica_ranks)
-                if place.rank == 0
-                else None
-            ),
-        )
+    Args:
+        begun: age of the process when the launch began.
+    """
+    cell, shape, place = duty.spec.cell, duty.spec.shape, duty.place
+    steps = cell.steps
+    assert steps is not None
 
-    def _share(self, steps: int) -> int:
+    def share(steps: int) -> int:
         """Planned samples of this rank in so many steps; ranks share them evenly."""
-        shape, place = self._duty.spec.shape, self._duty.place
         everything = shape.global_batch * steps * shape.replica_ranks
         return everything // place.size + (place.rank < everything % place.size)
+
+    measured = session.window.measured(share(steps))
+    state = None
+    if (leader := session.counter.leader) is not None:
+        # `optim` is what ZeroRedundancyOptimizer runs on this rank.
+        state = getattr(leader, "optim", leader).state.values()
+    model = describe_root(session.root, shape.replica_ranks)
+    write_report(
+        duty,
+        [session.device],
+        measured,
+        seconds={
+            "startup": begun,
+            "setup": session.opened - begun,
+            "warmup": measured.warmup_s,
+            "train": measured.window_s,
+        },
+        memory=usage.read_peaks([session.device], state),
+        phases=list(session.window.phases),
+        # A script does not say what an epoch is: the whole window counts as one.
+        steps_per_epoch=steps,
+        samples_seen=measured.samples + share(steps + cell.warmup) - share(steps),
+        details=read_details(session.root),
+        model=model if place.rank == 0 else None,
+    )

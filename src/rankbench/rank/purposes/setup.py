@@ -140,10 +140,19 @@ def set_up_strategy(
 
 
 def make_batches(
-    duty: Duty, cell: Cell, material: Material, rank_batch: int
+    duty: Duty,
+    cell: Cell,
+    material: Material,
+    rank_batch: int,
+    *,
+    alone: bool = False,
 ) -> Batches:
-    """The stream of this rank's batches, each with `rank_batch` samples."""
-    sharing = duty.spec.shape.replica_ranks
+    """The stream of this rank's batches, each with `rank_batch` samples.
+
+    Args:
+        alone: as a single process loads them.
+    """
+    sharing = duty.spec.shape.ranks if alone else duty.spec.shape.replica_ranks
     return Batches(
         material.train,
         rank=duty.place.rank // sharing,

@@ -18,6 +18,7 @@ from torch import nn
 
 from rankbench import hooks
 from rankbench.launch_spec import TRAINING, WARM_UP
+from rankbench.rank.facts import usage
 from rankbench.rank.facts.usage import cpu_time, open_meter
 from rankbench.rank.scripts.observing import RootSearch, StepCounter, watch
 from rankbench.rank.training.clock import StepClock, make_clock
@@ -169,6 +170,8 @@ class Session:
         window: what was measured.
         counter: what is known of its optimizers.
         root: the module that the script trains; None if that cannot be told.
+        device: device of this rank, once the first step has ended.
+        opened: age of the process at that moment, in seconds.
         is_marked: whether the script marks its steps.
         is_complete: whether everything is measured and written.
         failure: why rankbench could not measure; None if it could.
@@ -193,8 +196,7 @@ class Session:
             steps: steps of the timed window.
             local_rank: number of this rank on its host.
             progress: of this rank.
-            find_device: returns the device of this rank, after the first step.
-            finish: writes what was measured, after the last step.
+            find_device, finish: see the class.
         """
         self.window = Window(
             warmup=warmup, steps=steps, local_rank=local_rank, progress=progress
@@ -249,8 +251,9 @@ class Session:
                 self._stop_watching = watch(
                     self.root, self._on_forward, lambda: self.window.mark("forward")
                 )
-        device = self.find_device(self)
-        self.window.open(device, has_phases=self.root is not None)
+        self.opened = usage.process_age()
+        self.device = self.find_device(self)
+        self.window.open(self.device, has_phases=self.root is not None)
 
     def _on_forward(self) -> None:
         self.counter.compute()
