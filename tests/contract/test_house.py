@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from rankbench.results.advice.brief import in_brief, to_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -197,10 +200,10 @@ def table_rows(text: str) -> list[list[str]]:
 def test_readme_shows_the_answer_of_the_example() -> None:
     published = ANSWER.search((ROOT / "README.md").read_text())
     assert published
-    shown = published[1].splitlines()
-    answer = (ROOT / "docs/example/answer.md").read_text().splitlines()
-    assert shown == [line for line in answer if line.startswith("- **")]
-    assert shown[0].startswith("- **fastest**: ")
+    answer = json.loads((ROOT / "docs/example/answer.json").read_text())
+    lines = to_lines(in_brief(answer))
+    assert published[1].splitlines() == ["```text", *lines, "```"]
+    assert lines[1].startswith("USE ")
 
 
 def test_the_readme_shows_the_published_example() -> None:

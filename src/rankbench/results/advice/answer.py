@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from rankbench.cell import Topology
 from rankbench.results.advice.choice import EQUAL, LESS, Rival, choose
 from rankbench.results.advice.facts import Facts, round_off, to_json
 from rankbench.results.advice.next_launches import plan_next
@@ -63,8 +64,16 @@ def find_answer(found: Found, settings: Settings | None = None) -> Facts:
 
 
 def _of_workload(panel: Panel, losses: Mapping[str, Loss], settings: Settings) -> Facts:
-    rows = {one.row.id: one for one in panel.points if _NO_SPEED not in one.marks}
-    facts: Facts = {"workload": panel.title, "rows": len(rows)}
+    timed = {one.row.id: one for one in panel.points if _NO_SPEED not in one.marks}
+    base = next((name for name, one in timed.items() if one.row.cell.is_base), None)
+    # A control only says what a strategy costs by itself: nobody would choose it.
+    rows = {name: one for name, one in timed.items() if not _is_control(one, base)}
+    facts: Facts = {
+        "workload": panel.title,
+        "rows": len(rows),
+        "measured": _describe_launches(list(timed.values())),
+        "names": {name: _name(one, panel) for name, one in timed.items()},
+    }
     if len(rows) < 2:
         return facts
     fastest = _choose(rows, settings.margin, per_device=False)
@@ -72,7 +81,6 @@ def _of_workload(panel: Panel, losses: Mapping[str, Loss], settings: Settings) -
     judged = [_scale(one, settings.efficiency) for one in panel.series]
     scaling = [one for one in judged if one is not None]
     named = [fastest["cell"], fastest["recommended"], *_names(fastest["rivals"])]
-    base = next((name for name, one in rows.items() if one.row.cell.is_base), None)
     lost = _explain(rows, losses)
     rest_on = dict.fromkeys([*named, *([base] if base else [])])
     return {
@@ -87,12 +95,56 @@ def _of_workload(panel: Panel, losses: Mapping[str, Loss], settings: Settings) -
         ),
         "trust": find_doubts([rows[name] for name in rest_on]),
         "next": plan_next(
-            rows,
+            timed,
             {"fastest": fastest, "cheapest": cheapest},
             scaling,
             settings.efficiency,
         ),
     }
+
+
+def _is_control(summary: Summary, base: str | None) -> bool:
+    """Whether it is a strategy for several devices, on one, beside the base."""
+    return summary.row.devices == 1 and base is not None and summary.row.id != base
+
+
+def _describe_launches(rows: Sequence[Summary]) -> Facts:
+    """When and where the launches of a workload ran."""
+    records = [launch.record for one in rows for launch in one.row.launches]
+    days = sorted({record["started"][:10] for record in records})
+    hosts = {host["host"]: host for record in records for host in record["hosts"]}
+    kinds = {
+        f"{len(host['gpus'])} x {host['gpus'][0]['name']}"
+        if host["gpus"]
+        else f"{host['cores']} cores of {host['cpu']}"
+        for host in hosts.values()
+    }
+    return {
+        "days": days,
+        "launches": sorted({len(one.row.launches) for one in rows}),
+        "total": len(records),
+        "disturbed": sum(len(one.disturbed) for one in rows),
+        "hosts": len(hosts),
+        "machines": sorted(kinds),
+    }
+
+
+def _name(summary: Summary, panel: Panel) -> str:
+    """A row in words: `ddp over gloo on 2 devices`."""
+    cell, devices = summary.row.cell, summary.row.devices
+    series = next(
+        one.name
+        for one in panel.series
+        if summary.row.id in [point.row.id for point in one.points]
+    )
+    words = series.removeprefix(f"{cell.strategy} {cell.backend}").strip()
+    own = words.removeprefix(cell.strategy).strip()
+    over = "" if cell.backend == "none" else f" over {cell.backend}"
+    topology = Topology.parse(cell.topology)
+    where = "1 device" if devices == 1 else f"{devices} devices"
+    if topology.nodes > 1:
+        where = f"{topology.nodes} x {topology.devices_per_node} devices"
+    return f"{cell.strategy}{over}{f' ({own})' if own else ''} on {where}"
 
 
 def _choose(rows: Mapping[str, Summary], margin: float, *, per_device: bool) -> Facts:
@@ -178,6 +230,11 @@ def _scale(series: Series, wanted: float) -> Facts | None:
     untold = [one for one, verdict in verdicts if verdict is None]
     return {
         "series": series.name,
+        "points": [
+            {**_describe_point(one), "devices": one.row.devices}
+            for one in series.points
+            if not is_shared(one) and "efficiency" in one.numbers
+        ],
         "largest": _point(max(above, key=_devices, default=None)),
         "first_below": _point(min(below, key=_devices, default=None)),
         "untold": [_point(one) for one in untold],
@@ -198,9 +255,13 @@ def _devices(summary: Summary) -> int:
 
 
 def _point(summary: Summary | None) -> Facts | None:
-    if summary is None:
-        return None
+    return None if summary is None else _describe_point(summary)
+
+
+def _describe_point(summary: Summary) -> Facts:
+    rate = summary.numbers["throughput"]
     return {
+        "per_device": to_json(rate.scaled(1 / summary.row.devices)),
         "cell": summary.row.id,
         "topology": summary.row.cell.topology,
         "efficiency": to_json(summary.numbers["efficiency"]),

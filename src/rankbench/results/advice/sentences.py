@@ -88,7 +88,7 @@ def _cheapest(facts: Facts, margin: float) -> str:
     hours = from_json(facts["device_hours_per_epoch"])
     samples = f"{facts['samples_per_epoch']:,} samples"
     epoch = "an epoch of " if facts.get("has_epochs", True) else ""
-    text = f"{facts['cell']}: {_device_time(hours)} for {epoch}{samples}"
+    text = f"{facts['cell']}: {show_device_time(hours)} for {epoch}{samples}"
     if "price_per_epoch" in facts:
         text += f", {_show(facts['price_per_epoch'])} {facts['currency']}"
     parts = [f"{text}."]
@@ -96,14 +96,14 @@ def _cheapest(facts: Facts, margin: float) -> str:
     return " ".join(parts)
 
 
-def _device_time(hours: Estimate) -> str:
+def show_device_time(hours: Estimate) -> str:
     """In the largest unit in which it is 1 or more."""
     factor, unit = _unit(hours.value)
     return f"{show_estimate(hours.scaled(factor))} {unit}"
 
 
 def _about(hours: float) -> str:
-    """As `_device_time`, but a rough number."""
+    """As `show_device_time`, but a rough number."""
     factor, unit = _unit(hours)
     return f"{figures(float(f'{hours * factor:.2g}'))} {unit}"
 

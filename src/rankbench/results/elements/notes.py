@@ -90,7 +90,7 @@ def _of_numbers(summaries: Sequence[Summary]) -> list[Note]:
             f"{_count(summaries)} of all replicas per second of the slowest rank, over "
             "the timed window, from where step times have reached their last level.",
         ),
-        Note("step", "median over the steps of the slowest rank's time for that step."),
+        Note("step", "mean over the steps of the slowest rank's time for that step."),
         *_of_ratios(summaries),
         Note(
             "memory",
@@ -118,7 +118,7 @@ def _count(summaries: Sequence[Summary]) -> str:
 
 
 _VALUES = (
-    "geometric means over the launches of a cell (memory, accuracy: arithmetic means). "
+    "means over the launches of a cell (throughput: geometric mean). "
     f"Brackets are {CONFIDENCE:.0%} intervals. No brackets: fewer than {MIN_LAUNCHES} "
     "launches, or the base itself. The digits follow the interval."
 )

@@ -108,8 +108,8 @@ def _find(summary: Summary, base: Summary, exchange: float | None) -> Loss:
     return Loss(
         cell=summary.row.id,
         base=base.row.id,
-        step=mean([one.parts.step for one in summary.counted]).value,
-        promised=factor * mean([one.parts.step for one in base.counted]).value,
+        step=summary.numbers["step_ms"].value,
+        promised=factor * base.numbers["step_ms"].value,
         lost=_differ(above, below, rounds, PARTS),
         parts={name: _differ(above, below, rounds, [name]) for name in PARTS},
         exchange=exchange,

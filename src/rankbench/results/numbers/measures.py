@@ -27,7 +27,7 @@ class Measures:
         warmup: steps before the steady part; at least those that the cell asks for.
         steady: whether there is a steady state.
         throughput: samples, or tokens, of all replicas per second of the slowest rank.
-        step_ms: median over the steps of the slowest rank's step time.
+        step_ms: mean over the steps of the slowest rank's step time.
         step_p95_ms: 95 % of the steps of the slowest rank are shorter than this.
         step_spread: interquartile range of the same times over their median.
         epoch_s: seconds of one epoch's worth of steps.
@@ -119,12 +119,12 @@ def measure(launch: Launch, units: int = 1) -> Measures:
         mean_ms = 1e3 * steps.mean(axis=(0, 1))
         if not mean_ms.any():
             raise ValueError(f"{launch.path} is damaged: its steps took no time")
-        accuracy = record["accuracy"]
+        accuracy, parts = record["accuracy"], compose(steps, record)
         return Measures(
             warmup=warmup,
             steady=found is not None,
             throughput=throughput,
-            step_ms=1e3 * float(np.median(slowest)),
+            step_ms=parts.step,
             step_p95_ms=1e3 * float(np.quantile(slowest, 0.95)),
             step_spread=spread(slowest),
             epoch_s=seconds * record["steps_per_epoch"] / kept,
@@ -135,7 +135,7 @@ def measure(launch: Launch, units: int = 1) -> Measures:
             class_accuracy=tuple((accuracy or {}).get("per_class") or ()),
             loss=_loss_ends(record.get("loss") or {}),
             phase_ms=dict(zip(record["phases"], mean_ms.tolist(), strict=True)),
-            parts=compose(steps, record),
+            parts=parts,
             torch=record["software"]["torch"],
             steps_s=slowest_rank(timed),
             losses=read.losses,

@@ -22,9 +22,9 @@ from rankbench.stopping import round_of
 # Numbers of launches -> how they become a number of their row.
 OF_LAUNCHES = {
     "throughput": geometric_mean,
-    "step_ms": geometric_mean,
-    "epoch_s": geometric_mean,
-    "total_s": geometric_mean,
+    "step_ms": mean,
+    "epoch_s": mean,
+    "total_s": mean,
     "memory_mib": mean,
     "accuracy": mean,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rankbench.results.advice.answer import find_answer
+from rankbench.results.advice.brief import in_brief
 from rankbench.results.advice.facts import Facts, from_json
 from rankbench.results.advice.sentences import in_sentences
 from rankbench.results.elements.section import Content, Section
@@ -23,7 +24,13 @@ def make(found: Found) -> Content | None:
         if question in workload
         for row in _rows(workload[question])
     ]
-    return Content(rows=rows, grids=(), before=in_sentences(answer), facts=answer)
+    return Content(
+        rows=rows,
+        grids=(),
+        before=in_brief(answer),
+        notes=in_sentences(answer),
+        facts=answer,
+    )
 
 
 def _rows(chosen: Facts) -> list[Shown]:

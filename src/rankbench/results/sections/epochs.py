@@ -124,7 +124,7 @@ SECTION = Section(
     reading=(
         "Means over launches, in brackets their 95 % interval. An epoch lasts as "
         "long as its slowest rank; later epochs: the mean of all whole epochs but "
-        "the first. Batch: a step of the slowest rank, median over the steps; p95: "
+        "the first. Batch: a step of the slowest rank, mean over the steps; p95: "
         "95 % of the steps are shorter. Loss: at the first and the last timed step. "
         "Classes have the numbers of the data set."
     ),
