@@ -52,24 +52,24 @@ lint: $(INSTALLED) ## style, types, rooms, workflow
 	$(BIN)/python -m pytest -q tests/contract/test_house.py
 
 # Options for another experiment, a smaller version of it, or another machine:
-# make status EXPERIMENT=FILE OVERRIDE=NAME PROFILE=slurm_profile
-of_experiment = $(if $(EXPERIMENT),--experiment "$$EXPERIMENT") \
-    $(if $(OVERRIDE),--override "$$OVERRIDE") $(if $(PROFILE),--profile "$$PROFILE")
+# make status EXPERIMENT=FILE OVERRIDE=NAME SITE=slurm_profile
+experiment = $(if $(EXPERIMENT),"$$EXPERIMENT")
+options = $(if $(OVERRIDE),--override "$$OVERRIDE") $(if $(SITE),--site "$$SITE")
 
 # Exit status 1 means that a cell has failed; for `make` that is not an error.
 status: $(INSTALLED) ## show the state of every cell; EXPERIMENT=FILE instead of config.yaml
-	@$(BIN)/rankbench status $(of_experiment) || [ $$? -eq 1 ]
+	@$(BIN)/rankbench status $(options) -- $(experiment) || [ $$? -eq 1 ]
 
 # $$CELL comes from the environment, so that the shell does not interpret its value.
 rerun: $(if $(CELL)$(FAILED)$(STALE),$(INSTALLED)) ## measure again: CELL=ID, FAILED=1 or STALE=1, and EXPERIMENT=FILE
 	@[ -n "$$CELL$$FAILED$$STALE" ] || { \
 	    echo 'which cell? make rerun CELL=ID, with an ID from `make status`;' \
 	        'FAILED=1: all failed cells; STALE=1: all stale cells' >&2; exit 2; }
-	@$(BIN)/rankbench rerun $(of_experiment) $(if $(FAILED),--failed) \
-	    $(if $(STALE),--stale) -- $(if $(CELL),"$$CELL")
+	@$(BIN)/rankbench rerun $(options) $(if $(FAILED),--failed) $(if $(STALE),--stale) \
+	    -- $(experiment) $(if $(CELL),"$$CELL")
 
 table: $(INSTALLED) ## make tables and plots from the records; measures nothing
-	@$(BIN)/rankbench table $(of_experiment)
+	@$(BIN)/rankbench table $(options) -- $(experiment)
 
 cluster-demo: $(INSTALLED) ## as root: run an experiment with Slurm on a pretend cluster of 4 hosts
 	@$(BIN)/python tests/cluster/demo.py

@@ -44,7 +44,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         layout = write_results(Path(folder), arguments.cells, arguments.launches)
-        command = ["-m", "rankbench.cli", "table", "--results", str(layout.root)]
+        command = ["-m", "rankbench.cli", "table", str(layout.root)]
         if arguments.profile:
             stats = Path(folder) / "stats"
             command = ["-m", "cProfile", "-o", str(stats), *command]

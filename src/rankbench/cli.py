@@ -7,77 +7,49 @@ from __future__ import annotations
 
 import argparse
 import os
+import pkgutil
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 import shtab
 
-from rankbench import __version__
-from rankbench.commands import (
-    accept,
-    answer,
-    cells,
-    check,
-    compare,
-    diff_models,
-    history,
-    images,
-    init,
-    predict,
-    prepare,
-    publish,
-    replay,
-    rerun,
-    run,
-    show,
-    site_check,
-    status,
-    table,
-    verify,
+from rankbench import __version__, commands
+from rankbench.commands._options import (
+    BAD_INPUT,
+    COMMANDS,
+    GROUPS,
+    INTERRUPTED,
+    OK,
+    Command,
 )
-from rankbench.commands.base import BAD_INPUT, INTERRUPTED, OK
 from rankbench.extras import find_extra, say_missing
 
-# In the order in which users need them.
-COMMANDS = (
-    init,
-    check,
-    site_check,
-    images,
-    prepare,
-    cells,
-    run,
-    status,
-    show,
-    rerun,
-    answer,
-    predict,
-    table,
-    compare,
-    accept,
-    history,
-    publish,
-    verify,
-    replay,
-    diff_models,
-)
+USAGE = "rankbench COMMAND [options]"
+HELP = """\
+usage: {usage}
 
-EXAMPLES = """\
+Measure how distributed PyTorch training scales: strategies, backends and
+topologies of an experiment, as a table that others can verify.
+
+{commands}
+
+options:
+  -h, --help                  show this help; after a COMMAND, explain it
+  --version                   show the version
+  --print-completion SHELL    complete commands and options by the tab key:
+                              eval "$(rankbench --print-completion bash)"
 examples:
-  rankbench run -n                      show what the default experiment would measure
-  rankbench run                         measure it, and print its table
-  rankbench status                      show its progress
-  rankbench compare results/before results/after
-
-`rankbench COMMAND --help` explains a command. To enable tab completion in this shell:
-  eval "$(rankbench --print-completion bash)\""""
+  rankbench run -n            show what config.yaml would measure
+  rankbench run scaling.yaml  measure another one, and print its table
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; errors in the input are printed without a traceback."""
-    arguments = build_parser().parse_args(argv)
+    arguments = read_arguments(sys.argv[1:] if argv is None else argv)
     try:
-        found: int = arguments.command(arguments)
+        status: int = arguments.command(arguments)
     except BrokenPipeError:
         # The reader has closed the pipe. Python's flush at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -93,26 +65,58 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print(f"rankbench: {say_missing([str(error.name)], [extra])}", file=sys.stderr)
         return BAD_INPUT
-    return found
+    return status
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser with all commands."""
-    parser = argparse.ArgumentParser(
-        prog="rankbench",
-        description="Measure how distributed PyTorch training scales: strategies, "
-        "backends and topologies of an experiment, as a table that others can verify.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def read_arguments(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse a command line. What follows two dashes of `run` is for Snakemake."""
+    words, flags = list(argv), []
+    if words[:1] == ["run"] and "--" in words:
+        place = words.index("--")
+        words, flags = words[:place], words[place + 1 :]
+    arguments = build_parser(words[0] if words else None).parse_args(words)
+    arguments.snakemake = flags
+    return arguments
+
+
+def load_commands(name: str | None = None) -> list[Command]:
+    """Import the command of this name, or all; return what is there, in order."""
+    modules = [module.name for module in pkgutil.iter_modules(commands.__path__)]
+    names = {m.replace("_", "-"): m for m in modules if not m.startswith("_")}
+    # Only what is used is imported, because each import costs time.
+    for module in [names[name]] if name in names else names.values():
+        import_module(f"rankbench.commands.{module}")
+    return sorted(
+        COMMANDS.values(), key=lambda one: (GROUPS.index(one.place[0]), one.place[1])
     )
+
+
+def build_parser(name: str | None = None) -> argparse.ArgumentParser:
+    """The parser with the command of this name, or with all commands."""
+    parser = _Parser(prog="rankbench", usage=USAGE)
     parser.add_argument("--version", action="version", version=__version__)
-    shtab.add_argument_to(
-        parser, ["--print-completion"], help="print the completion script for a shell"
+    shtab.add_argument_to(parser, ["--print-completion"])
+    subparsers = parser.add_subparsers(
+        required=True,
+        metavar="COMMAND",
+        prog="rankbench",
+        parser_class=argparse.ArgumentParser,
     )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for command in COMMANDS:
-        command.add(commands)
+    for command in load_commands(name):
+        command.add_to(subparsers)
     return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """The parser of `rankbench`; its help lists the commands by groups."""
+
+    def format_help(self) -> str:
+        lines = [
+            f"  {command.place[0] if command.place[1] == 1 else '':<9}"
+            f"{command.name:<13}{command.summary}"
+            for command in load_commands()
+        ]
+        return HELP.format(usage=USAGE, commands="\n".join(lines))
 
 
 if __name__ == "__main__":

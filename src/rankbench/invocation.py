@@ -126,45 +126,27 @@ def shown(argv: Sequence[str]) -> str:
     return shlex.join(words)
 
 
-def rerun_command(
-    cell_id: str, *, experiment: str, override: str | None, profile: str
-) -> str:
-    """What measures a cell again; only what is not the default is said."""
-    options = _of_experiment(experiment, override, profile)
-    return shlex.join(["rankbench", "rerun", *options, cell_id])
-
-
-def run_command(
+def rankbench_command(
+    name: str,
     *,
-    experiment: str,
-    override: str | None,
-    profile: str,
-    only: Sequence[str] = (),
-    plots: bool = True,
-    flags: Sequence[str] = (),
+    experiment: str | None = None,
+    override: str | None = None,
+    site: str | None = None,
+    cells: Sequence[str] = (),
+    options: Sequence[str] = (),
 ) -> str:
-    """What measures the rest of a run; only what is not the default is said.
+    """A command of rankbench for a person; only what is not the default is said.
 
     Args:
-        flags: options of Snakemake, which stand behind two dashes.
+        cells: ids that follow the experiment.
+        options: further options, and those for Snakemake behind two dashes.
     """
-    words = ["rankbench", "run", *_of_experiment(experiment, override, profile)]
-    if not plots:
-        words += ["--no-plots"]
-    if only:
-        words += ["--only", *only]
-    if flags:
-        words += ["--", *flags]
-    return shlex.join(words)
-
-
-def _of_experiment(experiment: str, override: str | None, profile: str) -> list[str]:
-    """The options that name an experiment."""
-    words = []
-    if experiment != DEFAULT_EXPERIMENT:
-        words += ["--experiment", experiment]
+    words = ["rankbench", name]
+    if experiment not in (None, DEFAULT_EXPERIMENT):
+        words.append(str(experiment))
+    words += cells
     if override is not None:
         words += ["--override", override]
-    if profile != DEFAULT_PROFILE:
-        words += ["--profile", profile]
-    return words
+    if site not in (None, DEFAULT_PROFILE):
+        words += ["--site", str(site)]
+    return shlex.join([*words, *options])

@@ -78,7 +78,7 @@ class Desk:
         )
 
     def experiment(self, name: str) -> list[str]:
-        return ["--profile", PROFILE, "--experiment", f"{name}.yaml"]
+        return [f"{name}.yaml", "--site", PROFILE]
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start a command of rankbench, in a session of its own as a terminal would."""

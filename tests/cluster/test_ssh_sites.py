@@ -101,7 +101,7 @@ STUDIES = {
 @pytest.mark.long
 @pytest.mark.parametrize("study", STUDIES)
 def test_rows_of_studies_over_two_hosts(desk: Desk, study: str) -> None:
-    of_study = ("--profile", "ssh_profile", "--experiment", f"studies/{study}.yaml")
+    of_study = (f"studies/{study}.yaml", "--site", "ssh_profile")
     options = (*of_study, "--override", "laptop", "--no-plots", "--only")
     desk.rankbench("run", *options, *STUDIES[study])
     rows = [r for r in desk.table(f"{study}-laptop").values() if r["topology"] == "2x1"]

@@ -114,7 +114,7 @@ def test_lost_session_is_waited_for_and_nothing_is_measured_twice(
     site.project.experiment("name: lost" + SHORT, "lost.yaml")
     given = ("--config", "experiment=lost.yaml")
     session = run("snakemake", *given)
-    status = ("rankbench.cli", "status", "--experiment", "lost.yaml")
+    status = ("rankbench.cli", "status", "lost.yaml")
 
     def in_queue() -> bool:
         return len([job for job in queue(site) if "_lost_" in job]) == 2
@@ -126,7 +126,7 @@ def test_lost_session_is_waited_for_and_nothing_is_measured_twice(
     for cell in (ONE, TWO):
         assert f"0/1  {cell}\n" in said
         assert f"log: results/lost/logs/{cell}.log\n" in said
-        assert "again: rankbench rerun --experiment lost.yaml" in said
+        assert "again: rankbench rerun lost.yaml" in said
     assert "job " in said
 
     left = len(queue(site))

@@ -86,7 +86,7 @@ def outcome(site: Site, run: Callable[..., subprocess.Popen[str]]) -> Outcome:
     end_job(site, "late", "scontrol update JobId={job} EndTime=now")
     said, _ = session.communicate(timeout=300)
     assert session.returncode == 1, said
-    told = run("rankbench.cli", "status", "--experiment", "faults.yaml")
+    told = run("rankbench.cli", "status", "faults.yaml")
     return Outcome(session.pid, kept_out, told.communicate(timeout=60)[0])
 
 

@@ -67,8 +67,8 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(small) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (("--config", "only=strategy=ddp"), "give --experiment, --override, --only"),
-        (("--profile=slurm_profile",), "give --profile before the --"),
+        (("--config", "only=strategy=ddp"), "EXPERIMENT, --override, --only"),
+        (("--profile=slurm_profile",), "give --site before the --"),
         (("-n",), "-n measures nothing: give -n before the --"),
         ((DDP,), f"`rankbench rerun {DDP}` measures a cell again"),
         (("--no-such-option",), "Snakemake does not know these options"),

@@ -212,7 +212,7 @@ def test_native_rows_and_those_of_images_never_stand_in_one_table(
     (row,) = read_rows(project.root, "one").values()
     assert row["status"] == "ok"
     site.write_text(SITE.format(images=images))
-    cells = project.rankbench("cells", "--experiment", "experiment.yaml").stdout
+    cells = project.rankbench("cells", "experiment.yaml").stdout
     assert row["cell"] in cells.splitlines()  # The cell is the same.
-    status = project.rankbench("status", "--experiment", "experiment.yaml").stdout
+    status = project.rankbench("status", "experiment.yaml").stdout
     assert status.startswith("stale")

@@ -441,7 +441,7 @@ def test_data_that_cannot_be_had_stop_their_cells_only(project) -> None:
     assert missing["status"] == "not-run"
     assert missing["reason"].startswith("data mnist could not be prepared: mnist ")
     assert missing["reason"].endswith("; log: logs/prepare/mnist.log")
-    said = project.rankbench("status", "--experiment", "experiment.yaml").stdout
+    said = project.rankbench("status", "experiment.yaml").stdout
     assert "data mnist could not be prepared: " in said
 
 

@@ -76,7 +76,7 @@ def test_what_trains_something_else_gets_no_speed_and_the_rest_a_profile(
     assert ddp["gate"]["weights_error"] < 1e-6
     assert ddp["model"]["flops_per_sample"] > 0
     assert not read_records(project.root, "single", "gate/*")
-    shown = project.rankbench("status", "--experiment", "experiment.yaml")
+    shown = project.rankbench("status", "experiment.yaml")
     assert "mismatch" in shown.stdout
 
     # A profile that is requested later is added without measuring again.

@@ -232,7 +232,7 @@ def test_plan_and_records_alone_give_the_table_byte_for_byte(
     target = tmp_path / "elsewhere"
     shutil.copytree(source / "records", target / "records")
     shutil.copy(source / "plan.json", target)
-    done = Project(measured).rankbench("table", "--results", str(target))
+    done = Project(measured).rankbench("table", str(target))
     assert done.returncode == 0, done.stdout
     made = sorted(p.relative_to(target) for p in target.rglob("*") if p.is_file())
     made = [p for p in made if p.parts[0] != "records" and p.name != "plan.json"]
@@ -268,7 +268,7 @@ def test_a_changed_default_makes_rows_stale(again) -> None:
     assert records_of(again.root) == before
     table = read_table(again.root)
     assert table[ONE]["status"] == table[DDP]["status"] == "stale"
-    states = again.rankbench("status", "--experiment", "experiment.yaml").stdout
+    states = again.rankbench("status", "experiment.yaml").stdout
     assert f"stale          1/1  {DDP}" in states
     assert table[ONE]["throughput"] == ""
     done = again.snakemake("experiment=experiment.yaml", f"rerun={ONE}")
@@ -323,16 +323,16 @@ def test_the_answer_says_what_to_launch_next_and_run_does_it(
 ) -> None:
     root = shutil.copytree(in_turns[0].root, tmp_path / "copy", symlinks=True)
     project = Project(root.resolve())
-    options = ("--experiment", "experiment.yaml")
+    options = ("experiment.yaml",)
     results = project.root / "results/small"
     asked = json.loads((results / "answer.json").read_text())["workloads"][0]["next"]
     (fastest,) = (one for one in asked if one["settles"] == "fastest")
     assert [(one["more"], one["launches"]) for one in fastest["cells"]] == [(3, 6)] * 2
-    preview = project.rankbench("run", "--next", "-n", *options).stdout
+    preview = project.rankbench("run", *options, "--next", "-n").stdout
     assert "2 cells: 2 to measure" in preview
     assert "6 launches, 6 processes" in preview
     before = records_of(project.root)
-    done = project.rankbench("run", "--next", *options)
+    done = project.rankbench("run", *options, "--next")
     assert done.returncode == 0, done.stdout
     after = records_of(project.root)
     assert before.items() <= after.items()
@@ -393,7 +393,7 @@ def test_a_rerun_is_unpaired_and_with_its_base_it_is_paired(project) -> None:
     )
     assert project.snakemake().returncode == 0
     ddp = next(one for one in read_table(project.root) if one.startswith("ddp"))
-    options = ("--experiment", "experiment.yaml")
+    options = ("experiment.yaml",)
     assert project.rankbench("rerun", *options, ddp).returncode == 0
     row = read_table(project.root)[ddp]
     assert (row["attempt"], row["ratios"]) == ("2", "unpaired")
@@ -418,7 +418,7 @@ def test_a_rule_ends_the_launches_and_the_table_says_why(project) -> None:
     assert row["stopped"].startswith("reached ")
     again = project.snakemake("experiment=experiment.yaml")
     assert "Nothing to be done" in again.stdout
-    states = project.rankbench("status", "--experiment", "experiment.yaml").stdout
+    states = project.rankbench("status", "experiment.yaml").stdout
     assert states.count("ok             8/8") == 1
 
 
@@ -436,8 +436,8 @@ def test_the_budget_ends_rounds_and_a_larger_one_continues(project) -> None:
     spent = sum(record["seconds"]["launch"] for record in records_in(project)) / 3600
     # One round, but not two.
     project.experiment(f"{text.format(3)}budget: {1.05 * spent:.7f} device-hours\n")
-    options = ("--experiment", "experiment.yaml")
-    again = ("rerun", "--only", "strategy=single,ddp", *options)
+    options = ("experiment.yaml",)
+    again = ("rerun", *options, "--only", "strategy=single,ddp")
     done = project.rankbench(*again)
     assert done.returncode == 0, done.stdout
     for row in read_table(project.root).values():
@@ -592,7 +592,7 @@ def test_timers_of_ddp_stand_beside_ours(project) -> None:
 @pytest.mark.first
 def test_the_command_line_lists_shows_and_tells_states(measured: Path) -> None:
     project = Project(measured)
-    given = ("--experiment", "experiment.yaml")
+    given = ("experiment.yaml",)
     cells = project.rankbench("cells", *given)
     assert cells.returncode == 0
     assert f"{ONE}\n" in cells.stdout
@@ -601,7 +601,7 @@ def test_the_command_line_lists_shows_and_tells_states(measured: Path) -> None:
     assert f"ok             1/1  {DDP}" in status.stdout
     shown = project.rankbench("show", *given, DDP)
     assert "attempt 1 launch 1: ok" in shown.stdout
-    assert f"rankbench rerun --experiment experiment.yaml {DDP}" in shown.stdout
+    assert f"rankbench rerun experiment.yaml {DDP}" in shown.stdout
     wrong = project.rankbench("show", *given, DDP.replace("gloo", "glo"))
     assert wrong.returncode == 2
     assert f"did you mean '{DDP}'" in wrong.stdout

@@ -69,7 +69,7 @@ def test_targets_that_measure(project, target: str) -> None:
 
 def test_site_check_by_rankbench_where_there_is_no_cluster(project) -> None:
     project.experiment(ONE, "config.yaml")
-    done = project.rankbench("site-check", "--profile", "local_profile")
+    done = project.rankbench("site-check", "--site", "local_profile")
     assert done.returncode == 2
     assert "has no scheduler: there are no hosts to check" in done.stdout
     assert not (project.root / "results").exists()

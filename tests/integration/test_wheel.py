@@ -91,7 +91,7 @@ def test_results_of_others_are_checked_and_compared(
     assert "verified" in run(rankbench, "verify", "example", cwd=tmp_path)
     compared = run(rankbench, "compare", "example", "example", cwd=tmp_path)
     assert "4 equal" in compared
-    table = run(rankbench, "table", "--results", "example", "--no-plots", cwd=tmp_path)
+    table = run(rankbench, "table", "example", "--no-plots", cwd=tmp_path)
     assert "ddp.gloo.1x2.convnet.digits" in table
 
 

@@ -292,7 +292,7 @@ def test_every_document_says_what_answer_json_holds(tmp_path: Path) -> None:
 
 def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1500})
-    results = ("--results", str(layout.root))
+    results = (str(layout.root),)
     assert main(["answer", *results]) == 0
     assert "fastest" in capsys.readouterr().out
     assert main(["answer", *results, "--json"]) == 0
@@ -310,7 +310,7 @@ def test_status_3_if_it_cannot_tell(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 803})
-    command = ["answer", "--results", str(layout.root), "--margin", "0.02"]
+    command = ["answer", str(layout.root), "--margin", "0.02"]
     assert main(command) == 3
     assert "launches of both would settle it" in " ".join(
         capsys.readouterr().out.split()

@@ -48,7 +48,7 @@ def test_the_others_are_written_and_it_says_that_it_failed(
 ) -> None:
     for name in ("table", "epochs", "launches"):
         layout.table("csv", name).unlink()
-    assert main(["table", "--no-plots", "--results", str(layout.root)]) == 0
+    assert main(["table", "--no-plots", str(layout.root)]) == 0
     for name in ("table", "epochs", "launches"):
         assert layout.table("csv", name).stat().st_size
     title = load_sections()["variance"].title
@@ -68,5 +68,5 @@ def test_a_damaged_record_is_no_fault_of_a_section(
 ) -> None:
     path = layout.launch("ddp.gloo.1x2.convnet.digits", 1, 3) / "steps.npz"
     path.write_bytes(b"")
-    assert main(["table", "--results", str(layout.root)]) == 2
+    assert main(["table", str(layout.root)]) == 2
     assert f"{path} is damaged" in capsys.readouterr().err

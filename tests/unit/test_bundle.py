@@ -133,7 +133,7 @@ def test_tables_are_those_of_the_result_directory(
     results: Layout, made: Path, tmp_path: Path
 ) -> None:
     copy = shutil.copytree(results.root, tmp_path / "copy")
-    assert main(["table", "--results", str(copy)]) == 0
+    assert main(["table", str(copy)]) == 0
     for name in TABLES:
         assert (made / "bundle" / name).read_bytes() == (copy / name).read_bytes()
 

@@ -1,56 +1,22 @@
-"""Every command has help, and can print JSON."""
+"""What commands print as JSON."""
 
 from __future__ import annotations
 
-import argparse
 import json
-import shlex
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 
-from rankbench.cli import build_parser, main
+from rankbench.cli import main
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 
 pytestmark = pytest.mark.unit
 
 
-def find_commands() -> dict[str, argparse.ArgumentParser]:
-    (action,) = (
-        action
-        for action in build_parser()._actions
-        if isinstance(action, argparse._SubParsersAction)
-    )
-    return dict(action.choices)
-
-
-COMMANDS = find_commands()
 SINGLE = plan_cell(make_cell("single"))
 DDP = plan_cell(make_cell("ddp", "1x2"))
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_examples_of_the_help_can_be_typed(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main([name, "--help"])
-    assert ended.value.code == 0
-    assert COMMANDS[name].description
-    text, _, end = capsys.readouterr().out.partition("exit status: 0")
-    assert end
-    text = text[text.index("examples:\n") :]
-    title, *examples = text.strip().splitlines()
-    assert title == "examples:"
-    for line in examples:
-        program, *arguments = shlex.split(line.partition("|")[0])
-        assert program == "rankbench"
-        assert arguments[0] == name
-        build_parser().parse_args(arguments)
-    assert any("--json" in line for line in examples) or name == "rerun"
-    assert build_parser().parse_args([*arguments, "--json"]).json
 
 
 def say_json(capsys: pytest.CaptureFixture[str], *arguments: Any) -> tuple[int, Any]:
@@ -61,7 +27,7 @@ def say_json(capsys: pytest.CaptureFixture[str], *arguments: Any) -> tuple[int, 
 def test_rows_of_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     layout = write_plan(tmp_path, [SINGLE, DDP])
     write_launches(layout, SINGLE, rate=800)
-    status, rows = say_json(capsys, "table", "--results", tmp_path)
+    status, rows = say_json(capsys, "table", tmp_path)
     assert status == 0
     table = pd.read_csv(layout.table("csv"))
     assert [row["cell"] for row in rows] == [SINGLE["id"], DDP["id"]]

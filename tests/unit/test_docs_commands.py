@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 
-from rankbench.cli import build_parser
+from rankbench.cli import load_commands, read_arguments
 from rankbench.matrix.schema import load_schema
 
 pytestmark = pytest.mark.unit
@@ -42,7 +41,7 @@ def find_commands(program: str) -> list[tuple[str, list[str]]]:
 def test_commands_of_rankbench(document: str, words: list[str]) -> None:
     # Words in capitals are placeholders that the reader replaces.
     words = words[: words.index("|")] if "|" in words else words
-    build_parser().parse_args(words)
+    read_arguments(words)
 
 
 @pytest.mark.parametrize(("document", "words"), find_commands("make"))
@@ -82,9 +81,4 @@ def test_every_command_is_in_the_table_of_commands() -> None:
     text = (ROOT / "docs/experiments.md").read_text()
     table = text[text.index("## All commands") : text.index("## Without a checkout")]
     described = set(re.findall(r"`(?:rankbench )?([a-z-]+)", table))
-    (commands,) = (
-        action.choices
-        for action in build_parser()._actions
-        if isinstance(action, argparse._SubParsersAction)
-    )
-    assert set(commands) <= described
+    assert {command.name for command in load_commands()} <= described

@@ -109,7 +109,7 @@ def test_a_damaged_file_is_named(
 ) -> None:
     fail()
     GLOO.file(layout).write_text(text)
-    assert main(["table", "--results", str(layout.root)]) == 2
+    assert main(["table", str(layout.root)]) == 2
     error = capsys.readouterr().err
     assert "failures/image.gloo-cpu.json" in error
     assert said in error

@@ -65,7 +65,7 @@ def edit_plan(layout: Layout, **changes: Any) -> None:
 
 def refused(layout: Layout, capsys: pytest.CaptureFixture[str]) -> str:
     """The error message of `rankbench table`."""
-    assert main(["table", "--results", str(layout.root)]) == 2
+    assert main(["table", str(layout.root)]) == 2
     said = capsys.readouterr()
     assert said.out == ""
     (line,) = said.err.splitlines()
@@ -357,7 +357,7 @@ def test_texts_are_shown_and_not_obeyed(
     # One panel is enough, because all look alike.
     monkeypatch.setattr(panels, "_MOST_PANELS", 1)
     layout = write_texts(tmp_path / "results", TEXTS)
-    assert main(["table", "--results", str(layout.root)]) == 0
+    assert main(["table", str(layout.root)]) == 0
     assert all(c.isprintable() or c == "\n" for c in capsys.readouterr().out)
     for path in layout.root.rglob("*.csv"):
         with path.open(newline="") as file:

@@ -138,7 +138,7 @@ def test_nothing_begins_without_snakemake(
     (tmp_path / "config.yaml").write_text("name: own\nstrategy: ddp\ntopology: 1x2\n")
     before = sorted(tmp_path.rglob("*"))
     without.add(package)
-    assert main([command, "--profile", "slurm_profile"]) == 2
+    assert main([command, "--site", "slurm_profile"]) == 2
     said = capsys.readouterr().err
     assert f"this needs {package}, which is not installed" in said
     assert f"pip install 'rankbench[{extra}]'" in said
@@ -171,7 +171,7 @@ def test_init_writes_a_profile_for_hosts(
 ) -> None:
     folder = tmp_path / "bench"
     assert main(["init", str(folder), "--ssh", "alpha:2", "beta"]) == 0
-    assert "rankbench site-check --profile ssh_profile" in capsys.readouterr().out
+    assert "rankbench site-check --site ssh_profile" in capsys.readouterr().out
     facts = read_site(folder / "ssh_profile/site.yaml")
     listed = [(host["name"], host["devices"]) for host in facts["hosts"]]
     assert (facts["scheduler"], listed) == ("ssh", [("alpha", 2), ("beta", 1)])

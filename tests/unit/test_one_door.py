@@ -11,16 +11,12 @@ from typing import Any
 
 import pytest
 
-from rankbench.cli import build_parser, main
+from rankbench.cli import load_commands, main, read_arguments
 from rankbench.commands import images, prepare, rerun
-from rankbench.commands.base import how_to_continue
+from rankbench.commands._base import how_to_continue
 
 pytestmark = pytest.mark.unit
 
-OF_AN_EXPERIMENT = (
-    *("run", "cells", "status", "show", "rerun", "table"),
-    *("publish", "images", "prepare", "site-check"),
-)
 EXPERIMENT = "name: small\nstrategy: single\ntopology: 1x1\n"
 
 
@@ -39,35 +35,23 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", OF_AN_EXPERIMENT)
-def test_commands_of_an_experiment_have_the_same_options(
-    name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main([name, "--help"])
-    said = capsys.readouterr().out
-    for option in ("--experiment", "--override", "--profile", "--json"):
-        assert f"{option} " in said or f"{option}]" in said
-    assert "None" not in said
-
-
 @pytest.mark.parametrize(
     "words",
     [
         ["run"],
         ["run", "--no-plots", "--only", "strategy=ddp", "topology=1x2"],
-        ["run", "--experiment", "my own.yaml", "--override", "laptop"],
-        ["run", "--profile", "slurm_profile", "--only", "a=b", "--", "--jobs", "10"],
+        ["run", "my own.yaml", "--override", "laptop"],
+        ["run", "--site", "slurm_profile", "--only", "a=b", "--", "--jobs", "10"],
     ],
 )
 def test_what_continues_a_run_asks_for_the_same(
     words: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
-    given = build_parser().parse_args(words)
+    given = read_arguments(words)
     command = shlex.split(how_to_continue(given))
     assert command[0] == "rankbench"
-    assert build_parser().parse_args(command[1:]) == given
+    assert read_arguments(command[1:]) == given
 
 
 def test_ctrl_c_before_anything_runs_leaves_no_trace(
@@ -76,16 +60,16 @@ def test_ctrl_c_before_anything_runs_leaves_no_trace(
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rankbench.commands.base.open_run", interrupt)
+    monkeypatch.setattr("rankbench.commands._base.open_run", interrupt)
     assert main(["run"]) == 130
     assert capsys.readouterr().err == "rankbench: interrupted\n"
     assert not (folder / "results").exists()
 
 
 def test_what_continues_a_rerun_asks_for_no_other_attempt() -> None:
-    words = ["rerun", "--experiment", "other.yaml", "some.cell"]
-    command = how_to_continue(build_parser().parse_args(words))
-    assert command.startswith("rankbench run --experiment other.yaml")
+    words = ["rerun", "other.yaml", "some.cell"]
+    command = how_to_continue(read_arguments(words))
+    assert command.startswith("rankbench run other.yaml")
 
 
 @pytest.mark.parametrize(
@@ -107,7 +91,7 @@ def test_a_profile_that_is_not_there(
     folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(folder.rglob("*"))
-    assert main([*arguments, "--profile", "slurm"]) == 2
+    assert main([*arguments, "--site", "slurm"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("rankbench: slurm is not a profile: it has no site.yaml ")
     assert "(profiles here: container_profile, local_profile)" in said
@@ -115,35 +99,27 @@ def test_a_profile_that_is_not_there(
     assert sorted(folder.rglob("*")) == before
 
 
-@pytest.mark.parametrize("command", ["table", "publish"])
-@pytest.mark.parametrize(
-    ("given", "named"),
-    [
-        (["--experiment", "config.yaml"], "--experiment"),
-        (["--override", "tiny"], "--override"),
-        (["--profile", "p", "--override", "tiny"], "--override, --profile"),
-    ],
-)
+@pytest.mark.parametrize("command", ["table", "publish", "status"])
+@pytest.mark.parametrize("options", [("--override",), ("--site", "--override")])
 def test_results_need_no_experiment(
     folder: Path,
     command: str,
-    given: list[str],
-    named: str,
+    options: tuple[str, ...],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main([command, "--results", "results/small", *given]) == 2
+    (folder / "results").mkdir()
+    given = [word for option in options for word in (option, "x")]
+    assert main([command, "results", *given]) == 2
     said = capsys.readouterr().err
-    assert f"--results and {named}: a result directory needs no experiment" in said
-    assert not (folder / "results").exists()
+    assert all(word in said for word in ("results", *options))
+    assert not list((folder / "results").iterdir())
 
 
 def test_images_are_tested_or_shown_or_built(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["images", "gloo-cpu", "--test", "--show"])
-    assert ended.value.code == 2
-    assert "--show: not allowed with argument --test" in capsys.readouterr().err
+    assert main(["images", "gloo-cpu", "--test", "--show"]) == 2
+    assert "--test and --show" in capsys.readouterr().err
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[list[str]]:
@@ -202,7 +178,7 @@ def test_images_of_an_experiment_and_by_name(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = asked(monkeypatch, images)
-    here = ["--profile", "container_profile"]
+    here = ["--site", "container_profile"]
     assert main(["images", *here]) == 0
     assert main(["images", "gloo-cpu", *here, "--force"]) == 0
     assert main(["images", "gloo-cpu", *here, "--test"]) == 0
@@ -230,10 +206,10 @@ def test_images_of_an_experiment_and_by_name(
 def test_the_hosts_of_a_site_without_a_scheduler(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["site-check", "--profile", "local_profile"]) == 2
+    assert main(["site-check", "--site", "local_profile"]) == 2
     said = capsys.readouterr().err
     assert "local_profile/site.yaml has no scheduler" in said
-    assert "--profile slurm_profile" in said
+    assert "--site slurm_profile" in said
 
 
 def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
@@ -265,8 +241,8 @@ def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
     assert complete("rankbench", "st") == {"status"}
     assert {"predict", "prepare", "publish"} == complete("rankbench", "p")
     assert complete("rankbench", "status", "--ov") == {"--override"}
-    commands = next(iter(build_parser()._subparsers._group_actions)).choices
-    assert set(commands) <= complete("rankbench", "")
+    commands = {command.name for command in load_commands()}
+    assert commands <= complete("rankbench", "")
 
 
 @pytest.mark.parametrize("shell", ["zsh", "tcsh"])

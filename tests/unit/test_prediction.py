@@ -645,12 +645,12 @@ def test_the_command_prints_them(
     layout = with_targets(
         write_machine(tmp_path, "1x1", "2x1", "3x1"), target_of("8x1")
     )
-    assert main(["predict", "--results", str(layout.root)]) == 0
+    assert main(["predict", str(layout.root)]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "samples/s" in said
     assert "EUR/10^6" in said
     assert "ddp.gloo.8x1 (2.67 times the devices): from what the steps of" in said
-    assert main(["predict", "--results", str(layout.root), "--json"]) == 0
+    assert main(["predict", str(layout.root), "--json"]) == 0
     (told,) = json.loads(capsys.readouterr().out)["predictions"]
     assert told["method"] == MECHANISM
 
@@ -659,10 +659,10 @@ def test_the_command_refuses_to_predict_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     layout = write_machine(tmp_path, "1x1", "2x1")
-    assert main(["predict", "--results", str(layout.root)]) == 2
+    assert main(["predict", str(layout.root)]) == 2
     assert "nothing to predict" in capsys.readouterr().err
     with_targets(layout, target_of("1x8"))
-    assert main(["predict", "--results", str(layout.root)]) == 1
+    assert main(["predict", str(layout.root)]) == 1
     assert "a prediction needs two scales" in " ".join(capsys.readouterr().out.split())
-    assert main(["predict", "--results", str(layout.root), "--topology", "8"]) == 2
+    assert main(["predict", str(layout.root), "--topology", "8"]) == 2
     assert "topology '8' is not NODESxDEVICES" in capsys.readouterr().err

@@ -295,15 +295,15 @@ def test_a_cell_takes_little_room(tmp_path):
 
 def test_command_writes_and_tells_what(tmp_path, capsys):
     layout = write_example(tmp_path)
-    assert main(["publish", "--results", str(tmp_path), "--json"]) == 0
+    assert main(["publish", str(tmp_path), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert Path(told["page"]) == layout.root / "site/index.html"
     assert told["cells"] == 10
     assert told["page_bytes"] == Path(told["page"]).stat().st_size
-    assert main(["publish", "--results", str(tmp_path)]) == 0
+    assert main(["publish", str(tmp_path)]) == 0
     assert "10 cells" in capsys.readouterr().out
 
 
 def test_command_says_that_nothing_was_run(tmp_path, capsys):
-    assert main(["publish", "--results", str(tmp_path)]) == 2
+    assert main(["publish", str(tmp_path)]) == 2
     assert "no experiment was run here" in capsys.readouterr().err

@@ -104,7 +104,7 @@ def test_publish_signs_and_changes_nothing_else(
     place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = shutil.copytree(place / "results", tmp_path / "results")
-    sign = ["--results", str(results), "--sign", str(place / "jdoe")]
+    sign = [str(results), "--sign", str(place / "jdoe")]
     assert main(["publish", "--anonymise", "--json", *sign]) == 0
     told = json.loads(capsys.readouterr().out)["signature"]
     assert told["fingerprint"] == fingerprint(place / "jdoe.pub")
@@ -478,7 +478,7 @@ def test_a_key_that_cannot_sign_is_bad_input(
     monkeypatch.setenv("DISPLAY", ":0")
     results = shutil.copytree(place / "results", tmp_path / "results")
     key, before = make(tmp_path), files_of(results)
-    assert main(["publish", "--results", str(results), "--sign", str(key)]) == 2
+    assert main(["publish", str(results), "--sign", str(key)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
     assert "ssh-add" in line
@@ -531,7 +531,7 @@ def test_without_ssh_keygen(
     [
         ["--add-to", "bundle"],
         ["--add-to", "bundle", "--sign", "key", "--anonymise"],
-        ["--add-to", "bundle", "--sign", "key", "--results", "results"],
+        ["--add-to", "bundle", "--sign", "key", "results"],
     ],
 )
 def test_options_that_contradict(

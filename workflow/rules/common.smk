@@ -54,7 +54,7 @@ def as_text(*words):
 def write_table():
     """Write the table from the existing records; after a failure its rule does not run."""
     command = [sys.executable, "-m", "rankbench.cli", "table", *TABLE_OPTIONS]
-    subprocess.run([*command, "--results", str(LAYOUT.root)], stdout=subprocess.DEVNULL)
+    subprocess.run([*command, str(LAYOUT.root)], stdout=subprocess.DEVNULL)
 
 
 try:

@@ -21,5 +21,5 @@ rule site:
     message:
         "writing {params.results}/site/index.html"
     shell:
-        "{params.python:q} -m rankbench.cli publish --results {params.results:q}"
+        "{params.python:q} -m rankbench.cli publish {params.results:q}"
         " > {log:q} 2>&1"

@@ -23,6 +23,6 @@ rule table:
     message:
         "writing {params.results}/table.md"
     shell:
-        "{params.python:q} -m rankbench.cli table {params.options}"
-        " --results {params.results:q}"
+        "{params.python:q} -m rankbench.cli table {params.results:q}"
+        " {params.options}"
         " > {log:q} 2>&1"

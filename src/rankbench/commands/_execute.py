@@ -15,14 +15,10 @@ from typing import IO
 
 from rich.console import Console
 
+from rankbench.commands._base import require_workflow
 from rankbench.commands._display import Display, open_display
+from rankbench.commands._options import FINDING, INTERRUPTED, OK
 from rankbench.commands._watch import Watch
-from rankbench.commands.base import (
-    FINDING,
-    INTERRUPTED,
-    OK,
-    require_workflow,
-)
 from rankbench.invocation import shown
 from rankbench.project import Run, find_pending
 from rankbench.project.status import State, find_jobs, find_state, find_verdict

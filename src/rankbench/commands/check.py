@@ -10,51 +10,30 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from rankbench.commands.base import FINDING, OK, add_parser, print_json
+from rankbench.commands._base import print_json
+from rankbench.commands._options import FINDING, OK, command
 from rankbench.matrix.own import OwnFile, describe_file
 
 if TYPE_CHECKING:
     from rankbench.rank.purposes.check_own import Check
 
-ABOUT = """\
-Check a model, a data set or a training script of your own before you measure with it.
-The file of a model or of a data set is imported and run here; a script is only read."""
 
-EXAMPLES = """\
-examples:
-  rankbench check net.py
-  rankbench check net.py --option width=64 --data ./corpus.py
-  rankbench check corpus.py --json
-
-exit status: 0 well, 1 a check failed, 2 bad input"""
-
-
-def add(commands: Any) -> None:
-    """Add the command to the parser of `rankbench`."""
-    parser = add_parser(
-        commands,
-        "check",
-        check,
-        summary="check a model, data set or script of your own",
-        about=ABOUT,
-        examples=EXAMPLES,
-        json_holds="the kind of the file, and each check with its result",
-    )
-    parser.add_argument("file", type=Path, help="a Python file")
-    parser.add_argument(
-        "--data",
-        default="digits",
-        help="data set, or file of your own, for the check of a model (%(default)s)",
-    )
-    parser.add_argument(
-        "--option",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="option of the model; may be given several times",
-    )
-
-
+@command(
+    "check",
+    place=("set up", 2),
+    summary="check a model, data set or script of your own",
+    about="""\
+Check a model, a data set or a training script of your own before you measure
+with it. The file of a model or of a data set is imported and run here; a script
+is only read. docs/your-own-model.md explains it.""",
+    options=("FILE", "--data", "--option"),
+    examples=(
+        "check net.py --option width=64 --data ./corpus.py",
+        "check net.py --json",
+    ),
+    exits="0 well, 1 a check failed, 2 bad input",
+    json_holds="the kind of the file, and each check with its result",
+)
 def check(arguments: argparse.Namespace) -> int:
     """Check the file; return 1 if a check fails.
 

@@ -4,71 +4,36 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
-from typing import Any
 
-from rankbench.commands.base import BAD_INPUT, FINDING, OK, add_parser, print_json
+from rankbench.commands._base import print_json
+from rankbench.commands._options import BAD_INPUT, FINDING, OK, command
 from rankbench.record import write_atomically
 
-ABOUT = """\
-Compare two runs, cell by cell: is NEW better than OLD, worse, or equal?
 
-OLD and NEW are result directories, or baselines that --save-baseline wrote. Or give
-one result directory and --between, which compares its cells with two values of a key:
-these were measured in the same rounds, so the machine was the same for both. Other
-differences between the runs (machines, versions, images, code) are printed first.
-docs/comparing.md explains the verdicts, and how many launches a verdict needs."""
-
-EXAMPLES = """\
-examples:
-  rankbench compare results/before results/after
-  rankbench compare results/before results/after --margin 0.1
-  rankbench compare results/images --between image=gloo,mpi
-  rankbench compare results/quickstart --save-baseline baseline.json
-  rankbench compare baseline.json results/quickstart --json
-
-exit status: 0 no cell is worse, 1 a cell is worse or has lost its number,
-2 bad input, or no cell could be judged"""
-
-
-def add(commands: Any) -> None:
-    """Add the command to the parser of `rankbench`."""
-    parser = add_parser(
-        commands,
-        "compare",
-        compare_runs,
-        summary="compare two runs: better, worse or equal?",
-        about=ABOUT,
-        examples=EXAMPLES,
-        json_holds="the verdicts with the numbers behind them",
-    )
-    parser.add_argument("old", metavar="OLD", type=Path)
-    parser.add_argument("new", metavar="NEW", type=Path, nargs="?")
-    parser.add_argument(
-        "--between",
-        metavar="KEY=A,B",
-        help="compare cells of OLD that differ in this key alone: A is OLD, B is NEW",
-    )
-    parser.add_argument(
-        "--confidence",
-        type=float,
-        default=0.95,
-        help="confidence of all verdicts together, and of each interval (%(default)s)",
-    )
-    parser.add_argument(
-        "--margin",
-        type=float,
-        default=0.03,
-        help="treat relative changes up to this size as no change (%(default)s: 3 %%)",
-    )
-    parser.add_argument(
+@command(
+    "compare",
+    place=("compare", 1),
+    summary="compare two runs: better, worse or equal?",
+    about="""\
+Compare two runs, cell by cell: is NEW better than OLD, worse, or equal? Or give
+one result folder and --between, which compares its cells with two values of a
+key: these were measured in the same rounds. Other differences between the runs
+(machines, versions, images, code) are printed first. docs/comparing.md explains
+the verdicts, and how many launches a verdict needs.""",
+    options=(
+        *("OLD", "NEW", "--between", "--confidence", "--margin"),
         "--save-baseline",
-        metavar="FILE",
-        type=Path,
-        help="save the numbers of NEW (of OLD, if NEW is not given) in a JSON file",
-    )
-
-
+    ),
+    examples=(
+        "compare results/before results/after --margin 0.1",
+        "compare results/images --between image=gloo,mpi",
+        "compare results/quickstart --save-baseline baseline.json",
+        "compare baseline.json results/quickstart --json",
+    ),
+    exits="0 no cell is worse, 1 a cell is worse or has lost its number, "
+    "2 bad input, or no cell could be judged",
+    json_holds="the verdicts with the numbers behind them",
+)
 def compare_runs(arguments: argparse.Namespace) -> int:
     """Print the comparison; return 1 if a cell is worse, 2 if none could be judged."""
     from rankbench.results.compare.comparison import compare

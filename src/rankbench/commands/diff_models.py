@@ -4,48 +4,28 @@ from __future__ import annotations
 
 import argparse
 import math
-from pathlib import Path
 from typing import Any
 
-from rankbench.commands.base import FINDING, OK, add_parser, print_json
-
-ABOUT = """\
-Compare the first trained model with each of the others: print which tensors differ, and
-how much. Launches with `save_model` save models. Reading a model executes nothing."""
-
-EXAMPLES = """\
-examples:
-  rankbench diff-models records/CELL/1/1
-  rankbench diff-models records/CELL/1/1 records/OTHER/1/1 --tolerance 1e-6 --json
-
-exit status: 0 all are equal, 1 one differs, 2 bad input"""
+from rankbench.commands._base import print_json
+from rankbench.commands._options import FINDING, OK, command
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser of `rankbench`."""
-    parser = add_parser(
-        commands,
-        "diff-models",
-        diff_models,
-        summary="show which tensors of trained models differ, and how much",
-        about=ABOUT,
-        examples=EXAMPLES,
-        json_holds="the tensors that differ, for each pair of models",
-    )
-    parser.add_argument(
-        "model",
-        nargs="+",
-        type=Path,
-        help="a model file, or the folder of a launch with the models of its ranks",
-    )
-    parser.add_argument(
-        "--tolerance",
-        type=float,
-        default=0.0,
-        help="largest difference between elements that is ignored (%(default)s)",
-    )
-
-
+@command(
+    "diff-models",
+    place=("compare", 4),
+    summary="show which tensors of trained models differ",
+    about="""\
+Compare the first trained model with each of the others: print which tensors
+differ, and how much. Launches with `save_model` save models. Reading a model
+executes nothing.""",
+    options=("MODEL", "--tolerance"),
+    examples=(
+        "diff-models records/CELL/1/1 --json",
+        "diff-models records/CELL/1/1 records/OTHER/1/1 --tolerance 1e-6",
+    ),
+    exits="0 all are equal, 1 one differs, 2 bad input",
+    json_holds="the tensors that differ, for each pair of models",
+)
 def diff_models(arguments: argparse.Namespace) -> int:
     """Compare the first model with each of the others; return 1 if one differs."""
     from rankbench.rank.training import saving

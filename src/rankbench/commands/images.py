@@ -7,16 +7,15 @@ import sys
 from typing import Any
 
 from rankbench.assets import find_asset
-from rankbench.commands._execute import run_target
-from rankbench.commands.base import (
-    add_experiment,
-    add_only,
-    add_parser,
+from rankbench.commands._base import (
     argv_for,
     plan_run,
     print_json,
     require_workflow,
+    shift_experiment,
 )
+from rankbench.commands._execute import run_target
+from rankbench.commands._options import command
 from rankbench.launch.images.store import (
     Image,
     load_images,
@@ -26,49 +25,33 @@ from rankbench.launch.images.store import (
 from rankbench.project import Run
 from rankbench.project.inputs import image_files
 
-ABOUT = """\
-Build or pull the images of an experiment, one for each backend, that are missing or out
-of date. If names are given, build these images, even if the experiment does not need
-them."""
 
-EXAMPLES = """\
-examples:
-  rankbench images --profile slurm_profile
-  rankbench images gloo-cpu mpi-cpu
-  rankbench images gloo-cpu --test
-  rankbench images --profile slurm_profile --show --json
-
-exit status: 0 success, 1 an image could not be made or failed its test, 2 bad input"""
-
-
-def add(commands: Any) -> None:
-    """Add the command to the parser of `rankbench`."""
-    parser = add_parser(
-        commands,
-        "images",
-        make_images,
-        summary="build, test or show images",
-        about=ABOUT,
-        examples=EXAMPLES,
-        json_holds="each image: why it must be made (or null), file and SHA-256",
-    )
-    add_experiment(parser)
-    add_only(parser)
-    parser.add_argument("name", nargs="*", help="image and flavour, such as gloo-cpu")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument(
-        "--test", action="store_true", help="compare images with images.yaml"
-    )
-    what.add_argument(
-        "--show", action="store_true", help="show file and SHA-256; build nothing"
-    )
-    what.add_argument(
-        "--force", action="store_true", help="build images again that are up to date"
-    )
-
-
+@command(
+    "images",
+    place=("set up", 4),
+    summary="build, test or show images",
+    about="""\
+Build or pull the images of an experiment, one for each backend, that are missing
+or out of date. If names are given, build these images, even if the experiment
+does not need them. docs/images.md explains them.""",
+    options=(
+        *("EXPERIMENT", "NAME", "--override", "--site", "--only"),
+        *("--test", "--show", "--force"),
+    ),
+    examples=(
+        "images --site slurm_profile",
+        "images gloo-cpu mpi-cpu --test",
+        "images --site slurm_profile --show --json",
+    ),
+    exits="0 success, 1 an image could not be made or failed its test, 2 bad input",
+    json_holds="each image: why it must be made (or null), file and SHA-256",
+)
 def make_images(arguments: argparse.Namespace) -> int:
     """Build, test or show images; return the exit status."""
+    shift_experiment(arguments, "name")
+    given = [f"--{o}" for o in ("test", "show", "force") if getattr(arguments, o)]
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(given)}: give one of them, not both")
     run = plan_run(arguments)
     images = _choose(run, arguments.name)
     status = 0

@@ -11,22 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.assets import find_asset
-from rankbench.commands.base import OK, add_parser, print_json
+from rankbench.commands._base import print_json
+from rankbench.commands._options import OK, command
 from rankbench.matrix.site import check_hosts
-
-ABOUT = """\
-Write a new project folder: an experiment, a profile for this machine, a profile for a
-Slurm cluster or for hosts that ssh reaches, and a Snakefile that uses the installed
-workflow. Nothing is measured."""
-
-EXAMPLES = """\
-examples:
-  rankbench init my-benchmark
-  rankbench init my-benchmark --ssh alpha beta
-  rankbench init my-benchmark --ssh alpha:2 beta:2 --json
-
-exit status: 0, or 2 if the folder is not empty or a host is none (then nothing is
-written)"""
 
 # Files that users edit. The workflow itself stays in the package.
 OWN = ("config.yaml", "local_profile", "slurm_profile")
@@ -34,7 +21,7 @@ OWN = ("config.yaml", "local_profile", "slurm_profile")
 SSH_PROFILE = "ssh_profile"
 SSH_SITE = """\
 # Facts about hosts that ssh reaches, without Slurm. Edit them, then run
-# `rankbench site-check --profile ssh_profile`. docs/two-machines.md explains them;
+# `rankbench site-check --site ssh_profile`. docs/two-machines.md explains them;
 # workflow/schemas/site.schema.yaml lists all keys.
 scheduler: ssh
 
@@ -85,26 +72,19 @@ results/
 """
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser of `rankbench`."""
-    parser = add_parser(
-        commands,
-        "init",
-        init,
-        summary="write a new project folder",
-        about=ABOUT,
-        examples=EXAMPLES,
-        json_holds="the folder, and the files written",
-    )
-    parser.add_argument("folder", type=Path, help="a new folder, or an empty one")
-    parser.add_argument(
-        "--ssh",
-        nargs="+",
-        metavar="HOST[:DEVICES]",
-        help="write a profile for hosts that ssh reaches; DEVICES is 1 by default",
-    )
-
-
+@command(
+    "init",
+    place=("set up", 1),
+    summary="write a new project folder",
+    about="""\
+Write a new project folder: an experiment, a profile for this machine, a profile
+for a Slurm cluster or for hosts that ssh reaches, and a Snakefile that uses the
+installed workflow. Nothing is measured.""",
+    options=("FOLDER", "--ssh"),
+    examples=("init my-benchmark", "init my-benchmark --ssh alpha:2 beta:2 --json"),
+    exits="0; 2 if the folder is not empty or a host is none (then nothing is written)",
+    json_holds="the folder, and the files written",
+)
 def init(arguments: argparse.Namespace) -> int:
     """Write the project folder.
 
@@ -140,7 +120,7 @@ def init(arguments: argparse.Namespace) -> int:
         return OK
     print(*(f"wrote {folder / name}" for name in files), sep="\n", file=sys.stderr)
     profile = SSH_PROFILE if hosts else "local_profile"
-    option = f" --profile {SSH_PROFILE}" if hosts else ""
+    option = f" --site {SSH_PROFILE}" if hosts else ""
     print(
         f"next: cd {shlex.quote(str(folder))}, then edit config.yaml (the experiment) "
         f"and {profile}/site.yaml ({'the hosts' if hosts else 'this machine'});\n"

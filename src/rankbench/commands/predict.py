@@ -6,52 +6,27 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from rankbench.commands.base import (
-    FINDING,
-    OK,
-    add_parser,
-    add_results,
-    find_results,
-    print_json,
+from rankbench.commands._base import open_results, print_json
+from rankbench.commands._options import FINDING, OK, command
+
+
+@command(
+    "predict",
+    place=("read", 3),
+    summary="what topologies that were not measured would give",
+    about="""\
+What would topologies give that were not measured? Step time, throughput,
+efficiency, memory and device-hours, each with a 95 % interval, and with the rows
+that they rest on, or the reason why there is no prediction. Nothing is measured
+or written. docs/predicting.md says how well predictions hold.""",
+    options=("WHAT", "--override", "--site", "--topology"),
+    examples=(
+        "predict scaling.yaml --topology 4x8 16x8",
+        "predict results/quickstart --topology 1x8 --json",
+    ),
+    exits="0; 1 if nothing can be predicted; 2 on bad input",
+    json_holds="the predictions, their intervals and what they rest on",
 )
-
-ABOUT = """\
-What would topologies give that were not measured? Step time, throughput, efficiency,
-memory and device-hours, each with a 95 % interval, for each series of rows that differ
-in topology alone; with the rows that they rest on, or the reason why there is no
-prediction. Nothing is measured and nothing is written: the key `predict` of an
-experiment puts predictions into its tables and plots. docs/predicting.md explains how
-they are made and how well they hold."""
-
-EXAMPLES = """\
-examples:
-  rankbench predict --topology 4x8 16x8 --experiment config.yaml
-  rankbench predict --topology 1x8 --results results/quickstart --json
-  rankbench predict
-
-exit status: 0; 1 if nothing can be predicted; 2 on bad input"""
-
-
-def add(commands: Any) -> None:
-    """Add the command to the parser of `rankbench`."""
-    parser = add_parser(
-        commands,
-        "predict",
-        predict_topologies,
-        summary="what topologies that were not measured would give",
-        about=ABOUT,
-        examples=EXAMPLES,
-        json_holds="the predictions, their intervals and what they rest on",
-    )
-    add_results(parser)
-    parser.add_argument(
-        "--topology",
-        nargs="+",
-        metavar="NODESxDEVICES",
-        help="topologies to predict (those of the experiment's key `predict`)",
-    )
-
-
 def predict_topologies(arguments: argparse.Namespace) -> int:
     """Print the predictions; return 1 if all of them are refused."""
     from rankbench.project.targets import find_targets
@@ -59,11 +34,11 @@ def predict_topologies(arguments: argparse.Namespace) -> int:
     from rankbench.results.prediction.predict import predict
     from rankbench.results.sections.prediction import describe, in_sentences
 
-    layout = find_results(arguments)
-    found = read(layout)
-    targets = list(found.results.targets)
-    if arguments.topology:
-        targets = find_targets(layout, arguments.topology)
+    with open_results(arguments) as layout:
+        found = read(layout)
+        targets = list(found.results.targets)
+        if arguments.topology:
+            targets = find_targets(layout, arguments.topology)
     if not targets:
         raise ValueError(
             "nothing to predict: name topologies that were not measured "

@@ -7,88 +7,45 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from rankbench.commands._base import argv_for, how_to_continue, plan_run, print_json
 from rankbench.commands._execute import execute
-from rankbench.commands.base import (
-    DEFAULT_PROFILE,
-    FINDING,
-    OK,
-    UNDECIDED,
-    add_parser,
-    argv_for,
-    how_to_continue,
-    plan_run,
-    print_json,
-)
+from rankbench.commands._options import FINDING, OK, UNDECIDED, command
 from rankbench.invocation import shown
 from rankbench.project import Run, make_preview
 
 if TYPE_CHECKING:
     from rankbench.results.bundle.replay import Replay
 
-ABOUT = """\
-Measure the cells of a bundle here, and compare: reproduced, not reproduced, or cannot
-tell, by the rules of `rankbench accept`. Without --run, verify the bundle, print what
-would run, and write nothing. If the bundle brings code of its own, such as a model or a
-script, --run also needs --run-their-code: read that code first."""
-
-EXAMPLES = """\
-examples:
-  rankbench replay docs/example
-  rankbench replay docs/example --run
-  rankbench replay results.tar.zst --run --run-their-code --profile slurm_profile
-  rankbench replay results.tar.zst --run --at-least 0.9 --json
-
-exit status: 0 all rows with a number are reproduced, 1 one is not, 2 bad input or a
-faulty bundle, 3 undecided"""
 
 # Receives the experiment, and files that the bundle brings.
 FOLDER = Path("replay")
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser of `rankbench`."""
-    parser = add_parser(
-        commands,
-        "replay",
-        replay,
-        summary="measure the cells of a bundle here, and compare",
-        about=ABOUT,
-        examples=EXAMPLES,
-        json_holds="the verdict for each row (without --run, what would run)",
-    )
-    parser.add_argument("bundle", type=Path, help="results.tar.zst or its folder")
-    parser.add_argument("--run", action="store_true", help="measure, and compare")
-    parser.add_argument(
-        "--run-their-code",
-        action="store_true",
-        help="also run models, data sets, strategies and scripts from the bundle",
-    )
-    parser.add_argument(
-        "--profile",
-        metavar="DIR",
-        default=DEFAULT_PROFILE,
-        help="folder of a profile, with site.yaml in it (%(default)s)",
-    )
-    parser.add_argument(
-        "--at-least",
-        type=float,
-        default=0.95,
-        metavar="RATIO",
-        help="throughput over theirs that reproduces a row (%(default)s)",
-    )
-    parser.add_argument(
-        "--confidence",
-        type=float,
-        default=0.95,
-        help="that no verdict is wrong, over all rows (%(default)s)",
-    )
-    parser.add_argument(
-        "--verbose", action="store_true", help="show the output of Snakemake, too"
-    )
-
-
+@command(
+    "replay",
+    place=("share", 3),
+    summary="measure the cells of a bundle here, and compare",
+    about="""\
+Measure the cells of a bundle here, and compare: reproduced, not reproduced, or
+cannot tell, by the rules of `rankbench accept`. Without --run, verify the bundle,
+print what would run, and write nothing. If the bundle brings code of its own,
+such as a model or a script, --run also needs --run-their-code: read that code
+first.""",
+    options=(
+        *("BUNDLE", "--run", "--run-their-code", "--site"),
+        *("--at-least", "--confidence", "--verbose"),
+    ),
+    examples=(
+        "replay docs/example --run",
+        "replay results.tar.zst --run --run-their-code --site slurm_profile",
+        "replay results.tar.zst --run --at-least 0.9 --json",
+    ),
+    exits="0 all rows with a number are reproduced, 1 one is not, 2 bad input or a "
+    "faulty bundle, 3 undecided",
+    json_holds="the verdict for each row (without --run, what would run)",
+)
 def replay(arguments: argparse.Namespace) -> int:
     """Verify the bundle, plan its cells here, measure them, and print the verdicts."""
     from rankbench.results.bundle import verify_bundle

@@ -3,72 +3,44 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from rankbench.cell import find_base
-from rankbench.commands._execute import execute, states_of
-from rankbench.commands.base import (
-    FINDING,
-    OK,
-    add_experiment,
-    add_only,
-    add_parser,
+from rankbench.commands._base import (
     argv_for,
     how_to_continue,
     plan_run,
     print_json,
+    shift_experiment,
 )
+from rankbench.commands._execute import execute, states_of
+from rankbench.commands._options import FINDING, OK, command
 from rankbench.commands.run import show_end
 from rankbench.project.status import cells_to_rerun
 
-ABOUT = """\
-Measure cells again, each as a new attempt, and write the table. Earlier attempts and
-other cells are not touched. Snakemake runs the jobs, as in `rankbench run`."""
 
-EXAMPLES = """\
-examples:
-  rankbench rerun ddp.gloo.1x2.convnet.digits
-  rankbench rerun --with-base ddp.gloo.1x2.convnet.digits
-  rankbench rerun --failed
-  rankbench rerun --failed --only backend=gloo
-  rankbench rerun --stale --experiment studies/lenet-mnist-workers.yaml
-  rankbench rerun --profile slurm_profile ddp.gloo.2x1.convnet.digits
-
-exit status: 0 the cells are ok now (or none matched), 1 a cell is not, 2 bad input"""
-
-
-def add(commands: Any) -> None:
-    """Add the command to the parser of `rankbench`."""
-    parser = add_parser(
-        commands,
-        "rerun",
-        rerun_cells,
-        summary="measure cells again, and write the table",
-        about=ABOUT,
-        examples=EXAMPLES,
-        json_holds="the state of each chosen cell; the progress goes to stderr",
-    )
-    add_experiment(parser)
-    add_only(parser)
-    parser.add_argument(
-        "--verbose", action="store_true", help="show the output of Snakemake, too"
-    )
-    parser.add_argument(
-        "--with-base",
-        action="store_true",
-        help="also the cells that speedups are relative to, in the same rounds",
-    )
-    parser.add_argument("cell", nargs="*", help="id of a cell (`rankbench cells`)")
-    parser.add_argument("--failed", action="store_true", help="all failed cells")
-    parser.add_argument(
-        "--stale",
-        action="store_true",
-        help="all cells whose definition or image has changed since",
-    )
-
-
+@command(
+    "rerun",
+    place=("measure", 5),
+    summary="measure cells again, and write the table",
+    about="""\
+Measure cells again, each as a new attempt, and write the table. Earlier attempts
+and other cells are not touched. Snakemake runs the jobs, as in `rankbench run`.""",
+    options=(
+        *("EXPERIMENT", "CELLS", "--override", "--site", "--only"),
+        *("--failed", "--stale", "--with-base", "--verbose"),
+    ),
+    examples=(
+        "rerun ddp.gloo.1x2.convnet.digits --with-base",
+        "rerun scaling.yaml ddp.gloo.1x2.convnet.digits",
+        "rerun --failed --only backend=gloo",
+        "rerun scaling.yaml --stale --site slurm_profile",
+    ),
+    exits="0 the cells are ok now (or none matched), 1 a cell is not, 2 bad input",
+    json_holds="the state of each chosen cell; the progress goes to stderr",
+)
 def rerun_cells(arguments: argparse.Namespace) -> int:
     """Measure cells again, with Snakemake like any run; return the exit status."""
+    shift_experiment(arguments, "cells")
     wanted = _choose(arguments)
     if not wanted:
         if arguments.json:
@@ -111,10 +83,10 @@ def _choose(arguments: argparse.Namespace) -> list[str]:
         ValueError: no option chooses cells, or two options exclude each other.
     """
     words = _words(arguments)
-    if arguments.cell and arguments.only:
+    if arguments.cells and arguments.only:
         raise ValueError("ids of cells and --only: give one of them, not both")
-    if arguments.cell:
-        return [*arguments.cell, *words]
+    if arguments.cells:
+        return [*arguments.cells, *words]
     if not words and not arguments.only:
         raise ValueError("which cells? Give their ids, --failed, --stale or --only")
     run = plan_run(arguments)

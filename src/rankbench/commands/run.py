@@ -6,104 +6,67 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
 
-from rankbench.commands._execute import execute, states_of
-from rankbench.commands._table import print_results
-from rankbench.commands.base import (
-    OK,
-    add_experiment,
-    add_only,
-    add_parser,
+from rankbench.commands._base import (
     argv_for,
+    describe_states,
     how_to_continue,
-    how_to_rerun,
     plan_run,
     print_json,
 )
+from rankbench.commands._execute import execute, states_of
+from rankbench.commands._options import OK, command
+from rankbench.commands._table import print_results
 from rankbench.invocation import read_invocation, shown
 from rankbench.project import Run, make_preview
 from rankbench.record import read_json
 
-ABOUT = """\
-Measure the pending launches of an experiment, and write its table and plots. Snakemake
-runs the jobs; its command is printed, and its output goes to a log. After an
-interruption, run the command again to continue: finished launches are kept."""
-
-EXAMPLES = """\
-examples:
-  rankbench run
-  rankbench run -n
-  rankbench run --only strategy=ddp topology=1x2
-  rankbench run --experiment studies/lenet-mnist-workers.yaml --override laptop
-  rankbench run --profile slurm_profile -- --jobs 10
-  rankbench run --next
-  rankbench run --json
-
-exit status: 0 all is well, 1 a cell has failed, 2 bad input, 130 interrupted"""
-
-
-# What `rankbench answer` leaves open.
-QUESTIONS = ("fastest", "cheapest", "scaling")
-
 # Options that rankbench passes to Snakemake itself -> the option of rankbench to use
 # instead. Snakemake takes only the last --config.
-_CONFIG = "--experiment, --override, --only or --no-plots"
+_CONFIG = "EXPERIMENT, --override, --only or --no-plots"
 _OWN = {
     "--config": _CONFIG,
     "-C": _CONFIG,
-    "--configfile": "--experiment",
-    "--configfiles": "--experiment",
-    "--profile": "--profile",
+    "--configfile": "EXPERIMENT",
+    "--configfiles": "EXPERIMENT",
+    "--profile": "--site",
 }
 
 
-def add(commands: Any) -> None:
-    """Add the command to the parser of `rankbench`."""
-    parser = add_parser(
-        commands,
-        "run",
-        measure,
-        summary="measure an experiment, and print its table",
-        about=ABOUT,
-        examples=EXAMPLES,
-        json_holds="the state of each cell (with -n, a preview); the progress goes to "
-        "stderr",
-    )
-    add_experiment(parser)
-    add_only(parser)
-    parser.add_argument(
-        "-n", "--dry-run", action="store_true", help="preview the run; write nothing"
-    )
-    parser.add_argument(
-        "--next",
-        nargs="?",
-        const="fastest",
-        choices=QUESTIONS,
-        help="instead, the launches that settle a question of `rankbench answer` "
-        "(%(const)s)",
-    )
-    parser.add_argument(
-        "--verbose", action="store_true", help="show the output of Snakemake, too"
-    )
-    parser.add_argument("--no-plots", action="store_true", help="write only tables")
-    parser.add_argument(
-        "snakemake",
-        nargs="*",
-        metavar="-- OPTION",
-        help="options for Snakemake, after two dashes",
-    )
-
-
+@command(
+    "run",
+    place=("measure", 2),
+    summary="measure an experiment, and print its table",
+    about="""\
+Measure the pending launches of an experiment, and write its table and plots.
+Snakemake runs the jobs; its command is printed, and its output goes to a log.
+Options for Snakemake follow after two dashes. After an interruption, run the
+command again to continue: finished launches are kept.""",
+    options=(
+        *("EXPERIMENT", "--override", "--site", "--only"),
+        *("-n --dry-run", "--next", "--verbose", "--no-plots"),
+    ),
+    examples=(
+        "run -n",
+        "run scaling.yaml --only strategy=ddp topology=1x2",
+        "run studies/lenet-mnist-workers.yaml --override laptop",
+        "run --site slurm_profile -- --jobs 10",
+        "run --next fastest",
+        "run --json",
+    ),
+    exits="0 all is well, 1 a cell has failed, 2 bad input, 130 interrupted",
+    json_holds="the state of each cell (with -n, a preview); the progress goes to "
+    "stderr",
+)
 def measure(arguments: argparse.Namespace) -> int:
     """Run Snakemake, show its progress, and print the table."""
     check_flags(arguments.snakemake)
     more = None
-    if arguments.next:
-        more = _read_next(arguments)
+    if arguments.next is not None:
+        question = arguments.next or "fastest"
+        more = _read_next(arguments, question)
         if not more:
-            print(f"nothing to launch: no launch would settle {arguments.next}")
+            print(f"nothing to launch: no launch would settle {question}")
             return OK
     run = plan_run(arguments, more=more, write=not arguments.dry_run)
     argv = argv_for(arguments, more=more, flags=arguments.snakemake)
@@ -122,7 +85,7 @@ def measure(arguments: argparse.Namespace) -> int:
     return status
 
 
-def _read_next(arguments: argparse.Namespace) -> str:
+def _read_next(arguments: argparse.Namespace, question: str) -> str:
     """Return the launches that settle a question, as `project.open_run` takes them.
 
     Raises:
@@ -136,7 +99,7 @@ def _read_next(arguments: argparse.Namespace) -> str:
     wanted: dict[str, int] = {}
     for workload in read_json(path)["workloads"]:
         for planned in workload.get("next", ()):
-            if planned["settles"] == arguments.next:
+            if planned["settles"] == question:
                 wanted |= {one["cell"]: one["launches"] for one in planned["cells"]}
     return " ".join(f"{cell}={launches}" for cell, launches in wanted.items())
 
@@ -172,16 +135,6 @@ def check_flags(flags: Sequence[str]) -> None:
 def show_end(run: Run, arguments: argparse.Namespace) -> None:
     """Print the table, or the state of each cell as JSON."""
     if arguments.json:
-        print_json(
-            [
-                {
-                    "cell": cell,
-                    **asdict(state),
-                    "log": run.layout.log(cell) if state.where else None,
-                    "rerun": how_to_rerun(arguments, cell),
-                }
-                for cell, state in states_of(run).items()
-            ]
-        )
+        print_json(describe_states(run, states_of(run), arguments))
     else:
         print_results(run.layout)

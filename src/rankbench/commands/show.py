@@ -3,51 +3,40 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
-from rankbench.commands.base import (
-    OK,
-    add_experiment,
-    add_parser,
-    how_to_rerun,
-    plan_run,
-    print_json,
-)
+from rankbench.commands._base import how_to_rerun, name_path, open_cells, print_json
+from rankbench.commands._options import OK, command
 from rankbench.matrix.selection import find_cell
-from rankbench.project.status import find_jobs, find_state
+from rankbench.project import Run
+from rankbench.project.status import find_state
 from rankbench.record import read_attempt
 
-ABOUT = """\
-Print everything about one cell: its fields, its state, every attempt with its launches,
-and the paths of its records and its log."""
 
-EXAMPLES = """\
-examples:
-  rankbench show ddp.gloo.1x2.convnet.digits
-  rankbench show ddp.gloo.1x2.convnet.digits --json | jq .software
-
-exit status: 0, or 2 on bad input"""
-
-
-def add(commands: Any) -> None:
-    """Add the command to the parser of `rankbench`."""
-    parser = add_parser(
-        commands,
-        "show",
-        show_cell,
-        summary="show everything about one cell",
-        about=ABOUT,
-        examples=EXAMPLES,
-        json_holds="the latest record of the cell",
-    )
-    add_experiment(parser)
-    parser.add_argument("cell", help="id of a cell")
-
-
+@command(
+    "show",
+    place=("measure", 4),
+    summary="show everything about one cell",
+    about="""\
+Print everything about one cell: its fields, its state, every attempt with its
+launches, and the paths of its records and its log.""",
+    options=("WHAT", "CELL", "--override", "--site"),
+    examples=(
+        "show ddp.gloo.1x2.convnet.digits",
+        "show scaling.yaml ddp.gloo.1x2.convnet.digits",
+        "show results.tar.zst ddp.gloo.1x2.convnet.digits --json",
+    ),
+    exits="0, or 2 on bad input",
+    json_holds="the latest record of the cell",
+)
 def show_cell(arguments: argparse.Namespace) -> int:
     """Print the fields of a cell, its attempts, and the paths of its files."""
-    run = plan_run(arguments)
+    with open_cells(arguments) as (run, jobs):
+        return _show(arguments, run, jobs)
+
+
+def _show(arguments: argparse.Namespace, run: Run, jobs: Mapping[str, Any]) -> int:
     cell, layout = find_cell(run.plan, arguments.cell), run.layout
     attempts = {
         n: read_attempt(layout.attempt(cell.id, n)) for n in layout.attempts(cell.id)
@@ -58,8 +47,7 @@ def show_cell(arguments: argparse.Namespace) -> int:
             raise ValueError(f"{cell.id} has no record yet")
         print_json(records[-1])
         return OK
-    job = find_jobs(run.plan, layout, Path()).get(cell.id)
-    state = find_state(run.plan, layout, cell, job)
+    state = find_state(run.plan, layout, cell, jobs.get(cell.id))
     reason = f": {state.reason}" if state.reason else ""
     print(f"{cell.id}\n  status    {state.status} {state.launches}{reason}")
     if state.where:
@@ -76,7 +64,7 @@ def show_cell(arguments: argparse.Namespace) -> int:
                 f"  attempt {attempt} launch {record['launch']}: {record['status']} "
                 f"{record['reason'] or speed}  ({record['started']})"
             )
-    print(f"  records   {layout.records / cell.id}")
-    print(f"  log       {layout.log(cell.id)}")
+    print(f"  records   {name_path(layout.records / cell.id, arguments)}")
+    print(f"  log       {name_path(layout.log(cell.id), arguments)}")
     print(f"  rerun     {how_to_rerun(arguments, cell.id)}")
     return OK

@@ -4,68 +4,34 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from rankbench.commands.base import FINDING, OK, add_parser, print_json
+from rankbench.commands._base import print_json
+from rankbench.commands._options import FINDING, OK, command
 
 if TYPE_CHECKING:
     from rankbench.results.bundle.verify import Verification
 
-ABOUT = """\
-Check a bundle that `rankbench publish` wrote: compare its files with its manifest, and
-its tables and plot data with numbers derived again from its plan and records. Each
-difference is printed with its place. If a rankbench with another method wrote the
-bundle, its files and records are checked, and a line names the version that can derive
-its numbers again. Signatures are checked, and --signers or --signer says whose they
-are. No content of a bundle is executed, and no network is used."""
 
-EXAMPLES = """\
-examples:
-  rankbench verify results/quickstart/results.tar.zst
-  rankbench verify docs/example --json
-  rankbench verify docs/example --strict
-  rankbench verify results.tar.zst --signer jdoe.keys
-  rankbench verify results.tar.zst --signers allowed_signers --json
-
-exit status: 0 verified, 1 a difference was found, 2 not a bundle"""
-
-
-def add(commands: Any) -> None:
-    """Add the command to the parser of `rankbench`."""
-    parser = add_parser(
-        commands,
-        "verify",
-        verify,
-        summary="check the files of a bundle, and derive its tables again",
-        about=ABOUT,
-        examples=EXAMPLES,
-        json_holds="whether the bundle is verified, its findings, notes, signatures",
-    )
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help="fail unless all numbers were derived again",
-    )
-    parser.add_argument(
-        "--signers",
-        metavar="FILE",
-        type=Path,
-        help="fail unless each signature, and at least one, is by somebody in FILE, "
-        "which has OpenSSH's format allowed_signers",
-    )
-    parser.add_argument(
-        "--signer",
-        metavar="USER.keys",
-        type=Path,
-        action="append",
-        default=[],
-        help="fail unless USER has signed, whose public keys the file lists; may be "
-        "repeated, and other signatures are refused",
-    )
-    parser.add_argument("bundle", type=Path, help="results.tar.zst or its folder")
-
-
+@command(
+    "verify",
+    place=("share", 2),
+    summary="check the files of a bundle, and derive its tables again",
+    about="""\
+Check a bundle that `rankbench publish` wrote: compare its files with its
+manifest, and its tables with numbers derived again from its plan and records.
+Each difference is printed with its place. Nothing in a bundle is executed, and no
+network is used. docs/publishing.md explains versions and signatures.""",
+    options=("BUNDLE", "--strict", "--signers", "--signer"),
+    examples=(
+        "verify results/quickstart/results.tar.zst",
+        "verify docs/example --strict --json",
+        "verify results.tar.zst --signer jdoe.keys",
+        "verify results.tar.zst --signers allowed_signers",
+    ),
+    exits="0 verified, 1 a difference was found, 2 not a bundle",
+    json_holds="whether the bundle is verified, its findings, sections, signatures",
+)
 def verify(arguments: argparse.Namespace) -> int:
     """Check a bundle; return 1 if a difference was found."""
     from rankbench.results.bundle import verify_bundle

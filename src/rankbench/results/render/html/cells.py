@@ -7,7 +7,7 @@ from typing import Any
 
 from rankbench.invocation import (
     DEFAULT_EXPERIMENT,
-    rerun_command,
+    rankbench_command,
 )
 from rankbench.record import Layout, Record
 from rankbench.results.elements.text import describe_base
@@ -115,9 +115,10 @@ def _describe_profile(profile: Profile) -> dict[str, Any]:
 def _rerun(cell_id: str, plan: Mapping[str, Any]) -> str:
     """The command that reruns a cell, with the profile of the plan's scheduler."""
     experiment = plan["experiment"]
-    return rerun_command(
-        cell_id,
+    return rankbench_command(
+        "rerun",
+        cells=[cell_id],
         experiment=experiment.get("file", DEFAULT_EXPERIMENT),
         override=experiment.get("override"),
-        profile=scheduler_of(plan.get("site") or {}).profile,
+        site=scheduler_of(plan.get("site") or {}).profile,
     )

@@ -1,0 +1,227 @@
+"""Access of the commands to a run or to results; its commands as text; JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rankbench.extras import require
+from rankbench.invocation import (
+    DEFAULT_EXPERIMENT,
+    DEFAULT_PROFILE,
+    rankbench_command,
+    snakemake_argv,
+)
+from rankbench.matrix.selection import select_cells
+from rankbench.plan import read_plan
+from rankbench.project import Run, open_run
+from rankbench.project.status import State, find_jobs
+from rankbench.record import Layout
+from rankbench.schedulers import scheduler_of
+
+
+def plan_run(
+    arguments: argparse.Namespace,
+    *,
+    rerun: str | None = None,
+    more: str | None = None,
+    write: bool = True,
+) -> Run:
+    """Return the run that EXPERIMENT, --override, --site and --only choose.
+
+    Experiment and site are set to their defaults if they were not given.
+
+    Args:
+        rerun, more: as for `project.open_run`.
+        write: whether the facts about this machine may be cached.
+
+    Raises:
+        ValueError: the input is wrong; the message explains the error.
+    """
+    default = os.environ.get("SNAKEMAKE_PROFILE", DEFAULT_PROFILE)
+    arguments.experiment = arguments.experiment or DEFAULT_EXPERIMENT
+    arguments.site = arguments.site or default
+    config = {
+        "experiment": arguments.experiment,
+        "override": arguments.override,
+        # The cells to rerun are chosen already.
+        "only": None if rerun or more else _only(arguments),
+        "rerun": rerun,
+        "more": more,
+    }
+    given = {key: value for key, value in config.items() if value is not None}
+    site = Path(arguments.site)
+    if not (site / "site.yaml").exists():
+        there = sorted(str(path.parent) for path in Path().glob("*/site.yaml"))
+        raise ValueError(
+            f"{site} is not a profile: it has no site.yaml (profiles here: "
+            f"{', '.join(there) or 'none; `rankbench init` writes two'})"
+        )
+    return open_run(given, profile=site, write=write)
+
+
+def _only(arguments: argparse.Namespace) -> str | None:
+    """Return the filter as `project.open_run` takes it; None for all cells."""
+    return " ".join(getattr(arguments, "only", None) or ()) or None
+
+
+def argv_for(
+    arguments: argparse.Namespace,
+    *,
+    rerun: str | None = None,
+    more: str | None = None,
+    targets: Sequence[str] = (),
+    flags: Sequence[str] = (),
+) -> list[str]:
+    """Return the command of Snakemake for the options of a command."""
+    return snakemake_argv(
+        experiment=arguments.experiment,
+        override=arguments.override,
+        profile=arguments.site,
+        only=None if rerun or more else _only(arguments),
+        plots=not getattr(arguments, "no_plots", False),
+        rerun=rerun,
+        more=more,
+        targets=targets,
+        flags=flags,
+    )
+
+
+def require_workflow(run: Run, *extras: str) -> None:
+    """Check that Snakemake is installed, and its Slurm plugin if the site needs it.
+
+    Args:
+        extras: further extras of rankbench that are needed.
+
+    Raises:
+        ValueError: a package is missing.
+    """
+    executor = ["slurm"] if scheduler_of(run.plan.site).has_queue else []
+    require("workflow", *executor, *extras)
+
+
+def shift_experiment(arguments: argparse.Namespace, rest: str) -> None:
+    """Move the first positional argument to the others if it is no experiment.
+
+    Args:
+        rest: destination of the others, such as ids of cells.
+    """
+    first = arguments.experiment
+    if first is not None and not first.endswith((".yaml", ".yml")):
+        setattr(arguments, rest, [first, *getattr(arguments, rest)])
+        arguments.experiment = None
+
+
+def names_results(arguments: argparse.Namespace) -> bool:
+    """Whether WHAT is a result folder or a bundle, and not an experiment.
+
+    Raises:
+        ValueError: it is, but an option of an experiment is given as well.
+    """
+    what = arguments.experiment
+    if what is None or not (Path(what).is_dir() or what.endswith(".zst")):
+        return False
+    options = ("override", "site")
+    if given := [f"--{o}" for o in options if getattr(arguments, o) is not None]:
+        raise ValueError(
+            f"{what} and {', '.join(given)}: a result folder needs no experiment; give "
+            "only one of the two"
+        )
+    return True
+
+
+@contextmanager
+def open_results(arguments: argparse.Namespace) -> Iterator[Layout]:
+    """The results that WHAT names: a result folder, a bundle, or of an experiment.
+
+    A bundle is unpacked into a temporary folder. It is not verified.
+
+    Raises:
+        ValueError: there is no plan.
+    """
+    if names_results(arguments):
+        from rankbench.results.read.archive import open_results as open_path
+
+        with open_path(Path(arguments.experiment)) as root:
+            yield Layout(root)
+        return
+    layout = plan_run(arguments).layout
+    if not layout.plan.exists():
+        raise ValueError(f"{layout.plan} is missing: no experiment was run here")
+    yield layout
+
+
+@contextmanager
+def open_cells(
+    arguments: argparse.Namespace,
+) -> Iterator[tuple[Run, Mapping[str, Any]]]:
+    """The cells that WHAT and --only name, and their jobs in the queue.
+
+    Results have no queue. `arguments` then get experiment and site from their plan, for
+    the commands that rerun a cell.
+    """
+    if not names_results(arguments):
+        run = plan_run(arguments)
+        yield run, find_jobs(run.plan, run.layout, Path())
+        return
+    is_packed = not Path(arguments.experiment).is_dir()
+    with open_results(arguments) as layout:
+        plan = read_plan(layout.plan)
+        arguments.unpacked = layout.root if is_packed else None
+        arguments.experiment = plan.experiment["file"]
+        arguments.override = plan.experiment["override"]
+        arguments.site = scheduler_of(plan.site).profile
+        yield Run(plan, layout, select_cells(plan, _only(arguments))), {}
+
+
+def how_to_rerun(arguments: argparse.Namespace, cell_id: str) -> str:
+    """Return the command that measures a cell again."""
+    return rankbench_command("rerun", **_of_experiment(arguments), cells=[cell_id])
+
+
+def how_to_continue(arguments: argparse.Namespace) -> str:
+    """Return the command that measures the pending launches after an interruption.
+
+    It is `rankbench run` for a rerun, too: a second rerun would begin a new attempt.
+    """
+    options = ["--no-plots"] if getattr(arguments, "no_plots", False) else []
+    options += ["--only", *arguments.only] if arguments.only else []
+    if flags := getattr(arguments, "snakemake", ()):
+        options += ["--", *flags]
+    return rankbench_command("run", **_of_experiment(arguments), options=options)
+
+
+def _of_experiment(arguments: argparse.Namespace) -> dict[str, Any]:
+    return {key: getattr(arguments, key) for key in ("experiment", "override", "site")}
+
+
+def describe_states(
+    run: Run, states: Mapping[str, State], arguments: argparse.Namespace
+) -> list[dict[str, Any]]:
+    """The states of cells for JSON, each with its log and the command to rerun it."""
+    return [
+        {
+            "cell": cell,
+            **asdict(state),
+            "log": name_path(run.layout.log(cell), arguments) if state.where else None,
+            "rerun": how_to_rerun(arguments, cell),
+        }
+        for cell, state in states.items()
+    ]
+
+
+def name_path(path: Path, arguments: argparse.Namespace) -> Path:
+    """A path as people find it: within the bundle if `open_cells` has unpacked that."""
+    unpacked = getattr(arguments, "unpacked", None)
+    return path.relative_to(unpacked) if unpacked else path
+
+
+def print_json(value: Any) -> None:
+    """Print a value as strict JSON, which has no infinities."""
+    print(json.dumps(value, indent=1, default=str, allow_nan=False))
