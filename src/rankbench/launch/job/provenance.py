@@ -16,6 +16,7 @@ from typing import Any
 
 from rankbench import __version__
 from rankbench.assets import OF_JOBS
+from rankbench.launch.hosts.base import run_to_end
 from rankbench.own_files import files_below, hash_files
 from rankbench.record import read_json, write_json
 
@@ -128,14 +129,9 @@ def _files_below(place: Path) -> list[Path]:
 
 
 def _git(project: Path, *arguments: str) -> str | None:
+    """What git prints; None if it fails or is not installed."""
     try:
-        done = subprocess.run(
-            ["git", "-C", str(project), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-        )
+        done = run_to_end(["git", "-C", str(project), *arguments], timeout=30)
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+    return None if done.returncode else done.stdout.strip()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rankbench.cell import Shape
+from rankbench.launch.hosts.base import run_to_end
 
 # Bits of NVML's reasons for lower clocks (nvml.h, nvmlClocksEventReasons) -> words.
 _THROTTLED = {
@@ -167,12 +168,9 @@ def open_devices(shape: Shape, environment: Mapping[str, str]) -> Devices | None
 def read_kernel_log() -> str:
     """The messages of the kernel; empty if this user may not read them."""
     try:
-        done = subprocess.run(
-            ["dmesg"], capture_output=True, text=True, timeout=10, check=False
-        )
+        return run_to_end(["dmesg"], timeout=10).stdout
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout
 
 
 def find_xid(log: str, pci: str) -> str:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from rankbench.environ import without_job
-from rankbench.launch.hosts.base import Hosts, Step
+from rankbench.launch.hosts.base import Hosts, Step, run_to_end
 from rankbench.launch.hosts.slurm import has_ended
 from rankbench.launch_spec import LaunchSpec
 from rankbench.record import first_line
@@ -72,14 +72,10 @@ def _on_hosts(hosts: Hosts, action: str, folder: Path, logs: Path) -> str | None
     """Make or remove the folder on every host; returns the fault, or None."""
     command = [sys.executable, "-m", MODULE, action, str(folder)]
     try:
-        done = subprocess.run(
+        done = run_to_end(
             hosts.step(command, Step(logs=logs)),
             env={**without_job(), **hosts.variables()},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
             timeout=PATIENCE,
-            check=False,
         )
     except subprocess.TimeoutExpired:
         return f"hosts do not {action} {folder} within {PATIENCE:g} s"
