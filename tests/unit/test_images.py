@@ -285,18 +285,25 @@ def test_what_is_not_known_is_quoted() -> None:
     assert checks.last_words(log) == "make: *** No rule"
 
 
-def test_mirror_of_the_machine_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    sources = [
-        ("Debian-Security", "http://mirror.example/debian-security/"),
-        ("Debian", "http://mirror.example/debian/"),
-    ]
-    monkeypatch.setattr(checks, "_apt_sources", lambda: sources)
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["Debian-Security|http://mirror.example/debian-security/"],
+        # Debian's own images have no package lists, so their sources have no label.
+        ["|http://mirror.example/debian-security/", "|cdrom:/debian/"],
+    ],
+)
+def test_mirror_of_the_machine_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str]
+) -> None:
+    label = lines[0].partition("|")[0].partition("-")[0]
+    program = tmp_path / "apt-get"
+    shown = "\n".join([*lines, f"{label}|http://mirror.example/debian/"])
+    program.write_text(f"#!/bin/sh\necho '{shown}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
     assert checks.find_mirror("auto") == "http://mirror.example/debian/"
     assert checks.find_mirror("file:///mirror") == "file:///mirror"
-    # Debian's own images have no package lists, so their sources have no label.
-    unlabelled = [("", uri) for _, uri in sources]
-    monkeypatch.setattr(checks, "_apt_sources", lambda: unlabelled)
-    assert checks.find_mirror("auto") == "http://mirror.example/debian/"
 
 
 def test_mirror_of_debootstrap_where_there_is_no_apt(

@@ -33,7 +33,7 @@ class Looks:
 @pytest.fixture
 def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     looks = Looks()
-    monkeypatch.setattr(probe.subprocess, "run", looks)
+    monkeypatch.setattr(subprocess, "run", looks)
     monkeypatch.setattr(probe, "find_programs", lambda _: make_probe()["programs"])
     return looks
 

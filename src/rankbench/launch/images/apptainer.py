@@ -41,12 +41,6 @@ def find_program() -> str:
     )
 
 
-def version() -> str:
-    """Return name and version of the container program."""
-    lines = stream_command([find_program(), "--version"], output_type="stdout")
-    return "".join(lines).strip()
-
-
 def build(image: Path, definition: Path, options: Sequence[str]) -> Iterator[str]:
     """Build an image; yield the output of Apptainer, line by line.
 

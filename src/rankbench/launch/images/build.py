@@ -177,7 +177,7 @@ def make_image(
 def _make(work: Work, mirror: str, torch_index: str, key: Path | None) -> Sidecar:
     image = work.image
     begun = datetime.now(UTC)
-    apptainer.find_program()
+    program = apptainer.find_program()
     beside = image.sidecar.with_name(f".{image.name}.sif")
     beside.unlink(missing_ok=True)
     try:
@@ -208,7 +208,7 @@ def _make(work: Work, mirror: str, torch_index: str, key: Path | None) -> Sideca
             "inputs": image.inputs,
             "source": image.given.source if image.given else None,
             "built": begun.isoformat(timespec="seconds"),
-            "apptainer": apptainer.version(),
+            "apptainer": run_to_end([program, "--version"]).stdout.strip(),
             "facts": facts,
             "packages": packages,
             "signed": bool(key and image.definition),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from rankbench.launch.hosts.base import run_to_end
 from rankbench.launch.images import apptainer
 
 MIRROR_TIMEOUT = 20.0  # seconds
@@ -54,10 +55,19 @@ def find_mirror(
     """
     if configured != "auto":
         return configured
-    for label, address in _apt_sources():
+    fields = "$(LABEL)|$(REPO_URI)"
+    command = ["apt-get", "indextargets", "--format", fields, "Created-By: Packages"]
+    try:
+        sources = run_to_end(command).stdout.splitlines()
+    except OSError:
+        sources = []
+    for label, _, uri in (line.partition("|") for line in sources):
         # debootstrap cannot use Debian's security archive or backports.
-        if label == "Debian" or (not label and address.rstrip("/").endswith("/debian")):
-            return address
+        debian = label == "Debian" or (
+            not label and uri.rstrip("/").endswith("/debian")
+        )
+        if debian and uri.startswith(("http", "file")):
+            return uri
     program = find_debootstrap()
     # debootstrap is a shell script on every distribution.
     said = program.read_text(errors="replace")
@@ -225,15 +235,3 @@ _CAUSES: tuple[tuple[str, str], ...] = (
         f"the Debian mirror failed: {{found}}: {_MIRROR}",
     ),
 )
-
-
-def _apt_sources() -> list[tuple[str, str]]:
-    """Return label and address of each source of this machine's apt; [] without apt."""
-    fields = "$(LABEL)|$(REPO_URI)"
-    command = ["apt-get", "indextargets", "--format", fields, "Created-By: Packages"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return []
-    found = [line.partition("|") for line in done.stdout.splitlines()]
-    return [(label, uri) for label, _, uri in found if uri.startswith(("http", "file"))]

@@ -13,7 +13,6 @@ import importlib.util
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 from rankbench.cell import PACKAGES
 from rankbench.cores import physical_cores
+from rankbench.launch.hosts.base import run_to_end
 from rankbench.launch.process.environment import SOURCE
 from rankbench.record import write_json
 
@@ -93,13 +93,8 @@ def find_programs(names: Sequence[str]) -> dict[str, bool]:
 
 def _look() -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONNOUSERSITE": "1"}
-    done = subprocess.run(
-        [sys.executable, "-m", "rankbench.rank.facts.probe"],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
+    probe = [sys.executable, "-m", "rankbench.rank.facts.probe"]
+    done = run_to_end(probe, env=environment)
     if done.returncode != 0:
         said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
         raise ValueError(
