@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ast
 import socket
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from rankbench.matrix.declarations import literals
+from rankbench.own_files import imports_of
 from rankbench.rank import data, variants
 from rankbench.rank.data import Arrays, DataError
 from rankbench.rank.data._images import write_arrays
@@ -19,16 +19,13 @@ from rankbench.rank.data._images import write_arrays
 pytestmark = pytest.mark.contract
 
 
-def source(name: str) -> ast.Module:
-    return ast.parse((Path(data.__file__).parent / f"{name}.py").read_text())
+def path_of(name: str) -> Path:
+    return Path(data.__file__).parent / f"{name}.py"
 
 
 def literal(name: str, constant: str) -> Any:
     """A constant, read as the plan does: without importing the file."""
-    for node in source(name).body:
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == constant:
-            return ast.literal_eval(node.value)
-    raise AssertionError(f"{name} declares no {constant}")
+    return literals(path_of(name))[constant]
 
 
 def of_tokens(name: str) -> bool:
@@ -81,15 +78,7 @@ def test_declares_shape(name: str) -> None:
 
 @every
 def test_imports_nothing_heavy(name: str) -> None:
-    for node in source(name).body:
-        modules = []
-        if isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            modules = [node.module or ""]
-        for module in modules:
-            package = module.partition(".")[0]
-            assert package in {"torch", "numpy", "rankbench"} | sys.stdlib_module_names
+    assert imports_of({f"{name}.py": path_of(name)}) <= {"torch", "numpy", "rankbench"}
 
 
 @every_of_images

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ import pytest
 import torch
 
 from rankbench.matrix.declarations import MODEL_DEFAULTS, literals
+from rankbench.own_files import imports_of
 from rankbench.rank import models, variants
 
 pytestmark = pytest.mark.contract
@@ -20,13 +19,13 @@ CLASSES = 7
 TOKENS = {"vocabulary": 11, "context": 6}
 
 
-def source(name: str) -> ast.Module:
-    return ast.parse((Path(models.__file__).parent / f"{name}.py").read_text())
+def path_of(name: str) -> Path:
+    return Path(models.__file__).parent / f"{name}.py"
 
 
 def needs(name: str) -> dict[str, Any]:
     """`NEEDS`, read as the plan does: without importing the file."""
-    found: dict[str, Any] = literals(Path(models.__file__).parent / f"{name}.py")
+    found: dict[str, Any] = literals(path_of(name))
     return found["NEEDS"]
 
 
@@ -85,15 +84,7 @@ def test_says_whether_it_normalises_over_the_batch(name: str) -> None:
 
 @every
 def test_imports_nothing_heavy(name: str) -> None:
-    for node in source(name).body:
-        modules = []
-        if isinstance(node, ast.Import):
-            modules = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            modules = [node.module or ""]
-        for module in modules:
-            package = module.partition(".")[0]
-            assert package in {"torch", "rankbench"} | sys.stdlib_module_names
+    assert imports_of({f"{name}.py": path_of(name)}) <= {"torch", "rankbench"}
 
 
 @of_images

@@ -42,18 +42,28 @@ def test_phases_are_what_lies_between_marks(ticks: list[int]) -> None:
     np.testing.assert_allclose(clock.host_start(), [0, 1000e-9])
 
 
-def test_of_marks_in_a_row_the_last_counts(ticks: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("marks", "readings", "nanoseconds"),
+    [
+        # Of marks in a row the last one counts.
+        (["load", "forward", "forward", "update"], [0, 10, 20, 25, 30], [10, 15, 5]),
+        # A phase that comes again adds up.
+        (
+            ["load", "forward", "update", "forward", "update"],
+            [0, 10, 12, 15, 40, 47],
+            [10, 27, 10],
+        ),
+        # A phase may take no time.
+        (PHASES, [0, 0, 10, 10], [0, 10, 0]),
+    ],
+)
+def test_a_step_of_marks(
+    ticks: list[int], marks: list[str], readings: list[int], nanoseconds: list[int]
+) -> None:
     clock = HostClock(PHASES, 1)
-    ticks += [0, 10, 20, 25, 30]
-    run_steps(clock, ["load", "forward", "forward", "update"])
-    np.testing.assert_allclose(clock.seconds(), [[10e-9, 15e-9, 5e-9]])
-
-
-def test_a_phase_that_comes_again_adds_up(ticks: list[int]) -> None:
-    clock = HostClock(PHASES, 1)
-    ticks += [0, 10, 12, 15, 40, 47]
-    run_steps(clock, ["load", "forward", "update", "forward", "update"])
-    np.testing.assert_allclose(clock.seconds(), [[10e-9, 27e-9, 10e-9]])
+    ticks += readings
+    run_steps(clock, marks)
+    np.testing.assert_allclose(clock.seconds(), [np.array(nanoseconds) * 1e-9])
 
 
 @pytest.mark.parametrize("missing", PHASES)
@@ -75,13 +85,6 @@ def test_no_steps() -> None:
     clock = HostClock(PHASES, 0)
     assert clock.seconds().shape == (0, 3)
     assert clock.host_start().shape == (0,)
-
-
-def test_a_phase_may_take_no_time(ticks: list[int]) -> None:
-    clock = HostClock(PHASES, 1)
-    ticks += [0, 0, 10, 10]
-    run_steps(clock, PHASES)
-    np.testing.assert_allclose(clock.seconds(), [[0, 10e-9, 0]])
 
 
 def test_times_are_real() -> None:

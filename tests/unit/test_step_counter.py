@@ -27,6 +27,8 @@ class Counted(StepCounter):
             on_backward=lambda: self._add("backwards"),
         )
 
+        self.search = RootSearch(self.compute)
+
     def _add(self, name: str) -> None:
         setattr(self, name, getattr(self, name) + 1)
 
@@ -34,11 +36,10 @@ class Counted(StepCounter):
 @pytest.fixture
 def counter() -> Iterator[Counted]:
     made = Counted()
-    search = RootSearch(made.compute)
     made.install()
-    search.begin()
+    made.search.begin()
     yield made
-    search.end()
+    made.search.end()
     made.remove()
 
 
@@ -195,11 +196,10 @@ def test_a_step_that_raises_does_not_count_and_spoils_nothing(
 def test_after_removal_nothing_counts() -> None:
     plain = torch.autograd.backward, torch.amp.GradScaler.step, nn.Module.__call__
     counter = Counted()
-    search = RootSearch(counter.compute)
     counter.install()
-    search.begin()
+    counter.search.begin()
     counter.remove()
-    assert search.end() is None
+    assert counter.search.end() is None
     model, optimizer = make()
     learn(model)
     optimizer.step()
@@ -275,24 +275,19 @@ def test_a_watched_root_tells_its_forwards_and_can_be_copied(compiled: bool) -> 
     assert told == ["begin", "end"]
 
 
-def test_compiled_models_are_compiled_once() -> None:
+def test_compiled_models_are_compiled_once(counter: Counted) -> None:
     from torch._dynamo.testing import CompileCounter
 
     backend = CompileCounter()
     model, optimizer = make()
     module = torch.compile(model, backend=backend)
-    counter = Counted()
-    search = RootSearch(counter.compute)
-    counter.install()
-    search.begin()
     learn(module)
     optimizer.step()
-    found = search.end()
+    found = counter.search.end()
     end = watch(found, lambda: None, lambda: None)
     for _ in range(2):
         learn(module)
         optimizer.step()
     end()
-    counter.remove()
     assert found is module
     assert (counter.steps, backend.frame_count) == (3, 1)
