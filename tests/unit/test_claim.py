@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.launch.job import claim
 from rankbench.launch.job.claim import (
     HEARTBEAT,
     SILENT_AFTER,
@@ -26,6 +25,11 @@ from rankbench.launch.job.claim import (
 pytestmark = pytest.mark.unit
 
 CLAIMS = 40
+
+
+def me() -> Owner:
+    return Owner.of(os.getpid())
+
 
 CLAIMANT = """
 import sys
@@ -60,7 +64,7 @@ def test_claim_is_complete_when_it_appears(tmp_path: Path) -> None:
     number, place = claim_next(tmp_path / "1")
     assert (number, place) == (1, tmp_path / "1" / "1")
     assert (place / "work").is_dir()
-    assert read_owner(place) == Owner.me()
+    assert read_owner(place) == me()
     assert place.stat().st_mode & 0o777 == 0o755
 
 
@@ -100,17 +104,13 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def owner_of(pid: int) -> Owner:
-    return dataclasses.replace(Owner.me(), pid=pid, started=claim._start_ticks(pid))
-
-
 def test_living_owner(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    assert Owner.me().is_alive(tmp_path)
-    assert owner_of(sleeper.pid).is_alive(tmp_path)
+    assert me().is_alive(tmp_path)
+    assert Owner.of(sleeper.pid).is_alive(tmp_path)
 
 
 def test_dead_owner(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    owner = owner_of(sleeper.pid)
+    owner = Owner.of(sleeper.pid)
     sleeper.kill()
     # At first the process is a zombie, as in a container where no parent collects it.
     os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
@@ -120,19 +120,19 @@ def test_dead_owner(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
 
 
 def test_another_process_with_the_same_number(tmp_path: Path) -> None:
-    me = Owner.me()
-    assert me.started is not None
-    assert not dataclasses.replace(me, started=me.started - 1).is_alive(tmp_path)
+    mine = me()
+    assert mine.started is not None
+    assert not dataclasses.replace(mine, started=mine.started - 1).is_alive(tmp_path)
 
 
 def test_before_the_last_boot(tmp_path: Path) -> None:
-    assert not dataclasses.replace(Owner.me(), boot="another").is_alive(tmp_path)
+    assert not dataclasses.replace(me(), boot="another").is_alive(tmp_path)
 
 
 def test_owner_survives_a_change_of_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    owner = Owner.me()
+    owner = me()
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 3600)
     assert owner.is_alive(tmp_path)
@@ -144,7 +144,7 @@ def test_owner_on_another_host(
     tmp_path: Path, beats: bool, age: float, alive: bool
 ) -> None:
     _, place = claim_next(tmp_path)
-    there = dataclasses.replace(Owner.me(), host="not-" + socket.gethostname())
+    there = dataclasses.replace(me(), host="not-" + socket.gethostname())
     then = time.time() - age
     if beats:
         # Of all signs of life, only the newest counts.

@@ -15,7 +15,7 @@ from factories import make_cell, make_shape, make_spec
 from rankbench.environ import Place, keep_devices, restore_devices
 from rankbench.launch.hosts.slurm_job_array import JobArray
 from rankbench.launch.hosts.this_machine import ThisMachine
-from rankbench.launch.process import supervise
+from rankbench.launch.process import gpu_usage, supervise
 from rankbench.launch.process.reports import find_shared_gpu
 from rankbench.rank.facts import collectives, usage
 from rankbench.rank.facts.host import identify_gpu
@@ -194,7 +194,7 @@ def test_ranks_that_shared_a_gpu_are_named(
 def test_a_job_array_watches_no_gpu_of_the_login_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(supervise, "open_devices", lambda shape, env: "devices")
+    monkeypatch.setattr(gpu_usage, "open_devices", lambda shape, env: "devices")
     spec = make_spec(cell=make_cell(device="cuda"))
     assert supervise.find_devices(spec, ThisMachine(), {}) == "devices"
     assert supervise.find_devices(spec, JobArray(2, 60, ()), {}) is None

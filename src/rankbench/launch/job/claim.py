@@ -34,14 +34,10 @@ class Owner:
     job_id: str | None
 
     @classmethod
-    def me(cls) -> Owner:
-        return cls(
-            host=socket.gethostname(),
-            boot=_boot_id(),
-            pid=os.getpid(),
-            started=_start_ticks(os.getpid()),
-            job_id=job_id(),
-        )
+    def of(cls, pid: int) -> Owner:
+        """A process of this host, in the Slurm job of this one."""
+        started = _start_ticks(pid)
+        return cls(socket.gethostname(), _boot_id(), pid, started, job_id())
 
     def is_alive(self, directory: Path) -> bool:
         """Whether it still runs; on another host, whether its heartbeat continues.
@@ -73,7 +69,7 @@ def claim_next(attempt_dir: Path) -> tuple[int, Path]:
     try:
         beside.chmod(0o755)
         (beside / "work").mkdir()
-        write_json(beside / "claim.json", asdict(Owner.me()))
+        write_json(beside / "claim.json", asdict(Owner.of(os.getpid())))
         while True:
             number = max(numbered(attempt_dir), default=0) + 1
             place = attempt_dir / str(number)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rankbench.environ import job_id
 from rankbench.launch.hosts.base import Hosts
@@ -21,7 +21,6 @@ from rankbench.launch.launchers import find_launcher, hostfile
 from rankbench.launch.process import processes
 from rankbench.launch.process.classify import Ending, Outcome, classify
 from rankbench.launch.process.command import build_command
-from rankbench.launch.process.gpu_usage import Devices, open_devices
 from rankbench.launch.process.judge_gate import judge_gate
 from rankbench.launch.process.processes import Heartbeat, Stop
 from rankbench.launch.process.reports import (
@@ -39,6 +38,9 @@ from rankbench.launch.process.scratch import NoScratch, private_scratch
 from rankbench.launch.process.transport import join, read_logs
 from rankbench.launch_spec import LaunchSpec
 from rankbench.record import RECORD_VERSION, UNCLEAN_END, Record, write_json
+
+if TYPE_CHECKING:
+    from rankbench.launch.process.gpu_usage import Devices
 
 ROOM_FOR_A_RECORD = 64 * 1024  # bytes
 
@@ -187,6 +189,9 @@ def find_devices(
     """Return the GPUs of this host to watch; None if the launch uses none here."""
     if spec.cell.device != "cuda" or not hosts.is_here:
         return None
+    # Launches on CPUs need nothing of NVML.
+    from rankbench.launch.process.gpu_usage import open_devices
+
     return open_devices(spec.shape, env)
 
 
