@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -198,31 +201,41 @@ def test_copies_lie_under_their_digest(tmp_path: Path) -> None:
     }
 
 
-def test_ssh_that_fails_says_why_and_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ssh = tmp_path / "ssh"
-    ssh.write_text(
-        "#!/bin/sh\necho 'me@b: Permission denied (publickey).' >&2\nexit 255"
-    )
-    ssh.chmod(0o755)
+# As sshd does: the user's shell runs the command, whatever ssh's options are.
+SSHD = """
+while :; do case "$1" in -o|-S) shift 2;; -*) shift;; *) break;; esac; done
+shift
+exec sh -c "$*"
+"""
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]:
+    """Replaces ssh; returns the path of a socket."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    session = Session("b", ["python3"], str(tmp_path / "socket"))
+
+    def install(script: str) -> str:
+        program = tmp_path / "ssh"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+        return str(tmp_path / "socket")
+
+    return install
+
+
+def test_ssh_that_fails_says_why_and_what_to_do(ssh: Callable[[str], str]) -> None:
+    socket = ssh("echo 'me@b: Permission denied (publickey).' >&2\nexit 255")
+    session = Session("b", ["python3"], socket)
     with pytest.raises(LostHost, match="wants a password: let `ssh-copy-id b`"):
         session.receive()
     session.close()
 
 
 def test_an_agent_runs_in_the_first_python_that_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, ssh: Callable[[str], str]
 ) -> None:
-    ssh = tmp_path / "ssh"
-    # As sshd does: the user's shell runs the command, whatever ssh's options are.
-    ssh.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nexec sh -c "$3"\n')
-    ssh.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    pythons = ["/no/python", sys.executable]
-    session = Session("b", pythons, str(tmp_path / "socket"))
+    socket = ssh(SSHD)
+    session = Session("b", ["/no/python", sys.executable], socket)
     session.send(do="hold", folder=str(tmp_path / "cache"), look_for=["/", "/none"])
     facts = session.receive()
     assert facts["executable"] == sys.executable
@@ -230,10 +243,50 @@ def test_an_agent_runs_in_the_first_python_that_is_there(
     assert (tmp_path / "cache").stat().st_mode & 0o777 == 0o700
     assert session.ask(do="have", paths=["/", "/none"])["have"] == facts["sees"]
     session.close()
-    none = Session("b", ["/no/python"], str(tmp_path / "socket"))
+    none = Session("b", ["/no/python"], socket)
     with pytest.raises(LostHost, match="no Python at /no/python: install"):
         none.receive()
     none.close()
+
+
+@pytest.mark.skipif(not shutil.which("rsync"), reason="no rsync")
+@pytest.mark.parametrize("code", [0, 3])
+def test_files_of_a_launch_go_to_a_host_and_come_back(
+    tmp_path: Path, ssh: Callable[[str], str], code: int
+) -> None:
+    work, cache = tmp_path / "launch/work", tmp_path / "cache"
+    (work / "progress").mkdir(parents=True)
+    (cache / "launches").mkdir(parents=True)
+    (work / "launch.json").write_text(f"in {work}")
+    session = SimpleNamespace(
+        name="b",
+        pid=1,
+        python=sys.executable,
+        control=ssh(SSHD),
+        facts={"folder": str(cache)},
+        copied={},
+    )
+    hosts = SshHosts([session], shared=False)
+    # It runs in the launch's folder of the host, whose paths it sees.
+    script = (
+        "cat work/launch.json; echo; echo {} > work/rank0.json; echo log > rank0.log;"
+        f"echo host > launcher.log; exit {code}"
+    )
+    (tmp_path / "launch/launcher.log").write_text("ours\n")
+    done = subprocess.run(
+        hosts.step(["sh", "-c", script], Step(logs=work)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout
+    assert done.stdout.startswith(f"in {cache}/launches/")
+    assert (work / "launch.json").read_text() == f"in {work}"
+    assert (work / "rank0.json").read_text() == "{}\n"
+    assert (work / "../rank0.log").read_text() == "log\n"
+    assert (work / "../launcher.log").read_text() == "ours\n"
+    assert list((cache / "launches").iterdir()) == []
 
 
 def test_launchers_reach_others_by_the_users_ssh(
