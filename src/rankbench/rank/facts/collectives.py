@@ -52,43 +52,31 @@ def sweep(
         repetition; on a GPU the mean of several calls). The duration of a call is that
         of its slowest rank, because a late rank waits less.
     """
-    return [
-        point
-        for operation, times in operations.items()
-        for point in _sweep(operation, times, runtime, device)
-    ]
-
-
-def _sweep(
-    operation: str, times: float | None, runtime: Runtime, device: torch.device
-) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    for size in SIZES[device.type]:
-        # All ranks must make the same calls.
-        on_gpu = device.type == "cuda"
-        if on_gpu and runtime.largest(TENSORS * size > _free_bytes(device)):
-            break
-        call = runtime.operation(operation, size, device)
-        _time(call, device)  # creates connections and buffers
-        longest = runtime.largest(_time(call, device))
-        repeats = max(FEWEST, min(REPEATS, int(BUDGET / longest)))
-        calls = max(1, min(CALLS, int(BATCH / longest))) if on_gpu else 1
-        seconds = [_time(call, device, calls) for _ in range(repeats)]
-        found.append(
-            {
-                "operation": operation,
-                "times_weights": times,
-                "bytes": size,
-                "seconds": seconds,
-            }
-        )
-        if longest * 4 > LONGEST:
-            break
+    on_gpu = device.type == "cuda"
+    for operation, times in operations.items():
+        for size in SIZES[device.type]:
+            # All ranks must make the same calls.
+            if on_gpu:
+                free = torch.cuda.mem_get_info(device)[0]
+                if runtime.largest(TENSORS * size > free):
+                    break
+            call = runtime.operation(operation, size, device)
+            _time(call, device)  # creates connections and buffers
+            longest = runtime.largest(_time(call, device))
+            repeats = max(FEWEST, min(REPEATS, int(BUDGET / longest)))
+            calls = max(1, min(CALLS, int(BATCH / longest))) if on_gpu else 1
+            found.append(
+                {
+                    "operation": operation,
+                    "times_weights": times,
+                    "bytes": size,
+                    "seconds": [_time(call, device, calls) for _ in range(repeats)],
+                }
+            )
+            if longest * 4 > LONGEST:
+                break
     return found
-
-
-def _free_bytes(device: torch.device) -> int:
-    return torch.cuda.mem_get_info(device)[0]
 
 
 def _time(call: Callable[[], None], device: torch.device, calls: int = 1) -> float:

@@ -73,7 +73,19 @@ def run(duty: Duty) -> None:
     profiler.export_chrome_trace(str(plain))
     trace = json.loads(plain.read_text())
     spans = find_spans(trace["traceEvents"])
-    trace["traceEvents"] += [_as_event(span, duty.place.rank) for span in spans]
+    # The viewer shows each kind of span in its own row.
+    trace["traceEvents"] += [
+        {
+            "ph": "X",
+            "cat": "rankbench",
+            "name": span["name"],
+            "pid": f"rank {duty.place.rank}",
+            "tid": span["kind"],
+            "ts": span["start_ms"] * 1e3,
+            "dur": span["ms"] * 1e3,
+        }
+        for span in spans
+    ]
     target = duty.spec.directory / f"trace{duty.place.rank}.json.gz"
     with gzip.open(target, "wt", encoding="utf-8") as file:
         json.dump(trace, file)
@@ -112,19 +124,6 @@ def top_operators(profiler: profile) -> list[dict[str, Any]]:
         if not event.key.startswith((END, STEP))
     ]
     return sorted(found, key=lambda o: -(o["cpu_ms"] + o["device_ms"]))[:TOP]
-
-
-def _as_event(span: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """A span as a trace event; the viewer shows each kind of span in its own row."""
-    return {
-        "ph": "X",
-        "cat": "rankbench",
-        "name": span["name"],
-        "pid": f"rank {rank}",
-        "tid": span["kind"],
-        "ts": span["start_ms"] * 1e3,
-        "dur": span["ms"] * 1e3,
-    }
 
 
 # Names of our own ranges: a step, and the moment at which a phase ends.
@@ -184,7 +183,7 @@ def find_spans(events: Sequence[Event]) -> list[dict[str, Any]]:
     if queue:
         others = [e for e in kernels if not _DEVICE_COMMUNICATION.match(e["name"])]
         alone = subtract(map(_interval, sent), map(_interval, others))
-        spans += [span("exposed", "communication", *one) for one in alone]
+        spans += [span("exposed", "communication", *interval) for interval in alone]
     return spans
 
 
@@ -232,7 +231,7 @@ class _Queue:
         for kernel in kernels:
             if not _DEVICE_COMMUNICATION.match(kernel["name"]):
                 busy[_stream(kernel)] += kernel["dur"]
-        stream = max(busy, key=lambda one: busy[one], default=None)
+        stream = max(busy, key=lambda stream: busy[stream], default=None)
         begun = {
             e["args"].get("correlation"): e["ts"]
             for e in events

@@ -100,7 +100,13 @@ def explain_exit(
     """
     if not isinstance(status, int):
         return f"{name} {progress}: {status}"
-    last = read_tail(log, since)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with open(log, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(since, size - _TAIL))
+        lines = file.read().decode(errors="replace").splitlines()
+    last = [line.rstrip() for line in lines if line.strip()]
     usage = [at for at, line in enumerate(last) if line.lower().startswith("usage: ")]
     if status == 2 and usage:
         # The last line of argparse and click says what is wrong.
@@ -108,17 +114,6 @@ def explain_exit(
         return f"{name} refuses its arguments: {last[-1]} ({shown})"
     said = last[-1] if last else "it printed nothing"
     return f"{name} {progress} and exited with status {status}: {said}"
-
-
-def read_tail(log: Path, since: int) -> list[str]:
-    """The last lines of a script's output that are not blank."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with open(log, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(since, size - _TAIL))
-        lines = file.read().decode(errors="replace").splitlines()
-    return [line.rstrip() for line in lines if line.strip()]
 
 
 # Modules by which ranks may join without torch.distributed.
@@ -156,24 +151,19 @@ def check_ranks(cell: Cell, ranks: int, *, is_marked: bool) -> None:
         joined = distributed.get_world_size()
         if joined != ranks:
             raise ScriptError(f"the script joins {joined} of {ranks} ranks")
-        _check_backend(cell)
+        config = distributed.distributed_c10d.get_backend_config()
+        # cpu:gloo,cuda:nccl
+        backends = dict(word.split(":") for word in config.split(",") if ":" in word)
+        used, planned = backends.get(cell.device), cell.backend
+        if planned in ("gloo", "mpi", "nccl") and used not in (None, planned):
+            raise ScriptError(
+                f"the script joins its ranks over {used}, but this cell measures "
+                f"{planned}: give it {{backend}} in `args`, or change `backend`"
+            )
     elif not is_marked and not any(name in sys.modules for name in _OTHER_RUNTIMES):
         raise ScriptError(
             f"the script trains {ranks} models, one on each rank: it does not join its "
             "ranks by torch.distributed, Horovod or MPI"
-        )
-
-
-def _check_backend(cell: Cell) -> None:
-    config = distributed.distributed_c10d.get_backend_config()
-    # cpu:gloo,cuda:nccl
-    backends = dict(one.split(":") for one in config.split(",") if ":" in one)
-    used = backends.get(cell.device)
-    planned = cell.backend
-    if planned in ("gloo", "mpi", "nccl") and used not in (None, planned):
-        raise ScriptError(
-            f"the script joins its ranks over {used}, but this cell measures {planned}:"
-            " give it {backend} in `args`, or change `backend`"
         )
 
 
@@ -184,11 +174,8 @@ _FSDP = "FullyShardedDataParallel"
 
 def read_details(root: nn.Module | None) -> dict[str, Any]:
     """The timers of DDP, as its strategy gives them; empty without DDP."""
-    replicas = [
-        one
-        for one in (root.modules() if root is not None else ())
-        if isinstance(one, DistributedDataParallel)
-    ]
+    modules = root.modules() if root is not None else ()
+    replicas = [m for m in modules if isinstance(m, DistributedDataParallel)]
     if len(replicas) != 1:
         return {}
     # This module imports much, and nothing is measured any more.
@@ -201,7 +188,7 @@ def describe_root(root: nn.Module | None, replica_ranks: int) -> dict[str, Any] 
     """Size of the model; None unless a rank knows all of its parameters."""
     if root is None or replica_ranks > 1:
         return None
-    is_flat = any(type(one).__name__ == _FSDP for one in root.modules())
-    if is_flat or any(hasattr(one, "ds_numel") for one in root.parameters()):
+    is_flat = any(type(module).__name__ == _FSDP for module in root.modules())
+    if is_flat or any(hasattr(weight, "ds_numel") for weight in root.parameters()):
         return None
     return count_parameters(root)

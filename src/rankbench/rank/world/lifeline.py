@@ -153,23 +153,18 @@ def report_failure(work: Path, rank: int, error: BaseException) -> None:
         # Python does not name the file if it was already open.
         place = os.environ.get("TMPDIR", "/tmp")  # noqa: S108
         message += f" (on the host {os.uname().nodename}; TMPDIR is {place})"
+    # torch's host allocator raises a plain RuntimeError, so the message decides.
+    words = ("can't allocate memory", "cannot allocate memory", "out of memory")
+    of_memory = isinstance(error, MemoryError) or (
+        type(error).__name__ == "OutOfMemoryError"
+        or any(word in str(error).lower() for word in (*words, "bad_alloc"))
+    )
     report: dict[str, Any] = {
         "error": {
             "type": type(error).__name__,
             "message": message,
-            "oom": is_out_of_memory(error),
+            "oom": of_memory,
             "cause": error.cause if isinstance(error, HeartbeatLost) else None,
         }
     }
     path.write_text(json.dumps(report))
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that a device or the host is out of memory.
-
-    torch's host allocator raises a plain RuntimeError, so the message decides.
-    """
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return True
-    words = ("can't allocate memory", "cannot allocate memory", "out of memory")
-    return any(word in str(error).lower() for word in (*words, "bad_alloc"))
