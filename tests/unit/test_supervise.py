@@ -50,21 +50,22 @@ def test_each_report_is_read_once(
         return json.loads(path.read_text())
 
     monkeypatch.setattr(reports, "read_json", read_json)
-    found = reports.Reports(tmp_path, 3)
-    found.look()
+    known: dict[int, dict[str, Any]] = {}
+
+    def look() -> set[int]:
+        known.update(reports.read_reports(tmp_path, 3, known))
+        return known.keys()
+
+    assert not look()
     (tmp_path / "rank0.json").write_text('{"rank": {}}')
     (tmp_path / ".rank1.json.7").write_text('{"err')
     (tmp_path / "rank2.json").write_text('{"err')
-    for _ in range(3):
-        found.look()
-    assert (found.has_failed, found.are_complete) == (False, False)
+    assert [look(), look(), look()] == [{0}] * 3
     # A report that is incomplete is read again at the next look.
     assert (read.count("rank0.json"), read.count("rank2.json")) == (1, 3)
     (tmp_path / "rank2.json").write_text('{"error": {}}')
     (tmp_path / "rank1.json").write_text('{"rank": {}}')
-    found.look()
-    found.look()
-    assert (found.has_failed, found.are_complete) == (True, True)
+    assert [look(), look()] == [{0, 1, 2}] * 2
     assert read.count("rank1.json") == 1
 
 

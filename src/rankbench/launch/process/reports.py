@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,44 +63,29 @@ def describe_progress(progress: Sequence[RankProgress]) -> str:
     return shown
 
 
-def read_reports(work: Path, ranks: int) -> dict[int, dict[str, Any]]:
-    """The reports of those ranks that got so far as to write one."""
+def read_reports(
+    work: Path, ranks: int, known: Mapping[int, dict[str, Any]] | None = None
+) -> dict[int, dict[str, Any]]:
+    """The reports of those ranks that got so far as to write one, by rank.
+
+    The folder is listed once, and only what is new is read: the file system may be a
+    shared one, and the ranks many.
+
+    Args:
+        known: the result of an earlier look.
+    """
+    names = set(os.listdir(work))
     found = {}
     for rank in range(ranks):
-        path = work / f"rank{rank}.json"
-        try:
-            found[rank] = read_json(path)
-        except (FileNotFoundError, ValueError):
-            continue  # A rank that died has no report; `classify` looks at that.
-    return found
-
-
-class Reports:
-    """Which ranks have reported, for one who looks again and again.
-
-    Each look lists a folder once, and reads only what is new: the file system may be a
-    shared one, and the ranks many.
-    """
-
-    def __init__(self, work: Path, ranks: int) -> None:
-        self._work = work
-        self._awaited = {f"rank{rank}.json" for rank in range(ranks)}
-        self.has_failed = False
-
-    @property
-    def are_complete(self) -> bool:
-        """Whether every rank has reported."""
-        return not self._awaited
-
-    def look(self) -> None:
-        """Read the reports that have come since the last look."""
-        for name in self._awaited & set(os.listdir(self._work)):
+        name = f"rank{rank}.json"
+        if known and rank in known:
+            found[rank] = known[rank]
+        elif name in names:
             try:
-                report = read_json(self._work / name)
+                found[rank] = read_json(work / name)
             except (OSError, ValueError):
-                continue  # The report is being written.
-            self._awaited.remove(name)
-            self.has_failed |= "error" in report
+                continue  # It is being written, or its rank died meanwhile.
+    return found
 
 
 def merge_reports(

@@ -24,7 +24,6 @@ from rankbench.launch.process.command import build_command
 from rankbench.launch.process.judge_gate import judge_gate
 from rankbench.launch.process.processes import Heartbeat, Stop
 from rankbench.launch.process.reports import (
-    Reports,
     are_all_in,
     collapse_phases,
     describe_progress,
@@ -149,7 +148,7 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
     if outcome.status == "ok":
         # A script that is ended in its middle may end in any way.
         parting = outcome.parting if spec.cell.script is None else None
-        outcome, results = _collect(spec, [reports[rank] for rank in sorted(reports)])
+        outcome, results = _collect(spec, list(reports.values()))
         outcome = replace(outcome, parting=parting)
     if outcome.status == "crashed" and devices and (lost := devices.find_lost()):
         outcome = replace(outcome, reason=f"{lost}: {outcome.reason}", cause="site")
@@ -228,7 +227,7 @@ def await_launcher(
 ) -> str | None:
     """Wait until the launcher ends; returns why it was stopped, if it was."""
     deadline = time.monotonic() + time_limit
-    reports = Reports(spec.work, spec.shape.ranks)
+    reports: dict[int, dict[str, Any]] = {}
     failure = leaving = math.inf
     while True:
         heartbeat.beat()
@@ -240,11 +239,11 @@ def await_launcher(
             return None
         if reason := stop.reason():
             return reason
-        reports.look()
+        reports = read_reports(spec.work, spec.shape.ranks, reports)
         now = time.monotonic()
-        if reports.has_failed:
+        if any("error" in report for report in reports.values()):
             failure = min(failure, now)
-        elif reports.are_complete:
+        elif len(reports) == spec.shape.ranks:
             leaving = min(leaving, now)
         if now > failure + FAILURE_GRACE:
             return "failure"
