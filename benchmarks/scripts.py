@@ -161,7 +161,7 @@ def be_rank(spec: Path) -> None:
     """Run the script; blocks of its steps alternate between with and without hooks."""
     import torch
 
-    from rankbench.rank.scripts.session import Session
+    from rankbench.rank.scripts.session import ScriptSession
     from rankbench.rank.world.lifeline import Progress
 
     script, args, pairs, accumulation, folder = json.loads(spec.read_text())
@@ -170,11 +170,11 @@ def be_rank(spec: Path) -> None:
     blocks: list[list[float]] = []
     state = {"count": -20, "last": 0.0}  # steps before the first block
     steps: list[float] = []
-    sessions: list[Session] = []
+    sessions: list[ScriptSession] = []
 
     def begin() -> None:
         if len(blocks) % 2 == 0:
-            made = Session(
+            made = ScriptSession(
                 warmup=1,
                 steps=2 * BLOCK,
                 local_rank=rank,

@@ -96,7 +96,7 @@ def test_transformer_refuses_what_no_patch_divides() -> None:
 
 
 def test_transformer_attends_with_every_head() -> None:
-    block = transformer.Block(width=8, heads=2, mlp=16)
+    block = transformer.AttentionBlock(width=8, heads=2, mlp=16)
     tokens = torch.rand(3, 5, 8)
     normed = block.norm1(tokens)
     heads = []
@@ -124,7 +124,7 @@ def test_pyramidnet_has_the_names_that_study_002_prints() -> None:
 
 @pytest.mark.parametrize(("stride", "side"), [(1, 7), (2, 4)])
 def test_pyramidnet_pads_its_shortcut(stride: int, side: int) -> None:
-    block = pyramidnet.Block(3, 5, stride)
+    block = pyramidnet.BasicBlock(3, 5, stride)
     torch.nn.init.zeros_(block.conv2.weight)
     images = torch.ones(2, 3, 7, 7)
     output = block(images)

@@ -12,7 +12,7 @@ from torch import nn
 from rankbench.cli import main
 from rankbench.environ import Place
 from rankbench.rank.training.saving import (
-    Difference,
+    TensorDifference,
     compare_models,
     find_models,
     load_model,
@@ -58,11 +58,11 @@ def test_differences_are_named_and_measured() -> None:
     del second["1.weight"]
     second["2.weight"] = torch.zeros(1)
     assert compare_models(first, second) == [
-        Difference("0.weight", "type"),
-        Difference("0.bias", "shape"),
-        Difference("1.weight", "second"),
-        Difference("1.running_mean", "values", 0.5, float("inf")),
-        Difference("2.weight", "first"),
+        TensorDifference("0.weight", "type"),
+        TensorDifference("0.bias", "shape"),
+        TensorDifference("1.weight", "second"),
+        TensorDifference("1.running_mean", "values", 0.5, float("inf")),
+        TensorDifference("2.weight", "first"),
     ]
 
 

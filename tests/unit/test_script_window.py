@@ -23,7 +23,7 @@ from rankbench.rank.scripts.running import (
     place_variables,
     run_file,
 )
-from rankbench.rank.scripts.session import PHASES, Session
+from rankbench.rank.scripts.session import PHASES, ScriptSession
 from rankbench.rank.world.lifeline import Progress
 
 pytestmark = pytest.mark.unit
@@ -32,10 +32,10 @@ WARMUP, STEPS = 2, 3
 
 
 @pytest.fixture
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ScriptSession]:
     # Its thread would end this process.
     monkeypatch.setattr(sessions, "GRACE", 1e6)
-    made = Session(
+    made = ScriptSession(
         warmup=WARMUP,
         steps=STEPS,
         local_rank=1,
@@ -63,7 +63,7 @@ class Trainer:
 
 
 def test_the_script_ends_after_the_first_step_the_warmup_and_the_window(
-    session: Session,
+    session: ScriptSession,
 ) -> None:
     trainer = Trainer()
     for _ in range(WARMUP + STEPS):
@@ -83,7 +83,7 @@ def test_the_script_ends_after_the_first_step_the_warmup_and_the_window(
     trainer.step()  # is not observed any more
 
 
-def train_to_the_end(session: Session, iterate) -> None:
+def train_to_the_end(session: ScriptSession, iterate) -> None:
     def train() -> None:
         for number in range(20):
             iterate(number)
@@ -93,7 +93,7 @@ def train_to_the_end(session: Session, iterate) -> None:
     assert session.window.ended == 1 + WARMUP + STEPS
 
 
-def test_parts_of_an_accumulated_step_add_up(session: Session) -> None:
+def test_parts_of_an_accumulated_step_add_up(session: ScriptSession) -> None:
     trainer = Trainer()
 
     def iterate(number: int) -> None:
@@ -106,7 +106,7 @@ def test_parts_of_an_accumulated_step_add_up(session: Session) -> None:
 
 @pytest.mark.parametrize("number_of_change", [0, 2, 4])
 def test_steps_that_differ_have_one_phase(
-    session: Session, number_of_change: int
+    session: ScriptSession, number_of_change: int
 ) -> None:
     """A second module from the first step on; in the warm-up; in the window."""
     trainer = Trainer()
@@ -128,7 +128,7 @@ def test_steps_that_differ_have_one_phase(
     assert found.seconds.sum() == pytest.approx(found.window_s, rel=0.2)
 
 
-def test_an_evaluation_is_part_of_load(session: Session) -> None:
+def test_an_evaluation_is_part_of_load(session: ScriptSession) -> None:
     trainer = Trainer()
 
     def iterate(number: int) -> None:
@@ -140,7 +140,7 @@ def test_an_evaluation_is_part_of_load(session: Session) -> None:
     assert session.window.phases == PHASES
 
 
-def test_marks_define_the_steps(session: Session) -> None:
+def test_marks_define_the_steps(session: ScriptSession) -> None:
     trainer = Trainer()
     losses = []
 
@@ -163,8 +163,8 @@ def test_marks_without_rankbench_do_nothing() -> None:
     hooks.step(loss=1.0)
 
 
-def test_a_failure_of_ours_is_kept_if_the_script_catches_it(session: Session) -> None:
-    def find_device(session: Session) -> torch.device:
+def test_a_failure_of_ours_is_kept_if_it_is_caught(session: ScriptSession) -> None:
+    def find_device(session: ScriptSession) -> torch.device:
         raise RuntimeError("no GPU")
 
     session.find_device = find_device

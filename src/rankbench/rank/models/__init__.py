@@ -70,7 +70,8 @@ def build(
 def complete(name: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
     """The options of a model, with defaults for those that are missing."""
     declared = getattr(_load(name), "OPTIONS", {})
-    return {key: one["default"] for key, one in declared.items()} | dict(options or {})
+    defaults = {key: schema["default"] for key, schema in declared.items()}
+    return defaults | dict(options or {})
 
 
 def image_size_of(name: str) -> int | None:
@@ -122,7 +123,7 @@ def _blocks(model: nn.Module) -> Iterator[nn.Module]:
     for child in model.children():
         if isinstance(child, _LISTS):
             yield from child.children()
-        elif any(isinstance(one, _LISTS) for one in child.modules()):
+        elif any(isinstance(part, _LISTS) for part in child.modules()):
             yield from _blocks(child)
         else:
             yield child

@@ -58,7 +58,7 @@ def build(
     """Build layers that sleep, and a linear layer that can learn a little."""
     size = max(1, round(mib * 2**20 / 4 / layers))
     sleeping = [
-        (f"layer{i}", Sleeping(size, forward_us / layers, backward_us / layers))
+        (f"layer{i}", SleepLayer(size, forward_us / layers, backward_us / layers))
         for i in range(layers)
     ]
     return nn.Sequential(
@@ -73,7 +73,7 @@ def build(
     )
 
 
-class Sleeping(nn.Module):
+class SleepLayer(nn.Module):
     """Multiplies by the mean of its weights, which is 1 at first."""
 
     def __init__(self, size: int, forward_us: float, backward_us: float) -> None:
@@ -113,7 +113,7 @@ class _Sleep(Function):
         return gradient * weight.mean(), each.expand_as(weight).contiguous(), None, None
 
 
-class _Device:
+class _Sleeper:
     """What sleeps instead of computing.
 
     A busy machine wakes a process late. A device would have gone on meanwhile, so the
@@ -134,4 +134,4 @@ class _Device:
 def _pause(values: Tensor, seconds: float) -> None:
     """Sleep for each sample, unless nothing is computed at all."""
     if values.device.type != "meta":
-        _Device.compute(len(values) * seconds)
+        _Sleeper.compute(len(values) * seconds)

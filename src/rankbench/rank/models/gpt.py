@@ -121,7 +121,7 @@ def build(
         head.weight = embedding.tokens.weight
     parts: OrderedDict[str, nn.Module] = OrderedDict(embedding=embedding)
     for number in range(1, layers + 1):
-        parts[f"block{number}"] = Block(width, heads, kv_heads or heads, mlp)
+        parts[f"block{number}"] = DecoderBlock(width, heads, kv_heads or heads, mlp)
     parts["norm"] = nn.LayerNorm(width)
     parts["head"] = head
     return nn.Sequential(parts)
@@ -143,7 +143,7 @@ class Embedding(nn.Module):
         return result
 
 
-class Block(nn.Module):
+class DecoderBlock(nn.Module):
     """A pre-norm block of causal attention and MLP on [N, T, width].
 
     Several heads share each head of keys and values (Ainslie et al. 2023, grouped-query

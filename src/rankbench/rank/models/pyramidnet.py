@@ -59,10 +59,10 @@ def _group(widths: list[int], *, stride: int) -> nn.Sequential:
     Only the first block has the stride.
     """
     strides = [stride] + [1] * (len(widths) - 2)
-    return nn.Sequential(*map(Block, widths[:-1], widths[1:], strides))
+    return nn.Sequential(*map(BasicBlock, widths[:-1], widths[1:], strides))
 
 
-class Block(nn.Module):
+class BasicBlock(nn.Module):
     """The paper's basic block: norms before, between and after two convolutions."""
 
     def __init__(self, width: int, out: int, stride: int) -> None:

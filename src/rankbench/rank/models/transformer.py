@@ -31,7 +31,7 @@ def build(*, channels: int, image_size: int, classes: int) -> nn.Module:
         positions=Positions((image_size // patch) ** 2, WIDTH),
     )
     for number in range(1, BLOCKS + 1):
-        parts[f"block{number}"] = Block(WIDTH, NEEDS["heads"], MLP)
+        parts[f"block{number}"] = AttentionBlock(WIDTH, NEEDS["heads"], MLP)
     parts["mean"] = Mean()
     parts["norm"] = nn.LayerNorm(WIDTH)
     parts["head"] = nn.Linear(WIDTH, classes)
@@ -77,7 +77,7 @@ class Positions(nn.Module):
         return tokens + self.weight
 
 
-class Block(nn.Module):
+class AttentionBlock(nn.Module):
     """A pre-norm block of attention and MLP on [N, tokens, width]."""
 
     def __init__(self, width: int, heads: int, mlp: int) -> None:

@@ -14,7 +14,7 @@ from rankbench.environ import step_id
 from rankbench.rank.facts import host as facts
 from rankbench.rank.facts.host import identify_gpu
 from rankbench.rank.purposes import Duty
-from rankbench.rank.training.loop import Measured
+from rankbench.rank.training.loop import Measurement
 from rankbench.record import write_json
 
 # Beginnings of the variables that configure a backend.
@@ -26,7 +26,7 @@ _TRANSPORTS = (
 def write_report(
     duty: Duty,
     devices: Sequence[torch.device],
-    measured: Measured,
+    measured: Measurement,
     *,
     seconds: dict[str, float],
     memory: dict[str, Any],

@@ -22,7 +22,7 @@ from rankbench.rank.scripts.running import (
     read_details,
     run_file,
 )
-from rankbench.rank.scripts.session import Session
+from rankbench.rank.scripts.session import ScriptSession
 from rankbench.templates import fill_arguments, values_of
 
 
@@ -46,7 +46,7 @@ def run(duty: Duty) -> None:
     log = spec.log(duty.place.rank)
     since = log.stat().st_size
     usage.reset_peaks(())
-    session = Session(
+    session = ScriptSession(
         warmup=cell.warmup,
         steps=cell.steps,
         local_rank=duty.place.local_rank,
@@ -75,14 +75,14 @@ def run(duty: Duty) -> None:
     duty.progress.enter(THE_END)
 
 
-def _how_far(session: Session) -> str:
+def _how_far(session: ScriptSession) -> str:
     window = session.window
     if not window.ended:
         return "ended before its first training step"
     return f"ended after {window.ended} of {window.needed} training steps"
 
 
-def _describe(session: Session, name: str) -> str:
+def _describe(session: ScriptSession, name: str) -> str:
     """Why a script that ended by itself was not measured."""
     window, counter = session.window, session.counter
     if window.ended:
@@ -101,7 +101,7 @@ def _describe(session: Session, name: str) -> str:
     )
 
 
-def _find_device(duty: Duty, session: Session) -> torch.device:
+def _find_device(duty: Duty, session: ScriptSession) -> torch.device:
     """The device of this rank, once its first step has ended.
 
     Raises:
@@ -113,7 +113,7 @@ def _find_device(duty: Duty, session: Session) -> torch.device:
     return device
 
 
-def _report(duty: Duty, begun: float, session: Session) -> None:
+def _report(duty: Duty, begun: float, session: ScriptSession) -> None:
     """Write this rank's report.
 
     Args:

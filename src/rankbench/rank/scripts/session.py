@@ -22,7 +22,7 @@ from rankbench.rank.facts import usage
 from rankbench.rank.facts.usage import cpu_time, open_meter
 from rankbench.rank.scripts.observing import RootSearch, StepCounter, watch
 from rankbench.rank.training.clock import StepClock, make_clock
-from rankbench.rank.training.loop import Measured
+from rankbench.rank.training.loop import Measurement
 from rankbench.rank.world.lifeline import Progress
 
 # Load: until forward begins. Backward: until it returns, with the loss function.
@@ -132,7 +132,7 @@ class Window:
             table = np.nansum(table, axis=1, keepdims=True)
         return table
 
-    def measured(self, planned_samples: int) -> Measured:
+    def measured(self, planned_samples: int) -> Measurement:
         """What was measured; call it once the last step has ended.
 
         Args:
@@ -146,7 +146,7 @@ class Window:
             torch.as_tensor(loss).double().mean().item() if knows_loss else np.nan
             for loss in self._losses
         ]
-        return Measured(
+        return Measurement(
             seconds=self._seconds,
             warmup=self._warmup,
             host_start=self._clock.host_start(),
@@ -163,7 +163,7 @@ class Window:
 GRACE = 5.0  # seconds that a script has to end after its measurement
 
 
-class Session:
+class ScriptSession:
     """Observes a script that runs in this process, and ends it after the window.
 
     Attributes:
@@ -186,8 +186,8 @@ class Session:
         steps: int,
         local_rank: int,
         progress: Progress,
-        find_device: Callable[[Session], torch.device],
-        finish: Callable[[Session], None],
+        find_device: Callable[[ScriptSession], torch.device],
+        finish: Callable[[ScriptSession], None],
     ) -> None:
         """Take what to measure.
 

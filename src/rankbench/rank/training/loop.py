@@ -23,7 +23,7 @@ from rankbench.rank.world.lifeline import Progress
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measurement:
     """Measurements of one rank.
 
     Attributes:
@@ -65,7 +65,7 @@ def train(
     barrier: Callable[[], None],
     progress: Progress,
     meter: Meter,
-) -> Measured:
+) -> Measurement:
     """Train `warmup` steps, then `steps` timed ones, on all ranks together.
 
     Batches go to the first of the devices.
@@ -112,7 +112,7 @@ def train(
     known = [loss.float() for loss in losses if loss is not None]
     knows_loss = len(known) == len(losses)
     unknown = np.full(len(losses), np.nan, np.float32)
-    return Measured(
+    return Measurement(
         seconds=timed.seconds(),
         warmup=untimed.seconds(),
         host_start=timed.host_start(),

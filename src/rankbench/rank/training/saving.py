@@ -35,7 +35,7 @@ def save_model(
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TensorDifference:
     """A tensor that differs between two models.
 
     Attributes:
@@ -54,7 +54,7 @@ class Difference:
 
 def compare_models(
     first: Mapping[str, Tensor], second: Mapping[str, Tensor], *, tolerance: float = 0.0
-) -> list[Difference]:
+) -> list[TensorDifference]:
     """The tensors that differ, in the order of the first model.
 
     Args:
@@ -63,12 +63,12 @@ def compare_models(
     found = []
     for name in [*first, *(name for name in second if name not in first)]:
         if name not in first or name not in second:
-            found.append(Difference(name, "second" if name in first else "first"))
+            found.append(TensorDifference(name, "second" if name in first else "first"))
             continue
         a, b = first[name], second[name]
         if a.shape != b.shape or a.dtype != b.dtype:
             what = "shape" if a.shape != b.shape else "type"
-            found.append(Difference(name, what))
+            found.append(TensorDifference(name, what))
             continue
         gap = a.double() - b.double()
         largest = float(gap.abs().max()) if gap.numel() else 0.0
@@ -77,7 +77,7 @@ def compare_models(
             norm = float(torch.linalg.vector_norm(a.double()))
             distance = float(torch.linalg.vector_norm(gap))
             relative = distance / norm if norm else float("inf")
-            found.append(Difference(name, "values", largest, relative))
+            found.append(TensorDifference(name, "values", largest, relative))
     return found
 
 
