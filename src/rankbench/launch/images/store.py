@@ -139,12 +139,45 @@ def load_images(
             known = ", ".join(f"{kind}-cpu, {kind}-cuda" for kind in entries)
             raise ValueError(f"site key images: {name}: no such image (known: {known})")
         wanted[name] = (kind, flavour)
-    return {
-        name: _load_image(
-            name, flavour, entries[kind], containers, image_dir, given.get(name)
+    images = {}
+    for name, (kind, flavour) in sorted(wanted.items()):
+        # The schema of the site file has checked the entry, except for this.
+        entry, own = entries[kind], Given(**given[name]) if name in given else None
+        if own and own.file and own.sha256 is None:
+            raise ValueError(
+                f"site key images: {name}: sha256 is missing: `sha256sum {own.file}` "
+                "prints it"
+            )
+        changes = own.promise if own else {}
+        promise = {**entry, **changes, "name": name, "flavour": flavour}
+        # The cells that run in the image are no part of its recipe.
+        promise.pop("serves", None)
+        files = [TEST]
+        if own is None:
+            files = [entry["definition"], *entry["inputs"], *requirements_of(promise)]
+        try:
+            inputs = {file: hash_file(containers / file) for file in sorted(files)}
+        except OSError as error:
+            raise ValueError(
+                f"{containers / 'images.yaml'}: {name} names "
+                f"{Path(error.filename).name}, which cannot be read: {error.strerror}"
+            ) from error
+        origin = [own.source, own.sha256] if own else None
+        made_of = json.dumps([promise, inputs, origin], sort_keys=True)
+        file = image_dir / f"{name}.sif"
+        images[name] = Image(
+            name=name,
+            flavour=flavour,
+            promise=promise,
+            containers=containers,
+            inputs=inputs,
+            recipe=hashlib.sha256(made_of.encode()).hexdigest(),
+            file=Path(own.file) if own and own.file else file,
+            sidecar=file.with_suffix(".json"),
+            request=image_dir / ".recipes" / f"{name}.json",
+            given=own,
         )
-        for name, (kind, flavour) in sorted(wanted.items())
-    }
+    return images
 
 
 def read_sidecar(image: Image) -> Sidecar | None:
@@ -209,50 +242,3 @@ def requirements_of(promise: Mapping[str, Any]) -> list[str]:
     """Return the requirements files of an image, relative to `containers`."""
     own = promise["requirements"][promise["flavour"]]
     return [f"requirements/{file}" for file in (*own, SOURCES)]
-
-
-def _load_image(
-    name: str,
-    flavour: str,
-    entry: Mapping[str, Any],
-    containers: Path,
-    image_dir: Path,
-    raw: Mapping[str, Any] | None,
-) -> Image:
-    # The schema of the site file has checked the entry, except for this.
-    given = None if raw is None else Given(**raw)
-    if given and given.file and given.sha256 is None:
-        raise ValueError(
-            f"site key images: {name}: sha256 is missing: `sha256sum {given.file}` "
-            "prints it"
-        )
-    changes = {} if given is None else given.promise
-    promise = {**entry, **changes, "name": name, "flavour": flavour}
-    promise.pop("serves", None)
-    files = [TEST]
-    if given is None:
-        files = [entry["definition"], *entry["inputs"]]
-        files += requirements_of(promise)
-    try:
-        inputs = {file: hash_file(containers / file) for file in sorted(files)}
-    except OSError as error:
-        raise ValueError(
-            f"{containers / 'images.yaml'}: {name} names {Path(error.filename).name}, "
-            f"which cannot be read: {error.strerror}"
-        ) from error
-    origin = None if given is None else [given.source, given.sha256]
-    # `serves`, the cells that run in the image, is no part of its recipe.
-    made_of = json.dumps([promise, inputs, origin], sort_keys=True)
-    own = image_dir / f"{name}.sif"
-    return Image(
-        name=name,
-        flavour=flavour,
-        promise=promise,
-        containers=containers,
-        inputs=inputs,
-        recipe=hashlib.sha256(made_of.encode()).hexdigest(),
-        file=Path(given.file) if given and given.file else own,
-        sidecar=own.with_suffix(".json"),
-        request=image_dir / ".recipes" / f"{name}.json",
-        given=given,
-    )
