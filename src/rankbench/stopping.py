@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from rankbench.record import Record, counting, judge_gated
 
-# Of the intervals of a throughput at each look.
+# Of the intervals of a throughput, over all looks of a rule.
 CONFIDENCE = 0.95
 
 # `best` may drop the fastest cell this often, over all looks and rivals.
@@ -187,6 +187,7 @@ def _stop_at_width(cell: Launched) -> Enough | None:
     """The first look with a narrow or hopelessly wide interval, or the last one."""
     counted, rule = cell.counted, cell.rule
     assert rule.target is not None
+    confidence = 1 - (1 - CONFIDENCE) / len(rule.looks)
     for look in rule.looks:
         if len(counted) < look:
             return None
@@ -194,7 +195,7 @@ def _stop_at_width(cell: Launched) -> Enough | None:
         known = [one for one in rates if one is not None]
         if len(known) < look:
             return Enough(look, f"after {look}: {look - len(known)} failed")
-        width = half_width(known)
+        width = half_width(known, confidence)
         if width is None or look == rule.at_most:
             continue
         if width <= rule.target:
@@ -217,20 +218,6 @@ def half_width(values: Sequence[float], confidence: float = CONFIDENCE) -> float
     logs = [math.log(value) for value in values]
     reach = _student((1 + confidence) / 2, len(logs) - 1) * stdev(logs)
     return math.exp(reach / math.sqrt(len(logs))) - 1
-
-
-def lower_rank(count: int, confidence: float) -> int:
-    """Rank of the order statistic at which the interval of a median begins.
-
-    The number of values below the true median is binomial(count, 1/2). The rank is the
-    largest that leaves at most half of the error below; 0 if there is none.
-    """
-    below, rank = 0.0, 0
-    while True:
-        below += math.comb(count, rank) / 2**count
-        if below > (1 - confidence) / 2:
-            return rank
-        rank += 1
 
 
 def _find_best(rivals: Mapping[str, Launched]) -> dict[str, Enough]:

@@ -294,6 +294,8 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1500})
     results = (str(layout.root),)
     assert main(["answer", *results]) == 0
+    assert "\nUSE     " in capsys.readouterr().out
+    assert main(["answer", *results, "--details"]) == 0
     assert "fastest" in capsys.readouterr().out
     assert main(["answer", *results, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == find_answer(read(layout))
@@ -311,7 +313,7 @@ def test_status_3_if_it_cannot_tell(
 ) -> None:
     layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 803})
     command = ["answer", str(layout.root), "--margin", "0.02"]
-    assert main(command) == 3
+    assert main([*command, "--details"]) == 3
     assert "launches of both would settle it" in " ".join(
         capsys.readouterr().out.split()
     )

@@ -65,8 +65,6 @@ def test_a_slower_cell_is_worse(pair, capsys):
     assert verdicts(found) == {SINGLE["id"]: "cannot tell", DDP["id"]: "worse"}
     _, worse = found["cells"]
     assert worse["ratio_lo"] < 0.9 < worse["ratio_hi"] < 1
-    assert worse["superiority"] == 0.0
-    assert worse["p_value"] <= worse["p_adjusted"] <= 0.05
     assert len(worse["new"]["throughput"]) == 6
 
 
@@ -97,7 +95,7 @@ def test_a_run_equals_itself(pair, capsys):
 )
 def test_a_margin_of_3_percent_forgives(tmp_path, capsys, options, verdict):
     write_run(tmp_path / "old", {SINGLE["id"]: 800}, count=20)
-    write_run(tmp_path / "new", {SINGLE["id"]: 790}, count=20)
+    write_run(tmp_path / "new", {SINGLE["id"]: 788}, count=20)
     sides = str(tmp_path / "old"), str(tmp_path / "new")
     status, found = compare_json(capsys, *sides, *options)
     assert status == (verdict == "worse")
@@ -276,19 +274,24 @@ def test_rows_of_every_status_are_compared(tmp_path, capsys):
     write_example(tmp_path)
     status, found = compare_json(capsys, str(tmp_path), str(tmp_path))
     assert status == 0
-    assert found["counts"]["equal"] == 5
+    assert found["counts"]["cannot tell"] == 5
     assert found["counts"]["too few launches"] == 1
     assert found["counts"]["no number"] == 4
 
 
-def test_many_cells_want_more_launches(tmp_path, capsys):
-    cells = [plan_cell(make_cell("single", seed=n), suffix=f".{n}") for n in range(30)]
-    layout = write_plan(tmp_path, cells)
-    for cell in cells:
-        write_launches(layout, cell)
-    status, out, _ = compare(capsys, str(tmp_path), str(tmp_path))
-    assert status == 0
-    assert "30 cells have too few launches" in out
+def test_many_cells_widen_the_brackets(tmp_path, capsys):
+    widths = []
+    for count in (1, 30):
+        root = tmp_path / str(count)
+        cells = [
+            plan_cell(make_cell("single", seed=n), suffix=f".{n}") for n in range(count)
+        ]
+        layout = write_plan(root, cells)
+        for cell in cells:
+            write_launches(layout, cell)
+        _, found = compare_json(capsys, str(root), str(root))
+        widths.append(found["cells"][0]["ratio_hi"])
+    assert widths[1] > widths[0] > 1
 
 
 def test_a_machine_that_changed_meanwhile_is_named(tmp_path, capsys):

@@ -24,7 +24,7 @@ def test_the_example_fits_on_a_terminal(
     print_results(Layout(Path()))
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 120
-    assert lines[0].startswith("fastest  ")
+    assert lines[0].startswith("WHAT    convnet, digits")
     assert "quickstart: convnet.digits.batch_size=32" in map(str.strip, lines)
     (row,) = (line for line in lines if line.startswith("ddp.gloo.1x2"))
     assert " 1962 [1875, 2054] " in row

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from rankbench.results.advice.brief import in_brief, to_lines
 from rankbench.results.advice.sentences import in_sentences
 from rankbench.results.elements.names import replace_ids, shorten
 
@@ -26,13 +27,18 @@ def open_console() -> Console:
     return console
 
 
-def print_answer(
+def print_brief(answer: Mapping[str, Any]) -> None:
+    """Print an answer, as `answer.json` has it, in at most fifteen lines."""
+    print(*to_lines(in_brief(dict(answer))), sep="\n")
+
+
+def print_details(
     answer: Mapping[str, Any],
     cells: Sequence[str],
     *,
     only: Collection[str] | None = None,
 ) -> None:
-    """Print the sentences of an answer.
+    """Print all that an answer says, in sentences.
 
     Args:
         answer: as `answer.json` has it.

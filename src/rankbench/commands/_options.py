@@ -208,6 +208,10 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
         "default": 0.7,
         "help": "a topology is sensible if its efficiency is higher (%(default)s)",
     },
+    "--details": {
+        "action": "store_true",
+        "help": "say all that answer.json holds, in sentences",
+    },
     "--topology": {
         "nargs": "+",
         "metavar": "NODESxDEVICES",

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from rankbench.commands._answer import WIDTH, open_console, print_answer
+from rankbench.commands._answer import WIDTH, open_console, print_brief
 from rankbench.record import Layout, read_json
 from rankbench.results.elements.names import shorten
 from rankbench.results.elements.text import figures
@@ -42,7 +42,7 @@ def print_results(layout: Layout) -> None:
         rows = list(csv.DictReader(file))
     facts = layout.table("json", "answer")
     if facts.exists():
-        print_answer(read_json(facts), [row["cell"] for row in rows])
+        print_brief(read_json(facts))
         print()
     console = open_console()
     for part in describe(rows, console.width):

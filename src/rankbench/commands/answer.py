@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rankbench.commands._answer import print_answer
+from rankbench.commands._answer import print_brief, print_details
 from rankbench.commands._base import open_results, print_json
 from rankbench.commands._options import OK, UNDECIDED, command
 
@@ -18,7 +18,15 @@ Say what the records answer: which row is the fastest and which the cheapest, ho
 far it scales, why not further, what that means for training, what weakens the
 answer, and what to launch next to settle what cannot be told yet. Nothing is
 measured. docs/answer.md explains each of them.""",
-    options=("WHAT", "--override", "--site", "--margin", "--efficiency", "--next"),
+    options=(
+        "WHAT",
+        "--override",
+        "--site",
+        "--margin",
+        "--efficiency",
+        "--details",
+        "--next",
+    ),
     examples=(
         "answer results/quickstart --margin 0.05",
         "answer --efficiency 0.9 --json",
@@ -55,7 +63,10 @@ def answer(arguments: argparse.Namespace) -> int:
     else:
         cells = [summary.row.id for summary in found.summaries]
         only = {"workload", "next"} if only_next else None
-        print_answer(facts, cells, only=only)
+        if arguments.details or only:
+            print_details(facts, cells, only=only)
+        else:
+            print_brief(facts)
     rivals = [
         rival
         for one in facts["workloads"]

@@ -11,31 +11,19 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 
 from rankbench.results.compare.sides import CellLaunches, Side, find_differing
-from rankbench.results.numbers.difference import (
-    Difference,
-    adjust,
-    can_be_found,
-    differ,
-    holm,
-    mann_whitney,
-    trend,
-)
-from rankbench.results.numbers.fit import MARGIN, ratio_of_samples
-from rankbench.results.numbers.ratios import (
-    chance_of_few,
-    differ_by_round,
-    find_pairs,
-)
+from rankbench.results.numbers import fit
+from rankbench.results.numbers.fit import MARGIN, Fit, confidence_of_each
 from rankbench.results.numbers.statistics import (
     CONFIDENCE,
     MIN_LAUNCHES,
     Estimate,
-    median,
+    adjust,
+    geometric_mean,
+    trend,
 )
 
 BETTER, WORSE, EQUAL, UNTOLD = "better", "worse", "equal", "cannot tell"
@@ -44,11 +32,11 @@ NO_NUMBER = "no number"
 
 # Verdict of `compare` -> its meaning, in the order of the output.
 VERDICTS = {
-    WORSE: "slower, beyond chance and margin",
+    WORSE: "slower: the bracket is below 1",
     LOST: "had a number in OLD, has none in NEW",
-    BETTER: "faster, beyond chance and margin",
-    EQUAL: "within the margin of equality, beyond chance",
-    UNTOLD: "these launches cannot tell",
+    BETTER: "faster: the bracket is above 1",
+    EQUAL: "the bracket is within the margin of equality",
+    UNTOLD: "the bracket includes 1: these launches cannot tell",
     TOO_FEW: f"needs {MIN_LAUNCHES} launches or more on both sides",
     GAINED: "has a number in NEW only",
     CHANGED: "defined otherwise in OLD and NEW: not compared",
@@ -66,10 +54,6 @@ MOST_LAUNCHES = 1000
 # Statuses of a row that was tried and gave no number.
 _FAILED = ("crashed", "oom", "timeout", "mismatch")
 
-# Standard error of what a test rests on, over that of a mean, for normal values: of the
-# test of Mann and Whitney, and of the sign test.
-_PAIRS, _SIGNS = math.sqrt(math.pi / 3), math.sqrt(math.pi / 2)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedCell:
@@ -80,11 +64,10 @@ class ComparedCell:
         verdict: one of `VERDICTS`; by `accept`, `PASS`, `FAIL`, `UNDECIDED` or, if OLD
             has no number, `NO_NUMBER`.
         new: None if NEW does not have it, as only `accept` allows.
-        ratio: NEW's throughput over OLD's; None unless both have a number.
-        difference: what the tests of `compare` say; None unless both have a number.
-        adjusted: its p-value, corrected for the number of cells; None without one.
+        ratio: NEW's throughput over OLD's, with the bracket that is the verdict; None
+            unless both have a number.
         paired: whether launches of the same rounds were compared.
-        why: by `accept`, what is missing for a test; else empty.
+        why: by `accept`, what is missing for a verdict; else empty.
         launches: by `accept`, launches of NEW that would probably decide; None if it is
             decided, or if no number of launches would.
     """
@@ -94,8 +77,6 @@ class ComparedCell:
     old: CellLaunches
     new: CellLaunches | None
     ratio: Estimate | None = None
-    difference: Difference | None = None
-    adjusted: float | None = None
     paired: bool = False
     why: str = ""
     launches: int | None = None
@@ -106,8 +87,8 @@ class Comparison:
     """NEW against OLD.
 
     Attributes:
-        confidence: of the verdicts, over all cells.
-        margin: relative differences that `compare` calls neither better nor worse.
+        confidence: that all brackets hold at once.
+        margin: a cell is equal if its bracket is within 1 +- this share.
         at_least: the ratio that `accept` asks of every cell.
         cells: by `compare`, those of both sides, as in NEW; by `accept`, all of OLD.
     """
@@ -135,14 +116,9 @@ class Comparison:
         return PASS if verdicts == {PASS} else UNDECIDED
 
     @property
-    def within(self) -> float:
-        """Relative differences that count as equal."""
-        return max(self.margin, MARGIN)
-
-    @property
     def paired(self) -> bool:
         """Whether all launches that were compared took turns."""
-        pairs = [cell.paired for cell in self.cells if cell.difference]
+        pairs = [cell.paired for cell in self.cells if cell.ratio]
         return bool(pairs) and all(pairs)
 
     @property
@@ -169,37 +145,20 @@ class Comparison:
         return [name for name in self.new.cells if name not in self.old.cells]
 
     @property
-    def tested(self) -> list[ComparedCell]:
-        return [cell for cell in self.cells if cell.adjusted is not None]
-
-    @property
-    def blind(self) -> list[str]:
-        """Cells with too few launches to find a change of one cell alone."""
-        counts = {
-            cell.id: (len(cell.old.throughput), len(cell.new.throughput))
-            for cell in self.tested
-            if cell.new
-        }
-        return [
-            name
-            for name, count in counts.items()
-            if not can_be_found(*count, level=1 - self.confidence, cells=len(counts))
-        ]
-
-    @property
     def drifting(self) -> list[str]:
         """Cells whose launches became steadily faster or slower in OLD or in NEW.
 
         The machine changed meanwhile, perhaps between OLD and NEW as well.
         """
         chances = {
-            (cell.id, place): trend(side.throughput)
+            (cell.id, place): chance
             for cell in self.cells
             for place, side in enumerate((cell.old, cell.new))
-            if side
+            if side and (chance := trend(side.throughput)) is not None
         }
+        adjusted = zip(chances, adjust(list(chances.values())), strict=True)
         level = 1 - self.confidence
-        names = [name for (name, _), p in _adjust(chances).items() if p <= level]
+        names = [name for (name, _), chance in adjusted if chance <= level]
         return list(dict.fromkeys(names))
 
 
@@ -209,8 +168,8 @@ def compare(
     """Compare the throughput of each cell that both sides have.
 
     Args:
-        confidence: of the verdicts, over all cells, and of each cell's interval.
-        margin: relative differences up to this one are not called worse or better.
+        confidence: that all brackets hold at once.
+        margin: a cell is equal if its bracket is within 1 +- this share.
 
     Raises:
         ValueError: confidence or margin make no sense, or no cell is in both.
@@ -224,49 +183,23 @@ def compare(
         for name, cell in new.cells.items()
         if name in old.cells
     }
-    within = max(margin, MARGIN)
-    differences: dict[str, Difference] = {}
-    paired = set()
-    for name, (before, after) in shared.items():
-        if before.hash != after.hash or not before.throughput or not after.throughput:
-            continue
-        above, below = after.by_round, before.by_round
-        options = {"confidence": confidence, "margin": margin, "within": within}
-        if rounds := find_pairs(above, below):
-            paired.add(name)
-            differences[name] = differ_by_round(above, below, rounds, **options)
-        else:
-            differences[name] = differ(after.throughput, before.throughput, **options)
-    adjusted = _adjust({name: d.p_value for name, d in differences.items()})
-    equal = _adjust({name: d.equal for name, d in differences.items()})
-    level = 1 - confidence
-
-    def judge(name: str, before: CellLaunches, after: CellLaunches) -> str:
-        if before.hash != after.hash:
-            return CHANGED
-        if name not in differences:
-            if before.throughput:
-                return LOST
-            return GAINED if after.throughput else NO_NUMBER
-        if name not in adjusted:
-            return TOO_FEW
-        if adjusted[name] > level:
-            return EQUAL if equal.get(name, 1.0) <= level else UNTOLD
-        return BETTER if differences[name].superiority > 0.5 else WORSE
-
+    fits = {
+        name: _fit(*sides)
+        for name, sides in shared.items()
+        if sides[0].hash == sides[1].hash and all(side.throughput for side in sides)
+    }
+    each = confidence_of_each(len(fits), confidence)
     cells = []
-    for name, sides in shared.items():
-        difference = differences.get(name)
+    for name, (before, after) in shared.items():
+        ratio = fits[name].ratio("new", "old").bracket(each) if name in fits else None
         cells.append(
             ComparedCell(
                 id=name,
-                verdict=judge(name, *sides),
-                old=sides[0],
-                new=sides[1],
-                ratio=difference.ratio if difference else None,
-                difference=difference,
-                adjusted=adjusted.get(name),
-                paired=name in paired,
+                verdict=_judge(before, after, ratio, margin),
+                old=before,
+                new=after,
+                ratio=ratio,
+                paired=ratio is not None and fits[name].is_paired("new", "old"),
             )
         )
     return Comparison(
@@ -274,19 +207,39 @@ def compare(
     )
 
 
+def _fit(old: CellLaunches, new: CellLaunches) -> Fit:
+    return Fit({"old": old.by_round, "new": new.by_round})
+
+
+def _judge(
+    old: CellLaunches, new: CellLaunches, ratio: Estimate | None, margin: float
+) -> str:
+    """The verdict of `compare` on a cell."""
+    if old.hash != new.hash:
+        return CHANGED
+    if ratio is None:
+        if old.throughput:
+            return LOST
+        return GAINED if new.throughput else NO_NUMBER
+    if ratio.interval is None:
+        return TOO_FEW
+    verdict = fit.judge(ratio, margin)
+    if verdict:
+        return EQUAL if verdict == fit.EQUAL else UNTOLD
+    return BETTER if ratio.value > 1 else WORSE
+
+
 def accept(
     old: Side, new: Side, *, at_least: float, confidence: float = CONFIDENCE
 ) -> Comparison:
     """Judge each row of OLD, a reference, that has a number.
 
-    A row passes if a one-sided test says that its throughput is above `at_least` times
-    that of the reference, and fails if one says that it is below: the test of Mann and
-    Whitney, or the sign test if the reference is one published number. The level is
-    corrected for the number of rows (Holm, Scandinavian Journal of Statistics 6, 1979).
+    A row passes if the bracket of its ratio is above `at_least`, and fails if it is
+    below.
 
     Args:
         at_least: 0.95 allows a loss of 5 %.
-        confidence: that no verdict is wrong, over all rows.
+        confidence: that all brackets hold at once.
 
     Raises:
         ValueError: an argument makes no sense, or no row can be compared.
@@ -302,40 +255,36 @@ def accept(
         name: _find_missing(cell, new.cells.get(name))
         for name, cell in old.cells.items()
     }
-    # Probabilities of these launches if the row were not above, and not below.
-    chances = {
-        name: _test_line(old.cells[name], new.cells[name].throughput, at_least)
-        for name, why in missing.items()
-        if why is None
-    }
-    adjusted = dict(zip(chances, holm(list(map(min, chances.values()))), strict=True))
-    level = 1 - confidence
-
-    def judge(name: str) -> tuple[str, int | None]:
-        """The verdict, and how many launches would decide."""
-        before, after = old.cells[name], new.cells.get(name)
-        if not before.throughput:
-            return NO_NUMBER, None
-        if name not in chances:
-            has_failed = after is not None and after.status in _FAILED
-            few = after and 0 < len(after.throughput) < MIN_LAUNCHES
-            return FAIL if has_failed else UNDECIDED, MIN_LAUNCHES if few else None
-        if adjusted[name] <= level:
-            return PASS if chances[name][0] < chances[name][1] else FAIL, None
-        assert after is not None
-        return UNDECIDED, _plan_launches(before, after, at_least, level / len(chances))
-
+    judged = [name for name, why in missing.items() if why is None]
+    each = confidence_of_each(len(judged), confidence)
     cells = []
-    for name, cell in old.cells.items():
-        verdict, launches = judge(name)
-        after = new.cells.get(name)
+    for name, before in old.cells.items():
+        after, launches = new.cells.get(name), None
+        ratio = _find_ratio(before, after, each)
+        verdict = UNDECIDED
+        if not before.throughput:
+            verdict = NO_NUMBER
+        elif name not in judged:
+            if after is not None and after.status in _FAILED:
+                verdict = FAIL
+            if after is not None and 0 < len(after.throughput) < MIN_LAUNCHES:
+                launches = MIN_LAUNCHES
+        elif ratio and ratio.low is not None and ratio.high is not None:
+            if ratio.low > at_least:
+                verdict = PASS
+            elif ratio.high < at_least:
+                verdict = FAIL
+            else:
+                assert after is not None
+                distance = abs(math.log(ratio.value / at_least))
+                launches = _plan_launches(before, after, distance, each)
         cells.append(
             ComparedCell(
                 id=name,
                 verdict=verdict,
-                old=cell,
+                old=before,
                 new=after,
-                ratio=_find_ratio(cell, after),
+                ratio=ratio,
                 why=missing[name] or "",
                 launches=launches,
             )
@@ -358,12 +307,6 @@ def _check_common(old: Side, new: Side, names: Iterable[str]) -> None:
         )
 
 
-def _adjust(chances: Mapping[Any, float | None]) -> dict[Any, float]:
-    """P-values, corrected for the number of those that there are."""
-    known = {key: chance for key, chance in chances.items() if chance is not None}
-    return dict(zip(known, adjust(list(known.values())), strict=True))
-
-
 def _find_missing(old: CellLaunches, new: CellLaunches | None) -> str | None:
     """Why a row cannot be tested."""
     if not old.throughput:
@@ -382,53 +325,31 @@ def _find_missing(old: CellLaunches, new: CellLaunches | None) -> str | None:
     return None
 
 
-def _test_line(
-    old: CellLaunches, rates: Sequence[float], at_least: float
-) -> tuple[float, float]:
-    if old.is_fixed:
-        line = at_least * old.throughput[0]
-        return chance_of_few(rates, below=line), chance_of_few(rates, above=line)
-    lines = [at_least * value for value in old.throughput]
-    return (
-        mann_whitney(rates, lines, side="greater"),
-        mann_whitney(rates, lines, side="less"),
-    )
-
-
-def _find_ratio(old: CellLaunches, new: CellLaunches | None) -> Estimate | None:
+def _find_ratio(
+    old: CellLaunches, new: CellLaunches | None, confidence: float
+) -> Estimate | None:
     if not old.throughput or new is None or not new.throughput:
         return None
     if old.is_fixed:
-        return median([value / old.throughput[0] for value in new.throughput])
-    return ratio_of_samples(new.throughput, old.throughput)
+        ratios = [value / old.throughput[0] for value in new.throughput]
+        return geometric_mean(ratios, confidence)
+    return _fit(old, new).ratio("new", "old").bracket(confidence)
 
 
 def _plan_launches(
-    old: CellLaunches, new: CellLaunches, at_least: float, level: float
+    old: CellLaunches, new: CellLaunches, distance: float, confidence: float
 ) -> int | None:
     """Launches of NEW that decide; those of OLD are what they are.
 
     A plan, not a test: launches count as normal, on the scale of logarithms.
     """
-    ratio = _find_ratio(old, new)
-    assert ratio is not None
-    distance = abs(math.log(ratio.value / at_least))
-    reach = NormalDist().inv_cdf(1 - level) + NormalDist().inv_cdf(_POWER)
-    loss = _SIGNS if old.is_fixed else _PAIRS
-    allowed = (distance / (reach * loss)) ** 2
+    reach = NormalDist().inv_cdf((1 + confidence) / 2) + NormalDist().inv_cdf(_POWER)
+    allowed = (distance / reach) ** 2
     if not old.is_fixed:
-        allowed -= _variance(old) / len(old.throughput)
-    scatter = _variance(new)
+        allowed -= float(np.log(old.throughput).var(ddof=1)) / len(old.throughput)
+    scatter = float(np.log(new.throughput).var(ddof=1))
     if allowed * MOST_LAUNCHES <= scatter:
         return None
     # Without scatter, one more launch is as good as many.
     needed = math.ceil(scatter / allowed) if scatter else 0
     return max(len(new.throughput) + 1, needed)
-
-
-def _variance(cell: CellLaunches) -> float:
-    """Of the logarithms, from the mean absolute deviation."""
-    logs = np.log(cell.throughput)
-    deviation = float(np.mean(np.abs(logs - np.median(logs))))
-    few = len(logs) / (len(logs) - 1)
-    return math.pi / 2 * few * deviation**2

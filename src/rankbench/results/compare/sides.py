@@ -10,7 +10,7 @@ import csv
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -77,13 +77,13 @@ class CellLaunches:
         return statistics.median(self.throughput)
 
     @property
-    def by_round(self) -> dict[Any, float]:
-        """Throughput by round; a launch outside of rounds has a key of its own."""
+    def by_round(self) -> list[tuple[Hashable, float]]:
+        """Round and throughput; a launch outside of rounds has a key of its own."""
         rounds = self.rounds or (None,) * len(self.throughput)
-        return {
-            place or object(): value
+        return [
+            (place or object(), value)
             for place, value in zip(rounds, self.throughput, strict=True)
-        }
+        ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,8 +14,8 @@ from rankbench.results.history.segments import (
     chance_of_change,
     find_breaks,
 )
-from rankbench.results.numbers.difference import adjust, find_ratio
-from rankbench.results.numbers.statistics import Estimate, median
+from rankbench.results.numbers.fit import ratio_of_samples
+from rankbench.results.numbers.statistics import Estimate, adjust, geometric_mean
 
 LEVEL = 0.05
 # Among n cells the smallest p-value must be below LEVEL / n, with room to spare.
@@ -67,8 +67,8 @@ class Line:
 
     @property
     def levels(self) -> list[Estimate]:
-        """The throughput of each segment: median over its runs."""
-        return [median([p.cell.center for p in part]) for part in self.segments]
+        """The throughput of each segment: mean over its runs."""
+        return [geometric_mean([p.cell.center for p in part]) for part in self.segments]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +240,9 @@ def _find_changes(
         is_end = place == len(parts) - 2
         # The newest run may shift where a change is found, within the segment before.
         begin = line.breaks[place - 1] if place else 0
-        ratio = find_ratio([p.cell.center for p in new], [p.cell.center for p in old])
+        ratio = ratio_of_samples(
+            [p.cell.center for p in new], [p.cell.center for p in old]
+        )
         turn = ratio.value < 1
         yield Change(
             line=line,

@@ -18,7 +18,7 @@ from rankbench.results.elements.text import Grid, Note, Text, one_line, show_est
 from rankbench.results.history.changes import Change, History, HistoryPoint, Line
 from rankbench.results.history.segments import MIN_RUNS, MIN_SERIES
 from rankbench.results.history.store import Store
-from rankbench.results.numbers.statistics import median
+from rankbench.results.numbers.statistics import geometric_mean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -208,7 +208,7 @@ def _draw(lines: Sequence[Line], width: float) -> Figure:
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
         times = [date2num(datetime.fromisoformat(one.time)) for one in line.points]
         for place, point in enumerate(line.points):
-            number = median(point.cell.throughput)
+            number = geometric_mean(point.cell.throughput)
             axes.plot(times[place], number.value, "o", ms=4, color=run)
             if number.interval:
                 axes.vlines(times[place], *number.interval, color=run, lw=3, alpha=0.3)
@@ -276,7 +276,7 @@ def _show_points(line: Line) -> Iterator[str]:
             rows.append(["----"])
         row = [
             _minute(point.time),
-            str(show_estimate(median(point.cell.throughput))),
+            str(show_estimate(geometric_mean(point.cell.throughput))),
             str(len(point.cell.throughput)),
             ", ".join(point.cell.marks),
             point.run.name[:8],
@@ -286,7 +286,7 @@ def _show_points(line: Line) -> Iterator[str]:
     headers = [one.format(unit=line.unit) for one in _POINTS]
     yield tabulate(rows, headers=headers, disable_numparse=True)
     levels = [str(show_estimate(level)) for level in line.levels]
-    yield f"levels, medians of runs: {' -> '.join(levels)} {line.unit}/s"
+    yield f"levels, means of runs: {' -> '.join(levels)} {line.unit}/s"
 
 
 def _summarise(history: History, shown: History) -> Iterator[str]:

@@ -9,12 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special  # scipy.stats takes half a second to import.
-
-from rankbench.stopping import lower_rank
 
 CONFIDENCE = 0.95
 
@@ -87,16 +86,6 @@ def difference_of_means(
     return Estimate(value, value - reach, value + reach)
 
 
-def median(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
-    """Median and its distribution-free interval between two order statistics."""
-    ordered = sorted(values)
-    rank = lower_rank(len(ordered), confidence)
-    center = float(np.median(ordered))
-    if rank == 0:
-        return Estimate(center)
-    return Estimate(center, ordered[rank - 1], ordered[-rank])
-
-
 def satterthwaite(
     parts: NDArray[np.float64], freedom: NDArray[np.float64]
 ) -> tuple[float, float]:
@@ -123,6 +112,40 @@ def spread(values: Sequence[float] | NDArray[np.float64]) -> float:
     """Interquartile range over the median: scatter without assuming a distribution."""
     low, center, high = np.quantile(values, (0.25, 0.5, 0.75))
     return float((high - low) / center)
+
+
+def trend(values: Sequence[float]) -> float | None:
+    """P-value of a trend in the order of the launches (Mann 1945, Kendall).
+
+    A trend means that launches differ for another reason than chance. None below 4
+    launches.
+    """
+    if len(values) < MIN_LAUNCHES or min(values) == max(values):
+        return None
+    return float(_stats().kendalltau(range(len(values)), values).pvalue)
+
+
+def adjust(p_values: Sequence[float]) -> list[float]:
+    """P-values of many cells, such that few of the differences found are false.
+
+    Benjamini and Hochberg (1995): of the cells that are called different at level a, at
+    most the share a is so by chance on average; where nothing has changed at all, even
+    one such cell is found with probability a at most. Holm's correction would bound
+    that for every run; it would miss more of a change that hits many cells at once,
+    which is what another version of a library does.
+    """
+    if not p_values:
+        return []
+    found: list[float] = _stats().false_discovery_control(p_values).tolist()
+    return found
+
+
+def _stats() -> ModuleType:
+    """scipy.stats, imported on demand: that takes half a second."""
+    from scipy import stats
+
+    module: ModuleType = stats
+    return module
 
 
 def _estimate(values: NDArray[np.float64], confidence: float) -> Estimate:

@@ -6,14 +6,15 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rankbench.cell import find_base
-from rankbench.results.numbers.difference import adjust, trend
 from rankbench.results.numbers.fit import Fit, confidence_of_each, judge
 from rankbench.results.numbers.measures import Measures, measure
 from rankbench.results.numbers.statistics import (
     CONFIDENCE,
     Estimate,
+    adjust,
     geometric_mean,
     mean,
+    trend,
 )
 from rankbench.results.read.launches import Launch
 from rankbench.results.read.rows import Results, Row
