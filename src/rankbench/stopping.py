@@ -168,19 +168,16 @@ def find_enough(
     for name, cell in cells.items():
         if cell.rule.kind == UNTIL and (stop := _stop_at_width(cell)):
             found[name] = stop
-        elif cell.rule.kind == BEST and not _has_failed(cell):
-            workloads.setdefault(cell.workload, {})[name] = cell
+        elif cell.rule.kind == BEST:
+            verdict = judge_gated(cell.beside, cell.records, cell.rule.at_most)
+            if not verdict.complete or verdict.status == "ok":
+                # It has a number, or may have one.
+                workloads.setdefault(cell.workload, {})[name] = cell
     for rivals in workloads.values():
         found |= _find_best(rivals)
     if budget is not None:
         found |= _stop_at_budget(cells, found, budget)
     return found
-
-
-def _has_failed(cell: Launched) -> bool:
-    """Whether it has no number and will have none."""
-    verdict = judge_gated(cell.beside, cell.records, cell.rule.at_most)
-    return verdict.complete and verdict.status != "ok"
 
 
 def _stop_at_width(cell: Launched) -> Enough | None:
@@ -265,16 +262,14 @@ def _find_best(rivals: Mapping[str, Launched]) -> dict[str, Enough]:
         if lowest >= 1 - rule.target:
             for name in alive:
                 found[name] = Enough(look, f"decided after {look}")
-            floor = "" if lowest == math.inf else _floor(lowest)
-            found[best] = Enough(look, f"best after {look}{floor}")
+            said = f"best after {look}"
+            if least:
+                said += f": at least {min(lowest, 1.0):.2g} of every other"
+            found[best] = Enough(look, said)
             return found
     for name in alive:
         found[name] = Enough(rule.at_most, f"at {rule.at_most}: not decided")
     return found
-
-
-def _floor(lowest: float) -> str:
-    return f": at least {min(lowest, 1.0):.2g} of every other"
 
 
 def _by_round(name: str, counted: Sequence[Record]) -> dict[tuple[Any, int], float]:
@@ -339,25 +334,24 @@ def _stop_at_budget(
         for name, cell in cells.items()
         if name not in stopped and len(cell.counted) < cell.rule.at_most
     }
-    spent = sum(cost(cell, one) for cell in cells.values() for one in _all_of(cell))
-    following = sum(next_cost(cell) for cell in waiting.values())
+    spent = sum(
+        cost(cell, record)
+        for cell in cells.values()
+        for record in (*cell.records, *cell.beside)
+    )
+    # The next launch of a cell takes as long as those before.
+    following = sum(
+        fmean(cost(cell, record) for record in cell.records)
+        for cell in waiting.values()
+        if cell.records
+    )
     if spent + following > budget:
         for name, cell in waiting.items():
             done = len(cell.counted)
             yield name, Enough(done, f"{BUDGET}: after {done} of {cell.rule.at_most}")
 
 
-def _all_of(cell: Launched) -> list[Record]:
-    return [*cell.records, *cell.beside]
-
-
 def cost(cell: Launched, record: Record) -> float:
     """Device-seconds of a launch, with idle devices of a shared allocation."""
     held = (record.get("round") or {}).get("devices") or cell.devices
     return float(held * ((record.get("seconds") or {}).get("launch") or 0.0))
-
-
-def next_cost(cell: Launched) -> float:
-    """Device-seconds that the next launch of a cell takes, if it is as those before."""
-    spent = [cost(cell, record) for record in cell.records]
-    return fmean(spent) if spent else 0.0
