@@ -215,7 +215,7 @@ def test_an_attempt_that_only_fails_is_given_up(project) -> None:
 
 def test_a_port_taken_by_another_process_before_rank_0(project) -> None:
     cell = prepare(project, "slow")
-    parent = project.root / "src/rankbench/rank/world/rendezvous.py"
+    parent = project.root / "src/rankbench/rank/world/places.py"
     chosen = project.root / "chosen-port"
     head = "def find_free_port(host: str = LOOPBACK) -> int:\n"
     first = (
