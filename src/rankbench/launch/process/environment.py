@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from rankbench.cell import Cell
 from rankbench.launch_spec import LaunchSpec
 
 _PASSED = ("USER", "LANG", "LC_ALL", "CUDA_VISIBLE_DEVICES")
@@ -120,21 +119,10 @@ def build_environment(
         for name in _LOG_FILES:
             passed.pop(name, None)
         passed |= asked
-    return dict(sorted(passed.items())) | library_variables(spec.cell)
-
-
-# Options that a library reads from its environment, in its own units.
-_OPTIONS = {"fusion_threshold_mb": ("HOROVOD_FUSION_THRESHOLD", 2**20)}
-
-
-def library_variables(cell: Cell) -> dict[str, str]:
-    """Variables that libraries read before any code of a rank runs."""
-    variables = {
-        variable: str(int(cell.options[option] * unit))
-        for option, (variable, unit) in _OPTIONS.items()
-        if option in cell.options
-    }
-    if cell.device == "cpu":
+    # What libraries read before any code of a rank runs, in their own units.
+    if (size := spec.cell.options.get("fusion_threshold_mb")) is not None:
+        passed["HOROVOD_FUSION_THRESHOLD"] = str(int(size * 2**20))
+    if spec.cell.device == "cpu":
         # DeepSpeed would use a GPU if one exists.
-        variables["DS_ACCELERATOR"] = "cpu"
-    return variables
+        passed["DS_ACCELERATOR"] = "cpu"
+    return dict(sorted(passed.items()))

@@ -112,19 +112,18 @@ class Devices:
 
     def find_lost(self) -> str | None:
         """A sentence about GPUs that no longer answer; None if all do."""
-        lost = [one for one in self._devices if self._is_lost(one.handle)]
+        lost = []
+        for one in self._devices:
+            try:
+                self._nvml.nvmlDeviceGetMemoryInfo(one.handle)
+            except self._nvml.NVMLError as error:
+                if error.value == self._nvml.NVML_ERROR_GPU_IS_LOST:
+                    lost.append(one)
         if not lost:
             return None
         log = read_kernel_log()
         named = [f"{one.uuid}{find_xid(log, one.pci)}" for one in lost]
         return f"the GPU {', '.join(named)} no longer answers"
-
-    def _is_lost(self, handle: Any) -> bool:
-        try:
-            self._nvml.nvmlDeviceGetMemoryInfo(handle)
-        except self._nvml.NVMLError as error:
-            return bool(error.value == self._nvml.NVML_ERROR_GPU_IS_LOST)
-        return False
 
     def describe(self) -> list[dict[str, Any]]:
         """The samples of each device as the record has them."""

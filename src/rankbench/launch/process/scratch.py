@@ -27,6 +27,8 @@ MODULE = "rankbench.launch.process.scratch"
 ROOM = 2**20  # Bytes of free space that ranks need to start.
 PATIENCE = 60.0  # Seconds that the hosts may take.
 
+# Name of a folder: this, the id of the job or 0, and what tells launches apart.
+_MINE = f"rankbench.{os.getuid()}."
 _NO_JOB = "0"
 
 
@@ -46,7 +48,7 @@ def scratch_of(scratch: str | None, job: str | None, directory: Path) -> Path | 
         return None
     # The name is short, because paths of sockets in the folder have at most 107 bytes.
     launch = f"{zlib.crc32(os.fsencode(directory.resolve())):08x}"
-    return Path(scratch, f"{_mine()}{job or _NO_JOB}.{launch}")
+    return Path(scratch, f"{_MINE}{job or _NO_JOB}.{launch}")
 
 
 @contextmanager
@@ -83,12 +85,18 @@ def _on_hosts(hosts: Hosts, action: str, folder: Path, logs: Path) -> str | None
 
 
 def make(folder: Path) -> None:
-    """Make the folder on this host.
+    """Make the folder on this host, and remove those of lost launches.
 
     Raises:
         OSError: it cannot be made, or nothing fits in.
     """
-    _sweep(folder)
+    job = folder.name.split(".")[2]
+    for other in folder.parent.glob(f"{_MINE}*"):
+        its_job = other.name.split(".")[2]
+        # The job or the supervisor was killed. Without Slurm, only one measurement runs
+        # at a time.
+        if job == _NO_JOB if its_job == _NO_JOB else has_ended(its_job):
+            shutil.rmtree(other, ignore_errors=True)
     folder.mkdir(mode=0o700)
     probe = folder / "probe"
     with open(probe, "wb") as file:
@@ -96,24 +104,6 @@ def make(folder: Path) -> None:
         file.flush()
         os.fsync(file.fileno())
     probe.unlink()
-
-
-def _sweep(folder: Path) -> None:
-    """Remove folders of launches whose job or supervisor was killed."""
-    own = _job_of(folder)
-    for other in folder.parent.glob(f"{_mine()}*"):
-        job = _job_of(other)
-        # Without Slurm, only one measurement runs at a time.
-        if own == _NO_JOB if job == _NO_JOB else has_ended(job):
-            shutil.rmtree(other, ignore_errors=True)
-
-
-def _mine() -> str:
-    return f"rankbench.{os.getuid()}."
-
-
-def _job_of(folder: Path) -> str:
-    return folder.name.split(".")[2]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

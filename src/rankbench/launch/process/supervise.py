@@ -152,8 +152,10 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
         outcome = replace(outcome, parting=parting)
     if outcome.status == "crashed" and devices and (lost := devices.find_lost()):
         outcome = replace(outcome, reason=f"{lost}: {outcome.reason}", cause="site")
-    if outcome.status != "ok":
-        refuse_full_disk(spec.directory)
+    free = shutil.disk_usage(spec.directory).free
+    if outcome.status != "ok" and free < ROOM_FOR_A_RECORD:
+        # A failure on a full disk says nothing about the cell: leave no record of it.
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(spec.directory))
     record = begin_record(spec, outcome, started)
     record["launcher"] = {
         "name": spec.cell.launcher,
@@ -316,9 +318,3 @@ def finish(directory: Path, record: Record) -> None:
     """
     write_json(directory / "record.json", record)
     shutil.rmtree(directory / "work", ignore_errors=True)
-
-
-def refuse_full_disk(directory: Path) -> None:
-    """A failure on a full disk says nothing about the cell: leave no record of it."""
-    if shutil.disk_usage(directory).free < ROOM_FOR_A_RECORD:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory))
