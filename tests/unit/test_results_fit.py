@@ -95,6 +95,21 @@ def test_a_cell_may_be_launched_twice_in_a_round() -> None:
     assert narrow.error < wide.error
 
 
+@pytest.mark.parametrize("count", [1, 4, 80, 400])
+@pytest.mark.parametrize("scatter", [0.0, 1e-9, 0.08, 3.0])
+def test_any_number_of_launches_and_any_scatter_has_a_ratio(
+    count: int, scatter: float
+) -> None:
+    rng = np.random.default_rng(count)
+    sides = np.exp(scatter * rng.normal(size=(2, count)))
+    for first in (1, 1000):
+        cells = {"0": in_rounds(2 * sides[0]), "1": in_rounds(sides[1], first)}
+        found = Fit(cells).ratio("0", "1").bracket(0.95)
+        assert math.isfinite(found.value)
+        assert (found.low is None) == (count < 4)
+        assert found.low is None or found.low <= found.value
+
+
 def test_three_launches_have_no_bracket() -> None:
     found = fit_of([2.0, 2.0, 2.0], [1.0, 1.0, 1.0]).ratio("0", "1").bracket(0.95)
     assert found == Estimate(pytest.approx(2.0))

@@ -116,9 +116,9 @@ class Fit:
             np.add.at(right, rows, self._weight * logs)
             for columns in (cell, column):
                 np.add.at(normal, (rows, columns), self._weight)
-        self._normal = normal
         scale = normal.max()
-        inverse = np.linalg.pinv(normal / scale, hermitian=True) / scale
+        # Singular, because rounds may take what all cells give: hence a pseudo-inverse.
+        inverse = np.linalg.pinv(normal / scale, rcond=1e-10, hermitian=True) / scale
         self._inverse = inverse
         solution = inverse @ right
         rest = logs - solution[cell] - solution[column]
@@ -162,15 +162,14 @@ class Fit:
 
     def _find_ratio(self, name: str, base: str) -> LogRatio | None:
         cells = len(self._cells)
+        own, theirs = (self._turn[self._is_of(side)] for side in (name, base))
+        few = min(len(own), len(theirs))
+        common = len(np.intersect1d(own, theirs))
+        if self._rounds > 1 and common < min(few, MIN_LAUNCHES):
+            return None
         asked = np.zeros(cells + self._rounds)
         asked[self._cells[name]], asked[self._cells[base]] = 1.0, -1.0
         found = self._inverse @ asked
-        if not np.allclose(self._normal @ found, asked, atol=1e-6):
-            return None
-        own, theirs = (self._turn[self._is_of(side)] for side in (name, base))
-        few = min(len(own), len(theirs))
-        if self._rounds > 1 and few >= MIN_LAUNCHES > len(np.intersect1d(own, theirs)):
-            return None
         shares = self._weight * (found[self._cell] + found[cells + self._turn])
         value = float(shares @ self._logs)
         if few < MIN_LAUNCHES:
