@@ -91,7 +91,7 @@ def test_a_run_tells_of_each_launch_and_ends_with_the_table(small) -> None:
     assert f"{SINGLE}  launch 2 of 2  " in said
     assert f"{DDP}  gate  as single within" in said
     assert re.search(r"\[2/2\] \S+  ok  2/2, done in ", said)
-    table = said[said.index("median [95 % interval]") :]
+    table = said[said.index("[95 % interval]") :]
     assert "unsupported: ddp.nccl.1x2" in table
     assert "files: results/small/table.md" in table
     (log,) = small.root.glob("results/small/logs/run-*.log")

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -22,74 +23,78 @@ class Command:
     """A command of `rankbench`.
 
     Attributes:
+        run: its function; the docstring is the text above the options, and the file's
+            name is the command's.
         place: its group, and its number within the group.
         summary: a line for the list of commands.
-        about: the text above the options.
         options: keys of `OPTIONS`; positional arguments in their order.
-        defaults: destination -> a default other than the table's.
         examples: without `rankbench` before each.
-        exits: the exit statuses.
         json_holds: the contents of the JSON output.
+        exits: the exit statuses.
     """
 
-    name: str
     run: Function
     place: tuple[str, int]
     summary: str
-    about: str
-    options: Sequence[str]
+    options: str
     examples: Sequence[str]
-    exits: str
     json_holds: str
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    exits: str = "0, or 2 on bad input"
+
+    @property
+    def name(self) -> str:
+        return self.run.__module__.rpartition(".")[2].replace("_", "-")
 
     def add_to(self, commands: Any) -> None:
         """Add the command to the parser of `rankbench`."""
+        about = inspect.cleandoc(self.run.__doc__ or "").partition("\n\nRaises:")[0]
         lines = "\n".join(f"  rankbench {example}" for example in self.examples)
-        arguments = map(_usage, self.options)
+        usage = ["%(prog)s", "[options]"]
         parser = commands.add_parser(
             self.name,
-            usage=" ".join(["%(prog)s", "[options]", *filter(None, arguments)]),
             help=self.summary,
-            description=_fill(self.about),
+            description=_fill(about),
             epilog=f"examples:\n{lines}\n\n{_fill(f'exit status: {self.exits}')}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        for key in self.options:
-            is_option = key.startswith("-")
-            named = OPTIONS[key] if is_option else {"metavar": key, **OPTIONS[key]}
-            parser.add_argument(*(key.split() if is_option else ()), **named)
+        for key in self.options.split():
+            keywords = OPTIONS[key]
+            if key.startswith("-"):
+                parser.add_argument(*_SHORT.get(key, ()), key, **keywords)
+            else:
+                action = parser.add_argument(
+                    _DESTINATIONS.get(key, key.lower()), **{"metavar": key, **keywords}
+                )
+                nargs, words = action.nargs or "", str(action.metavar)
+                words += " ..." if nargs in ("*", "+") else ""
+                usage.append(f"[{words}]" if nargs in ("*", "?") else words)
+        parser.usage = " ".join(usage)
         parser.add_argument(
             "--json", action="store_true", help=f"print JSON: {self.json_holds}"
         )
         for old, new in _RENAMED.items():
             parser.add_argument(old, action=_Renamed, const=new, help=argparse.SUPPRESS)
-        parser.set_defaults(command=self.run, **self.defaults)
+        parser.set_defaults(command=self.run)
 
 
 COMMANDS: dict[str, Command] = {}
 
+_SHORT = {"--dry-run": ("-n",)}
+_DESTINATIONS = {"WHAT": "experiment"}
 
-def command(name: str, **declared: Any) -> Callable[[Function], Function]:
-    """Declare the command that the decorated function executes.
+
+def command(**declared: Any) -> Callable[[Function], Function]:
+    """Declare the command that the decorated function executes, in its file.
 
     The function returns the exit status. `declared` has the attributes of `Command`.
     """
 
     def keep(run: Function) -> Function:
-        COMMANDS[name] = Command(name=name, run=run, **declared)
+        one = Command(run=run, **declared)
+        COMMANDS[one.name] = one
         return run
 
     return keep
-
-
-def _usage(key: str) -> str:
-    """A positional argument as the usage shows it; nothing for an option."""
-    if key.startswith("-"):
-        return ""
-    nargs = OPTIONS[key].get("nargs")
-    words = f"{key} ..." if nargs in ("*", "+") else key
-    return f"[{words}]" if nargs in ("*", "?") else words
 
 
 def _fill(text: str) -> str:
@@ -113,172 +118,107 @@ _RENAMED = {
 }
 
 
-_EXPERIMENT = {"dest": "experiment", "nargs": "?"}
-_SWITCH = {"action": "store_true"}
+def _row(said: str, metavar: str | None = None, **keywords: Any) -> dict[str, Any]:
+    """Keywords of `add_argument`: a type other than text follows from the default."""
+    if isinstance(keywords.get("default"), float | Path):
+        keywords = {"type": type(keywords["default"]), **keywords}
+        said = f"{said} (%(default)s)"
+    return {"help": said, **({"metavar": metavar} if metavar else {}), **keywords}
 
-# Metavar of a positional argument, or flags of an option -> keywords of `add_argument`.
+
+def _switch(said: str) -> dict[str, Any]:
+    return _row(said, action="store_true")
+
+
+# Positional argument or long flag -> keywords of `add_argument`.
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
-    "EXPERIMENT": _EXPERIMENT | {"help": "experiment file (config.yaml)"},
-    "WHAT": _EXPERIMENT
-    | {"help": "experiment file (config.yaml), result folder, or bundle"},
-    "CELL": {"dest": "cell", "help": "id of a cell (`rankbench cells` lists them)"},
-    "CELLS": {"dest": "cells", "nargs": "*", "help": "ids of cells"},
-    "NAME": {"dest": "name", "nargs": "*", "help": "an image, such as gloo-cpu"},
-    "FOLDER": {"dest": "folder", "type": Path, "help": "a new folder, or an empty one"},
-    "FILE": {"dest": "file", "type": Path, "help": "a Python file"},
-    "BASELINE": {
-        "dest": "baseline",
-        "type": Path,
-        "help": "result folder, bundle, baseline, or CSV file of published numbers",
-    },
-    "RESULTS": {"dest": "results", "type": Path, "help": "result folder, or bundle"},
-    "OLD": {"dest": "old", "type": Path, "help": "result folder, bundle, or baseline"},
-    "NEW": {
-        "dest": "new",
-        "type": Path,
-        "nargs": "?",
-        "help": "the same; none with --between, or to only save OLD",
-    },
-    "BUNDLE": {
-        "dest": "bundle",
-        "type": Path,
-        "help": "results.tar.zst or its folder",
-    },
-    "MODEL": {
-        "dest": "model",
-        "type": Path,
-        "nargs": "+",
-        "help": "model file, or folder of a launch with the models of its ranks",
-    },
-    "add RUN": {
-        "dest": "add",
-        "nargs": "*",
-        "help": "keep result folders or bundles in the store",
-    },
-    "--override": {"metavar": "NAME", "help": "an override of the experiment file"},
-    "--site": {
-        "metavar": "DIR",
-        "help": "folder of a profile, with site.yaml in it (local_profile, or the "
-        "variable SNAKEMAKE_PROFILE)",
-    },
-    "--only": {
-        "nargs": "+",
-        "metavar": "KEY=VALUE",
-        "help": "only cells that match all of these (KEY=A,B matches A or B)",
-    },
-    "-n --dry-run": _SWITCH | {"help": "preview the run; write nothing"},
-    "--next": {
-        "nargs": "?",
-        "const": "",
-        "metavar": "QUESTION",
-        "choices": ("fastest", "cheapest", "scaling", ""),
-        "help": "only launches that would settle this question of the answer: fastest, "
-        "cheapest or scaling",
-    },
-    "--verbose": _SWITCH | {"help": "show the output of Snakemake, too"},
-    "--no-plots": _SWITCH | {"help": "write only tables"},
-    "--failed": _SWITCH | {"help": "all failed cells"},
-    "--stale": _SWITCH | {"help": "all cells whose definition or image has changed"},
-    "--with-base": _SWITCH | {"help": "also the cells that speedups are relative to"},
-    "--test": _SWITCH | {"help": "compare images with images.yaml"},
-    "--show": _SWITCH | {"help": "show file and SHA-256; build nothing"},
-    "--force": _SWITCH | {"help": "build images again that are up to date"},
-    "--ssh": {
-        "nargs": "+",
-        "metavar": "HOST[:DEVICES]",
-        "help": "write a profile for hosts that ssh reaches; DEVICES is 1 by default",
-    },
-    "--data": {
-        "default": "digits",
-        "help": "data set, or file of your own, for the check of a model (%(default)s)",
-    },
-    "--option": {
-        "action": "append",
-        "default": [],
-        "metavar": "NAME=VALUE",
-        "help": "option of the model; may be repeated",
-    },
-    "--margin": {
-        "type": float,
-        "default": 0.03,
-        "help": "relative differences up to this size are none (%(default)s)",
-    },
-    "--efficiency": {
-        "type": float,
-        "default": 0.7,
-        "help": "a topology is sensible if its efficiency is higher (%(default)s)",
-    },
-    "--details": {
-        "action": "store_true",
-        "help": "say all that answer.json holds, in sentences",
-    },
-    "--topology": {
-        "nargs": "+",
-        "metavar": "NODESxDEVICES",
-        "help": "topologies to predict (those of the experiment's key `predict`)",
-    },
-    "--at-least": {
-        "type": float,
-        "default": 0.95,
-        "metavar": "RATIO",
-        "help": "throughput over theirs that every row must reach (%(default)s)",
-    },
-    "--confidence": {
-        "type": float,
-        "default": 0.95,
-        "help": "that no verdict is wrong, over all rows (%(default)s)",
-    },
-    "--between": {
-        "metavar": "KEY=A,B",
-        "help": "compare cells of OLD that differ in this key alone: A with B",
-    },
-    "--save-baseline": {
-        "metavar": "FILE",
-        "type": Path,
-        "help": "save the numbers of NEW (of OLD, if NEW is not given) in a JSON file",
-    },
-    "--tolerance": {
-        "type": float,
-        "default": 0.0,
-        "help": "largest difference between elements that is ignored (%(default)s)",
-    },
-    "--cell": {"metavar": "ID", "help": "only this cell, with its runs"},
-    "--page": {"metavar": "FILE.html", "type": Path, "help": "also write a page"},
-    "--store": {
-        "metavar": "DIR",
-        "type": Path,
-        "default": Path("history"),
-        "help": "folder with the runs (%(default)s)",
-    },
-    "--anonymise": _SWITCH
-    | {"help": "replace names of hosts, users, accounts, jobs and paths"},
-    "--sign": {
-        "metavar": "KEY",
-        "type": Path,
-        "help": "sign with a private SSH key, or with a public one whose private half "
-        "is in ssh-agent",
-    },
-    "--add-to": {
-        "metavar": "BUNDLE",
-        "type": Path,
-        "help": "add the signature of --sign to this bundle, and publish nothing else",
-    },
-    "--strict": _SWITCH | {"help": "fail unless all numbers were derived again"},
-    "--signers": {
-        "metavar": "FILE",
-        "type": Path,
-        "help": "fail unless each signature, and at least one, is by somebody in FILE, "
-        "which has OpenSSH's format allowed_signers",
-    },
-    "--signer": {
-        "metavar": "USER.keys",
-        "type": Path,
-        "action": "append",
-        "default": [],
-        "help": "fail unless USER has signed, whose public keys the file lists; may be "
+    "EXPERIMENT": _row("experiment file (config.yaml)", nargs="?"),
+    "WHAT": _row("experiment file (config.yaml), result folder, or bundle", nargs="?"),
+    "CELL": _row("id of a cell (`rankbench cells` lists them)"),
+    "CELLS": _row("ids of cells", nargs="*"),
+    "NAME": _row("an image, such as gloo-cpu", nargs="*"),
+    "FOLDER": _row("a new folder, or an empty one", type=Path),
+    "FILE": _row("a Python file", type=Path),
+    "BASELINE": _row("result folder, bundle, baseline, or CSV of numbers", type=Path),
+    "RESULTS": _row("result folder, or bundle", type=Path),
+    "OLD": _row("result folder, bundle, or baseline", type=Path),
+    "NEW": _row("the same; none with --between", type=Path, nargs="?"),
+    "BUNDLE": _row("results.tar.zst or its folder", type=Path),
+    "MODEL": _row("model file, or launch with models of ranks", type=Path, nargs="+"),
+    "ADD": _row("keep result folders or bundles in the store", "add RUN", nargs="*"),
+    "--override": _row("an override of the experiment file", "NAME"),
+    "--site": _row(
+        "folder of a profile, with site.yaml in it (local_profile, or the variable "
+        "SNAKEMAKE_PROFILE)",
+        "DIR",
+    ),
+    "--only": _row(
+        "only cells that match all of these; A,B matches A or B", "KEY=A,B", nargs="+"
+    ),
+    "--dry-run": _switch("preview the run; write nothing"),
+    "--next": _row(
+        "only launches that settle a question: fastest, cheapest or scaling",
+        "QUESTION",
+        nargs="?",
+        const="",
+        choices=("fastest", "cheapest", "scaling", ""),
+    ),
+    "--verbose": _switch("show the output of Snakemake, too"),
+    "--no-plots": _switch("write only tables"),
+    "--failed": _switch("all failed cells"),
+    "--stale": _switch("all cells whose definition or image has changed"),
+    "--with-base": _switch("also the cells that speedups are relative to"),
+    "--test": _switch("compare images with images.yaml"),
+    "--show": _switch("show file and SHA-256; build nothing"),
+    "--force": _switch("build images again that are up to date"),
+    "--ssh": _row(
+        "write a profile for hosts that ssh reaches (1 device)", "HOST[:N]", nargs="+"
+    ),
+    "--data": _row(
+        "data set, or your own file, for a model (digits)", default="digits"
+    ),
+    "--option": _row(
+        "option of the model; may be repeated",
+        "NAME=VALUE",
+        action="append",
+        default=[],
+    ),
+    "--margin": _row("relative differences up to this size are none", default=0.03),
+    "--efficiency": _row("least efficiency of a sensible topology", default=0.7),
+    "--details": _switch("say all that answer.json holds, in sentences"),
+    "--topology": _row(
+        "what to predict (the experiment's key `predict`)", "NODESxDEVICES", nargs="+"
+    ),
+    "--at-least": _row("throughput over theirs that a row must reach", default=0.95),
+    "--confidence": _row("that no verdict is wrong, over all rows", default=0.95),
+    "--between": _row("compare cells of OLD that differ in this key alone", "KEY=A,B"),
+    "--save-baseline": _row(
+        "save the numbers of NEW (of OLD without NEW) in a file", "FILE", type=Path
+    ),
+    "--tolerance": _row("largest difference of elements to ignore", default=0.0),
+    "--cell": _row("only this cell, with its runs", "ID"),
+    "--page": _row("also write a page", "FILE.html", type=Path),
+    "--store": _row("folder with the runs", "DIR", default=Path("history")),
+    "--anonymise": _switch("replace names of hosts, users, accounts, jobs and paths"),
+    "--sign": _row("sign with this SSH key, or one of ssh-agent", "KEY", type=Path),
+    "--add-to": _row(
+        "add the signature of --sign to this; publish nothing", "BUNDLE", type=Path
+    ),
+    "--strict": _switch("fail unless all numbers were derived again"),
+    "--signers": _row(
+        "fail unless each signature, and at least one, is by somebody in FILE, which "
+        "has OpenSSH's format allowed_signers",
+        "FILE",
+        type=Path,
+    ),
+    "--signer": _row(
+        "fail unless USER has signed, whose public keys the file lists; may be "
         "repeated, and other signatures are refused",
-    },
-    "--run": _SWITCH | {"help": "measure, and compare"},
-    "--run-their-code": _SWITCH
-    | {"help": "also run models, data sets, strategies and scripts from the bundle"},
+        "USER.keys",
+        type=Path,
+        action="append",
+        default=[],
+    ),
+    "--run": _switch("measure, and compare"),
+    "--run-their-code": _switch("also run code that the bundle brings"),
 }

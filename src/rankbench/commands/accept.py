@@ -9,15 +9,9 @@ from rankbench.commands._options import FINDING, OK, UNDECIDED, command
 
 
 @command(
-    "accept",
     place=("compare", 2),
     summary="does this machine keep what a baseline promises?",
-    about="""\
-Does this machine keep what BASELINE promises? Each row passes, fails, or cannot
-be decided by these launches; then the output says how many launches would decide.
-One row that fails makes the machine fail. A file of published numbers has the
-columns cell and throughput. docs/accepting.md explains the verdicts.""",
-    options=("BASELINE", "RESULTS", "--at-least", "--confidence"),
+    options="BASELINE RESULTS --at-least --confidence",
     examples=(
         "accept baseline.json results/quickstart",
         "accept delivered.tar.zst results/acceptance --at-least 0.97",
@@ -27,7 +21,12 @@ columns cell and throughput. docs/accepting.md explains the verdicts.""",
     json_holds="the verdicts with the numbers behind them",
 )
 def accept_results(arguments: argparse.Namespace) -> int:
-    """Print the verdicts; return 0, 1 or 3 for the machine."""
+    """Does this machine keep what BASELINE promises? Each row passes, fails, or
+    cannot be decided by these launches; then the output says how many launches
+    would decide. One row that fails makes the machine fail. A file of published
+    numbers has the columns cell and throughput. docs/accepting.md explains the
+    verdicts.
+    """
     from rankbench.results.compare.comparison import FAIL, PASS, accept
     from rankbench.results.compare.sides import read_reference, read_side
     from rankbench.results.compare.text import accepted_to_json, accepted_to_text

@@ -10,23 +10,9 @@ from rankbench.commands._options import OK, UNDECIDED, command
 
 
 @command(
-    "answer",
     place=("read", 1),
     summary="say what to use, how sure that is, what to measure next",
-    about="""\
-Say what the records answer: which row is the fastest and which the cheapest, how
-far it scales, why not further, what that means for training, what weakens the
-answer, and what to launch next to settle what cannot be told yet. Nothing is
-measured. docs/answer.md explains each of them.""",
-    options=(
-        "WHAT",
-        "--override",
-        "--site",
-        "--margin",
-        "--efficiency",
-        "--details",
-        "--next",
-    ),
+    options="WHAT --override --site --margin --efficiency --details --next",
     examples=(
         "answer results/quickstart --margin 0.05",
         "answer --efficiency 0.9 --json",
@@ -36,7 +22,11 @@ measured. docs/answer.md explains each of them.""",
     json_holds="the answer, as in answer.json",
 )
 def answer(arguments: argparse.Namespace) -> int:
-    """Print the answer; nothing is written."""
+    """Say what the records answer: which row is the fastest and which the cheapest,
+    how far it scales, why not further, what that means for training, what weakens
+    the answer, and what to launch next to settle what cannot be told yet. Nothing
+    is measured. docs/answer.md explains each of them.
+    """
     from rankbench.results.advice.answer import Settings, find_answer
     from rankbench.results.numbers.found import read
 

@@ -11,23 +11,20 @@ from rankbench.project import find_pending, make_preview
 
 
 @command(
-    "cells",
     place=("measure", 1),
     summary="list the cells, and why some cannot run here",
-    about="""\
-List the cells of the matrix, and why a cell cannot run on this site. Nothing is
-run.""",
-    options=("EXPERIMENT", "--override", "--site", "--only"),
+    options="EXPERIMENT --override --site --only",
     examples=(
         "cells --only backend=gloo,mpi topology=1x2",
         "cells studies/lenet-mnist-workers.yaml --override laptop",
         "cells --site slurm_profile --json",
     ),
-    exits="0, or 2 on bad input",
     json_holds="each cell with its fields and the number of pending launches",
 )
 def list_cells(arguments: argparse.Namespace) -> int:
-    """Print the cells, and a summary of a run."""
+    """List the cells of the matrix, and why a cell cannot run on this site. Nothing
+    is run.
+    """
     run = plan_run(arguments)
     if arguments.json:
         pending = find_pending(run)

@@ -19,14 +19,9 @@ if TYPE_CHECKING:
 
 
 @command(
-    "check",
     place=("set up", 2),
     summary="check a model, data set or script of your own",
-    about="""\
-Check a model, a data set or a training script of your own before you measure
-with it. The file of a model or of a data set is imported and run here; a script
-is only read. docs/your-own-model.md explains it.""",
-    options=("FILE", "--data", "--option"),
+    options="FILE --data --option",
     examples=(
         "check net.py --option width=64 --data ./corpus.py",
         "check net.py --json",
@@ -35,7 +30,9 @@ is only read. docs/your-own-model.md explains it.""",
     json_holds="the kind of the file, and each check with its result",
 )
 def check(arguments: argparse.Namespace) -> int:
-    """Check the file; return 1 if a check fails.
+    """Check a model, a data set or a training script of your own before you measure
+    with it. The file of a model or of a data set is imported and run here; a script
+    is only read. docs/your-own-model.md explains it.
 
     Raises:
         ValueError: it cannot be read, or is of no known kind.

@@ -11,19 +11,9 @@ from rankbench.record import write_atomically
 
 
 @command(
-    "compare",
     place=("compare", 1),
     summary="compare two runs: better, worse or equal?",
-    about="""\
-Compare two runs, cell by cell: is NEW better than OLD, worse, or equal? Or give
-one result folder and --between, which compares its cells with two values of a
-key: these were measured in the same rounds. Other differences between the runs
-(machines, versions, images, code) are printed first. docs/comparing.md explains
-the verdicts, and how many launches a verdict needs.""",
-    options=(
-        *("OLD", "NEW", "--between", "--confidence", "--margin"),
-        "--save-baseline",
-    ),
+    options="OLD NEW --between --confidence --margin --save-baseline",
     examples=(
         "compare results/before results/after --margin 0.1",
         "compare results/images --between image=gloo,mpi",
@@ -35,7 +25,12 @@ the verdicts, and how many launches a verdict needs.""",
     json_holds="the verdicts with the numbers behind them",
 )
 def compare_runs(arguments: argparse.Namespace) -> int:
-    """Print the comparison; return 1 if a cell is worse, 2 if none could be judged."""
+    """Compare two runs, cell by cell: is NEW better than OLD, worse, or equal? Or
+    give one result folder and --between, which compares its cells with two values
+    of a key: these were measured in the same rounds. Other differences between the
+    runs (machines, versions, images, code) are printed first. docs/comparing.md
+    explains the verdicts, and how many launches a verdict needs.
+    """
     from rankbench.results.compare.comparison import compare
     from rankbench.results.compare.sides import encode_run, read_side, read_sides
     from rankbench.results.compare.text import compared_to_json, compared_to_text

@@ -11,14 +11,9 @@ from rankbench.commands._options import FINDING, OK, command
 
 
 @command(
-    "diff-models",
     place=("compare", 4),
     summary="show which tensors of trained models differ",
-    about="""\
-Compare the first trained model with each of the others: print which tensors
-differ, and how much. Launches with `save_model` save models. Reading a model
-executes nothing.""",
-    options=("MODEL", "--tolerance"),
+    options="MODEL --tolerance",
     examples=(
         "diff-models records/CELL/1/1 --json",
         "diff-models records/CELL/1/1 records/OTHER/1/1 --tolerance 1e-6",
@@ -27,7 +22,10 @@ executes nothing.""",
     json_holds="the tensors that differ, for each pair of models",
 )
 def diff_models(arguments: argparse.Namespace) -> int:
-    """Compare the first model with each of the others; return 1 if one differs."""
+    """Compare the first trained model with each of the others: print which tensors
+    differ, and how much. Launches with `save_model` save models. Reading a model
+    executes nothing.
+    """
     from rankbench.rank.training import saving
 
     paths = [path for given in arguments.model for path in saving.find_models(given)]

@@ -11,15 +11,9 @@ from rankbench.commands._options import FINDING, OK, command
 
 
 @command(
-    "history",
     place=("compare", 3),
     summary="follow results over time: what changed since when?",
-    about="""\
-Show what changed since when, by how much, and which versions differ, in the runs
-of a store. `history add RUN ...` keeps the launches of result folders or bundles
-there; bundles are verified first. docs/history.md explains the method, and how to
-measure every night.""",
-    options=("add RUN", "--cell", "--page", "--store"),
+    options="ADD --cell --page --store",
     examples=(
         "history add results/nightly",
         "history add results.tar.zst docs/example --store shared/history",
@@ -32,7 +26,11 @@ measure every night.""",
     json_holds="the changes, and the numbers of every run; after add, its file",
 )
 def show_history(arguments: argparse.Namespace) -> int:
-    """Print the history; return 1 if the newest run shows that a cell became worse."""
+    """Show what changed since when, by how much, and which versions differ, in the
+    runs of a store. `history add RUN ...` keeps the launches of result folders or
+    bundles there; bundles are verified first. docs/history.md explains the method,
+    and how to measure every night.
+    """
     from rankbench.results.history.changes import follow
     from rankbench.results.history.store import read_store
     from rankbench.results.history.text import choose, to_json, to_text, write_page

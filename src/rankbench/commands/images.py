@@ -27,17 +27,9 @@ from rankbench.project.inputs import image_files
 
 
 @command(
-    "images",
     place=("set up", 4),
     summary="build, test or show images",
-    about="""\
-Build or pull the images of an experiment, one for each backend, that are missing
-or out of date. If names are given, build these images, even if the experiment
-does not need them. docs/images.md explains them.""",
-    options=(
-        *("EXPERIMENT", "NAME", "--override", "--site", "--only"),
-        *("--test", "--show", "--force"),
-    ),
+    options="EXPERIMENT NAME --override --site --only --test --show --force",
     examples=(
         "images --site slurm_profile",
         "images gloo-cpu mpi-cpu --test",
@@ -47,7 +39,10 @@ does not need them. docs/images.md explains them.""",
     json_holds="each image: why it must be made (or null), file and SHA-256",
 )
 def make_images(arguments: argparse.Namespace) -> int:
-    """Build, test or show images; return the exit status."""
+    """Build or pull the images of an experiment, one for each backend, that are
+    missing or out of date. If names are given, build these images, even if the
+    experiment does not need them. docs/images.md explains them.
+    """
     shift_experiment(arguments, "name")
     given = [f"--{o}" for o in ("test", "show", "force") if getattr(arguments, o)]
     if len(given) > 1:

@@ -73,20 +73,17 @@ results/
 
 
 @command(
-    "init",
     place=("set up", 1),
     summary="write a new project folder",
-    about="""\
-Write a new project folder: an experiment, a profile for this machine, a profile
-for a Slurm cluster or for hosts that ssh reaches, and a Snakefile that uses the
-installed workflow. Nothing is measured.""",
-    options=("FOLDER", "--ssh"),
+    options="FOLDER --ssh",
     examples=("init my-benchmark", "init my-benchmark --ssh alpha:2 beta:2 --json"),
     exits="0; 2 if the folder is not empty or a host is none (then nothing is written)",
     json_holds="the folder, and the files written",
 )
 def init(arguments: argparse.Namespace) -> int:
-    """Write the project folder.
+    """Write a new project folder: an experiment, a profile for this machine, a
+    profile for a Slurm cluster or for hosts that ssh reaches, and a Snakefile that
+    uses the installed workflow. Nothing is measured.
 
     Raises:
         ValueError: the folder is not empty, or is a file, or a host is no host.

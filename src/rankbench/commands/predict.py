@@ -11,15 +11,9 @@ from rankbench.commands._options import FINDING, OK, command
 
 
 @command(
-    "predict",
     place=("read", 3),
     summary="what topologies that were not measured would give",
-    about="""\
-What would topologies give that were not measured? Step time, throughput,
-efficiency, memory and device-hours, each with a 95 % interval, and with the rows
-that they rest on, or the reason why there is no prediction. Nothing is measured
-or written. docs/predicting.md says how well predictions hold.""",
-    options=("WHAT", "--override", "--site", "--topology"),
+    options="WHAT --override --site --topology",
     examples=(
         "predict scaling.yaml --topology 4x8 16x8",
         "predict results/quickstart --topology 1x8 --json",
@@ -28,7 +22,11 @@ or written. docs/predicting.md says how well predictions hold.""",
     json_holds="the predictions, their intervals and what they rest on",
 )
 def predict_topologies(arguments: argparse.Namespace) -> int:
-    """Print the predictions; return 1 if all of them are refused."""
+    """What would topologies give that were not measured? Step time, throughput,
+    efficiency, memory and device-hours, each with a 95 % interval, and with the
+    rows that they rest on, or the reason why there is no prediction. Nothing is
+    measured or written. docs/predicting.md says how well predictions hold.
+    """
     from rankbench.project.targets import find_targets
     from rankbench.results.numbers.found import read
     from rankbench.results.prediction.predict import predict

@@ -12,19 +12,18 @@ from rankbench.project.inputs import data_files
 
 
 @command(
-    "prepare",
     place=("set up", 5),
     summary="make the data files of an experiment",
-    about="""\
-Make the data files that the cells of an experiment read. `rankbench run` makes
-them, too. Run this command first if the machine that measures has no network.""",
-    options=("EXPERIMENT", "--override", "--site", "--only"),
+    options="EXPERIMENT --override --site --only",
     examples=("prepare", "prepare studies/lenet-mnist-workers.yaml --json"),
     exits="0 all files exist, 1 a file could not be made, 2 bad input",
     json_holds="the files, and whether each exists",
 )
 def prepare(arguments: argparse.Namespace) -> int:
-    """Make the data files with Snakemake; return the exit status."""
+    """Make the data files that the cells of an experiment read. `rankbench run`
+    makes them, too. Run this command first if the machine that measures has no
+    network.
+    """
     run = plan_run(arguments)
     require_workflow(run)
     status = run_target(argv_for(arguments, targets=["prepare"]))

@@ -15,25 +15,23 @@ if TYPE_CHECKING:
 
 
 @command(
-    "publish",
     place=("share", 1),
     summary="write a bundle, and a web page that needs no server",
-    about="""\
-Write into the result folder R: R/results.tar.zst, a bundle with plan, records and
-tables, and R/site, a web page with the same contents, which loads nothing from
-the network. docs/publishing.md explains both, and signatures by an SSH key.""",
-    options=("WHAT", "--override", "--site", "--anonymise", "--sign", "--add-to"),
+    options="WHAT --override --site --anonymise --sign --add-to",
     examples=(
         "publish studies/lenet-mnist-workers.yaml --anonymise",
         "publish results/quickstart --json",
         "publish --sign ~/.ssh/id_ed25519",
         "publish --sign ~/.ssh/id_ed25519 --add-to results.tar.zst",
     ),
-    exits="0, or 2 on bad input",
     json_holds="the files, their sizes in bytes, the number of cells",
 )
 def publish(arguments: argparse.Namespace) -> int:
-    """Write bundle and site; only the result directory is needed."""
+    """Write into the result folder R: R/results.tar.zst, a bundle with plan,
+    records and tables, and R/site, a web page with the same contents, which loads
+    nothing from the network. docs/publishing.md explains both, and signatures by an
+    SSH key.
+    """
     from rankbench.results.bundle import publish as publishing
     from rankbench.results.bundle.signatures import sign
 

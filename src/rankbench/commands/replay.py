@@ -24,19 +24,9 @@ FOLDER = Path("replay")
 
 
 @command(
-    "replay",
     place=("share", 3),
     summary="measure the cells of a bundle here, and compare",
-    about="""\
-Measure the cells of a bundle here, and compare: reproduced, not reproduced, or
-cannot tell, by the rules of `rankbench accept`. Without --run, verify the bundle,
-print what would run, and write nothing. If the bundle brings code of its own,
-such as a model or a script, --run also needs --run-their-code: read that code
-first.""",
-    options=(
-        *("BUNDLE", "--run", "--run-their-code", "--site"),
-        *("--at-least", "--confidence", "--verbose"),
-    ),
+    options="BUNDLE --run --run-their-code --site --at-least --confidence --verbose",
     examples=(
         "replay docs/example --run",
         "replay results.tar.zst --run --run-their-code --site slurm_profile",
@@ -47,7 +37,12 @@ first.""",
     json_holds="the verdict for each row (without --run, what would run)",
 )
 def replay(arguments: argparse.Namespace) -> int:
-    """Verify the bundle, plan its cells here, measure them, and print the verdicts."""
+    """Measure the cells of a bundle here, and compare: reproduced, not reproduced,
+    or cannot tell, by the rules of `rankbench accept`. Without --run, verify the
+    bundle, print what would run, and write nothing. If the bundle brings code of
+    its own, such as a model or a script, --run also needs --run-their-code: read
+    that code first.
+    """
     from rankbench.results.bundle import verify_bundle
     from rankbench.results.bundle.replay import plan_replay, write_replay
     from rankbench.results.read.archive import open_results

@@ -19,16 +19,10 @@ from rankbench.project.status import cells_to_rerun
 
 
 @command(
-    "rerun",
     place=("measure", 5),
     summary="measure cells again, and write the table",
-    about="""\
-Measure cells again, each as a new attempt, and write the table. Earlier attempts
-and other cells are not touched. Snakemake runs the jobs, as in `rankbench run`.""",
-    options=(
-        *("EXPERIMENT", "CELLS", "--override", "--site", "--only"),
-        *("--failed", "--stale", "--with-base", "--verbose"),
-    ),
+    options="EXPERIMENT CELLS --override --site "
+    "--only --failed --stale --with-base --verbose",
     examples=(
         "rerun ddp.gloo.1x2.convnet.digits --with-base",
         "rerun scaling.yaml ddp.gloo.1x2.convnet.digits",
@@ -39,7 +33,10 @@ and other cells are not touched. Snakemake runs the jobs, as in `rankbench run`.
     json_holds="the state of each chosen cell; the progress goes to stderr",
 )
 def rerun_cells(arguments: argparse.Namespace) -> int:
-    """Measure cells again, with Snakemake like any run; return the exit status."""
+    """Measure cells again, each as a new attempt, and write the table. Earlier
+    attempts and other cells are not touched. Snakemake runs the jobs, as in
+    `rankbench run`.
+    """
     shift_experiment(arguments, "cells")
     wanted = _choose(arguments)
     if not wanted:

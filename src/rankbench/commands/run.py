@@ -34,18 +34,9 @@ _OWN = {
 
 
 @command(
-    "run",
     place=("measure", 2),
     summary="measure an experiment, and print its table",
-    about="""\
-Measure the pending launches of an experiment, and write its table and plots.
-Snakemake runs the jobs; its command is printed, and its output goes to a log.
-Options for Snakemake follow after two dashes. After an interruption, run the
-command again to continue: finished launches are kept.""",
-    options=(
-        *("EXPERIMENT", "--override", "--site", "--only"),
-        *("-n --dry-run", "--next", "--verbose", "--no-plots"),
-    ),
+    options="EXPERIMENT --override --site --only --dry-run --next --verbose --no-plots",
     examples=(
         "run -n",
         "run scaling.yaml --only strategy=ddp topology=1x2",
@@ -59,7 +50,11 @@ command again to continue: finished launches are kept.""",
     "stderr",
 )
 def measure(arguments: argparse.Namespace) -> int:
-    """Run Snakemake, show its progress, and print the table."""
+    """Measure the pending launches of an experiment, and write its table and plots.
+    Snakemake runs the jobs; its command is printed, and its output goes to a log.
+    Options for Snakemake follow after two dashes. After an interruption, run the
+    command again to continue: finished launches are kept.
+    """
     check_flags(arguments.snakemake)
     more = None
     if arguments.next is not None:

@@ -15,23 +15,20 @@ from rankbench.record import read_attempt
 
 
 @command(
-    "show",
     place=("measure", 4),
     summary="show everything about one cell",
-    about="""\
-Print everything about one cell: its fields, its state, every attempt with its
-launches, and the paths of its records and its log.""",
-    options=("WHAT", "CELL", "--override", "--site"),
+    options="WHAT CELL --override --site",
     examples=(
         "show ddp.gloo.1x2.convnet.digits",
         "show scaling.yaml ddp.gloo.1x2.convnet.digits",
         "show results.tar.zst ddp.gloo.1x2.convnet.digits --json",
     ),
-    exits="0, or 2 on bad input",
     json_holds="the latest record of the cell",
 )
 def show_cell(arguments: argparse.Namespace) -> int:
-    """Print the fields of a cell, its attempts, and the paths of its files."""
+    """Print everything about one cell: its fields, its state, every attempt with
+    its launches, and the paths of its records and its log.
+    """
     with open_cells(arguments) as (run, jobs):
         return _show(arguments, run, jobs)
 

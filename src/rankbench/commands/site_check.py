@@ -12,19 +12,16 @@ from rankbench.schedulers import scheduler_of
 
 
 @command(
-    "site-check",
     place=("set up", 3),
     summary="check whether site.yaml describes the hosts correctly",
-    about="""\
-Inspect the hosts of a cluster in a short job. Print where they differ from
-site.yaml, and how to correct it.""",
-    options=("EXPERIMENT", "--override", "--site"),
+    options="EXPERIMENT --override --site",
     examples=("site-check --site slurm_profile", "site-check --json"),
     exits="0 no difference found, 1 a difference found, 2 bad input",
     json_holds="whether all is well; differences go to stderr",
 )
 def check_site(arguments: argparse.Namespace) -> int:
-    """Check the hosts in a job of Snakemake; return the exit status.
+    """Inspect the hosts of a cluster in a short job. Print where they differ from
+    site.yaml, and how to correct it.
 
     Raises:
         ValueError: the site has no Slurm, or packages are missing.

@@ -10,14 +10,9 @@ from rankbench.project.status import find_state
 
 
 @command(
-    "status",
     place=("measure", 3),
     summary="show the state of every cell",
-    about="""\
-Print the state of every cell, also during a run: its launches, why it failed, its
-job and hosts, its log, and the command that measures it again. A result folder or
-a bundle needs no experiment; then only its records count, and no queue.""",
-    options=("WHAT", "--override", "--site", "--only"),
+    options="WHAT --override --site --only",
     examples=(
         "status",
         "status scaling.yaml --site slurm_profile",
@@ -27,7 +22,11 @@ a bundle needs no experiment; then only its records count, and no queue.""",
     json_holds="the state of each cell, its log, the command that reruns it",
 )
 def show_status(arguments: argparse.Namespace) -> int:
-    """Print one line per cell, three if it was started; return 1 if a cell failed."""
+    """Print the state of every cell, also during a run: its launches, why it
+    failed, its job and hosts, its log, and the command that measures it again. A
+    result folder or a bundle needs no experiment; then only its records count, and
+    no queue.
+    """
     with open_cells(arguments) as (run, jobs):
         states = {
             cell.id: find_state(run.plan, run.layout, cell, jobs.get(cell.id))

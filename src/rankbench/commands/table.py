@@ -11,23 +11,21 @@ from rankbench.commands._options import OK, command
 
 
 @command(
-    "table",
     place=("read", 2),
     summary="write tables and plots from plan and records",
-    about="""\
-Write tables and plots from the plan and the records of a result folder, and print
-the table. The table of a packed bundle is only printed. Nothing is measured.""",
-    options=("WHAT", "--override", "--site", "--no-plots"),
+    options="WHAT --override --site --no-plots",
     examples=(
         "table",
         "table studies/lenet-mnist-workers.yaml",
         "table results/quickstart --no-plots --json",
     ),
-    exits="0, or 2 on bad input",
     json_holds="the rows of table.csv",
 )
 def write_table(arguments: argparse.Namespace) -> int:
-    """Write tables and plots; only plan.json and the records are needed."""
+    """Write tables and plots from the plan and the records of a result folder, and
+    print the table. The table of a packed bundle is only printed. Nothing is
+    measured.
+    """
     import pandas as pd
 
     from rankbench.results.numbers.found import read

@@ -14,15 +14,9 @@ if TYPE_CHECKING:
 
 
 @command(
-    "verify",
     place=("share", 2),
     summary="check the files of a bundle, and derive its tables again",
-    about="""\
-Check a bundle that `rankbench publish` wrote: compare its files with its
-manifest, and its tables with numbers derived again from its plan and records.
-Each difference is printed with its place. Nothing in a bundle is executed, and no
-network is used. docs/publishing.md explains versions and signatures.""",
-    options=("BUNDLE", "--strict", "--signers", "--signer"),
+    options="BUNDLE --strict --signers --signer",
     examples=(
         "verify results/quickstart/results.tar.zst",
         "verify docs/example --strict --json",
@@ -33,7 +27,11 @@ network is used. docs/publishing.md explains versions and signatures.""",
     json_holds="whether the bundle is verified, its findings, sections, signatures",
 )
 def verify(arguments: argparse.Namespace) -> int:
-    """Check a bundle; return 1 if a difference was found."""
+    """Check a bundle that `rankbench publish` wrote: compare its files with its
+    manifest, and its tables with numbers derived again from its plan and records.
+    Each difference is printed with its place. Nothing in a bundle is executed, and
+    no network is used. docs/publishing.md explains versions and signatures.
+    """
     from rankbench.results.bundle import verify_bundle
     from rankbench.results.bundle.signatures import read_signers
 
