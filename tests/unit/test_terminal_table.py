@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from rankbench.commands._table import describe, print_results, show_value
+from rankbench.commands._terminal import describe, print_results, show_value
 from rankbench.record import Layout
 
 pytestmark = pytest.mark.unit

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.commands import _table
+from rankbench.commands._terminal import choose_columns
 from rankbench.launch.job.pace import describe_result
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
@@ -114,7 +114,7 @@ def test_launches_have_a_column_for_each_unit(layout: Layout) -> None:
 
 def test_a_terminal_has_a_column_for_each_unit(layout: Layout) -> None:
     rows = list(rows_of(layout).values())
-    columns = dict(_table._columns(rows, list(rows_of(layout)), 200))
+    columns = dict(choose_columns(rows, list(rows_of(layout)), 200))
     assert [bool(text) for text in columns["samples/s"]] == [True, False, False]
     assert [bool(text) for text in columns["tokens/s"]] == [False, True, True]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from rankbench.commands._answer import print_brief, print_details
 from rankbench.commands._base import open_results, print_json
 from rankbench.commands._options import OK, UNDECIDED, command
+from rankbench.commands._terminal import print_brief, print_details
 
 
 @command(

@@ -57,11 +57,8 @@ def _print(
     price: tuple[float, str] | None,
     cells: Sequence[str],
 ) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    from rankbench.commands._answer import open_console
-    from rankbench.results.elements.names import replace_ids, shorten
+    from rankbench.commands._terminal import make_table, open_console, print_notes
+    from rankbench.results.elements.names import shorten
     from rankbench.results.elements.text import show_estimate
     from rankbench.results.sections.prediction import in_numbers
 
@@ -80,25 +77,16 @@ def _print(
     # With a price nobody needs the hours, and a terminal is narrow.
     headings.pop("hours" if price else "cost")
     shown = [name for name in headings if any(name in each for each in numbers)]
-    console = open_console()
     if shown:
-        table = Table(box=None, pad_edge=False)
-        table.add_column("predicted", overflow="fold")
-        for name in shown:
-            table.add_column(headings[name], justify="right", no_wrap=True)
+        rows = []
         for one, each in zip(made, numbers, strict=True):
             if each:
                 texts = [str(show_estimate(each.get(name))) for name in shown]
                 if not rate:
                     texts[0] += f" {one.target.cell.unit}/s"
-                table.add_row(names[one.target.id], *texts)
-        console.print(table)
-        console.print()
-    grid = Table.grid(padding=(0, 2))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for note in notes:
-        grid.add_row(
-            Text(replace_ids(note.term, names)), Text(replace_ids(note.text, names))
-        )
-    console.print(grid)
+                rows.append([names[one.target.id], *texts])
+        columns = zip(*rows, strict=True)
+        titles = ["predicted", *(headings[name] for name in shown)]
+        open_console().print(make_table([*zip(titles, columns, strict=True)]))
+        print()
+    print_notes(notes, names)

@@ -16,7 +16,7 @@ from rankbench.commands._base import (
 )
 from rankbench.commands._execute import execute, states_of
 from rankbench.commands._options import OK, command
-from rankbench.commands._table import print_results
+from rankbench.commands._terminal import print_results
 from rankbench.invocation import read_invocation, shown
 from rankbench.project import Run, make_preview
 from rankbench.record import read_json

@@ -1,18 +1,26 @@
-"""The results table for a terminal: measured cells, and why others are missing."""
+"""Answers and tables for a terminal, by rich."""
 
 from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
 
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rankbench.commands._answer import WIDTH, open_console, print_brief
 from rankbench.record import Layout, read_json
-from rankbench.results.elements.names import shorten
+from rankbench.results.advice.brief import in_brief, to_lines
+from rankbench.results.advice.sentences import in_sentences
+from rankbench.results.elements.names import replace_ids, shorten
 from rankbench.results.elements.text import figures
+
+WIDTH = 120  # if the output is not a terminal
+
+# Of more workloads, the first ones are printed.
+_MOST_WORKLOADS = 4
 
 # Heading -> column of table.csv. Columns with an interval have _lo and _hi. If not all
 # fit, the first ones are shown. Throughput comes before them, by its unit.
@@ -30,6 +38,81 @@ LEGEND = (
     "mean [95 % interval] over launches; =: equal within 3 %; n.s.: cannot be told "
     "apart from the base"
 )
+
+
+class Note(Protocol):
+    """A sentence, and the term that it is about."""
+
+    @property
+    def term(self) -> str: ...
+
+    @property
+    def text(self) -> str: ...
+
+
+def open_console() -> Console:
+    """A console of the terminal's width."""
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = WIDTH
+    return console
+
+
+def make_table(columns: Sequence[tuple[str, Sequence[str]]], title: str = "") -> Table:
+    """Columns of headings and texts; the first has names, the others have numbers."""
+    table = Table(
+        title=title or None,
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+        padding=(0, GAP, 0, 0),
+    )
+    for number, (heading, _) in enumerate(columns):
+        table.add_column(heading, justify="right" if number else "left")
+    for texts in zip(*(texts for _, texts in columns), strict=True):
+        table.add_row(*texts)
+    return table
+
+
+def print_notes(notes: Sequence[Note], names: Mapping[str, str]) -> None:
+    """Print sentences beside their terms, with short names of cells."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for note in notes:
+        words = (Text(replace_ids(text, names)) for text in (note.term, note.text))
+        grid.add_row(*words)
+    open_console().print(grid)
+
+
+def print_brief(answer: Mapping[str, Any]) -> None:
+    """Print an answer, as `answer.json` has it, in at most fifteen lines."""
+    print(*to_lines(in_brief(dict(answer))), sep="\n")
+
+
+def print_details(
+    answer: Mapping[str, Any],
+    cells: Sequence[str],
+    *,
+    only: Collection[str] | None = None,
+) -> None:
+    """Print all that an answer says, in sentences.
+
+    Args:
+        answer: as `answer.json` has it.
+        cells: all ids of the plan; short names leave out what they share.
+        only: terms to print; None for all.
+    """
+    workloads = answer["workloads"]
+    shown: dict[str, Any] = {**answer, "workloads": workloads[:_MOST_WORKLOADS]}
+    notes = [n for n in in_sentences(shown) if only is None or n.term in only]
+    if notes:
+        print_notes(notes, shorten(cells)[0])
+    else:
+        print("nothing is open: no launch would settle anything")
+    if len(workloads) > _MOST_WORKLOADS:
+        more = len(workloads) - _MOST_WORKLOADS
+        print(f"{more} more workloads: answer.md and answer.json have them all")
 
 
 def print_results(layout: Layout) -> None:
@@ -62,19 +145,8 @@ def describe(rows: Sequence[Row], width: int = WIDTH) -> list[Table | Text]:
         names = [short[row["cell"]] for row in measured]
         experiment = rows[0]["experiment"]
         title = f"{experiment}: {shared}" if shared else experiment
-        table = Table(
-            title=title,
-            title_justify="left",
-            box=None,
-            pad_edge=False,
-            padding=(0, GAP, 0, 0),
-        )
-        columns = _columns(measured, names, width)
-        for number, (heading, _) in enumerate(columns):
-            table.add_column(heading, justify="right" if number else "left")
-        for texts in zip(*(texts for _, texts in columns), strict=True):
-            table.add_row(*texts)
-        parts += [table, Text(LEGEND, style="dim")]
+        columns = choose_columns(measured, names, width)
+        parts += [make_table(columns, title), Text(LEGEND, style="dim")]
     reasons: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         if row["status"] != "ok":
@@ -85,7 +157,7 @@ def describe(rows: Sequence[Row], width: int = WIDTH) -> list[Table | Text]:
     return parts
 
 
-def _columns(
+def choose_columns(
     rows: Sequence[Row], names: Sequence[str], width: int
 ) -> list[tuple[str, Sequence[str]]]:
     """Return headings and texts of the columns that fit and are not empty."""
