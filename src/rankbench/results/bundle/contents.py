@@ -13,7 +13,7 @@ from typing import Any
 
 import rankbench
 from rankbench.assets import OF_JOBS, find_asset
-from rankbench.own_files import SKIPPED, files_below
+from rankbench.own_files import SKIPPED, files_below, hash_file
 from rankbench.record import (
     GATE,
     PROFILE,
@@ -24,7 +24,6 @@ from rankbench.record import (
     read_json,
     write_json,
 )
-from rankbench.results.bundle.manifest import hash_file
 from rankbench.results.read.archive import pack
 from rankbench.results.read.schema import read_checked
 from rankbench.results.sections import METHOD

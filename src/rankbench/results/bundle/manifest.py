@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rankbench.own_files import hash_file
 from rankbench.record import read_json
 from rankbench.results.read.archive import is_plain_name
 
@@ -117,12 +117,6 @@ def _encode(names: Iterable[str], root: Path) -> bytes:
 
 def _describe(path: Path) -> dict[str, Any]:
     return {"sha256": hash_file(path), "bytes": path.stat().st_size}
-
-
-def hash_file(path: Path) -> str:
-    """SHA-256 of the contents of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _compare(path: Path, listed: Any) -> str | None:
