@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from rankbench.cli import main
+from rankbench.launch.job.requests import ensure_request
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 
 pytestmark = pytest.mark.unit
@@ -34,6 +35,40 @@ def test_rows_of_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert list(rows[0]) == list(table.columns)
     assert rows[0]["throughput"] == table["throughput"][0]
     assert rows[1]["throughput"] is None
+
+
+def test_a_folder_and_a_bundle_in_place_of_an_experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    root = Path("results/small")
+    layout = write_plan(root, [SINGLE, DDP])
+    ensure_request(layout, SINGLE["id"], launches=6, cell_hash=SINGLE["hash"])
+    write_launches(layout, SINGLE, rate=800, job_id=None)
+    assert main(["publish", str(root)]) == 0
+    capsys.readouterr()
+    bundle = "bundle.tar.zst"
+    (root / "results.tar.zst").rename(bundle)
+    folder = say_json(capsys, "status", root, "--only", "strategy=single")
+    packed = say_json(capsys, "status", bundle, "--only", "strategy=single")
+    assert folder[0] == packed[0] == 0
+    (state,) = packed[1]
+    assert state["cell"] == SINGLE["id"]
+    assert state["status"] == folder[1][0]["status"]
+    assert state["rerun"] == f"rankbench rerun {SINGLE['id']}"
+    assert str(root / state["log"]) == folder[1][0]["log"]
+
+    assert main(["show", bundle, SINGLE["id"]]) == 0
+    assert f"records   records/{SINGLE['id']}" in capsys.readouterr().out
+    assert main(["show", bundle, "none"]) == 2
+    assert "no cell 'none'" in capsys.readouterr().err
+    for command in ("answer", "table"):
+        assert say_json(capsys, command, bundle) == say_json(capsys, command, root)
+    assert main(["publish", bundle]) == 2
+    assert "--add-to bundle.tar.zst" in capsys.readouterr().err
+    assert main(["status", "other.tar.zst"]) == 2
+    assert "other.tar.zst does not exist" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == [bundle, "results"]
 
 
 def test_cells_that_were_not_measured(
