@@ -37,58 +37,55 @@ def check(arguments: argparse.Namespace) -> int:
     Raises:
         ValueError: it cannot be read, or is of no known kind.
     """
-    one = describe_file(arguments.file)
-    checks = _run(one, arguments)
-    missing = _undeclared(one, checks)
+    own = describe_file(arguments.file)
+    checks = _run(own, arguments)
+    needs = {key: value for c in checks for key, value in c.needs.items()}
+    missing = {k: v for k, v in needs.items() if own.facts.get(k, v) != v}
     if arguments.json:
         found = [
             {"check": c.name, "well": c.well, "said": c.said, "needs": dict(c.needs)}
             for c in checks
         ]
-        print_json({"file": str(one.path), "kind": one.key, "checks": found})
+        print_json({"file": str(own.path), "kind": own.key, "checks": found})
     else:
-        print(f"{one.path.name}: a {_WORDS[one.key]}; files: {', '.join(one.files)}")
+        word, more = _KINDS[own.key]
+        print(f"{own.path.name}: a {word}; files: {', '.join(own.files)}")
         for c in checks:
             result = {True: "ok", False: "FAILED", None: "unsupported"}[c.well]
             print(f"  {c.name:<12} {result:<12} {c.said}")
         if missing:
             print(f"declare in the file what was found: NEEDS = {missing}")
-        print(_NEXT[one.key].format(name=one.path.name))
+        print(f"in an experiment: {own.key}: ./{own.path.name}{more}")
     return FINDING if any(c.well is False for c in checks) else OK
 
 
-_WORDS = {
-    "model": "model",
-    "data": "data set",
-    "strategy": "strategy",
-    "script": "training script",
-}
-_NEXT = {
-    "model": "in an experiment: model: ./{name}; the gate then checks each strategy",
-    "data": "in an experiment: data: ./{name}",
-    "strategy": "in an experiment: strategy: ./{name}; the gate then checks it",
-    "script": "in an experiment: script: ./{name}, with args, samples_per_step, steps",
+# Key of an experiment -> what its file is, and what else to know about the key.
+_KINDS = {
+    "model": ("model", "; the gate then checks each strategy"),
+    "data": ("data set", ""),
+    "strategy": ("strategy", "; the gate then checks it"),
+    "script": ("training script", ", with args, samples_per_step, steps"),
 }
 
 
-def _run(one: OwnFile, arguments: argparse.Namespace) -> Sequence[Check]:
-    if one.key in ("strategy", "script"):
+def _run(own: OwnFile, arguments: argparse.Namespace) -> Sequence[Check]:
+    if own.key in ("strategy", "script"):
         return []
     from rankbench.rank import data, variants
     from rankbench.rank.purposes.check_own import check_data, check_model
 
-    sys.path.insert(0, str(one.path.parent))
-    variants.own[one.key, one.name] = one.path
+    sys.path.insert(0, str(own.path.parent))
+    variants.own[own.key, own.name] = own.path
     root = Path("data")
-    if one.key == "data":
-        return check_data(one.name, root)
+    if own.key == "data":
+        return check_data(own.name, root)
     name = arguments.data
     if name.endswith(".py"):
         other = describe_file(Path(name))
         name = other.name
         variants.own["data", name] = other.path
     sizes = data.sizes_of(variants.load("data", name).SHAPE)
-    return check_model(one.name, sizes, _read_options(arguments.option))
+    return check_model(own.name, sizes, _read_options(arguments.option))
 
 
 def _read_options(given: Sequence[str]) -> dict[str, Any]:
@@ -99,9 +96,3 @@ def _read_options(given: Sequence[str]) -> dict[str, Any]:
             raise ValueError(f"--option {word}: expected NAME=VALUE, such as width=64")
         options[key] = yaml.safe_load(value)
     return options
-
-
-def _undeclared(one: OwnFile, checks: Sequence[Check]) -> dict[str, Any]:
-    """What the checks found and the file does not declare: key of NEEDS -> value."""
-    found = {key: value for c in checks for key, value in c.needs.items()}
-    return {k: v for k, v in found.items() if k in one.facts and one.facts[k] != v}

@@ -15,7 +15,7 @@ from rankbench.commands._base import (
 from rankbench.commands._execute import execute, states_of
 from rankbench.commands._options import FINDING, OK, command
 from rankbench.commands.run import show_end
-from rankbench.project.status import cells_to_rerun
+from rankbench.project.status import RERUN_WORDS, cells_to_rerun
 
 
 @command(
@@ -38,17 +38,20 @@ def rerun_cells(arguments: argparse.Namespace) -> int:
     `rankbench run`.
     """
     shift_experiment(arguments, "cells")
-    wanted = _choose(arguments)
+    words = [word for word in RERUN_WORDS if getattr(arguments, word)]
+    wanted = _choose(arguments, words)
     if not wanted:
         if arguments.json:
             print_json([])
         else:
-            print(
-                "nothing to measure again: no cell is", " or ".join(_words(arguments))
-            )
+            print("nothing to measure again: no cell is", " or ".join(words))
         return OK
     if arguments.with_base:
-        wanted = _add_bases(arguments, wanted)
+        run = plan_run(arguments, rerun=",".join(wanted))
+        feasible = {planned.id: planned.cell for planned in run.plan.feasible}
+        chosen = [planned.id for planned in run.rerun]
+        bases = [base for cell in chosen if (base := find_base(cell, feasible))]
+        wanted = list(dict.fromkeys([*chosen, *bases]))
     cells = ",".join(wanted)
     run = plan_run(arguments, rerun=cells)
     argv = argv_for(arguments, rerun=cells)
@@ -60,26 +63,12 @@ def rerun_cells(arguments: argparse.Namespace) -> int:
     return status
 
 
-def _add_bases(arguments: argparse.Namespace, wanted: list[str]) -> list[str]:
-    """Return the cells and their bases, without repetition."""
-    run = plan_run(arguments, rerun=",".join(wanted))
-    cells = {planned.id: planned.cell for planned in run.plan.feasible}
-    chosen = [planned.id for planned in run.rerun]
-    bases = [base for one in chosen if (base := find_base(one, cells))]
-    return list(dict.fromkeys([*chosen, *bases]))
-
-
-def _words(arguments: argparse.Namespace) -> list[str]:
-    return [word for word in ("failed", "stale") if getattr(arguments, word)]
-
-
-def _choose(arguments: argparse.Namespace) -> list[str]:
+def _choose(arguments: argparse.Namespace, words: list[str]) -> list[str]:
     """Return the cells to measure again, as `project.open_run` takes them.
 
     Raises:
         ValueError: no option chooses cells, or two options exclude each other.
     """
-    words = _words(arguments)
     if arguments.cells and arguments.only:
         raise ValueError("ids of cells and --only: give one of them, not both")
     if arguments.cells:
