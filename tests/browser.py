@@ -41,7 +41,7 @@ class Browser:
         for kind in ("browser", "performance"):
             self._read_log(kind)
         self.driver.get(page.as_uri() + place)
-        self.wait_for(lambda: self.shown("#overview") or self.shown("#cell"), "a view")
+        self.wait_for(lambda: self.shown("body[data-ready]"), "a page that is drawn")
 
     def resize(self, width: int, height: int = 900) -> None:
         size = {"width": width, "height": height, "deviceScaleFactor": 1}

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rankbench.record import Layout, Record
+from rankbench.record import Layout
 from rankbench.results.bundle.signatures import Signed
 from rankbench.results.bundle.write import write_bundle
 from rankbench.results.numbers.found import read
 from rankbench.results.read.archive import unpack
 from rankbench.results.render.document import make_document
-from rankbench.results.render.html.figures import make_figures
-from rankbench.results.render.html.overview import describe_results
-from rankbench.results.render.html.page import to_page
+from rankbench.results.render.html import SiteFiles, to_site
 
 BUNDLE, SITE = "results.tar.zst", "site"
 
@@ -88,27 +86,34 @@ def write_site(layout: Layout, bundle: Path, folder: Path) -> Publication:
     """
     found = read(layout)
     document = make_document(found)
-    data = describe_results(found, document)
     with tempfile.TemporaryDirectory(prefix=".site-", dir=folder.parent) as place:
         beside = Path(place) / folder.name
         for source in find_downloads(layout):
             _copy(source, beside / source.relative_to(layout.root))
         _copy(bundle, beside / bundle.name)
-        data["downloads"] = _list_sizes(beside)
-        logs = [
-            _copy_end(log, beside / log.relative_to(layout.root))
-            for log in find_shown_logs(layout, data["cells"])
-        ]
+        downloads = dict(_list_sizes(beside))
+        logs = {
+            summary.row.id: [
+                _copy_end(log, beside / log.relative_to(layout.root))
+                for log in find_logs(layout, summary.row.id)
+            ]
+            for summary in found.summaries
+        }
+        names = {
+            cell: [log.relative_to(beside).as_posix() for log in own]
+            for cell, own in logs.items()
+        }
         page = beside / "index.html"
-        page.write_text(to_page(data, make_figures(), document), encoding="utf-8")
+        text = to_site(document, found, SiteFiles(downloads, names))
+        page.write_text(text, encoding="utf-8")
         sizes = dict(_list_sizes(beside))
         shutil.rmtree(folder, ignore_errors=True)
         beside.rename(folder)
-    log_bytes = sum(sizes[log.relative_to(beside).as_posix()] for log in logs)
+    log_bytes = sum(sizes[name] for own in names.values() for name in own)
     return Publication(
         bundle=bundle,
         page=folder / page.name,
-        cells=len(data["cells"]),
+        cells=len(found.summaries),
         bundle_bytes=sizes[bundle.name],
         page_bytes=sizes[page.name],
         bytes=sum(sizes.values()) - log_bytes - sizes[bundle.name],
@@ -123,16 +128,10 @@ def find_downloads(layout: Layout) -> Iterator[Path]:
     yield from sorted((layout.root / "plots").glob("*.svg"))
 
 
-def find_shown_logs(layout: Layout, cells: Iterable[Record]) -> Iterator[Path]:
-    """The logs that the views of these cells link to."""
-    for cell in cells:
-        if "log" in cell:
-            yield layout.root / cell["log"]
-        for attempt in cell.get("attempts", ()):
-            place = layout.attempt(cell["id"], attempt["attempt"])
-            for launch in attempt["launches"]:
-                folder = place / launch.get("purpose", "") / str(launch["launch"])
-                yield from (folder / name for name in launch.get("logs", ()))
+def find_logs(layout: Layout, cell: str) -> list[Path]:
+    """The log of a cell and those of its launches that are not empty."""
+    paths = [layout.log(cell), *sorted((layout.records / cell).glob("**/*.log"))]
+    return [path for path in paths if path.exists() and path.stat().st_size]
 
 
 def _list_sizes(folder: Path) -> list[tuple[str, int]]:

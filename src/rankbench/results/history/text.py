@@ -153,7 +153,7 @@ def write_page(
         OSError: a file cannot be written.
     """
     from rankbench.results.render.document import Document, Made
-    from rankbench.results.render.html.table import to_html
+    from rankbench.results.render.html import to_html
     from rankbench.results.render.plots import draw
 
     shown = choose(history, cell)

@@ -10,7 +10,7 @@ from rankbench.record import Layout, write_if_changed
 from rankbench.results.render import plots as drawn
 from rankbench.results.render.csv import to_csv
 from rankbench.results.render.document import Document, make_document
-from rankbench.results.render.html.table import to_html
+from rankbench.results.render.html import to_html
 from rankbench.results.render.latex import to_latex
 from rankbench.results.render.markdown import section_to_markdown, to_markdown
 from rankbench.results.sections import load_sections
@@ -44,7 +44,7 @@ def write_results(
     texts = {
         "csv": to_csv(document.table.section.frame(document.table.content)),
         "md": to_markdown(document),
-        "html": to_html(document),
+        "html": to_html(document, found),
         "tex": to_latex(document, document.table),
     }
     for suffix, text in texts.items():

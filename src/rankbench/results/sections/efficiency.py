@@ -55,7 +55,7 @@ SECTION = make_plot_section(
     name="efficiency",
     title="Efficiency against devices",
     reading=(
-        "Medians and 95 % intervals; 1 is the ideal. Series with equally many devices "
+        "Means and 95 % intervals; 1 is the ideal. Series with equally many devices "
         "stand beside each other."
     ),
     order=3,

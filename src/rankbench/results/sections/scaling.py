@@ -87,7 +87,7 @@ SECTION = make_plot_section(
     name="scaling",
     title="Throughput against devices",
     reading=(
-        "Median over launches (large), every launch (small) and the 95 % interval of "
+        "Mean over launches (large), every launch (small) and the 95 % interval of "
         "the mean. Hollow: ranks share a core or a GPU. Dashed: the ideal. Series "
         "with equally many devices stand beside each other."
     ),

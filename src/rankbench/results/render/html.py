@@ -1,0 +1,157 @@
+"""table.html and the site: one page, with the table, all plots and all sections.
+
+Records never become markup, because the template escapes everything. table.html has no
+script. On the site, the tables sort and search by DataTables, which itables brings as
+one file; the policy in the head of the page allows our script by its hash, what it
+starts, and no request.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import re
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+from markupsafe import Markup
+
+from rankbench import __version__
+from rankbench.invocation import DEFAULT_EXPERIMENT, rankbench_command
+from rankbench.record import read_json
+from rankbench.schedulers import scheduler_of
+
+if TYPE_CHECKING:
+    from rankbench.results.numbers.found import Found
+    from rankbench.results.numbers.summary import Summary
+    from rankbench.results.render.document import Document
+
+_STATIC = files("rankbench.results.render") / "static"
+
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class SiteFiles:
+    """What lies beside the page of a site.
+
+    Attributes:
+        downloads: name of a file -> its bytes.
+        logs: id of a cell -> names of its logs.
+    """
+
+    downloads: Mapping[str, int]
+    logs: Mapping[str, Sequence[str]]
+
+
+def to_html(document: Document, found: Found | None = None) -> str:
+    """The page without a script. It needs no other file but the plots.
+
+    Args:
+        document: the sections.
+        found: what was read of a result directory; None: the page lists no cells.
+    """
+    return _render(document, found, None)
+
+
+def to_site(document: Document, found: Found, beside: SiteFiles) -> str:
+    """The page of a site, whose tables sort and search."""
+    return _render(document, found, beside)
+
+
+def _render(document: Document, found: Found | None, beside: SiteFiles | None) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(lambda name: (_STATIC / name).read_text()),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        keep_trailing_newline=True,
+    )
+    environment.filters["short"] = document.name
+    environment.filters["sort_value"] = _sort_value
+    environment.tests["cell"] = lambda text: text in document.names
+    library = script = digest = ""
+    if beside is not None:
+        import itables.options
+
+        bundle = Path(itables.options.dt_bundle).read_bytes()
+        library = b64encode(gzip.compress(bundle, mtime=0)).decode()
+        script = (_STATIC / "page.js").read_text()
+        digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    plan = read_json(found.layout.plan) if found else {}
+    return environment.get_template("page.html").render(
+        document=document,
+        description=plan.get("experiment", {}).get("description") or "",
+        cells=_describe_cells(found, plan) if found else [],
+        citation=_cite(found) if found else "",
+        beside=beside,
+        style=Markup((_STATIC / "style.css").read_text()),  # noqa: S704
+        library=library,
+        script=Markup(script),  # noqa: S704
+        script_hash=digest,
+    )
+
+
+def _sort_value(text: str) -> str:
+    """The number that a field begins with; blank fields come last."""
+    number = _NUMBER.match(text)
+    return number[0] if number else "-inf"
+
+
+def _describe_cells(found: Found, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What is said of each cell: what it is, unlike others, and how to measure it."""
+    fields = [summary.row.cell.to_dict() for summary in found.summaries]
+    return [
+        {
+            "id": summary.row.id,
+            "status": summary.row.status,
+            "facts": {
+                "reason": summary.row.reason,
+                "marks": ", ".join(summary.marks),
+                "launches": f"{summary.row.ok}/{summary.row.wanted}",
+                "measure it again": _rerun(summary, plan) if summary.row.wanted else "",
+                **{
+                    name: str(value)
+                    for name, value in own.items()
+                    if any(other[name] != value for other in fields)
+                },
+            },
+        }
+        for summary, own in zip(found.summaries, fields, strict=True)
+    ]
+
+
+def _rerun(summary: Summary, plan: Mapping[str, Any]) -> str:
+    experiment = plan["experiment"]
+    return rankbench_command(
+        "rerun",
+        cells=[summary.row.id],
+        experiment=experiment.get("file", DEFAULT_EXPERIMENT),
+        override=experiment.get("override"),
+        site=scheduler_of(plan.get("site") or {}).profile,
+    )
+
+
+def _cite(found: Found) -> str:
+    """An entry for BibTeX."""
+    days = sorted(
+        launch.record["started"][:10]
+        for summary in found.summaries
+        for launch in summary.row.launches
+    )
+    measured = " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "not yet"
+    name = found.results.experiment
+    return "\n".join(
+        [
+            f"@misc{{rankbench-{name},",
+            f"  title = {{{name}: results of rankbench {__version__}}},",
+            f"  year = {{{days[-1][:4] if days else ''}}},",
+            f"  note = {{measured {measured}; rankbench: a reproducible benchmark",
+            "    pipeline for distributed PyTorch training}",
+            "}",
+        ]
+    )

@@ -1,1 +1,0 @@
-"""HTML: table.html, and the site with its page and downloads."""
