@@ -6,7 +6,6 @@ import argparse
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +105,11 @@ def init(arguments: argparse.Namespace) -> int:
         else:
             shutil.copyfile(asset, folder / name)
     if hosts:
-        _write_ssh_profile(folder, hosts)
+        # The settings of Snakemake are those of one machine.
+        shutil.copytree(folder / "local_profile", folder / SSH_PROFILE)
+        listed = [f"  - {{name: {h['name']}, devices: {h['devices']}}}" for h in hosts]
+        text = SSH_SITE.format(hosts="\n".join(listed))
+        (folder / SSH_PROFILE / "site.yaml").write_text(text)
     (folder / "Snakefile").write_text(SNAKEFILE)
     (folder / ".gitignore").write_text(IGNORED)
     files = sorted(
@@ -135,13 +138,3 @@ def _read_host(word: str) -> dict[str, Any]:
     if colon and not devices.isdecimal():
         raise ValueError(f"--ssh: {word}: expected HOST or HOST:DEVICES, such as a:2")
     return {"name": name, "devices": int(devices or 1)}
-
-
-def _write_ssh_profile(folder: Path, hosts: Sequence[Mapping[str, Any]]) -> None:
-    """Write a profile whose settings of Snakemake are those of one machine."""
-    (folder / SSH_PROFILE).mkdir()
-    settings = find_asset("local_profile") / "config.yaml"
-    shutil.copyfile(settings, folder / SSH_PROFILE / "config.yaml")
-    listed = [f"  - {{name: {h['name']}, devices: {h['devices']}}}" for h in hosts]
-    text = SSH_SITE.format(hosts="\n".join(listed))
-    (folder / SSH_PROFILE / "site.yaml").write_text(text)
