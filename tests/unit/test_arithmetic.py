@@ -141,7 +141,8 @@ def test_the_site_file_overrides_the_peak(tmp_path: Path) -> None:
     row = row_of(write(tmp_path, ["NVIDIA H200"] * 2, peaks={"bf16": 500}))
     assert row["peak_tflop_s"] == "500"
     rate = float(row["tflop_s"])
-    assert float(row["mfu_pct"]) == pytest.approx(rate / 5, rel=1e-4)
+    # Both have four digits.
+    assert float(row["mfu_pct"]) == pytest.approx(rate / 5, rel=1e-3)
 
 
 @pytest.mark.parametrize(

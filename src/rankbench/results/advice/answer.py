@@ -67,7 +67,12 @@ def _of_workload(panel: Panel, losses: Mapping[str, Loss], settings: Settings) -
     timed = {one.row.id: one for one in panel.points if _NO_SPEED not in one.marks}
     base = next((name for name, one in timed.items() if one.row.cell.is_base), None)
     # A control only says what a strategy costs by itself: nobody would choose it.
-    rows = {name: one for name, one in timed.items() if not _is_control(one, base)}
+    spread = any(one.row.devices > 1 for one in timed.values())
+    rows = {
+        name: one
+        for name, one in timed.items()
+        if not (spread and _is_control(one, base))
+    }
     facts: Facts = {
         "workload": panel.title,
         "rows": len(rows),
