@@ -199,7 +199,7 @@ def test_a_foreign_signature_is_a_finding(place: Path, bundle: Path, verify) -> 
     status, said = verify(bundle, "--signer", place / "roe.keys")
     assert status == 1
     assert f"{name}: is by the ED25519 key SHA256:" in said
-    assert "is not in " in said
+    assert "does not count in " in said
     assert "signed by" not in said
     # Whoever gives two signers wants both.
     both = ["--signer", place / "jdoe.keys", "--signer", place / "roe.keys"]
@@ -226,7 +226,59 @@ def test_a_key_that_is_not_for_this_or_not_now(
     assert status == 1
     assert why in said
     assert "signed by" not in said
-    assert str(tmp_path) not in said.partition("SHA256")[2].partition("\n")[0]
+    assert "rankbench-verify-" not in said
+
+
+def test_a_damaged_line_makes_nobody_a_signer(
+    place: Path, bundle: Path, tmp_path: Path, verify
+) -> None:
+    key = read(place / "jdoe.pub").rpartition(" ")[0]
+    signers = tmp_path / "signers"
+    for line in (f"jdoe {key[:-4]}", f"!jdoe {key}", f"jdoe expires=never {key}"):
+        signers.write_text(f"roe {read(place / 'roe.pub')}\n{line}\n")
+        status, said = verify(bundle, "--signers", signers)
+        assert status == 1
+        assert f"does not count in {signers}" in said
+    signers.write_text(f'{line}\n"a b,*@x.org,!eve@x.org" {key} a comment\r')
+    status, said = verify(bundle, "--signers", signers)
+    assert status == 0, said
+    assert "by a b, *@x.org with" in said
+
+
+@pytest.mark.parametrize(
+    ("option", "name", "text", "said"),
+    [
+        ("--signers", "allowed_signers", "# nobody\n\n", "has no public keys"),
+        ("--signer", "jdoe.keys", "", "has no public keys"),
+        ("--signer", "jdoe.keys", "<html>\xff", "has no public keys"),
+        ("--signer", "jdoe.keys", "ssh-ed25519 AAAAC3Nz", "has no public keys"),
+        ("--signer", "j doe.keys", "KEY", "names the signer"),
+        ("--signer", "*.keys", "KEY", "names the signer"),
+        ("--signer", "a,b.keys", "KEY", "names the signer"),
+        ("--signer", "missing.keys", None, "is no file"),
+    ],
+)
+def test_files_without_signers_are_bad_input(
+    place: Path, tmp_path: Path, option: str, name: str, text: str, said: str, verify
+) -> None:
+    path = tmp_path / name
+    if text is not None:
+        text = text.replace("KEY", read(place / "jdoe.pub"))
+        path.write_bytes(text.encode("latin-1"))
+    status, out = verify(option, path, place / "bundle")
+    assert status == 2
+    assert out.startswith(f"rankbench: {path}")
+    assert said in out
+
+
+def test_a_key_of_two_signers_counts_for_both(
+    place: Path, bundle: Path, tmp_path: Path, verify
+) -> None:
+    other = shutil.copy(place / "jdoe.keys", tmp_path / "team.keys")
+    both = ["--signer", place / "jdoe.keys", "--signer", other]
+    status, said = verify(bundle, *both)
+    assert status == 0, said
+    assert "by jdoe, team with" in said
 
 
 def foreign_namespace(path: Path, key: Path) -> None:

@@ -8,7 +8,7 @@ import re
 import subprocess
 import tempfile
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,7 +27,6 @@ _NAMESPACE = "rankbench"
 # A signature by an RSA key of 16384 bits has 6 KiB. Each check is a process.
 _LONGEST = 16 * 1024  # bytes
 _MOST = 100
-_LONGEST_SIGNERS = 1024 * 1024  # bytes
 
 # Seconds. A key in hardware waits for a touch.
 _PATIENCE = 60
@@ -40,16 +39,7 @@ _BEGIN, _END = (f"-----{word} SSH SIGNATURE-----" for word in ("BEGIN", "END"))
 _WIDTH = 70
 
 _USER = re.compile(r"[\w.@+-]+", re.ASCII)
-_TYPE = r"(?:ssh|ecdsa|sk)-[\w.@-]+"
-_TIME = r'"\d{8}(?:\d{4}(?:\d{2})?)?Z?"'
-_OPTION = rf'(?:cert-authority|namespaces="[^"]+"|valid-(?:after|before)={_TIME})'
-_KEY = rf"(?P<key>{_TYPE}[ \t]+\S+)(?:[ \t].*)?"
-_ENTRY = re.compile(
-    r'(?P<principals>"[^"]+"|[^\s"]+)[ \t]+'
-    rf"(?:(?i:{_OPTION}(?:,{_OPTION})*)[ \t]+)?{_KEY}",
-    re.ASCII,
-)
-_PLAIN = re.compile(_KEY, re.ASCII)
+_TYPE = re.compile(r"(?:ssh|ecdsa|sk)-[\w.@-]+ ", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +67,11 @@ class Signers:
 
     Attributes:
         allowed: all of it as the contents of one allowed_signers file.
-        keys: principal and fingerprint of each key, in order.
         wanted: principals that must have signed, each with its key file.
         source: names of the files, for messages.
     """
 
     allowed: str
-    keys: Sequence[tuple[str, str]]
     wanted: Sequence[tuple[str, Path]]
     source: str
 
@@ -121,7 +109,7 @@ def sign(path: Path, data: bytes = b"a trial") -> tuple[bytes, Signed]:
     with path.open("rb") as file:
         head = file.read(_WIDTH).decode("ascii", errors="replace")
     # The words of ssh-keygen would mislead.
-    if not head.startswith("-----BEGIN ") and not re.match(_TYPE, head):
+    if not head.startswith("-----BEGIN ") and not _TYPE.match(head):
         said = "is neither a private nor a public key of SSH"
         raise ValueError(f"{path} {said}: {_ADVICE}")
     done = _run(["-Y", "sign", "-f", str(path), "-n", _NAMESPACE], data)
@@ -181,17 +169,27 @@ def _check(root: Path, name: str, manifest: bytes, signers: Signers | None) -> S
         return replace(signed, file=name, fault=said)
     if signers is None:
         return signed
-    faults = {
-        owner: _find_fault(data, manifest, signers, owner)
-        for owner, fingerprint in signers.keys
-        if fingerprint == signed.fingerprint
-    }
-    principals = tuple(owner for owner, fault in faults.items() if not fault)
+    with tempfile.TemporaryDirectory(prefix="rankbench-verify-") as folder:
+        path, allowed = Path(folder) / "signature", Path(folder) / "signers"
+        path.write_bytes(data)
+        allowed.write_text(signers.allowed, encoding="utf-8")
+        words = ["-s", str(path), "-f", str(allowed)]
+        found = _run(["-Y", "find-principals", *words])
+        owners = found.stdout.decode(errors="replace").splitlines()
+        # A pattern with ! excludes somebody, and names nobody.
+        owners = [owner for owner in owners if not owner.startswith("!")]
+        # Of several lines with one key, ssh-keygen finds the first.
+        owners += [user for user, _ in signers.wanted]
+        words += ["-Y", "verify", "-n", _NAMESPACE, "-I"]
+        checks = {owner: _run([*words, owner], manifest) for owner in owners}
+    principals = tuple(owner for owner in checks if not checks[owner].returncode)
     if principals:
         return replace(signed, principals=principals)
-    why = "; ".join(f"{owner}: {fault}" for owner, fault in faults.items())
-    said = f"does not count: {why}" if why else f"is not in {signers.source}"
-    said = f"is by the {signed.key_type} key {signed.fingerprint}, which {said}"
+    # The file is gone, so its name helps nobody.
+    done = checks[owners[0]] if owners else found
+    why = re.sub(rf"{re.escape(str(allowed))}:\d+: ", "", _quote(done))
+    key = f"{signed.key_type} key {signed.fingerprint}"
+    said = f"is by the {key}, which does not count in {signers.source}: {why}"
     return replace(signed, principals=(), fault=said)
 
 
@@ -224,100 +222,43 @@ def _is_canonical(signature: bytes) -> bool:
     return lines == [_BEGIN, *textwrap.wrap(body, _WIDTH), _END, ""]
 
 
-def _find_fault(
-    signature: bytes, data: bytes, signers: Signers, principal: str
-) -> str | None:
-    """Why a signature does not count as that of a principal now; None if it does."""
-    with tempfile.TemporaryDirectory(prefix="rankbench-verify-") as folder:
-        file, allowed = Path(folder) / "signature", Path(folder) / "signers"
-        file.write_bytes(signature)
-        allowed.write_text(signers.allowed, encoding="utf-8")
-        words = ["-Y", "verify", "-n", _NAMESPACE, "-I", principal]
-        done = _run([*words, "-s", str(file), "-f", str(allowed)], data)
-    # The file is gone, so its name helps nobody.
-    said = re.sub(rf"{re.escape(str(allowed))}:\d+: ", "", _quote(done))
-    return said if done.returncode else None
-
-
 def read_signers(allowed: Path | None, users: Sequence[Path]) -> Signers | None:
     """Read the files that `rankbench verify` was given; None if there are none.
 
     Args:
-        allowed: a file of the format allowed_signers, see `man ssh-keygen`.
+        allowed: a file of the format allowed_signers, see `man ssh-keygen`, which
+            ignores damaged lines.
         users: files with a public key per line, named `USER.keys`.
 
     Raises:
-        ValueError: a line is damaged; the message names file and line. ssh-keygen
-            itself silently ignores such a line.
+        ValueError: a file has no keys; the message names it.
         OSError: a file cannot be read.
     """
     files = [*([allowed] if allowed else []), *users]
     if not files:
         return None
     lines: list[str] = []
-    keys: list[tuple[str, str]] = []
     for path in files:
-        user = None if path is allowed else path.stem
-        if user is not None and not _USER.fullmatch(user):
+        if not path.is_file():
+            raise ValueError(f"{path} is no file: give public keys of signers")
+        user = "" if path is allowed else f"{path.stem} "
+        if user and not _USER.fullmatch(path.stem):
             raise ValueError(
                 f"{path}: the name of this file names the signer: expected letters, "
                 "digits and any of . _ @ + -, as in jdoe.keys"
             )
-        there = len(lines)
-        for number, line in _read_lines(path):
-            try:
-                principals, key = _read_entry(line, user)
-            except ValueError as error:
-                raise ValueError(f"{path}, line {number}: {error}") from error
-            lines.append(f"{user} {key}" if user else line)
-            done = _run(["-l", "-f", "-"], key.encode())
-            if done.returncode:
-                said = f"its key is damaged: {_quote(done)}"
-                raise ValueError(f"{path}, line {number}: {said}")
-            fingerprint = done.stdout.decode().split()[1]
-            keys += [(principal, fingerprint) for principal in principals]
-        if len(lines) == there:
+        text = path.read_bytes().decode(errors="replace")
+        found = [line.strip() for line in text.split("\n")]
+        found = [f"{user}{line}" for line in found if line and line[0] != "#"]
+        if not found or (user and _run(["-l", "-f", str(path)]).returncode):
             raise ValueError(f"{path} has no public keys")
+        lines += found
     wanted = [(path.stem, path) for path in users]
     source = ", ".join(map(str, files))
-    return Signers("".join(f"{line}\n" for line in lines), keys, wanted, source)
+    return Signers("".join(f"{line}\n" for line in lines), wanted, source)
 
 
-def _read_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Number and text of each line that is neither empty nor a comment."""
-    if not path.is_file():
-        raise ValueError(f"{path} is no file: give public keys of signers")
-    with path.open("rb") as file:
-        data = file.read(_LONGEST_SIGNERS + 1)
-    if len(data) > _LONGEST_SIGNERS:
-        raise ValueError(f"{path} is longer than 1 MiB: give public keys of signers")
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text: give public keys of signers") from error
-    for number, line in enumerate(text.split("\n"), 1):
-        if (stripped := line.strip()) and not stripped.startswith("#"):
-            yield number, stripped
-
-
-def _read_entry(line: str, user: str | None) -> tuple[list[str], str]:
-    """Principals of a line, and its key as `KEYTYPE KEY`."""
-    found = (_ENTRY if user is None else _PLAIN).fullmatch(line)
-    if found is None or not line.replace("\t", " ").isprintable():
-        said = "KEYTYPE KEY" if user else "PRINCIPALS [OPTIONS] KEYTYPE KEY"
-        other = "" if user else " (for a list of public keys: --signer)"
-        raise ValueError(f"expected {said}, found {line!r:.60}{other}")
-    if user is not None:
-        return [user], found["key"]
-    patterns = found["principals"].strip('"').split(",")
-    # A pattern with ! excludes somebody, and names nobody.
-    named = [name for name in patterns if name and not name.startswith("!")]
-    if not named:
-        raise ValueError("it names nobody")
-    return named, found["key"]
-
-
-def _run(words: Sequence[str], data: bytes) -> subprocess.CompletedProcess[bytes]:
+def _run(words: Sequence[str], data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """Run ssh-keygen with these bytes as its input."""
     # A passphrase is asked of a program that fails at once, not of the terminal. Before
     # OpenSSH 8.4 that needs a session without a terminal.
