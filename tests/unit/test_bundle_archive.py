@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -150,47 +149,54 @@ def test_what_is_no_archive_is_bad_input(
     assert "is no bundle: it is not compressed by zstd" in capsys.readouterr().err
 
 
-def pack_two(folder: Path) -> tuple[Path, Path]:
-    root = folder / "root"
-    (root / "sub").mkdir(parents=True)
-    (root / "a.json").write_text("{}")
-    (root / "sub/b.json").write_text("[]" * 500)
-    path = folder / "two.tar.zst"
-    archive.pack(root, ["a.json", "sub/b.json"], path)
-    return root, path
+CHANGES = {
+    **{"mode": 0o777, "mtime": 1, "uid": 7, "uname": "jdoe", "linkname": "x"},
+    "pax_headers": {"comment": "x"},
+}
 
 
-def change_mode(member: tarfile.TarInfo) -> None:
-    member.mode = 0o777
-
-
-def change_time(member: tarfile.TarInfo) -> None:
-    member.mtime = 1
-
-
-def change_owner(member: tarfile.TarInfo) -> None:
-    member.uname = "jdoe"
-
-
-@pytest.mark.parametrize("change", [change_mode, change_time, change_owner])
+@pytest.mark.parametrize("changes", [{name: CHANGES[name]} for name in CHANGES])
 def test_another_header_is_found_where_it_is(
-    tmp_path: Path, change: Callable[[tarfile.TarInfo], None]
+    tmp_path: Path, changes: dict[str, object]
 ) -> None:
-    root, path = pack_two(tmp_path)
-    names = ["a.json", "sub/b.json"]
-    assert archive.find_foreign(path, root, names) is None
-    members = [make_member(name, (root / name).read_bytes()) for name in names]
-    change(members[1][0])
-    write_archive(path, *members)
-    assert archive.find_foreign(path, root, names) == "sub/b.json"
+    members = [make_member("a.json"), make_member("sub/b.json", **changes)]
+    path = write_archive(tmp_path / "two.tar.zst", *members)
+    (tmp_path / "into").mkdir()
+    with pytest.raises(archive.Damaged, match=r"other bytes here .* at sub/b\.json"):
+        archive.unpack(path, tmp_path / "into")
+
+
+def test_a_byte_behind_a_file_is_found(tmp_path: Path) -> None:
+    path = write_archive(tmp_path / "two.tar.zst", *map(make_member, ("a", "b")))
+    plain = bytearray(zstandard.decompress(path.read_bytes()))
+    plain[512 + 100] = 1
+    path.write_bytes(zstandard.compress(bytes(plain)))
+    with pytest.raises(archive.Damaged, match=r"other bytes here .* at a"):
+        archive.unpack(path, tmp_path)
+
+
+def test_files_in_another_order_are_refused(tmp_path: Path) -> None:
+    path = write_archive(tmp_path / "two.tar.zst", *map(make_member, ("b", "a")))
+    with pytest.raises(archive.Damaged, match="'a' stands in it"):
+        archive.unpack(path, tmp_path)
+
+
+def test_what_is_packed_is_unpacked(tmp_path: Path) -> None:
+    """A long name and one of other letters have headers of their own."""
+    names = ["a.json", "long/" * 60 + "b.json", "sub/ü.json"]
+    for name in names:
+        (tmp_path / "root" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "root" / name).write_text(name * 100)
+    archive.pack(tmp_path / "root", names, tmp_path / "x.tar.zst")
+    (tmp_path / "into").mkdir()
+    archive.unpack(tmp_path / "x.tar.zst", tmp_path / "into")
+    assert all((tmp_path / "into" / name).read_text() == name * 100 for name in names)
 
 
 def test_bytes_after_the_end_are_found(tmp_path: Path) -> None:
-    root, path = pack_two(tmp_path)
-    names = ["a.json", "sub/b.json"]
-    members = [make_member(name, (root / name).read_bytes()) for name in names]
-    write_archive(path, *members, end=b"hidden" * 100)
-    assert archive.find_foreign(path, root, names) == "sub/b.json"
+    path = write_archive(tmp_path / "a.tar.zst", make_member("a"), end=b"hidden" * 100)
+    with pytest.raises(archive.Damaged, match="more follows"):
+        archive.unpack(path, tmp_path)
 
 
 def test_a_damaged_header_is_no_end_of_the_archive(tmp_path: Path) -> None:

@@ -73,10 +73,7 @@ def unpack(path: Path, into: Path) -> None:
         OSError: it cannot be read, or its files cannot be written.
     """
     with _plain_tar(path, into.parent) as plain:
-        seen: set[str] = set()
         for member, content in _members(plain, path):
-            _check_member(member, seen, path)
-            seen.add(member.name)
             place = into / member.name
             try:
                 place.parent.mkdir(parents=True, exist_ok=True)
@@ -85,40 +82,6 @@ def unpack(path: Path, into: Path) -> None:
             except (FileExistsError, NotADirectoryError) as error:
                 said = f"{member.name!r} is a file and a folder"
                 raise Damaged(f"{path}: {said}") from error
-
-
-def find_foreign(path: Path, root: Path, names: Sequence[str]) -> str | None:
-    """Where an archive differs from the one that these files would give.
-
-    Returns:
-        The member at or before which the first byte differs; None if none does.
-    """
-    with (
-        _plain_tar(path, root.parent) as plain,
-        tempfile.TemporaryFile(dir=root.parent) as ours,
-    ):
-        _write_tar(root, names, ours)
-        ours.seek(0)
-        place = _first_difference(plain, ours)
-        if place is None:
-            return None
-        ours.seek(0)
-        with tarfile.open(fileobj=ours, mode="r:") as archive:
-            before = [m.name for m in archive if m.offset <= place]
-        return before[-1] if before else "its beginning"
-
-
-def _first_difference(one: IO[bytes], other: IO[bytes]) -> int | None:
-    place = 0
-    while True:
-        left, right = one.read(_CHUNK), other.read(_CHUNK)
-        if left != right:
-            pairs = enumerate(zip(left, right, strict=False))
-            shorter = min(len(left), len(right))
-            return place + next((i for i, (a, b) in pairs if a != b), shorter)
-        if not left:
-            return None
-        place += len(left)
 
 
 @contextlib.contextmanager
@@ -169,17 +132,31 @@ class _Careful:
 def _members(
     plain: IO[bytes], path: Path
 ) -> Iterator[tuple[tarfile.TarInfo, IO[bytes]]]:
+    """The members of a tar, if each of its bytes is as `pack` writes it."""
+    last, count = "", 0
     try:
         careful = _Careful(plain)
         with tarfile.open(fileobj=careful, mode="r:") as archive:  # type: ignore[call-overload]
             for member in archive:
-                if member.isreg() and not member.issparse():
-                    content = archive.extractfile(member)
-                    assert content is not None
-                    yield member, content
-                else:
+                name, count = member.name, count + 1
+                if not member.isreg() or member.issparse():
                     said = "a link, a folder or a device"
-                    raise Damaged(f"{path}: {member.name!r} is {said}, not a file")
+                    raise Damaged(f"{path}: {name!r:.200} is {said}, not a file")
+                if not is_plain_name(name):
+                    said = "is no name of a file in a bundle"
+                    raise Damaged(f"{path}: {name!r:.200} {said}")
+                if name <= last:
+                    said = "stands in it twice, or not in its place"
+                    raise Damaged(f"{path}: {name!r} {said}")
+                if count > MAX_FILES:
+                    raise Damaged(f"{path} has more than {MAX_FILES} files")
+                if not _is_canonical(careful, member):
+                    said = "the archive has other bytes here than rankbench writes"
+                    raise Damaged(f"{path}: {said}: at {name}")
+                last = name
+                content = archive.extractfile(member)
+                assert content is not None
+                yield member, content
             # tarfile takes a damaged header for the end.
             plain.seek(archive.offset)
             while chunk := plain.read(_CHUNK):
@@ -192,13 +169,15 @@ def _members(
         raise Damaged(f"{path} is damaged: {error}") from error
 
 
-def _check_member(member: tarfile.TarInfo, seen: set[str], path: Path) -> None:
-    if not is_plain_name(member.name):
-        raise Damaged(f"{path}: {member.name[:200]!r} is no name of a file in a bundle")
-    if member.name in seen:
-        raise Damaged(f"{path}: {member.name!r} stands in it twice")
-    if len(seen) >= MAX_FILES:
-        raise Damaged(f"{path} has more than {MAX_FILES} files")
+def _is_canonical(plain: _Careful, member: tarfile.TarInfo) -> bool:
+    """Whether the bytes around a member's content follow from its name and size."""
+    plain.seek(member.offset)
+    header = plain.read(member.offset_data - member.offset)
+    plain.seek(member.offset_data + member.size)
+    padding = plain.read(-member.size % tarfile.BLOCKSIZE)
+    plainest = tarfile.TarInfo(member.name)
+    plainest.size = member.size
+    return header == plainest.tobuf(tarfile.PAX_FORMAT) and not padding.strip(b"\0")
 
 
 def is_plain_name(name: str) -> bool:
