@@ -29,7 +29,8 @@ rule all:
     default_target: True
     input:
         RESULTS,
-        missing_summaries(RUN),
+        # The table may exist already, after a failure or a run of a part of the matrix.
+        job_files(RUN),
     message:
         "all requested cells and tables are done"
 

@@ -24,7 +24,7 @@ from rankbench.launch.job.attempt import Attempt, LaunchSeries
 from rankbench.launch.job.claim import claim_next
 from rankbench.launch.job.pace import Out
 from rankbench.launch.job.requests import read_request
-from rankbench.launch.job.rounds import Means, Rounds
+from rankbench.launch.job.rounds import Rounds
 from rankbench.launch.process.classify import Outcome
 from rankbench.launch.process.processes import Stop
 from rankbench.launch.process.supervise import begin_record, finish
@@ -80,11 +80,11 @@ def measure(root: Path, cells: int, launches: int) -> list[float]:
         assert request is not None
         attempts.append(Attempt(run.layout, plan, entry, request, root))
     here, between = ThisMachine(), Between()
-    means = Means(choose_hosts=lambda *_: here, stop=Stop(), out=lambda _: Out())
+    rounds = Rounds(attempts, out=lambda _: Out())
     with mock.patch.object(
         LaunchSeries, "launch", lambda *a, **k: between.launch(*a, **k)
     ):
-        Rounds(attempts, means).run()
+        rounds.run(lambda *_: here, Stop())
     return between.seconds
 
 

@@ -98,16 +98,16 @@ def finish(root: Path) -> None:
     """Write the files of a finished run: plan, requests, summaries, table."""
     os.chdir(root)
     from rankbench.project import begin, open_run
-    from rankbench.project.inputs import data_files
+    from rankbench.project.snakefile import data_files
     from rankbench.record import PLOTS, write_json
 
     run = open_run(
         {"experiment": "many.yaml"}, profile=Path("local_profile"), write=False
     )
     begin(run)
-    for path in data_files(run):
-        Path(path).parent.mkdir(exist_ok=True)
-        Path(path).touch()
+    for path in data_files(run).values():
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
     for cell in run.feasible:
         summary = {"cell": cell.id, "status": "ok", "launch_seconds": 1.0}
         write_json(run.layout.summary(cell.id), summary)

@@ -100,9 +100,7 @@ def shared(login: Login) -> tuple[float, list[float]]:
     plan(login, "experiment")
     results = f"results/{NAME}-experiment"
     begun = time.monotonic()
-    login.run(
-        *ALLOCATION, *PYTHON, "-m", "rankbench.launch", "job", results, "experiment"
-    )
+    login.run(*ALLOCATION, *PYTHON, "-m", "rankbench.launch", results, "experiment")
     seconds = time.monotonic() - begun
     return seconds, gaps_of(login.home / results)
 
@@ -126,7 +124,7 @@ def apart(login: Login, delay: float) -> float:
         time.sleep(delay)
         login.run(
             *ALLOCATION,
-            *(*PYTHON, "-m", "rankbench.launch", "cell", f"results/{NAME}-cell", cell),
+            *(*PYTHON, "-m", "rankbench.launch", f"results/{NAME}-cell", cell),
         )
     return time.monotonic() - begun
 

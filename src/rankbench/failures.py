@@ -1,9 +1,9 @@
-"""Records why an image could not be built or a data set could not be prepared.
+"""Notes that an image or a data set was made, or why it could not be.
 
-The failing job writes a file into the result directory; the next success and the next
-run remove it. So the table, which is made from the result directory, can say why a cell
-was not measured. Standard library only, because the rank-side job that prepares data
-imports this module.
+The job that makes it writes the note into the result directory, and succeeds in any
+case, so that other cells are measured. The job of a cell, and the table, read there why
+it cannot be measured. Standard library only, because the rank-side job that prepares
+data imports this module.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Wanted:
     name: str
 
     def file(self, layout: Layout) -> Path:
-        """The path of the file about its failure; it exists only after a failure."""
-        return layout.root / "failures" / f"{self.kind}.{self.name}.json"
+        """The path of the note about it; there is none if it need not be made."""
+        return layout.need(f"{self.kind}.{self.name}")
 
 
 def find_wanted(cells: Iterable[tuple[str | None, str]]) -> list[Wanted]:
@@ -58,70 +58,61 @@ def find_wanted(cells: Iterable[tuple[str | None, str]]) -> list[Wanted]:
     return list(found)
 
 
-def note_failure(
+def note_attempt(
     wanted: Wanted,
-    reason: str,
+    reason: str | None,
     log: str | os.PathLike[str],
     environ: Mapping[str, str] = os.environ,
-) -> None:
-    """Write the file about a failure, if this process is a job of a run."""
-    layout = _find_run(environ)
-    if layout is not None:
-        value = {
-            "schema": _VERSION,
-            "kind": wanted.kind,
-            "name": wanted.name,
-            "reason": first_line(" ".join(reason.split())),
-            "log": os.fspath(log),
-        }
-        write_json(wanted.file(layout), value)
+) -> bool:
+    """Note that an image or a data set was made, or why it could not be.
 
-
-def clear_failure(wanted: Wanted, environ: Mapping[str, str] = os.environ) -> None:
-    """Remove the file about a failure, if this process is a job of a run."""
-    layout = _find_run(environ)
-    if layout is not None:
-        wanted.file(layout).unlink(missing_ok=True)
+    Returns:
+        Whether this process is a job of a run, so that the note was written.
+    """
+    if (plan := environ.get(PLAN_VARIABLE)) is None:
+        return False
+    value = {
+        "schema": _VERSION,
+        "kind": wanted.kind,
+        "name": wanted.name,
+        "reason": reason and first_line(" ".join(reason.split())),
+        "log": os.fspath(log),
+    }
+    write_json(wanted.file(Layout(Path(plan).parent)), value)
+    return True
 
 
 def explain_failures(layout: Layout, wanted: Iterable[Wanted]) -> str | None:
     """The reasons why these images and data sets failed; None if none has failed.
 
     Raises:
-        ValueError: a file about a failure is damaged; the message names it.
+        ValueError: a note is damaged; the message names it.
     """
-    return "; ".join(_read(layout, one) for one in _failed(layout, wanted)) or None
+    return "; ".join(said for _, said in _failed(layout, wanted)) or None
 
 
 def find_failures(layout: Layout, plan: Mapping[str, Any]) -> list[Path]:
-    """The files about failed images and data sets of the plan, sorted."""
+    """The notes about failed images and data sets of the plan, sorted."""
     cells = [(cell["image"], cell["cell"]["data"]) for cell in plan["cells"]]
-    failed = _failed(layout, find_wanted(cells))
-    return sorted(one.file(layout) for one in failed)
+    return sorted(path for path, _ in _failed(layout, find_wanted(cells)))
 
 
-def _failed(layout: Layout, wanted: Iterable[Wanted]) -> Iterator[Wanted]:
-    """The failed ones; names are checked, because a foreign plan may have any name."""
-    for one in wanted:
-        if _NAME.fullmatch(one.name) and one.file(layout).is_file():
-            yield one
-
-
-def _find_run(environ: Mapping[str, str]) -> Layout | None:
-    plan = environ.get(PLAN_VARIABLE)
-    return None if plan is None else Layout(Path(plan).parent)
-
-
-def _read(layout: Layout, wanted: Wanted) -> str:
-    path = wanted.file(layout)
-    value = read_json(path)
-    version = value.get("schema") if isinstance(value, dict) else None
-    if version != _VERSION:
-        raise ValueError(
-            f"{path} has failure schema {version!r:.20}, this rankbench reads "
-            f"{_VERSION}"
-        )
-    reason, log = value.get("reason"), value.get("log")
-    if not isinstance(reason, str) or not isinstance(log, str):
-        raise ValueError(f"{path} is damaged: expected the texts reason and log")
-    return f"{_SAID[wanted.kind].format(wanted.name)}: {reason}; log: {log}"
+def _failed(layout: Layout, wanted: Iterable[Wanted]) -> Iterator[tuple[Path, str]]:
+    """The note about each failed one, and the failure in words."""
+    for need in wanted:
+        path = need.file(layout)
+        # A foreign plan may have any name.
+        if not _NAME.fullmatch(need.name) or not path.is_file():
+            continue
+        value = read_json(path)
+        version = value.get("schema") if isinstance(value, dict) else None
+        if version != _VERSION:
+            raise ValueError(
+                f"{path} has failure schema {version!r:.20}, this rankbench reads "
+                f"{_VERSION}"
+            )
+        reason, log = value.get("reason"), value.get("log")
+        if not isinstance(reason, str | None) or not isinstance(log, str):
+            raise ValueError(f"{path} is damaged: expected the texts reason and log")
+        if reason is not None:
+            yield path, f"{_SAID[need.kind].format(need.name)}: {reason}; log: {log}"

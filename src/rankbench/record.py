@@ -167,20 +167,17 @@ class Layout:
     def summary(self, cell_id: str) -> Path:
         return self.root.joinpath("cells", f"{cell_id}.json")
 
-    def log(self, cell_id: str) -> Path:
-        """The log of the jobs of a cell."""
-        return self.root.joinpath("logs", f"{cell_id}.log")
+    def log(self, name: str) -> Path:
+        """The log of a job, or of the jobs of a cell."""
+        return self.root.joinpath("logs", f"{name}.log")
 
     def job(self, name: str) -> Path:
-        """What a job that measures several cells leaves: which launches suffice."""
+        """What a job leaves until the table is made: the status of its cells."""
         return self.root.joinpath("jobs", f"{name}.json")
 
-    def attempted(self, need: str) -> Path:
-        """Exists when `data.NAME` or `image.NAME` was made, or could not be."""
-        return self.root.joinpath("attempted", need)
-
-    def job_log(self, name: str) -> Path:
-        return self.root.joinpath("logs", "jobs", f"{name}.log")
+    def need(self, name: str) -> Path:
+        """A note that `data.NAME` or `image.NAME` was made, or why not."""
+        return self.root.joinpath("needs", f"{name}.json")
 
     def attempt(self, cell_id: str, attempt: int) -> Path:
         return self.records / cell_id / str(attempt)

@@ -88,7 +88,7 @@ class Site:
         return ["salloc", "--quiet", *ALLOCATION, *options]
 
     def supervisor(self, name: str, cell: str) -> list[str]:
-        return [self.python, "-m", "rankbench.launch", "cell", f"results/{name}", cell]
+        return [self.python, "-m", "rankbench.launch", f"results/{name}", cell]
 
     def records(self, name: str) -> dict[str, list[dict[str, Any]]]:
         """Records of the first attempt by cell, in the order of their launches."""

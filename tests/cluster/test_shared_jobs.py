@@ -47,9 +47,7 @@ KILLS = 2  # Ten and more were tried by hand.
 
 def start_job(site: Site, name: str) -> subprocess.Popen[str]:
     """The job of the cells that share one, in an allocation of two hosts."""
-    argv = [*site.supervisor(name, "experiment")]
-    argv[argv.index("cell")] = "job"
-    return site.start_command(argv)
+    return site.start(name, "experiment")
 
 
 def test_a_job_of_ten_cells_is_killed_and_resumed(site: Site) -> None:

@@ -193,7 +193,7 @@ def test_a_rank_of_the_far_host_is_killed(
 @pytest.mark.long
 def test_the_supervisor_is_killed(begin: Callable[..., Case]) -> None:
     case = begin("supervisor")
-    case.desk.host.do("pkill", "-KILL", "-f", "rankbench.launch job")
+    case.desk.host.do("pkill", "-KILL", "-f", "rankbench.launch results")
     case.ends()
     case.goes_on()
     status, reason = case.first()

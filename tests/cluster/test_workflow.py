@@ -75,7 +75,7 @@ def test_experiment_to_a_table(
     (two,) = records[TWO]
     assert [rank["host"] for rank in two["ranks"]] == two["launcher"]["hosts"]
     assert len(set(two["launcher"]["hosts"])) == 2
-    comment = f"rule_cell_wildcards_short_{TWO}"
+    comment = f"rule_job_wildcards_short_{TWO}"
     assert jobs(site)[two["job_id"]].startswith("COMPLETED")
     assert jobs(site)[two["job_id"]].endswith(comment)
     known = site.cluster.run("scontrol", "show", "job", two["job_id"])
@@ -91,7 +91,7 @@ def test_rerun_of_a_cell_touches_that_cell_only(
     assert other
     snakemake(*short, f"rerun={TWO}")
     (new,) = jobs(site).keys() - before.keys()
-    assert jobs(site)[new].endswith(f"rule_cell_wildcards_short_{TWO}")
+    assert jobs(site)[new].endswith(f"rule_job_wildcards_short_{TWO}")
     assert files_of(site, ONE) == other
     attempts = {cell: row["attempt"] for cell, row in table_of(site, "short").items()}
     assert attempts == {ONE: "1", TWO: "2"}

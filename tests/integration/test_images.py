@@ -418,7 +418,7 @@ def test_a_signed_image_that_was_changed_is_refused_by_a_cell(
     # The same in a job of its own, as on a cluster.
     (request,) = project.root.glob("results/one/requests/*.json")
     cell = request.name.removesuffix(".json")
-    command = ["-m", "rankbench.launch", "cell", "results/one", cell]
+    command = ["-m", "rankbench.launch", "results/one", cell]
     project.run([sys.executable, *command], timeout=120)
     found = [*project.root.glob(f"results/one/records/{cell}/1/*/record.json")]
     assert len(found) == 2

@@ -313,7 +313,7 @@ def test_launches_of_cells_take_turns(in_turns) -> None:
     # One job measured both cells; the log of each cell tells of its own launches.
     logs = (project.root / "results/small/logs").glob("*.1x1.*.log")
     assert [path.read_text().count(" ok  ") for path in logs] == [3, 3]
-    (log,) = (project.root / "results/small/logs/jobs").glob("*.log")
+    (log,) = (project.root / "results/small/logs").glob("this-machine.log")
     assert log.read_text().count(" ok  ") == 6
     assert "5 launches left, about" in printed
 

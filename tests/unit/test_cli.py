@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from rankbench.cli import main
-from rankbench.launch.job.requests import ensure_request
+from rankbench.launch.job.requests import make_request
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 
 pytestmark = pytest.mark.unit
@@ -43,7 +43,7 @@ def test_a_folder_and_a_bundle_in_place_of_an_experiment(
     monkeypatch.chdir(tmp_path)
     root = Path("results/small")
     layout = write_plan(root, [SINGLE, DDP])
-    ensure_request(layout, SINGLE["id"], launches=6, cell_hash=SINGLE["hash"])
+    make_request(layout, SINGLE["id"], launches=6, cell_hash=SINGLE["hash"])
     write_launches(layout, SINGLE, rate=800, job_id=None)
     assert main(["publish", str(root)]) == 0
     capsys.readouterr()

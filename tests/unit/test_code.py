@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,16 +11,28 @@ import pytest
 
 from rankbench import __version__
 from rankbench.assets import OF_JOBS
-from rankbench.launch.job.provenance import describe_code, freeze_code, rank_code_hash
+from rankbench.launch.job.provenance import (
+    PACKAGE,
+    describe_code,
+    freeze_code,
+    rank_code_hash,
+)
 
 pytestmark = pytest.mark.unit
 
+# Modules of the package root that ranks import; failures.py only while data are made.
+SHARED = sorted(
+    {
+        f"{node.module.removeprefix('rankbench.')}.py"
+        for file in (PACKAGE / "rank").rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.ImportFrom)
+        if node.module and node.module.startswith("rankbench.")
+        if not node.module.startswith(("rankbench.rank", "rankbench.failures"))
+    }
+)
 FILES = [
-    "cell.py",
-    "cores.py",
-    "launch_spec.py",
-    "record.py",
-    "environ.py",
+    *SHARED,
     "rank/training/loop.py",
     "rank/models/lenet.py",
 ]
@@ -93,7 +106,7 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in OF_JOBS:
         link = tmp_path / "src/rankbench/assets" / name
         link.symlink_to(Path("../../..", name))
-    for name in ("cell.py", "cores.py", "environ.py", "launch_spec.py", "record.py"):
+    for name in SHARED:
         (tmp_path / "src/rankbench" / name).write_text("")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     rank_code_hash.cache_clear()

@@ -10,7 +10,6 @@ import pytest
 
 from factories import make_site, read_plan_of
 from rankbench.matrix.selection import find_cell, select_cells
-from rankbench.matrix.sharing import group_cells
 from rankbench.plan import Plan, read_plan
 
 pytestmark = pytest.mark.unit
@@ -92,34 +91,6 @@ def test_keys_about_jobs_that_do_not_fit_are_refused(
     site = make_site(scheduler="slurm" if slurm else "none")
     with pytest.raises(ValueError, match=rf"experiment.yaml: .*{complaint}"):
         read_plan_of(tmp_path, f"{TEXT}\n{keys}\n", site)
-
-
-def test_cells_of_a_cluster_share_jobs_as_the_experiment_says(tmp_path: Path) -> None:
-    text = "name: x\nstrategy: ddp\nbackend: gloo\ntopology: [1x1, 2x1]\n"
-    text += "launcher: [srun, job_array]\ninit_method: file\n"
-    site = make_site(scheduler="slurm", nodes=2)
-    found = {}
-    for allocation in ("cell", "topology", "experiment"):
-        plan = read_plan_of(tmp_path, f"{text}allocation: {allocation}\n", site)
-        groups = group_cells(plan, list(plan.cells.values()))
-        found[allocation] = {
-            name: [cell.cell.topology for cell in cells]
-            for name, cells in groups.items()
-        }
-        assert all("job_array" not in c.id for g in groups.values() for c in g)
-    assert found == {
-        "cell": {},
-        "topology": {"1x1": ["1x1"], "2x1": ["2x1"]},
-        "experiment": {"experiment": ["1x1", "2x1"]},
-    }
-
-
-def test_cells_of_one_machine_take_turns(tmp_path: Path) -> None:
-    plan = read_plan_of(tmp_path, TEXT)
-    assert group_cells(plan, plan.feasible) == {"this-machine": plan.feasible}
-    assert group_cells(plan, []) == {}
-    plan = read_plan_of(tmp_path, f"{TEXT}\norder: cells\n")
-    assert group_cells(plan, plan.feasible) == {}
 
 
 def test_feasible_cells(plan: Plan) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from factories import make_site, read_plan_of
-from rankbench.matrix import preview as preview_module
-from rankbench.matrix.preview import LISTED, Job, Preview
 from rankbench.plan import Plan
+from rankbench.project import preview as preview_module
+from rankbench.project.preview import LISTED, Preview
 
 pytestmark = pytest.mark.unit
 
@@ -126,6 +126,6 @@ def test_images_come_first(tmp_path: Path) -> None:
 def test_jobs_and_the_longest_of_them(tmp_path: Path) -> None:
     plan = read_plan_of(tmp_path, TEXT)
     chosen = list(plan.cells.values())
-    jobs = {ONE: Job(nodes=1, minutes=5), TWO: Job(nodes=2, minutes=12)}
+    jobs = {ONE: {"nodes": 1, "minutes": 5}, TWO: {"nodes": 2, "minutes": 12}}
     lines = Preview(chosen, {ONE: 6, TWO: 6}, {}, 360, jobs=jobs).lines()
     assert lines[2] == f"2 jobs; the longest may take 12 minutes on 2 hosts: {TWO}"

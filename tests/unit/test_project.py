@@ -15,9 +15,9 @@ from rankbench.project import (
     find_pending,
     make_preview,
     open_run,
+    opening,
     reopen_run,
     start,
-    survey,
 )
 from rankbench.project.status import find_verdict
 from rankbench.record import Layout, read_json, write_json
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(survey, "probe_machine", lambda programs, write: make_probe())
+    monkeypatch.setattr(opening, "probe_machine", lambda programs, write: make_probe())
     monkeypatch.setenv(PLAN_VARIABLE, "unset")
     monkeypatch.setenv("PYTHONPATH", "")
     (tmp_path / "e.yaml").write_text(
@@ -171,7 +171,7 @@ def test_cells_share_jobs_as_the_experiment_says(tmp_path: Path) -> None:
     assert set(found["topology"].apart) == set(found["experiment"].apart) == apart
     assert set(found["topology"].jobs) == {"1x1", "2x1"} | apart
     assert set(found["experiment"].jobs) == {"experiment"} | apart
-    assert found["experiment"].jobs["experiment"].nodes == 2
+    assert found["experiment"].jobs["experiment"]["nodes"] == 2
     alone = make_preview(share(tmp_path, "allocation: cell"))
     assert set(alone.jobs) == set(alone.pending)
     assert not alone.apart
@@ -195,11 +195,17 @@ def test_a_shared_job_is_split_so_that_none_is_too_long(
     run = share(tmp_path, "allocation: experiment", max_job_minutes=minutes)
     jobs = make_preview(run).jobs
     assert len(jobs) == parts
-    assert {job.minutes for job in jobs.values()} == {longest}
+    assert {job["minutes"] for job in jobs.values()} == {longest}
     names = ["experiment"]
     if parts > 1:
         names = [f"experiment.{number + 1}" for number in range(parts)]
     assert list(jobs) == names
+
+
+def test_a_job_of_one_cell_is_split_likewise(tmp_path: Path) -> None:
+    run = share(tmp_path, "allocation: cell", max_job_minutes=6)
+    cells = list(run.plan.cells)
+    assert list(make_preview(run).jobs)[:2] == [f"{cells[0]}.1", f"{cells[0]}.2"]
 
 
 def test_a_job_knows_its_cells_its_rounds_and_what_comes_before(

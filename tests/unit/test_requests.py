@@ -8,9 +8,8 @@ import pytest
 
 from rankbench.launch.job.requests import (
     Request,
-    ensure_request,
     extend_request,
-    raise_request,
+    make_request,
     read_request,
 )
 from rankbench.record import Layout
@@ -29,28 +28,28 @@ def measured(layout: Layout, attempt: int) -> None:
 
 def test_first_request(layout: Layout) -> None:
     assert read_request(layout, "c") is None
-    assert ensure_request(layout, "c", launches=6, cell_hash="h") == Request(1, 6, "h")
+    assert make_request(layout, "c", launches=6, cell_hash="h") == Request(1, 6, "h")
     assert read_request(layout, "c") == Request(1, 6, "h")
 
 
 def test_request_is_made_once(layout: Layout) -> None:
-    first = ensure_request(layout, "c", launches=6, cell_hash="h")
+    first = make_request(layout, "c", launches=6, cell_hash="h")
     time = layout.request("c").stat().st_mtime_ns
-    assert ensure_request(layout, "c", launches=9, cell_hash="other") == first
+    assert make_request(layout, "c", launches=9, cell_hash="other") == first
     assert layout.request("c").stat().st_mtime_ns == time
 
 
 def test_rerun_asks_for_the_next_attempt(layout: Layout) -> None:
-    ensure_request(layout, "c", launches=6, cell_hash="h")
+    make_request(layout, "c", launches=6, cell_hash="h")
     measured(layout, 1)
-    wanted = raise_request(layout, "c", launches=3, cell_hash="i")
+    wanted = make_request(layout, "c", again=True, launches=3, cell_hash="i")
     assert wanted == read_request(layout, "c") == Request(2, 3, "i")
     # Two reruns in a row, without a launch between them.
-    assert raise_request(layout, "c", launches=3, cell_hash="i").attempt == 3
+    assert make_request(layout, "c", again=True, launches=3, cell_hash="i").attempt == 3
 
 
 def test_more_launches_belong_to_the_same_attempt(layout: Layout) -> None:
-    ensure_request(layout, "c", launches=6, cell_hash="h", budget=3600.0)
+    make_request(layout, "c", launches=6, cell_hash="h", budget=3600.0)
     extend_request(layout, "c", launches=14)
     # The user has asked for these launches: the budget of the run before is no limit.
     assert read_request(layout, "c") == Request(1, 14, "h")
@@ -61,18 +60,19 @@ def test_more_launches_belong_to_the_same_attempt(layout: Layout) -> None:
 
 
 def test_rerun_without_a_request(layout: Layout) -> None:
-    assert raise_request(layout, "c", launches=3, cell_hash="h").attempt == 1
+    assert make_request(layout, "c", again=True, launches=3, cell_hash="h").attempt == 1
 
 
-@pytest.mark.parametrize("make", [ensure_request, raise_request])
-def test_a_lost_request_does_not_reuse_an_attempt(layout: Layout, make) -> None:
+@pytest.mark.parametrize("again", [False, True])
+def test_a_lost_request_does_not_reuse_an_attempt(layout: Layout, again: bool) -> None:
     measured(layout, 1)
     measured(layout, 4)
-    assert make(layout, "c", launches=6, cell_hash="h").attempt == 5
+    request = make_request(layout, "c", again=again, launches=6, cell_hash="h")
+    assert request.attempt == 5
 
 
 def test_requests_of_cells_are_apart(layout: Layout) -> None:
-    raise_request(layout, "c", launches=6, cell_hash="h")
+    make_request(layout, "c", again=True, launches=6, cell_hash="h")
     assert read_request(layout, "d") is None
 
 
@@ -82,4 +82,4 @@ def test_damaged_request_is_named(layout: Layout, text: str) -> None:
     path.parent.mkdir()
     path.write_text(text)
     with pytest.raises(ValueError, match=f"{path} is damaged"):
-        ensure_request(layout, "c", launches=1, cell_hash="h")
+        make_request(layout, "c", launches=1, cell_hash="h")

@@ -223,10 +223,10 @@ def test_a_job_array_that_slurm_refuses_says_why(
 
 
 SQUEUE = """\
-7|RUNNING|node[1-2]|None|/p|rule_cell_wildcards_x_ddp.gloo.2x1
-8|PENDING||Resources|/p|rule_cell_wildcards_x_ddp.gloo.1x1
-9|RUNNING|node3|None|/elsewhere|rule_cell_wildcards_x_ddp.gloo.1x1
-10|RUNNING|node3|None|/p|rule_cell_wildcards_y_ddp.gloo.1x1
+7|RUNNING|node[1-2]|None|/p|rule_job_wildcards_x_ddp.gloo.2x1
+8|PENDING||Resources|/p|rule_job_wildcards_x_ddp.gloo.1x1
+9|RUNNING|node3|None|/elsewhere|rule_job_wildcards_x_ddp.gloo.1x1
+10|RUNNING|node3|None|/p|rule_job_wildcards_y_ddp.gloo.1x1
 11|RUNNING|node3|None|/p|rule_hosts
 12|RUNNING|node3|None|/p|(null)
 13|PENDING||Priority|/p|mine|with|bars
@@ -237,22 +237,23 @@ QUEUED = CellJob("8", "ddp.gloo.1x1", "PENDING", "", "Resources")
 
 def test_jobs_of_this_experiment_in_this_folder() -> None:
     cells = ("ddp.gloo.1x1", "ddp.gloo.2x1", "single.none.1x1")
-    assert parse_queue(SQUEUE, "x", "/p", cells, {}) == [RUNNING, QUEUED]
+    alone = {cell: [cell] for cell in cells}
+    assert parse_queue(SQUEUE, "x", "/p", alone) == [RUNNING, QUEUED]
 
 
 def test_jobs_of_other_cells_are_nobodys() -> None:
-    assert parse_queue(SQUEUE, "x", "/p", ["ddp.gloo.1x2"], {}) == []
+    assert parse_queue(SQUEUE, "x", "/p", {"ddp.gloo.1x2": ["ddp.gloo.1x2"]}) == []
 
 
 def test_a_shared_job_is_that_of_each_of_its_cells() -> None:
     line = "14|RUNNING|node[1-4]|None|/p|rule_job_wildcards_x_experiment"
     shared = {"experiment": ["ddp.gloo.2x1", "ddp.gloo.4x1"]}
-    jobs = parse_queue(line, "x", "/p", ["ddp.gloo.2x1"], shared)
+    jobs = parse_queue(line, "x", "/p", shared)
     assert [(job.id, job.cell) for job in jobs] == [
         ("14", "ddp.gloo.2x1"),
         ("14", "ddp.gloo.4x1"),
     ]
-    assert parse_queue(line, "y", "/p", [], shared) == []
+    assert parse_queue(line, "y", "/p", shared) == []
 
 
 def test_jobs_in_words() -> None:
@@ -279,7 +280,7 @@ def test_a_queue_that_does_not_answer_is_told(
         program("squeue", script)
     monkeypatch.setattr(slurm, "ASK_SECONDS", 0.2 if "sleep" in f"{script}" else 20)
     with pytest.raises(ValueError, match=complaint):
-        read_queue("x", tmp_path, ["c"], {})
+        read_queue("x", tmp_path, {"c": ["c"]})
 
 
 def test_waiting_goes_on_until_no_job_is_left() -> None:

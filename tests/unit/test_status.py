@@ -10,7 +10,7 @@ import pytest
 from factories import make_record, read_plan_of
 from rankbench.launch.hosts.slurm import CellJob
 from rankbench.launch.job.claim import claim_next
-from rankbench.launch.job.requests import ensure_request, read_request
+from rankbench.launch.job.requests import make_request, read_request
 from rankbench.plan import Plan
 from rankbench.project.status import State, cells_to_rerun, find_jobs, find_state
 from rankbench.record import Layout, write_json
@@ -33,7 +33,7 @@ def layout(tmp_path: Path) -> Layout:
 
 def ask(layout: Layout, plan: Plan, cell_hash: str | None = None) -> None:
     wanted = cell_hash or plan.cells[CELL].hash
-    ensure_request(layout, CELL, launches=2, cell_hash=wanted)
+    make_request(layout, CELL, launches=2, cell_hash=wanted)
 
 
 def add_record(layout: Layout, launch: int, **values: Any) -> None:

@@ -1,29 +1,23 @@
-# Images for the cells of an experiment. An image is built or pulled if it is missing or
-# out of date. The main process writes a request for each image; Snakemake remakes the
-# image if its request is newer (launch/images/store.py).
-
-
-def get_image_request(wildcards):
-    """The request of an image; none if a dry run has not written it."""
-    return image_inputs(RUN, wildcards.image)
+# Images for the cells of an experiment. The main process finds those that are missing or
+# out of date (launch/images/store.py); each is built or pulled, and a note says whether.
 
 
 def get_images(wildcards):
-    """All images that the chosen cells need."""
-    return image_files(RUN)
+    """The notes about all images that the chosen cells need and that must be made."""
+    return need_files(RUN, IMAGE)
 
 
 rule images:
     input:
         get_images,
+    # Fails if one of them did.
+    shell:
+        '! grep -h \'"reason": "\' {input} /dev/null'
 
 
 rule image:
-    input:
-        get_image_request,
     output:
-        # `update` keeps the old image until a new one is built.
-        update(str(RUN.image_dir / "{image}.json")),
+        str(LAYOUT.need("image.{image}")),
     log:
         "logs/images/{image}.log",
     localrule: True
@@ -31,9 +25,8 @@ rule image:
         python=sys.executable,
         images=str(RUN.image_dir),
         mirror=RUN.plan.site["debian_mirror"],
-        # Plans of earlier versions do not have this key.
-        torch_index=RUN.plan.site.get("torch_index", "auto"),
-        key=signing_key(RUN),
+        torch_index=RUN.plan.site["torch_index"],
+        key=["--key", key] if (key := RUN.plan.site["image_key"]) else [],
     message:
         "making the image {wildcards.image}"
     # exec, so that a signal to Snakemake's child ends the build.

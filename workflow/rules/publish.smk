@@ -9,7 +9,7 @@ rule publish:
 rule site:
     input:
         RESULTS,
-        missing_summaries(RUN),
+        job_files(RUN),
     output:
         str(LAYOUT.root / "site" / "index.html"),
     log:

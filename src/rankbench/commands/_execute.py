@@ -20,7 +20,7 @@ from rankbench.commands._display import Display, open_display
 from rankbench.commands._options import FINDING, INTERRUPTED, OK
 from rankbench.commands._watch import Watch
 from rankbench.invocation import shown
-from rankbench.project import Run, find_pending
+from rankbench.project import BEGUN, Run, begin, find_pending
 from rankbench.project.status import State, find_jobs, find_state, find_verdict
 from rankbench.schedulers import scheduler_of
 
@@ -33,7 +33,7 @@ def execute(run: Run, argv: Sequence[str], *, rest: str, verbose: bool) -> int:
     """Run Snakemake to its end, and show the progress of the cells.
 
     Args:
-        run: the run, not begun yet.
+        run: the run, not begun yet; it is begun here, so that Snakemake need not.
         argv: the command.
         rest: the command that continues after an interruption.
         verbose: whether to show the output of Snakemake as well.
@@ -46,19 +46,20 @@ def execute(run: Run, argv: Sequence[str], *, rest: str, verbose: bool) -> int:
     """
     # The table is made last: missing packages for results must show up now, not then.
     require_workflow(run, "results")
-    run.lock.take()
-    run.lock.release()
+    begin(run)
     log = run.layout.root / "logs" / f"run-{datetime.now(UTC):%Y%m%dT%H%M%S}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True, highlight=False)
     print(f"$ {shown(argv)}\n  log: {log}", file=sys.stderr, flush=True)
     watch = Watch(run.layout, find_pending(run), _kept(run))
     display = open_display(console, watch.cells, plain=verbose)
-    with open(log, "w+") as file, _start(argv, file) as (child, signals):
+    with open(log, "w+") as file, _start(argv, file, run.lock.handle) as started:
+        child, signals = started
         try:
             _follow(run, child, watch, display, log, verbose=verbose)
         finally:
             display.close()
+    run.lock.release()
     if signals:
         name = signal.Signals(signals[0]).name
         _tell(f"stopped by {name}: finished launches are kept. To continue:\n  {rest}")
@@ -146,17 +147,14 @@ class _Tail:
                 yield line
 
 
-# Parts of lines that explain why the first cell is late, or is not measured.
-_FOR_PEOPLE = (
-    "of an earlier run are still in the queue",
-    "  not measured: ",
-)
+# Part of lines that explain why a cell is not measured.
+_FOR_PEOPLE = "  not measured: "
 
 
 def _is_for_people(run: Run, line: str) -> bool:
     """Return whether a line explains a late first cell: image builds, faults."""
     of_image = line.partition("  ")[0] in run.plan.images
-    return of_image or any(part in line for part in _FOR_PEOPLE)
+    return of_image or _FOR_PEOPLE in line
 
 
 def _kept(run: Run) -> dict[str, int]:
@@ -183,13 +181,14 @@ def _ask_queue(run: Run, watch: Watch) -> None:
 
 @contextmanager
 def _start(
-    argv: Sequence[str], output: IO[str]
+    argv: Sequence[str], output: IO[str], lock: int | None = None
 ) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
     """Start Snakemake. On SIGINT, SIGTERM or SIGHUP, it stops and cancels its jobs.
 
     Args:
         argv: the command.
         output: file for its output.
+        lock: that of a run which has begun: Snakemake holds it, and reads its plan.
 
     Yields:
         The process, and the list of signals received so far.
@@ -226,6 +225,8 @@ def _start(
             stderr=None if output is sys.stderr else subprocess.STDOUT,
             # In its own group, Snakemake gets each signal once: from the handler here.
             process_group=0,
+            env=os.environ if lock is None else os.environ | {BEGUN: str(os.getpid())},
+            pass_fds=() if lock is None else (lock,),
         )
         if came:  # a signal came before the child started
             interrupt()

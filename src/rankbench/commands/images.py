@@ -16,6 +16,7 @@ from rankbench.commands._base import (
 )
 from rankbench.commands._execute import run_target
 from rankbench.commands._options import command
+from rankbench.failures import IMAGE
 from rankbench.launch.images.store import (
     Image,
     load_images,
@@ -23,7 +24,7 @@ from rankbench.launch.images.store import (
     reason_to_make,
 )
 from rankbench.project import Run
-from rankbench.project.inputs import image_files
+from rankbench.project.snakefile import need_files
 
 
 @command(
@@ -74,7 +75,7 @@ def _choose(run: Run, names: list[str]) -> dict[str, Image]:
             raise ValueError(f"{name}: no such image (known: {', '.join(known)})")
     if names:
         return {name: known[name] for name in names}
-    image_files(run)  # raises if no cell runs in an image
+    need_files(run, IMAGE)  # raises if no cell runs in an image
     return {name: known[name] for name in run.image_names}
 
 

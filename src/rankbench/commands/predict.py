@@ -6,8 +6,14 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from rankbench.cell import Topology
 from rankbench.commands._base import open_results, print_json
 from rankbench.commands._options import FINDING, OK, command
+from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.predicted_cells import plan_predicted
+from rankbench.matrix.site import Site
+from rankbench.plan import PredictedCell, read_plan
+from rankbench.record import Layout
 
 
 @command(
@@ -27,7 +33,6 @@ def predict_topologies(arguments: argparse.Namespace) -> int:
     rows that they rest on, or the reason why there is no prediction. Nothing is
     measured or written. docs/predicting.md says how well predictions hold.
     """
-    from rankbench.project.targets import find_targets
     from rankbench.results.numbers.found import read
     from rankbench.results.prediction.predict import predict
     from rankbench.results.sections.prediction import describe, in_sentences
@@ -36,7 +41,7 @@ def predict_topologies(arguments: argparse.Namespace) -> int:
         found = read(layout)
         targets = list(found.results.targets)
         if arguments.topology:
-            targets = find_targets(layout, arguments.topology)
+            targets = list(_plan_targets(layout, arguments.topology))
     if not targets:
         raise ValueError(
             "nothing to predict: name topologies that were not measured "
@@ -49,6 +54,20 @@ def predict_topologies(arguments: argparse.Namespace) -> int:
         cells = [summary.row.id for summary in found.summaries]
         _print(made, in_sentences(made), found.results.price, cells)
     return OK if any(one.throughput for one in made) else FINDING
+
+
+def _plan_targets(layout: Layout, topologies: Sequence[str]) -> Sequence[PredictedCell]:
+    """Each topology for each series of the plan, unless it is measured already.
+
+    Raises:
+        ValueError: a topology is not NODESxDEVICES, or the plan is of another version.
+    """
+    for topology in topologies:
+        Topology.parse(topology)
+    plan = read_plan(layout.plan)
+    cells = {name: planned.cell for name, planned in plan.cells.items()}
+    catalog = load_catalog().with_own(plan.own)
+    return plan_predicted(cells, topologies, Site.from_dict(plan.site), catalog)
 
 
 def _print(

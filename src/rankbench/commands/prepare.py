@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from rankbench.commands._base import argv_for, plan_run, print_json, require_workflow
 from rankbench.commands._execute import run_target
 from rankbench.commands._options import command
-from rankbench.project.inputs import data_files
+from rankbench.project.snakefile import data_files
 
 
 @command(
@@ -28,6 +27,6 @@ def prepare(arguments: argparse.Namespace) -> int:
     require_workflow(run)
     status = run_target(argv_for(arguments, targets=["prepare"]))
     if arguments.json:
-        files = data_files(run)
-        print_json([{"file": f, "there": Path(f).exists()} for f in files])
+        files = data_files(run).values()
+        print_json([{"file": str(f), "there": f.exists()} for f in files])
     return status

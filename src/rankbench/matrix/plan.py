@@ -12,9 +12,15 @@ from rankbench.matrix.catalog import Catalog
 from rankbench.matrix.experiment import Experiment
 from rankbench.matrix.feasible import find_obstacle, marks_of
 from rankbench.matrix.predicted_cells import plan_predicted
-from rankbench.matrix.sharing import check_sharing
 from rankbench.matrix.site import Site, use_hosts
 from rankbench.plan import Plan, PlannedCell
+from rankbench.schedulers import SCHEDULERS
+from rankbench.stopping import BEST, Rule
+
+# Values of `order`.
+ROUNDS = "rounds"
+# Values of `allocation`.
+CELL, TOPOLOGY, EXPERIMENT = "cell", "topology", "experiment"
 
 
 def make_plan(
@@ -58,7 +64,7 @@ def make_plan(
         )
     values = experiment.values
     try:
-        check_sharing(values, site)
+        _check_sharing(values, site)
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
     header = {
@@ -89,3 +95,38 @@ def make_plan(
         predicted=plan_predicted(experiment.cells, values["predict"], site, catalog),
         own=own,
     )
+
+
+def _check_sharing(values: Mapping[str, Any], site: Site) -> None:
+    """Check that the keys of an experiment about jobs fit each other and the site.
+
+    Args:
+        values: of the experiment.
+        site: the machine.
+
+    Raises:
+        ValueError: they do not; the message names the key and what to do.
+    """
+    allocation = values["allocation"]
+    has_queue = SCHEDULERS[site.scheduler].has_queue
+    if not has_queue and allocation != CELL:
+        raise ValueError(
+            f"allocation: {allocation} needs a cluster, and this site has no Slurm "
+            f"(scheduler: {site.scheduler}): remove the key; launches of all cells "
+            "take turns anyway"
+        )
+    together = allocation == EXPERIMENT if has_queue else values["order"] == ROUNDS
+    if values["order"] == ROUNDS and together:
+        return
+    remedy = "allocation: experiment" if has_queue else "order: rounds"
+    if values["order"] != ROUNDS:
+        remedy = "order: rounds"
+    if Rule.read(values["launches"]).kind == BEST:
+        raise ValueError(
+            "launches.best compares all cells of a workload in the same rounds: it "
+            f"needs {remedy}"
+        )
+    if values["budget"] is not None:
+        raise ValueError(
+            f"budget ends the rounds of all cells at the same time: it needs {remedy}"
+        )

@@ -3,18 +3,19 @@
 Only this package, `commands` and `cli` know more than one room.
 """
 
-from rankbench.project.lock import InUse
+from rankbench.project.jobs import find_pending
 from rankbench.project.opening import open_run, reopen_run
 from rankbench.project.preview import make_preview
-from rankbench.project.requests import find_pending
-from rankbench.project.run import Run
-from rankbench.project.start import begin
+from rankbench.project.run import InUse, Run
+from rankbench.project.start import BEGUN, begin, has_begun
 
 __all__ = [
+    "BEGUN",
     "InUse",
     "Run",
     "begin",
     "find_pending",
+    "has_begun",
     "make_preview",
     "open_run",
     "reopen_run",

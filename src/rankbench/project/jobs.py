@@ -1,11 +1,13 @@
-"""Jobs that measure several cells: their cells, rounds and resources."""
+"""The jobs of a run: each measures a group of cells, most often of one.
+
+Also which launches are pending, and what a job requests from Slurm.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from rankbench.cell import Topology
 from rankbench.launch.hosts.slurm_resources import (
@@ -14,99 +16,154 @@ from rankbench.launch.hosts.slurm_resources import (
     job_seconds,
     launch_seconds,
 )
-from rankbench.matrix.sharing import group_cells, is_apart
+from rankbench.launch.job.requests import read_request
+from rankbench.launch.launchers import find_launcher, is_array
+from rankbench.launch.process.judge_gate import has_gate
+from rankbench.matrix.plan import CELL, EXPERIMENT, TOPOLOGY
 from rankbench.plan import PlannedCell
-from rankbench.project.requests import find_pending
-from rankbench.project.resources import count_beside, mean_seconds
 from rankbench.project.run import Run
 from rankbench.record import read_json
 from rankbench.schedulers import scheduler_of
+from rankbench.stopping import BUDGET
+
+ON_THIS_MACHINE = "this-machine"
 
 
-@dataclass(frozen=True, slots=True)
-class SharedJob:
-    """A job that measures several cells.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job, which measures a group of cells.
 
     Attributes:
         cells: their ids.
         rounds: at most so many; None for as many as the cells need.
         after: name of the job that measures the rounds before these, or None.
+        here: whether it runs where Snakemake does, though others are submitted.
     """
 
     cells: Sequence[str]
     rounds: int | None = None
     after: str | None = None
+    here: bool = False
 
 
-def shared_jobs(run: Run) -> dict[str, SharedJob]:
-    """Return the jobs of a run that measure several cells, by name.
+def find_pending(run: Run) -> dict[str, int]:
+    """Return the number of pending launches of each chosen cell not measured yet."""
+    again = {cell.id for cell in run.rerun}
+    found = {}
+    for cell in run.feasible:
+        if cell.id in again or not _is_measured(run, cell.id):
+            found[cell.id] = run.rule(cell.id).at_most
+        elif cell.id in run.more:
+            measured = read_json(run.layout.summary(cell.id))["launches_ok"]
+            if run.more[cell.id] > measured:
+                found[cell.id] = run.more[cell.id] - measured
+        elif run.plan.experiment["profile"]:
+            request = read_request(run.layout, cell.id)
+            if request is None or not request.profile:
+                found[cell.id] = 0
+    return found
+
+
+def _is_measured(run: Run, cell_id: str) -> bool:
+    """Return whether the summary of the cell is newer than its request.
+
+    A cell that the budget ended is not, once the experiment has another budget.
+    """
+    summary, request = run.layout.summary(cell_id), run.layout.request(cell_id)
+    try:
+        if summary.stat().st_mtime < request.stat().st_mtime:
+            return False
+    except FileNotFoundError:
+        return False
+    return not has_new_budget(run, cell_id)
+
+
+def has_new_budget(run: Run, cell_id: str) -> bool:
+    """Return whether the budget ended the launches of a cell, and is another now."""
+    summary = read_json(run.layout.summary(cell_id))
+    why = (summary.get("enough") or (0, ""))[1]
+    new = summary.get("budget") != run.plan.experiment["budget"]
+    return new and str(why).startswith(BUDGET)
+
+
+def jobs_of(run: Run) -> dict[str, Job]:
+    """Return the jobs that measure the pending cells, by name.
 
     Raises:
         ValueError: a job would take longer than `max_job_minutes`, or the budget is
             smaller than one round.
     """
-    if run.shared is None:
-        run.shared = _make_jobs(run)
-    found: dict[str, SharedJob] = run.shared
-    return found
+    if run.jobs is None:
+        run.jobs = _make_jobs(run)
+    jobs: dict[str, Job] = run.jobs
+    return jobs
 
 
-def read_jobs(run: Run) -> None:
-    """Take the jobs from the file in which the main process wrote them."""
-    jobs = read_json(run.layout.agenda).get("jobs", {})
-    run.shared = {name: SharedJob(**job) for name, job in jobs.items()}
-
-
-def describe_jobs(run: Run) -> dict[str, Any]:
-    """Return the jobs as JSON values."""
-    return {name: asdict(job) for name, job in shared_jobs(run).items()}
-
-
-def last_jobs(run: Run) -> dict[str, str]:
-    """Return the job after which each cell is measured: id of the cell -> name."""
-    return {cell: name for name, job in shared_jobs(run).items() for cell in job.cells}
-
-
-def _make_jobs(run: Run) -> dict[str, SharedJob]:
+def _make_jobs(run: Run) -> dict[str, Job]:
     pending = find_pending(run)
     cells = [cell for cell in run.feasible if cell.id in pending]
-    groups = group_cells(run.plan, cells)
     _check_budget(run, cells)
-    found: dict[str, SharedJob] = {}
+    groups: dict[str, list[PlannedCell]] = {}
+    for cell in cells:
+        groups.setdefault(_group_of(run, cell), []).append(cell)
+    jobs: dict[str, Job] = {}
     for name, group in groups.items():
         ids = [cell.id for cell in group]
-        rounds = _rounds_of_a_job(run, name, group)
+        here = _is_array(group[0])
+        rounds = None if here else _rounds_of_a_job(run, name, ids)
         if rounds is None:
-            found[name] = SharedJob(ids)
+            jobs[name] = Job(cells=ids, here=here)
             continue
         before = None
         for part in range(math.ceil(_most_launches(run, ids) / rounds)):
-            found[f"{name}.{part + 1}"] = SharedJob(ids, rounds, before)
+            jobs[f"{name}.{part + 1}"] = Job(cells=ids, rounds=rounds, after=before)
             before = f"{name}.{part + 1}"
-    return found
+    return jobs
+
+
+def _group_of(run: Run, cell: PlannedCell) -> str:
+    """Return the name of the job that measures a cell: its id if it has its own."""
+    if not scheduler_of(run.plan.site).has_queue:
+        return ON_THIS_MACHINE
+    allocation = run.plan.experiment["allocation"]
+    if allocation == CELL or _is_array(cell):
+        return cell.id
+    return cell.cell.topology if allocation == TOPOLOGY else EXPERIMENT
+
+
+def is_alone(run: Run, cell: PlannedCell) -> bool:
+    """Return whether no other cell shares its job."""
+    return _group_of(run, cell) == cell.id
+
+
+def _is_array(cell: PlannedCell) -> bool:
+    """Whether its hosts are tasks of a job array, which no other cell can use.
+
+    Its job submits them itself.
+    """
+    return is_array(find_launcher(cell.cell.launcher))
 
 
 def _most_launches(run: Run, cells: Sequence[str]) -> int:
     return max(run.rule(cell).at_most for cell in cells)
 
 
-def _rounds_of_a_job(run: Run, name: str, cells: Sequence[PlannedCell]) -> int | None:
+def _rounds_of_a_job(run: Run, name: str, cells: Sequence[str]) -> int | None:
     """Return how many rounds fit into a job; None if all do."""
     minutes = run.plan.site["max_job_minutes"]
     if not scheduler_of(run.plan.site).has_queue or minutes is None:
         return None
     limit = run.plan.experiment["time_limit"]
-    ids = [cell.id for cell in cells]
-    if _seconds(run, ids, _most_launches(run, ids)) <= 60 * minutes:
+    if _seconds(run, cells, _most_launches(run, cells)) <= 60 * minutes:
         return None
-    round_ = sum(launch_seconds(mean_seconds(run, cell), limit) for cell in ids)
-    fixed = _seconds(run, ids, 0) + limit
+    round_ = sum(launch_seconds(mean_seconds(run, cell), limit) for cell in cells)
+    fixed = _seconds(run, cells, 0) + limit
     rounds = int((60 * minutes - fixed) // round_)
     if rounds < 1:
         needed = math.ceil((fixed + round_) / 60)
         raise ValueError(
-            f"max_job_minutes: {minutes}: one round of the {len(ids)} cells of the job "
-            f"{name} may take {needed} minutes (time_limit: {limit:g} s): raise "
+            f"max_job_minutes: {minutes}: one round of the {len(cells)} cells of the "
+            f"job {name} may take {needed} minutes (time_limit: {limit:g} s): raise "
             "max_job_minutes in the site file, lower time_limit, or let fewer cells "
             "share a job (allocation: topology or cell)"
         )
@@ -116,18 +173,16 @@ def _rounds_of_a_job(run: Run, name: str, cells: Sequence[PlannedCell]) -> int |
 def _seconds(run: Run, cells: Sequence[str], rounds: int) -> float:
     """Return the seconds that a job may take."""
     return job_seconds(
-        [
-            (rounds + count_beside(run, cell, measures=True), mean_seconds(run, cell))
-            for cell in cells
-        ],
+        [(rounds + count_beside(run, cell), mean_seconds(run, cell)) for cell in cells],
         time_limit=run.plan.experiment["time_limit"],
     )
 
 
-def shared_resources(run: Run, name: str) -> Resources:
-    """Return the resources that a shared job requests from Slurm."""
+def resources_of(run: Run, name: str) -> Resources:
+    """Return the resources that a job requests from Slurm."""
+    # Snakemake asks again for each resource, so they are computed once.
     if name not in run.resources:
-        job = shared_jobs(run)[name]
+        job = jobs_of(run)[name]
         cells = [run.plan.cells[cell] for cell in job.cells]
         rounds = job.rounds or _most_launches(run, job.cells)
         run.resources[name] = job_resources(
@@ -138,35 +193,49 @@ def shared_resources(run: Run, name: str) -> Resources:
     return run.resources[name]
 
 
-def apart(run: Run) -> list[str]:
-    """Return pending cells that cannot share a job although others do."""
-    if run.plan.experiment["allocation"] == "cell":
-        return []
-    pending = find_pending(run)
-    return [c.id for c in run.feasible if c.id in pending and is_apart(c)]
+def count_beside(run: Run, cell_id: str, *, measures: bool = True) -> int:
+    """Return the number of a cell's launches that are not measured: gate and profile.
+
+    Args:
+        run: the plan.
+        cell_id: the cell.
+        measures: whether the cell has launches for the gate to check.
+    """
+    experiment = run.plan.experiment
+    gate = experiment["gate"] and measures and has_gate(run.plan.cells[cell_id].cell)
+    return int(gate) + int(experiment["profile"])
 
 
-def held_seconds(run: Run, allocation: str) -> float:
+def mean_seconds(run: Run, cell_id: str) -> float | None:
+    """Return the mean seconds of a cell's latest launches; None without a summary."""
+    summary = run.layout.summary(cell_id)
+    if not summary.exists():
+        return None
+    mean: float | None = read_json(summary)["launch_seconds"]
+    return mean
+
+
+def held_seconds(run: Run, pending: Mapping[str, int], allocation: str) -> float:
     """Return device-seconds of the pending launches, with idle devices of a job.
 
     Args:
         run: the run.
+        pending: cell -> number of its launches.
         allocation: a value of the key.
     """
     limit = run.plan.experiment["time_limit"]
-    pending = find_pending(run)
-    cells = [cell for cell in run.feasible if cell.id in pending]
     groups: dict[str, list[PlannedCell]] = {}
-    for cell in cells:
-        names = {"cell": cell.id, "topology": cell.cell.topology, "experiment": ""}
-        groups.setdefault(names[allocation], []).append(cell)
+    for cell in run.feasible:
+        if cell.id in pending:
+            names = {CELL: cell.id, TOPOLOGY: cell.cell.topology, EXPERIMENT: ""}
+            groups.setdefault(names[allocation], []).append(cell)
     total = 0.0
     for group in groups.values():
         topologies = [Topology.parse(cell.cell.topology) for cell in group]
-        hosts = max(one.nodes for one in topologies)
-        devices = hosts * max(one.devices_per_node for one in topologies)
+        hosts = max(topology.nodes for topology in topologies)
+        devices = hosts * max(topology.devices_per_node for topology in topologies)
         total += devices * sum(
-            (pending[cell.id] + count_beside(run, cell.id, measures=True))
+            (pending[cell.id] + count_beside(run, cell.id))
             * launch_seconds(mean_seconds(run, cell.id), limit)
             for cell in group
         )

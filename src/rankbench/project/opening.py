@@ -8,23 +8,37 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from rankbench.assets import find_asset
+from rankbench.cores import physical_cores
 from rankbench.environ import keep_job
-from rankbench.failures import PLAN_VARIABLE
+from rankbench.failures import PLAN_VARIABLE, Wanted
 from rankbench.invocation import DEFAULT_EXPERIMENT
+from rankbench.launch.images.store import Image, load_images
 from rankbench.launch.job.provenance import rank_code_hash
+from rankbench.launch.site.machine import count_gpus, probe_machine
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
 from rankbench.matrix.plan import make_plan
 from rankbench.matrix.schema import did_you_mean
 from rankbench.matrix.selection import find_cell, select_cells
+from rankbench.matrix.site import (
+    NATIVE,
+    PROGRAMS,
+    Site,
+    cuda_devices_of,
+    describe_software,
+    make_site,
+    read_site,
+    why_no_cuda,
+)
 from rankbench.plan import Plan, PlannedCell, read_plan
-from rankbench.project.jobs import read_jobs
+from rankbench.project.jobs import Job
 from rankbench.project.run import Run
 from rankbench.project.status import RERUN_WORDS, cells_to_rerun
-from rankbench.project.survey import survey_site
-from rankbench.record import Layout
-from rankbench.schedulers import SCHEDULERS
+from rankbench.record import Layout, read_json
+from rankbench.schedulers import SCHEDULERS, scheduler_of
 
+CONTAINERS = find_asset("containers")
 CONFIG_KEYS = ("experiment", "override", "only", "rerun", "more", "plots")
 
 
@@ -85,13 +99,20 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
 
 
 def reopen_run(environ: Mapping[str, str] = os.environ) -> Run:
-    """Return the run that this job belongs to: jobs read the plan, they never plan."""
+    """Return the run of this process, which reads the plan and never makes one."""
     keep_job()
     path = Path(environ[PLAN_VARIABLE])
-    plan = read_plan(path)
-    run = Run(plan, Layout(path.parent), list(plan.cells.values()))
-    read_jobs(run)
-    return run
+    plan, layout = read_plan(path), Layout(path.parent)
+    agenda = read_json(layout.agenda)
+    return Run(
+        plan,
+        layout,
+        list(plan.cells.values()),
+        more=agenda["more"],
+        plots=agenda["plots"],
+        jobs={name: Job(**job) for name, job in agenda["jobs"].items()},
+        needs=[Wanted(**need) for need in agenda["needs"]],
+    )
 
 
 def _check_config(config: Mapping[str, Any]) -> None:
@@ -144,3 +165,59 @@ def _cells_to_rerun(plan: Plan, layout: Layout, wanted: str) -> list[PlannedCell
     if not found:
         raise ValueError(f"nothing to measure again: no cell is {wanted}")
     return list(found.values())
+
+
+def survey_site(path: Path, *, write: bool) -> tuple[Site, dict[str, Image]]:
+    """Read the site file, and inspect the machine or its images.
+
+    Args:
+        path: `site.yaml` of a profile.
+        write: whether the facts about this machine may be cached.
+
+    Returns:
+        The site, and its images by name and flavour ({} if native).
+
+    Raises:
+        ValueError: the file does not match its schema, or contradicts the machine.
+    """
+    facts = read_site(path)
+    if facts["software"] == NATIVE:
+        return native_site(facts, probe_machine(PROGRAMS, write=write), source=path), {}
+    gpus = cuda_devices_of(facts, found=count_gpus())
+    images = load_images(CONTAINERS, Path(facts["image_dir"]), facts["images"])
+    software = {
+        name: describe_software(image.facts(), gpus, name)
+        for name, image in images.items()
+    }
+    site = make_site(
+        facts,
+        source=path,
+        cores=len(physical_cores()),
+        cuda_devices=gpus,
+        no_cuda="this machine shows no NVIDIA GPU",
+        images=software,
+    )
+    return site, images
+
+
+def native_site(
+    facts: Mapping[str, Any], probe: Mapping[str, Any], *, source: Path
+) -> Site:
+    """Return a site whose ranks run in the environment that the probe describes."""
+    gpus = cuda_devices_of(facts, found=len(probe["cuda_devices"]))
+    return make_site(
+        facts,
+        source=source,
+        cores=probe["cores"],
+        cuda_devices=gpus,
+        no_cuda=why_no_cuda(probe, f"this torch ({probe['torch']})"),
+        native=describe_software(probe, gpus),
+        memory_gib=None if scheduler_of(facts).has_hosts else _find_memory(probe),
+    )
+
+
+def _find_memory(probe: Mapping[str, Any]) -> float | None:
+    """GiB of the smallest GPU of this machine; without GPUs, of the machine."""
+    if probe["cuda_devices"]:
+        return min(probe.get("cuda_memory_gib") or (), default=None)
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30

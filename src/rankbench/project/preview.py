@@ -1,61 +1,211 @@
-"""The preview of a run: its launches, its images and its time."""
+"""Previews a run in words: cells, launches, device-hours, images."""
 
 from __future__ import annotations
 
-from rankbench.launch.hosts.slurm_resources import Resources
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rankbench.cell import Topology
 from rankbench.launch.images.store import reason_to_make
-from rankbench.matrix.preview import Job, Preview
-from rankbench.matrix.sharing import CELL, EXPERIMENT, ROUNDS, TOPOLOGY
+from rankbench.matrix.plan import CELL, EXPERIMENT, ROUNDS, TOPOLOGY
+from rankbench.plan import PlannedCell
 from rankbench.project.jobs import (
-    apart,
+    count_beside,
+    find_pending,
     held_seconds,
-    last_jobs,
-    shared_jobs,
-    shared_resources,
+    is_alone,
+    jobs_of,
+    mean_seconds,
+    resources_of,
 )
-from rankbench.project.requests import find_pending
-from rankbench.project.resources import cell_resources, count_beside, mean_seconds
 from rankbench.project.run import Run
 from rankbench.schedulers import scheduler_of
-from rankbench.stopping import Rule
+from rankbench.stopping import FIRST_LOOK, FIXED, Rule
+
+# A longer list is shortened or summarised.
+LISTED = 40
+
+
+@dataclass(frozen=True)
+class Preview:
+    """A run before it starts.
+
+    Attributes:
+        chosen: the cells of the run.
+        pending: id of a cell to measure -> number of launches it still needs.
+        seconds: id of a cell -> seconds of a launch in earlier records, if any.
+        time_limit: limit for a launch, in seconds.
+        beside: id of a cell -> number of its launches that are not measured (gate,
+            profile).
+        images: image to make before -> reason.
+        jobs: name -> hosts of each Slurm job (`nodes`) and its time limit (`minutes`);
+            empty on a site without Slurm.
+        rule: how many launches a cell gets.
+        in_rounds: whether the launches of these cells take turns.
+        held: allocation -> device-seconds of the run under it, with idle devices.
+        apart: cells that cannot share a job although others do.
+    """
+
+    chosen: Sequence[PlannedCell]
+    pending: Mapping[str, int]
+    seconds: Mapping[str, float]
+    time_limit: float
+    beside: Mapping[str, int] = field(default_factory=dict)
+    images: Mapping[str, str] = field(default_factory=dict)
+    jobs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    rule: Rule = field(default_factory=lambda: Rule(1))
+    in_rounds: bool = False
+    held: Mapping[str, float] = field(default_factory=dict)
+    apart: Sequence[str] = ()
+
+    def lines(self) -> list[str]:
+        """The preview as lines of text."""
+        infeasible = [c for c in self.chosen if c.infeasible]
+        pending = [c for c in self.chosen if c.id in self.pending]
+        done = len(self.chosen) - len(infeasible) - len(pending)
+        text = [
+            f"{len(self.chosen)} cells: {len(pending)} to measure, {done} measured, "
+            f"{len(infeasible)} that cannot run here"
+        ]
+        if pending:
+            text += self._cost(pending)
+            text += _listed("to measure:", [self._describe(c) for c in pending])
+        if self.images:
+            made = [f"{name}  {reason}" for name, reason in self.images.items()]
+            text += _listed("images to make:", made)
+        if infeasible:
+            text += _listed("cannot run here:", _grouped(infeasible))
+        return text
+
+    def facts(self) -> dict[str, Any]:
+        """The preview as JSON values, for programs."""
+        return {
+            "to_measure": dict(self.pending),
+            "unsupported": {c.id: c.infeasible for c in self.chosen if c.infeasible},
+            "images_to_make": dict(self.images),
+            "device_hours_at_most": self._most() / 3600,
+            "in_rounds": self.in_rounds,
+            "jobs": dict(self.jobs),
+        }
+
+    def _most(self) -> float:
+        """Upper limit of the device time, in seconds summed over devices."""
+        return (
+            sum(
+                _devices(c) * (self.pending[c.id] + self.beside.get(c.id, 0))
+                for c in self.chosen
+                if c.id in self.pending
+            )
+            * self.time_limit
+        )
+
+    def _describe(self, cell: PlannedCell) -> str:
+        shape, launches = cell.shape, self.pending[cell.id]
+        ranks = f"{shape.ranks} rank" + ("s" if shape.ranks > 1 else "")
+        marks = f"  [{', '.join(cell.marks)}]" if cell.marks else ""
+        few = f"{FIRST_LOOK} to " if self.rule.kind != FIXED and launches else ""
+        return f"{cell.id}  {few}{launches} launches of {ranks}{marks}"
+
+    def _cost(self, pending: Sequence[PlannedCell]) -> list[str]:
+        launches = sum(self.pending.values())
+        beside = sum(self.beside.values())
+        all_of = {c.id: self.pending[c.id] + self.beside.get(c.id, 0) for c in pending}
+        processes = sum(c.shape.ranks * all_of[c.id] for c in pending)
+        more = f" and {beside} for gates or profiles" if beside else ""
+        lines = [
+            f"{launches} launches{more}, {processes} processes, at most "
+            f"{_hours(self._most())} device-hours "
+            f"(time limit {self.time_limit:g} s a launch)"
+        ]
+        known = [c for c in pending if c.id in self.seconds]
+        if known:
+            spent = sum(
+                _devices(c) * self.pending[c.id] * self.seconds[c.id] for c in known
+            )
+            lines.append(
+                f"estimate for {len(known)} of them, from earlier records: "
+                f"{_hours(spent)} device-hours"
+            )
+        if self.in_rounds:
+            lines.append("in rounds: launches of the cells take turns in random order")
+        if self.jobs:
+            longest = max(self.jobs, key=lambda name: self.jobs[name]["minutes"])
+            nodes, minutes = (self.jobs[longest][key] for key in ("nodes", "minutes"))
+            hosts = f"{nodes} host" + ("s" if nodes > 1 else "")
+            lines.append(
+                f"{len(self.jobs)} jobs; the longest may take {minutes} minutes on "
+                f"{hosts}: {longest}"
+            )
+        if self.held:
+            hours = [f"{name} {_hours(spent)}" for name, spent in self.held.items()]
+            lines.append(
+                "device-hours at most, idle hosts included, by allocation: "
+                + ", ".join(hours)
+            )
+        if self.apart:
+            lines.append(
+                f"in jobs of their own, because a job array has a job for each host: "
+                f"{', '.join(self.apart)}"
+            )
+        return lines
 
 
 def make_preview(run: Run) -> Preview:
     """Return what a run would do; write nothing."""
-    pending = find_pending(run)
-    experiment = run.plan.experiment
-    known = {cell_id: mean_seconds(run, cell_id) for cell_id in pending}
-    extra = {
-        cell_id: count_beside(run, cell_id, measures=launches > 0)
-        for cell_id, launches in pending.items()
-    }
+    pending, jobs = find_pending(run), jobs_of(run)
+    experiment, has_queue = run.plan.experiment, scheduler_of(run.plan.site).has_queue
+    means = {cell_id: mean_seconds(run, cell_id) for cell_id in pending}
     images = {name: reason_to_make(run.known_images[name]) for name in run.image_names}
-    shared, after = shared_jobs(run), last_jobs(run)
-    jobs = {name: shared_resources(run, name) for name in shared}
-    jobs |= {
-        cell_id: cell_resources(run, cell_id)
-        for cell_id in pending
-        if cell_id not in after
-    }
-    has_queue = scheduler_of(run.plan.site).has_queue
+    alone = [c.id for c in run.feasible if c.id in pending and is_alone(run, c)]
+    shared = len(alone) < len(pending)
+    asked = {name: resources_of(run, name) for name in jobs} if has_queue else {}
     return Preview(
         run.chosen,
         pending,
-        {cell_id: mean for cell_id, mean in known.items() if mean is not None},
+        {cell_id: mean for cell_id, mean in means.items() if mean is not None},
         experiment["time_limit"],
-        extra,
+        {
+            cell_id: count_beside(run, cell_id, measures=launches > 0)
+            for cell_id, launches in pending.items()
+        },
         {name: reason for name, reason in images.items() if reason},
-        {name: _describe(asked) for name, asked in jobs.items()} if has_queue else {},
+        {
+            name: {"nodes": int(job["nodes"]), "minutes": int(job["runtime"])}
+            for name, job in asked.items()
+        },
         rule=Rule.read(experiment["launches"]),
-        in_rounds=bool(shared) and experiment["order"] == ROUNDS,
+        in_rounds=shared and experiment["order"] == ROUNDS,
         held={
-            allocation: held_seconds(run, allocation)
+            allocation: held_seconds(run, pending, allocation)
             for allocation in (CELL, TOPOLOGY, EXPERIMENT)
             if has_queue and shared
         },
-        apart=apart(run),
+        apart=[] if experiment["allocation"] == CELL else alone,
     )
 
 
-def _describe(asked: Resources) -> Job:
-    return Job(nodes=int(asked["nodes"]), minutes=int(asked["runtime"]))
+def _devices(cell: PlannedCell) -> int:
+    return Topology.parse(cell.cell.topology).devices
+
+
+def _hours(seconds: float) -> str:
+    return f"{seconds / 3600:.3g}"
+
+
+def _grouped(cells: Sequence[PlannedCell]) -> list[str]:
+    """A line for each cell; a line for each reason if there are many cells."""
+    if len(cells) <= LISTED:
+        return [f"{c.id}  {c.infeasible}" for c in cells]
+    counts: dict[str, int] = {}
+    for cell in cells:
+        reason = str(cell.infeasible)
+        counts[reason] = counts.get(reason, 0) + 1
+    return [f"{count} cells  {reason}" for reason, count in counts.items()]
+
+
+def _listed(title: str, lines: Sequence[str]) -> list[str]:
+    shown = [f"  {line}" for line in lines[:LISTED]]
+    if len(lines) > LISTED:
+        shown.append(f"  ... and {len(lines) - LISTED} more")
+    return [title, *shown]

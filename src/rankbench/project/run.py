@@ -1,19 +1,69 @@
-"""A run: the plan of an experiment, and the requested cells."""
+"""A run: the plan of an experiment, the chosen cells, and the lock of its results."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import fcntl
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rankbench.failures import Wanted
 from rankbench.launch.hosts.slurm_resources import Resources
 from rankbench.launch.images.store import Image
 from rankbench.matrix.own import OwnFiles
 from rankbench.plan import Plan, PlannedCell
-from rankbench.project.lock import Lock
-from rankbench.record import Layout
+from rankbench.record import Layout, read_json
 from rankbench.stopping import Rule
+
+
+class InUse(ValueError):
+    """Another run holds the lock of the result directory."""
+
+
+class Lock:
+    """The lock of a result directory: one run at a time measures into it.
+
+    Attributes:
+        handle: a process that inherits it holds the lock, too; None: not taken. The
+            kernel releases the lock when the last of them has ended, however it ends.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self.handle: int | None = None
+
+    def take(self) -> None:
+        """Keep other runs from measuring until this process ends or releases the lock.
+
+        Raises:
+            InUse: another run holds the lock; the message names its process.
+        """
+        self._layout.root.mkdir(parents=True, exist_ok=True)
+        handle = os.open(self._layout.lock, os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(handle)
+            raise InUse(
+                f"{self._layout.root} is in use by {self._holder()}: wait for it or "
+                "end it; `rankbench status` shows its progress"
+            ) from None
+        self.handle = handle
+
+    def release(self) -> None:
+        """Let other runs take the lock; do nothing if this process does not hold it."""
+        if self.handle is not None:
+            os.close(self.handle)
+            self.handle = None
+
+    def _holder(self) -> str:
+        try:
+            agenda = read_json(self._layout.agenda)
+        except (OSError, ValueError):
+            return "another run"
+        return f"process {agenda['pid']} on {agenda['host']} ({agenda['command']})"
 
 
 @dataclass
@@ -27,12 +77,14 @@ class Run:
         rerun: the chosen cells that need a new attempt.
         more: chosen cell -> how many launches its attempt shall have in all, where that
             is another number than the experiment's.
-        known_images: images of this site; empty in a job, which needs only its plan.
+        known_images: images of this site; empty in a reopened run, which needs only its
+            plan.
         plots: whether to draw plots beside the tables.
-        own: files of the user's own; empty in a job, which has copies of them.
+        own: files of the user's own; empty in a reopened run, which has copies of them.
         lock: the lock of the result directory, not acquired yet.
-        resources: cell or shared job -> what it requests from Slurm, if computed.
-        shared: jobs that measure several cells (`project.jobs`); None: not computed.
+        resources: job -> what it requests from Slurm, if computed.
+        jobs: `project.jobs.jobs_of`; None: not computed.
+        needs: `project.snakefile.needs_of`; None: not computed.
     """
 
     plan: Plan
@@ -45,7 +97,8 @@ class Run:
     own: OwnFiles = field(default_factory=OwnFiles)
     lock: Lock = field(init=False, repr=False, compare=False)
     resources: dict[str, Resources] = field(default_factory=dict, init=False)
-    shared: dict[str, Any] | None = field(default=None, init=False, compare=False)
+    jobs: dict[str, Any] | None = field(default=None, compare=False)
+    needs: Sequence[Wanted] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         self.lock = Lock(self.layout)

@@ -5,19 +5,29 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rankbench.failures import DATA, IMAGE, PLAN_VARIABLE, Wanted
+from rankbench.failures import PLAN_VARIABLE, find_wanted
 from rankbench.launch.hosts.slurm import CellJob, wait_for_lost_jobs
 from rankbench.launch.images.store import request_image
 from rankbench.launch.job.provenance import freeze_code, freeze_files
-from rankbench.project.jobs import describe_jobs
+from rankbench.launch.job.requests import extend_request, make_request
+from rankbench.project.jobs import find_pending, has_new_budget, jobs_of
 from rankbench.project.preview import make_preview
-from rankbench.project.requests import find_pending, make_requests
 from rankbench.project.run import Run
+from rankbench.project.snakefile import needs_of
 from rankbench.project.status import find_jobs
 from rankbench.record import write_if_changed, write_json
+
+# Variable with the id of the process that has begun the run of its child.
+BEGUN = "RANKBENCH_BEGUN"
+
+
+def has_begun() -> bool:
+    """Return whether the parent of this process has begun its run."""
+    return os.environ.get(BEGUN) == str(os.getppid())
 
 
 def begin(run: Run, *, measures: bool = True) -> None:
@@ -33,7 +43,11 @@ def begin(run: Run, *, measures: bool = True) -> None:
     """
     run.lock.take()
     try:
-        _wait_for_lost_jobs(run)
+        if _wait_for_lost_jobs(run):
+            # They have measured some of the cells.
+            run.jobs = None
+            run.resources.clear()
+            _tell(make_preview(run).lines()[0])
     except ValueError as error:
         if measures:
             raise
@@ -41,22 +55,53 @@ def begin(run: Run, *, measures: bool = True) -> None:
     write_if_changed(run.layout.plan, run.plan.to_json())
     source = Path(run.plan.experiment["file"])
     write_if_changed(run.layout.experiment, source.read_bytes())
-    pending, jobs = find_pending(run), describe_jobs(run)
-    make_requests(run)
+    pending, jobs = find_pending(run), jobs_of(run)
+    _make_requests(run)
     for name in jobs:
         # A job that is complete would not measure what a rerun asks for.
         run.layout.job(name).unlink(missing_ok=True)
     for name in run.image_names:
         request_image(run.known_images[name])
-    for place in run.layout.attempted("").glob("*.*"):
-        place.unlink()
-    _forget_failures(run)
+    # This run tries again what an earlier one could not make.
+    for need in find_wanted((c.image, c.cell.data) for c in run.feasible):
+        need.file(run.layout).unlink(missing_ok=True)
     _set_environment(run)
-    agenda = {**_describe_process(), "launches": pending, "jobs": jobs}
+    agenda = {
+        **_describe_process(),
+        "launches": pending,
+        "jobs": {name: asdict(job) for name, job in jobs.items()},
+        "needs": [asdict(need) for need in needs_of(run)],
+        "more": run.more,
+        "plots": run.plots,
+    }
     write_json(run.layout.agenda, agenda)
 
 
-def _wait_for_lost_jobs(run: Run) -> None:
+def _make_requests(run: Run) -> None:
+    """Write missing requests of the chosen cells; ask for a new attempt in a rerun."""
+    again = {cell.id for cell in run.rerun}
+    experiment = run.plan.experiment
+    for cell in run.feasible:
+        if cell.id in run.more:
+            extend_request(run.layout, cell.id, launches=run.more[cell.id])
+        elif (
+            cell.id in again
+            or experiment["profile"]
+            or not run.layout.request(cell.id).exists()
+            or (run.layout.summary(cell.id).exists() and has_new_budget(run, cell.id))
+        ):
+            make_request(
+                run.layout,
+                cell.id,
+                again=cell.id in again,
+                launches=experiment["launches"],
+                cell_hash=cell.hash,
+                profile=experiment["profile"],
+                budget=experiment["budget"],
+            )
+
+
+def _wait_for_lost_jobs(run: Run) -> bool:
     """Wait for jobs of an earlier run. It has ended, since this run has the lock."""
     chosen = {cell.id for cell in run.chosen}
 
@@ -64,16 +109,7 @@ def _wait_for_lost_jobs(run: Run) -> None:
         jobs = find_jobs(run.plan, run.layout, Path()).values()
         return [job for job in jobs if job.cell in chosen]
 
-    if wait_for_lost_jobs(look, say=_tell):
-        _tell(make_preview(run).lines()[0])
-
-
-def _forget_failures(run: Run) -> None:
-    """Remove the notes of earlier failures, because this run tries again."""
-    wanted = [Wanted(IMAGE, name) for name in run.image_names]
-    wanted += [Wanted(DATA, name) for name in {c.cell.data for c in run.feasible}]
-    for one in wanted:
-        one.file(run.layout).unlink(missing_ok=True)
+    return wait_for_lost_jobs(look, say=_tell)
 
 
 def _set_environment(run: Run) -> None:

@@ -95,9 +95,8 @@ def find_jobs(plan: Plan, layout: Layout, folder: Path) -> dict[str, CellJob]:
     if not scheduler_of(plan.site).has_queue:
         return {}
     agenda = read_json(layout.agenda) if layout.agenda.exists() else {}
-    shared = {name: job["cells"] for name, job in agenda.get("jobs", {}).items()}
-    jobs = read_queue(plan.name, folder, plan.cells, shared)
-    return {job.cell: job for job in jobs}
+    cells = {name: job["cells"] for name, job in agenda.get("jobs", {}).items()}
+    return {job.cell: job for job in read_queue(plan.name, folder, cells)}
 
 
 def cells_to_rerun(plan: Plan, layout: Layout, word: str) -> list[PlannedCell]:

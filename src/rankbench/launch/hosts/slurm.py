@@ -6,7 +6,7 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -166,15 +166,13 @@ def run_program(
         return None
 
 
-# The plugin's comments on rules with two wildcards, which are named in
-# workflow/rules/measure.smk.
-_COMMENT = "rule_cell_wildcards_{experiment}_{cell}"
-_COMMENT_OF_JOB = "rule_job_wildcards_{experiment}_{job}"
+# The plugin's comment on a rule with two wildcards: see workflow/rules/measure.smk.
+_COMMENT = "rule_job_wildcards_{experiment}_{job}"
 
 
-def comment_of(experiment: str, cell: str) -> str:
-    """The comment in the queue of a job that measures a cell."""
-    return _COMMENT.format(experiment=experiment, cell=cell)
+def comment_of(experiment: str, job: str) -> str:
+    """The comment in the queue of a job; that of a single cell has the cell's id."""
+    return _COMMENT.format(experiment=experiment, job=job)
 
 
 _FORMAT = "%i|%T|%N|%r|%Z|%k"
@@ -208,18 +206,14 @@ class CellJob:
 
 
 def read_queue(
-    experiment: str,
-    folder: Path,
-    cells: Iterable[str],
-    shared: Mapping[str, Sequence[str]],
+    experiment: str, folder: Path, jobs: Mapping[str, Sequence[str]]
 ) -> list[CellJob]:
     """This user's jobs for cells of an experiment, as Slurm has them in its queue.
 
     Args:
         experiment: its name.
         folder: the project that Snakemake runs in.
-        cells: ids of the cells.
-        shared: name of a job that measures several cells -> their ids.
+        jobs: name of a job -> ids of the cells that it measures.
 
     Returns:
         For each cell its job; the job of several cells once for each.
@@ -243,22 +237,14 @@ def read_queue(
     if done.returncode:
         raise ValueError(f"squeue fails: {done.stderr.strip()}")
     place = os.path.realpath(folder)
-    return parse_queue(done.stdout, experiment, place, cells, shared)
+    return parse_queue(done.stdout, experiment, place, jobs)
 
 
 def parse_queue(
-    said: str,
-    experiment: str,
-    folder: str,
-    cells: Iterable[str],
-    shared: Mapping[str, Sequence[str]],
+    said: str, experiment: str, folder: str, jobs: Mapping[str, Sequence[str]]
 ) -> list[CellJob]:
     """The jobs of `read_queue` among the lines of squeue."""
-    of: dict[str, Sequence[str]] = {
-        _COMMENT_OF_JOB.format(experiment=experiment, job=job): members
-        for job, members in shared.items()
-    }
-    of |= {comment_of(experiment, cell): [cell] for cell in cells}
+    of = {comment_of(experiment, name): cells for name, cells in jobs.items()}
     found = []
     for line in said.splitlines():
         job, state, hosts, why, where, comment = line.split("|", maxsplit=5)

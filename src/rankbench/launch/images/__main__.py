@@ -9,16 +9,14 @@ import sys
 from pathlib import Path
 
 from rankbench.assets import find_asset
-from rankbench.failures import IMAGE, Wanted, clear_failure, note_failure
+from rankbench.failures import IMAGE, Wanted, note_attempt
 from rankbench.launch.images.build import Work, make_image
 from rankbench.launch.images.store import (
     Image,
     load_images,
     read_given,
-    reason_to_make,
 )
 from rankbench.launch.images.verify import check_sif, prove
-from rankbench.record import write_atomically
 
 CONTAINERS = find_asset("containers")
 
@@ -33,18 +31,14 @@ def main() -> int:
     except (ValueError, OSError) as error:
         print(f"images: {error}", file=sys.stderr)
         return 2
-    attempted: Path | None = getattr(arguments, "attempted", None)
     try:
         for image in images:
             arguments.command(image, arguments)
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
-        if attempted is None:
-            return 1
+        return 1
     except KeyboardInterrupt:
         return 130
-    if attempted is not None:
-        write_atomically(attempted, b"")
     return 0
 
 
@@ -52,11 +46,6 @@ def build(image: Image, arguments: argparse.Namespace) -> None:
     """Build or pull an image that is missing or out of date."""
     log = arguments.log or image.sidecar.with_suffix(".log")
     wanted = Wanted(IMAGE, image.name)
-    if arguments.attempted and not arguments.force and reason_to_make(image) is None:
-        # Nothing is written where the images are: they may be another user's. Each
-        # launch compares the file with its sidecar.
-        clear_failure(wanted)
-        return
     try:
         make_image(
             image,
@@ -70,9 +59,12 @@ def build(image: Image, arguments: argparse.Namespace) -> None:
     except (ValueError, OSError) as error:
         # The message names image and log itself.
         said = str(error).removeprefix(f"image {image.name}: ")
-        note_failure(wanted, said.removesuffix(f"\n  log: {log}"), log)
-        raise
-    clear_failure(wanted)
+        # In a run, the note says it to the jobs of the cells.
+        if not note_attempt(wanted, said.removesuffix(f"\n  log: {log}"), log):
+            raise
+        print(error, file=sys.stderr)
+    else:
+        note_attempt(wanted, None, log)
 
 
 def test(image: Image, arguments: argparse.Namespace) -> None:
@@ -106,11 +98,6 @@ def _parse() -> argparse.Namespace:
             sub.add_argument("--log", type=Path, help="log file (IMAGE_DIR/NAME.log)")
             sub.add_argument("--key", type=Path, help="private key (PEM) that signs")
             sub.add_argument("--force", action="store_true", help="even if up to date")
-            sub.add_argument(
-                "--attempted",
-                type=Path,
-                help="write this file and succeed, even if an image failed",
-            )
     return parser.parse_args()
 
 

@@ -256,14 +256,7 @@ class LaunchSeries:
         spec = self.attempt.spec(
             self, number, directory, hosts, serial=serial, turn=turn
         )
-        started = datetime.now(UTC)
-        try:
-            self.attempt.check_image()
-        except (ValueError, OSError) as error:
-            # Only this host may have the fault: others of the site may have the image.
-            record = close_launch(spec, _fault_of_site(error), started)
-        else:
-            record = run_launch(spec, hosts, stop)
+        record = run_launch(spec, hosts, stop)
         self.read()
         return record
 
@@ -278,9 +271,10 @@ class LaunchSeries:
             self.attempt.check_image()
         except (ValueError, OSError) as error:
             number, directory = claim_next(self.directory)
-            # Nothing starts, so it does not matter on which hosts.
+            # Nothing starts, so it does not matter on which hosts. Only this one may
+            # have the fault: other hosts of the site may have the image.
             spec = self.attempt.spec(self, number, directory, ThisMachine())
-            close_launch(spec, _fault_of_site(error), started)
+            close_launch(spec, Outcome("crashed", str(error), "site"), started)
             return str(error)
         return None
 
@@ -306,7 +300,3 @@ class LaunchSeries:
                 stop.heed()
                 time.sleep(1)
         self.read()
-
-
-def _fault_of_site(error: Exception) -> Outcome:
-    return Outcome("crashed", str(error), "site")

@@ -1,108 +1,122 @@
-"""Measure what attempts still lack: one cell, or several that share a job."""
+"""A job: it runs the launches that the attempts of its cells still lack."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from rankbench.cell import Topology
 from rankbench.failures import explain_failures, find_wanted
+from rankbench.launch.hosts import hosts_of
+from rankbench.launch.hosts.base import Needs, machine_to_itself
+from rankbench.launch.hosts.slurm import comment_of
+from rankbench.launch.hosts.slurm_resources import plan_array
 from rankbench.launch.job.attempt import Attempt, Entry
 from rankbench.launch.job.pace import Out
-from rankbench.launch.job.places import find_places
-from rankbench.launch.job.requests import Request, read_request
-from rankbench.launch.job.rounds import Means, Rounds
+from rankbench.launch.job.requests import read_request
+from rankbench.launch.job.rounds import Choose, Rounds
+from rankbench.launch.launchers import find_launcher, is_array
+from rankbench.launch.process import processes
+from rankbench.launch.process.environment import SOURCE
 from rankbench.launch.process.processes import Stop
-from rankbench.record import (
-    Layout,
-    Verdict,
-    read_attempt,
-    read_json,
-    write_json,
-)
+from rankbench.record import Layout, Verdict, read_attempt, read_json, write_json
 from rankbench.stopping import BEST, Enough, Launched, Rule
 
 
-def run_cell(layout: Layout, cell_id: str, *, project: Path, out: Out) -> Verdict:
-    """Run the missing launches of the wanted attempt, then write the summary.
-
-    First the gate, then the measured launches, then the profile if one is wanted. It
-    may be called again at any time. With nothing missing it only writes the summary.
-
-    Args:
-        layout: the result directory.
-        cell_id: a feasible cell of its plan.
-        project: the folder that a relative data_dir is below.
-        out: where progress goes.
-
-    Raises:
-        Interrupted: a signal came, or the process that started this one died.
-        ValueError: no such cell or no request for it; a file of the run is damaged.
-        OSError: a record could not be written.
-    """
-    plan = read_json(layout.plan)
-    attempt = _open(layout, plan, cell_id, project)
-    if reason := attempt.why_stale():
-        return _write_stale(layout, attempt, reason)
-    rounds = _run([attempt], plan, lambda _: out)
-    enough = rounds.enough.get(cell_id)
-    return _write_summary(layout, attempt, rounds.verdict(attempt), enough)
-
-
 def run_job(
-    layout: Layout,
-    name: str,
-    cell_ids: Sequence[str],
-    *,
-    at_most: int | None,
-    project: Path,
-    out: Callable[[str], Out],
-) -> None:
-    """Run the missing launches of cells that share a job, in rounds.
+    layout: Layout, name: str, *, project: Path, out: Callable[[str], Out]
+) -> bool:
+    """Run the missing launches of the cells of a job, and write their summaries.
+
+    First the gates, then the measured launches in rounds, then the profiles that are
+    wanted. It may be called again at any time. With nothing missing it only writes the
+    summaries.
 
     Args:
         layout: the result directory.
-        name: of the job; it leaves `layout.job(name)`.
-        cell_ids: feasible cells of the plan.
-        at_most: the number of rounds; None for as many as the cells need.
+        name: of a job of the present run, or the id of a cell, which is then measured
+            alone.
         project: the folder that a relative data_dir is below.
         out: id of a cell -> where its progress goes.
 
+    Returns:
+        Whether each of its cells has a summary, or is left to a later job.
+
     Raises:
-        Interrupted, ValueError, OSError: as of `run_cell`.
+        Interrupted: a signal came, or the process that started this one died.
+        ValueError: no such job; a file of the run is damaged.
+        OSError: a record could not be written.
     """
     plan = read_json(layout.plan)
+    entries = {entry["id"]: entry for entry in plan["cells"]}
+    jobs = read_json(layout.agenda)["jobs"]
+    if name not in jobs and name not in entries:
+        raise ValueError(f"{layout.agenda} has no job, {layout.plan} no cell {name}")
+    job = jobs.get(name) or {"cells": [name], "rounds": None}
+    is_last = name not in {other["after"] for other in jobs.values()}
+    statuses: dict[str, str] = {}
     attempts = []
-    for cell_id in cell_ids:
+    for cell_id in job["cells"]:
         try:
-            attempt = _open(layout, plan, cell_id, project)
-            if attempt.why_stale() is None:
-                _check_needs(layout, attempt)
-                if why := attempt.measured.refuse_image():
-                    raise ValueError(why)
+            attempt = _open(layout, entries[cell_id], plan, project)
+            if reason := attempt.why_stale():
+                attempt.gate.read()
+                verdict = replace(attempt.verdict(None), status="stale", reason=reason)
+                statuses[cell_id] = _end(layout, attempt, verdict, None, out)
+            else:
                 attempts.append(attempt)
         except (ValueError, OSError) as error:
             # The other cells can be measured.
             out(cell_id).say(f"{cell_id}  not measured: {error}")
-    others = _read_others(layout, plan, cell_ids, project)
-    enough: dict[str, Enough] = {}
+    budget = plan["experiment"]["budget"]
+    others = _read_others(layout, plan, job["cells"], project)
     in_turn = plan["experiment"]["order"] == "rounds"
-    for together in [attempts] if in_turn else [[one] for one in attempts]:
-        if together:
-            enough |= _run(together, plan, out, at_most, others).enough
-    write_json(layout.job(name), {"enough": {k: list(v) for k, v in enough.items()}})
+    with Stop().listening() as stop:
+        for together in [attempts] if in_turn else [[one] for one in attempts]:
+            rounds = Rounds(together, out=out, budget=budget, others=others)
+            for attempt in rounds.find_unfinished():
+                if why := _why_not(layout, attempt):
+                    out(attempt.id).say(f"{attempt.id}  not measured: {why}")
+                    rounds.leave_out(attempt)
+            if rounds.find_unfinished():
+                with _open_hosts(rounds.attempts, plan, stop, out) as (choose, devices):
+                    rounds.run(choose, stop, devices=devices, at_most=job["rounds"])
+            for attempt in rounds.attempts:
+                verdict = rounds.verdict(attempt)
+                if verdict.complete:
+                    enough = rounds.enough.get(attempt.id)
+                    statuses[attempt.id] = _end(layout, attempt, verdict, enough, out)
+                elif is_last:
+                    out(attempt.id).say(
+                        f"{attempt.id}  not measured: its job ended with {verdict.ok} "
+                        f"of {verdict.wanted} launches: run again to continue"
+                    )
+    if name in jobs:
+        write_json(layout.job(name), statuses)
+    return not is_last or len(statuses) == len(job["cells"])
 
 
-def _check_needs(layout: Layout, attempt: Attempt) -> None:
-    """Check that data and image of a cell were made.
+def _open(layout: Layout, entry: Entry, plan: Entry, project: Path) -> Attempt:
+    if entry["infeasible"]:
+        raise ValueError(f"it cannot run here: {entry['infeasible']}")
+    request = read_request(layout, entry["id"])
+    if request is None:
+        raise ValueError(
+            f"{layout.request(entry['id'])} is missing: `rankbench run` writes it"
+        )
+    return Attempt(layout, plan, entry, request, project)
 
-    Raises:
-        ValueError: they were not; says why.
-    """
-    needs = find_wanted([(attempt.image_name, attempt.cell.data)])
-    if why := explain_failures(layout, needs):
-        raise ValueError(why)
+
+def _why_not(layout: Layout, attempt: Attempt) -> str | None:
+    """Why a cell cannot be measured: data or image were not made, or are not here."""
+    try:
+        needs = find_wanted([(attempt.image_name, attempt.cell.data)])
+        return explain_failures(layout, needs) or attempt.measured.refuse_image()
+    except (ValueError, OSError) as error:
+        return str(error)
 
 
 def _read_others(
@@ -125,112 +139,96 @@ def _read_others(
     return found
 
 
-def summarise_cell(layout: Layout, cell_id: str, *, project: Path) -> Verdict:
-    """Write the summary of a cell that a shared job has measured.
-
-    Args:
-        layout: the result directory.
-        cell_id: a feasible cell of its plan.
-        project: the folder that a relative data_dir is below.
-
-    Raises:
-        ValueError: the job has not measured it; a file of the run is damaged.
-    """
-    plan = read_json(layout.plan)
-    attempt = _open(layout, plan, cell_id, project)
-    if reason := attempt.why_stale():
-        return _write_stale(layout, attempt, reason)
-    attempt.gate.read()
-    jobs = read_json(layout.agenda)["jobs"]
-    job = [name for name, one in jobs.items() if cell_id in one["cells"]][-1:]
-    found = read_json(layout.job(job[0]))["enough"].get(cell_id) if job else None
-    enough = None if found is None else Enough(*found)
-    verdict = attempt.verdict(enough)
-    if not verdict.complete:
-        raise ValueError(
-            f"its job ended with {verdict.ok} of {verdict.wanted} launches: the log "
-            "says why; run again to continue"
-        )
-    return _write_summary(layout, attempt, verdict, enough)
-
-
-def _open(layout: Layout, plan: Entry, cell_id: str, project: Path) -> Attempt:
-    entry = _find(plan, cell_id, layout)
-    request = read_request(layout, cell_id)
-    if request is None:
-        raise ValueError(
-            f"{layout.request(cell_id)} is missing: `rankbench run` writes it"
-        )
-    return Attempt(layout, plan, entry, request, project)
-
-
-def _run(
+@contextmanager
+def _open_hosts(
     attempts: Sequence[Attempt],
     plan: Entry,
+    stop: Stop,
     out: Callable[[str], Out],
-    at_most: int | None = None,
-    others: Mapping[str, Launched] | None = None,
-) -> Rounds:
-    """Run all launches that the attempts lack."""
-    with Stop().listening() as stop:
-        places = find_places(
-            attempts,
-            plan,
-            told_to_stop=stop.heed,
-            say=out(attempts[0].id).say,
-        )
-        with places as found:
-            means = Means(
-                choose_hosts=found.choose,
-                stop=stop,
-                out=out,
-                budget=plan["experiment"]["budget"],
-                devices=found.devices,
-                others=others or {},
+) -> Iterator[tuple[Choose, int | None]]:
+    """A context in which a job has its hosts, and nothing else measures there.
+
+    Yields:
+        A function of an attempt and the number of the round from 0, which gives the
+        hosts of a launch; and how many devices the job holds, idle ones too, or None if
+        only the cell's.
+
+    Raises:
+        ValueError: it lacks what a cell needs, or a host cannot be used.
+    """
+    site, experiment = plan["site"], plan["experiment"]
+    waiting: dict[str, Any] = {
+        "say": out(attempts[0].id).say,
+        "told_to_stop": stop.heed,
+    }
+    if is_array(find_launcher(attempts[0].cell.launcher)):
+        with machine_to_itself(**waiting):
+            yield (
+                lambda attempt, _: plan_array(
+                    attempt.cell,
+                    attempt.shape,
+                    site,
+                    time_limit=experiment["time_limit"],
+                    start_within=experiment["start_within"],
+                    comment=comment_of(experiment["name"], attempt.id),
+                ),
+                None,
             )
-            rounds = Rounds(attempts, means)
-            rounds.run(at_most)
-    return rounds
+        return
+    nodes = max(attempt.shape.nodes for attempt in attempts)
+    with hosts_of(site).open(site, nodes, _needs_of(attempts), **waiting) as hosts:
+        for helper in hosts.helpers:
+            processes.spare(helper)
+        if len(attempts) == 1:
+            # All launches are on the same hosts.
+            yield lambda attempt, _: hosts.choose(nodes, 0), None
+            return
+        topologies = [Topology.parse(attempt.cell.topology) for attempt in attempts]
+        devices = hosts.held * max(one.devices_per_node for one in topologies)
+        yield (
+            lambda attempt, turn: hosts.choose(attempt.shape.nodes, turn),
+            devices or None,
+        )
 
 
-def _find(plan: Entry, cell_id: str, layout: Layout) -> Entry:
-    for entry in plan["cells"]:
-        if entry["id"] == cell_id:
-            if entry["infeasible"]:
-                raise ValueError(f"{cell_id} cannot run here: {entry['infeasible']}")
-            return dict(entry)
-    raise ValueError(f"{layout.plan} has no cell {cell_id}")
-
-
-def _write_stale(layout: Layout, attempt: Attempt, reason: str) -> Verdict:
-    attempt.gate.read()
-    verdict = replace(
-        attempt.verdict(None), status="stale", reason=reason, complete=True
+def _needs_of(attempts: Sequence[Attempt]) -> Needs:
+    images = [one.image for one in attempts if one.image is not None]
+    files = {one.data_dir / f"{one.cell.data}.npz" for one in attempts}
+    return Needs(
+        source=SOURCE,
+        code=attempts[0].code["rank"],
+        data_dir=attempts[0].data_dir,
+        data=sorted(path for path in files if path.exists()),
+        # Without a hash the image is unusable; its launches say why.
+        images={one["file"]: one["sha256"] for one in images if one["sha256"]},
+        own=sorted({file.parent for one in attempts for file in one.own.values()}),
+        native=len(images) < len(attempts),
     )
-    return _write_summary(layout, attempt, verdict, None)
 
 
-def _write_summary(
-    layout: Layout, attempt: Attempt, verdict: Verdict, enough: Enough | None
-) -> Verdict:
-    write_json(layout.summary(attempt.id), _summarise(attempt, verdict, enough))
-    return verdict
-
-
-def _summarise(
-    attempt: Attempt, verdict: Verdict, enough: Enough | None
-) -> dict[str, Any]:
-    request: Request = attempt.request
+def _end(
+    layout: Layout,
+    attempt: Attempt,
+    verdict: Verdict,
+    enough: Enough | None,
+    out: Callable[[str], Out],
+) -> str:
+    """Write the summary of a cell, and return its status."""
     records = read_attempt(attempt.directory)
     seconds = [r["seconds"]["launch"] for r in records if r["status"] == "ok"]
-    return {
+    number = attempt.request.attempt
+    summary = {
         "cell": attempt.id,
-        **asdict(request),
+        **asdict(attempt.request),
         "status": verdict.status,
         "reason": verdict.reason,
         "launches_ok": verdict.ok,
         # The number of launches that suffices and why, if a rule ended them.
         "enough": None if enough is None else list(enough),
         "launch_seconds": sum(seconds) / len(seconds) if seconds else None,
-        "records": [f"{request.attempt}/{r['launch']}" for r in records],
+        "records": [f"{number}/{r['launch']}" for r in records],
     }
+    write_json(layout.summary(attempt.id), summary)
+    if verdict.status != "ok":
+        out(attempt.id).say(f"{attempt.id}  {verdict.status}: {verdict.reason}")
+    return verdict.status

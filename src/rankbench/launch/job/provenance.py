@@ -31,7 +31,10 @@ DESCRIPTION = "code.json"
 @cache
 def rank_code_hash(package: Path = PACKAGE) -> str:
     """SHA-256 over names and contents of the rank-side files."""
-    shared = ("cell.py", "cores.py", "environ.py", "launch_spec.py", "record.py")
+    shared = (
+        *("cell.py", "cores.py", "decoder.py", "environ.py", "launch_spec.py"),
+        *("partition.py", "record.py", "templates.py", "token_file.py"),
+    )
     files = [package / name for name in shared]
     files += sorted((package / "rank").rglob("*.py"))
     return hash_files({str(path.relative_to(package)): path for path in files})

@@ -42,7 +42,7 @@ def read_request(layout: Layout, cell_id: str) -> Request | None:
         raise ValueError(f"{path} is damaged: {error}") from error
 
 
-def ensure_request(
+def make_request(
     layout: Layout,
     cell_id: str,
     *,
@@ -50,19 +50,28 @@ def ensure_request(
     cell_hash: str,
     profile: bool = False,
     budget: float | None = None,
+    again: bool = False,
 ) -> Request:
-    """The request of a cell; the first one is made if there is none."""
+    """The request of a cell; the first one is made if there is none.
+
+    Args:
+        layout: the result directory.
+        cell_id: the cell.
+        launches, cell_hash, profile, budget: as of a request.
+        again: ask for a new attempt; earlier measurements are kept.
+    """
     request = read_request(layout, cell_id)
-    if request is None:
-        # There are records but no request, because the file was removed. Never measure
-        # into an attempt that may be complete.
-        attempt = max(layout.attempts(cell_id), default=0) + 1
-        request = Request(attempt, launches, cell_hash, profile, budget)
-        write_json(layout.request(cell_id), asdict(request))
+    if request is None or again:
+        # Without a request there may be records, because the file was removed. Never
+        # measure into an attempt that may be complete.
+        used = [*layout.attempts(cell_id), request.attempt if request else 0]
+        request = Request(max(used) + 1, launches, cell_hash, profile, budget)
     elif (profile and not request.profile) or budget != request.budget:
         # The attempt stays the same: its launches are kept, and others are added.
         request = replace(request, profile=profile or request.profile, budget=budget)
-        write_json(layout.request(cell_id), asdict(request))
+    else:
+        return request
+    write_json(layout.request(cell_id), asdict(request))
     return request
 
 
@@ -78,20 +87,3 @@ def extend_request(layout: Layout, cell_id: str, *, launches: int) -> None:
     if launches > request.rule.at_most:
         more = replace(request, launches=launches, budget=None)
         write_json(layout.request(cell_id), asdict(more))
-
-
-def raise_request(
-    layout: Layout,
-    cell_id: str,
-    *,
-    launches: int | Mapping[str, Any],
-    cell_hash: str,
-    profile: bool = False,
-    budget: float | None = None,
-) -> Request:
-    """Ask for a new attempt; earlier measurements are kept."""
-    before = read_request(layout, cell_id)
-    used = [*layout.attempts(cell_id), before.attempt if before else 0]
-    request = Request(max(used) + 1, launches, cell_hash, profile, budget)
-    write_json(layout.request(cell_id), asdict(request))
-    return request

@@ -10,35 +10,17 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.job.attempt import Attempt, LaunchSeries
+from rankbench.launch.job.claim import open_claims
 from rankbench.launch.job.pace import Out, Pace
 from rankbench.launch.process.processes import Interrupted, Stop
 from rankbench.record import CURED_BY_NEXT_RUN, Record, Verdict
 from rankbench.stopping import Enough, Launched, find_enough, round_of
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
-    """What a job has for its launches.
-
-    Attributes:
-        choose_hosts: cell, number of the round from 0 -> the hosts of a launch.
-        stop: whether this process was told to end.
-        out: id of a cell -> where its progress goes.
-        budget: device-seconds that all launches may take; None for no limit.
-        devices: those that the job holds, idle ones too; None if only the cell's.
-        others: launches of cells that other jobs measure, for budget and comparison.
-    """
-
-    choose_hosts: Callable[[Attempt, int], Hosts]
-    stop: Stop
-    out: Callable[[str], Out]
-    budget: float | None = None
-    devices: int | None = None
-    others: Mapping[str, Launched] = field(default_factory=dict)
+# Attempt, number of the round from 0 -> the hosts of a launch.
+Choose = Callable[[Attempt, int], Hosts]
 
 
 class Rounds:
@@ -48,22 +30,71 @@ class Rounds:
         enough: id of a cell -> why it needs no more launches, if a rule says so.
     """
 
-    def __init__(self, attempts: Sequence[Attempt], means: Means) -> None:
+    def __init__(
+        self,
+        attempts: Sequence[Attempt],
+        *,
+        out: Callable[[str], Out],
+        budget: float | None = None,
+        others: Mapping[str, Launched] | None = None,
+    ) -> None:
+        """Read the records that there are.
+
+        Args:
+            attempts: what is measured.
+            out: id of a cell -> where its progress goes.
+            budget: device-seconds that all launches may take; None for no limit.
+            others: launches of cells of other jobs, for budget and comparison.
+        """
         self._attempts = {attempt.id: attempt for attempt in attempts}
-        self._means, self._pace = means, Pace()
-        self._serial, self._in_turn = 0, True
+        self._out, self._budget, self._others = out, budget, others or {}
+        self._pace, self._serial, self._in_turn = Pace(), 0, True
         self.enough: dict[str, Enough] = {}
         self._verdicts: dict[str, Verdict] = {}
+        for attempt in attempts:
+            for series in (attempt.gate, attempt.measured, attempt.profile):
+                series.read()
 
-    def run(self, at_most: int | None = None) -> None:
+    @property
+    def attempts(self) -> list[Attempt]:
+        return list(self._attempts.values())
+
+    def leave_out(self, attempt: Attempt) -> None:
+        """Do not measure an attempt."""
+        del self._attempts[attempt.id]
+
+    def find_unfinished(self) -> list[Attempt]:
+        """Return the attempts that need a launch, be it a gate or a profile."""
+        waiting = {attempt.id for attempt in self._find_waiting()}
+        return [
+            attempt
+            for attempt in self._attempts.values()
+            if attempt.id in waiting
+            or open_claims(attempt.measured.directory)
+            or (attempt.has_gate and not attempt.gate.is_complete())
+            or (self._wants_profile(attempt) and not attempt.profile.is_complete())
+        ]
+
+    def run(
+        self,
+        choose: Choose,
+        stop: Stop,
+        *,
+        devices: int | None = None,
+        at_most: int | None = None,
+    ) -> None:
         """Run the gates, then rounds, then profiles.
 
         Args:
+            choose: gives the hosts of a launch.
+            stop: whether this process was told to end.
+            devices: those that the job holds, idle ones too; None if only the cell's.
             at_most: the number of rounds; None for as many as the cells need.
 
         Raises:
             Interrupted: a signal came; the next run goes on from here.
         """
+        self._choose, self._stop, self._devices = choose, stop, devices
         for attempt in self._attempts.values():
             if attempt.has_gate:
                 self._launch_once(attempt.gate)
@@ -79,8 +110,11 @@ class Rounds:
             number = max(1, number) + 1
             waiting = self._find_waiting()
         for attempt in self._attempts.values():
-            if attempt.request.profile and self.verdict(attempt).ok:
+            if self._wants_profile(attempt):
                 self._launch_once(attempt.profile)
+
+    def _wants_profile(self, attempt: Attempt) -> bool:
+        return attempt.request.profile and self.verdict(attempt).ok > 0
 
     def verdict(self, attempt: Attempt) -> Verdict:
         return self._verdicts[attempt.id]
@@ -88,19 +122,15 @@ class Rounds:
     def _find_waiting(self) -> list[Attempt]:
         """Judge all cells, and return those that need another launch."""
         ours = {name: one.launched() for name, one in self._attempts.items()}
-        cells = {**self._means.others, **ours}
-        self.enough = find_enough(cells, budget=self._means.budget)
-        for attempt in self._attempts.values():
-            self._judge(attempt)
-        return [one for one in self._attempts.values() if self._needs(one)]
+        cells = {**self._others, **ours}
+        self.enough = find_enough(cells, budget=self._budget)
+        attempts = self._attempts.values()
+        return [attempt for attempt in attempts if not self._judge(attempt).complete]
 
     def _judge(self, attempt: Attempt) -> Verdict:
         verdict = attempt.verdict(self.enough.get(attempt.id))
         self._verdicts[attempt.id] = verdict
         return verdict
-
-    def _needs(self, attempt: Attempt) -> bool:
-        return not self._verdicts[attempt.id].complete
 
     def _run_round(self, waiting: Sequence[Attempt], seed: int, number: int) -> bool:
         """Launch each cell that has none in this round yet; whether there was any."""
@@ -114,11 +144,11 @@ class Rounds:
             attempt = self._attempts[name]
             position = places.index(name) + 1
             turn = {"seed": seed, "number": number, "position": position}
-            if self._means.devices is not None:
+            if self._devices is not None:
                 # Those that the job holds meanwhile, idle ones too.
-                turn["devices"] = self._means.devices
+                turn["devices"] = self._devices
             self._settle(attempt.measured)
-            if self._needs(attempt):
+            if not self.verdict(attempt).complete:
                 self._launch(
                     attempt.measured, number - 1, turn if self._in_turn else None
                 )
@@ -131,20 +161,20 @@ class Rounds:
             self._launch(series, 0)
 
     def _settle(self, series: LaunchSeries) -> None:
-        attempt, means = series.attempt, self._means
-        hosts = means.choose_hosts(attempt, 0)
-        series.settle(hosts, means.stop, means.out(attempt.id))
+        attempt = series.attempt
+        hosts = self._choose(attempt, 0)
+        series.settle(hosts, self._stop, self._out(attempt.id))
         self._judge(attempt)
 
     def _launch(
         self, series: LaunchSeries, number: int, turn: Mapping[str, int] | None = None
     ) -> None:
-        attempt, means = series.attempt, self._means
-        hosts = means.choose_hosts(attempt, number)
+        attempt = series.attempt
+        hosts = self._choose(attempt, number)
         self._serial += 1
         begun = time.monotonic()
         try:
-            record = series.launch(hosts, means.stop, serial=self._serial, turn=turn)
+            record = series.launch(hosts, self._stop, serial=self._serial, turn=turn)
         except (Interrupted, ValueError, OSError) as error:
             # The message at the end of the job shall name the cell.
             error.add_note(attempt.id)
@@ -155,7 +185,7 @@ class Rounds:
             one.wanted - one.ok for one in self._verdicts.values() if not one.complete
         )
         line = self._pace.line(record, verdict, seconds, left=left)
-        means.out(attempt.id).say(line)
+        self._out(attempt.id).say(line)
         if record["cause"] in CURED_BY_NEXT_RUN:
             ended = Interrupted(record["reason"])
             ended.add_note(attempt.id)

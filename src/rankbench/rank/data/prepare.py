@@ -7,11 +7,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rankbench.failures import DATA, Wanted, clear_failure, note_failure
+from rankbench.failures import DATA, Wanted, note_attempt
 from rankbench.rank import variants
 from rankbench.rank.data import DataError, path
 from rankbench.rank.data._images import read_arrays, write_arrays
-from rankbench.record import write_atomically
 
 
 def prepare(name: str, root: Path) -> Path | None:
@@ -50,25 +49,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("name", metavar="NAME", help="the data set")
     parser.add_argument("--root", type=Path, required=True, help="folder to write to")
     parser.add_argument("--log", default="-", help="log file of this command")
-    parser.add_argument(
-        "--attempted",
-        type=Path,
-        help="write this file and succeed, even if the data set failed",
-    )
     arguments = parser.parse_args(argv)
     wanted = Wanted(DATA, arguments.name)
     try:
         target = prepare(arguments.name, arguments.root)
     except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
-        note_failure(wanted, str(error), arguments.log)
-        if arguments.attempted is None:
-            return 2
-    else:
-        clear_failure(wanted)
-        print(target or f"{arguments.name} needs no file")
-    if arguments.attempted is not None:
-        write_atomically(arguments.attempted, b"")
+        # In a run, the note says it to the jobs of the cells.
+        return 0 if note_attempt(wanted, str(error), arguments.log) else 2
+    note_attempt(wanted, None, arguments.log)
+    print(target or f"{arguments.name} needs no file")
     return 0
 
 
