@@ -10,7 +10,7 @@ from rankbench.cell import Cell, Shape
 from rankbench.launch_spec import LaunchSpec
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import Experiment, load_experiment
-from rankbench.matrix.layers import sweep_keys
+from rankbench.matrix.layers import keys_of
 from rankbench.matrix.plan import make_plan
 from rankbench.matrix.schema import load_schema, with_defaults
 from rankbench.matrix.site import PROGRAMS, Site, Software
@@ -21,7 +21,7 @@ MPI_MISSING = "this torch (2.9.0) has no MPI: build torch with MPI"
 
 
 SCHEMA = load_schema("experiment")
-SWEPT = [key for key in sweep_keys(SCHEMA) if key not in ("strategy", "script")]
+SWEPT = [key for key in keys_of(SCHEMA) if key not in ("strategy", "script")]
 CELL: dict[str, Any] = {
     **{key: SCHEMA["properties"][key]["default"][0] for key in SWEPT},
     **{"strategy": "ddp", "launcher": "torchrun", "device": "cpu", "options": {}},

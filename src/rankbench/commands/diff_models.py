@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+from dataclasses import asdict
 from typing import Any
 
 from rankbench.commands._base import print_json
@@ -48,7 +49,7 @@ def diff_models(arguments: argparse.Namespace) -> int:
                     "first": paths[0],
                     "second": path,
                     "tensors": len(first),
-                    "differences": [_to_json(one) for one in found],
+                    "differences": [_strict(asdict(one)) for one in found],
                 }
                 for path, found in pairs.items()
             ]
@@ -69,11 +70,11 @@ def _to_text(one: Any) -> str:
     return f"  {one.name}: up to {one.largest:.3g}, relative {one.relative:.3g}"
 
 
-def _to_json(one: Any) -> dict[str, Any]:
-    """Return a difference for JSON, with strings for numbers that are not finite."""
-    found = {"name": one.name, "what": one.what}
-    for key in ("largest", "relative"):
-        value = getattr(one, key)
-        finite = value is None or math.isfinite(value)
-        found[key] = value if finite else str(value)
-    return found
+def _strict(values: dict[str, Any]) -> dict[str, Any]:
+    """The values with strings for numbers that are not finite."""
+    return {
+        key: str(value)
+        if isinstance(value, float) and not math.isfinite(value)
+        else value
+        for key, value in values.items()
+    }

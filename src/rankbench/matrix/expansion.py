@@ -10,7 +10,7 @@ from typing import Any
 from rankbench.cell import Cell
 from rankbench.matrix.catalog import Catalog, default_image
 from rankbench.matrix.declarations import NONE, StrategyFacts
-from rankbench.matrix.layers import sweep_keys
+from rankbench.matrix.layers import keys_of
 from rankbench.matrix.own import OwnFiles
 from rankbench.matrix.schema import Schema, check, did_you_mean, with_defaults
 from rankbench.matrix.selection import spell_value
@@ -49,7 +49,7 @@ def expand(
     models = list(expand_variants("model", values["model"], catalog))
     for name in values["data"]:
         _check_name("data", name, catalog)
-    sweeps = {key: values[key] for key in sweep_keys(schema)} | {"model": models}
+    sweeps = {key: values[key] for key in keys_of(schema)} | {"model": models}
     del sweeps["strategy"], sweeps["script"]
     cells: dict[str, Cell] = {}
     asked: set[tuple[str, str]] = set()

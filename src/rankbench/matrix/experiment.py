@@ -12,15 +12,11 @@ from typing import Any
 from rankbench.cell import Cell
 from rankbench.matrix.catalog import Catalog
 from rankbench.matrix.expansion import expand
-from rankbench.matrix.layers import Block, naming, read_layers
+from rankbench.matrix.layers import Block, keys_of, naming, read_layers
 from rankbench.matrix.own import OwnFiles, adopt
 from rankbench.matrix.schema import Schema, did_you_mean, load_schema
 from rankbench.matrix.selection import Filter
 from rankbench.stopping import BEST, FIRST_LOOK, UNTIL, Rule
-
-# Keys that have one value for the whole experiment. They are not part of a cell's id,
-# but they are part of its hash, because they change the measurement.
-PROTOCOL = ("epochs", "steps", "warmup", "evaluate")
 
 DEFAULT_EPOCHS = 1
 
@@ -34,6 +30,7 @@ class Experiment:
         source: the experiment file.
         sha256: hash of the file.
         values: every key of the schema, with defaults for keys that the file omits.
+        options: those of them that the plan passes on, because they change no cell.
         cells: id -> cell, in the order of the blocks and of their products.
         override: the override that was applied, or None.
         study: the key `source` of the file and its published rows, or None.
@@ -44,6 +41,7 @@ class Experiment:
     source: Path
     sha256: str
     values: dict[str, Any]
+    options: dict[str, Any]
     cells: dict[str, Cell]
     override: str | None = None
     study: dict[str, Any] | None = None
@@ -100,7 +98,8 @@ def load_experiment(
         study = make_study(values["source"], rows, cells)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     name = values["name"]
-    return Experiment(name, path, digest, values, cells, override, study, own)
+    options = {key: values[key] for key in keys_of(schema, "run")}
+    return Experiment(name, path, digest, values, options, cells, override, study, own)
 
 
 def experiment_schema(catalog: Catalog) -> Schema:

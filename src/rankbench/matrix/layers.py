@@ -16,10 +16,6 @@ from rankbench.matrix.schema import (
     with_defaults,
 )
 
-# Keys whose lists are not swept.
-_NO_SWEEP = ("predict", "hosts", "files", "exclude", "blocks")
-# Keys that are not swept, but may differ between blocks.
-OF_BLOCK = ("args", "samples_per_step", "files")
 # Keys that an override cannot replace.
 _FIXED = ("name", "blocks", "overrides", "source")
 
@@ -30,7 +26,7 @@ class Block:
 
     Attributes:
         place: name of the block in errors: ``block 3``; empty if the file has none.
-        values: key that is swept -> list of its values; and those of `OF_BLOCK`.
+        values: key that is swept -> list of its values; and keys of a block.
         published: rows of the source that the cell of this block repeats.
     """
 
@@ -56,7 +52,7 @@ def read_layers(
         ValueError: a key of the file is wrong, or there is no such override.
     """
     given = _with_lists(load_yaml(path), schema)
-    sweeps = sweep_keys(schema)
+    of_block = [*keys_of(schema), *keys_of(schema, "block")]
     _check_top(given, schema, source=str(path))
     overrides = _read_overrides(given, schema, source=str(path))
     if override is not None and override not in overrides:
@@ -71,7 +67,7 @@ def read_layers(
     if override is not None:
         values["name"] = f"{values['name']}-{override}"
     if not values["blocks"]:
-        return values, [Block("", {key: values[key] for key in (*sweeps, *OF_BLOCK)})]
+        return values, [Block("", {key: values[key] for key in of_block})]
     blocks = []
     for number, entry in enumerate(given["blocks"], 1):
         block = _read_block(entry, schema, source=f"{path}: block {number}")
@@ -80,18 +76,15 @@ def read_layers(
         if not merged.get("strategy") and not merged.get("script"):
             raise ValueError(f"{path}: block {number}: the key 'strategy' is missing")
         complete = with_defaults(merged, schema)
-        chosen = {key: complete[key] for key in (*sweeps, *OF_BLOCK)}
+        chosen = {key: complete[key] for key in of_block}
         blocks.append(Block(f"block {number}", chosen, published))
     return values, blocks
 
 
-def sweep_keys(schema: Schema) -> list[str]:
-    """The keys that can be swept, including `strategy`: they take a value or a list."""
-    return [
-        key
-        for key, rule in schema["properties"].items()
-        if rule.get("type") == "array" and key not in _NO_SWEEP
-    ]
+def keys_of(schema: Schema, scope: str = "sweep") -> list[str]:
+    """The keys of a scope; by default those that can be swept, such as `strategy`."""
+    rules = schema["properties"].items()
+    return [key for key, rule in rules if rule.get("x-scope", "sweep") == scope]
 
 
 @contextmanager
@@ -150,7 +143,7 @@ def _read_block(entry: Any, schema: Schema, *, source: str) -> dict[str, Any]:
         raise ValueError(f"{source}: expected keys with values, got {entry!r}")
     rule = schema["properties"]["blocks"]["items"]
     own = rule["properties"]
-    keys = (*sweep_keys(schema), *OF_BLOCK)
+    keys = (*keys_of(schema), *keys_of(schema, "block"))
     sweeps = {key: schema["properties"][key] for key in keys}
     block = _with_lists(entry, {"properties": {**sweeps, **own}})
     check(block, {**rule, "properties": {**sweeps, **own}}, source=source)

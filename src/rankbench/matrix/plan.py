@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from typing import Any
 
-from rankbench.launch_spec import LaunchOptions
 from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import Catalog
 from rankbench.matrix.experiment import Experiment
@@ -69,20 +67,11 @@ def make_plan(
         raise ValueError(f"{source}: {error}") from error
     header = {
         "name": experiment.name,
-        "description": values["description"],
         "file": source,
         "sha256": experiment.sha256,
-        # A number, or a rule that ends the launches: see `rankbench.stopping`.
-        "launches": values["launches"],
-        "order": values["order"],
-        "allocation": values["allocation"],
-        "budget": values["budget"],
-        "start_within": values["start_within"],
-        "gate": values["gate"],
-        "profile": values["profile"],
-        **asdict(LaunchOptions.choose(values)),
         "override": experiment.override,
         "study": experiment.study,
+        **experiment.options,
     }
     used = {one.image for one in planned.values() if one.infeasible is None}
     taken = {name: facts for name, facts in (images or {}).items() if name in used}

@@ -11,7 +11,7 @@ import json
 import math
 import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -279,26 +279,17 @@ def encode_run(side: Side) -> bytes:
     workloads: list[str] = []
     cells = {}
     for name, cell in side.cells.items():
-        cells[name] = {
-            "hash": cell.hash,
+        places = {
             "workload": _place(cell.workload, workloads),
-            "status": cell.status,
-            "reason": cell.reason,
-            "marks": list(cell.marks),
             "facts": _place(cell.facts, facts),
-            "started": list(cell.started),
-            "throughput": list(cell.throughput),
-            "rounds": [place and list(place) for place in cell.rounds],
-            "unit": cell.unit,
         }
+        cells[name] = {**asdict(cell), **places}
     run = {
         "schema": _VERSION,
         "experiment": side.experiment,
         "begun": side.begun,
         "ended": side.ended,
-        "facts": [
-            {key: list(values) for key, values in known.items()} for known in facts
-        ],
+        "facts": facts,
         "workloads": workloads,
         "cells": cells,
     }
@@ -333,18 +324,15 @@ def read_run(path: Path) -> Side:
             raise ValueError(f"{path} is damaged: {name}: facts or workload not there")
         if not len(cell["started"]) == len(cell["throughput"]) == len(cell["rounds"]):
             raise ValueError(f"{path} is damaged: {name}: launches without a time")
-        cells[name] = CellLaunches(
-            hash=cell["hash"],
-            workload=run["workloads"][places[1]],
-            status=cell["status"],
-            reason=cell["reason"],
-            marks=tuple(cell["marks"]),
-            facts=run["facts"][places[0]],
-            throughput=tuple(cell["throughput"]),
-            started=tuple(cell["started"]),
-            rounds=tuple(place and tuple(place) for place in cell["rounds"]),
-            unit=cell["unit"],
-        )
+        values = {
+            **cell,
+            "workload": run["workloads"][places[1]],
+            "facts": run["facts"][places[0]],
+            "rounds": [place and tuple(place) for place in cell["rounds"]],
+        }
+        lists = ("marks", "throughput", "started", "rounds")
+        values |= {key: tuple(values[key]) for key in lists}
+        cells[name] = CellLaunches(**values)
     return Side(
         name=str(path),
         experiment=run["experiment"],

@@ -276,12 +276,11 @@ def _predict_memory(
     several = [one for one in scales if one.devices > 1]
     known = several if len(several) > 1 else scales
     value = _fit_memory(known, target.shape)
-    misses = _learn_misses(known, _miss_memory)
+    misses = _learn_misses(
+        known,
+        lambda rest, hidden: math.log(_fit_memory(rest, hidden.shape) / hidden.memory),
+    )
     return Estimate(value, *find_interval(value, doublings, misses, _AGAIN))
-
-
-def _miss_memory(known: Sequence[Scale], hidden: Scale) -> float | None:
-    return math.log(_fit_memory(known, hidden.shape) / hidden.memory)
 
 
 def _fit_memory(scales: Sequence[Scale], shape: Shape) -> float:

@@ -147,28 +147,21 @@ def describe(
 
 def in_sentences(predictions: Sequence[Prediction]) -> list[Note]:
     """What predictions rest on; then for each reason what is not predicted."""
-    alike: dict[tuple[str, str], list[Prediction]] = {}
+    alike: dict[tuple[str, str], list[str]] = {}
     for one in predictions:
-        term = "not predicted" if one.refused else "predicted"
-        alike.setdefault((term, one.refused or _rests_on(one)), []).append(one)
+        rows = ", ".join(summary.row.id for summary in one.fitted)
+        term, name = "predicted", one.target.id
+        if one.refused:
+            term, text = "not predicted", one.refused
+        elif one.why is None:
+            text = f"from what the steps of {rows} are made of"
+        else:
+            text = f"from the throughput of {rows} alone, because {one.why}"
+        if not one.refused:
+            name += f" ({2**one.doublings:.3g} times the devices)"
+        alike.setdefault((term, text), []).append(name)
     found = sorted(alike.items(), key=lambda item: item[0][0], reverse=True)
-    return [
-        Note(term, f"{', '.join(_name(one) for one in own)}: {text}.")
-        for (term, text), own in found
-    ]
-
-
-def _name(one: Prediction) -> str:
-    if one.refused:
-        return one.target.id
-    return f"{one.target.id} ({2**one.doublings:.3g} times the devices)"
-
-
-def _rests_on(one: Prediction) -> str:
-    rows = ", ".join(summary.row.id for summary in one.fitted)
-    if one.why is None:
-        return f"from what the steps of {rows} are made of"
-    return f"from the throughput of {rows} alone, because {one.why}"
+    return [Note(term, f"{', '.join(names)}: {text}.") for (term, text), names in found]
 
 
 def _show(
@@ -204,37 +197,32 @@ def _find_lines(found: Found, made: Sequence[Prediction]) -> list[_Line]:
 
 def _frame(lines: Sequence[_Line]) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
+    tokens = counts_tokens(panel for panel, _, _ in lines)
     for panel, series, own in lines:
-        names = {"panel": panel.title, "series": series.name}
         base = own[0].fitted[-1].efficiency_base
-        for point in series.points:
+        points = [
+            ("measured", point.row.id, point.row.devices, point.numbers["throughput"])
+            for point in series.points
+        ]
+        points += [
+            ("predicted", one.target.id, one.target.topology.devices, one.throughput)
+            for one in own
+            if one.throughput
+        ]
+        for kind, cell, devices, throughput in points:
             rows.append(
                 {
-                    **names,
-                    "cell": point.row.id,
-                    "kind": "measured",
-                    "devices": point.row.devices,
-                    "throughput": point.numbers["throughput"],
-                    "ideal": base and point.row.devices * base.throughput.value,
-                }
-            )
-        for one in own:
-            devices = one.target.topology.devices
-            rows.append(
-                {
-                    **names,
-                    "cell": one.target.id,
-                    "kind": "predicted",
+                    "panel": panel.title,
+                    "series": series.name,
+                    "cell": cell,
+                    "kind": kind,
                     "devices": devices,
-                    "throughput": one.throughput,
+                    "throughput": throughput,
                     "ideal": base and devices * base.throughput.value,
+                    **({"unit": f"{panel.unit}/s"} if tokens else {}),
                 }
             )
-    if not counts_tokens(panel for panel, _, _ in lines):
-        return make_frame(_COLUMNS, rows)
-    units = {panel.title: f"{panel.unit}/s" for panel, _, _ in lines}
-    named = [{**row, "unit": units[row["panel"]]} for row in rows]
-    return make_frame({**_COLUMNS, "unit": str}, named)
+    return make_frame({**_COLUMNS, "unit": str} if tokens else _COLUMNS, rows)
 
 
 def _draw(lines: Sequence[_Line], width: float) -> Figure:
