@@ -56,6 +56,7 @@ class RemoteStep:
         self._facts, self._argv = facts, list(argv)
         self._work = Path(facts["work"])
         self._launch = self._work.parent
+        self._inputs = Path(tempfile.mkdtemp(prefix="rankbench-step."))
         self._mark = secrets.token_hex(8)
         self._sessions: list[Session] = []
         self._codes: dict[str, int] = {}
@@ -63,6 +64,10 @@ class RemoteStep:
 
     def run(self) -> int:
         """Run the command to its end; return the first exit code that is not 0."""
+        if not self._facts["shared"]:
+            # What launcher and ranks read at their start, before hosts write there.
+            ignored = shutil.ignore_patterns("heartbeat")
+            shutil.copytree(self._work, self._inputs / "work", ignore=ignored)
         for node, host in enumerate(self._facts["hosts"]):
             session = Session(host["name"], [host["python"]], host["control"])
             self._sessions.append(session)
@@ -85,6 +90,7 @@ class RemoteStep:
                 break
         for session in self._sessions:
             session.close()
+        shutil.rmtree(self._inputs, ignore_errors=True)
 
     def _is_decided(self) -> bool:
         """Whether the command has failed on a host, or ended on all that run it."""
@@ -111,7 +117,7 @@ class RemoteStep:
             code, why = self._run_on(session, node, host)
         except LostHost as error:
             why = f"lost the host {error}"
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             why = f"the host {name} refuses: {str(error).removeprefix(f'{name}: ')}"
         if why:
             _print(f"{why}\n".encode())
@@ -172,10 +178,8 @@ class RemoteStep:
     ) -> None:
         """Copy what launcher and ranks read at their start, with the host's paths."""
         with tempfile.TemporaryDirectory() as temporary:
-            copy = Path(temporary, "work")
-            ignored = shutil.ignore_patterns("heartbeat")
-            shutil.copytree(self._work, copy, ignore=ignored)
-            for path in copy.rglob("*"):
+            shutil.copytree(self._inputs, temporary, dirs_exist_ok=True)
+            for path in Path(temporary).rglob("*"):
                 if path.is_file():
                     text = path.read_bytes().decode(errors="surrogateescape")
                     text = translate(text, places)
