@@ -96,7 +96,8 @@ def _open(facts: Facts) -> Note:
         each = " to ".join(map(str, dict.fromkeys(counts)))
         hosts = "" if measured["hosts"] == 1 else f"{measured['hosts']} hosts, "
         parts.append(hosts + "; ".join(measured["machines"]))
-        parts.append(f"{each} launches, {measured['days'][-1]}")
+        launches = "launch" if each == "1" else "launches"
+        parts.append(f"{each} {launches}, {measured['days'][-1]}")
     return _note("WHAT", " | ".join(parts))
 
 
