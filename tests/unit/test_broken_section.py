@@ -54,7 +54,7 @@ def test_the_others_are_written_and_it_says_that_it_failed(
     title = load_sections()["variance"].title
     assert f"- {title}: {BROKEN}\n" in layout.table("md").read_text()
     page = layout.table("html").read_text()
-    assert f"<h2>{title}</h2>" in page
+    assert f">{title}</" in page
     assert BROKEN in page
     # Files of an earlier run must not pass for files of this one.
     assert not list(layout.root.glob("variance.*"))

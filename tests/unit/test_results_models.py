@@ -74,7 +74,7 @@ def test_the_pages_have_a_section(tmp_path):
     assert TITLE in text.splitlines()[0]
     assert "12800" in text
     page = layout.table("html").read_text()
-    assert f"<h2>{TITLE}</h2>" in page
+    assert f"<summary>{TITLE}</summary>" in page
     assert "FLOP per byte" in page
     assert '<td class="number">12800</td>' in page
 

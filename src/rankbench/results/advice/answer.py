@@ -116,7 +116,7 @@ def _is_control(summary: Summary, base: str | None) -> bool:
 def _describe_launches(rows: Sequence[Summary]) -> Facts:
     """When and where the launches of a workload ran."""
     records = [launch.record for one in rows for launch in one.row.launches]
-    days = sorted({record["started"][:10] for record in records})
+    days = sorted({record["started"][:10] for record in records if "started" in record})
     hosts = {host["host"]: host for record in records for host in record["hosts"]}
     kinds = {
         f"{len(host['gpus'])} x {host['gpus'][0]['name']}"

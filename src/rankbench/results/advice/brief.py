@@ -97,7 +97,7 @@ def _open(facts: Facts) -> Note:
         hosts = "" if measured["hosts"] == 1 else f"{measured['hosts']} hosts, "
         parts.append(hosts + "; ".join(measured["machines"]))
         launches = "launch" if each == "1" else "launches"
-        parts.append(f"{each} {launches}, {measured['days'][-1]}")
+        parts.append(", ".join([f"{each} {launches}", *measured["days"][-1:]]))
     return _note("WHAT", " | ".join(parts))
 
 

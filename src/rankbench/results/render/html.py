@@ -142,6 +142,7 @@ def _cite(found: Found) -> str:
         launch.record["started"][:10]
         for summary in found.summaries
         for launch in summary.row.launches
+        if "started" in launch.record
     )
     measured = " to ".join(dict.fromkeys([days[0], days[-1]])) if days else "not yet"
     name = found.results.experiment
