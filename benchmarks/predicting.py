@@ -141,7 +141,7 @@ def foresee(kept: Path, one: Combination) -> Iterator[Foreseen]:
     from rankbench.cell import Shape, Topology
     from rankbench.plan import PredictedCell
     from rankbench.record import Layout
-    from rankbench.results.numbers.found import read
+    from rankbench.results.numbers.result_set import read
     from rankbench.results.prediction.predict import predict
 
     results = kept / "results" / one.name

@@ -28,7 +28,7 @@ from simulation import LEVELS
 from rankbench.record import Record
 from rankbench.results.compare.sides import read_side
 from rankbench.results.numbers.statistics import geometric_mean
-from rankbench.stopping import Launched, Rule, find_enough, half_width
+from rankbench.stopping import LaunchHistory, Rule, find_enough, half_width
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -115,8 +115,8 @@ def records_of(rates: Values, first: int = 0) -> list[Record]:
     ]
 
 
-def launched(rule: Rule, rates: Values) -> Launched:
-    return Launched(rule, "", 1, False, records_of(rates))
+def launched(rule: Rule, rates: Values) -> LaunchHistory:
+    return LaunchHistory(rule, "", 1, False, records_of(rates))
 
 
 def tell_until(scatters: list[float], cells: int, seed: int) -> None:

@@ -123,7 +123,7 @@ def meeting_host(environ: Mapping[str, str] = os.environ) -> str | None:
     return environ.get("MASTER_ADDR")
 
 
-class Job(NamedTuple):
+class SlurmAllocation(NamedTuple):
     """The Slurm job of this process.
 
     Attributes:
@@ -137,12 +137,14 @@ class Job(NamedTuple):
     tasks: str | None
 
 
-def read_job(environ: Mapping[str, str] = os.environ) -> Job | None:
+def read_job(environ: Mapping[str, str] = os.environ) -> SlurmAllocation | None:
     """The Slurm job of this process; None outside of one."""
     if "SLURM_JOB_ID" not in environ or "SLURM_JOB_NODELIST" not in environ:
         return None
     hosts = environ["SLURM_JOB_NODELIST"]
-    return Job(environ["SLURM_JOB_ID"], hosts, environ.get("SLURM_TASKS_PER_NODE"))
+    return SlurmAllocation(
+        environ["SLURM_JOB_ID"], hosts, environ.get("SLURM_TASKS_PER_NODE")
+    )
 
 
 def job_id(environ: Mapping[str, str] = os.environ) -> str | None:

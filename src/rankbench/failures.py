@@ -28,7 +28,7 @@ _SAID = {IMAGE: "image {} could not be built", DATA: "data {} could not be prepa
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class Need:
     """An image or a data set that cells wait for.
 
     Attributes:
@@ -44,22 +44,22 @@ class Wanted:
         return layout.need(f"{self.kind}.{self.name}")
 
 
-def find_wanted(cells: Iterable[tuple[str | None, str]]) -> list[Wanted]:
+def find_needs(cells: Iterable[tuple[str | None, str]]) -> list[Need]:
     """The images and data sets that these cells need, each once.
 
     Args:
         cells: image (None for none) and data set of each cell.
     """
-    found: dict[Wanted, None] = {}
+    found: dict[Need, None] = {}
     for image, data in cells:
         if image is not None:
-            found[Wanted(IMAGE, image)] = None
-        found[Wanted(DATA, data)] = None
+            found[Need(IMAGE, image)] = None
+        found[Need(DATA, data)] = None
     return list(found)
 
 
 def note_attempt(
-    wanted: Wanted,
+    wanted: Need,
     reason: str | None,
     log: str | os.PathLike[str],
     environ: Mapping[str, str] = os.environ,
@@ -82,7 +82,7 @@ def note_attempt(
     return True
 
 
-def explain_failures(layout: Layout, wanted: Iterable[Wanted]) -> str | None:
+def explain_failures(layout: Layout, wanted: Iterable[Need]) -> str | None:
     """The reasons why these images and data sets failed; None if none has failed.
 
     Raises:
@@ -94,10 +94,10 @@ def explain_failures(layout: Layout, wanted: Iterable[Wanted]) -> str | None:
 def find_failures(layout: Layout, plan: Mapping[str, Any]) -> list[Path]:
     """The notes about failed images and data sets of the plan, sorted."""
     cells = [(cell["image"], cell["cell"]["data"]) for cell in plan["cells"]]
-    return sorted(path for path, _ in _failed(layout, find_wanted(cells)))
+    return sorted(path for path, _ in _failed(layout, find_needs(cells)))
 
 
-def _failed(layout: Layout, wanted: Iterable[Wanted]) -> Iterator[tuple[Path, str]]:
+def _failed(layout: Layout, wanted: Iterable[Need]) -> Iterator[tuple[Path, str]]:
     """The note about each failed one, and the failure in words."""
     for need in wanted:
         path = need.file(layout)

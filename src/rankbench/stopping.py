@@ -103,7 +103,7 @@ class Enough(NamedTuple):
 
 
 @dataclass(slots=True)
-class Launched:
+class LaunchHistory:
     """The launches of one attempt of a cell, as far as the rules read them.
 
     Attributes:
@@ -151,7 +151,7 @@ def rate(record: Record) -> float | None:
 
 
 def find_enough(
-    cells: Mapping[str, Launched], *, budget: float | None = None
+    cells: Mapping[str, LaunchHistory], *, budget: float | None = None
 ) -> dict[str, Enough]:
     """Find the cells that need no further launch, and why.
 
@@ -164,7 +164,7 @@ def find_enough(
         first look, has none unless the budget is spent.
     """
     found: dict[str, Enough] = {}
-    workloads: dict[str, dict[str, Launched]] = {}
+    workloads: dict[str, dict[str, LaunchHistory]] = {}
     for name, cell in cells.items():
         if cell.rule.kind == UNTIL and (stop := _stop_at_width(cell)):
             found[name] = stop
@@ -180,7 +180,7 @@ def find_enough(
     return found
 
 
-def _stop_at_width(cell: Launched) -> Enough | None:
+def _stop_at_width(cell: LaunchHistory) -> Enough | None:
     """The first look with a narrow or hopelessly wide interval, or the last one."""
     counted, rule = cell.counted, cell.rule
     assert rule.target is not None
@@ -217,7 +217,7 @@ def half_width(values: Sequence[float], confidence: float = CONFIDENCE) -> float
     return math.exp(reach / math.sqrt(len(logs))) - 1
 
 
-def _find_best(rivals: Mapping[str, Launched]) -> dict[str, Enough]:
+def _find_best(rivals: Mapping[str, LaunchHistory]) -> dict[str, Enough]:
     """Compare the cells of a workload at each look, until one is the best.
 
     At each look, the ratios of two cells within their rounds give a one-sided bound of
@@ -322,7 +322,7 @@ def _student(share: float, degrees: int) -> float:
 
 
 def _stop_at_budget(
-    cells: Mapping[str, Launched], stopped: Mapping[str, Enough], budget: float
+    cells: Mapping[str, LaunchHistory], stopped: Mapping[str, Enough], budget: float
 ) -> Iterator[tuple[str, Enough]]:
     """Stop all cells if the next round would exceed the budget.
 
@@ -351,7 +351,7 @@ def _stop_at_budget(
             yield name, Enough(done, f"{BUDGET}: after {done} of {cell.rule.at_most}")
 
 
-def cost(cell: Launched, record: Record) -> float:
+def cost(cell: LaunchHistory, record: Record) -> float:
     """Device-seconds of a launch, with idle devices of a shared allocation."""
     held = (record.get("round") or {}).get("devices") or cell.devices
     return float(held * ((record.get("seconds") or {}).get("launch") or 0.0))

@@ -7,8 +7,8 @@ import pytest
 from allocations import Site
 
 from rankbench.record import Layout
-from rankbench.results.numbers.found import read
 from rankbench.results.numbers.losses import Loss, find_losses
+from rankbench.results.numbers.result_set import read
 
 pytestmark = pytest.mark.cluster
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.results.numbers.found import read
+from rankbench.results.numbers.result_set import read
 from rankbench.results.sections import collect
 from unit.synthetic import write_example
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -218,3 +219,15 @@ def test_the_readme_shows_the_published_example() -> None:
     ]
     assert [[cell.partition("](")[0] for cell in row] for row in shown] == example
     assert len(shown) == 5
+
+
+def test_no_two_classes_share_a_name() -> None:
+    """Variants may: each is found by the name of its file."""
+    places: dict[str, list[str]] = {}
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        if path.parent.name in ("strategies", "models", "data"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(path.name)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}

@@ -9,7 +9,7 @@ import pytest
 
 from rankbench.record import PLOTS
 from rankbench.results.elements.section import Section
-from rankbench.results.numbers.found import Found, read
+from rankbench.results.numbers.result_set import ResultSet, read
 from rankbench.results.sections import collect, load_sections
 from unit.synthetic import make_cell, plan_cell, write_example, write_plan
 
@@ -19,13 +19,13 @@ FOLDER = Path(__file__).resolve().parents[2] / "src/rankbench/results/sections"
 
 
 @pytest.fixture(scope="module")
-def example(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def example(tmp_path_factory: pytest.TempPathFactory) -> ResultSet:
     """Cells of every status."""
     return read(write_example(tmp_path_factory.mktemp("example")))
 
 
 @pytest.fixture(scope="module")
-def nothing(tmp_path_factory: pytest.TempPathFactory) -> Found:
+def nothing(tmp_path_factory: pytest.TempPathFactory) -> ResultSet:
     """A plan of which nothing was measured."""
     cells = [plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))]
     return read(write_plan(tmp_path_factory.mktemp("nothing"), cells))
@@ -58,7 +58,7 @@ def test_two_sections_of_one_name_are_named() -> None:
 
 @pytest.mark.parametrize("name", list(load_sections()))
 def test_a_section_keeps_its_declaration(
-    name: str, example: Found, nothing: Found
+    name: str, example: ResultSet, nothing: ResultSet
 ) -> None:
     section = load_sections()[name]
     assert isinstance(section, Section)
@@ -91,7 +91,7 @@ def test_places_of_sections_differ() -> None:
     assert len(set(orders)) == len(orders)
 
 
-def test_plots_that_are_always_there(nothing: Found) -> None:
+def test_plots_that_are_always_there(nothing: ResultSet) -> None:
     contents = [section.make(nothing) for section in load_sections().values()]
     drawn = [d.name for content in contents if content for d in content.drawings]
     assert tuple(drawn) == PLOTS

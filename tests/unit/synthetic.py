@@ -13,7 +13,7 @@ import numpy as np
 import factories
 from rankbench.cell import Cell, Shape, Topology
 from rankbench.record import PROFILE, Layout
-from rankbench.results.numbers.found import read
+from rankbench.results.numbers.result_set import read
 from rankbench.results.render.document import Document
 from rankbench.results.render.files import write_results
 

@@ -26,7 +26,7 @@ from rankbench.results.advice.choice import (
 from rankbench.results.advice.sentences import in_sentences
 from rankbench.results.elements.names import replace_ids, shorten
 from rankbench.results.numbers.fit import Fit
-from rankbench.results.numbers.found import read
+from rankbench.results.numbers.result_set import read
 from rankbench.results.numbers.statistics import MIN_LAUNCHES
 from unit.synthetic import (
     make_cell,

@@ -14,7 +14,7 @@ from rankbench.results.advice.answer import find_answer
 from rankbench.results.advice.brief import COLUMNS, LINES, in_brief, to_lines
 from rankbench.results.advice.facts import Facts, from_json, to_json
 from rankbench.results.elements.text import show_estimate
-from rankbench.results.numbers.found import Found, read
+from rankbench.results.numbers.result_set import ResultSet, read
 from rankbench.results.numbers.statistics import Estimate
 from unit.synthetic import make_cell, plan_cell, write_launch, write_plan
 
@@ -56,7 +56,7 @@ def write_random(root: Path, seed: int) -> Layout:
     return layout
 
 
-def said_of(found: Found) -> tuple[Facts, dict[str, str]]:
+def said_of(found: ResultSet) -> tuple[Facts, dict[str, str]]:
     """The only workload, and what is said of it by term."""
     answer = find_answer(found)
     (facts,) = answer["workloads"]

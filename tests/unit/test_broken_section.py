@@ -10,7 +10,7 @@ import pytest
 from rankbench.cli import main
 from rankbench.record import Layout
 from rankbench.results.elements.section import Content
-from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.sections import load_sections
 from unit.synthetic import write_example, write_tables
 
@@ -32,7 +32,7 @@ def broken(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     """`variance` fails for one cell."""
     old = load_sections()["variance"]
 
-    def make(found: Found) -> Content | None:
+    def make(found: ResultSet) -> Content | None:
         for summary in found.measured:
             if summary.row.cell.topology == "1x4":
                 raise KeyError(summary.row.id)

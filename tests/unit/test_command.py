@@ -22,7 +22,7 @@ from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.hosts.slurm import SlurmJob
 from rankbench.launch.hosts.slurm_job_array import JobArray
 from rankbench.launch.hosts.this_machine import ThisMachine
-from rankbench.launch.process.command import Command, build_command
+from rankbench.launch.process.command import LaunchCommand, build_command
 from rankbench.launch.process.environment import SOURCE
 from rankbench.launch_spec import LaunchSpec
 from rankbench.matrix.candidate import shape_of
@@ -79,7 +79,7 @@ def make_launch(
     return Launch(make_spec(cell=cell, shape=shape, **{**usual, **changes}), hosts)
 
 
-def command_of(launch: Launch) -> Command:
+def command_of(launch: Launch) -> LaunchCommand:
     return build_command(launch.spec, launch.hosts, inherited=INHERITED)
 
 

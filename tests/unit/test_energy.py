@@ -248,7 +248,7 @@ def test_cpus_without_counters_have_no_section(tmp_path: Path) -> None:
 
 
 def test_the_plot_sets_energy_against_throughput(tmp_path: Path) -> None:
-    from rankbench.results.numbers.found import read
+    from rankbench.results.numbers.result_set import read
     from rankbench.results.sections.energy import make
 
     cells = [plan_cell(make_cell("ddp", t, device="cuda")) for t in ("1x1", "1x2")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rankbench.environ import (
-    Job,
+    SlurmAllocation,
     Place,
     for_srun,
     job_id,
@@ -119,7 +119,7 @@ def test_a_launcher_that_says_half_of_it_does_not_count_as_srun() -> None:
 
 
 def test_job() -> None:
-    assert read_job(SRUN) == Job("4711", "node[1-3]", "4(x3)")
+    assert read_job(SRUN) == SlurmAllocation("4711", "node[1-3]", "4(x3)")
     assert read_job({}) is None
     assert step_id(SRUN) == "3"
     assert read_node(SRUN) == 1

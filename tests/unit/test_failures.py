@@ -14,7 +14,7 @@ from rankbench.failures import (
     DATA,
     IMAGE,
     PLAN_VARIABLE,
-    Wanted,
+    Need,
     explain_failures,
     note_attempt,
 )
@@ -30,7 +30,7 @@ from unit.test_bundle import seal
 
 pytestmark = pytest.mark.unit
 
-GLOO, DIGITS = Wanted(IMAGE, "gloo-cpu"), Wanted(DATA, "digits")
+GLOO, DIGITS = Need(IMAGE, "gloo-cpu"), Need(DATA, "digits")
 SAID = (
     "image gloo-cpu could not be built: fetch failed after 2 s: no such wheel; "
     "log: logs/images/gloo-cpu.log"
@@ -49,7 +49,7 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
     return layout
 
 
-def fail(wanted: Wanted = GLOO) -> None:
+def fail(wanted: Need = GLOO) -> None:
     reason = "fetch failed after 2 s:\n  no such wheel"
     note_attempt(wanted, reason, f"logs/images/{wanted.name}.log")
 
@@ -115,7 +115,7 @@ def test_a_damaged_file_is_named(
 
 
 def test_names_that_lead_elsewhere_are_not_followed(layout: Layout) -> None:
-    wanted = Wanted(DATA, "/../../plan")
+    wanted = Need(DATA, "/../../plan")
     (layout.root / "needs/data.").mkdir(parents=True)
     assert wanted.file(layout).is_file()
     assert explain_failures(layout, [wanted]) is None
@@ -156,7 +156,7 @@ def test_data_that_cannot_be_prepared(
     (tmp_path / "raw").write_text("nothing can be downloaded into a file")
     told = ["--root", str(tmp_path), "--log", "logs/prepare/mnist.log"]
     assert prepare(["mnist", *told]) == 0
-    said = explain_failures(layout, [Wanted(DATA, "mnist")])
+    said = explain_failures(layout, [Need(DATA, "mnist")])
     assert said is not None
     assert said.startswith("data mnist could not be prepared: mnist cannot be prepared")
     assert said.endswith("; log: logs/prepare/mnist.log")

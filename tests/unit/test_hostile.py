@@ -22,7 +22,7 @@ from rankbench.cli import main
 from rankbench.record import Layout
 from rankbench.results.bundle import verify_bundle, write_bundle
 from rankbench.results.elements import panels
-from rankbench.results.numbers.found import read
+from rankbench.results.numbers.result_set import read
 from rankbench.results.read.launches import read_launch
 from rankbench.results.render.files import write_results
 from unit.synthetic import (

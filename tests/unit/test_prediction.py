@@ -20,7 +20,7 @@ from rankbench.matrix.predicted_cells import plan_predicted
 from rankbench.partition import split_evenly
 from rankbench.plan import PredictedCell, read_plan
 from rankbench.record import Layout
-from rankbench.results.numbers.found import read
+from rankbench.results.numbers.result_set import read
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.prediction.mechanism import (
     Bucket,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from factories import make_probe, make_site, read_plan_of
-from rankbench.failures import DATA, PLAN_VARIABLE, Wanted
+from rankbench.failures import DATA, PLAN_VARIABLE, Need
 from rankbench.project import (
     InUse,
     Run,
@@ -62,8 +62,8 @@ def test_requests_are_made_once(opened: Run) -> None:
 
 
 def test_a_run_forgets_why_an_earlier_one_could_not_prepare(opened: Run) -> None:
-    failed = Wanted(DATA, "digits").file(opened.layout)
-    other = Wanted(DATA, "mnist").file(opened.layout)
+    failed = Need(DATA, "digits").file(opened.layout)
+    other = Need(DATA, "mnist").file(opened.layout)
     failed.parent.mkdir(parents=True)
     for file in (failed, other):
         file.write_text("{}")

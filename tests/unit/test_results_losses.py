@@ -13,8 +13,8 @@ import pytest
 from rankbench.record import Layout
 from rankbench.results.numbers.composition import compose
 from rankbench.results.numbers.exchange import find_sweeps
-from rankbench.results.numbers.found import read
 from rankbench.results.numbers.losses import find_losses
+from rankbench.results.numbers.result_set import read
 from rankbench.results.numbers.summary import Summary
 from rankbench.results.render.files import write_results
 from rankbench.results.sections import collectives, losses

@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 
 from rankbench.record import PLOTS, Layout
 from rankbench.results.elements import panels as panel_plots
-from rankbench.results.numbers.found import read
+from rankbench.results.numbers.result_set import read
 from rankbench.results.numbers.series import cut, make_panels
 from rankbench.results.numbers.summary import summarise
 from rankbench.results.read.rows import load

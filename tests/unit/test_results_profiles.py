@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 
 from rankbench.record import Layout
 from rankbench.results.elements.plotting import color_phases
-from rankbench.results.numbers.found import read
+from rankbench.results.numbers.result_set import read
 from rankbench.results.read.rows import load
 from rankbench.results.render.files import write_results
 from rankbench.results.sections.profiles import (

@@ -10,7 +10,7 @@ import pytest
 
 from pages import Words
 from rankbench.record import Layout
-from rankbench.results.numbers.found import read
+from rankbench.results.numbers.result_set import read
 from rankbench.results.read.rows import load
 from rankbench.results.sections import data_loading
 from unit.synthetic import (

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from rankbench.results.elements.text import Grid
-from rankbench.results.numbers.found import read
+from rankbench.results.numbers.result_set import read
 from rankbench.results.sections import reports
 from unit import synthetic
 

@@ -15,7 +15,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 from rankbench.record import Layout
-from rankbench.results.numbers.found import Found, read
+from rankbench.results.numbers.result_set import ResultSet, read
 from rankbench.results.numbers.summary import Summary
 from rankbench.results.sections import curves
 from rankbench.results.sections.curves import POINTS, find_curve
@@ -48,7 +48,7 @@ def set_losses(directory: Path, *ranks: Any) -> None:
     np.savez(path, **kept)
 
 
-def find(root: Path, *launches: Any) -> Found:
+def find(root: Path, *launches: Any) -> ResultSet:
     """ddp on two ranks: for each launch the losses of both."""
     planned = plan_cell(make_cell("ddp", "1x2"))
     layout = write_plan(root, [planned])
@@ -63,7 +63,7 @@ def point_of(root: Path, *launches: Any) -> Summary:
     return point
 
 
-def draw_curves(found: Found, name: str = "curves") -> Figure:
+def draw_curves(found: ResultSet, name: str = "curves") -> Figure:
     """The plot of losses over samples; `time` is the one over seconds."""
     drawings = {drawing.name: drawing for drawing in curves.make(found).drawings}
     return drawings[name].draw(8)

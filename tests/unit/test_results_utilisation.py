@@ -11,7 +11,7 @@ import pytest
 
 from rankbench.record import Layout
 from rankbench.results.elements.section import Row
-from rankbench.results.numbers.found import read
+from rankbench.results.numbers.result_set import read
 from rankbench.results.sections import utilisation
 from unit.synthetic import make_cell, plan_cell, write_launch, write_plan, write_tables
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.results.numbers.found import read
+from rankbench.results.numbers.result_set import read
 from rankbench.results.sections import launches
 from unit.synthetic import make_cell, plan_cell, write_launch, write_plan
 

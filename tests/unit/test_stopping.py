@@ -13,7 +13,7 @@ from scipy import stats
 
 from rankbench.record import Record
 from rankbench.stopping import (
-    Launched,
+    LaunchHistory,
     Rule,
     brief,
     cost,
@@ -42,10 +42,10 @@ def record(value: float | None, number: int = 1, **changes: Any) -> Record:
     return found | changes
 
 
-def cell(rule: Rule, values: Sequence[float | None], **changes: Any) -> Launched:
+def cell(rule: Rule, values: Sequence[float | None], **changes: Any) -> LaunchHistory:
     records = [record(value, number) for number, value in enumerate(values, start=1)]
     values_of = {"workload": "w", "devices": 2, "is_base": False, "records": records}
-    return Launched(rule, **(values_of | changes))
+    return LaunchHistory(rule, **(values_of | changes))
 
 
 def around(center: float, scatter: float, count: int, shift: int = 0) -> list[float]:

@@ -22,7 +22,7 @@ from rankbench.results.compare.sides import (
     read_reference,
     read_side,
 )
-from rankbench.results.numbers.found import read
+from rankbench.results.numbers.result_set import read
 from rankbench.results.prediction.scale import read_scale
 from rankbench.results.render.html import to_html
 from unit.synthetic import (

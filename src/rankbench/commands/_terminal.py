@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -15,7 +15,7 @@ from rankbench.record import Layout, read_json
 from rankbench.results.advice.brief import in_brief, to_lines
 from rankbench.results.advice.sentences import in_sentences
 from rankbench.results.elements.names import replace_ids, shorten
-from rankbench.results.elements.text import figures
+from rankbench.results.elements.text import Note, figures
 
 WIDTH = 120  # if the output is not a terminal
 
@@ -38,16 +38,6 @@ LEGEND = (
     "mean [95 % interval] over launches; =: equal within 3 %; n.s.: cannot be told "
     "apart from the base"
 )
-
-
-class Note(Protocol):
-    """A sentence, and the term that it is about."""
-
-    @property
-    def term(self) -> str: ...
-
-    @property
-    def text(self) -> str: ...
 
 
 def open_console() -> Console:

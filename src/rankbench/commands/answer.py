@@ -28,7 +28,7 @@ def answer(arguments: argparse.Namespace) -> int:
     is measured. docs/answer.md explains each of them.
     """
     from rankbench.results.advice.answer import Settings, find_answer
-    from rankbench.results.numbers.found import read
+    from rankbench.results.numbers.result_set import read
 
     for name in ("margin", "efficiency"):
         value = getattr(arguments, name)

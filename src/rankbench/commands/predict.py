@@ -33,7 +33,7 @@ def predict_topologies(arguments: argparse.Namespace) -> int:
     rows that they rest on, or the reason why there is no prediction. Nothing is
     measured or written. docs/predicting.md says how well predictions hold.
     """
-    from rankbench.results.numbers.found import read
+    from rankbench.results.numbers.result_set import read
     from rankbench.results.prediction.predict import predict
     from rankbench.results.sections.prediction import describe, in_sentences
 

@@ -28,7 +28,7 @@ def write_table(arguments: argparse.Namespace) -> int:
     """
     import pandas as pd
 
-    from rankbench.results.numbers.found import read
+    from rankbench.results.numbers.result_set import read
     from rankbench.results.render.files import write_results
 
     is_packed = (arguments.experiment or "").endswith(".zst")

@@ -11,7 +11,7 @@ from typing import Any
 from rankbench.assets import find_asset
 from rankbench.cores import physical_cores
 from rankbench.environ import keep_job
-from rankbench.failures import PLAN_VARIABLE, Wanted
+from rankbench.failures import PLAN_VARIABLE, Need
 from rankbench.invocation import DEFAULT_EXPERIMENT
 from rankbench.launch.images.store import Image, load_images
 from rankbench.launch.job.provenance import rank_code_hash
@@ -111,7 +111,7 @@ def reopen_run(environ: Mapping[str, str] = os.environ) -> Run:
         more=agenda["more"],
         plots=agenda["plots"],
         jobs={name: Job(**job) for name, job in agenda["jobs"].items()},
-        needs=[Wanted(**need) for need in agenda["needs"]],
+        needs=[Need(**need) for need in agenda["needs"]],
     )
 
 

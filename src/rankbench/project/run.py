@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rankbench.failures import Wanted
+from rankbench.failures import Need
 from rankbench.launch.hosts.slurm_resources import Resources
 from rankbench.launch.images.store import Image
 from rankbench.matrix.own import OwnFiles
@@ -98,7 +98,7 @@ class Run:
     lock: Lock = field(init=False, repr=False, compare=False)
     resources: dict[str, Resources] = field(default_factory=dict, init=False)
     jobs: dict[str, Any] | None = field(default=None, compare=False)
-    needs: Sequence[Wanted] | None = field(default=None, compare=False)
+    needs: Sequence[Need] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         self.lock = Lock(self.layout)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rankbench.failures import DATA, IMAGE, Wanted, find_wanted
+from rankbench.failures import DATA, IMAGE, Need, find_needs
 from rankbench.launch.hosts.slurm_resources import check_resources
 from rankbench.launch.images.store import reason_to_make
 from rankbench.matrix.catalog import load_catalog
@@ -23,14 +23,14 @@ OF_A_JOB = (
 )
 
 
-def needs_of(run: Run) -> Sequence[Wanted]:
+def needs_of(run: Run) -> Sequence[Need]:
     """Return the images and data sets of the chosen cells that must be made first."""
     if run.needs is None:
-        files = {Wanted(DATA, name): file for name, file in data_files(run).items()}
+        files = {Need(DATA, name): file for name, file in data_files(run).items()}
         run.needs = [need for need, file in files.items() if not file.exists()]
         for name in run.image_names:
             if reason_to_make(run.known_images[name]):
-                run.needs.append(Wanted(IMAGE, name))
+                run.needs.append(Need(IMAGE, name))
     return run.needs
 
 
@@ -63,7 +63,7 @@ def job_inputs(run: Run, name: str) -> tuple[list[str], list[str]]:
     """Return what the job before leaves, and the notes about what the cells need."""
     job = jobs_of(run)[name]
     cells = [run.plan.cells[cell] for cell in job.cells]
-    wanted = find_wanted([(cell.image, cell.cell.data) for cell in cells])
+    wanted = find_needs([(cell.image, cell.cell.data) for cell in cells])
     missing = set(needs_of(run))
     notes = [str(need.file(run.layout)) for need in wanted if need in missing]
     return [] if job.after is None else [str(run.layout.job(job.after))], notes

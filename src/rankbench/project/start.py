@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rankbench.failures import PLAN_VARIABLE, find_wanted
+from rankbench.failures import PLAN_VARIABLE, find_needs
 from rankbench.launch.hosts.slurm import CellJob, wait_for_lost_jobs
 from rankbench.launch.images.store import request_image
 from rankbench.launch.job.provenance import freeze_code, freeze_files
@@ -63,7 +63,7 @@ def begin(run: Run, *, measures: bool = True) -> None:
     for name in run.image_names:
         request_image(run.known_images[name])
     # This run tries again what an earlier one could not make.
-    for need in find_wanted((c.image, c.cell.data) for c in run.feasible):
+    for need in find_needs((c.image, c.cell.data) for c in run.feasible):
         need.file(run.layout).unlink(missing_ok=True)
     _set_environment(run)
     agenda = {

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rankbench.failures import explain_failures, find_wanted
+from rankbench.failures import explain_failures, find_needs
 from rankbench.launch.hosts.slurm import CellJob, read_queue
 from rankbench.launch.job.claim import open_claims, read_owner
 from rankbench.launch.job.requests import Request, read_request
@@ -83,7 +83,7 @@ def find_state(
 
 def _why_not_run(layout: Layout, cell: PlannedCell) -> str | None:
     """Return which data or image of the cell could not be made, and why."""
-    return explain_failures(layout, find_wanted([(cell.image, cell.cell.data)]))
+    return explain_failures(layout, find_needs([(cell.image, cell.cell.data)]))
 
 
 def find_jobs(plan: Plan, layout: Layout, folder: Path) -> dict[str, CellJob]:

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from rankbench.assets import find_asset
-from rankbench.failures import IMAGE, Wanted, note_attempt
+from rankbench.failures import IMAGE, Need, note_attempt
 from rankbench.launch.images.build import Work, make_image
 from rankbench.launch.images.store import (
     Image,
@@ -45,7 +45,7 @@ def main() -> int:
 def build(image: Image, arguments: argparse.Namespace) -> None:
     """Build or pull an image that is missing or out of date."""
     log = arguments.log or image.sidecar.with_suffix(".log")
-    wanted = Wanted(IMAGE, image.name)
+    wanted = Need(IMAGE, image.name)
     try:
         make_image(
             image,

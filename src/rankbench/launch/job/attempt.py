@@ -39,7 +39,7 @@ from rankbench.record import (
     read_json,
     why_stale,
 )
-from rankbench.stopping import Enough, Launched, brief
+from rankbench.stopping import Enough, LaunchHistory, brief
 
 Entry = dict[str, Any]
 
@@ -114,9 +114,9 @@ class Attempt:
             asked_hash=self.request.cell_hash,
         )
 
-    def launched(self) -> Launched:
+    def launched(self) -> LaunchHistory:
         """Its launches, as far as stopping rules read them."""
-        return Launched(
+        return LaunchHistory(
             rule=self.request.rule,
             workload=self.cell.workload(),
             devices=Topology.parse(self.cell.topology).devices,

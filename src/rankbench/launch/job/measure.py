@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Topology
-from rankbench.failures import explain_failures, find_wanted
+from rankbench.failures import explain_failures, find_needs
 from rankbench.launch.hosts import hosts_of
 from rankbench.launch.hosts.base import Needs, machine_to_itself
 from rankbench.launch.hosts.slurm import comment_of
@@ -23,7 +23,7 @@ from rankbench.launch.process import processes
 from rankbench.launch.process.environment import SOURCE
 from rankbench.launch.process.processes import Stop
 from rankbench.record import Layout, Verdict, read_attempt, read_json, write_json
-from rankbench.stopping import BEST, Enough, Launched, Rule
+from rankbench.stopping import BEST, Enough, LaunchHistory, Rule
 
 
 def run_job(
@@ -113,7 +113,7 @@ def _open(layout: Layout, entry: Entry, plan: Entry, project: Path) -> Attempt:
 def _why_not(layout: Layout, attempt: Attempt) -> str | None:
     """Why a cell cannot be measured: data or image were not made, or are not here."""
     try:
-        needs = find_wanted([(attempt.image_name, attempt.cell.data)])
+        needs = find_needs([(attempt.image_name, attempt.cell.data)])
         return explain_failures(layout, needs) or attempt.measured.refuse_image()
     except (ValueError, OSError) as error:
         return str(error)
@@ -121,7 +121,7 @@ def _why_not(layout: Layout, attempt: Attempt) -> str | None:
 
 def _read_others(
     layout: Layout, plan: Entry, ours: Sequence[str], project: Path
-) -> dict[str, Launched]:
+) -> dict[str, LaunchHistory]:
     """Launches of the plan's other cells, if the rules of this experiment need them."""
     experiment = plan["experiment"]
     is_best = Rule.read(experiment["launches"]).kind == BEST

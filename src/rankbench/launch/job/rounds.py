@@ -17,7 +17,7 @@ from rankbench.launch.job.claim import open_claims
 from rankbench.launch.job.pace import Out, Pace
 from rankbench.launch.process.processes import Interrupted, Stop
 from rankbench.record import CURED_BY_NEXT_RUN, Record, Verdict
-from rankbench.stopping import Enough, Launched, find_enough, round_of
+from rankbench.stopping import Enough, LaunchHistory, find_enough, round_of
 
 # Attempt, number of the round from 0 -> the hosts of a launch.
 Choose = Callable[[Attempt, int], Hosts]
@@ -36,7 +36,7 @@ class Rounds:
         *,
         out: Callable[[str], Out],
         budget: float | None = None,
-        others: Mapping[str, Launched] | None = None,
+        others: Mapping[str, LaunchHistory] | None = None,
     ) -> None:
         """Read the records that there are.
 

@@ -27,7 +27,7 @@ HOME = "/opt/rankbench/home"  # of ranks in an image
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class LaunchCommand:
     """What is run.
 
     Attributes:
@@ -43,7 +43,7 @@ class Command:
 
 def build_command(
     spec: LaunchSpec, hosts: Hosts, *, inherited: Mapping[str, str] = os.environ
-) -> Command:
+) -> LaunchCommand:
     """What is run for a launch.
 
     Args:
@@ -65,7 +65,9 @@ def build_command(
         shares_cores=spec.shares_cores,
         first_host_only=spec.goes_by_ssh and is_by_ssh(launcher),
     )
-    return Command(hosts.step(argv, how), env, {**outer, **hosts.variables(inherited)})
+    return LaunchCommand(
+        hosts.step(argv, how), env, {**outer, **hosts.variables(inherited)}
+    )
 
 
 def exec_argv(spec: LaunchSpec, argv: Sequence[str]) -> list[str]:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rankbench.failures import DATA, Wanted, note_attempt
+from rankbench.failures import DATA, Need, note_attempt
 from rankbench.rank import variants
 from rankbench.rank.data import DataError, path
 from rankbench.rank.data._images import read_arrays, write_arrays
@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, required=True, help="folder to write to")
     parser.add_argument("--log", default="-", help="log file of this command")
     arguments = parser.parse_args(argv)
-    wanted = Wanted(DATA, arguments.name)
+    wanted = Need(DATA, arguments.name)
     try:
         target = prepare(arguments.name, arguments.root)
     except (ValueError, OSError) as error:

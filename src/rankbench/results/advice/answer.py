@@ -15,8 +15,8 @@ from rankbench.results.advice.facts import Facts, round_off, to_json
 from rankbench.results.advice.next_launches import plan_next
 from rankbench.results.advice.training import compare_training
 from rankbench.results.advice.trust import find_doubts
-from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.losses import Loss, find_losses
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.series import Panel, Series, is_shared
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
@@ -45,7 +45,7 @@ class Settings:
     price: tuple[float, str] | None = None
 
 
-def find_answer(found: Found, settings: Settings | None = None) -> Facts:
+def find_answer(found: ResultSet, settings: Settings | None = None) -> Facts:
     """The answer for each workload, as JSON values.
 
     Args:

@@ -11,7 +11,7 @@ from pathlib import Path
 from rankbench.record import Layout
 from rankbench.results.bundle.signatures import Signed
 from rankbench.results.bundle.write import write_bundle
-from rankbench.results.numbers.found import read
+from rankbench.results.numbers.result_set import read
 from rankbench.results.read.archive import unpack
 from rankbench.results.render.document import make_document
 from rankbench.results.render.html import SiteFiles, to_site

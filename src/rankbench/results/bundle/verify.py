@@ -26,7 +26,7 @@ from rankbench.results.bundle.manifest import (
     list_files,
 )
 from rankbench.results.bundle.signatures import Signed, Signers, check_signatures
-from rankbench.results.numbers.found import read
+from rankbench.results.numbers.result_set import read
 from rankbench.results.read.archive import Damaged, unpack
 from rankbench.results.read.schema import read_checked
 from rankbench.results.render.files import write_results

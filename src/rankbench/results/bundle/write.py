@@ -24,7 +24,7 @@ from rankbench.results.bundle.signatures import (
     add_signature,
     check_signatures,
 )
-from rankbench.results.numbers.found import read
+from rankbench.results.numbers.result_set import read
 from rankbench.results.read.archive import SUFFIX, pack, unpack
 from rankbench.results.read.schema import read_checked
 from rankbench.results.render.files import write_results

@@ -20,7 +20,7 @@ from rankbench.results.numbers.summary import Summary
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from rankbench.results.numbers.found import Found
+    from rankbench.results.numbers.result_set import ResultSet
 
 # A plot with more cells could not be read, and its bitmap would not fit into memory.
 _MOST_PANELS, _MOST_CELLS = 6, 60
@@ -61,7 +61,7 @@ def make_plot_section(
         ]
         return make_frame(every | ({"unit": str} if has_units else {}), found)
 
-    def make(found: Found) -> Content:
+    def make(found: ResultSet) -> Content:
         return Content(drawings=[draw_panels(found, name, reading, frame, draw)])
 
     return Section(
@@ -75,7 +75,7 @@ def make_plot_section(
 
 
 def draw_panels(
-    found: Found,
+    found: ResultSet,
     name: str,
     caption: str,
     frame: Callable[[Sequence[Panel]], pd.DataFrame],
@@ -112,7 +112,7 @@ def each_point(panels: Sequence[Panel]) -> Iterator[Place]:
                 yield panel, series, point
 
 
-def _draw_nothing(found: Found, width: float) -> Figure:
+def _draw_nothing(found: ResultSet, width: float) -> Figure:
     from matplotlib.figure import Figure
 
     counts = Counter(summary.row.status for summary in found.summaries)

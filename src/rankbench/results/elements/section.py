@@ -14,7 +14,7 @@ from rankbench.results.numbers.statistics import Estimate
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from rankbench.results.numbers.found import Found
+    from rankbench.results.numbers.result_set import ResultSet
 
 # Type of a column -> type of its values in a data frame. An `Estimate` is three columns
 # of numbers: NAME, NAME_lo and NAME_hi.
@@ -91,7 +91,7 @@ class Section:
     title: str
     reading: str
     order: int
-    make: Callable[[Found], Content | None]
+    make: Callable[[ResultSet], Content | None]
     columns: Columns = field(default_factory=dict)
     optional: Sequence[str] = ()
     appendix: bool = True

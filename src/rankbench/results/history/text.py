@@ -152,7 +152,7 @@ def write_page(
     Raises:
         OSError: a file cannot be written.
     """
-    from rankbench.results.render.document import Document, Made
+    from rankbench.results.render.document import Document, DocumentSection
     from rankbench.results.render.html import to_html
     from rankbench.results.render.plots import draw
 
@@ -182,8 +182,10 @@ def write_page(
         title=f"{', '.join(sorted({run.experiment for run in shown.runs}))}: history",
         names={},
         shared="",
-        table=Made(_section("changes", "What changed"), changes),
-        sections=[Made(_section("cells", "Over time"), Content(drawings=[drawing]))],
+        table=DocumentSection(_section("changes", "What changed"), changes),
+        sections=[
+            DocumentSection(_section("cells", "Over time"), Content(drawings=[drawing]))
+        ],
     )
     write_atomically(path, to_html(document).encode())
     draw(Layout(path.parent), [drawing])

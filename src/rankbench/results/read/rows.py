@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rankbench.cell import REFERENCE, Cell, Topology
-from rankbench.failures import explain_failures, find_wanted
+from rankbench.failures import explain_failures, find_needs
 from rankbench.plan import (
     PLAN_VERSION,
     Plan,
@@ -26,7 +26,7 @@ from rankbench.record import (
 )
 from rankbench.results.read.launches import Launch, read_launches
 from rankbench.results.read.schema import read_checked
-from rankbench.stopping import BUDGET, Enough, Launched, Rule, find_enough
+from rankbench.stopping import BUDGET, Enough, LaunchHistory, Rule, find_enough
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,9 +156,9 @@ class _Attempt:
         is_feasible = self.planned.infeasible is None
         return is_feasible and self.number is not None and self.stale is None
 
-    def launched(self) -> Launched:
+    def launched(self) -> LaunchHistory:
         cell = self.planned.cell
-        return Launched(
+        return LaunchHistory(
             rule=self.rule,
             workload=cell.workload(),
             devices=Topology.parse(cell.topology).devices,
@@ -200,7 +200,7 @@ def _make_row(layout: Layout, attempt: _Attempt, enough: Enough | None) -> Row:
                     one for one in attempt.launches if one.record["status"] == "ok"
                 ]
     if status == "not-run":
-        needs = find_wanted([(planned.image, planned.cell.data)])
+        needs = find_needs([(planned.image, planned.cell.data)])
         reason = explain_failures(layout, needs) or reason
     return Row(
         id=planned.id,

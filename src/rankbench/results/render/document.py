@@ -15,11 +15,11 @@ from rankbench.results.elements.text import Grid, Text
 from rankbench.results.sections import load_sections
 
 if TYPE_CHECKING:
-    from rankbench.results.numbers.found import Found
+    from rankbench.results.numbers.result_set import ResultSet
 
 
 @dataclass(frozen=True)
-class Made:
+class DocumentSection:
     """A section with its content.
 
     Attributes:
@@ -70,16 +70,16 @@ class Document:
     title: str
     names: dict[str, str]
     shared: str
-    table: Made
-    sections: Sequence[Made]
+    table: DocumentSection
+    sections: Sequence[DocumentSection]
 
     @property
-    def opening(self) -> list[Made]:
+    def opening(self) -> list[DocumentSection]:
         """The sections that come before the table."""
         return [one for one in self.sections if one.section.order < 0]
 
     @property
-    def rest(self) -> list[Made]:
+    def rest(self) -> list[DocumentSection]:
         """The sections that come after the table."""
         return [one for one in self.sections if one.section.order >= 0]
 
@@ -92,7 +92,9 @@ class Document:
         return str(text._replace(value=self.name(text.value)))
 
 
-def make_document(found: Found, *, report: Callable[[str], None] = print) -> Document:
+def make_document(
+    found: ResultSet, *, report: Callable[[str], None] = print
+) -> Document:
     """Make the sections.
 
     Args:
@@ -115,12 +117,14 @@ def make_document(found: Found, *, report: Callable[[str], None] = print) -> Doc
     return Document(found.results.experiment, names, shared, table, sections)
 
 
-def _make(section: Section, found: Found, report: Callable[[str], None]) -> Made | None:
+def _make(
+    section: Section, found: ResultSet, report: Callable[[str], None]
+) -> DocumentSection | None:
     try:
         content = section.make(found)
         if content is None:
             return None
-        made = Made(section, content)
+        made = DocumentSection(section, content)
         made.grids  # noqa: B018
         section.frame(content)
     except Exception as error:
@@ -129,7 +133,7 @@ def _make(section: Section, found: Found, report: Callable[[str], None]) -> Made
         # A section that fails must not prevent the others.
         report(f"section {section.name}:\n{traceback.format_exc()}")
         said = f"This section could not be made: {type(error).__name__}."
-        return Made(section, Content(), error=said)
+        return DocumentSection(section, Content(), error=said)
     return made
 
 

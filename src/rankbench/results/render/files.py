@@ -16,13 +16,13 @@ from rankbench.results.render.markdown import section_to_markdown, to_markdown
 from rankbench.results.sections import load_sections
 
 if TYPE_CHECKING:
-    from rankbench.results.numbers.found import Found
+    from rankbench.results.numbers.result_set import ResultSet
 
 SUFFIXES = ("csv", "md", "tex", "json")
 
 
 def write_results(
-    found: Found,
+    found: ResultSet,
     *,
     plots: bool = True,
     draw: bool = True,

@@ -27,7 +27,7 @@ from rankbench.record import read_json
 from rankbench.schedulers import scheduler_of
 
 if TYPE_CHECKING:
-    from rankbench.results.numbers.found import Found
+    from rankbench.results.numbers.result_set import ResultSet
     from rankbench.results.numbers.summary import Summary
     from rankbench.results.render.document import Document
 
@@ -49,7 +49,7 @@ class SiteFiles:
     logs: Mapping[str, Sequence[str]]
 
 
-def to_html(document: Document, found: Found | None = None) -> str:
+def to_html(document: Document, found: ResultSet | None = None) -> str:
     """The page without a script. It needs no other file but the plots.
 
     Args:
@@ -59,12 +59,14 @@ def to_html(document: Document, found: Found | None = None) -> str:
     return _render(document, found, None)
 
 
-def to_site(document: Document, found: Found, beside: SiteFiles) -> str:
+def to_site(document: Document, found: ResultSet, beside: SiteFiles) -> str:
     """The page of a site, whose tables sort and search."""
     return _render(document, found, beside)
 
 
-def _render(document: Document, found: Found | None, beside: SiteFiles | None) -> str:
+def _render(
+    document: Document, found: ResultSet | None, beside: SiteFiles | None
+) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda name: (_STATIC / name).read_text()),
         autoescape=True,
@@ -102,7 +104,7 @@ def _sort_value(text: str) -> str:
     return number[0] if number else "-inf"
 
 
-def _describe_cells(found: Found, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _describe_cells(found: ResultSet, plan: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What is said of each cell: what it is, unlike others, and how to measure it."""
     fields = [summary.row.cell.to_dict() for summary in found.summaries]
     return [
@@ -136,7 +138,7 @@ def _rerun(summary: Summary, plan: Mapping[str, Any]) -> str:
     )
 
 
-def _cite(found: Found) -> str:
+def _cite(found: ResultSet) -> str:
     """An entry for BibTeX."""
     days = sorted(
         launch.record["started"][:10]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from rankbench.results.elements.text import Grid, Note, one_line
-from rankbench.results.render.document import Document, Made
+from rankbench.results.render.document import Document, DocumentSection
 
 _SPECIAL = {
     **{char: rf"\{char}" for char in "&%$#_{}"},
@@ -20,7 +20,7 @@ _SPECIAL = {
 }
 
 
-def to_latex(document: Document, made: Made) -> str:
+def to_latex(document: Document, made: DocumentSection) -> str:
     """The tables of a section, each below its heading, and their notes."""
     name = document.name
     parts = [_needs(f"{document.title}: {made.title}"), _escape(made.reading)]

@@ -8,7 +8,7 @@ import urllib.parse
 from collections.abc import Iterator, Sequence
 
 from rankbench.results.elements.text import Grid, Note, Text, one_line
-from rankbench.results.render.document import Document, Made
+from rankbench.results.render.document import Document, DocumentSection
 
 
 def to_markdown(document: Document) -> str:
@@ -31,7 +31,7 @@ def to_markdown(document: Document) -> str:
     return _join(parts)
 
 
-def section_to_markdown(document: Document, made: Made) -> str:
+def section_to_markdown(document: Document, made: DocumentSection) -> str:
     """A page of its own for one section."""
     write = _Writer(document)
     title = f"{document.title}: {made.title}"
@@ -78,7 +78,7 @@ class _Writer:
             ]
         )
 
-    def section(self, made: Made, level: str) -> Iterator[str]:
+    def section(self, made: DocumentSection, level: str) -> Iterator[str]:
         """Paragraphs below the title of a section."""
         if made.reading:
             yield _escape(made.reading)
@@ -89,7 +89,7 @@ class _Writer:
         yield from self.body(made, level)
         yield self.notes(made.content.notes)
 
-    def body(self, made: Made, level: str) -> Iterator[str]:
+    def body(self, made: DocumentSection, level: str) -> Iterator[str]:
         """The tables of a section; headings within it are of this level."""
         for grid in made.grids:
             if grid.title != made.title:

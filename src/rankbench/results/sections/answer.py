@@ -8,11 +8,11 @@ from rankbench.results.advice.facts import Facts, from_json
 from rankbench.results.advice.sentences import in_sentences
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.section import Row as Shown
-from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate
 
 
-def make(found: Found) -> Content | None:
+def make(found: ResultSet) -> Content | None:
     """The sentences, and a row for each row that may be the fastest or the cheapest."""
     answer = find_answer(found)
     if not answer["workloads"]:

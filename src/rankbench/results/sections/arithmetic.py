@@ -7,12 +7,12 @@ from typing import Any
 
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.numbers.flops import flops_of, peak_of
-from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
 
 
-def make(found: Found) -> Content | None:
+def make(found: ResultSet) -> Content | None:
     """A row for cells on GPUs, with a peak in the site file, or of language models."""
     peaks = found.results.peaks
     rows = [

@@ -16,7 +16,7 @@ from rankbench.results.elements.section import (
 )
 from rankbench.results.elements.text import Grid, Text, figures, show_estimate
 from rankbench.results.numbers.exchange import Sweep, find_sweeps
-from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ COLUMNS = {
 }
 
 
-def make(found: Found) -> Content | None:
+def make(found: ResultSet) -> Content | None:
     """A row for each size of each operation of each cell with a sweep."""
     sweeps = find_sweeps(found.summaries)
     if not sweeps:

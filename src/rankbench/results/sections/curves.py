@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from rankbench.results.elements.panels import draw_panels, each_point
 from rankbench.results.elements.section import Content, Section
-from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.series import Panel
 from rankbench.results.numbers.summary import Summary
 
@@ -50,7 +50,7 @@ _TIME_CAPTION = "The same over time: which cell gets there first."
 Values = NDArray[np.float64]
 
 
-def make(found: Found) -> Content:
+def make(found: ResultSet) -> Content:
     """The plots over samples, and over time."""
     drawings = [
         draw_panels(

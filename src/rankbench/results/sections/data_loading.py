@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rankbench.record import Record
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Note
-from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate, mean
 from rankbench.results.numbers.summary import Summary
 
@@ -17,7 +17,7 @@ DOMINATES = 0.5
 PARTS = ("load_ms", "transfer_ms", "compute_ms", "load_share")
 
 
-def make(found: Found) -> Content | None:
+def make(found: ResultSet) -> Content | None:
     """A row for each cell that is ok."""
     if not found.measured:
         return None
@@ -41,7 +41,7 @@ def estimate_parts(summary: Summary) -> dict[str, Estimate]:
     }
 
 
-def explain(found: Found) -> Iterator[Note]:
+def explain(found: ResultSet) -> Iterator[Note]:
     """A note for each row that spends most of its time on loading."""
     for summary in found.measured:
         share = estimate_parts(summary)["load_share"].value

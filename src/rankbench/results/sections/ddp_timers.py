@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Note
-from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.read.launches import Launch
 
 # DDP samples each of its first steps, then one in a hundred.
@@ -67,7 +67,7 @@ class _Rank:
     samples: int
 
 
-def make(found: Found) -> Content | None:
+def make(found: ResultSet) -> Content | None:
     """Means over ranks and launches: a row for each phase of each cell with timers.
 
     Raises:

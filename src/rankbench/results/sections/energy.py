@@ -16,7 +16,7 @@ from rankbench.results.elements.section import (
     Section,
     make_frame,
 )
-from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate, geometric_mean
 from rankbench.results.numbers.summary import Summary
 
@@ -34,7 +34,7 @@ _NAMED = 24
 _POINTS = {"cell": str, "throughput": Estimate, "j_per_sample": Estimate}
 
 
-def make(found: Found) -> Content | None:
+def make(found: ResultSet) -> Content | None:
     """A row for each cell on GPUs, or on CPUs whose energy was read."""
     rows = [
         _row(summary)

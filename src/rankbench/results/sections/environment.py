@@ -8,7 +8,7 @@ from typing import Any
 from rankbench.record import Record
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import figures
-from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.summary import Summary
 
 COLUMNS = ("part", "item", "value")
@@ -33,7 +33,7 @@ _SOFTWARE = {
 Line = tuple[str, str, str]
 
 
-def make(found: Found) -> Content | None:
+def make(found: ResultSet) -> Content | None:
     """A row for each item of hardware and software."""
     lines = find_environment(found.summaries)
     rows = [dict(zip(COLUMNS, line, strict=True)) for line in lines]

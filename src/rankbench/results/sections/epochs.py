@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Grid, Text, show_estimate
-from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.measures import Measures
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate, mean
 from rankbench.results.numbers.summary import Summary
 
@@ -26,7 +26,7 @@ _HEADINGS = {
 }
 
 
-def make(found: Found) -> Content | None:
+def make(found: ResultSet) -> Content | None:
     """A row for each number of each cell that is ok.
 
     `what` is epoch_s, batch_ms, batch_p95_ms, loss_first, loss_last, accuracy or

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from rankbench.results.elements.section import Content, Section
 
 if TYPE_CHECKING:
-    from rankbench.results.numbers.found import Found
     from rankbench.results.numbers.measures import Measures
+    from rankbench.results.numbers.result_set import ResultSet
     from rankbench.results.numbers.summary import Summary
     from rankbench.results.read.launches import Launch
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _RATES = {"samples": "throughput", "tokens": "tokens_per_s"}
 
 
-def make(found: Found) -> Content | None:
+def make(found: ResultSet) -> Content | None:
     """A row for each launch of each cell that is ok."""
     rows = [
         _row(summary, launch, measures)

@@ -7,8 +7,8 @@ from typing import Any
 
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Grid, Note, Text, figures, show_estimate
-from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.losses import PARTS, Loss, find_losses
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate
 
 _TITLE = "Why not further"
@@ -23,7 +23,7 @@ _WORDS = {
 }
 
 
-def make(found: Found) -> Content | None:
+def make(found: ResultSet) -> Content | None:
     """A row for each row on several devices that has a base."""
     losses = find_losses(found.summaries)
     if not losses:

@@ -13,7 +13,7 @@ from rankbench.results.elements.section import (
     Section,
     make_frame,
 )
-from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
 
@@ -30,7 +30,7 @@ _CAPTION = (
 _POINTS = {"cell": str, "model": str, "flop_per_byte": float, "efficiency": Estimate}
 
 
-def make(found: Found) -> Content | None:
+def make(found: ResultSet) -> Content | None:
     """A row for each cell that is ok and whose records describe the model."""
     described = [
         one for one in found.measured if one.row.launches[0].record.get("model")

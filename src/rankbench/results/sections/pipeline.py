@@ -15,8 +15,8 @@ from rankbench.results.elements.section import (
     Section,
     make_frame,
 )
-from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.pipelines import bubbles, find_pipelines, rank_details
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate, mean
 from rankbench.results.numbers.summary import Summary
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _HEIGHT = 2.9
 
 
-def make(found: Found) -> Content | None:
+def make(found: ResultSet) -> Content | None:
     """A row for each cell that is a pipeline."""
     rows = [_row(summary) for summary in find_pipelines(found.summaries)]
     if not rows:

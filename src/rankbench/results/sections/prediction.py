@@ -16,7 +16,7 @@ from rankbench.results.elements.section import (
     make_frame,
 )
 from rankbench.results.elements.text import Grid, Note, Text, show_estimate
-from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.series import Panel, Series
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.prediction.predict import Prediction, predict
@@ -49,7 +49,7 @@ _COLUMNS: dict[str, type] = {
 _Line = tuple[Panel, Series, Sequence[Prediction]]
 
 
-def make(found: Found) -> Content | None:
+def make(found: ResultSet) -> Content | None:
     """A row for each topology that the experiment wants to be predicted."""
     made = list(predict(found.summaries, found.results.targets))
     if not made:
@@ -182,7 +182,7 @@ def _show(
     return Grid(_TITLE, {"cell": False, **headings}, rows)
 
 
-def _find_lines(found: Found, made: Sequence[Prediction]) -> list[_Line]:
+def _find_lines(found: ResultSet, made: Sequence[Prediction]) -> list[_Line]:
     """The series that have predictions, in the order of the plots."""
     lines: list[_Line] = []
     for panel in found.panels:

@@ -19,7 +19,7 @@ from rankbench.results.elements.section import (
     make_frame,
 )
 from rankbench.results.elements.text import Grid, Note, Text, figures
-from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.read.launches import Launch, read_launches
 from rankbench.results.read.rows import Row
 
@@ -144,7 +144,7 @@ _PHASES = (-0.38, 0.48)
 _BENEATH = (0.13, 0.25)
 
 
-def make(found: Found) -> Content | None:
+def make(found: ResultSet) -> Content | None:
     """A row for each operator of each rank of each profile.
 
     Raises:

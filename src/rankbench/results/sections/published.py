@@ -10,7 +10,7 @@ from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Grid, Note, Text, figures, show_estimate
 from rankbench.results.numbers.fit import ratio_of_samples
 from rankbench.results.numbers.flops import mfu_of_launches
-from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate, mean
 from rankbench.results.numbers.summary import OF_LAUNCHES, Summary
 from rankbench.results.read.rows import PublishedRow, Study
@@ -109,7 +109,7 @@ def _values(summary: Summary, name: str, peaks: Mapping[str, float]) -> list[flo
     return [value for value in found if value is not None]
 
 
-def make(found: Found) -> Content | None:
+def make(found: ResultSet) -> Content | None:
     """A row for each published number; None if the experiment repeats no study."""
     study, summaries = found.results.study, found.summaries
     if study is None:

@@ -10,8 +10,8 @@ import numpy as np
 from rankbench.cell import Topology
 from rankbench.results.elements.section import Content, Section, show_value
 from rankbench.results.elements.text import Grid, figures
-from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.measures import peak_memory
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
 
@@ -22,7 +22,7 @@ _LISTED = 8
 Columns = Mapping[str, Callable[[Summary], Any]]
 
 
-def make(found: Found) -> Content | None:
+def make(found: ResultSet) -> Content | None:
     """A row of the CSV for each field of each table."""
     tables = find_tables(found)
     rows = [
@@ -36,7 +36,7 @@ def make(found: Found) -> Content | None:
     return Content(rows=rows, grids=grids) if rows else None
 
 
-def find_tables(found: Found) -> dict[str, tuple[Columns, Sequence[Summary]]]:
+def find_tables(found: ResultSet) -> dict[str, tuple[Columns, Sequence[Summary]]]:
     """Title -> columns and rows of each table that has something to show."""
     within = [s for s in found.measured if _topology(s).nodes == 1]
     across = [s for s in found.measured if _topology(s).devices_per_node == 1]

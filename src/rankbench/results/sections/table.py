@@ -14,8 +14,8 @@ from rankbench.results.elements.text import (
     describe_base,
     show_estimate,
 )
-from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.network import find_network
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
 
@@ -37,7 +37,7 @@ _ESTIMATES = {
 _MOST_NAMES = 4
 
 
-def make(found: Found) -> Content:
+def make(found: ResultSet) -> Content:
     """A row for every cell; documents collapse those without numbers."""
     experiment, summaries = found.results.experiment, found.summaries
     # Without tokens all are samples/s, as in tables that have been published.

@@ -8,7 +8,7 @@ from typing import Any
 from rankbench.record import Record
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Grid, Text
-from rankbench.results.numbers.found import Found
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.read.rows import Row
 
 _TITLE = "Utilisation"
@@ -24,7 +24,7 @@ _COLUMNS = {
 _LISTED = 8
 
 
-def make(found: Found) -> Content | None:
+def make(found: ResultSet) -> Content | None:
     """A row for each cell whose records have it."""
     usage = {row.id: _usage(row) for row in found.results.rows}
     rows = [{"cell": cell, **texts} for cell, texts in usage.items() if texts]

@@ -9,13 +9,13 @@ import numpy as np
 
 from rankbench.results.elements.section import Content, Row, Section, show_value
 from rankbench.results.elements.text import Text
-from rankbench.results.numbers.found import Found
 from rankbench.results.numbers.measures import Measures
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import spread
 from rankbench.results.numbers.summary import Summary
 
 
-def make(found: Found) -> Content | None:
+def make(found: ResultSet) -> Content | None:
     """A row for each cell that is ok."""
     measures = {summary.row.id: summary.measures for summary in found.summaries}
     rows = [_row(one, measures) for one in found.measured]

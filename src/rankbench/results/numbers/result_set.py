@@ -13,7 +13,7 @@ from rankbench.results.read.rows import Results, load
 
 
 @dataclass(frozen=True)
-class Found:
+class ResultSet:
     """Plan and records of a result directory, measured and compared.
 
     Attributes:
@@ -37,7 +37,7 @@ class Found:
         return make_panels(self.summaries)
 
 
-def read(layout: Layout) -> Found:
+def read(layout: Layout) -> ResultSet:
     """Read plan and records, measure the launches, and compare the rows.
 
     Args:
@@ -47,4 +47,4 @@ def read(layout: Layout) -> Found:
         ValueError: the plan, a record or its steps are damaged; the message names it.
     """
     results = load(layout)
-    return Found(layout, results, summarise(results))
+    return ResultSet(layout, results, summarise(results))
