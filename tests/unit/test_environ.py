@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rankbench.environ import (
-    SlurmAllocation,
     Place,
+    SlurmAllocation,
     for_srun,
     job_id,
     keep_job,
