@@ -10,7 +10,7 @@ import pytest
 
 from rankbench.rank.models import describe_model, transformer
 from rankbench.record import Layout, read_json, write_json
-from rankbench.results.numbers.peaks import find_peak
+from rankbench.results.numbers.flops import find_peak
 from unit.synthetic import (
     make_cell,
     plan_cell,

@@ -16,7 +16,7 @@ from factories import make_site, read_plan_of
 from rankbench.cell import Shape, Topology
 from rankbench.cli import main
 from rankbench.matrix.catalog import load_catalog
-from rankbench.matrix.predicted_cells import plan_predicted
+from rankbench.matrix.plan import plan_predicted
 from rankbench.partition import split_evenly
 from rankbench.plan import PredictedCell, read_plan
 from rankbench.record import Layout

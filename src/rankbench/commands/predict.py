@@ -10,7 +10,7 @@ from rankbench.cell import Topology
 from rankbench.commands._base import open_results, print_json
 from rankbench.commands._options import FINDING, OK, command
 from rankbench.matrix.catalog import load_catalog
-from rankbench.matrix.predicted_cells import plan_predicted
+from rankbench.matrix.plan import plan_predicted
 from rankbench.matrix.site import Site
 from rankbench.plan import PredictedCell, read_plan
 from rankbench.record import Layout

@@ -2,14 +2,39 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from rankbench.decoder import FORMULA
-from rankbench.results.numbers.peaks import find_peak
 from rankbench.results.numbers.summary import Summary
 
 # How the arithmetic of a language model is known without a formula.
 COUNTED = "counter of torch"
+
+# Name that the driver gives to a GPU, as a pattern -> 10^12 operations per second (a
+# multiply-add counts as two) of bf16 and fp16 (of V100 and T4 fp16 alone), of tf32, of
+# fp32. The first two are of tensor cores, without sparsity. The first match counts.
+# Source: NVIDIA's data sheets of these products, HGX B200 (2024), H200 (2024), H100
+# (2022), A100 (2021), A40 (2021), A30 (2022), A10 (2021), L40S (2023), L4 (2023), V100
+# (2020), T4 (2019). Since the A100 they state rates with sparsity, twice of these.
+_PEAKS: tuple[tuple[str, float, float | None, float], ...] = (
+    (r"\bB200\b", 2250, 1125, 75),
+    (r"\bH200 NVL\b", 835.5, 417.5, 60),
+    (r"\bH200\b", 989.5, 494.5, 67),
+    (r"\bH100 NVL\b", 835.5, 417.5, 60),
+    (r"\bH100 PCIe\b", 756.5, 378, 51),
+    (r"\bH100 .*HBM3\b", 989.5, 494.5, 67),
+    (r"\bA100\b", 312, 156, 19.5),
+    (r"\bA40\b", 149.7, 74.8, 37.4),
+    (r"\bA30\b", 165, 82, 10.3),
+    (r"\bA10\b", 125, 62.5, 31.2),
+    (r"\bL40S\b", 362, 183, 91.6),
+    (r"\bL4\b", 121, 60, 30.3),
+    (r"\bV100S-PCIE\b", 130, None, 16.4),
+    (r"\bV100-PCIE\b", 112, None, 14),
+    (r"\bV100-SXM", 125, None, 15.7),
+    (r"\bT4\b", 65, None, 8.1),
+)
 
 
 def flops_of(summary: Summary) -> tuple[float, str] | None:
@@ -66,3 +91,20 @@ def mfu_of_launches(summary: Summary, peaks: Mapping[str, float]) -> list[float]
         return []
     each = found[0] / summary.row.devices / 1e12 / peak
     return [100 * launch.throughput * each for launch in summary.counted]
+
+
+def find_peak(gpu: str, precision: str) -> float | None:
+    """The rate of a GPU in 10^12 operations per second; None if it is not known here.
+
+    Args:
+        gpu: as its driver names it: ``NVIDIA H100 80GB HBM3``.
+        precision: of a cell.
+    """
+    if "MIG" in gpu:
+        return None  # a part of the GPU, of unknown size
+    for pattern, half, tf32, fp32 in _PEAKS:
+        if re.search(pattern, gpu):
+            bf16 = half if tf32 else None
+            rates = {"bf16": bf16, "fp16": half, "tf32": tf32, "fp32": fp32}
+            return rates[precision]
+    return None
