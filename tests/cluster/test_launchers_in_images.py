@@ -117,7 +117,7 @@ def test_an_image_that_the_first_host_lacks(
     with pytest.raises(PretendError):
         site.submit("nowhere", cell)
     log = (site.project.root / f"results/nowhere/logs/{cell}.log").read_text()
-    assert "run again to continue" in log
+    assert "`rankbench images` makes it" in log
     (record,) = site.records("nowhere")[cell]
     assert (record["status"], record["cause"]) == ("crashed", "site")
     assert "image gloo-cpu: on the host node1 " in record["reason"]
