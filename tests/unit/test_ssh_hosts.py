@@ -249,7 +249,10 @@ def test_an_agent_runs_in_the_first_python_that_is_there(
     none.close()
 
 
-@pytest.mark.skipif(not shutil.which("rsync"), reason="no rsync")
+@pytest.mark.equipment
+@pytest.mark.skipif(
+    not shutil.which("rsync"), reason="rsync is not installed: apt-get install rsync"
+)
 @pytest.mark.parametrize("code", [0, 3])
 def test_files_of_a_launch_go_to_a_host_and_come_back(
     tmp_path: Path, ssh: Callable[[str], str], code: int
