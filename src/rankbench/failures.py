@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankbench.record import Layout, first_line, read_json, write_json
+from rankbench.record import Layout, first_line, read_versioned, write_json
 
 # Variable with the path of the plan, set by the main process for all jobs.
 PLAN_VARIABLE = "RANKBENCH_PLAN"
@@ -104,13 +104,7 @@ def _failed(layout: Layout, wanted: Iterable[Need]) -> Iterator[tuple[Path, str]
         # A foreign plan may have any name.
         if not _NAME.fullmatch(need.name) or not path.is_file():
             continue
-        value = read_json(path)
-        version = value.get("schema") if isinstance(value, dict) else None
-        if version != _VERSION:
-            raise ValueError(
-                f"{path} has failure schema {version!r:.20}, this rankbench reads "
-                f"{_VERSION}"
-            )
+        value = read_versioned(path, "failure", _VERSION)
         reason, log = value.get("reason"), value.get("log")
         if not isinstance(reason, str | None) or not isinstance(log, str):
             raise ValueError(f"{path} is damaged: expected the texts reason and log")

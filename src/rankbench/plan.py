@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Cell, Shape, Topology
-from rankbench.record import Record, read_json
+from rankbench.record import Record, read_versioned
 from rankbench.stopping import Rule
 
 PLAN_VERSION = 2
@@ -120,14 +120,8 @@ def read_plan(path: Path) -> Plan:
     Raises:
         ValueError: the file is damaged or was written by another version.
     """
-    value = read_json(path)
-    version = value.get("schema") if isinstance(value, dict) else None
-    if version != PLAN_VERSION:
-        raise ValueError(
-            f"{path} has plan schema {version}, "
-            f"this rankbench reads {PLAN_VERSION}: `rankbench run` makes a new plan"
-        )
-    return parse_plan(value, path)
+    remedy = "`rankbench run` makes a new plan"
+    return parse_plan(read_versioned(path, "plan", PLAN_VERSION, remedy), path)
 
 
 def parse_plan(value: Record, path: Path) -> Plan:

@@ -219,24 +219,33 @@ def read_attempt(directory: Path) -> list[Record]:
     for launch in numbered(directory):
         path = directory / str(launch) / "record.json"
         if path.exists():
-            found.append(check_version(read_json(path), path))
+            found.append(read_versioned(path, "record", RECORD_VERSION))
     return found
 
 
-def check_version(record: Record, path: Path) -> Record:
-    """Return the record if it is of this version.
+def read_versioned(path: Path, kind: str, version: int, remedy: str = "") -> Record:
+    """Read a JSON object that says of which version it is, in its key `schema`.
+
+    Args:
+        path: the file.
+        kind: what it holds, for the message.
+        version: the expected one.
+        remedy: what to do about a file of another version.
 
     Raises:
-        ValueError: it is not; names the file.
+        ValueError: it is damaged or of another version; names the file.
     """
-    if not isinstance(record, dict):
+    value = read_json(path)
+    if not isinstance(value, dict):
         raise ValueError(f"{path} is damaged: not a JSON object")
-    version = record.get("schema")
-    if version != RECORD_VERSION:
+    found = value.get("schema")
+    # True equals 1, and so does 1.0.
+    if type(found) is not int or found != version:
         raise ValueError(
-            f"{path} has record schema {version}, this rankbench reads {RECORD_VERSION}"
+            f"{path} has {kind} schema {found!r:.60}, this rankbench reads {version}"
+            + (f": {remedy}" if remedy else "")
         )
-    return record
+    return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,6 +349,11 @@ def _is_other_image(planned: Record | None, measured: Record | None) -> bool:
         return True
     known = {planned["sha256"], measured["sha256"]} - {None}
     return len(known) > 1
+
+
+def make_printable(text: str) -> str:
+    """A text of unknown origin, which the terminal must not obey."""
+    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 def first_line(text: str, limit: int = 300) -> str:

@@ -98,7 +98,7 @@ def test_the_status_says_it_before_and_after_it_was_asked_for(tmp_path: Path) ->
     ("text", "said"),
     [
         ("{", "is damaged"),
-        ("[]", "has failure schema None, this rankbench reads 1"),
+        ("[]", "is damaged: not a JSON object"),
         ('{"schema": 2}', "has failure schema 2, this rankbench reads 1"),
         ('{"schema": 1, "reason": 3, "log": ""}', "expected the texts reason and log"),
     ],

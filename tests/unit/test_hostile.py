@@ -11,6 +11,7 @@ import random
 import struct
 import zipfile
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ import pytest
 
 from pages import Words
 from rankbench.cli import main
-from rankbench.record import Layout
+from rankbench.launch.job.requests import Request
+from rankbench.record import Layout, write_json
 from rankbench.results.bundle import verify_bundle, write_bundle
 from rankbench.results.elements import panels
 from rankbench.results.numbers.result_set import read
@@ -75,6 +77,31 @@ def refused(layout: Layout, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 # --- what is refused ----------------------------------------------------------------
+
+
+def test_status_and_show_trust_no_foreign_results(
+    layout: Layout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = str(layout.root)
+    changes = {"status": "crashed", "reason": TERMINAL, "job_id": TERMINAL}
+    edit_record(layout, **changes)
+    asked = Request(attempt=1, launches=1, cell_hash=PLANNED["hash"])
+    write_json(layout.request(PLANNED["id"]), asdict(asked))
+    for command in (["status", root], ["show", root, PLANNED["id"]]):
+        main(command)
+        said = capsys.readouterr().out
+        assert "?]0;owned??[2J" in said
+        assert all(line.isprintable() for line in said.splitlines())
+    plan = json.loads(layout.plan.read_text())
+    del plan["experiment"]["override"]
+    layout.plan.write_text(json.dumps(plan))
+    assert main(["status", root]) == 2
+    assert "experiment must contain ['override']" in capsys.readouterr().err
+    plan["experiment"]["override"] = None
+    plan["cells"][0]["id"] = "../x"
+    layout.plan.write_text(json.dumps(plan))
+    assert main(["status", root]) == 2
+    assert "is damaged" in capsys.readouterr().err
 
 
 def test_damaged_and_foreign_records_are_refused(

@@ -135,6 +135,10 @@ def test_more_launches_of_a_cell_that_was_never_measured_are_refused(
     }
     run = open_run(config, profile=tmp_path, write=False)
     assert find_pending(run) == {"single.none.1x1.convnet.digits": 9}
+    run.plan.experiment["launches"] = {"at_most": 40, "until": 0.03}
+    assert "  single.none.1x1.convnet.digits  9 launches of 1 rank" in (
+        make_preview(run).lines()
+    )
     with pytest.raises(ValueError, match="was not measured yet: measure it first"):
         begin(run)
     run.lock.release()
@@ -172,6 +176,13 @@ def test_cells_share_jobs_as_the_experiment_says(tmp_path: Path) -> None:
     assert set(found["topology"].jobs) == {"1x1", "2x1"} | apart
     assert set(found["experiment"].jobs) == {"experiment"} | apart
     assert found["experiment"].jobs["experiment"]["nodes"] == 2
+    # A cell of one host waits with two in the job that all share; no array is in it.
+    held = found["experiment"].held
+    ranks = {c.id: c.shape.ranks for c in found["experiment"].chosen}
+    beside = sum(4 * 60 * ranks[cell] for cell in apart)
+    shared = found["experiment"].pending.keys() - apart
+    assert held["cell"] == beside + sum(4 * 60 * ranks[cell] for cell in shared)
+    assert held["experiment"] == beside + 2 * 4 * 60 * len(shared)
     alone = make_preview(share(tmp_path, "allocation: cell"))
     assert set(alone.jobs) == set(alone.pending)
     assert not alone.apart

@@ -1,9 +1,8 @@
-"""Access of the commands to a run or to results; its commands as text; JSON."""
+"""Access of the commands to a run or to results; its commands as text."""
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from rankbench.invocation import (
     snakemake_argv,
 )
 from rankbench.matrix.selection import select_cells
-from rankbench.plan import read_plan
+from rankbench.plan import PLAN_VERSION, parse_plan
 from rankbench.project import Run, open_run
 from rankbench.project.status import State, find_jobs
 from rankbench.record import Layout
@@ -170,9 +169,13 @@ def open_cells(
         run = plan_run(arguments)
         yield run, find_jobs(run.plan, run.layout, Path())
         return
+    from rankbench.results.read.schema import read_checked
+
     is_packed = not Path(arguments.experiment).is_dir()
     with open_results(arguments) as layout:
-        plan = read_plan(layout.plan)
+        # It may come from anywhere.
+        value = read_checked(layout.plan, "plan", version=PLAN_VERSION)
+        plan = parse_plan(value, layout.plan)
         arguments.unpacked = layout.root if is_packed else None
         arguments.experiment = plan.experiment["file"]
         arguments.override = plan.experiment["override"]
@@ -220,8 +223,3 @@ def name_path(path: Path, arguments: argparse.Namespace) -> Path:
     """A path as people find it: within the bundle if `open_cells` has unpacked that."""
     unpacked = getattr(arguments, "unpacked", None)
     return path.relative_to(unpacked) if unpacked else path
-
-
-def print_json(value: Any) -> None:
-    """Print a value as strict JSON, which has no infinities."""
-    print(json.dumps(value, indent=1, default=str, allow_nan=False))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Protocol
 
 from rich.console import Console, Group, RenderableType
@@ -19,7 +18,7 @@ from rich.text import Text
 from rankbench.commands._watch import Event, Watched
 from rankbench.launch.job.pace import describe_result, minutes
 from rankbench.project.status import State
-from rankbench.record import Record
+from rankbench.record import Record, make_printable
 
 # Number of unfinished cells that are listed; more do not fit on a terminal.
 LISTED = 12
@@ -147,7 +146,7 @@ class Terminal:
 def describe_event(event: Event, state: State | None) -> str:
     """Return a description of an event, without the name of its cell."""
     # Reasons quote logs: a terminal must not obey control characters in them.
-    return re.sub(r"[\x00-\x1f\x7f]", "?", _describe(event, state))
+    return make_printable(_describe(event, state))
 
 
 def _describe(event: Event, state: State | None) -> str:

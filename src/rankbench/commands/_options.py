@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -95,6 +96,11 @@ def command(**declared: Any) -> Callable[[Function], Function]:
         return run
 
     return keep
+
+
+def print_json(value: Any) -> None:
+    """Print a value as strict JSON, which has no infinities."""
+    print(json.dumps(value, indent=1, default=str, allow_nan=False))
 
 
 def _fill(text: str) -> str:

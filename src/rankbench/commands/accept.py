@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from rankbench.commands._base import print_json
-from rankbench.commands._options import FINDING, OK, UNDECIDED, command
+from rankbench.commands._options import FINDING, OK, UNDECIDED, command, print_json
 
 
 @command(

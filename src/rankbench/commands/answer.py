@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from rankbench.commands._base import open_results, print_json
-from rankbench.commands._options import OK, UNDECIDED, command
+from rankbench.commands._base import open_results
+from rankbench.commands._options import OK, UNDECIDED, command, print_json
 from rankbench.commands._terminal import print_brief, print_details
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from rankbench.commands._base import plan_run, print_json
-from rankbench.commands._options import OK, command
+from rankbench.commands._base import plan_run
+from rankbench.commands._options import OK, command, print_json
 from rankbench.project import find_pending, make_preview
 
 

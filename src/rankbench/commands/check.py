@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from rankbench.commands._base import print_json
-from rankbench.commands._options import FINDING, OK, command
+from rankbench.commands._options import FINDING, OK, command, print_json
 from rankbench.matrix.own import OwnFile, describe_file
 
 if TYPE_CHECKING:

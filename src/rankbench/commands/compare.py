@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from rankbench.commands._base import print_json
-from rankbench.commands._options import BAD_INPUT, FINDING, OK, command
+from rankbench.commands._options import BAD_INPUT, FINDING, OK, command, print_json
 from rankbench.record import write_atomically
 
 

@@ -7,8 +7,7 @@ import math
 from dataclasses import asdict
 from typing import Any
 
-from rankbench.commands._base import print_json
-from rankbench.commands._options import FINDING, OK, command
+from rankbench.commands._options import FINDING, OK, command, print_json
 
 
 @command(

@@ -6,8 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from rankbench.commands._base import print_json
-from rankbench.commands._options import FINDING, OK, command
+from rankbench.commands._options import FINDING, OK, command, print_json
 
 
 @command(

@@ -6,16 +6,14 @@ import argparse
 import sys
 from typing import Any
 
-from rankbench.assets import find_asset
 from rankbench.commands._base import (
     argv_for,
     plan_run,
-    print_json,
     require_workflow,
     shift_experiment,
 )
 from rankbench.commands._execute import run_target
-from rankbench.commands._options import command
+from rankbench.commands._options import command, print_json
 from rankbench.failures import IMAGE
 from rankbench.launch.images.store import (
     Image,
@@ -23,6 +21,7 @@ from rankbench.launch.images.store import (
     read_sidecar,
     reason_to_make,
 )
+from rankbench.matrix.catalog import CONTAINERS
 from rankbench.project import Run
 from rankbench.project.snakefile import need_files
 
@@ -69,7 +68,7 @@ def _choose(run: Run, names: list[str]) -> dict[str, Image]:
     Raises:
         ValueError: an image does not exist, or no cell runs in an image.
     """
-    known = run.known_images or load_images(find_asset("containers"), run.image_dir, {})
+    known = run.known_images or load_images(CONTAINERS, run.image_dir, {})
     for name in names:
         if name not in known:
             raise ValueError(f"{name}: no such image (known: {', '.join(known)})")

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.assets import find_asset
-from rankbench.commands._base import print_json
-from rankbench.commands._options import OK, command
+from rankbench.commands._options import OK, command, print_json
 from rankbench.matrix.site import check_hosts
 
 # Files that users edit. The workflow itself stays in the package.

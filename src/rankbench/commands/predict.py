@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from rankbench.cell import Topology
-from rankbench.commands._base import open_results, print_json
-from rankbench.commands._options import FINDING, OK, command
+from rankbench.commands._base import open_results
+from rankbench.commands._options import FINDING, OK, command, print_json
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.plan import plan_predicted
 from rankbench.matrix.site import Site

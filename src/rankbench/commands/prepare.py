@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from rankbench.commands._base import argv_for, plan_run, print_json, require_workflow
+from rankbench.commands._base import argv_for, plan_run, require_workflow
 from rankbench.commands._execute import run_target
-from rankbench.commands._options import command
+from rankbench.commands._options import command, print_json
 from rankbench.project.snakefile import data_files
 
 

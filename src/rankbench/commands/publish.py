@@ -7,8 +7,8 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankbench.commands._base import open_results, print_json
-from rankbench.commands._options import OK, command
+from rankbench.commands._base import open_results
+from rankbench.commands._options import OK, command, print_json
 
 if TYPE_CHECKING:
     from rankbench.results.bundle.signatures import Signed

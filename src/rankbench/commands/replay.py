@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankbench.commands._base import argv_for, how_to_continue, plan_run, print_json
+from rankbench.commands._base import argv_for, how_to_continue, plan_run
 from rankbench.commands._execute import execute
-from rankbench.commands._options import FINDING, OK, UNDECIDED, command
+from rankbench.commands._options import FINDING, OK, UNDECIDED, command, print_json
 from rankbench.invocation import shown
 from rankbench.project import Run, make_preview
 

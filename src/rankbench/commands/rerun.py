@@ -9,11 +9,10 @@ from rankbench.commands._base import (
     argv_for,
     how_to_continue,
     plan_run,
-    print_json,
     shift_experiment,
 )
 from rankbench.commands._execute import execute, states_of
-from rankbench.commands._options import FINDING, OK, command
+from rankbench.commands._options import FINDING, OK, command, print_json
 from rankbench.commands.run import show_end
 from rankbench.project.status import RERUN_WORDS, cells_to_rerun
 

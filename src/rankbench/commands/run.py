@@ -12,10 +12,9 @@ from rankbench.commands._base import (
     describe_states,
     how_to_continue,
     plan_run,
-    print_json,
 )
 from rankbench.commands._execute import execute, states_of
-from rankbench.commands._options import OK, command
+from rankbench.commands._options import OK, command, print_json
 from rankbench.commands._terminal import print_results
 from rankbench.invocation import read_invocation, shown
 from rankbench.project import Run, make_preview

@@ -6,12 +6,12 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
-from rankbench.commands._base import how_to_rerun, name_path, open_cells, print_json
-from rankbench.commands._options import OK, command
+from rankbench.commands._base import how_to_rerun, name_path, open_cells
+from rankbench.commands._options import OK, command, print_json
 from rankbench.matrix.selection import find_cell
 from rankbench.project import Run
 from rankbench.project.status import find_state
-from rankbench.record import read_attempt
+from rankbench.record import make_printable, read_attempt
 
 
 @command(
@@ -45,10 +45,11 @@ def _show(arguments: argparse.Namespace, run: Run, jobs: Mapping[str, Any]) -> i
         print_json(records[-1])
         return OK
     state = find_state(run.plan, layout, cell, jobs.get(cell.id))
-    reason = f": {state.reason}" if state.reason else ""
+    # Reasons quote logs, and a bundle may come from anywhere.
+    reason = f": {make_printable(state.reason)}" if state.reason else ""
     print(f"{cell.id}\n  status    {state.status} {state.launches}{reason}")
     if state.where:
-        print(f"  where     {state.where}")
+        print(f"  where     {make_printable(state.where)}")
     print(f"  hash      {cell.hash}")
     for key, value in cell.cell.to_dict().items():
         print(f"  {key:<16} {value}")
@@ -57,10 +58,11 @@ def _show(arguments: argparse.Namespace, run: Run, jobs: Mapping[str, Any]) -> i
             window = max((r["window_s"] for r in record.get("ranks", [])), default=None)
             samples = record.get("samples", 0) * cell.cell.units_per_sample
             speed = f"{samples / window:.1f} {cell.cell.unit}/s" if window else ""
-            print(
+            said = (
                 f"  attempt {attempt} launch {record['launch']}: {record['status']} "
                 f"{record['reason'] or speed}  ({record['started']})"
             )
+            print(make_printable(said))
     print(f"  records   {name_path(layout.records / cell.id, arguments)}")
     print(f"  log       {name_path(layout.log(cell.id), arguments)}")
     print(f"  rerun     {how_to_rerun(arguments, cell.id)}")

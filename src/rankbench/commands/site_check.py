@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import os
 
-from rankbench.commands._base import argv_for, plan_run, print_json, require_workflow
+from rankbench.commands._base import argv_for, plan_run, require_workflow
 from rankbench.commands._execute import run_target
-from rankbench.commands._options import OK, command
+from rankbench.commands._options import OK, command, print_json
 from rankbench.schedulers import scheduler_of
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 
-from rankbench.commands._base import describe_states, open_cells, print_json
-from rankbench.commands._options import FINDING, OK, command
+from rankbench.commands._base import describe_states, open_cells
+from rankbench.commands._options import FINDING, OK, command, print_json
 from rankbench.project.status import find_state
+from rankbench.record import make_printable
 
 
 @command(
@@ -37,9 +38,10 @@ def show_status(arguments: argparse.Namespace) -> int:
         print_json(rows)
     else:
         for row in rows:
-            reason = f"  {row['reason']}" if row["reason"] else ""
+            # Reasons quote logs, and a bundle may come from anywhere.
+            reason = f"  {make_printable(row['reason'])}" if row["reason"] else ""
             print(f"{row['status']:<12} {row['launches']:>5}  {row['cell']}{reason}")
             if row["where"]:
-                print(f"{'':18}  {row['where']}; log: {row['log']}")
+                print(f"{'':18}  {make_printable(row['where'])}; log: {row['log']}")
                 print(f"{'':18}  again: {row['rerun']}")
     return FINDING if any(state.has_failed for state in states.values()) else OK

@@ -6,8 +6,8 @@ import argparse
 import gc
 import json
 
-from rankbench.commands._base import open_results, print_json
-from rankbench.commands._options import OK, command
+from rankbench.commands._base import open_results
+from rankbench.commands._options import OK, command, print_json
 
 
 @command(

@@ -6,8 +6,7 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING
 
-from rankbench.commands._base import print_json
-from rankbench.commands._options import FINDING, OK, command
+from rankbench.commands._options import FINDING, OK, command, print_json
 
 if TYPE_CHECKING:
     from rankbench.results.bundle.verify import Verification

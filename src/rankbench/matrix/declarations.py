@@ -110,8 +110,8 @@ MODEL_DEFAULTS: dict[str, Any] = {
 # The model and the data set of a script, which brings its own.
 NONE = "none"
 
-# What a file of the user's own may leave out. A script's data set is large enough.
-DATA_DEFAULTS: dict[str, Any] = {
+# The data set of a script, which brings its own: large enough for every batch.
+SCRIPT_DATA: dict[str, Any] = {
     **{"channels": 1, "image_size": 1, "classes": 1, "prepared": False},
     **{"train": 2**62, "test": 0},
 }

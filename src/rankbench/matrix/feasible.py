@@ -206,7 +206,7 @@ def why_too_large(c: Candidate) -> str | None:
 
 
 def _share(c: Candidate, rule: str | Mapping[str, Mapping[Any, str]]) -> int:
-    """How many devices share something; see "shards" in the catalog."""
+    """How many devices share something; see "shards" in STRATEGY_DEFAULTS."""
     if not isinstance(rule, str):
         ((option, cases),) = rule.items()
         rule = cases.get(c.cell.options[option], "")

@@ -11,10 +11,10 @@ from typing import Any
 
 from rankbench.matrix.catalog import Catalog, Own
 from rankbench.matrix.declarations import (
-    DATA_DEFAULTS,
     MODEL_DEFAULTS,
     NONE,
     READERS,
+    SCRIPT_DATA,
     defined_names,
     literals,
 )
@@ -98,7 +98,7 @@ class OwnFiles:
         if any(file.key == "script" for file in self.files.values()):
             # A script brings its own model and data.
             kept.setdefault("model", {})[NONE] = {**MODEL_DEFAULTS, "options": {}}
-            kept.setdefault("data", {})[NONE] = dict(DATA_DEFAULTS)
+            kept.setdefault("data", {})[NONE] = dict(SCRIPT_DATA)
         return kept
 
     def of_cell(self, kind: str, name: str) -> dict[str, str] | None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from rankbench.cell import Topology
 from rankbench.launch.hosts.slurm_resources import (
@@ -21,29 +20,12 @@ from rankbench.launch.launchers import find_launcher, is_array
 from rankbench.launch.process.judge_gate import has_gate
 from rankbench.matrix.plan import CELL, EXPERIMENT, TOPOLOGY
 from rankbench.plan import PlannedCell
-from rankbench.project.run import Run
+from rankbench.project.run import Job, Run
 from rankbench.record import read_json
 from rankbench.schedulers import scheduler_of
 from rankbench.stopping import BUDGET
 
 ON_THIS_MACHINE = "this-machine"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """A job, which measures a group of cells.
-
-    Attributes:
-        cells: their ids.
-        rounds: at most so many; None for as many as the cells need.
-        after: name of the job that measures the rounds before these, or None.
-        here: whether it runs where Snakemake does, though others are submitted.
-    """
-
-    cells: Sequence[str]
-    rounds: int | None = None
-    after: str | None = None
-    here: bool = False
 
 
 def find_pending(run: Run) -> dict[str, int]:
@@ -95,8 +77,7 @@ def jobs_of(run: Run) -> dict[str, Job]:
     """
     if run.jobs is None:
         run.jobs = _make_jobs(run)
-    jobs: dict[str, Job] = run.jobs
-    return jobs
+    return run.jobs
 
 
 def _make_jobs(run: Run) -> dict[str, Job]:
@@ -121,11 +102,17 @@ def _make_jobs(run: Run) -> dict[str, Job]:
     return jobs
 
 
-def _group_of(run: Run, cell: PlannedCell) -> str:
-    """Return the name of the job that measures a cell: its id if it has its own."""
+def _group_of(run: Run, cell: PlannedCell, allocation: str | None = None) -> str:
+    """Return the name of the job that measures a cell: its id if it has its own.
+
+    Args:
+        run: the run.
+        cell: a cell of it.
+        allocation: as if the experiment had this one.
+    """
     if not scheduler_of(run.plan.site).has_queue:
         return ON_THIS_MACHINE
-    allocation = run.plan.experiment["allocation"]
+    allocation = allocation or run.plan.experiment["allocation"]
     if allocation == CELL or _is_array(cell):
         return cell.id
     return cell.cell.topology if allocation == TOPOLOGY else EXPERIMENT
@@ -227,8 +214,7 @@ def held_seconds(run: Run, pending: Mapping[str, int], allocation: str) -> float
     groups: dict[str, list[PlannedCell]] = {}
     for cell in run.feasible:
         if cell.id in pending:
-            names = {CELL: cell.id, TOPOLOGY: cell.cell.topology, EXPERIMENT: ""}
-            groups.setdefault(names[allocation], []).append(cell)
+            groups.setdefault(_group_of(run, cell, allocation), []).append(cell)
     total = 0.0
     for group in groups.values():
         topologies = [Topology.parse(cell.cell.topology) for cell in group]

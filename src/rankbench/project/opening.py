@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rankbench.assets import find_asset
 from rankbench.cores import physical_cores
 from rankbench.environ import keep_job
 from rankbench.failures import PLAN_VARIABLE, Need
@@ -16,7 +15,7 @@ from rankbench.invocation import DEFAULT_EXPERIMENT
 from rankbench.launch.images.store import Image, load_images
 from rankbench.launch.job.provenance import rank_code_hash
 from rankbench.launch.site.machine import count_gpus, probe_machine
-from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.catalog import CONTAINERS, load_catalog
 from rankbench.matrix.experiment import load_experiment
 from rankbench.matrix.plan import make_plan
 from rankbench.matrix.schema import did_you_mean
@@ -32,13 +31,11 @@ from rankbench.matrix.site import (
     why_no_cuda,
 )
 from rankbench.plan import Plan, PlannedCell, read_plan
-from rankbench.project.jobs import Job
-from rankbench.project.run import Run
+from rankbench.project.run import Job, Run
 from rankbench.project.status import RERUN_WORDS, cells_to_rerun
 from rankbench.record import Layout, read_json
 from rankbench.schedulers import SCHEDULERS, scheduler_of
 
-CONTAINERS = find_asset("containers")
 CONFIG_KEYS = ("experiment", "override", "only", "rerun", "more", "plots")
 
 

@@ -174,7 +174,8 @@ def make_preview(run: Run) -> Preview:
             name: {"nodes": int(job["nodes"]), "minutes": int(job["runtime"])}
             for name, job in asked.items()
         },
-        rule=Rule.read(experiment["launches"]),
+        # `more` is a number of launches, whatever the rule of the experiment.
+        rule=Rule(1) if run.more else run.plan.rule,
         in_rounds=shared and experiment["order"] == ROUNDS,
         held={
             allocation: held_seconds(run, pending, allocation)

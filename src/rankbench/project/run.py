@@ -7,7 +7,6 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from rankbench.failures import Need
 from rankbench.launch.hosts.slurm_resources import Resources
@@ -66,6 +65,23 @@ class Lock:
         return f"process {agenda['pid']} on {agenda['host']} ({agenda['command']})"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A job, which measures a group of cells.
+
+    Attributes:
+        cells: their ids.
+        rounds: at most so many; None for as many as the cells need.
+        after: name of the job that measures the rounds before these, or None.
+        here: whether it runs where Snakemake does, though others are submitted.
+    """
+
+    cells: Sequence[str]
+    rounds: int | None = None
+    after: str | None = None
+    here: bool = False
+
+
 @dataclass
 class Run:
     """A plan, and the requested cells.
@@ -97,7 +113,7 @@ class Run:
     own: OwnFiles = field(default_factory=OwnFiles)
     lock: Lock = field(init=False, repr=False, compare=False)
     resources: dict[str, Resources] = field(default_factory=dict, init=False)
-    jobs: dict[str, Any] | None = field(default=None, compare=False)
+    jobs: dict[str, Job] | None = field(default=None, compare=False)
     needs: Sequence[Need] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:

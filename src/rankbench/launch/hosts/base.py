@@ -99,7 +99,7 @@ class Hosts(ABC):
     def find(cls, nodes: int) -> Self:
         """Return all hosts that this process has, without waiting.
 
-        Only `open` and `inspect` of this class call it: a class with its own needs none.
+        Only `open` and `inspect` here call it: a class with its own needs none.
 
         Args:
             nodes: how many are needed.

@@ -29,14 +29,14 @@ from rankbench.launch_spec import MEASURE, LaunchOptions, LaunchSpec
 from rankbench.record import (
     GATE,
     PROFILE,
+    RECORD_VERSION,
     Layout,
     Record,
     Verdict,
-    check_version,
     judge,
     judge_gated,
     numbered,
-    read_json,
+    read_versioned,
     why_stale,
 )
 from rankbench.stopping import Enough, LaunchHistory, brief
@@ -222,7 +222,7 @@ class LaunchSeries:
         for number in numbered(self.directory):
             path = self.directory / str(number) / "record.json"
             if number not in self._records and path.exists():
-                record = check_version(read_json(path), path)
+                record = read_versioned(path, "record", RECORD_VERSION)
                 kept = brief(record) if self.purpose == MEASURE else record
                 self._records[number] = kept
                 new.append(record)

@@ -11,18 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.own_files import hash_file
-from rankbench.record import read_json
+from rankbench.record import make_printable, read_json
 from rankbench.results.read.archive import is_plain_name
 
 MANIFEST = "manifest.json"
 MANIFEST_VERSION = 1
 SIGNATURES = "signatures"
 _SIGNATURE = re.compile(rf"{SIGNATURES}/[0-9a-f]{{16}}\.sig")
-
-
-def make_printable(text: str) -> str:
-    """A text of unknown origin, which the terminal must not obey."""
-    return "".join(char if char.isprintable() else "?" for char in text)
 
 
 @dataclass(frozen=True, slots=True)

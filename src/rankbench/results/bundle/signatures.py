@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rankbench.record import write_atomically
+from rankbench.record import make_printable, write_atomically
 from rankbench.results.bundle.manifest import (
     MANIFEST,
     SIGNATURES,
     Finding,
     is_signature,
-    make_printable,
 )
 
 # It keeps a signature of something else, such as a commit, from counting here.

@@ -8,6 +8,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from rankbench.record import make_printable
 from rankbench.results.compare.comparison import (
     CHANGED,
     EQUAL,
@@ -38,10 +39,7 @@ _REPLAYED = {
 
 def printable(text: str) -> str:
     """The text of records, which may come from anywhere: terminals must not obey it."""
-    return "\n".join(
-        "".join(char if char.isprintable() else "?" for char in line)
-        for line in text.splitlines()
-    )
+    return "\n".join(map(make_printable, text.splitlines()))
 
 
 def show_values(values: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ import fastjsonschema
 import yaml
 
 from rankbench.assets import find_asset
-from rankbench.record import Record, read_json
+from rankbench.record import Record, read_versioned
 
 SCHEMAS = find_asset("workflow/schemas")
 
@@ -34,14 +34,7 @@ def read_checked(path: Path, kind: str, *, version: int) -> Record:
         ValueError: it is damaged or of another version. The message names the file, the
             key and what was expected.
     """
-    value = read_json(path)
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} is damaged: not a JSON object")
-    found = value.get("schema")
-    if type(found) is not int or found != version:
-        raise ValueError(
-            f"{path} has {kind} schema {_show(found)}, this rankbench reads {version}"
-        )
+    value = read_versioned(path, kind, version)
     check(value, kind, path)
     return value
 
