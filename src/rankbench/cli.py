@@ -9,7 +9,7 @@ import argparse
 import os
 import pkgutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 import shtab
@@ -74,7 +74,12 @@ def read_arguments(argv: Sequence[str]) -> argparse.Namespace:
     if words[:1] == ["run"] and "--" in words:
         place = words.index("--")
         words, flags = words[:place], words[place + 1 :]
-    arguments = build_parser(words[0] if words else None).parse_args(words)
+    parser = build_parser(words[0] if words else None)
+    if words and words[0] in parser.commands:
+        # Options may stand before, between and after the other arguments.
+        arguments = parser.commands[words[0]].parse_intermixed_args(words[1:])
+    else:
+        arguments = parser.parse_args(words)
     arguments.snakemake = flags
     return arguments
 
@@ -91,7 +96,7 @@ def load_commands(name: str | None = None) -> list[Command]:
     )
 
 
-def build_parser(name: str | None = None) -> argparse.ArgumentParser:
+def build_parser(name: str | None = None) -> _Parser:
     """The parser with the command of this name, or with all commands."""
     parser = _Parser(prog="rankbench", usage=USAGE)
     parser.add_argument("--version", action="version", version=__version__)
@@ -104,11 +109,18 @@ def build_parser(name: str | None = None) -> argparse.ArgumentParser:
     )
     for command in load_commands(name):
         command.add_to(subparsers)
+    parser.commands = subparsers.choices
     return parser
 
 
 class _Parser(argparse.ArgumentParser):
-    """The parser of `rankbench`; its help lists the commands by groups."""
+    """The parser of `rankbench`; its help lists the commands by groups.
+
+    Attributes:
+        commands: name of a command -> its parser.
+    """
+
+    commands: Mapping[str, argparse.ArgumentParser]
 
     def format_help(self) -> str:
         lines = [

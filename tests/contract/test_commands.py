@@ -63,3 +63,14 @@ def test_spellings_of_earlier_versions_are_refused(
     said = capsys.readouterr().err.splitlines()[-1]
     assert said.startswith(f"rankbench {name}: error: {option} x: ")
     assert said.endswith(f" {instead}")
+
+
+@pytest.mark.parametrize("name", ["rerun", "show", "compare", "images"])
+def test_options_stand_anywhere(name: str) -> None:
+    words = ["a.yaml", "b"]
+    option = ["--json"] if name == "compare" else ["--site", "there"]
+    found = [
+        vars(read_arguments([name, *words[:place], *option, *words[place:]]))
+        for place in range(3)
+    ]
+    assert found[0] == found[1] == found[2]
