@@ -276,7 +276,7 @@ def two_directories(trial: Trial) -> None:
             assert end <= begin, spans
 
 
-@fault(OK, own_job=([("crashed", "digits.npz is damaged")], []))
+@fault(OK)
 def damaged_data(trial: Trial) -> None:
     """A data file is damaged"""
     file = trial.lane.project.root / "data/digits.npz"

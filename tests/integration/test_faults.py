@@ -405,15 +405,14 @@ def test_the_disk_is_full_when_a_record_is_written(project, small_disk: Path) ->
 def test_data_that_are_damaged(project) -> None:
     project.experiment("name: faults\nstrategy: single\nlaunches: 1\nsteps: 2\n")
     file = project.root / "data/digits.npz"
-    damaged = bytearray(file.read_bytes())
+    good = file.read_bytes()
+    damaged = bytearray(good)
     damaged[len(damaged) // 2] ^= 0xFF
     file.write_bytes(damaged)
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
-    row = row_of(project, "single.none.1x1.convnet.digits")
-    assert row["status"] == "crashed"
-    assert "digits.npz is damaged" in row["reason"]
-    assert "rankbench prepare" in row["reason"]
+    assert row_of(project, "single.none.1x1.convnet.digits")["status"] == "ok"
+    assert file.read_bytes() == good
 
 
 def test_data_that_cannot_be_had_stop_their_cells_only(project) -> None:

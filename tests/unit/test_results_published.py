@@ -11,7 +11,6 @@ import pytest
 from pages import Words
 from rankbench.record import Layout
 from rankbench.results.numbers.result_set import read
-from rankbench.results.read.rows import load
 from rankbench.results.sections import data_loading
 from unit.synthetic import (
     PHASES,
@@ -188,14 +187,6 @@ def test_a_damaged_study_is_named(layout, whole, damaged):
     layout.plan.write_text(text.replace(whole, damaged))
     with pytest.raises(ValueError, match=r"plan\.json is damaged"):
         write_tables(layout)
-
-
-def test_plans_of_before_have_no_study(tmp_path):
-    layout = write_plan(tmp_path, [])
-    old = layout.plan.read_text().replace(', "override": null, "study": null', "")
-    assert "study" not in old
-    layout.plan.write_text(old)
-    assert load(layout).study is None
 
 
 # --- loading ------------------------------------------------------------------------

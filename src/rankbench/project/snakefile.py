@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,11 +29,20 @@ def needs_of(run: Run) -> Sequence[Need]:
     """Return the images and data sets of the chosen cells that must be made first."""
     if run.needs is None:
         files = {Need(DATA, name): file for name, file in data_files(run).items()}
-        run.needs = [need for need, file in files.items() if not file.exists()]
+        run.needs = [need for need, file in files.items() if not _is_whole(file)]
         for name in run.image_names:
             if reason_to_make(run.known_images[name]):
                 run.needs.append(Need(IMAGE, name))
     return run.needs
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether a prepared file is there and its checksums hold."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            return file.testzip() is None
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error):
+        return False
 
 
 def data_files(run: Run) -> dict[str, Path]:
