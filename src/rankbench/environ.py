@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -104,6 +105,7 @@ def for_ssh(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 # DeepSpeed's launcher numbers the GPUs of a host from 0, whatever GPUs it was given.
+# horovodrun gives those of the first host to all hosts.
 _DEVICES, _KEPT_DEVICES = "CUDA_VISIBLE_DEVICES", "RANKBENCH_VISIBLE_DEVICES"
 
 
@@ -150,6 +152,11 @@ def read_job(environ: Mapping[str, str] = os.environ) -> SlurmAllocation | None:
 def job_id(environ: Mapping[str, str] = os.environ) -> str | None:
     """The id of the Slurm job; None outside of one."""
     return environ.get("SLURM_JOB_ID")
+
+
+def host_name(environ: Mapping[str, str] = os.environ) -> str:
+    """The name of this host, by which Slurm knows it if this is one of its jobs."""
+    return environ.get("SLURMD_NODENAME", socket.gethostname())
 
 
 def step_id(environ: Mapping[str, str] = os.environ) -> str | None:

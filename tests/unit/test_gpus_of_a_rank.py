@@ -13,6 +13,7 @@ import torch
 
 from factories import make_cell, make_shape, make_spec
 from rankbench.environ import Place, keep_devices, restore_devices
+from rankbench.launch.hosts.slurm import SlurmJob
 from rankbench.launch.hosts.slurm_job_array import JobArray
 from rankbench.launch.hosts.this_machine import ThisMachine
 from rankbench.launch.process import gpu_usage, supervise
@@ -198,6 +199,26 @@ def test_a_job_array_watches_no_gpu_of_the_login_node(
     spec = make_spec(cell=make_cell(device="cuda"))
     assert supervise.find_devices(spec, ThisMachine(), {}) == "devices"
     assert supervise.find_devices(spec, JobArray(2, 60, ()), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("here", "names", "watched"),
+    [
+        ("node2", ("node2", "node3"), True),
+        ("node2", ("node1", "node2"), True),
+        # A smaller cell of a shared job runs on some of its hosts.
+        ("node1", ("node2", "node3"), False),
+        ("login", ("node1", "node2"), False),
+    ],
+)
+def test_gpus_are_watched_where_ranks_run(
+    monkeypatch: pytest.MonkeyPatch, here: str, names: tuple[str, ...], watched: bool
+) -> None:
+    monkeypatch.setattr(gpu_usage, "open_devices", lambda shape, env: "devices")
+    monkeypatch.setenv("SLURMD_NODENAME", here)
+    spec = make_spec(cell=make_cell(device="cuda"))
+    found = supervise.find_devices(spec, SlurmJob("4711", names), {})
+    assert (found == "devices") is watched
 
 
 def test_only_the_supervisor_limits_how_long_ranks_wait(

@@ -60,7 +60,7 @@ class Hosts:
         meeting = (f"--port={self._port}", f"--secret={self._secret}")
         return subprocess.Popen(
             [*MODULE, *hosts, *meeting, *command],
-            env={**os.environ, "NODE": node},
+            env={**os.environ, "NODE": node, "CUDA_VISIBLE_DEVICES": f"{node},7"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -85,6 +85,17 @@ def test_a_command_runs_on_the_other_host_and_both_end(hosts: Hosts) -> None:
     assert done.returncode == 3
     assert hosts.said() == "on host 1\n"
     assert hosts.second.returncode == 0
+
+
+def test_a_host_keeps_its_own_gpus_whatever_a_launcher_exports(hosts: Hosts) -> None:
+    """As horovodrun does: its commands export all variables of the first host."""
+    ask = (
+        "import os; from rankbench.environ import restore_devices; restore_devices();"
+        "print(os.environ['CUDA_VISIBLE_DEVICES'])"
+    )
+    exported = "export CUDA_VISIBLE_DEVICES=$CUDA_VISIBLE_DEVICES;"
+    hosts.run(f'ssh localhost "{exported} {sys.executable} -c \\"{ask}\\""')
+    assert hosts.said() == "1,7\n"
 
 
 def test_commands_run_at_the_same_time(hosts: Hosts, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from factories import make_cell, make_site
 from rankbench.environ import for_hosts, read_node
-from rankbench.launch.hosts import hosts_of
+from rankbench.launch.hosts import hosts_of, ssh_session
 from rankbench.launch.hosts.base import Hosts, Needs, Step
 from rankbench.launch.hosts.ssh import SshHosts, places_of
 from rankbench.launch.hosts.ssh_agent import environment_of, move_in
@@ -205,6 +205,7 @@ def test_copies_lie_under_their_digest(tmp_path: Path) -> None:
 SSHD = """
 while :; do case "$1" in -o|-S) shift 2;; -*) shift;; *) break;; esac; done
 shift
+{login}
 exec sh -c "$*"
 """
 
@@ -234,7 +235,7 @@ def test_ssh_that_fails_says_why_and_what_to_do(ssh: Callable[[str], str]) -> No
 def test_an_agent_runs_in_the_first_python_that_is_there(
     tmp_path: Path, ssh: Callable[[str], str]
 ) -> None:
-    socket = ssh(SSHD)
+    socket = ssh(SSHD.format(login=""))
     session = Session("b", ["/no/python", sys.executable], socket)
     session.send(do="hold", folder=str(tmp_path / "cache"), look_for=["/", "/none"])
     facts = session.receive()
@@ -247,6 +248,81 @@ def test_an_agent_runs_in_the_first_python_that_is_there(
     with pytest.raises(LostHost, match="no Python at /no/python: install"):
         none.receive()
     none.close()
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        r"printf '\033]0;title\007'",
+        "echo 42",
+        """echo '{"exit": 1}'""",
+        """printf '{"exit": 1}'""",
+        "printf '\\xff\\n'",
+    ],
+)
+def test_what_a_login_script_prints_is_no_answer(
+    tmp_path: Path, ssh: Callable[[str], str], login: str
+) -> None:
+    socket = ssh(SSHD.format(login=login))
+    session = Session("b", [sys.executable], socket, first=True)
+    session.send(do="hold", folder=str(tmp_path / "cache"), look_for=[])
+    facts = session.get_first(lambda: None)
+    assert facts["executable"] == sys.executable
+    session.close()
+
+
+@pytest.mark.parametrize(
+    ("login", "said"),
+    [
+        ("read x", "has read the input"),
+        ("exit 0", "the connection was closed"),
+        ("echo bye; exit 0", "bye"),
+        ("cat > /dev/null", r"no answer within 0\.5 s"),
+    ],
+)
+def test_a_login_script_that_breaks_the_connection_is_named(
+    monkeypatch: pytest.MonkeyPatch, ssh: Callable[[str], str], login: str, said: str
+) -> None:
+    monkeypatch.setattr(ssh_session, "ANSWER_SECONDS", 0.5)
+    session = Session("b", [sys.executable], ssh(SSHD.format(login=login)), first=True)
+    session.send(do="hold", folder="/none", look_for=[])
+    with pytest.raises(LostHost, match=rf"b: .*{said}.*\.bashrc.*ssh b true"):
+        session.get_first(lambda: None)
+    session.close(patience=0.1)
+
+
+def test_waiting_for_the_first_answer_ends_at_ctrl_c(ssh: Callable[[str], str]) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    session = Session("b", [sys.executable], ssh("cat > /dev/null"), first=True)
+    with pytest.raises(KeyboardInterrupt):
+        session.get_first(stop)
+    session.close(patience=0.1)
+
+
+@pytest.mark.parametrize(("code", "first_only"), [(0, True), (3, True), (0, False)])
+def test_the_exit_code_is_that_of_hosts_that_run_the_command(
+    tmp_path: Path, ssh: Callable[[str], str], code: int, first_only: bool
+) -> None:
+    """Hosts that only wait for the first one's launcher are ended; it is no fault."""
+    (tmp_path / "work").mkdir()
+    socket = ssh(SSHD.format(login=""))
+    sessions = [
+        SimpleNamespace(
+            name=name,
+            pid=1,
+            python=sys.executable,
+            control=socket,
+            facts={"folder": str(tmp_path)},
+            copied={},
+        )
+        for name in "ab"
+    ]
+    how = Step(logs=tmp_path / "work", first_host_only=first_only)
+    argv = SshHosts(sessions, shared=True).step(["sh", "-c", f"exit {code}"], how)
+    done = subprocess.run(argv, timeout=60, check=False)
+    assert done.returncode == code
 
 
 @pytest.mark.equipment
@@ -265,7 +341,7 @@ def test_files_of_a_launch_go_to_a_host_and_come_back(
         name="b",
         pid=1,
         python=sys.executable,
-        control=ssh(SSHD),
+        control=ssh(SSHD.format(login="")),
         facts={"folder": str(cache)},
         copied={},
     )

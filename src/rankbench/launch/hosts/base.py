@@ -79,7 +79,7 @@ class Hosts(ABC):
         share_files: whether other hosts read the supervisor's heartbeat.
         end_within: seconds that the command of `step` gets to end everything itself,
             before the supervisor ends its processes.
-        is_here: whether the supervisor runs on the first host.
+        is_here: whether the supervisor runs on one of the hosts.
         has_ssh: whether hosts reach each other by ssh.
         held: how many hosts a job occupies, whether it uses them or not; 0 if only
             those of a launch count.

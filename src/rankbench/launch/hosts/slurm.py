@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from rankbench.environ import for_srun, read_job
+from rankbench.environ import for_srun, host_name, read_job
 from rankbench.launch.hosts.base import Hosts, Step, choose_port, run_to_end
 
 ASK_SECONDS = 30.0
@@ -54,6 +54,12 @@ class SlurmJob(Hosts):
     @property
     def held(self) -> int:  # type: ignore[override]
         return len(self.names)
+
+    @property
+    def is_here(self) -> bool:  # type: ignore[override]
+        # A launch may use other hosts of the job, and `salloc` may leave its user on
+        # the login node.
+        return host_name() in self.names
 
     def choose(self, count: int, turn: int) -> SlurmJob:
         """Return hosts in Slurm's order, in which srun numbers its tasks.

@@ -171,7 +171,7 @@ def _connect(
     for session in opened:
         told_to_stop()
         try:
-            facts = session.receive()
+            facts = session.get_first(told_to_stop)
         except LostHost as error:
             faults.append(str(error))
             continue

@@ -42,6 +42,10 @@ MARK = "RANKBENCH_LAUNCH"
 # Programs need this host's own values of these variables.
 OWN = ("HOME", "USER", "LOGNAME", "SHELL", "XDG_RUNTIME_DIR")
 
+# Begins each message, because a login script may print what it likes, even without an
+# end of line. JSON has no such character.
+MESSAGE = b"\x1e"
+
 Message = dict[str, Any]
 
 _writing = threading.Lock()
@@ -49,10 +53,15 @@ _writing = threading.Lock()
 
 def send(**message: Any) -> None:
     """Send a message to the machine that has connected; it may be gone."""
-    line = memoryview(json.dumps(message).encode() + b"\n")
+    line = memoryview(encode(message))
     with _writing, contextlib.suppress(OSError):
         while line:
             line = line[os.write(1, line) :]
+
+
+def encode(message: Message) -> bytes:
+    """Return a message as it goes through a connection."""
+    return MESSAGE + json.dumps(message).encode() + b"\n"
 
 
 class Inbox:
@@ -63,7 +72,7 @@ class Inbox:
 
         Args:
             stream: where they arrive.
-            noise: gets lines that are none, such as those of a login script.
+            noise: gets other output, such as that of a login script.
         """
         self._stream, self._noise = stream, noise
         self._queue: queue.Queue[Message | None] = queue.Queue()
@@ -71,10 +80,14 @@ class Inbox:
 
     def _read(self) -> None:
         for line in self._stream:
-            try:
-                self._queue.put(json.loads(line))
-            except ValueError:
-                self._noise.append(line.decode(errors="replace").strip())
+            noise, begins, text = line.partition(MESSAGE)
+            if noise.strip():
+                said = noise.decode(errors="replace").strip()
+                self._noise.append("".join(filter(str.isprintable, said)))
+            if begins:
+                # The last one is cut short if the connection is lost.
+                with contextlib.suppress(ValueError):
+                    self._queue.put(json.loads(text))
         self._queue.put(None)
 
     def get(self, timeout: float | None = None) -> Message | None:

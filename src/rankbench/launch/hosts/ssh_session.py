@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import shlex
 import subprocess
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from rankbench.launch.hosts.base import run_to_end
-from rankbench.launch.hosts.ssh_agent import Inbox, Message
+from rankbench.launch.hosts.ssh_agent import Inbox, Message, encode
 
 AGENT = Path(__file__).with_name("ssh_agent.py")
 CONNECT_SECONDS = 10
+ANSWER_SECONDS = 60.0  # for the first answer
 COPY_SECONDS = 3600.0
 BEAT_SECONDS = 2.0
 # The remote command runs the first of several interpreters that is there. Everything
@@ -27,8 +27,13 @@ _FIND = (
     'done; echo "no Python at $*" >&2; exit 127'
 )
 _BOOT = (
-    "import sys; stdin = sys.stdin.buffer; "
-    "exec(compile(stdin.read(int(stdin.readline())), 'ssh_agent.py', 'exec'))"
+    "import sys; stdin = sys.stdin.buffer; size = stdin.readline().strip(); "
+    "size.isdigit() or sys.exit('a login script has read the input of rankbench'); "
+    "exec(compile(stdin.read(int(size)), 'ssh_agent.py', 'exec'))"
+)
+_LOGIN = (
+    "see whether a login script there (.bashrc, .profile) prints, reads its input or "
+    "exits: `ssh {host} true </dev/null` must print nothing"
 )
 _NO_ROOM = "No space left on device"
 # ssh's messages, and what to do.
@@ -55,6 +60,7 @@ _REMEDIES = {
         "install Python 3.11 or newer there, or name its interpreter: python in hosts "
         "of site.yaml"
     ),
+    r"a login script has read|is your shell clean": _LOGIN,
 }
 
 
@@ -86,6 +92,7 @@ class Session:
             first: whether further connections to the host go through this one.
         """
         self.name, self.control = name, control
+        self._awaits_answer = first
         self.tried, self.python = pythons, pythons[0]
         self.facts: Message = {}
         self.copied: dict[str, str] = {}
@@ -159,7 +166,8 @@ class Session:
             lines = done.stderr.strip().splitlines() or ["rsync failed"]
             # rsync of a full disk says so in the middle of its messages.
             said = next((line for line in lines if _NO_ROOM in line), lines[0])
-            raise ValueError(f"{self.name}: copying {words[0]}: {said}")
+            remedy = self._remedy([said])
+            raise ValueError(remedy or f"{self.name}: copying {words[0]}: {said}")
 
     def keep_alive(self) -> None:
         """From now on, let the agent know that this process is there."""
@@ -173,7 +181,7 @@ class Session:
 
     def send(self, **message: Any) -> None:
         """Send a message; a lost host is noticed by `get`."""
-        self._write(json.dumps(message).encode() + b"\n")
+        self._write(encode(message))
 
     def get(self, timeout: float | None = None) -> Message | None:
         """The next message; None if none comes within so many seconds.
@@ -182,9 +190,28 @@ class Session:
             LostHost: the connection has ended.
         """
         try:
-            return self._inbox.get(timeout)
+            message = self._inbox.get(timeout)
         except EOFError:
             raise LostHost(self._explain()) from None
+        self._awaits_answer &= message is None
+        return message
+
+    def get_first(self, told_to_stop: Callable[[], None]) -> Message:
+        """Return the first message, for which the host has `ANSWER_SECONDS`.
+
+        Args:
+            told_to_stop: raises if waiting must end.
+
+        Raises:
+            LostHost: the connection has ended, or no message came in time.
+        """
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while (message := self.get(timeout=0.5)) is None:
+            told_to_stop()
+            if time.monotonic() > deadline:
+                self._said.append(f"no answer within {ANSWER_SECONDS:g} s")
+                raise LostHost(self._explain())
+        return message
 
     def ask(self, **message: Any) -> Message:
         """Send a message, and return the answer.
@@ -233,9 +260,17 @@ class Session:
         """Why the connection has ended, with a remedy."""
         self._listener.join(1.0)
         said = [line for line in self._said if line]
+        if found := self._remedy(said):
+            return found
+        why = said[-1] if said else "the connection was closed"
+        remedy = f": {_LOGIN.format(host=self.name)}" if self._awaits_answer else ""
+        return f"{self.name}: {why}{remedy}"
+
+    def _remedy(self, said: Sequence[str]) -> str | None:
+        """Return the first known message with its remedy; None if there is none."""
         for pattern, remedy in _REMEDIES.items():
             for line in said:
                 if re.search(pattern, line):
                     do = remedy.format(host=self.name)
                     return f"{self.name}: {line.strip('@ .')}: {do}"
-        return f"{self.name}: {said[-1] if said else 'the connection was closed'}"
+        return None

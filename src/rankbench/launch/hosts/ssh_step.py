@@ -63,7 +63,10 @@ class RemoteStep:
         self._changed = threading.Condition()
 
     def run(self) -> int:
-        """Run the command to its end; return the first exit code that is not 0."""
+        """Run the command to its end; return the first exit code that is not 0.
+
+        Hosts are ended afterwards; their answers then do not concern the command.
+        """
         if not self._facts["shared"]:
             # What launcher and ranks read at their start, before hosts write there.
             ignored = shutil.ignore_patterns("heartbeat")
@@ -77,8 +80,9 @@ class RemoteStep:
         while not self._wait(self._is_decided):
             if os.getppid() != parent:
                 sys.exit(128 + signal.SIGTERM)
+        code = next((code for code in self._codes.values() if code), 0)
         self.end()
-        return next((code for code in self._codes.values() if code), 0)
+        return code
 
     def end(self) -> None:
         """End the command on all hosts, and wait until nothing of it is left there."""

@@ -26,6 +26,7 @@ from multiprocessing.connection import Client, Connection, Listener, wait
 from pathlib import Path
 from typing import NoReturn
 
+from rankbench.environ import keep_devices
 from rankbench.rank.world.manual import end_all
 from rankbench.rank.world.places import check_name
 
@@ -141,6 +142,8 @@ def obey(name: str, environment: dict[str, str]) -> NoReturn:
         name: name of this host that the other hosts use.
         environment: environment of the commands.
     """
+    # horovodrun's commands export the choice of GPUs of the first host.
+    environment = {**environment, **keep_devices(environment)}
     with listen(find_address(name), int(environment[PORT])) as listener:
         while True:
             try:
