@@ -22,14 +22,13 @@ import numpy as np
 from rankbench.launch.hosts.this_machine import ThisMachine
 from rankbench.launch.job.attempt import Attempt, LaunchSeries
 from rankbench.launch.job.claim import claim_next
-from rankbench.launch.job.pace import Out
 from rankbench.launch.job.requests import read_request
 from rankbench.launch.job.rounds import Rounds
 from rankbench.launch.process.classify import Outcome
 from rankbench.launch.process.processes import Stop
 from rankbench.launch.process.supervise import begin_record, finish
 from rankbench.project import begin, open_run
-from rankbench.record import Record, read_json
+from rankbench.record import Record
 
 EXPERIMENT = """
 name: many
@@ -73,14 +72,13 @@ def measure(root: Path, cells: int, launches: int) -> list[float]:
         {"experiment": root / "many.yaml"}, profile=root / "profile", write=False
     )
     begin(run)
-    plan = read_json(run.layout.plan)
     attempts = []
-    for entry in plan["cells"]:
-        request = read_request(run.layout, entry["id"])
+    for cell in run.plan.feasible:
+        request = read_request(run.layout, cell.id)
         assert request is not None
-        attempts.append(Attempt(run.layout, plan, entry, request, root))
+        attempts.append(Attempt(run.layout, run.plan, cell, request, root))
     here, between = ThisMachine(), Between()
-    rounds = Rounds(attempts, out=lambda _: Out())
+    rounds = Rounds(attempts, say=lambda *_: None)
     with mock.patch.object(
         LaunchSeries, "launch", lambda *a, **k: between.launch(*a, **k)
     ):

@@ -64,9 +64,6 @@ class Topology:
     def devices(self) -> int:
         return self.nodes * self.devices_per_node
 
-    def __str__(self) -> str:
-        return f"{self.nodes}x{self.devices_per_node}"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
@@ -156,6 +153,11 @@ class Cell:
         """
         fields = {k: v for k, v in self.to_dict().items() if k not in free}
         return json.dumps(fields, sort_keys=True)
+
+    @property
+    def size(self) -> Topology:
+        """The numbers of hosts and devices of its topology."""
+        return Topology.parse(self.topology)
 
     @property
     def own_digests(self) -> dict[str, Mapping[str, str]]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rankbench.cell import Cell, Shape, Topology
+from rankbench.cell import Cell, Shape
 from rankbench.record import Record, read_versioned
 from rankbench.stopping import Rule
 
@@ -33,10 +33,6 @@ class PredictedCell:
     cell: Cell
     shape: Shape
     infeasible: str | None
-
-    @property
-    def topology(self) -> Topology:
-        return Topology.parse(self.cell.topology)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +106,7 @@ class Plan:
         if self.own:
             value["own"] = self.own
         if self.predicted:
-            value["beyond"] = [_to_dict(planned) for planned in self.predicted]
+            value["predicted"] = [_to_dict(planned) for planned in self.predicted]
         return (json.dumps(value, indent=1) + "\n").encode()
 
 
@@ -139,7 +135,7 @@ def parse_plan(value: Record, path: Path) -> Plan:
             **{key: value[key] for key in ("experiment", "site", "code", "images")},
             cells=cells,
             predicted=[
-                PredictedCell(**_parse(entry)) for entry in value.get("beyond") or ()
+                PredictedCell(**_parse(entry)) for entry in value.get("predicted") or ()
             ],
             own=value.get("own") or {},
         )

@@ -12,7 +12,7 @@ import string
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rankbench.cell import Cell, Topology
+from rankbench.cell import Cell
 
 _OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -30,12 +30,12 @@ _HIDDEN = {
 
 def values_of(cell: Cell) -> dict[str, Any]:
     """Placeholder -> value: the fields of a cell, and the sizes of its topology."""
-    topology = Topology.parse(cell.topology)
+    size = cell.size
     fields = {k: v for k, v in cell.to_dict().items() if k not in _HIDDEN}
     return fields | {
-        "nodes": topology.nodes,
-        "devices": topology.devices,
-        "devices_per_node": topology.devices_per_node,
+        "nodes": size.nodes,
+        "devices": size.devices,
+        "devices_per_node": size.devices_per_node,
     }
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.launch.job.measure import run_job
-from rankbench.launch.job.pace import Out
 from rankbench.project import begin, open_run
 from rankbench.project.status import find_verdict
 from rankbench.record import Layout
@@ -39,6 +38,6 @@ def measure(
     verdicts: dict[str, Any] = dict.fromkeys(run.plan.cells)
     for cell in run.feasible:
         if deadline is None or time.monotonic() < deadline:
-            run_job(run.layout, cell.id, project=root, out=lambda _: Out())
+            run_job(run.layout, cell.id, project=root, say=lambda *_: None)
             verdicts[cell.id] = find_verdict(run.plan, run.layout, cell)
     return run.layout, verdicts

@@ -572,7 +572,7 @@ def test_a_plan_has_what_is_to_be_predicted(tmp_path: Path) -> None:
     assert (shape.ranks, shape.global_batch, shape.rank_batch) == (8, 32, 4)
     path = tmp_path / "plan.json"
     path.write_bytes(plan.to_json())
-    assert json.loads(path.read_text())["beyond"][0]["shape"]["ranks"] == 8
+    assert json.loads(path.read_text())["predicted"][0]["shape"]["ranks"] == 8
     # The site that a plan tells of is enough to plan others.
     again = read_plan(path)
     cells = {name: one.cell for name, one in again.cells.items()}
@@ -584,7 +584,7 @@ def test_a_plan_has_what_is_to_be_predicted(tmp_path: Path) -> None:
 
 def test_a_plan_that_predicts_nothing_is_as_before(tmp_path: Path) -> None:
     text = PLAN.replace("predict: [1x2, 1x8, 3x1]\n", "")
-    assert b"beyond" not in read_plan_of(tmp_path, text).to_json()
+    assert b"predicted" not in read_plan_of(tmp_path, text).to_json()
 
 
 def test_a_topology_to_predict_must_be_one(tmp_path: Path) -> None:
@@ -597,7 +597,7 @@ def test_a_topology_to_predict_must_be_one(tmp_path: Path) -> None:
 
 def with_targets(layout: Layout, *targets: PredictedCell) -> Layout:
     plan = json.loads(layout.plan.read_text())
-    plan["beyond"] = [
+    plan["predicted"] = [
         {
             "id": one.id,
             "cell": one.cell.to_dict(),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rankbench.commands._terminal import choose_columns
-from rankbench.launch.job.pace import describe_result
+from rankbench.launch.job.rounds import describe_result
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
 from rankbench.record import Layout

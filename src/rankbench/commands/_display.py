@@ -16,7 +16,7 @@ from rich.progress import (
 from rich.text import Text
 
 from rankbench.commands._watch import Event, Watched
-from rankbench.launch.job.pace import describe_result, minutes
+from rankbench.launch.job.rounds import describe_result, minutes
 from rankbench.project.status import State
 from rankbench.record import Record, make_printable
 

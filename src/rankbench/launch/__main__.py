@@ -8,7 +8,6 @@ from pathlib import Path
 
 from rankbench.environ import restore_job
 from rankbench.launch.job.measure import run_job
-from rankbench.launch.job.pace import Out
 from rankbench.launch.process.processes import Interrupted
 from rankbench.record import Layout
 
@@ -26,19 +25,24 @@ def main() -> int:
     restore_job()
     layout, job = Layout(arguments.results), arguments.job
 
-    def out(name: str) -> Out:
-        logs = {layout.log(job): None, layout.log(name): None}
-        return Out(sys.stderr, *logs)
+    def say(name: str, text: str) -> None:
+        """Progress for people: on the terminal, in the logs of the job and a cell."""
+        print(text, file=sys.stderr, flush=True)
+        for log in {layout.log(job): None, layout.log(name): None}:
+            log.parent.mkdir(parents=True, exist_ok=True)
+            # A job may have a thousand cells, each with a log: too many open files.
+            with open(log, "a") as file:
+                print(text, file=file)
 
     try:
-        done = run_job(layout, job, project=arguments.project, out=out)
+        done = run_job(layout, job, project=arguments.project, say=say)
     except (Interrupted, ValueError, OSError) as error:
         # The cell that was being launched, if any was.
         name = getattr(error, "__notes__", [job])[0]
         if isinstance(error, Interrupted):
-            out(name).say(f"{name}  stopped: {error}; run again to continue")
+            say(name, f"{name}  stopped: {error}; run again to continue")
             return 130
-        out(name).say(f"{name}  not measured: {error}")
+        say(name, f"{name}  not measured: {error}")
         return 2
     return 0 if done else 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rankbench.cell import Cell, Shape, Topology
+from rankbench.cell import Cell, Shape
 from rankbench.matrix.catalog import AUTO, Catalog, find_image
 from rankbench.matrix.declarations import StrategyFacts
 from rankbench.matrix.site import CONTAINER, Site, Software
@@ -29,10 +29,6 @@ class Candidate:
     no_place: str | None
 
     @property
-    def topology(self) -> Topology:
-        return Topology.parse(self.cell.topology)
-
-    @property
     def software(self) -> Software:
         """The software that ranks find; defined only if `no_place` is None."""
         return self.site.software_in(self.image)
@@ -55,10 +51,8 @@ def make_candidate(cell: Cell, site: Site, catalog: Catalog) -> Candidate:
 
 def shape_of(cell: Cell, facts: StrategyFacts) -> Shape:
     """The numbers of processes, devices and samples of a cell."""
-    topology = Topology.parse(cell.topology)
-    ranks = {"one": 1, "node": topology.nodes, "device": topology.devices}[
-        facts.needs["ranks"]
-    ]
+    size = cell.size
+    ranks = {"one": 1, "node": size.nodes, "device": size.devices}[facts.needs["ranks"]]
     replica_ranks = facts.needs["replica_ranks"]
     if isinstance(replica_ranks, str) and replica_ranks != "all":
         replica_ranks = cell.options[replica_ranks] or "all"
@@ -67,17 +61,17 @@ def shape_of(cell: Cell, facts: StrategyFacts) -> Shape:
     replicas = {
         "one": 1,
         "rank": max(1, ranks // replica_ranks),
-        "device": topology.devices,
+        "device": size.devices,
     }[facts.needs["replicas"]]
-    devices_per_rank = topology.devices // ranks
+    devices_per_rank = size.devices // ranks
     global_batch = cell.batch_size * (replicas if cell.scaling == "weak" else 1)
     if cell.script is not None:
         global_batch = count_samples(cell.script["samples_per_step"], values_of(cell))
     on_cpu = cell.device == "cpu"
     return Shape(
-        nodes=topology.nodes,
+        nodes=size.nodes,
         ranks=ranks,
-        ranks_per_node=max(1, ranks // topology.nodes),
+        ranks_per_node=max(1, ranks // size.nodes),
         devices_per_rank=devices_per_rank,
         cores_per_rank=cell.cores_per_device * devices_per_rank if on_cpu else 0,
         replicas=replicas,
@@ -89,7 +83,7 @@ def shape_of(cell: Cell, facts: StrategyFacts) -> Shape:
 
 def demand(cell: Cell, site: Site) -> tuple[str, int, int]:
     """The GPUs or cores for a cell: (their name, needed per host, present per host)."""
-    devices = Topology.parse(cell.topology).devices_per_node
+    devices = cell.size.devices_per_node
     if cell.device == "cuda":
         return "GPUs", devices, site.cuda_devices
     return "cores", devices * cell.cores_per_device, site.cores

@@ -99,7 +99,7 @@ def _launcher(c: Candidate) -> str | None:
     if "env" not in needs["init_methods"] and method == "env":
         return f"{name} does not know its hosts beforehand: init_method: file"
     apart = SCHEDULERS[c.site.scheduler].lists_hosts and not c.site.shared
-    if method == "file" and apart and c.topology.nodes > 1:
+    if method == "file" and apart and c.cell.size.nodes > 1:
         return "init_method file needs hosts that share files (shared: true)"
     if method not in needs["init_methods"]:
         return f"init_method {method} needs the manual launcher; {name} has its own"
@@ -109,22 +109,21 @@ def _launcher(c: Candidate) -> str | None:
 
 
 def _hosts(c: Candidate) -> str | None:
-    if c.topology.nodes > c.site.nodes:
-        return (
-            f"{c.topology} needs {c.topology.nodes} hosts; this site has {c.site.nodes}"
-        )
+    topology, size = c.cell.topology, c.cell.size
+    if size.nodes > c.site.nodes:
+        return f"{topology} needs {size.nodes} hosts; this site has {c.site.nodes}"
     scheduler = SCHEDULERS[c.site.scheduler]
-    if c.topology.nodes > 1 and not scheduler.has_hosts:
+    if size.nodes > 1 and not scheduler.has_hosts:
         return (
-            f"{c.topology} needs several hosts, and this site is one machine "
+            f"{topology} needs several hosts, and this site is one machine "
             "(scheduler: slurm or ssh in the site file)"
         )
-    devices, hosts = c.topology.devices_per_node, c.site.hosts[: c.topology.nodes]
+    devices, hosts = size.devices_per_node, c.site.hosts[: size.nodes]
     small = [host for host in hosts if host["devices"] < devices]
     if scheduler.lists_hosts and not c.cell.oversubscribe and small:
         listed = ", ".join(f"{host['name']} has {host['devices']}" for host in small)
         return (
-            f"{c.topology} needs {devices} devices on each host; {listed} "
+            f"{topology} needs {devices} devices on each host; {listed} "
             "(hosts of the experiment chooses others)"
         )
     return None
@@ -136,8 +135,8 @@ def _devices(c: Candidate) -> str | None:
     if is_oversubscribed(c.cell, c.site) and not c.cell.oversubscribe:
         what, needed, present = demand(c.cell, c.site)
         return (
-            f"{c.topology} needs {needed} {what} on each host; this site has {present} "
-            "(oversubscribe: true shares them, and marks the row)"
+            f"{c.cell.topology} needs {needed} {what} on each host; this site has "
+            f"{present} (oversubscribe: true shares them, and marks the row)"
         )
     if c.cell.device == "cuda" and c.shape.devices_per_rank > c.site.cuda_devices:
         return (

@@ -32,7 +32,8 @@ def _gpudirect(c: Candidate) -> str | None:
 
 
 def _devices_of_strategy(c: Candidate) -> str | None:
-    name, needs, topology = c.cell.strategy, c.facts.needs, c.topology
+    name, needs = c.cell.strategy, c.facts.needs
+    topology, size = c.cell.topology, c.cell.size
     if c.cell.device not in needs["device"]:
         kinds = " or ".join(needs["device"]).upper()
         count = f"{needs['min_devices']} " if needs["min_devices"] > 1 else ""
@@ -40,12 +41,12 @@ def _devices_of_strategy(c: Candidate) -> str | None:
             f"this machine has {c.site.cuda_devices}" if kinds == "CUDA" else "not cuda"
         )
         return f"{name} needs {count}{kinds} devices; {has}"
-    if needs["max_nodes"] and topology.nodes > needs["max_nodes"]:
+    if needs["max_nodes"] and size.nodes > needs["max_nodes"]:
         return f"{name} runs on {needs['max_nodes']} host, {topology} has more"
-    if topology.devices < needs["min_devices"]:
+    if size.devices < needs["min_devices"]:
         return f"{name} needs {needs['min_devices']} devices, {topology} has fewer"
     most = needs["max_cuda_devices"]
-    if most and c.cell.device == "cuda" and topology.devices > most:
+    if most and c.cell.device == "cuda" and size.devices > most:
         return f"{name} uses {most} GPU, {topology} has more"
     return None
 
@@ -111,7 +112,8 @@ def _ranks_of_replica(c: Candidate) -> str | None:
 
 
 def _does_not_divide(c: Candidate, option: str, value: int) -> str:
-    return f"{option} {value} does not divide the {c.shape.ranks} ranks of {c.topology}"
+    ranks = f"{c.shape.ranks} ranks of {c.cell.topology}"
+    return f"{option} {value} does not divide the {ranks}"
 
 
 def _conditions(c: Candidate) -> str | None:

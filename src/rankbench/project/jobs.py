@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from rankbench.cell import Topology
 from rankbench.launch.hosts.slurm_resources import (
     Resources,
     job_resources,
@@ -217,9 +216,9 @@ def held_seconds(run: Run, pending: Mapping[str, int], allocation: str) -> float
             groups.setdefault(_group_of(run, cell, allocation), []).append(cell)
     total = 0.0
     for group in groups.values():
-        topologies = [Topology.parse(cell.cell.topology) for cell in group]
-        hosts = max(topology.nodes for topology in topologies)
-        devices = hosts * max(topology.devices_per_node for topology in topologies)
+        sizes = [cell.cell.size for cell in group]
+        hosts = max(size.nodes for size in sizes)
+        devices = hosts * max(size.devices_per_node for size in sizes)
         total += devices * sum(
             (pending[cell.id] + count_beside(run, cell.id))
             * launch_seconds(mean_seconds(run, cell.id), limit)
@@ -241,8 +240,7 @@ def _check_budget(run: Run, cells: Sequence[PlannedCell]) -> None:
     for cell in cells:
         mean = mean_seconds(run, cell.id)
         unknown += mean is None
-        devices = Topology.parse(cell.cell.topology).devices
-        needed += devices * (limit if mean is None else mean)
+        needed += cell.cell.size.devices * (limit if mean is None else mean)
     if needed > budget:
         raise ValueError(
             f"budget: {budget / 3600:.3g} device-hours: one round of {len(cells)} "

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankbench.cell import Topology
 from rankbench.launch.images.store import reason_to_make
 from rankbench.matrix.plan import CELL, EXPERIMENT, ROUNDS, TOPOLOGY
 from rankbench.plan import PlannedCell
@@ -187,7 +186,7 @@ def make_preview(run: Run) -> Preview:
 
 
 def _devices(cell: PlannedCell) -> int:
-    return Topology.parse(cell.cell.topology).devices
+    return cell.cell.size.devices
 
 
 def _hours(seconds: float) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from rankbench.cell import Cell, Shape, Topology
+from rankbench.cell import Cell, Shape
 from rankbench.launch.hosts.slurm_job_array import JobArray
 from rankbench.schedulers import scheduler_of
 
@@ -156,7 +156,7 @@ def _cores(cell: Cell, site: Mapping[str, Any]) -> int:
     if cell.device != "cuda" or site["exclusive"] or not site["cuda_devices"]:
         return cores
     present: int = site["cuda_devices"]
-    wanted = min(Topology.parse(cell.topology).devices_per_node, present)
+    wanted = min(cell.size.devices_per_node, present)
     return max(1, cores * wanted // present)
 
 
@@ -164,5 +164,4 @@ def _gpus(cell: Cell, site: Mapping[str, Any]) -> int:
     """GPUs of each host, as Slurm counts them; shared ones count once."""
     if cell.device != "cuda":
         return 0
-    wanted = Topology.parse(cell.topology).devices_per_node
-    return min(wanted, int(site["cuda_devices"]))
+    return min(cell.size.devices_per_node, int(site["cuda_devices"]))

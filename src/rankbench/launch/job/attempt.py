@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rankbench.cell import Cell, Shape, Topology
 from rankbench.environ import job_id
 from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.hosts.this_machine import ThisMachine
 from rankbench.launch.images.checks import check_runs
 from rankbench.launch.images.verify import check_file, check_signed, read_image
 from rankbench.launch.job.claim import claim_next, open_claims, read_owner
-from rankbench.launch.job.pace import Out
 from rankbench.launch.job.provenance import describe_code
 from rankbench.launch.job.requests import Request
 from rankbench.launch.process.classify import Outcome
@@ -26,6 +24,7 @@ from rankbench.launch.process.processes import Stop
 from rankbench.launch.process.scratch import scratch_of
 from rankbench.launch.process.supervise import close_launch, run_launch
 from rankbench.launch_spec import MEASURE, LaunchOptions, LaunchSpec
+from rankbench.plan import Plan, PlannedCell
 from rankbench.record import (
     GATE,
     PROFILE,
@@ -37,11 +36,8 @@ from rankbench.record import (
     judge_gated,
     numbered,
     read_versioned,
-    why_stale,
 )
 from rankbench.stopping import Enough, LaunchHistory, brief
-
-Entry = dict[str, Any]
 
 
 class Attempt:
@@ -49,21 +45,26 @@ class Attempt:
 
     Attributes:
         id: of the cell.
-        shape: its processes.
+        cell, shape: the cell, and its processes.
+        image: name, file, recipe and sha256 of its image; None if it runs natively.
         code: description of the code that measures.
         data_dir: folder of the prepared data sets.
         measured, gate, profile: its launches, by purpose.
     """
 
     def __init__(
-        self, layout: Layout, plan: Entry, entry: Entry, request: Request, project: Path
+        self,
+        layout: Layout,
+        plan: Plan,
+        planned: PlannedCell,
+        request: Request,
+        project: Path,
     ) -> None:
-        self.id: str = entry["id"]
+        self.id, self.cell, self.shape = planned.id, planned.cell, planned.shape
+        self._plan, self.planned, self.request = plan, planned, request
         self.directory = layout.attempt(self.id, request.attempt)
-        self.request = request
-        self.image_name: str | None = entry["image"]
-        name = self.image_name
-        self.image = None if name is None else dict(plan["images"][name])
+        name = planned.image
+        self.image = None if name is None else dict(plan.images[name])
         self._no_image: str | None = None
         if self.image is not None:
             try:
@@ -71,55 +72,53 @@ class Attempt:
             except ValueError as error:
                 # Only this host has the fault, and a record will name it.
                 self.image["sha256"], self._no_image = None, str(error)
-        self._image_is_good = self.image is None
-        self.cell = Cell.from_dict(entry["cell"])
-        self.shape = Shape(**entry["shape"])
-        self.has_gate = plan["experiment"]["gate"] and has_gate(self.cell)
-        self._plan, self._entry = plan, entry
+        self.has_gate = plan.experiment["gate"] and has_gate(self.cell)
         self.code = describe_code()
         # The frozen copy of each of the user's own files.
         self.own: dict[str, Path] = {
-            kind: layout.own(one["digest"]).resolve() / one["file"]
-            for kind, one in self.cell.own_digests.items()
+            kind: layout.own(own["digest"]).resolve() / own["file"]
+            for kind, own in self.cell.own_digests.items()
         }
-        signers = plan["site"]["image_signers"]
+        signers = plan.site["image_signers"]
         self._signers = [(project / file).resolve() for file in signers]
-        self.data_dir = (project / plan["site"]["data_dir"]).resolve()
+        self.data_dir = (project / plan.site["data_dir"]).resolve()
         self.measured = LaunchSeries(self, MEASURE, self.directory)
         self.gate = LaunchSeries(self, GATE, self.directory / GATE)
         self.profile = LaunchSeries(self, PROFILE, self.directory / PROFILE)
 
-    def check_image(self) -> None:
-        """Check once that the image is unchanged and starts here, with its binds.
+    def refuse_image(self) -> str | None:
+        """Leave a record of a launch that its image prevents on this host.
 
-        Raises:
-            ValueError: it is not, or does not.
+        The image must be unchanged and signed, and start here with its binds.
+
+        Returns:
+            Its reason; None, without a record, if the image is good.
         """
-        if self._image_is_good or self.image is None:
-            return
-        if self._no_image:
-            raise ValueError(self._no_image)
-        check_binds(self._plan["site"]["binds"])
-        check_file(self.image)
-        check_signed(self.image, self._signers)
-        check_runs(Path(self.image["file"]))
-        self._image_is_good = True
-
-    def why_stale(self) -> str | None:
-        """Why new launches would not belong to the attempt; None if they would."""
-        return why_stale(
-            self.measured.read(),
-            cell_hash=self._entry["hash"],
-            image=self.image,
-            asked_hash=self.request.cell_hash,
-        )
+        if self.image is None:
+            return None
+        started = datetime.now(UTC)
+        try:
+            if self._no_image:
+                raise ValueError(self._no_image)
+            check_binds(self._plan.site["binds"])
+            check_file(self.image)
+            check_signed(self.image, self._signers)
+            check_runs(Path(self.image["file"]))
+        except (ValueError, OSError) as error:
+            number, directory = claim_next(self.directory)
+            # Nothing starts, so it does not matter on which hosts. Only this one may
+            # have the fault: other hosts of the site may have the image.
+            spec = self.spec(self.measured, number, directory, ThisMachine())
+            close_launch(spec, Outcome("crashed", str(error), "site"), started)
+            return str(error)
+        return None
 
     def launched(self) -> LaunchHistory:
         """Its launches, as far as stopping rules read them."""
         return LaunchHistory(
             rule=self.request.rule,
             workload=self.cell.workload(),
-            devices=Topology.parse(self.cell.topology).devices,
+            devices=self.cell.size.devices,
             is_base=self.cell.is_base,
             records=self.measured.records,
             beside=self.gate.records,
@@ -154,11 +153,12 @@ class Attempt:
             serial: differs between launches that follow each other on the same hosts.
             turn: its place in a round; None if the cell is measured alone.
         """
-        entry, site, rule = self._entry, self._plan["site"], self.request.rule
+        plan, planned, rule = self._plan, self.planned, self.request.rule
+        site = plan.site
         # One per core of its device, or its share of the host.
         share = max(1, site["cores"] // self.shape.ranks_per_node)
         threads = self.shape.cores_per_rank or site["cpu_threads_per_gpu"] or share
-        gates = [gate for one in self.gate.records if (gate := one.get("gate"))]
+        gates = [gate for record in self.gate.records if (gate := record.get("gate"))]
         scratch = None
         if hosts.names:  # Hosts that are not known yet have no scratch folder.
             scratch = scratch_of(site["scratch"], job_id(), directory)
@@ -167,10 +167,10 @@ class Attempt:
             cell=self.cell,
             shape=self.shape,
             data_dir=self.data_dir,
-            phases=entry["phases"],
+            phases=list(planned.phases),
             threads=int(threads),
             heartbeat_grace=site["heartbeat_grace"],
-            options=LaunchOptions.choose(self._plan["experiment"]),
+            options=LaunchOptions.choose(plan.experiment),
             # An image has an interpreter of its own, found through its PATH.
             python=sys.executable if self.image is None else "python3",
             hosts=hosts.names,
@@ -182,10 +182,10 @@ class Attempt:
             binds=tuple(map(Path, site["binds"])),
             image=self.image,
             own=self.own,
-            experiment=self._plan["experiment"]["name"],
+            experiment=plan.name,
             cell_id=self.id,
-            cell_hash=entry["hash"],
-            marks=entry["marks"],
+            cell_hash=planned.hash,
+            marks=list(planned.marks),
             purpose=series.purpose,
             attempt=self.request.attempt,
             number=number,
@@ -260,26 +260,14 @@ class LaunchSeries:
         self.read()
         return record
 
-    def refuse_image(self) -> str | None:
-        """Leave a record of a launch that its image prevents on this host.
+    def settle(self, hosts: Hosts, stop: Stop, say: Callable[[str], None]) -> None:
+        """Wait for launches of other processes; close those whose owner is dead.
 
-        Returns:
-            Its reason; None, without a record, if the image is good.
+        Args:
+            hosts: those of the next launch.
+            stop: whether this process was told to end.
+            say: gets lines of progress.
         """
-        started = datetime.now(UTC)
-        try:
-            self.attempt.check_image()
-        except (ValueError, OSError) as error:
-            number, directory = claim_next(self.directory)
-            # Nothing starts, so it does not matter on which hosts. Only this one may
-            # have the fault: other hosts of the site may have the image.
-            spec = self.attempt.spec(self, number, directory, ThisMachine())
-            close_launch(spec, Outcome("crashed", str(error), "site"), started)
-            return str(error)
-        return None
-
-    def settle(self, hosts: Hosts, stop: Stop, out: Out) -> None:
-        """Wait for launches of other processes; close those whose owner is dead."""
         told = False
         while claims := open_claims(self.directory):
             for number, directory in claims:
@@ -292,10 +280,10 @@ class LaunchSeries:
                 close_launch(spec, outcome, datetime.fromtimestamp(claimed, UTC))
                 measured = self.purpose == MEASURE
                 name = f"launch {number}" if measured else self.purpose
-                out.say(f"  {name} was left unfinished: it is repeated")
+                say(f"  {name} was left unfinished: it is repeated")
             if open_claims(self.directory):
                 if not told:
-                    out.say("  waiting for a launch that another process measures")
+                    say("  waiting for a launch that another process measures")
                     told = True
                 stop.heed()
                 time.sleep(1)

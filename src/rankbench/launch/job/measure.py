@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rankbench.cell import Topology
 from rankbench.failures import explain_failures, find_needs
 from rankbench.launch.hosts import hosts_of
 from rankbench.launch.hosts.base import Needs, machine_to_itself
 from rankbench.launch.hosts.slurm import comment_of
 from rankbench.launch.hosts.slurm_resources import plan_array
-from rankbench.launch.job.attempt import Attempt, Entry
-from rankbench.launch.job.pace import Out
+from rankbench.launch.job.attempt import Attempt
 from rankbench.launch.job.requests import read_request
-from rankbench.launch.job.rounds import Choose, Rounds
+from rankbench.launch.job.rounds import Choose, Rounds, Say
 from rankbench.launch.launchers import find_launcher, is_array
 from rankbench.launch.process import processes
 from rankbench.launch.process.environment import SOURCE
 from rankbench.launch.process.processes import Stop
-from rankbench.record import Layout, Verdict, read_attempt, read_json, write_json
-from rankbench.stopping import BEST, Enough, LaunchHistory, Rule
+from rankbench.plan import Plan, PlannedCell, read_plan
+from rankbench.record import (
+    Layout,
+    Verdict,
+    read_attempt,
+    read_json,
+    why_stale,
+    write_json,
+)
+from rankbench.stopping import BEST, Enough, LaunchHistory
 
 
-def run_job(
-    layout: Layout, name: str, *, project: Path, out: Callable[[str], Out]
-) -> bool:
+def run_job(layout: Layout, name: str, *, project: Path, say: Say) -> bool:
     """Run the missing launches of the cells of a job, and write their summaries.
 
     First the gates, then the measured launches in rounds, then the profiles that are
@@ -40,7 +45,7 @@ def run_job(
         name: of a job of the present run, or the id of a cell, which is then measured
             alone.
         project: the folder that a relative data_dir is below.
-        out: id of a cell -> where its progress goes.
+        say: gets lines of progress.
 
     Returns:
         Whether each of its cells has a summary, or is left to a later job.
@@ -50,10 +55,9 @@ def run_job(
         ValueError: no such job; a file of the run is damaged.
         OSError: a record could not be written.
     """
-    plan = read_json(layout.plan)
-    entries = {entry["id"]: entry for entry in plan["cells"]}
+    plan = read_plan(layout.plan)
     jobs = read_json(layout.agenda)["jobs"]
-    if name not in jobs and name not in entries:
+    if name not in jobs and name not in plan.cells:
         raise ValueError(f"{layout.agenda} has no job, {layout.plan} no cell {name}")
     job = jobs.get(name) or {"cells": [name], "rounds": None}
     is_last = name not in {other["after"] for other in jobs.values()}
@@ -61,90 +65,91 @@ def run_job(
     attempts = []
     for cell_id in job["cells"]:
         try:
-            attempt = _open(layout, entries[cell_id], plan, project)
-            if reason := attempt.why_stale():
-                attempt.gate.read()
-                verdict = replace(attempt.verdict(None), status="stale", reason=reason)
-                statuses[cell_id] = _end(layout, attempt, verdict, None, out)
-            else:
+            attempt = _open(layout, plan.cells[cell_id], plan, project)
+            reason = why_stale(
+                attempt.measured.read(),
+                cell_hash=attempt.planned.hash,
+                image=attempt.image,
+                asked_hash=attempt.request.cell_hash,
+            )
+            if reason is None:
                 attempts.append(attempt)
+                continue
+            attempt.gate.read()
+            verdict = replace(attempt.verdict(None), status="stale", reason=reason)
+            statuses[cell_id] = _end(layout, attempt, verdict, None, say)
         except (ValueError, OSError) as error:
             # The other cells can be measured.
-            out(cell_id).say(f"{cell_id}  not measured: {error}")
-    budget = plan["experiment"]["budget"]
+            say(cell_id, f"{cell_id}  not measured: {error}")
+    budget = plan.experiment["budget"]
     others = _read_others(layout, plan, job["cells"], project)
-    in_turn = plan["experiment"]["order"] == "rounds"
+    in_turn = plan.experiment["order"] == "rounds"
     with Stop().listening() as stop:
-        for together in [attempts] if in_turn else [[one] for one in attempts]:
-            rounds = Rounds(together, out=out, budget=budget, others=others)
+        for together in [attempts] if in_turn else [[alone] for alone in attempts]:
+            rounds = Rounds(together, say=say, budget=budget, others=others)
             for attempt in rounds.find_unfinished():
                 if why := _why_not(layout, attempt):
-                    out(attempt.id).say(f"{attempt.id}  not measured: {why}")
-                    rounds.leave_out(attempt)
+                    say(attempt.id, f"{attempt.id}  not measured: {why}")
+                    del rounds.attempts[attempt.id]
             if rounds.find_unfinished():
-                with _open_hosts(rounds.attempts, plan, stop, out) as (choose, devices):
+                measured = list(rounds.attempts.values())
+                with _open_hosts(measured, plan, stop, say) as (choose, devices):
                     rounds.run(choose, stop, devices=devices, at_most=job["rounds"])
-            for attempt in rounds.attempts:
-                verdict = rounds.verdict(attempt)
+            for cell_id, attempt in rounds.attempts.items():
+                verdict = rounds.verdicts[cell_id]
                 if verdict.complete:
-                    enough = rounds.enough.get(attempt.id)
-                    statuses[attempt.id] = _end(layout, attempt, verdict, enough, out)
+                    enough = rounds.enough.get(cell_id)
+                    statuses[cell_id] = _end(layout, attempt, verdict, enough, say)
                 elif is_last:
-                    out(attempt.id).say(
-                        f"{attempt.id}  not measured: its job ended with {verdict.ok} "
-                        f"of {verdict.wanted} launches: run again to continue"
+                    say(
+                        cell_id,
+                        f"{cell_id}  not measured: its job ended with {verdict.ok} "
+                        f"of {verdict.wanted} launches: run again to continue",
                     )
     if name in jobs:
         write_json(layout.job(name), statuses)
     return not is_last or len(statuses) == len(job["cells"])
 
 
-def _open(layout: Layout, entry: Entry, plan: Entry, project: Path) -> Attempt:
-    if entry["infeasible"]:
-        raise ValueError(f"it cannot run here: {entry['infeasible']}")
-    request = read_request(layout, entry["id"])
+def _open(layout: Layout, planned: PlannedCell, plan: Plan, project: Path) -> Attempt:
+    if planned.infeasible:
+        raise ValueError(f"it cannot run here: {planned.infeasible}")
+    request = read_request(layout, planned.id)
     if request is None:
-        raise ValueError(
-            f"{layout.request(entry['id'])} is missing: `rankbench run` writes it"
-        )
-    return Attempt(layout, plan, entry, request, project)
+        path = layout.request(planned.id)
+        raise ValueError(f"{path} is missing: `rankbench run` writes it")
+    return Attempt(layout, plan, planned, request, project)
 
 
 def _why_not(layout: Layout, attempt: Attempt) -> str | None:
     """Why a cell cannot be measured: data or image were not made, or are not here."""
     try:
-        needs = find_needs([(attempt.image_name, attempt.cell.data)])
-        return explain_failures(layout, needs) or attempt.measured.refuse_image()
+        needs = find_needs([(attempt.planned.image, attempt.cell.data)])
+        return explain_failures(layout, needs) or attempt.refuse_image()
     except (ValueError, OSError) as error:
         return str(error)
 
 
 def _read_others(
-    layout: Layout, plan: Entry, ours: Sequence[str], project: Path
+    layout: Layout, plan: Plan, ours: Sequence[str], project: Path
 ) -> dict[str, LaunchHistory]:
     """Launches of the plan's other cells, if the rules of this experiment need them."""
-    experiment = plan["experiment"]
-    is_best = Rule.read(experiment["launches"]).kind == BEST
-    if not is_best and experiment["budget"] is None:
+    if plan.rule.kind != BEST and plan.experiment["budget"] is None:
         return {}
     found = {}
-    for entry in plan["cells"]:
-        cell_id = entry["id"]
-        request = read_request(layout, cell_id)
-        if entry["infeasible"] is None and cell_id not in ours and request:
-            attempt = Attempt(layout, plan, entry, request, project)
+    for planned in plan.feasible:
+        request = read_request(layout, planned.id)
+        if planned.id not in ours and request:
+            attempt = Attempt(layout, plan, planned, request, project)
             attempt.gate.read()
             attempt.measured.read()
-            found[cell_id] = attempt.launched()
+            found[planned.id] = attempt.launched()
     return found
 
 
 @contextmanager
 def _open_hosts(
-    attempts: Sequence[Attempt],
-    plan: Entry,
-    stop: Stop,
-    out: Callable[[str], Out],
+    attempts: Sequence[Attempt], plan: Plan, stop: Stop, say: Say
 ) -> Iterator[tuple[Choose, int | None]]:
     """A context in which a job has its hosts, and nothing else measures there.
 
@@ -156,9 +161,9 @@ def _open_hosts(
     Raises:
         ValueError: it lacks what a cell needs, or a host cannot be used.
     """
-    site, experiment = plan["site"], plan["experiment"]
+    site, experiment = plan.site, plan.experiment
     waiting: dict[str, Any] = {
-        "say": out(attempts[0].id).say,
+        "say": partial(say, attempts[0].id),
         "told_to_stop": stop.heed,
     }
     if is_array(find_launcher(attempts[0].cell.launcher)):
@@ -170,7 +175,7 @@ def _open_hosts(
                     site,
                     time_limit=experiment["time_limit"],
                     start_within=experiment["start_within"],
-                    comment=comment_of(experiment["name"], attempt.id),
+                    comment=comment_of(plan.name, attempt.id),
                 ),
                 None,
             )
@@ -183,8 +188,8 @@ def _open_hosts(
             # All launches are on the same hosts.
             yield lambda attempt, _: hosts.choose(nodes, 0), None
             return
-        topologies = [Topology.parse(attempt.cell.topology) for attempt in attempts]
-        devices = hosts.held * max(one.devices_per_node for one in topologies)
+        widest = max(attempt.cell.size.devices_per_node for attempt in attempts)
+        devices = hosts.held * widest
         yield (
             lambda attempt, turn: hosts.choose(attempt.shape.nodes, turn),
             devices or None,
@@ -192,16 +197,16 @@ def _open_hosts(
 
 
 def _needs_of(attempts: Sequence[Attempt]) -> Needs:
-    images = [one.image for one in attempts if one.image is not None]
-    files = {one.data_dir / f"{one.cell.data}.npz" for one in attempts}
+    images = [attempt.image for attempt in attempts if attempt.image is not None]
+    files = {attempt.data_dir / f"{attempt.cell.data}.npz" for attempt in attempts}
     return Needs(
         source=SOURCE,
         code=attempts[0].code["rank"],
         data_dir=attempts[0].data_dir,
         data=sorted(path for path in files if path.exists()),
         # Without a hash the image is unusable; its launches say why.
-        images={one["file"]: one["sha256"] for one in images if one["sha256"]},
-        own=sorted({file.parent for one in attempts for file in one.own.values()}),
+        images={image["file"]: image["sha256"] for image in images if image["sha256"]},
+        own=sorted({file.parent for each in attempts for file in each.own.values()}),
         native=len(images) < len(attempts),
     )
 
@@ -211,7 +216,7 @@ def _end(
     attempt: Attempt,
     verdict: Verdict,
     enough: Enough | None,
-    out: Callable[[str], Out],
+    say: Say,
 ) -> str:
     """Write the summary of a cell, and return its status."""
     records = read_attempt(attempt.directory)
@@ -230,5 +235,5 @@ def _end(
     }
     write_json(layout.summary(attempt.id), summary)
     if verdict.status != "ok":
-        out(attempt.id).say(f"{attempt.id}  {verdict.status}: {verdict.reason}")
+        say(attempt.id, f"{attempt.id}  {verdict.status}: {verdict.reason}")
     return verdict.status

@@ -10,31 +10,38 @@ import random
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from statistics import fmean
 
 from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.job.attempt import Attempt, LaunchSeries
 from rankbench.launch.job.claim import open_claims
-from rankbench.launch.job.pace import Out, Pace
 from rankbench.launch.process.processes import Interrupted, Stop
+from rankbench.launch_spec import MEASURE
 from rankbench.record import CURED_BY_NEXT_RUN, Record, Verdict
 from rankbench.stopping import Enough, LaunchHistory, find_enough, round_of
 
 # Attempt, number of the round from 0 -> the hosts of a launch.
 Choose = Callable[[Attempt, int], Hosts]
 
+# Id of a cell, or name of a job; a line of its progress.
+Say = Callable[[str, str], None]
+
 
 class Rounds:
     """The launches of one or more cells, until none needs another.
 
     Attributes:
+        attempts: by the ids of their cells. One that is removed is not measured.
         enough: id of a cell -> why it needs no more launches, if a rule says so.
+        verdicts: by the ids of the cells that were judged.
     """
 
     def __init__(
         self,
         attempts: Sequence[Attempt],
         *,
-        out: Callable[[str], Out],
+        say: Say,
         budget: float | None = None,
         others: Mapping[str, LaunchHistory] | None = None,
     ) -> None:
@@ -42,33 +49,27 @@ class Rounds:
 
         Args:
             attempts: what is measured.
-            out: id of a cell -> where its progress goes.
+            say: gets lines of progress.
             budget: device-seconds that all launches may take; None for no limit.
             others: launches of cells of other jobs, for budget and comparison.
         """
-        self._attempts = {attempt.id: attempt for attempt in attempts}
-        self._out, self._budget, self._others = out, budget, others or {}
-        self._pace, self._serial, self._in_turn = Pace(), 0, True
+        self.attempts = {attempt.id: attempt for attempt in attempts}
+        self._say, self._budget, self._others = say, budget, others or {}
+        # Of each launch of this process.
+        self._seconds: list[float] = []
+        self._in_turn = True
         self.enough: dict[str, Enough] = {}
-        self._verdicts: dict[str, Verdict] = {}
+        self.verdicts: dict[str, Verdict] = {}
         for attempt in attempts:
             for series in (attempt.gate, attempt.measured, attempt.profile):
                 series.read()
-
-    @property
-    def attempts(self) -> list[Attempt]:
-        return list(self._attempts.values())
-
-    def leave_out(self, attempt: Attempt) -> None:
-        """Do not measure an attempt."""
-        del self._attempts[attempt.id]
 
     def find_unfinished(self) -> list[Attempt]:
         """Return the attempts that need a launch, be it a gate or a profile."""
         waiting = {attempt.id for attempt in self._find_waiting()}
         return [
             attempt
-            for attempt in self._attempts.values()
+            for attempt in self.attempts.values()
             if attempt.id in waiting
             or open_claims(attempt.measured.directory)
             or (attempt.has_gate and not attempt.gate.is_complete())
@@ -95,60 +96,56 @@ class Rounds:
             Interrupted: a signal came; the next run goes on from here.
         """
         self._choose, self._stop, self._devices = choose, stop, devices
-        for attempt in self._attempts.values():
+        for attempt in self.attempts.values():
             if attempt.has_gate:
                 self._launch_once(attempt.gate)
             self._settle(attempt.measured)
         waiting = self._find_waiting()
-        records = (record for one in waiting for record in one.measured.records)
+        records = (r for attempt in waiting for r in attempt.measured.records)
         seed, number = find_rounds(records, seed=secrets.randbits(32))
-        self._in_turn = len(self._attempts) > 1 or number > 0
+        self._in_turn = len(self.attempts) > 1 or number > 0
         done = 0
         while waiting and done != at_most:
             # An interrupted round is completed first.
             done += self._run_round(waiting, seed, max(1, number))
             number = max(1, number) + 1
             waiting = self._find_waiting()
-        for attempt in self._attempts.values():
+        for attempt in self.attempts.values():
             if self._wants_profile(attempt):
                 self._launch_once(attempt.profile)
 
     def _wants_profile(self, attempt: Attempt) -> bool:
-        return attempt.request.profile and self.verdict(attempt).ok > 0
-
-    def verdict(self, attempt: Attempt) -> Verdict:
-        return self._verdicts[attempt.id]
+        return attempt.request.profile and self.verdicts[attempt.id].ok > 0
 
     def _find_waiting(self) -> list[Attempt]:
         """Judge all cells, and return those that need another launch."""
-        ours = {name: one.launched() for name, one in self._attempts.items()}
-        cells = {**self._others, **ours}
-        self.enough = find_enough(cells, budget=self._budget)
-        attempts = self._attempts.values()
+        attempts = self.attempts.values()
+        ours = {attempt.id: attempt.launched() for attempt in attempts}
+        self.enough = find_enough({**self._others, **ours}, budget=self._budget)
         return [attempt for attempt in attempts if not self._judge(attempt).complete]
 
     def _judge(self, attempt: Attempt) -> Verdict:
         verdict = attempt.verdict(self.enough.get(attempt.id))
-        self._verdicts[attempt.id] = verdict
+        self.verdicts[attempt.id] = verdict
         return verdict
 
     def _run_round(self, waiting: Sequence[Attempt], seed: int, number: int) -> bool:
         """Launch each cell that has none in this round yet; whether there was any."""
         left = [
-            one.id
-            for one in waiting
-            if (seed, number) not in map(round_of, one.measured.records)
+            attempt.id
+            for attempt in waiting
+            if (seed, number) not in map(round_of, attempt.measured.records)
         ]
-        places = draw(list(self._attempts), seed, number)
+        places = draw(list(self.attempts), seed, number)
         for name in sorted(left, key=places.index):
-            attempt = self._attempts[name]
+            attempt = self.attempts[name]
             position = places.index(name) + 1
             turn = {"seed": seed, "number": number, "position": position}
             if self._devices is not None:
                 # Those that the job holds meanwhile, idle ones too.
                 turn["devices"] = self._devices
             self._settle(attempt.measured)
-            if not self.verdict(attempt).complete:
+            if not self.verdicts[name].complete:
                 self._launch(
                     attempt.measured, number - 1, turn if self._in_turn else None
                 )
@@ -163,7 +160,7 @@ class Rounds:
     def _settle(self, series: LaunchSeries) -> None:
         attempt = series.attempt
         hosts = self._choose(attempt, 0)
-        series.settle(hosts, self._stop, self._out(attempt.id))
+        series.settle(hosts, self._stop, partial(self._say, attempt.id))
         self._judge(attempt)
 
     def _launch(
@@ -171,25 +168,37 @@ class Rounds:
     ) -> None:
         attempt = series.attempt
         hosts = self._choose(attempt, number)
-        self._serial += 1
-        begun = time.monotonic()
+        serial, begun = len(self._seconds) + 1, time.monotonic()
         try:
-            record = series.launch(hosts, self._stop, serial=self._serial, turn=turn)
+            record = series.launch(hosts, self._stop, serial=serial, turn=turn)
         except (Interrupted, ValueError, OSError) as error:
             # The message at the end of the job shall name the cell.
             error.add_note(attempt.id)
             raise
-        seconds = time.monotonic() - begun
-        verdict = self._judge(attempt)
-        left = sum(
-            one.wanted - one.ok for one in self._verdicts.values() if not one.complete
-        )
-        line = self._pace.line(record, verdict, seconds, left=left)
-        self._out(attempt.id).say(line)
+        self._seconds.append(time.monotonic() - begun)
+        self._judge(attempt)
+        self._say(attempt.id, self._describe(record))
         if record["cause"] in CURED_BY_NEXT_RUN:
             ended = Interrupted(record["reason"])
             ended.add_note(attempt.id)
             raise ended
+
+    def _describe(self, record: Record) -> str:
+        """A line about the launch that has just ended, and the time that is left."""
+        verdict = self.verdicts[record["cell_id"]]
+        purpose = record["purpose"]
+        name = f"launch {record['launch']}" if purpose == MEASURE else purpose
+        parts = [
+            f"{record['cell_id']}  {name}",
+            f"{verdict.ok}/{verdict.wanted} ok",
+            describe_result(record),
+            f"{self._seconds[-1]:.1f} s",
+        ]
+        unfinished = [v for v in self.verdicts.values() if not v.complete]
+        if left := sum(verdict.wanted - verdict.ok for verdict in unfinished):
+            seconds = left * fmean(self._seconds)
+            parts.append(f"{left} launches left, about {minutes(seconds)}")
+        return "  ".join(parts)
 
 
 def find_rounds(records: Iterable[Record], seed: int) -> tuple[int, int]:
@@ -205,13 +214,38 @@ def find_rounds(records: Iterable[Record], seed: int) -> tuple[int, int]:
     rounds = [place for record in records if (place := round_of(record))]
     # Several seeds only meet if cells were measured at different times. The one that
     # most launches have gives the most pairs.
-    seeds = [one for one, _ in rounds]
+    seeds = [known for known, _ in rounds]
     if seeds:
         seed = max(dict.fromkeys(seeds), key=seeds.count)
-    return seed, max((n for one, n in rounds if one == seed), default=0)
+    return seed, max((n for known, n in rounds if known == seed), default=0)
 
 
 def draw(names: Sequence[str], seed: int, number: int) -> list[str]:
     """Return the order of the cells in a round; the same for the same arguments."""
     chance = random.Random(f"{seed}.{number}")
     return chance.sample(sorted(names), len(names))
+
+
+def describe_result(record: Record) -> str:
+    """The result of a launch, or the reason of its failure, in a few words."""
+    if record["status"] != "ok":
+        return f"{record['status']}: {record['reason']}"
+    if record["purpose"] == "gate":
+        found = record["gate"]
+        share = "lossy, loss within" if found["lossy"] else "as single within"
+        return f"{share} {found['loss_error']:.1g}"
+    if record["purpose"] == "profile":
+        return "profiled"
+    window = max(rank["window_s"] for rank in record["ranks"])
+    context = (record.get("cell") or {}).get("context")
+    unit = "samples" if context is None else "tokens"
+    return f"{record['samples'] * (context or 1) / window:.0f} {unit}/s"
+
+
+def minutes(seconds: float) -> str:
+    """A duration for people."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

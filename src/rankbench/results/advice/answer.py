@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rankbench.cell import Topology
 from rankbench.results.advice.choice import EQUAL, LESS, Rival, choose
 from rankbench.results.advice.facts import Facts, round_off, to_json
 from rankbench.results.advice.next_launches import plan_next
@@ -145,10 +144,10 @@ def _name(summary: Summary, panel: Panel) -> str:
     words = series.removeprefix(f"{cell.strategy} {cell.backend}").strip()
     own = words.removeprefix(cell.strategy).strip()
     over = "" if cell.backend == "none" else f" over {cell.backend}"
-    topology = Topology.parse(cell.topology)
+    size = cell.size
     where = "1 device" if devices == 1 else f"{devices} devices"
-    if topology.nodes > 1:
-        where = f"{topology.nodes} x {topology.devices_per_node} devices"
+    if size.nodes > 1:
+        where = f"{size.nodes} x {size.devices_per_node} devices"
     return f"{cell.strategy}{over}{f' ({own})' if own else ''} on {where}"
 
 

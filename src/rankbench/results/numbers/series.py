@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rankbench.cell import ALTERNATIVE, Cell, Topology
+from rankbench.cell import ALTERNATIVE, Cell
 from rankbench.results.numbers.summary import Base, Summary
 
 
@@ -96,7 +96,7 @@ def _make_panel(title: str, group: Sequence[Summary], names: dict[str, str]) -> 
 
 
 def count_hosts(cell: Cell) -> int:
-    return Topology.parse(cell.topology).nodes
+    return cell.size.nodes
 
 
 def is_shared(point: Summary) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize
 
-from rankbench.cell import Cell, Shape, Topology
+from rankbench.cell import Cell, Shape
 from rankbench.plan import PredictedCell
 from rankbench.results.numbers.exchange import Sweep, find_sweeps
 from rankbench.results.numbers.statistics import Estimate
@@ -100,7 +100,7 @@ def _predict(
     if refused:
         return Prediction(target=target, refused=refused)
     model = find_model(scales)
-    devices = target.topology.devices
+    devices = target.cell.size.devices
     doublings = math.log2(devices / scales[-1].devices)
     if isinstance(model, str):
         known = [(one.devices, one.throughput.value) for one in scales]
@@ -159,19 +159,19 @@ def _choose(target: PredictedCell, rows: Sequence[Summary]) -> list[Summary]:
         for one in own
         if one.row.devices > 1
         and "oversubscribed" not in one.marks
-        and (_topology(one).nodes > 1) == (target.topology.nodes > 1)
+        and (one.row.cell.size.nodes > 1) == (target.cell.size.nodes > 1)
     ]
-    wanted = target.topology.devices_per_node
+    wanted = target.cell.size.devices_per_node
     by_devices: dict[int, Summary] = {}
     nearest = sorted(
-        several, key=lambda one: abs(_topology(one).devices_per_node - wanted)
+        several, key=lambda one: abs(one.row.cell.size.devices_per_node - wanted)
     )
     for one in [*alone, *nearest]:
         by_devices.setdefault(one.row.devices, one)
     return [
         by_devices[count]
         for count in sorted(by_devices)
-        if count < target.topology.devices
+        if count < target.cell.size.devices
     ]
 
 
@@ -180,14 +180,10 @@ def _is_alike(one: Cell, other: Cell) -> bool:
     return one.workload(free) == other.workload(free)
 
 
-def _topology(summary: Summary) -> Topology:
-    return Topology.parse(summary.row.cell.topology)
-
-
 def _refuse(target: PredictedCell, scales: Sequence[Scale]) -> str | None:
     """The reason why these rows are too little or do not fit together, or None."""
     several = [one for one in scales if one.devices > 1]
-    where = "on several hosts" if target.topology.nodes > 1 else "on one host"
+    where = "on several hosts" if target.cell.size.nodes > 1 else "on one host"
     if not several:
         return (
             f"no smaller row on several devices is measured {where}; "

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rankbench.cell import REFERENCE, Cell, Topology
+from rankbench.cell import REFERENCE, Cell
 from rankbench.failures import explain_failures, find_needs
 from rankbench.plan import (
     PLAN_VERSION,
@@ -60,7 +60,7 @@ class Row:
 
     @property
     def devices(self) -> int:
-        return Topology.parse(self.cell.topology).devices
+        return self.cell.size.devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ class _Attempt:
         return LaunchHistory(
             rule=self.rule,
             workload=cell.workload(),
-            devices=Topology.parse(cell.topology).devices,
+            devices=cell.size.devices,
             is_base=cell.is_base,
             records=self.records,
             beside=[launch.record for launch in self.gate],

@@ -101,7 +101,7 @@ def in_numbers(one: Prediction, price: tuple[float, str] | None) -> dict[str, Es
     """
     if one.throughput is None:
         return {}
-    devices = one.target.topology.devices
+    devices = one.target.cell.size.devices
 
     def hours(rate: float) -> float:
         return devices * _MILLION / rate / 3600
@@ -127,7 +127,7 @@ def describe(
         {
             "cell": one.target.id,
             "topology": one.target.cell.topology,
-            "devices": one.target.topology.devices,
+            "devices": one.target.cell.size.devices,
             # Samples need no word.
             **({} if unit == "samples" else {"unit": f"{unit}/s"}),
             "refused": one.refused,
@@ -190,7 +190,7 @@ def _find_lines(found: ResultSet, made: Sequence[Prediction]) -> list[_Line]:
             ids = {point.row.id for point in series.points}
             own = [one for one in made if one.fitted and one.fitted[-1].row.id in ids]
             if own:
-                own.sort(key=lambda one: one.target.topology.devices)
+                own.sort(key=lambda one: one.target.cell.size.devices)
                 lines.append((panel, series, own))
     return lines
 
@@ -205,7 +205,7 @@ def _frame(lines: Sequence[_Line]) -> pd.DataFrame:
             for point in series.points
         ]
         points += [
-            ("predicted", one.target.id, one.target.topology.devices, one.throughput)
+            ("predicted", one.target.id, one.target.cell.size.devices, one.throughput)
             for one in own
             if one.throughput
         ]
@@ -241,7 +241,7 @@ def _draw(lines: Sequence[_Line], width: float) -> Figure:
                 color, marker = colors[series.name], markers[series.name]
                 _draw_line(axes, series, own, color, marker)
                 if base := own[0].fitted[-1].efficiency_base:
-                    ends = (1, max(one.target.topology.devices for one in own))
+                    ends = (1, max(one.target.cell.size.devices for one in own))
                     ideals.add((base.throughput.value, ends))
         for rate, ends in ideals:
             values = [count * rate for count in ends]
@@ -275,7 +275,7 @@ def _draw_line(
     start = last.numbers["throughput"]
     points = [(last.row.devices, Estimate(start.value, start.value, start.value))]
     points += [
-        (one.target.topology.devices, one.throughput) for one in own if one.throughput
+        (one.target.cell.size.devices, one.throughput) for one in own if one.throughput
     ]
     devices = [count for count, _ in points]
     y = [number.value for _, number in points]
@@ -295,7 +295,7 @@ def _finish(axes: Axes, title: str, lines: Sequence[_Line]) -> None:
 
     devices = sorted(
         {point.row.devices for _, series, _ in lines for point in series.points}
-        | {one.target.topology.devices for _, _, own in lines for one in own}
+        | {one.target.cell.size.devices for _, _, own in lines for one in own}
     )
     plotting.write_title(axes, title)
     axes.set_xscale("log", base=2)

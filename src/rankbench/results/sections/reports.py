@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from rankbench.cell import Topology
 from rankbench.results.elements.section import Content, Section, show_value
 from rankbench.results.elements.text import Grid, figures
 from rankbench.results.numbers.measures import peak_memory
@@ -38,13 +37,13 @@ def make(found: ResultSet) -> Content | None:
 
 def find_tables(found: ResultSet) -> dict[str, tuple[Columns, Sequence[Summary]]]:
     """Title -> columns and rows of each table that has something to show."""
-    within = [s for s in found.measured if _topology(s).nodes == 1]
-    across = [s for s in found.measured if _topology(s).devices_per_node == 1]
+    within = [s for s in found.measured if s.row.cell.size.nodes == 1]
+    across = [s for s in found.measured if s.row.cell.size.devices_per_node == 1]
     trained = [s for s in found.measured if "accuracy" in s.numbers]
     tables: dict[str, tuple[Columns, Sequence[Summary]]] = {}
-    if any(_topology(s).devices > 1 for s in within):
+    if any(s.row.cell.size.devices > 1 for s in within):
         tables["Within one server"] = (_without_blanks(_SCALING, within), within)
-    if any(_topology(s).nodes > 1 for s in across):
+    if any(s.row.cell.size.nodes > 1 for s in across):
         tables["Across servers"] = (_without_blanks(_SCALING, across), across)
     if trained:
         tables["Methods"] = (_METHODS, trained)
@@ -79,10 +78,6 @@ def _to_csv(value: object) -> str:
     return f"{text} {value.verdict}".rstrip()
 
 
-def _topology(summary: Summary) -> Topology:
-    return Topology.parse(summary.row.cell.topology)
-
-
 def _number(name: str) -> Callable[[Summary], Estimate | None]:
     return lambda summary: summary.numbers.get(name)
 
@@ -109,8 +104,8 @@ def _show_memory(summary: Summary) -> str:
 _SCALING: Columns = {
     "cell": lambda summary: summary.row.id,
     "backend": lambda summary: summary.row.cell.backend,
-    "servers": lambda summary: _topology(summary).nodes,
-    "devices per server": lambda summary: _topology(summary).devices_per_node,
+    "servers": lambda summary: summary.row.cell.size.nodes,
+    "devices per server": lambda summary: summary.row.cell.size.devices_per_node,
     "step (ms)": _number("step_ms"),
     "throughput (samples/s)": _rate("samples"),
     "throughput (tokens/s)": _rate("tokens"),
