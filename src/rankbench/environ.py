@@ -179,6 +179,30 @@ def for_srun(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     return {name: environ[name] for name in names if name in environ}
 
 
+# Variables that change what Slurm's commands select and print.
+_OF_QUERIES = (
+    *("SQUEUE_", "SINFO_", "SACCT_", "SCANCEL_", "SCONTROL_"),
+    *("SLURM_TIME_FORMAT", "SLURM_BITSTR_LEN"),
+)
+
+
+def for_slurm(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The environment of Slurm's commands, without the user's habits of using them."""
+    return {k: v for k, v in environ.items() if not k.startswith(_OF_QUERIES)}
+
+
+def submit_from_here(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Prepare the environment of a process that submits jobs and asks for them.
+
+    If it runs in a job itself, new jobs must not inherit the options of that one. They
+    do need the variable that names the cluster's configuration.
+    """
+    kept = for_slurm(environ)
+    for name in list(environ):
+        if name not in kept or (name.startswith("SLURM_") and name != "SLURM_CONF"):
+            del environ[name]
+
+
 def without_job(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The environment without Slurm's variables, to hide the job from a program."""
     prefixes = ("SLURM_", "SLURMD_", "SRUN_", "PMI_", "PMIX_")

@@ -1,4 +1,4 @@
-"""Notes that an image or a data set was made, or why it could not be.
+"""Notes that an image or a data set was made, or why not; why a job was refused.
 
 The job that makes it writes the note into the result directory, and succeeds in any
 case, so that other cells are measured. The job of a cell, and the table, read there why
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,20 +20,24 @@ from rankbench.record import Layout, first_line, read_versioned, write_json
 # Variable with the path of the plan, set by the main process for all jobs.
 PLAN_VARIABLE = "RANKBENCH_PLAN"
 
-IMAGE, DATA = "image", "data"
+IMAGE, DATA, JOB = "image", "data", "job"
 
 _VERSION = 1
-_NAME = re.compile(r"[\w.-]+")
-_SAID = {IMAGE: "image {} could not be built", DATA: "data {} could not be prepared"}
+_NAME = re.compile(r"[^/\0]+")
+_SAID = {
+    IMAGE: "image {} could not be built",
+    DATA: "data {} could not be prepared",
+    JOB: "its job could not be submitted",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """An image or a data set that cells wait for.
+    """An image or a data set that cells wait for, or the submission of a cell's job.
 
     Attributes:
-        kind: `IMAGE` or `DATA`.
-        name: name and flavour of the image, or name of the data set.
+        kind: `IMAGE`, `DATA` or `JOB`.
+        name: name and flavour of the image, name of the data set, or id of the cell.
     """
 
     kind: str
@@ -44,17 +48,15 @@ class Need:
         return layout.need(f"{self.kind}.{self.name}")
 
 
-def find_needs(cells: Iterable[tuple[str | None, str]]) -> list[Need]:
+def find_needs(cells: Iterable[Sequence[str | None]]) -> list[Need]:
     """The images and data sets that these cells need, each once.
 
     Args:
-        cells: image (None for none) and data set of each cell.
+        cells: image (None for none) and data set of each cell; its id, if its job must
+            be submitted.
     """
-    found: dict[Need, None] = {}
-    for image, data in cells:
-        if image is not None:
-            found[Need(IMAGE, image)] = None
-        found[Need(DATA, data)] = None
+    names = [zip((IMAGE, DATA, JOB), cell, strict=False) for cell in cells]
+    found = {Need(kind, name): None for cell in names for kind, name in cell if name}
     return list(found)
 
 
@@ -93,7 +95,7 @@ def explain_failures(layout: Layout, wanted: Iterable[Need]) -> str | None:
 
 def find_failures(layout: Layout, plan: Mapping[str, Any]) -> list[Path]:
     """The notes about failed images and data sets of the plan, sorted."""
-    cells = [(cell["image"], cell["cell"]["data"]) for cell in plan["cells"]]
+    cells = [(c["image"], c["cell"]["data"], c["id"]) for c in plan["cells"]]
     return sorted(path for path, _ in _failed(layout, find_needs(cells)))
 
 
@@ -109,4 +111,5 @@ def _failed(layout: Layout, wanted: Iterable[Need]) -> Iterator[tuple[Path, str]
         if not isinstance(reason, str | None) or not isinstance(log, str):
             raise ValueError(f"{path} is damaged: expected the texts reason and log")
         if reason is not None:
-            yield path, f"{_SAID[need.kind].format(need.name)}: {reason}; log: {log}"
+            said = f"{_SAID[need.kind].format(need.name)}: {reason}"
+            yield path, f"{said}; log: {log}" if log else said

@@ -47,6 +47,19 @@ _ALL = (
 SCHEDULERS = {scheduler.name: scheduler for scheduler in _ALL}
 
 
+def seconds_between_looks(least: float, quiet: float) -> float:
+    """Return how long to wait before Slurm is asked again.
+
+    Controllers of busy clusters suffer from frequent questions. A delay of a twentieth
+    of what has been waited for already is not noticed.
+
+    Args:
+        least: seconds; for a job that has just started.
+        quiet: seconds since a job has last started or ended.
+    """
+    return max(least, min(60.0, 0.05 * quiet))
+
+
 def scheduler_of(site: Mapping[str, Any]) -> Scheduler:
     """Return the scheduler of a plan's site; a site that names none has none."""
     return SCHEDULERS[site.get("scheduler", "none")]

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rankbench.snakemake_fixes import polling
 from rankbench.snakemake_fixes.polling import look_steadily
 
 pytestmark = pytest.mark.unit
@@ -25,18 +26,45 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> Any:
     plugin = pytest.importorskip("snakemake_executor_plugin_slurm", reason="make venv")
     for name in CHANGED:
         monkeypatch.setattr(plugin.Executor, name, getattr(plugin.Executor, name))
+    monkeypatch.setattr(plugin, "get_min_job_age", plugin.get_min_job_age)
     look_steadily()
     return object.__new__(plugin.Executor)
 
 
-def test_looks_become_no_rarer_than_asked(executor: Any) -> None:
-    settings = SimpleNamespace(seconds_between_status_checks=15)
-    executor.workflow = SimpleNamespace(remote_execution_settings=settings)
+def test_looks_become_rarer_in_proportion_to_the_wait(
+    executor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(polling.time, "monotonic", lambda: now[0])
+    executor.workflow = SimpleNamespace(
+        remote_execution_settings=SimpleNamespace(seconds_between_status_checks=15),
+        executor_settings=SimpleNamespace(init_seconds_before_status_checks=5),
+    )
     # The plugin itself starts with a few seconds and adds ten each time.
+    executor.next_seconds_between_status_checks = 5
+    seconds = []
+    for quiet in (0, 30, 200, 600, 7200):
+        now[0] = 1000.0 + quiet
+        seconds.append(executor.next_seconds_between_status_checks)
+        executor.next_seconds_between_status_checks += 60
+    assert seconds == [5, 15, 15, 30, 60]
+    # A job has ended.
     executor.next_seconds_between_status_checks = 5
     assert executor.next_seconds_between_status_checks == 5
     executor.next_seconds_between_status_checks += 30
     assert executor.next_seconds_between_status_checks == 15
+
+
+def test_slurms_configuration_is_asked_for_until_it_answers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plugin = pytest.importorskip("snakemake_executor_plugin_slurm", reason="make venv")
+    answers = [None, 300]
+    monkeypatch.setattr(plugin, "get_min_job_age", lambda: answers.pop(0))
+    for name in CHANGED:
+        monkeypatch.setattr(plugin.Executor, name, getattr(plugin.Executor, name))
+    look_steadily()
+    assert [plugin.get_min_job_age() for _ in range(4)] == [None, 300, 300, 300]
 
 
 def test_a_look_that_fails_loses_no_job(

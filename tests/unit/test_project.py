@@ -13,6 +13,7 @@ from rankbench.project import (
     Run,
     begin,
     find_pending,
+    jobs,
     make_preview,
     open_run,
     opening,
@@ -194,8 +195,8 @@ def test_cells_share_jobs_as_the_experiment_says(tmp_path: Path) -> None:
         # Three cells of four launches of a minute, and three minutes beside them.
         (None, 1, 15),
         (15, 1, 15),
-        # Three rounds and two, and a minute for a launch that reaches its limit.
-        (14, 2, 12),
+        # Three rounds would fit, but two parts of two rounds wait less in the queue.
+        (14, 2, 9),
         (12, 2, 9),
         (7, 4, 6),
     ],
@@ -211,6 +212,56 @@ def test_a_shared_job_is_split_so_that_none_is_too_long(
     if parts > 1:
         names = [f"experiment.{number + 1}" for number in range(parts)]
     assert list(jobs) == names
+
+
+def test_as_many_rounds_as_fit_are_in_a_job(tmp_path: Path) -> None:
+    """Two launches of a minute and three minutes beside them fit into five."""
+    run = share(tmp_path, "allocation: cell", max_job_minutes=5)
+    found = make_preview(run).jobs
+    assert {job["minutes"] for job in found.values()} == {5}
+    assert len(found) == 2 * len(run.feasible)
+
+
+@pytest.mark.parametrize(("limit", "minutes"), [(14, 15), (15, None), (None, None)])
+def test_a_job_that_its_partition_does_not_allow_is_named(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    limit: int | None,
+    minutes: int | None,
+) -> None:
+    monkeypatch.setenv(PLAN_VARIABLE, "unset")
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setattr(start, "find_jobs", lambda *_: {})
+    monkeypatch.setattr(jobs, "find_time_limit", lambda partition: limit)
+    monkeypatch.chdir(tmp_path)
+    run = share(tmp_path, "allocation: experiment")
+    preview = make_preview(run)
+    begin(run)
+    run.lock.release()
+    told = capsys.readouterr().err
+    if minutes is None:
+        assert preview.too_long is None
+        assert "max_job_minutes" not in told
+        return
+    assert f"may take {minutes} minutes" in str(preview.too_long)
+    assert any(f"set max_job_minutes: {limit}" in line for line in preview.lines())
+    assert f"set max_job_minutes: {limit}" in told
+
+
+def test_a_user_within_an_allocation_is_told_that_it_idles(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(PLAN_VARIABLE, "unset")
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setenv("SLURM_JOB_ID", "4711")
+    monkeypatch.chdir(tmp_path)
+    run = share(tmp_path, "allocation: experiment")
+    begin(run, measures=False)
+    run.lock.release()
+    assert "within the Slurm job 4711" in capsys.readouterr().err
 
 
 def test_a_job_of_one_cell_is_split_likewise(tmp_path: Path) -> None:
@@ -229,7 +280,7 @@ def test_a_job_knows_its_cells_its_rounds_and_what_comes_before(
     begin(run, measures=False)
     run.lock.release()
     jobs = read_json(run.layout.agenda)["jobs"]
-    assert [job["rounds"] for job in jobs.values()] == [3, 3]
+    assert [job["rounds"] for job in jobs.values()] == [2, 2]
     assert [job["after"] for job in jobs.values()] == [None, "experiment.1"]
     assert [job["cells"] for job in jobs.values()] == [
         [cell.id for cell in run.feasible]
@@ -250,8 +301,8 @@ def test_known_seconds_of_launches_make_jobs_longer_or_shorter(tmp_path: Path) -
     [
         (
             "allocation: experiment",
-            6,
-            r"^max_job_minutes: 6: .*the job experiment may take 7 .* site file",
+            5,
+            r"^max_job_minutes: 5: .*the job experiment may take 6 .* site file",
         ),
         (
             "allocation: experiment\nbudget: 0.06 device-hours",

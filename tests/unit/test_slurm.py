@@ -14,6 +14,7 @@ from rankbench.launch.hosts import slurm_job_array as job_array
 from rankbench.launch.hosts.slurm import (
     CellJob,
     SlurmJob,
+    find_time_limit,
     has_ended,
     parse_queue,
     read_queue,
@@ -58,6 +59,49 @@ def test_hosts_of_the_job(
     calls = program("scontrol", "echo node1; echo node2; echo node3")
     assert SlurmJob.find(2) == SlurmJob("4711", ("node1", "node2", "node3"))
     assert calls.read_text() == "scontrol show hostnames node[1-3]\n"
+
+
+PARTITIONS = """\
+PartitionName=cpu AllowGroups=ALL Default=YES MaxNodes=2 MaxTime=00:30:00 MinNodes=0
+PartitionName=gpu AllowGroups=ALL Default=NO MaxTime=2-01:00:00 MinNodes=0
+PartitionName=long AllowGroups=ALL Default=NO MaxTime=UNLIMITED MinNodes=0
+"""
+
+
+@pytest.mark.parametrize(
+    ("partition", "minutes"),
+    [
+        (None, 30),
+        ("cpu", 30),
+        ("gpu", 2940),
+        ("cpu,gpu", 2940),
+        ("long", None),
+        ("gpu,long", None),
+        ("other", None),
+    ],
+)
+def test_the_longest_time_limit_of_a_partition(
+    tmp_path: Path, program: Install, partition: str | None, minutes: int | None
+) -> None:
+    (tmp_path / "said").write_text(PARTITIONS)
+    program("scontrol", f"while read line; do echo $line; done < {tmp_path}/said")
+    assert find_time_limit(partition) == minutes
+
+
+def test_slurms_commands_start_without_the_users_filters(
+    program: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQUEUE_STATES=PD hid a running job, whose cells were submitted again."""
+    monkeypatch.setenv("SQUEUE_STATES", "PD")
+    lines = f"7|RUNNING|node1|None|{tmp_path}|rule_job_wildcards_x_c"
+    program("squeue", f"[ -n \"$SQUEUE_STATES\" ] || echo '{lines}'")
+    assert [job.id for job in read_queue("x", tmp_path, {"c": ["c"]})] == ["7"]
+    assert not has_ended("7")
+
+
+def test_names_of_clusters_in_the_queue_are_passed_over(tmp_path: Path) -> None:
+    said = f"CLUSTER: a\n7|RUNNING|n1|None|{tmp_path}|rule_job_wildcards_x_c\n"
+    assert [j.id for j in parse_queue(said, "x", str(tmp_path), {"c": ["c"]})] == ["7"]
 
 
 def test_the_hosts_of_a_small_cell_rotate() -> None:

@@ -25,6 +25,7 @@ from rankbench.schedulers import scheduler_of
 from rankbench.snakemake_fixes.leftovers import sweep_temporary_folders
 from rankbench.snakemake_fixes.polling import look_steadily
 from rankbench.snakemake_fixes.sigterm import take_sigterm_in_a_thread
+from rankbench.snakemake_fixes.submitting import submit_well
 
 
 def get_run():
@@ -42,6 +43,7 @@ def get_run():
             begin(run, measures=invocation.measures)
     if not invocation.passive and scheduler_of(run.plan.site).has_queue:
         look_steadily()
+        submit_well(run.layout)
     return run
 
 

@@ -21,11 +21,18 @@ from rankbench.commands._options import FINDING, INTERRUPTED, OK
 from rankbench.commands._watch import Watch
 from rankbench.invocation import shown
 from rankbench.project import BEGUN, Run, begin, find_pending
-from rankbench.project.status import State, find_jobs, find_state, find_verdict
-from rankbench.schedulers import scheduler_of
+from rankbench.project.status import (
+    State,
+    find_jobs,
+    find_state,
+    find_verdict,
+    why_not_run,
+)
+from rankbench.schedulers import scheduler_of, seconds_between_looks
 
 # Seconds between looks at the files; longer on a cluster to spare its file system.
 LOOK, LOOK_ON_CLUSTER = 0.5, 10.0
+ASK = 30.0  # seconds between looks at the queue
 LAST_LINES = 15
 
 
@@ -92,7 +99,8 @@ def _follow(
     """Show the progress of the cells until Snakemake ends."""
     on_cluster = scheduler_of(run.plan.site).has_queue
     pause = LOOK_ON_CLUSTER if on_cluster else LOOK
-    tail, looked = _Tail(log), 0.0
+    tail, looked, asked = _Tail(log), 0.0, 0.0
+    changed = time.monotonic()
     while True:
         ended = child.poll() is not None
         for line in tail.read():
@@ -100,9 +108,12 @@ def _follow(
                 display.say(line)
         if ended or time.monotonic() - looked >= pause:
             looked = time.monotonic()
-            if on_cluster:
+            quiet = looked - changed
+            if on_cluster and looked - asked >= seconds_between_looks(ASK, quiet):
+                asked = looked
                 _ask_queue(run, watch)
             for event in watch.look():
+                changed = looked
                 cell = run.plan.cells[event.cell.id]
                 done = event.kind == "done"
                 state = find_state(run.plan, run.layout, cell) if done else None
@@ -116,7 +127,10 @@ def _follow(
 def _conclude(run: Run, status: int, log: Path) -> int:
     """Print why Snakemake failed, if it did; return the exit status."""
     failed = [cell for cell, state in states_of(run).items() if state.has_failed]
-    if status and not failed:
+    reasons = {why_not_run(run.layout, cell) for cell in run.feasible} - {None}
+    for reason in reasons:
+        _tell(f"not measured: {reason}")
+    if status and not failed and not reasons:
         lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
         _tell(f"Snakemake failed (exit status {status}). The end of {log}:")
         _tell("\n".join(f"  {line}" for line in lines))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 
 from rankbench.commands._base import argv_for, plan_run, require_workflow
 from rankbench.commands._execute import run_target
-from rankbench.commands._options import OK, command, print_json
+from rankbench.commands._options import FINDING, OK, command, print_json
+from rankbench.project.jobs import why_too_long
 from rankbench.schedulers import scheduler_of
 
 
@@ -37,6 +39,9 @@ def check_site(arguments: argparse.Namespace) -> int:
         )
     require_workflow(run)
     status = run_target(argv_for(arguments, targets=["site_check"]))
+    if why := why_too_long(run):
+        print(f"FAULT {why}", file=sys.stderr)
+        status = status or FINDING
     if arguments.json:
         print_json({"well": status == OK})
     return status

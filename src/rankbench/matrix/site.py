@@ -140,6 +140,7 @@ def read_site(path: Path) -> dict[str, Any]:
                 f"{path}: env.{name}: rankbench sets this variable itself; "
                 f"{OWN_VARIABLES[name]}"
             )
+    check_gres(facts["gres"], str(path))
     facts["env"] = {name: str(value) for name, value in facts["env"].items()}
     if not scheduler_of(facts).lists_hosts:
         if keys := [key for key in ("hosts", "shared") if key in given]:
@@ -259,6 +260,23 @@ def read_hostfile(path: Path) -> list[Host]:
                 "devices, such as `a slots=2`"
             )
     return hosts
+
+
+def check_gres(gres: str, source: str) -> None:
+    """Check Slurm's name of a GPU: without the number and sockets that `sinfo` prints.
+
+    Raises:
+        ValueError: it has another form; the message has the right one.
+    """
+    # `gpu:a100:4(S:0-1),nvme:1` -> `gpu:a100`. A longer number is a type: `gpu:3090`.
+    parts = re.sub(r"\([^)]*\)", "", gres).split(",")
+    name = next((part for part in parts if "gpu" in part), parts[0])
+    wanted = re.sub(r"(:\d{1,2})?$", "", name, count=1)
+    if gres != wanted or not re.fullmatch(r"\w+(:[\w.-]+)?", gres):
+        raise ValueError(
+            f"{source}: gres: {gres}: expected the name of a GPU, with its type if the "
+            f"cluster needs it, and without the number of GPUs: {wanted or 'gpu'}"
+        )
 
 
 def check_hosts(hosts: Sequence[Host], source: str) -> None:

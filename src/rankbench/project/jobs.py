@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from rankbench.launch.hosts.slurm import find_time_limit
 from rankbench.launch.hosts.slurm_resources import (
     Resources,
     job_resources,
@@ -139,21 +140,27 @@ def _rounds_of_a_job(run: Run, name: str, cells: Sequence[str]) -> int | None:
     minutes = run.plan.site["max_job_minutes"]
     if not scheduler_of(run.plan.site).has_queue or minutes is None:
         return None
-    limit = run.plan.experiment["time_limit"]
-    if _seconds(run, cells, _most_launches(run, cells)) <= 60 * minutes:
+    most, limit = _most_launches(run, cells), run.plan.experiment["time_limit"]
+    facts = [(count_beside(run, cell), mean_seconds(run, cell)) for cell in cells]
+
+    def seconds(rounds: int) -> float:
+        launches = [(rounds + beside, mean) for beside, mean in facts]
+        return job_seconds(launches, time_limit=limit)
+
+    fits = [n for n in range(1, most + 1) if seconds(n) <= 60 * minutes]
+    rounds = max(fits, default=0)
+    if rounds == most:
         return None
-    round_ = sum(launch_seconds(mean_seconds(run, cell), limit) for cell in cells)
-    fixed = _seconds(run, cells, 0) + limit
-    rounds = int((60 * minutes - fixed) // round_)
     if rounds < 1:
-        needed = math.ceil((fixed + round_) / 60)
+        needed = math.ceil(seconds(1) / 60)
         raise ValueError(
             f"max_job_minutes: {minutes}: one round of the {len(cells)} cells of the "
             f"job {name} may take {needed} minutes (time_limit: {limit:g} s): raise "
             "max_job_minutes in the site file, lower time_limit, or let fewer cells "
             "share a job (allocation: topology or cell)"
         )
-    return rounds
+    # Parts of equal length, because the longest one waits longest in the queue.
+    return math.ceil(most / math.ceil(most / rounds))
 
 
 def _seconds(run: Run, cells: Sequence[str], rounds: int) -> float:
@@ -177,6 +184,24 @@ def resources_of(run: Run, name: str) -> Resources:
             seconds=_seconds(run, job.cells, rounds),
         )
     return run.resources[name]
+
+
+def why_too_long(run: Run) -> str | None:
+    """Return which job exceeds the time limit of its partition; None if none does."""
+    site = run.plan.site
+    if not scheduler_of(site).has_queue:
+        return None
+    asked = {name: int(resources_of(run, name)["runtime"]) for name in jobs_of(run)}
+    limit = find_time_limit(site["partition"])
+    if not asked or limit is None or max(asked.values()) <= limit:
+        return None
+    longest = max(asked, key=lambda name: asked[name])
+    partition = f"the partition {site['partition'] or 'that is the default'}"
+    return (
+        f"the job {longest} may take {asked[longest]} minutes, and {partition} allows "
+        f"{limit}: Slurm refuses it or never starts it; set max_job_minutes: {limit} "
+        "in site.yaml, lower time_limit, or name another partition"
+    )
 
 
 def count_beside(run: Run, cell_id: str, *, measures: bool = True) -> int:

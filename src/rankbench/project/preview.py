@@ -17,6 +17,7 @@ from rankbench.project.jobs import (
     jobs_of,
     mean_seconds,
     resources_of,
+    why_too_long,
 )
 from rankbench.project.run import Run
 from rankbench.schedulers import scheduler_of
@@ -44,6 +45,7 @@ class Preview:
         in_rounds: whether the launches of these cells take turns.
         held: allocation -> device-seconds of the run under it, with idle devices.
         apart: cells that cannot share a job although others do.
+        too_long: which job exceeds the time limit of its partition, if one does.
     """
 
     chosen: Sequence[PlannedCell]
@@ -57,6 +59,7 @@ class Preview:
     in_rounds: bool = False
     held: Mapping[str, float] = field(default_factory=dict)
     apart: Sequence[str] = ()
+    too_long: str | None = None
 
     def lines(self) -> list[str]:
         """The preview as lines of text."""
@@ -86,6 +89,7 @@ class Preview:
             "device_hours_at_most": self._most() / 3600,
             "in_rounds": self.in_rounds,
             "jobs": dict(self.jobs),
+            "too_long": self.too_long,
         }
 
     def _most(self) -> float:
@@ -136,6 +140,8 @@ class Preview:
                 f"{len(self.jobs)} jobs; the longest may take {minutes} minutes on "
                 f"{hosts}: {longest}"
             )
+        if self.too_long:
+            lines.append(f"too long: {self.too_long}")
         if self.held:
             hours = [f"{name} {_hours(spent)}" for name, spent in self.held.items()]
             lines.append(
@@ -182,6 +188,7 @@ def make_preview(run: Run) -> Preview:
             if has_queue and shared
         },
         apart=[] if experiment["allocation"] == CELL else alone,
+        too_long=why_too_long(run),
     )
 
 

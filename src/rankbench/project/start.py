@@ -9,17 +9,24 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rankbench.environ import job_id
 from rankbench.failures import PLAN_VARIABLE, find_needs
 from rankbench.launch.hosts.slurm import CellJob, wait_for_lost_jobs
 from rankbench.launch.images.store import request_image
 from rankbench.launch.job.provenance import freeze_code, freeze_files
 from rankbench.launch.job.requests import extend_request, make_request
-from rankbench.project.jobs import find_pending, has_new_budget, jobs_of
+from rankbench.project.jobs import (
+    find_pending,
+    has_new_budget,
+    jobs_of,
+    why_too_long,
+)
 from rankbench.project.preview import make_preview
 from rankbench.project.run import Run
 from rankbench.project.snakefile import needs_of
 from rankbench.project.status import find_jobs
 from rankbench.record import write_if_changed, write_json
+from rankbench.schedulers import scheduler_of
 
 # Variable with the id of the process that has begun the run of its child.
 BEGUN = "RANKBENCH_BEGUN"
@@ -56,6 +63,13 @@ def begin(run: Run, *, measures: bool = True) -> None:
     source = Path(run.plan.experiment["file"])
     write_if_changed(run.layout.experiment, source.read_bytes())
     pending, jobs = find_pending(run), jobs_of(run)
+    if measures and (why := why_too_long(run)):
+        _tell(why)
+    if scheduler_of(run.plan.site).has_queue and (job := job_id()):
+        _tell(
+            f"this is within the Slurm job {job}, whose hosts will idle, because cells "
+            "get jobs of their own: start the run on a login node if you can"
+        )
     _make_requests(run)
     for name in jobs:
         # A job that is complete would not measure what a rerun asks for.
@@ -63,7 +77,7 @@ def begin(run: Run, *, measures: bool = True) -> None:
     for name in run.image_names:
         request_image(run.known_images[name])
     # This run tries again what an earlier one could not make.
-    for need in find_needs((c.image, c.cell.data) for c in run.feasible):
+    for need in find_needs((c.image, c.cell.data, c.id) for c in run.feasible):
         need.file(run.layout).unlink(missing_ok=True)
     _set_environment(run)
     agenda = {

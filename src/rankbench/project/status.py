@@ -64,10 +64,10 @@ def find_state(
         return State("unsupported", "", cell.infeasible, "")
     request = read_request(layout, cell.id)
     if request is None:
-        return State("not-run", "", _why_not_run(layout, cell) or "", "")
+        return State("not-run", "", why_not_run(layout, cell) or "", "")
     verdict = _judge(plan, layout, cell, request)
     if verdict.status == "not-run":
-        reason = _why_not_run(layout, cell) or verdict.reason
+        reason = why_not_run(layout, cell) or verdict.reason
         verdict = replace(verdict, reason=reason)
     launches = f"{verdict.ok}/{verdict.wanted}"
     attempt = layout.attempt(cell.id, request.attempt)
@@ -81,9 +81,9 @@ def find_state(
     )
 
 
-def _why_not_run(layout: Layout, cell: PlannedCell) -> str | None:
-    """Return which data or image of the cell could not be made, and why."""
-    return explain_failures(layout, find_needs([(cell.image, cell.cell.data)]))
+def why_not_run(layout: Layout, cell: PlannedCell) -> str | None:
+    """Return which data or image could not be made, or why the job was refused."""
+    return explain_failures(layout, find_needs([(cell.image, cell.cell.data, cell.id)]))
 
 
 def find_jobs(plan: Plan, layout: Layout, folder: Path) -> dict[str, CellJob]:

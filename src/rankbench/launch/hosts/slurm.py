@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
-from rankbench.environ import for_srun, host_name, read_job
+from rankbench.environ import for_slurm, for_srun, host_name, read_job
 from rankbench.launch.hosts.base import Hosts, Step, choose_port, run_to_end
 
 ASK_SECONDS = 30.0
@@ -167,9 +167,39 @@ def run_program(
         timeout: seconds; None is `ASK_SECONDS`.
     """
     try:
-        return run_to_end(command, timeout=timeout or ASK_SECONDS)
+        return run_to_end(command, timeout=timeout or ASK_SECONDS, env=for_slurm())
     except (OSError, subprocess.TimeoutExpired):
         return None
+
+
+def find_time_limit(partition: str | None) -> int | None:
+    """Return the longest time limit of a partition's jobs, in minutes.
+
+    Args:
+        partition: one or more names; None is the default partition.
+
+    Returns:
+        None if it is unlimited, or unknown.
+    """
+    done = run_program("scontrol", "--oneliner", "show", "partition", timeout=10.0)
+    limits: list[int] = []
+    for line in (done.stdout if done else "").splitlines():
+        words = dict(word.partition("=")[::2] for word in line.split())
+        named = words.get("PartitionName") in (partition or "").split(",")
+        if named or (partition is None and words.get("Default") == "YES"):
+            if (minutes := _minutes(words.get("MaxTime", ""))) is None:
+                return None
+            limits.append(minutes)
+    return max(limits, default=None)
+
+
+def _minutes(time: str) -> int | None:
+    """The minutes of ``[DAYS-]HOURS:MINUTES:SECONDS``; None for another word."""
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", time)
+    if found is None:
+        return None
+    days, hours, minutes, _ = (int(number or 0) for number in found.groups())
+    return 60 * (24 * days + hours) + minutes
 
 
 # The plugin's comment on a rule with two wildcards: see workflow/rules/measure.smk.
@@ -229,7 +259,7 @@ def read_queue(
     """
     command = ["squeue", "--me", "--noheader", f"--format={_FORMAT}"]
     try:
-        done = run_to_end(command, timeout=ASK_SECONDS)
+        done = run_to_end(command, timeout=ASK_SECONDS, env=for_slurm())
     except FileNotFoundError:
         raise ValueError(
             "squeue is not here: run this where Slurm's commands are (a login node), "
@@ -253,6 +283,8 @@ def parse_queue(
     of = {comment_of(experiment, name): cells for name, cells in jobs.items()}
     found = []
     for line in said.splitlines():
+        if line.count("|") < 5:
+            continue  # with several clusters, their names
         job, state, hosts, why, where, comment = line.split("|", maxsplit=5)
         if os.path.realpath(where) == folder:
             for cell in of.get(comment.strip(), ()):

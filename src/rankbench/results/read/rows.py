@@ -200,7 +200,7 @@ def _make_row(layout: Layout, attempt: _Attempt, enough: Enough | None) -> Row:
                     one for one in attempt.launches if one.record["status"] == "ok"
                 ]
     if status == "not-run":
-        needs = find_needs([(planned.image, planned.cell.data)])
+        needs = find_needs([(planned.image, planned.cell.data, planned.id)])
         reason = explain_failures(layout, needs) or reason
     return Row(
         id=planned.id,

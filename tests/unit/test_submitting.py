@@ -1,0 +1,182 @@
+"""Jobs that Slurm refuses, and the environment of its commands."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from factories import read_plan_of
+from rankbench.environ import for_slurm, submit_from_here
+from rankbench.failures import JOB, PLAN_VARIABLE, Need, explain_failures, note_attempt
+from rankbench.launch.job.requests import make_request
+from rankbench.matrix.site import check_gres
+from rankbench.project.status import find_state
+from rankbench.record import Layout, write_json
+from rankbench.results.read.rows import load
+from rankbench.snakemake_fixes.submitting import explain_refusal, submit_well
+from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
+
+pytestmark = pytest.mark.unit
+
+HEAD = "SLURM sbatch failed. The error message was '{}'.\n    sbatch call:\n        x\n"
+
+
+def refused(said: str) -> str:
+    return HEAD.format(f"sbatch: error: {said}")
+
+
+@pytest.fixture
+def plugin(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The plugin, with its attributes restored afterwards; reports are kept."""
+    found = pytest.importorskip("snakemake_executor_plugin_slurm", reason="make venv")
+    for name in ("delete_slurm_environment", "set_gres_string"):
+        monkeypatch.setattr(found, name, getattr(found, name))
+    reported: list[tuple[Any, str]] = []
+
+    def report(_: Any, info: Any, msg: str) -> None:
+        reported.append((info, msg))
+
+    monkeypatch.setattr(found.Executor, "_report_job_error_threadsafe", report)
+    found.reported = reported
+    return found
+
+
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    """A run of two cells, one of which is measured; the other has a job."""
+    cells = [plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))]
+    layout = write_plan(tmp_path / "results", cells)
+    write_launches(layout, cells[0])
+    write_json(layout.agenda, {"jobs": {"1x2": {"cells": [cells[1]["id"]]}}})
+    monkeypatch.setenv(PLAN_VARIABLE, str(layout.plan))
+    return layout
+
+
+@pytest.mark.parametrize(
+    ("said", "remedy"),
+    [
+        ("invalid partition specified: nosuch", "partition in site.yaml"),
+        ("Batch job submission failed: Invalid account or ...", "account in site.yaml"),
+        ("Invalid generic resource (gres) specification", "gres or devices_per_node"),
+        ("Requested time limit is invalid", "max_job_minutes"),
+        ("Batch job submission failed: Invalid qos specification", "qos in site.yaml"),
+        ("Socket timed out on send/recv operation", "scontrol ping"),
+        ("Job violates accounting/QOS policy (job submit limit)", "site.yaml"),
+        ("something new", "something new"),
+    ],
+)
+def test_a_refusal_has_sbatchs_words_and_a_remedy(said: str, remedy: str) -> None:
+    explained = explain_refusal(refused(said))
+    assert explained.startswith(said)
+    assert remedy in explained
+    assert "\n" not in explained
+
+
+def test_other_failures_of_a_submission_are_told_as_they_are() -> None:
+    assert explain_refusal("Job submission failed with exception: x\n  more") == (
+        "Job submission failed with exception: x"
+    )
+
+
+def test_the_reason_of_a_refused_job_is_in_the_rows_of_its_cells(
+    plugin: Any, layout: Layout
+) -> None:
+    submit_well(layout)
+    job = SimpleNamespace(wildcards=SimpleNamespace(experiment="x", job="1x2"))
+    message = refused("invalid partition specified: nosuch")
+    plugin.Executor._report_job_error_threadsafe(
+        None, SimpleNamespace(job=job), message
+    )
+    assert [msg for _, msg in plugin.reported] == [message]
+    measured, other = load(layout).rows
+    assert measured.reason is None
+    assert "invalid partition specified: nosuch" in str(other.reason)
+    # The site's other rules have no cells.
+    site_check = SimpleNamespace(job=SimpleNamespace(wildcards=SimpleNamespace()))
+    plugin.Executor._report_job_error_threadsafe(None, site_check, message)
+
+
+def test_status_tells_why_a_job_was_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = read_plan_of(tmp_path, "name: x\nstrategy: single\ntopology: 1x1")
+    layout = Layout(tmp_path / "results")
+    monkeypatch.setenv(PLAN_VARIABLE, str(layout.plan))
+    (cell,) = plan.cells.values()
+    note_attempt(Need(JOB, cell.id), "invalid partition", "")
+    make_request(layout, cell.id, launches=2, cell_hash=cell.hash)
+    state = find_state(plan, layout, cell)
+    assert (state.status, state.launches) == ("not-run", "0/2")
+    assert state.reason.endswith(": invalid partition")
+
+
+def test_a_cell_id_may_have_characters_that_no_image_has(layout: Layout) -> None:
+    cell = "ddp.gloo.1x2.convnet.digits.batch_size=32,lr=0.1+x"
+    need = Need(JOB, cell)
+    write_json(
+        need.file(layout),
+        {"schema": 1, "kind": JOB, "name": cell, "reason": "no", "log": ""},
+    )
+    assert explain_failures(layout, [need]) == "its job could not be submitted: no"
+
+
+@pytest.mark.parametrize(
+    "gres", ["gpu", "gpu:a100", "gpu:a100-sxm4-80gb", "gpu:1g.10gb", "gpu:3090"]
+)
+def test_names_of_gpus_that_slurm_makes(plugin: Any, layout: Layout, gres: str) -> None:
+    check_gres(gres, "site.yaml")
+    submit_well(layout)
+    option = plugin.set_gres_string(SimpleNamespace(resources={"gres": f"{gres}:4"}))
+    assert shlex.split(option) == [f"--gres={gres}:4"]
+    assert plugin.set_gres_string(SimpleNamespace(resources={})) == ""
+
+
+@pytest.mark.parametrize(
+    ("gres", "right"),
+    [
+        ("gpu:4", "gpu"),
+        ("gpu:a100:4", "gpu:a100"),
+        ("gpu:4(S:0-1)", "gpu"),
+        ("gpu:a100-sxm4-80gb:8(S:0,1)", "gpu:a100-sxm4-80gb"),
+        ("gpu:a100:4(S:0-1),nvme:1", "gpu:a100"),
+        ("nvme:1,gpu:a100:4", "gpu:a100"),
+        ("gpu:3090:4", "gpu:3090"),
+        ("gpu a100", "gpu a100"),
+    ],
+)
+def test_what_sinfo_prints_is_refused_with_the_right_spelling(
+    gres: str, right: str
+) -> None:
+    with pytest.raises(ValueError, match=r"site\.yaml: gres: ") as error:
+        check_gres(gres, "site.yaml")
+    assert str(error.value).endswith(f": {right}")
+
+
+def test_slurms_commands_do_not_inherit_habits_of_the_user() -> None:
+    users = {
+        "SQUEUE_STATES": "PD",
+        "SINFO_FORMAT": "%N",
+        "SLURM_TIME_FORMAT": "relative",
+    }
+    others = {"PATH": "/bin", "SLURM_CONF": "/etc/slurm.conf", "SBATCH_ACCOUNT": "a"}
+    assert for_slurm({**users, **others}) == others
+    # Jobs that are submitted within a job do not inherit its options.
+    environment = {**users, **others, "SLURM_JOB_ID": "1", "SLURM_NTASKS": "4"}
+    submit_from_here(environment)
+    assert environment == others
+
+
+def test_the_plugin_keeps_the_name_of_slurms_configuration(
+    plugin: Any, layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", "/sites/slurm.conf")
+    submit_well(layout)
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    plugin.delete_slurm_environment()
+    assert os.environ["SLURM_CONF"] == "/sites/slurm.conf"
+    assert "SLURM_JOB_ID" not in os.environ
