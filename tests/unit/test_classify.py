@@ -231,16 +231,45 @@ PEER = failed("[gloo] Connection closed by peer [127.0.0.1]:1234")
         pytest.param(
             {"exits": {1: 97}},
             "crashed",
-            "rank 1 ended with exit code 97 and said nothing: "
-            "see launcher.log and rank1.log",
+            "rank 1 ended with exit code 97: it printed nothing",
             None,
             id="silent exit",
         ),
         pytest.param(
+            {
+                "exits": {1: 2},
+                "log": "chdir /opt: no such file\n",
+                "rank_logs": {0: "step 3\n"},
+            },
+            "crashed",
+            "rank 1 ended with exit code 2: chdir /opt: no such file",
+            None,
+            id="exit before a rank has a log",
+        ),
+        pytest.param(
+            {"exits": {1: 2}, "log": "summary\n", "rank_logs": {1: "a\nno licence\n"}},
+            "crashed",
+            "rank 1 ended with exit code 2: no licence",
+            None,
+            id="exit with a word in the log of the rank",
+        ),
+        pytest.param(
+            {
+                "reports": {0: failed("connect: Connection refused [127.0.1.1]:4711")},
+                "is_spread": True,
+                "stopped": "failure",
+            },
+            "crashed",
+            "rank 0: RuntimeError: connect: Connection refused [127.0.1.1]:4711: a "
+            "host gives the others its loopback address 127.0.1.1: set interface in "
+            "site.yaml",
+            "site",
+            id="rank 1 is the victim of a wrong address",
+        ),
+        pytest.param(
             {"exits": {0: -15, 1: 3}, "launcher": "hydra"},
             "crashed",
-            "rank 1 ended with exit code 3 and said nothing: "
-            "see launcher.log and rank1.log",
+            "rank 1 ended with exit code 3: it printed nothing",
             None,
             id="silent exit, the others were told to end",
         ),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from factories import make_cell, make_spec
+from rankbench.launch.images.apptainer import find_program
 from rankbench.launch.process.command import environment_for, exec_argv
 from rankbench.launch.process.environment import SOURCE
 
@@ -43,6 +44,16 @@ def test_command(tmp_path: Path) -> None:
     ]
 
 
+def test_a_machine_may_have_only_the_older_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "singularity"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert enter(tmp_path)[0] == find_program() == "singularity"
+
+
 @pytest.mark.parametrize(("device", "comes_in"), [("cpu", False), ("cuda", True)])
 def test_the_driver_comes_in_only_for_gpus(
     tmp_path: Path, device: str, comes_in: bool
@@ -56,6 +67,12 @@ def test_environment_is_made_from_nothing() -> None:
         "PATH": "/usr/bin",
         "HOME": "/u/me",
         "APPTAINER_TMPDIR": "/scratch",
+        "SINGULARITY_BINDPATH": "/opt/site",
+        # Switches that change what ranks see.
+        "APPTAINER_CLEANENV": "1",
+        "APPTAINER_CONTAINALL": "1",
+        "SINGULARITY_NO_HOME": "1",
+        "APPTAINERENV_OMP_NUM_THREADS": "7",
         "PYTHONPATH": "/u/me/site",
         "LD_LIBRARY_PATH": "/opt/lib",
         "SECRET": "1",
@@ -65,6 +82,7 @@ def test_environment_is_made_from_nothing() -> None:
         "PATH": "/usr/bin",
         "HOME": "/u/me",
         "APPTAINER_TMPDIR": "/scratch",
+        "SINGULARITY_BINDPATH": "/opt/site",
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": "/r/src",
     }

@@ -9,7 +9,13 @@ from typing import Any
 import pytest
 
 from factories import make_gpu_site
-from rankbench.launch.site.check import describe, find_faults, main
+from rankbench.assets import find_asset
+from rankbench.launch.site.check import (
+    CUDA_OF_IMAGES,
+    describe,
+    find_faults,
+    main,
+)
 from rankbench.launch.site.inventory import inspect
 from rankbench.record import read_json, write_json
 
@@ -31,11 +37,17 @@ def host(name: str, other: str) -> dict[str, Any]:
         "measures": False,
         "itself": ["10.0.0.1"],
         "gpus": ["H100"] * 4,
+        "capabilities": ["9.0"] * 4,
+        "driver": "580.65.06",
+        "adapters": ["mlx5_0"],
+        "verbs": True,
+        "memlock": -1,
         "interfaces": {"eth0": ["10.0.0.1"], "ib0": ["10.1.0.1"], "ib1": []},
         "slurm": "slurm 23.11",
         "apptainer": "apptainer version 1.4.5",
         "missing": [],
         "fuse": True,
+        "container": "",
         "shm_mib": 125_000,
         "scratch": "/scratch",
         "scratch_mib": 800_000,
@@ -69,7 +81,9 @@ def test_a_site_that_is_as_it_says_has_no_fault() -> None:
         ({"interfaces": {"eth0": ["1.2.3.4"]}}, "no interface ib0 .*it has eth0: "),
         ({"interfaces": {"ib0": []}}, "no interface ib0 .*it has none: "),
         ({"apptainer": None}, "has no Apptainer on PATH: load its module"),
-        ({"fuse": False}, "/dev/fuse must be readable"),
+        ({"fuse": False, "container": None}, "/dev/fuse must be readable"),
+        ({"container": "no user namespaces"}, "start containers: no user namespaces"),
+        ({"slurm": "slurm 20.02.7"}, "has slurm 20.02.7: rankbench needs 20.11"),
         ({"missing": ["/opt/efa"]}, "has no /opt/efa: correct binds"),
         ({"slurm": None}, "no Slurm commands on PATH"),
         ({"shm_mib": 64}, "has 64 MiB in /dev/shm"),
@@ -79,6 +93,7 @@ def test_a_site_that_is_as_it_says_has_no_fault() -> None:
         ({"time": 990.0}, "its clock is at least 10 s off"),
         ({"time": 1011.0}, "its clock is at least 10 s off"),
         ({"names": {"b": {"addresses": [], "seconds": 0}}}, "cannot resolve b: "),
+        ({"names": {"a": {"addresses": [], "seconds": 0}}}, "cannot resolve a: "),
         (
             {"names": {"b": {"addresses": ["1.2.3.4"], "seconds": 10.0}}},
             "takes 10 s to resolve b and its address",
@@ -138,12 +153,109 @@ def test_hosts_that_share_no_files_need_not_see_those_of_others() -> None:
     assert find_faults({**SSH, "shared": False}, facts) == []
 
 
-def test_a_host_that_calls_itself_loopback_needs_an_interface() -> None:
+@pytest.mark.parametrize("site", [SSH, SITE], ids=["ssh", "slurm"])
+def test_a_host_that_calls_itself_loopback_needs_an_interface(
+    site: dict[str, Any],
+) -> None:
     facts = found()
-    facts["hosts"][1] |= {"gpus": ["H100"] * 2, "itself": ["127.0.1.1"]}
-    assert find_faults(SSH, facts) == []
-    (said,) = find_faults({**SSH, "interface": None}, facts)
+    facts["hosts"][1] |= {"itself": ["127.0.1.1"]}
+    assert find_faults(site, facts) == []
+    (said,) = find_faults({**site, "interface": None}, facts)
     assert said.startswith("b: calls itself 127.0.1.1")
+    assert find_faults({**site, "interface": None, "nodes": 1}, facts) == []
+
+
+def test_a_host_with_ipv6_only_has_no_fault() -> None:
+    facts = found()
+    facts["hosts"][1] |= {
+        "itself": ["2001:db8::2", "127.0.1.1"],
+        "interfaces": {"ib0": ["2001:db8::2"]},
+        "names": {"a": {"addresses": ["2001:db8::1"], "seconds": 0.01}},
+    }
+    assert find_faults(SITE, facts) == []
+    assert find_faults({**SITE, "interface": None}, facts) == []
+
+
+def cell(image: str | None, backend: str = "nccl", nodes: int = 2) -> dict[str, Any]:
+    return {"image": image, "cell": {"backend": backend}, "shape": {"nodes": nodes}}
+
+
+def with_torch(image: str, torch: str) -> dict[str, Any]:
+    return {**SITE, "images": {image: {"torch": torch}}, "native": {"torch": torch}}
+
+
+@pytest.mark.parametrize(
+    ("torch", "driver", "fault"),
+    [
+        ("2.13.0+cu130", "580.65.06", None),
+        ("2.13.0+cu130", "570.86.15", "580 or newer"),
+        # An image that is not built yet has only its promise.
+        ("2.13.0", "535.129.03", "580 or newer"),
+        ("2.7.1+cu126", "535.129.03", None),
+        ("2.7.1+cu126", "470.82.01", "525 or newer"),
+        ("2.13.0+cu130", None, None),
+    ],
+)
+def test_an_image_that_the_driver_cannot_run(
+    torch: str, driver: str | None, fault: str | None
+) -> None:
+    facts = found()
+    facts["hosts"][0]["driver"] = driver
+    site = with_torch("nccl-cuda", torch)
+    said = find_faults(site, facts, cells=[cell("nccl-cuda")])
+    if fault is None:
+        assert said == []
+        return
+    assert len(said) == 1
+    assert re.search(rf"^a: .*{driver}.*image nccl-cuda has CUDA \d+.*{fault}", said[0])
+    assert find_faults(site, facts) == [], "no cell uses the image"
+
+
+def test_gpus_that_an_image_has_no_kernels_for() -> None:
+    """V100, in images with CUDA 13."""
+    facts = found()
+    facts["hosts"][1]["capabilities"] = ["7.0"] * 4
+    new, old = (
+        find_faults(with_torch("nccl-cuda", torch), facts, cells=[cell("nccl-cuda")])
+        for torch in ("2.13.0+cu130", "2.7.1+cu126")
+    )
+    assert len(new) == 1
+    assert re.search(
+        r"^b: .*7\.0.*nccl-cuda .*from 7.5 on.*images in site.yaml", new[0]
+    )
+    assert old == []
+    native = {**with_torch("x", "2.13.0+cu130"), "software": "native"}
+    (said,) = find_faults(native, facts, cells=[cell(None)])
+    assert "install a torch" in said
+    on_cores = {**native, "native": {"torch": "2.13.0+cpu"}}
+    assert find_faults(on_cores, facts, cells=[cell(None)]) == []
+
+
+def test_the_cuda_of_images_that_are_not_built_is_that_of_their_requirements() -> None:
+    text = (find_asset("containers") / "requirements/cuda.txt").read_text()
+    assert f"\nnvidia-cuda-runtime=={CUDA_OF_IMAGES}." in text
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"verbs": False}, "cannot open /dev/infiniband: nccl in the image nccl-cuda"),
+        ({"memlock": 8 << 20}, "locked memory to 8192 KiB.*MEMLOCK in slurm.conf"),
+    ],
+)
+def test_what_keeps_a_library_from_the_adapters(
+    change: dict[str, Any], fault: str
+) -> None:
+    facts = found()
+    facts["hosts"][0] |= change
+    site = with_torch("nccl-cuda", "2.13.0+cu130")
+    (said,) = find_faults(site, facts, cells=[cell("nccl-cuda")])
+    assert re.search(f"^a: .*mlx5_0.*{fault}|^a: .*{fault}", said)
+    # On one host, over gloo, or without an adapter it does not matter.
+    assert find_faults(site, facts, cells=[cell("nccl-cuda", nodes=1)]) == []
+    assert find_faults(site, facts, cells=[cell("nccl-cuda", "gloo")]) == []
+    facts["hosts"][0]["adapters"] = []
+    assert find_faults(site, facts, cells=[cell("nccl-cuda")]) == []
 
 
 def test_hosts_that_do_not_reach_each_other() -> None:
@@ -168,13 +280,16 @@ def test_faults_of_connections_come_first() -> None:
 
 def test_what_images_need_is_asked_only_where_there_are_images() -> None:
     facts = found()
-    facts["hosts"][0] |= {"apptainer": None, "fuse": False}
+    facts["hosts"][0] |= {"apptainer": None, "fuse": False, "container": None}
     assert find_faults({**SITE, "software": "native"}, facts) == []
 
 
 def test_what_hosts_have_is_told() -> None:
     lines = describe(SITE, found() | {"pmix": False})
-    assert "  GPUs 4 x H100; network eth0 10.0.0.1, ib0 10.1.0.1" in lines
+    assert (
+        "  GPUs 4 x H100, driver 580.65.06; network eth0 10.0.0.1, ib0 10.1.0.1"
+        in lines
+    )
     assert lines[-1].startswith("srun has no PMIx")
 
 

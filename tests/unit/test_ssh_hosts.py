@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -323,6 +324,23 @@ def test_the_exit_code_is_that_of_hosts_that_run_the_command(
     argv = SshHosts(sessions, shared=True).step(["sh", "-c", f"exit {code}"], how)
     done = subprocess.run(argv, timeout=60, check=False)
     assert done.returncode == code
+
+
+def test_a_host_may_have_singularity_alone(
+    tmp_path: Path, ssh: Callable[[str], str]
+) -> None:
+    (tmp_path / "singularity").write_text("#!/bin/sh\necho ran $*\n")
+    (tmp_path / "singularity").chmod(0o755)
+    (tmp_path / "sh").symlink_to("/bin/sh")
+    login = f"export PATH={tmp_path}"
+    session = Session("b", [sys.executable], ssh(SSHD.format(login=login)))
+    env, argv = {"PATH": str(tmp_path)}, ["apptainer", "exec", "i.sif"]
+    session.send(do="run", argv=argv, env=env, mark="m", launch=None)
+    said = b""
+    while "exit" not in (message := session.receive()):
+        said += base64.b64decode(message["out"])
+    session.close()
+    assert said == b"ran exec i.sif\n"
 
 
 @pytest.mark.equipment

@@ -42,6 +42,9 @@ MARK = "RANKBENCH_LAUNCH"
 # Programs need this host's own values of these variables.
 OWN = ("HOME", "USER", "LOGNAME", "SHELL", "XDG_RUNTIME_DIR")
 
+# Names of the program that runs images (launch/process/command.py).
+CONTAINER_PROGRAMS = ("apptainer", "singularity")
+
 # Begins each message, because a login script may print what it likes, even without an
 # end of line. JSON has no such character.
 MESSAGE = b"\x1e"
@@ -151,7 +154,7 @@ def describe(folder: Path, order: Message) -> Message:
         "fault": fault,
         "free": shutil.disk_usage(folder).free if fault is None else 0,
         "rsync": shutil.which("rsync") is not None,
-        "apptainer": shutil.which("apptainer") or shutil.which("singularity"),
+        "apptainer": any(map(shutil.which, CONTAINER_PROGRAMS)),
         "sees": {path: os.path.exists(path) for path in order["look_for"]},
     }
 
@@ -227,9 +230,17 @@ def run(order: Message, inbox: Inbox) -> None:
     try:
         # Without a command, another host starts the processes of this one.
         if order["argv"]:
+            env = environment_of(order)
+            argv = order["argv"]
+            if argv[0] in CONTAINER_PROGRAMS:
+                # This host may know the program by its other name.
+                found = (
+                    shutil.which(name, path=env["PATH"]) for name in CONTAINER_PROGRAMS
+                )
+                argv = [next(filter(None, found), argv[0]), *argv[1:]]
             child = subprocess.Popen(
-                order["argv"],
-                env=environment_of(order),
+                argv,
+                env=env,
                 cwd=folder or "/",
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,

@@ -13,6 +13,7 @@ from typing import Any
 from spython.main import get_client
 from spython.utils import stream_command
 
+from rankbench.launch.process.command import CONTAINER_PROGRAMS
 from rankbench.record import first_line
 
 _SECONDS = 600
@@ -31,7 +32,7 @@ def find_program() -> str:
     Raises:
         ValueError: no container program is installed.
     """
-    for name in ("apptainer", "singularity"):
+    for name in CONTAINER_PROGRAMS:
         if shutil.which(name):
             return name
     raise ValueError(

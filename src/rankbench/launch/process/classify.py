@@ -23,6 +23,9 @@ _PEER = re.compile(
     re.IGNORECASE,
 )
 
+# The address that a host has given to the others, although it leads to themselves.
+_LOOPBACK = re.compile(r"\b127\.\d+\.\d+\.\d+\b")
+
 # Messages of srun, launch/hosts/ssh_step.py and launch/process/supervise.py.
 _LOST_HOST = re.compile(
     r"^(?:srun: error: (?:Node failure on|Task launch for \S+ failed on node)"
@@ -67,6 +70,8 @@ class Ending:
         oom_kills: processes that the kernel ended for memory meanwhile.
         progress: where each rank was, in words.
         log: what the launcher printed.
+        rank_logs: the end of what ranks printed, by rank.
+        is_spread: whether there were several hosts.
         job_ended: why Slurm ended the whole job, if it did: see slurm.why_ended.
         in_image: whether ranks were to run in an image.
         shares_job: whether the job measures other cells, too.
@@ -82,6 +87,8 @@ class Ending:
     oom_kills: int = 0
     progress: str = ""
     log: str = ""
+    rank_logs: Mapping[int, str] = field(default_factory=dict)
+    is_spread: bool = False
     job_ended: str | None = None
     in_image: bool = False
     shares_job: bool = False
@@ -184,6 +191,12 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
         rank, code = next(iter(killed.items()))
         reason = f"rank {rank} was ended by {signal_name(-code)}; {ending.progress}"
         return Outcome("crashed", reason)
+    for rank, error in errors.items():
+        if ending.is_spread and (found := _LOOPBACK.search(error["message"])):
+            why = f"a host gives the others its loopback address {found[0]}"
+            remedy = "set interface in site.yaml"
+            reason = f"{_of_rank(rank, error)}: {why}: {remedy}"
+            return Outcome("crashed", reason, "site")
     own = {r: e for r, e in errors.items() if not _PEER.search(e["message"])}
     first = _SRUN.search(ending.log)
     if not own and first and (there := _KILLED_THERE.fullmatch(first[1])):
@@ -203,8 +216,8 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
     for rank, code in sorted(ending.exits.items()):
         if code == -signal.SIGTERM:
             continue  # The rank was told to end.
-        said = f"rank {rank} ended with exit code {code} and said nothing"
-        return Outcome("crashed", f"{said}: see launcher.log and rank{rank}.log")
+        said = last_error_line(ending.rank_logs.get(rank, "") or ending.log)
+        return Outcome("crashed", f"rank {rank} ended with exit code {code}: {said}")
     who = f", nothing from rank {gone[0]}" if gone else ""
     said = last_error_line(ending.log)
     reason = f"{ending.launcher} ended with exit code {ending.returncode}{who}: {said}"

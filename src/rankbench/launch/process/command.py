@@ -6,6 +6,7 @@ Pure functions: commands can be read and tested without Slurm, Apptainer or laun
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +20,17 @@ from rankbench.launch.launchers import (
 from rankbench.launch.process.environment import SOURCE, build_environment
 from rankbench.launch_spec import LaunchSpec
 
-# Variables of Apptainer itself.
-_FOR_APPTAINER = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "XDG_RUNTIME_DIR")
-_FOR_APPTAINER_PREFIXES = ("APPTAINER_", "SINGULARITY_")
+# Variables of Apptainer itself. Its switches, such as APPTAINER_CONTAINALL, would
+# change what ranks see. Only paths of the site pass.
+_FOR_APPTAINER = {
+    *("PATH", "HOME", "USER", "LANG", "TMPDIR", "XDG_RUNTIME_DIR"),
+    *(
+        f"{program}_{name}"
+        for program in ("APPTAINER", "SINGULARITY")
+        for name in ("BIND", "BINDPATH", "MOUNT", "CACHEDIR", "CONFIGDIR", "TMPDIR")
+    ),
+}
+CONTAINER_PROGRAMS = ("apptainer", "singularity")  # the same under an older name
 
 HOME = "/opt/rankbench/home"  # of ranks in an image
 
@@ -85,7 +94,7 @@ def exec_argv(spec: LaunchSpec, argv: Sequence[str]) -> list[str]:
     ]
     writable = [spec.directory, *([spec.scratch] if spec.scratch else [])]
     return [
-        "apptainer",
+        next(filter(shutil.which, CONTAINER_PROGRAMS), CONTAINER_PROGRAMS[0]),
         "--quiet",  # Apptainer warns about missing programs that it does not need.
         "exec",
         # Packages and settings in a user's home must not affect the measurement.
@@ -126,9 +135,5 @@ def environment_for(
         inside: what the ranks shall have.
         inherited: the environment to take from what Apptainer itself needs.
     """
-    own = {
-        key: value
-        for key, value in inherited.items()
-        if key in _FOR_APPTAINER or key.startswith(_FOR_APPTAINER_PREFIXES)
-    }
+    own = {key: value for key, value in inherited.items() if key in _FOR_APPTAINER}
     return {**own, **inside}

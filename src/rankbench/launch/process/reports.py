@@ -145,6 +145,16 @@ def collapse_phases(work: Path, reports: list[dict[str, Any]]) -> None:
         np.savez(path, **arrays)
 
 
+def read_end(log: Path, size: int = 8192) -> str:
+    """The last bytes of a log as text; empty if there is none."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(-min(size, os.fstat(file.fileno()).st_size), os.SEEK_END)
+            return file.read().decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def find_shared_gpu(reports: list[dict[str, Any]]) -> str | None:
     """Return a sentence about two ranks that used one GPU; None if none did.
 

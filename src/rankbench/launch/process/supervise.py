@@ -30,6 +30,7 @@ from rankbench.launch.process.reports import (
     find_shared_gpu,
     merge_reports,
     merge_steps,
+    read_end,
     read_progress,
     read_reports,
 )
@@ -139,6 +140,12 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
         oom_kills=_oom_kills() - oom_before,
         progress=where,
         log=text,
+        rank_logs={
+            rank: read_end(spec.log(rank))
+            for rank in range(spec.shape.ranks)
+            if rank not in reports
+        },
+        is_spread=spec.is_spread,
         job_ended=job_ended,
         in_image=spec.image is not None,
         shares_job=spec.round is not None,

@@ -6,7 +6,10 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
+import re
+import resource
 import sys
 from collections.abc import Iterator, Sequence
 from ipaddress import ip_address
@@ -27,15 +30,30 @@ LEAST_SCRATCH_MIB = 1024
 MOST_CLOCK_SECONDS = 5.0
 MOST_NAME_SECONDS = 2.0
 MOST_LOAD = 0.5  # of a core
+LEAST_SLURM = (20, 11)  # for `srun --overlap`
+# CUDA's major version -> the least major version of the driver, and the least compute
+# capability that torch's builds have kernels for. Drivers: NVIDIA, CUDA Compatibility,
+# "Minor version compatibility"; kernels: the lists of torch's release notes.
+CUDA_NEEDS = {12: (525, 5.0), 13: (580, 7.5)}
+OVER_FABRIC = ("nccl", "mpi")  # backends that use InfiniBand by themselves
+# What images of rankbench have that are not built yet (containers/requirements).
+CUDA_OF_IMAGES = 13
 
 
-def find_faults(site: Facts, found: Facts, *, by_ssh: bool = False) -> list[str]:
+def find_faults(
+    site: Facts,
+    found: Facts,
+    *,
+    by_ssh: bool = False,
+    cells: Sequence[Facts] = (),
+) -> list[str]:
     """The faults of a site, each with its remedy; empty if there are none.
 
     Args:
         site: the site of the plan.
         found: what `inspect` returned.
         by_ssh: whether a cell has a launcher that reaches other hosts by ssh.
+        cells: of the plan, those that can run here.
     """
     hosts = found["hosts"]
     faults = list(found["faults"])
@@ -48,7 +66,12 @@ def find_faults(site: Facts, found: Facts, *, by_ssh: bool = False) -> list[str]
         )
     for host in hosts:
         faults += [
-            f"{host['host']}: {fault}" for fault in _faults_of(host, site, hosts)
+            f"{host['host']}: {fault}"
+            for fault in (
+                *_faults_of(host, site, hosts),
+                *_faults_of_driver(host, site, cells),
+                *_faults_of_fabric(host, cells),
+            )
         ]
         # A clock that was read between two others.
         off = max(found["began"] - host["time"], host["time"] - found["ended"])
@@ -112,7 +135,13 @@ def _faults_of(host: Facts, site: Facts, hosts: Sequence[Facts]) -> Iterator[str
                 "has no Apptainer on PATH: load its module before snakemake (jobs "
                 "inherit PATH), or have it installed"
             )
-        if not host["fuse"]:
+        if host["container"]:
+            yield (
+                f"does not start containers: {host['container']}: enable user "
+                "namespaces (sysctl user.max_user_namespaces), or have Apptainer "
+                "installed setuid"
+            )
+        elif host["container"] is None and not host["fuse"]:
             yield (
                 "does not let users mount images: /dev/fuse must be readable and "
                 "writable for all (chmod 666), or Apptainer be installed setuid"
@@ -121,6 +150,8 @@ def _faults_of(host: Facts, site: Facts, hosts: Sequence[Facts]) -> Iterator[str
         yield f"has no {path}: correct binds in site.yaml"
     if scheduler.has_queue and host["slurm"] is None:
         yield "has no Slurm commands on PATH: ranks are started by srun there"
+    elif scheduler.has_queue and _numbers(host["slurm"])[:2] < LEAST_SLURM:
+        yield f"has {host['slurm']}: rankbench needs 20.11 or newer (srun --overlap)"
     shm, scratch = host["shm_mib"], host["scratch_mib"]
     if shm is None or shm < LEAST_SHM_MIB:
         yield (
@@ -140,6 +171,13 @@ def _faults_of(host: Facts, site: Facts, hosts: Sequence[Facts]) -> Iterator[str
         yield (
             f"does not see files of {', '.join(unseen)}: the project must lie on a "
             "file system that all hosts share"
+        )
+    first = next(iter(host["itself"]), None)
+    alone = site["nodes"] == 1 or site["interface"] is not None
+    if not alone and first and ip_address(first).is_loopback:
+        yield (
+            f"calls itself {first}, and gloo would give this address to the others: "
+            "set interface in site.yaml"
         )
     for other, answer in host["names"].items():
         if not answer["addresses"]:
@@ -165,11 +203,66 @@ def _disturbances(host: Facts, site: Facts) -> Iterator[str]:
             f"is busy (load {host['load']:.1f} on {host['cores']} cores): find out by "
             "top what runs there, and end it"
         )
-    loopback = any(ip_address(address).is_loopback for address in host["itself"])
-    if site["interface"] is None and loopback:
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The numbers in the text of a version, such as `slurm 22.05.8`."""
+    return tuple(map(int, re.findall(r"\d+", version)))
+
+
+def _faults_of_driver(
+    host: Facts, site: Facts, cells: Sequence[Facts]
+) -> Iterator[str]:
+    """Images, or the torch of this environment, that the host's GPUs cannot run."""
+    if host["driver"] is None:
+        return
+    capability = min(map(float, host["capabilities"]), default=math.inf)
+    for name in sorted({cell["image"] or "" for cell in cells}):
+        where = f"the image {name}" if name else "torch here"
+        software = site["images"][name] if name else site["native"]
+        built = re.search(r"\+cu(\d+)\d$", software["torch"])
+        if built is None and not name.endswith("-cuda"):
+            continue  # a build without CUDA
+        cuda = int(built[1]) if built else CUDA_OF_IMAGES
+        driver, least = CUDA_NEEDS.get(cuda, (0, 0.0))
+        remedy = "name an image with another CUDA (images in site.yaml)"
+        if name == "":
+            remedy = "install a torch with another CUDA"
+        if _numbers(host["driver"])[0] < driver:
+            yield (
+                f"has the NVIDIA driver {host['driver']}, and {where} has CUDA {cuda}, "
+                f"which needs {driver} or newer: have the driver updated, or {remedy}"
+            )
+        if capability < least:
+            yield (
+                f"has a GPU of compute capability {capability}, and {where} (CUDA "
+                f"{cuda}) has kernels from {least:g} on: {remedy}"
+            )
+
+
+def _faults_of_fabric(host: Facts, cells: Sequence[Facts]) -> Iterator[str]:
+    """What keeps NCCL and UCX from using the adapters of a host."""
+    users = {
+        f"{cell['cell']['backend']} in the image {cell['image']}"
+        if cell["image"]
+        else cell["cell"]["backend"]
+        for cell in cells
+        if cell["cell"]["backend"] in OVER_FABRIC and cell["shape"]["nodes"] > 1
+    }
+    if not users or not host["adapters"]:
+        return
+    adapters, who = ", ".join(host["adapters"]), " and ".join(sorted(users))
+    if not host["verbs"]:
         yield (
-            f"calls itself {host['itself'][0]}, and gloo would give this address to "
-            "the others: set interface in site.yaml"
+            f"has the adapters {adapters}, and users cannot open /dev/infiniband: "
+            f"{who} would use TCP; load the module ib_uverbs, and allow the devices "
+            "(chmod 666 /dev/infiniband/uverbs*)"
+        )
+    if host["memlock"] != resource.RLIM_INFINITY:
+        yield (
+            f"limits locked memory to {host['memlock'] >> 10} KiB, and {who} cannot "
+            f"register memory with {adapters} then: LimitMEMLOCK=infinity for slurmd "
+            "or sshd, and PropagateResourceLimitsExcept=MEMLOCK in slurm.conf"
         )
 
 
@@ -182,7 +275,9 @@ def describe(site: Facts, found: Facts) -> list[str]:
             for name, addresses in host["interfaces"].items()
             if addresses
         )
-        gpus = f"{len(host['gpus'])} x {host['gpus'][0]}" if host["gpus"] else "none"
+        gpus = "none"
+        if host["gpus"]:
+            gpus = f"{len(host['gpus'])} x {host['gpus'][0]}, driver {host['driver']}"
         lines += [
             f"{host['host']}",
             f"  cores {host['cores']}, memory {host['memory_mib']} MiB, "
@@ -213,13 +308,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     os.unlink(arguments.hosts)
     site = plan["site"]
     print(*describe(site, found), sep="\n")
+    cells = [cell for cell in plan["cells"] if cell["infeasible"] is None]
     by_ssh = any(
-        cell["infeasible"] is None
-        and cell["shape"]["nodes"] > 1
+        cell["shape"]["nodes"] > 1
         and is_by_ssh(find_launcher(cell["cell"]["launcher"]))
-        for cell in plan["cells"]
+        for cell in cells
     )
-    faults = find_faults(site, found, by_ssh=by_ssh)
+    faults = find_faults(site, found, by_ssh=by_ssh, cells=cells)
     for fault in faults:
         print(f"FAULT {fault}")
     print(f"{len(faults)} faults" if faults else "all is as site.yaml says")

@@ -11,9 +11,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import fcntl
+import glob
 import json
 import os
 import random
+import re
+import resource
 import shutil
 import socket
 import struct
@@ -28,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.cores import physical_cores
-from rankbench.environ import read_node, restore_job, without_job
+from rankbench.environ import host_name, read_node, restore_job, without_job
 from rankbench.launch.hosts import hosts_of
 from rankbench.launch.hosts.base import (
     FIRST_PORT,
@@ -39,6 +42,7 @@ from rankbench.launch.hosts.base import (
     run_to_end,
     take_lock,
 )
+from rankbench.launch.process.command import CONTAINER_PROGRAMS, environment_for
 from rankbench.launch.process.environment import SOURCE
 from rankbench.record import read_json, write_json
 from rankbench.schedulers import scheduler_of
@@ -55,7 +59,9 @@ _CONNECT_SECONDS, _SSH_SECONDS = 1.0, 5
 _ASK_SECONDS = 30.0
 # Seconds that all hosts may take.
 _LOOK_SECONDS = 300.0
-_LIST_GPUS = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+_LIST_GPUS = ("nvidia-smi", "--format=csv,noheader")
+_ADAPTERS, _VERBS = "/sys/class/infiniband/*", "/dev/infiniband/uverbs*"
+_IPV6, _GLOBAL = Path("/proc/net/if_inet6"), "00"
 # Of netdevice(7).
 _GET_FLAGS, _GET_ADDRESS, _IS_UP = 0x8913, 0x8915, 0x1
 
@@ -76,14 +82,18 @@ def inspect(plan: Facts, root: Path) -> Facts:
         `reach`: name of a host -> what `reach` found there.
     """
     site = plan["site"]
-    used = {cell["image"] for cell in plan["cells"] if cell["image"]}
-    files = [Path(plan["images"][name]["file"]) for name in used]
-    notes = {str(file): file.with_suffix(".json") for file in files if file.exists()}
+    used = sorted({cell["image"] for cell in plan["cells"] if cell["image"]})
+    images = [plan["images"][name] for name in used]
+    notes = {
+        image["file"]: image["sidecar"]
+        for image in images
+        if os.path.exists(image["file"]) and os.path.exists(image["sidecar"])
+    }
     needs = Needs(
         source=SOURCE,
         code=plan["code"]["rank"],
         data_dir=Path(site["data_dir"]).resolve(),
-        images={file: read_json(note)["sha256"] for file, note in notes.items()},
+        images={file: read_json(Path(n))["sha256"] for file, n in notes.items()},
         native=site["software"] == "native",
     )
     folder = Path(tempfile.mkdtemp(prefix=".hosts-", dir=root))
@@ -91,7 +101,7 @@ def inspect(plan: Facts, root: Path) -> Facts:
         with hosts_of(site).inspect(site, needs) as (hosts, faults):
             found: Facts = {"hosts": [], "said": "", "pmix": False, "reach": {}}
             if hosts is not None:
-                found |= _look_at_hosts(site, hosts, folder)
+                found |= _look_at_hosts(site, hosts, folder, next(iter(notes), None))
             if hosts is not None and scheduler_of(site).lists_hosts:
                 found["reach"] = _try_to_reach(site, hosts, found["hosts"], folder)
             return found | {"faults": faults}
@@ -120,8 +130,8 @@ def _try_to_reach(
     return {name: read_json(file) for name, file in files.items() if file.exists()}
 
 
-def _look_at_hosts(site: Facts, hosts: Hosts, folder: Path) -> Facts:
-    """Let every host inspect itself.
+def _look_at_hosts(site: Facts, hosts: Hosts, folder: Path, image: str | None) -> Facts:
+    """Let every host inspect itself, and start the image if there is one.
 
     Returns:
         `hosts`: facts of each that reported; `said`: what the start of them said;
@@ -129,6 +139,8 @@ def _look_at_hosts(site: Facts, hosts: Hosts, folder: Path) -> Facts:
     """
     listed = [host for host in site["hosts"] if host["name"] in hosts.names]
     asked = {**site, "hosts": listed, "software": None, "native": None, "images": None}
+    # Without shared files it is not there yet.
+    asked["image"] = None if listed and not site["shared"] else image
     began = time.time()
     said = _run_on(hosts, "--look", asked, folder)
     found = sorted((folder / "work").glob("*.facts.json"))
@@ -165,7 +177,8 @@ def look(site: Facts, folder: Path) -> Facts:
     """The equipment of this host, and its view of the others."""
     now = time.time()
     listed = [host["name"] for host in site["hosts"]]
-    name = listed[read_node()] if listed else socket.gethostname()
+    # With Slurm, hosts find each other by the names that it uses.
+    name = listed[read_node()] if listed else host_name()
     (folder / f"{name}.here").touch()
     # Where hosts share no files, each sees its own.
     count = 1 if listed and not site["shared"] else len(listed) or site["nodes"]
@@ -177,6 +190,7 @@ def look(site: Facts, folder: Path) -> Facts:
     if (lock := take_lock()) is not None:
         lock.close()
     scratch = Path(site["scratch"] or tempfile.gettempdir())
+    program = next(filter(shutil.which, CONTAINER_PROGRAMS), None)
     return {
         "host": name,
         "time": now,
@@ -186,11 +200,16 @@ def look(site: Facts, folder: Path) -> Facts:
         "load": os.getloadavg()[0],
         # Whether another measurement of this user runs here.
         "measures": lock is None,
-        "gpus": (_output(*_LIST_GPUS) or "").splitlines(),
+        "gpus": (_output(*_LIST_GPUS, "--query-gpu=name") or "").splitlines(),
+        "capabilities": (_output(*_LIST_GPUS, "--query-gpu=compute_cap") or "").split(),
+        "driver": _read_driver(),
+        "adapters": sorted(os.path.basename(p) for p in glob.glob(_ADAPTERS)),
+        "verbs": any(os.access(p, os.R_OK | os.W_OK) for p in glob.glob(_VERBS)),
+        "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
         "interfaces": _interfaces(),
         "slurm": _output("sinfo", "--version"),
-        "apptainer": _output("apptainer", "--version")
-        or _output("singularity", "--version"),
+        "apptainer": _output(program, "--version") if program else None,
+        "container": _start_container(program, site["image"]),
         "missing": [path for path in site["binds"] if not os.path.exists(path)],
         "fuse": os.access("/dev/fuse", os.R_OK | os.W_OK),
         "shm_mib": _free_mib(Path("/dev/shm")),  # noqa: S108
@@ -198,12 +217,12 @@ def look(site: Facts, folder: Path) -> Facts:
         "scratch_mib": _free_mib(scratch),
         "seen": seen,
         "itself": _resolve(socket.gethostname())["addresses"],
-        "names": {other: _resolve(other) for other in listed or seen if other != name},
+        "names": {other: _resolve(other) for other in listed or seen},
     }
 
 
 def _interfaces() -> dict[str, list[str]]:
-    """IPv4 addresses of the interfaces that are up and have one, without loopback."""
+    """Addresses of the interfaces that are up and have one, without loopback."""
     found: dict[str, list[str]] = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         for _, name in socket.if_nameindex():
@@ -213,21 +232,51 @@ def _interfaces() -> dict[str, list[str]]:
                 with contextlib.suppress(OSError):
                     answer = fcntl.ioctl(any_socket, _GET_ADDRESS, asked)
                     found[name] = [socket.inet_ntoa(answer[20:24])]
+    with contextlib.suppress(OSError):
+        for line in _IPV6.read_text().splitlines():
+            address, _, _, scope, _, name = line.split()
+            if scope == _GLOBAL:
+                text = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(address))
+                found.setdefault(name, []).append(text)
     return found
+
+
+def _read_driver(file: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+    """The version of the kernel's NVIDIA driver; None without one."""
+    try:
+        found = re.search(r"Kernel Module\D* +(\d[\d.]+)", file.read_text())
+    except OSError:
+        return None
+    return found[1] if found else None
+
+
+def _start_container(program: str | None, image: str | None) -> str | None:
+    """Run nothing in an image; empty if it starts, else why not. None: not tried."""
+    if program is None or image is None:
+        return None
+    command, env = [program, "--quiet", "exec", image, "true"], environment_for({})
+    try:
+        done = run_to_end(command, timeout=_ASK_SECONDS, env=env)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+    return lines[-1] if done.returncode else ""
 
 
 def _resolve(host: str) -> Facts:
     """Addresses of a name, and the duration of the look-up in both directions."""
     begun = time.monotonic()
     try:
-        addresses = {str(i[4][0]) for i in socket.getaddrinfo(host, 22)}
+        # In the order in which libraries try them.
+        found = [str(entry[4][0]) for entry in socket.getaddrinfo(host, 22)]
+        addresses = list(dict.fromkeys(found))
     except OSError:
-        addresses = set()
+        addresses = []
     for address in addresses:
         # Libraries look up the name of each peer: a name server that does not answer
         # makes each connection slow.
         socket.getnameinfo((address, 22), 0)
-    return {"addresses": sorted(addresses), "seconds": time.monotonic() - begun}
+    return {"addresses": addresses, "seconds": time.monotonic() - begun}
 
 
 def _free_mib(folder: Path) -> int | None:
@@ -267,7 +316,7 @@ def reach(node: int, hosts: Sequence[Facts], ports: Sequence[int]) -> Facts:
         for port in ports:
             # A port that is in use already is not tried.
             with contextlib.suppress(OSError):
-                server = socket.create_server(("", port), backlog=64)
+                server = _listen(port)
                 stack.callback(server.close)
                 arguments = (server, accepted)
                 threading.Thread(target=_accept, args=arguments, daemon=True).start()
@@ -288,6 +337,16 @@ def reach(node: int, hosts: Sequence[Facts], ports: Sequence[int]) -> Facts:
             if not accepted.acquire(timeout=max(0.0, end - time.monotonic())):
                 break
     return {"unreached": unreached, "ssh": by_ssh}
+
+
+def _listen(port: int) -> socket.socket:
+    """Listen at all addresses of this host, those of IPv6 too if it has any."""
+    if not socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), backlog=64)
+    family = socket.AF_INET6
+    return socket.create_server(
+        ("", port), family=family, dualstack_ipv6=True, backlog=64
+    )
 
 
 def _accept(server: socket.socket, accepted: threading.Semaphore) -> None:
