@@ -92,7 +92,8 @@ def load_commands(name: str | None = None) -> list[Command]:
     for module in [names[name]] if name in names else names.values():
         import_module(f"rankbench.commands.{module}")
     return sorted(
-        COMMANDS.values(), key=lambda one: (GROUPS.index(one.place[0]), one.place[1])
+        COMMANDS.values(),
+        key=lambda found: (GROUPS.index(found.place[0]), found.place[1]),
     )
 
 

@@ -52,7 +52,7 @@ class LaunchOptions:
     @classmethod
     def choose(cls, values: Mapping[str, Any]) -> LaunchOptions:
         """The options among the keys of an experiment."""
-        return cls(**{one.name: values[one.name] for one in fields(cls)})
+        return cls(**{option.name: values[option.name] for option in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,18 +176,13 @@ class LaunchSpec:
 
     def write(self) -> None:
         """Write the file that ranks read."""
-        write_json(self.file, self.to_json())
+        value = {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
+        write_json(self.file, value | {"options": asdict(self.options)})
 
     @classmethod
     def read(cls, file: Path) -> LaunchSpec:
-        return cls.from_json(read_json(file))
-
-    def to_json(self) -> dict[str, Any]:
-        value = {one.name: _plain(getattr(self, one.name)) for one in fields(self)}
-        return value | {"options": asdict(self.options)}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> LaunchSpec:
+        """Read what `write` wrote."""
+        value = read_json(file)
         scratch = value["scratch"]
         typed = {
             "directory": Path(value["directory"]),
@@ -210,5 +205,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (Cell, Shape)):
         return value.to_dict()
     if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, tuple) else value
+        return {key: _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, tuple) else value

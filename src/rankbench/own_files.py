@@ -111,7 +111,7 @@ def _find_more(folder: Path, given: str) -> Files:
     if not path.exists():
         raise ValueError(f"{path}: there is no such file or folder")
     if path.is_dir():
-        return {f"{name}/{below}": one for below, one in files_below(path).items()}
+        return {f"{name}/{below}": file for below, file in files_below(path).items()}
     return {str(name): path}
 
 

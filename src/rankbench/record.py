@@ -71,7 +71,12 @@ def write_atomically(path: Path, data: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-        _sync_directory(path.parent)
+        # The rename is on disk when its folder is.
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
@@ -112,14 +117,6 @@ def read_json(path: Path) -> Any:
 
 def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(f"{word} is not valid in JSON")
-
-
-def _sync_directory(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 # Plots that every experiment has.
@@ -295,15 +292,6 @@ def judge(records: Sequence[Record], wanted: int) -> Verdict:
     return Verdict("not-run", reason, ok, wanted, complete)
 
 
-def judge_attempt(directory: Path, wanted: int) -> Verdict:
-    """Decide the status of a cell from the folder of an attempt, including its gate.
-
-    Raises:
-        ValueError: a record is damaged or of another schema version.
-    """
-    return judge_gated(read_attempt(directory / GATE), read_attempt(directory), wanted)
-
-
 def judge_gated(
     gate: Sequence[Record], records: Sequence[Record], wanted: int
 ) -> Verdict:
@@ -363,3 +351,28 @@ def first_line(text: str, limit: int = 300) -> str:
             line = line.strip()
             return line if len(line) <= limit else line[: limit - 3] + "..."
     return ""
+
+
+def describe_result(record: Record) -> str:
+    """The result of a launch, or the reason of its failure, in a few words."""
+    if record["status"] != "ok":
+        return f"{record['status']}: {record['reason']}"
+    if record["purpose"] == "gate":
+        found = record["gate"]
+        share = "lossy, loss within" if found["lossy"] else "as single within"
+        return f"{share} {found['loss_error']:.1g}"
+    if record["purpose"] == "profile":
+        return "profiled"
+    window = max(rank["window_s"] for rank in record["ranks"])
+    context = (record.get("cell") or {}).get("context")
+    unit = "samples" if context is None else "tokens"
+    return f"{record['samples'] * (context or 1) / window:.0f} {unit}/s"
+
+
+def minutes(seconds: float) -> str:
+    """A duration for people."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"

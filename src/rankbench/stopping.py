@@ -189,7 +189,7 @@ def _stop_at_width(cell: LaunchHistory) -> Enough | None:
         if len(counted) < look:
             return None
         rates = [rate(record) for record in counted[:look]]
-        known = [one for one in rates if one is not None]
+        known = [value for value in rates if value is not None]
         if len(known) < look:
             return Enough(look, f"after {look}: {look - len(known)} failed")
         width = half_width(known, confidence)
@@ -298,7 +298,7 @@ def _least_ratio(
     above: Mapping[Any, float], below: Mapping[Any, float], level: float
 ) -> float:
     """Lower bound of the ratio of two cells, from the rounds that both have."""
-    logs = [math.log(above[one] / below[one]) for one in above if one in below]
+    logs = [math.log(above[turn] / below[turn]) for turn in above if turn in below]
     if len(logs) < FEWEST_LAUNCHES:
         return 0.0
     reach = _student(1 - level, len(logs) - 1) * stdev(logs) / math.sqrt(len(logs))

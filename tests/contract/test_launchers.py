@@ -30,9 +30,9 @@ from rankbench.launch.launchers import (
     _intel_mpi,
     _open_mpi,
     find_launcher,
+    horovodrun,
     host_list,
     hostfile,
-    variables_of,
 )
 from rankbench.launch_spec import LaunchSpec
 from rankbench.matrix.catalog import load_catalog
@@ -150,7 +150,7 @@ def test_intel_mpi_stays_in_the_memory_of_one_host_and_pins_no_rank() -> None:
 
 def test_horovodrun_tells_whichever_mpi_it_finds() -> None:
     spec = make_launch(2, backend="ccl")
-    told = variables_of(find_launcher("horovodrun"), spec)
+    told = horovodrun.build_variables(spec)
     for mpi in (_open_mpi, _intel_mpi):
         assert told.items() > mpi.build_variables(spec).items()
 

@@ -104,6 +104,49 @@ def test_status_and_show_trust_no_foreign_results(
     assert "is damaged" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("record.json", {"status": "well"}),
+        ("record.json", {"started": None}),
+        ("record.json", {"launch": None}),
+        ("record.json", {"image": {}}),
+        ("record.json", {"hosts": [{}]}),
+        ("request", {"launches": []}),
+        ("request", {"attempt": "../../elsewhere"}),
+        ("request", {"unknown": 1}),
+        ("summary", {"enough": [None]}),
+        ("summary", {"enough": 1}),
+    ],
+)
+def test_status_and_show_refuse_damaged_foreign_results(
+    layout: Layout,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    changes: dict[str, Any],
+) -> None:
+    cell = PLANNED["id"]
+    asked = Request(attempt=1, launches=1, cell_hash=PLANNED["hash"])
+    write_json(layout.request(cell), asdict(asked))
+    write_json(layout.summary(cell), {"attempt": 1, "enough": [1, "after 1"]})
+    paths = {"request": layout.request(cell), "summary": layout.summary(cell)}
+    path = paths.get(name, record_of(layout))
+    commands = (["status", str(layout.root)], ["show", str(layout.root), cell])
+    for command in commands:
+        assert main(command) == 0
+    value = json.loads(path.read_text())
+    for key, new in changes.items():
+        # No member at all: older or other programs do not have it.
+        value |= {key: new}
+        if new is None:
+            del value[key]
+    path.write_text(json.dumps(value))
+    capsys.readouterr()
+    for command in commands:
+        assert main(command) == 2
+        assert str(path) in capsys.readouterr().err
+
+
 def test_damaged_and_foreign_records_are_refused(
     layout: Layout, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,7 +31,7 @@ from rankbench.launch.process import processes
 
 processes.adopt_orphans()
 child = subprocess.Popen([sys.executable, *sys.argv[2:]])
-processes.await_elsewhere(child.pid)
+processes.awaited.add(child.pid)
 files = [Path(a) for a in sys.argv[2:] if a.endswith(".pid")]
 deadline = time.monotonic() + 30
 while not all(f.exists() and f.read_text() for f in files):

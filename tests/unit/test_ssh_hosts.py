@@ -16,8 +16,8 @@ import pytest
 
 from factories import make_cell, make_site
 from rankbench.environ import for_hosts, read_node
-from rankbench.launch.hosts import hosts_of, ssh_session
-from rankbench.launch.hosts.base import Hosts, Needs, Step
+from rankbench.launch.hosts import ssh_session
+from rankbench.launch.hosts.base import Hosts, Needs, Step, hosts_of
 from rankbench.launch.hosts.ssh import SshHosts, places_of
 from rankbench.launch.hosts.ssh_agent import environment_of, move_in
 from rankbench.launch.hosts.ssh_session import LostHost, Session

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.unit
 def wait_for(child: subprocess.Popen[bytes], directory: Path) -> str | None:
     spec = make_spec(directory=directory, shape=make_shape(2), heartbeat_grace=0)
     spec.progress.mkdir()
-    with Heartbeat(spec.heartbeat) as heartbeat:
+    with closing(Heartbeat(spec.heartbeat)) as heartbeat:
         return supervise.await_launcher(
             child, spec, Stop(), heartbeat, None, time_limit=0.5
         )

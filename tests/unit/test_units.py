@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from rankbench.commands._terminal import choose_columns
-from rankbench.launch.job.rounds import describe_result
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
-from rankbench.record import Layout
+from rankbench.record import Layout, describe_result
 from rankbench.results.advice.answer import find_answer
 from rankbench.results.advice.sentences import in_sentences
 from rankbench.results.compare.comparison import accept

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def test_a_rank_says_where_it_is_and_ends_without_a_heartbeat(
     def describe() -> str:
         return describe_progress(read_progress(spec.progress, 1))
 
-    with Heartbeat(spec.heartbeat) as heartbeat:
+    with closing(Heartbeat(spec.heartbeat)) as heartbeat:
         rank = subprocess.Popen([sys.executable, "-c", RANK, str(spec.work)])
         for _ in range(30):
             heartbeat.beat()

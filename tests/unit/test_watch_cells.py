@@ -13,7 +13,7 @@ from rich.console import Console
 
 from rankbench.commands._display import Plain, describe_event, open_display
 from rankbench.commands._execute import _start
-from rankbench.commands._watch import Event, Watch, Watched
+from rankbench.commands._watch import Event, Watch, WatchedCell
 from rankbench.project.status import State
 from rankbench.record import Layout, write_json
 
@@ -111,7 +111,7 @@ def make_event(kind: str, status: str = "ok", **values) -> Event:
         "ranks": [{"window_s": 0.5}],
         "seconds": {"launch": 2.54},
     }
-    return Event(kind, Watched(CELL, 6), "launch 3 of 6", record, **values)
+    return Event(kind, WatchedCell(CELL, 6), "launch 3 of 6", record, **values)
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,10 @@ def make_event(kind: str, status: str = "ok", **values) -> Event:
             None,
             "launch 3 of 6  crashed: rank 1 was ended by SIGKILL  2.5 s",
         ),
-        (Event("said", Watched(CELL, 6), "waiting"), None, "waiting"),
-        (Event("said", Watched(CELL, 6), "\x1b[2Jgone"), None, "?[2Jgone"),
+        (Event("said", WatchedCell(CELL, 6), "waiting"), None, "waiting"),
+        (Event("said", WatchedCell(CELL, 6), "\x1b[2Jgone"), None, "?[2Jgone"),
         (
-            Event("done", Watched(CELL, 6)),
+            Event("done", WatchedCell(CELL, 6)),
             State("crashed", "5/6", "it crashed", ""),
             "crashed: it crashed  5/6",
         ),
@@ -146,7 +146,7 @@ def test_not_a_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> Non
     # characters.
     monkeypatch.setenv("FORCE_COLOR", "1")
     stream = io.StringIO()
-    cells = [Watched(CELL, 6), Watched("other", 6, done=True)]
+    cells = [WatchedCell(CELL, 6), WatchedCell("other", 6, done=True)]
     display = open_display(Console(file=stream), cells, plain=False)
     assert isinstance(display, Plain)
     display.show(make_event("begun"), None)
@@ -191,8 +191,8 @@ def test_a_terminal_shows_cells_and_how_much_is_left(
     monkeypatch.setenv("TERM", "xterm")
     stream = TerminalStream()
     console = Console(file=stream, force_terminal=True, width=100, color_system=None)
-    running = Watched(CELL, 6, running="launch 4 of 6", launched=3)
-    many = [Watched(f"cell{i}", 6) for i in range(20)]
+    running = WatchedCell(CELL, 6, running="launch 4 of 6", launched=3)
+    many = [WatchedCell(f"cell{i}", 6) for i in range(20)]
     display = open_display(console, [*many, running], plain=False)
     display.show(make_event("ended"), None)
     display.show(make_event("ended", "crashed"), None)

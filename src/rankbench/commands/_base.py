@@ -21,8 +21,11 @@ from rankbench.matrix.selection import select_cells
 from rankbench.plan import PLAN_VERSION, parse_plan
 from rankbench.project import Run, open_run
 from rankbench.project.status import State, find_jobs
-from rankbench.record import Layout
+from rankbench.record import RECORD_VERSION, Layout
 from rankbench.schedulers import scheduler_of
+
+# Members that every record has, and that states and pages of cells are made of.
+_OF_RECORDS = ("launch", "started", "cell_hash", "image")
 
 
 def plan_run(
@@ -180,7 +183,14 @@ def open_cells(
         arguments.experiment = plan.experiment["file"]
         arguments.override = plan.experiment["override"]
         arguments.site = scheduler_of(plan.site).profile
-        yield Run(plan, layout, select_cells(plan, _only(arguments))), {}
+        cells = select_cells(plan, _only(arguments))
+        for cell in cells:
+            for path in (layout.records / cell.id).rglob("record.json"):
+                record = read_checked(path, "record", version=RECORD_VERSION)
+                if missing := [key for key in _OF_RECORDS if key not in record]:
+                    lacks = f"it lacks {', '.join(missing)}"
+                    raise ValueError(f"{path} is damaged: {lacks}")
+        yield Run(plan, layout, cells), {}
 
 
 def how_to_rerun(arguments: argparse.Namespace, cell_id: str) -> str:

@@ -15,10 +15,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from rankbench.commands._watch import Event, Watched
-from rankbench.launch.job.rounds import describe_result, minutes
+from rankbench.commands._watch import Event, WatchedCell
 from rankbench.project.status import State
-from rankbench.record import Record, make_printable
+from rankbench.record import Record, describe_result, make_printable, minutes
 
 # Number of unfinished cells that are listed; more do not fit on a terminal.
 LISTED = 12
@@ -45,7 +44,7 @@ class Display(Protocol):
 class Plain:
     """Prints a line for each event, for logs and for programs."""
 
-    def __init__(self, console: Console, cells: list[Watched]) -> None:
+    def __init__(self, console: Console, cells: list[WatchedCell]) -> None:
         self._console, self._cells = console, cells
 
     def show(self, event: Event, state: State | None) -> None:
@@ -71,7 +70,7 @@ class Plain:
 class Terminal:
     """Prints a line per finished cell; below are unfinished cells and a bar."""
 
-    def __init__(self, console: Console, cells: list[Watched]) -> None:
+    def __init__(self, console: Console, cells: list[WatchedCell]) -> None:
         self._console, self._cells = console, cells
         self._waiting_for = ""
         self._seconds: list[float] = []
@@ -161,7 +160,7 @@ def _describe(event: Event, state: State | None) -> str:
     return event.text
 
 
-def open_display(console: Console, cells: list[Watched], *, plain: bool) -> Display:
+def open_display(console: Console, cells: list[WatchedCell], *, plain: bool) -> Display:
     """Return a live display if the output is a terminal, or else a plain one."""
     # Not `is_terminal`: with FORCE_COLOR it is true for a file, too.
     if plain or not console.file.isatty() or console.is_dumb_terminal:

@@ -104,7 +104,9 @@ def _follow(
     while True:
         ended = child.poll() is not None
         for line in tail.read():
-            if verbose or _is_for_people(run, line):
+            # Builds of images and faults explain a late first cell.
+            of_image = line.partition("  ")[0] in run.plan.images
+            if verbose or of_image or _FOR_PEOPLE in line:
                 display.say(line)
         if ended or time.monotonic() - looked >= pause:
             looked = time.monotonic()
@@ -163,12 +165,6 @@ class _Tail:
 
 # Part of lines that explain why a cell is not measured.
 _FOR_PEOPLE = "  not measured: "
-
-
-def _is_for_people(run: Run, line: str) -> bool:
-    """Return whether a line explains a late first cell: image builds, faults."""
-    of_image = line.partition("  ")[0] in run.plan.images
-    return of_image or _FOR_PEOPLE in line
 
 
 def _kept(run: Run) -> dict[str, int]:

@@ -91,8 +91,8 @@ def command(**declared: Any) -> Callable[[Function], Function]:
     """
 
     def keep(run: Function) -> Function:
-        one = Command(run=run, **declared)
-        COMMANDS[one.name] = one
+        entry = Command(run=run, **declared)
+        COMMANDS[entry.name] = entry
         return run
 
     return keep

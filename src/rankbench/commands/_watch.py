@@ -15,7 +15,7 @@ from rankbench.record import GATE, PROFILE, Layout, Record, numbered, read_json
 
 
 @dataclass
-class Watched:
+class WatchedCell:
     """A cell that the run measures.
 
     Attributes:
@@ -57,7 +57,7 @@ class Event:
     """
 
     kind: str
-    cell: Watched
+    cell: WatchedCell
     text: str = ""
     record: Record | None = None
 
@@ -80,7 +80,7 @@ class Watch:
         """
         self._layout = layout
         self.cells = [
-            Watched(cell, wanted, launched=(kept or {}).get(cell, 0))
+            WatchedCell(cell, wanted, launched=(kept or {}).get(cell, 0))
             for cell, wanted in pending.items()
         ]
         self._logs = {cell.id: _size(layout.log(cell.id)) for cell in self.cells}
@@ -96,7 +96,7 @@ class Watch:
             if not cell.done:
                 yield from self._look_at(cell)
 
-    def _look_at(self, cell: Watched) -> Iterator[Event]:
+    def _look_at(self, cell: WatchedCell) -> Iterator[Event]:
         # Read before the records, because jobs write a summary after them.
         summary = _mtime(self._layout.summary(cell.id))
         for purpose, place in self._launches(cell, ended=True):
@@ -123,7 +123,9 @@ class Watch:
             cell.done, cell.running = True, None
             yield Event("done", cell)
 
-    def _launches(self, cell: Watched, *, ended: bool) -> Iterator[tuple[str, Path]]:
+    def _launches(
+        self, cell: WatchedCell, *, ended: bool
+    ) -> Iterator[tuple[str, Path]]:
         """Yield purpose and folder of each launch of all attempts."""
         for attempt in self._layout.attempts(cell.id):
             place = self._layout.attempt(cell.id, attempt)
@@ -136,14 +138,14 @@ class Watch:
                     elif (launch / "record.json").exists() == ended:
                         yield purpose, launch
 
-    def _name(self, cell: Watched, purpose: str, *, ended: bool = False) -> str:
+    def _name(self, cell: WatchedCell, purpose: str, *, ended: bool = False) -> str:
         if purpose != "launch":
             return purpose
         number = cell.launched + (0 if ended else 1)
         # A retried launch counts once more.
         return f"launch {number} of {max(number, cell.wanted)}"
 
-    def _new_lines(self, cell: Watched) -> Iterable[str]:
+    def _new_lines(self, cell: WatchedCell) -> Iterable[str]:
         """Return new messages of its job: why it waits, and errors."""
         path, begin = self._layout.log(cell.id), self._logs[cell.id]
         if _size(path) <= begin:

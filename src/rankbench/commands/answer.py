@@ -45,10 +45,12 @@ def answer(arguments: argparse.Namespace) -> int:
     if arguments.next:
         for each in facts["workloads"]:
             planned = each.get("next", ())
-            each["next"] = [one for one in planned if one["settles"] == arguments.next]
+            each["next"] = [
+                step for step in planned if step["settles"] == arguments.next
+            ]
     only_next = arguments.next is not None
     if arguments.json:
-        planned = [one for each in facts["workloads"] for one in each.get("next", ())]
+        planned = [step for each in facts["workloads"] for step in each.get("next", ())]
         print_json(planned if only_next else facts)
     else:
         cells = [summary.row.id for summary in found.summaries]
@@ -59,8 +61,8 @@ def answer(arguments: argparse.Namespace) -> int:
             print_brief(facts)
     rivals = [
         rival
-        for one in facts["workloads"]
-        for rival in one.get("fastest", {}).get("rivals", ())
+        for workload in facts["workloads"]
+        for rival in workload.get("fastest", {}).get("rivals", ())
         if rival["verdict"] != "equal"
     ]
     return UNDECIDED if rivals else OK

@@ -61,12 +61,14 @@ def diff_models(arguments: argparse.Namespace) -> int:
     return FINDING if any(pairs.values()) else OK
 
 
-def _to_text(one: Any) -> str:
-    if one.largest is None:
-        missing = one.what in ("first", "second")
-        where = f"missing in the {one.what}" if missing else f"other {one.what}"
-        return f"  {one.name}: {where}"
-    return f"  {one.name}: up to {one.largest:.3g}, relative {one.relative:.3g}"
+def _to_text(tensor: Any) -> str:
+    if tensor.largest is None:
+        missing = tensor.what in ("first", "second")
+        where = f"missing in the {tensor.what}" if missing else f"other {tensor.what}"
+        return f"  {tensor.name}: {where}"
+    return (
+        f"  {tensor.name}: up to {tensor.largest:.3g}, relative {tensor.relative:.3g}"
+    )
 
 
 def _strict(values: dict[str, Any]) -> dict[str, Any]:

@@ -53,7 +53,7 @@ def predict_topologies(arguments: argparse.Namespace) -> int:
     else:
         cells = [summary.row.id for summary in found.summaries]
         _print(made, in_sentences(made), found.results.price, cells)
-    return OK if any(one.throughput for one in made) else FINDING
+    return OK if any(prediction.throughput for prediction in made) else FINDING
 
 
 def _plan_targets(layout: Layout, topologies: Sequence[str]) -> Sequence[PredictedCell]:
@@ -81,8 +81,8 @@ def _print(
     from rankbench.results.elements.text import show_estimate
     from rankbench.results.sections.prediction import in_numbers
 
-    names, _ = shorten([*cells, *(one.target.id for one in made)])
-    units = {one.target.cell.unit for one in made}
+    names, _ = shorten([*cells, *(prediction.target.id for prediction in made)])
+    units = {prediction.target.cell.unit for prediction in made}
     rate = f"{units.pop()}/s" if len(units) == 1 else ""
     headings = {
         "throughput": rate or "throughput",
@@ -92,18 +92,18 @@ def _print(
         "hours": "device-h/10^6",
         "cost": f"{price[1] if price else ''}/10^6",
     }
-    numbers = [in_numbers(one, price) for one in made]
+    numbers = [in_numbers(prediction, price) for prediction in made]
     # With a price nobody needs the hours, and a terminal is narrow.
     headings.pop("hours" if price else "cost")
     shown = [name for name in headings if any(name in each for each in numbers)]
     if shown:
         rows = []
-        for one, each in zip(made, numbers, strict=True):
+        for prediction, each in zip(made, numbers, strict=True):
             if each:
                 texts = [str(show_estimate(each.get(name))) for name in shown]
                 if not rate:
-                    texts[0] += f" {one.target.cell.unit}/s"
-                rows.append([names[one.target.id], *texts])
+                    texts[0] += f" {prediction.target.cell.unit}/s"
+                rows.append([names[prediction.target.id], *texts])
         columns = zip(*rows, strict=True)
         titles = ["predicted", *(headings[name] for name in shown)]
         open_console().print(make_table([*zip(titles, columns, strict=True)]))

@@ -94,7 +94,7 @@ def _read_next(arguments: argparse.Namespace, question: str) -> str:
     for workload in read_json(path)["workloads"]:
         for planned in workload.get("next", ()):
             if planned["settles"] == question:
-                wanted |= {one["cell"]: one["launches"] for one in planned["cells"]}
+                wanted |= {step["cell"]: step["launches"] for step in planned["cells"]}
     return " ".join(f"{cell}={launches}" for cell, launches in wanted.items())
 
 

@@ -52,14 +52,14 @@ def verify(arguments: argparse.Namespace) -> int:
 def _name_signers(found: Verification) -> list[str]:
     """Return a line for each valid signature, or a line if there are no signatures."""
     lines = []
-    for one in found.signatures:
-        key = f"with {one.key_type} key {one.fingerprint}"
-        if one.principals:
-            whose = ", ".join(one.principals)
-            lines.append(f"{one.file}: manifest.json is signed by {whose} {key}")
-        elif not one.fault:
+    for signature in found.signatures:
+        key = f"with {signature.key_type} key {signature.fingerprint}"
+        if signature.principals:
+            whose = ", ".join(signature.principals)
+            lines.append(f"{signature.file}: manifest.json is signed by {whose} {key}")
+        elif not signature.fault:
             whose = "--signers or --signer would say whose that is"
-            lines.append(f"{one.file}: manifest.json is signed {key}; {whose}")
+            lines.append(f"{signature.file}: manifest.json is signed {key}; {whose}")
     if not found.signatures and not found.findings:
         lines.append("the bundle is not signed")
     return lines

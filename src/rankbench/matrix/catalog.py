@@ -67,7 +67,8 @@ def load_catalog(package: Path = PACKAGE, containers: Path = CONTAINERS) -> Cata
     """Read the variants from the folders of the package, and the images.
 
     Raises:
-        ValueError: a declaration of a strategy is missing or wrong.
+        ValueError: a declaration of a strategy is missing or wrong, or `images.yaml`
+            is missing or no YAML.
     """
 
     def read(folder: str) -> dict[str, dict[str, Any]]:
@@ -100,23 +101,11 @@ def load_catalog(package: Path = PACKAGE, containers: Path = CONTAINERS) -> Cata
             for name, facts in read("rank/data").items()
         },
         launchers=launchers,
-        images=load_promises(containers),
+        images=load_yaml(containers / "images.yaml"),
     )
 
 
 AUTO = "auto"
-
-
-def load_promises(folder: Path) -> dict[str, dict[str, Any]]:
-    """Name of an image without its flavour -> its entry in `images.yaml`.
-
-    Args:
-        folder: `containers/`.
-
-    Raises:
-        ValueError: the file is missing, or it is not YAML.
-    """
-    return load_yaml(folder / "images.yaml")
 
 
 def default_image(

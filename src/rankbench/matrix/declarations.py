@@ -10,6 +10,7 @@ import ast
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -171,10 +172,10 @@ def literals(path: Path) -> dict[str, Any]:
             file = PACKAGE.parent.joinpath(*node.module.split(".")).with_suffix(".py")
             imported |= {alias.name: file for alias in node.names if file.is_file()}
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
-    names = [n.id for one in classes for n in one.bases if isinstance(n, ast.Name)]
-    bases = {name: literals(imported[name]) for name in names if name in imported}
+    names = [n.id for cls in classes for n in cls.bases if isinstance(n, ast.Name)]
+    bases = {name: _of_rankbench(imported[name]) for name in names if name in imported}
     found = {name: value for base in bases.values() for name, value in base.items()}
-    for node in [*tree.body, *(node for one in classes for node in one.body)]:
+    for node in [*tree.body, *(node for cls in classes for node in cls.body)]:
         if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             try:
@@ -183,6 +184,12 @@ def literals(path: Path) -> dict[str, Any]:
                 continue  # computed at run time: planning does not need it
             found |= {name.id: value for name in targets if isinstance(name, ast.Name)}
     return found
+
+
+@cache
+def _of_rankbench(path: Path) -> dict[str, Any]:
+    """The same of a file of rankbench, which several others inherit from."""
+    return literals(path)
 
 
 def _evaluate(node: ast.expr, bases: dict[str, dict[str, Any]]) -> Any:
@@ -326,9 +333,11 @@ def _read_options(
     unset: list[ast.expr | None] = [None] * (len(plain) - len(arguments.defaults))
     defaults = [*unset, *arguments.defaults, *arguments.kw_defaults]
     options = {}
-    for one, default in zip([*plain, *arguments.kwonlyargs], defaults, strict=True):
-        if one.arg not in sizes:
-            options[one.arg] = _schema_of(default)
+    for argument, default in zip(
+        [*plain, *arguments.kwonlyargs], defaults, strict=True
+    ):
+        if argument.arg not in sizes:
+            options[argument.arg] = _schema_of(default)
     return options, arguments.kwarg is not None
 
 

@@ -13,17 +13,18 @@ from rankbench.matrix.declarations import SCRIPT
 from rankbench.schedulers import SCHEDULERS
 
 
-def find_obstacle(candidate: Candidate) -> str | None:
+def find_obstacle(candidate: Candidate, *, anywhere: bool = False) -> str | None:
     """The reason why the cell cannot run on the site; None if it can.
 
     Only the first reason is given. Limits of the strategy come before those of the
     site.
+
+    Args:
+        candidate: the cell.
+        anywhere: whether limits of the site do not count.
     """
-    for ask in (*obstacles.RULES, *RULES):
-        reason = ask(candidate)
-        if reason:
-            return reason
-    return None
+    rules = obstacles.RULES if anywhere else (*obstacles.RULES, *RULES)
+    return next((reason for ask in rules if (reason := ask(candidate))), None)
 
 
 def marks_of(candidate: Candidate) -> list[str]:
@@ -74,7 +75,7 @@ def _backend(c: Candidate) -> str | None:
     runtime = c.facts.needs["runtime"]
     # Rankbench does not know whether a script joins by torch or by Horovod.
     runtimes = ("process_group", "horovod") if runtime == SCRIPT else (runtime,)
-    reasons = [c.software.backends[one][backend] for one in runtimes]
+    reasons = [c.software.backends[name][backend] for name in runtimes]
     if all(reasons):
         return reasons[0]
     if backend == "nccl" and c.cell.device != "cuda":

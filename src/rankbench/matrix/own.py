@@ -235,7 +235,7 @@ def _read(key: str, name: str, path: Path, more: Sequence[str]) -> OwnFile:
         raise ValueError(f"{key}: there is no file {path}")
     files = find_files(path, more)
     facts = READERS[key](name, path)
-    missing = [one for one in sorted(imports_of(files)) if not find_spec(one)]
+    missing = [module for module in sorted(imports_of(files)) if not find_spec(module)]
     if missing:
         # A strategy's facts are its needs.
         facts.get("needs", facts)["missing"] = missing

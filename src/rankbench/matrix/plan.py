@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from rankbench.cell import REFERENCE, Cell
-from rankbench.matrix import obstacles
 from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import Catalog
 from rankbench.matrix.experiment import Experiment
@@ -78,7 +77,7 @@ def make_plan(
         "study": experiment.study,
         **experiment.options,
     }
-    used = {one.image for one in planned.values() if one.infeasible is None}
+    used = {cell.image for cell in planned.values() if cell.infeasible is None}
     taken = {name: facts for name, facts in (images or {}).items() if name in used}
     return Plan(
         experiment=header,
@@ -158,10 +157,9 @@ def _predicted(
 ) -> PredictedCell:
     cell = replace(like, topology=topology, oversubscribe=False)
     candidate = make_candidate(cell, site, catalog)
-    reasons = (ask(candidate) for ask in obstacles.RULES)
     return PredictedCell(
         id=name.replace(f".{like.topology}.", f".{topology}.", 1),
         cell=cell,
         shape=candidate.shape,
-        infeasible=next((reason for reason in reasons if reason), None),
+        infeasible=find_obstacle(candidate, anywhere=True),
     )

@@ -98,7 +98,9 @@ class Site:
         """
         try:
             native = facts["native"]
-            images = {name: Software(**one) for name, one in facts["images"].items()}
+            images = {
+                name: Software(**software) for name, software in facts["images"].items()
+            }
             return cls.of_facts(
                 {
                     **facts,

@@ -18,7 +18,7 @@ from rankbench.record import (
     Layout,
     Record,
     Verdict,
-    judge_attempt,
+    judge_gated,
     read_attempt,
     read_json,
     why_stale,
@@ -53,7 +53,11 @@ class State:
 def find_verdict(plan: Plan, layout: Layout, cell: PlannedCell) -> Verdict | None:
     """Return the verdict on a cell's requested attempt; None without a request."""
     request = read_request(layout, cell.id)
-    return None if request is None else _judge(plan, layout, cell, request)
+    if request is None:
+        return None
+    attempt = layout.attempt(cell.id, request.attempt)
+    gate, records = read_attempt(attempt / GATE), read_attempt(attempt)
+    return _judge(plan, layout, cell, request, gate, records)
 
 
 def find_state(
@@ -65,20 +69,20 @@ def find_state(
     request = read_request(layout, cell.id)
     if request is None:
         return State("not-run", "", why_not_run(layout, cell) or "", "")
-    verdict = _judge(plan, layout, cell, request)
+    attempt = layout.attempt(cell.id, request.attempt)
+    gate, records = read_attempt(attempt / GATE), read_attempt(attempt)
+    verdict = _judge(plan, layout, cell, request, gate, records)
     if verdict.status == "not-run":
         reason = why_not_run(layout, cell) or verdict.reason
         verdict = replace(verdict, reason=reason)
     launches = f"{verdict.ok}/{verdict.wanted}"
-    attempt = layout.attempt(cell.id, request.attempt)
     if job is not None:
         status = "running" if job.hosts else "queued"
         return State(status, launches, "", job.describe())
     if host := _measuring_host(attempt):
         return State("running", launches, "", host)
-    return State(
-        verdict.status, launches, verdict.reason or "", _last_place(attempt) or ""
-    )
+    where = _place_of(records or gate)
+    return State(verdict.status, launches, verdict.reason or "", where)
 
 
 def why_not_run(layout: Layout, cell: PlannedCell) -> str | None:
@@ -109,11 +113,17 @@ def cells_to_rerun(plan: Plan, layout: Layout, word: str) -> list[PlannedCell]:
     return found
 
 
-def _judge(plan: Plan, layout: Layout, cell: PlannedCell, request: Request) -> Verdict:
-    attempt = layout.attempt(cell.id, request.attempt)
-    verdict = judge_attempt(attempt, _wanted(layout, cell, request))
+def _judge(
+    plan: Plan,
+    layout: Layout,
+    cell: PlannedCell,
+    request: Request,
+    gate: Sequence[Record],
+    records: Sequence[Record],
+) -> Verdict:
+    verdict = judge_gated(gate, records, _wanted(layout, cell, request))
     reason = why_stale(
-        read_attempt(attempt),
+        records,
         cell_hash=cell.hash,
         image=plan.image_of(cell),
         asked_hash=request.cell_hash,
@@ -127,8 +137,11 @@ def _wanted(layout: Layout, cell: PlannedCell, request: Request) -> int:
     """Return the number of launches that suffice, as the cell's summary has it."""
     path = layout.summary(cell.id)
     summary = read_json(path) if path.exists() else {}
-    if summary.get("attempt") == request.attempt and summary.get("enough"):
-        return int(summary["enough"][0])
+    try:
+        if summary.get("attempt") == request.attempt and summary.get("enough"):
+            return int(summary["enough"][0])
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
     return request.rule.at_most
 
 
@@ -142,19 +155,13 @@ def _measuring_host(attempt: Path) -> str | None:
     return None
 
 
-def _last_place(attempt: Path) -> str | None:
-    """Return job and hosts of the attempt's last launch."""
-    records = read_attempt(attempt) or read_attempt(attempt / GATE)
+def _place_of(records: Sequence[Record]) -> str:
+    """Return job and hosts of the last launch; empty without launches."""
     if not records:
-        return None
-    job = records[-1]["job_id"]
-    where = f"on {','.join(_hosts_of(records[-1]))}"
+        return ""
+    job = records[-1].get("job_id")
+    # Those in the reports of the ranks, or else those given to the launcher.
+    hosts = [host["host"] for host in records[-1].get("hosts") or ()]
+    given = (records[-1].get("launcher") or {}).get("hosts", ["an unknown host"])
+    where = f"on {','.join(hosts or given)}"
     return where if job is None else f"job {job} {where}"
-
-
-def _hosts_of(record: Record) -> list[str]:
-    """Return the hosts from the ranks' reports, or else those given to the launcher."""
-    if "hosts" in record:
-        return [host["host"] for host in record["hosts"]]
-    started: list[str] = record.get("launcher", {}).get("hosts", ["an unknown host"])
-    return started

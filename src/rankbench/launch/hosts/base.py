@@ -11,10 +11,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
 from rankbench.environ import job_id
+from rankbench.schedulers import scheduler_of
 
 # Ranks of a launch meet at a port of this range, below the one from which the kernel
 # chooses (32768 and above).
@@ -212,6 +214,13 @@ class Hosts(ABC):
             log: the output of the launcher.
         """
         return job_id()
+
+
+def hosts_of(site: Mapping[str, Any]) -> type[Hosts]:
+    """Return the class of a site's hosts; its `open` gives them to a job."""
+    module, _, name = scheduler_of(site).hosts.partition(":")
+    found: type[Hosts] = getattr(import_module(f"{__package__}.{module}"), name)
+    return found
 
 
 def run_to_end(

@@ -18,8 +18,6 @@ from rankbench.launch.images.store import (
 )
 from rankbench.launch.images.verify import check_sif, prove
 
-CONTAINERS = find_asset("containers")
-
 
 def main() -> int:
     """Return 0 on success, 1 if an image failed, 2 on bad input, 130 if interrupted."""
@@ -84,7 +82,7 @@ def _parse() -> argparse.Namespace:
         sub.add_argument(
             "--containers",
             type=Path,
-            default=CONTAINERS,
+            default=find_asset("containers"),
             help="folder of the definitions (rankbench's own)",
         )
         sub.set_defaults(command=command)

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.failures import explain_failures, find_needs
-from rankbench.launch.hosts import hosts_of
-from rankbench.launch.hosts.base import Needs, machine_to_itself
+from rankbench.launch.hosts.base import Needs, hosts_of, machine_to_itself
 from rankbench.launch.hosts.slurm import comment_of
 from rankbench.launch.hosts.slurm_resources import plan_array
 from rankbench.launch.job.attempt import Attempt
@@ -182,8 +181,7 @@ def _open_hosts(
         return
     nodes = max(attempt.shape.nodes for attempt in attempts)
     with hosts_of(site).open(site, nodes, _needs_of(attempts), **waiting) as hosts:
-        for helper in hosts.helpers:
-            processes.spare(helper)
+        processes.spared.update(hosts.helpers)
         if len(attempts) == 1:
             # All launches are on the same hosts.
             yield lambda attempt, _: hosts.choose(nodes, 0), None

@@ -37,9 +37,12 @@ def read_request(layout: Layout, cell_id: str) -> Request | None:
         return None
     value = read_json(path)
     try:
-        return Request(**value)
-    except TypeError as error:
+        request = Request(**value)
+        if request.rule.at_most < 1 or type(request.attempt) is not int:
+            raise ValueError("expected numbers of launches and of an attempt")
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
+    return request
 
 
 def make_request(

@@ -18,7 +18,13 @@ from rankbench.launch.job.attempt import Attempt, LaunchSeries
 from rankbench.launch.job.claim import open_claims
 from rankbench.launch.process.processes import Interrupted, Stop
 from rankbench.launch_spec import MEASURE
-from rankbench.record import CURED_BY_NEXT_RUN, Record, Verdict
+from rankbench.record import (
+    CURED_BY_NEXT_RUN,
+    Record,
+    Verdict,
+    describe_result,
+    minutes,
+)
 from rankbench.stopping import Enough, LaunchHistory, find_enough, round_of
 
 # Attempt, number of the round from 0 -> the hosts of a launch.
@@ -224,28 +230,3 @@ def draw(names: Sequence[str], seed: int, number: int) -> list[str]:
     """Return the order of the cells in a round; the same for the same arguments."""
     chance = random.Random(f"{seed}.{number}")
     return chance.sample(sorted(names), len(names))
-
-
-def describe_result(record: Record) -> str:
-    """The result of a launch, or the reason of its failure, in a few words."""
-    if record["status"] != "ok":
-        return f"{record['status']}: {record['reason']}"
-    if record["purpose"] == "gate":
-        found = record["gate"]
-        share = "lossy, loss within" if found["lossy"] else "as single within"
-        return f"{share} {found['loss_error']:.1g}"
-    if record["purpose"] == "profile":
-        return "profiled"
-    window = max(rank["window_s"] for rank in record["ranks"])
-    context = (record.get("cell") or {}).get("context")
-    unit = "samples" if context is None else "tokens"
-    return f"{record['samples'] * (context or 1) / window:.0f} {unit}/s"
-
-
-def minutes(seconds: float) -> str:
-    """A duration for people."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    if seconds < 5400:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"

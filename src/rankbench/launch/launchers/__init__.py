@@ -28,12 +28,6 @@ class Launcher(Protocol):
         """Exit codes by rank, as far as the launcher prints them."""
 
 
-def variables_of(launcher: Launcher, spec: LaunchSpec) -> dict[str, str]:
-    """Environment variables of the launcher."""
-    build = getattr(launcher, "build_variables", None)
-    return build(spec) if build else {}
-
-
 def is_by_ssh(launcher: Launcher) -> bool:
     """Whether its command runs on the first host, and reaches the others by ssh."""
     return bool(getattr(launcher, "NEEDS", {}).get("ssh"))

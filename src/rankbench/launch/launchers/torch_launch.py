@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from rankbench.launch.launchers import _elastic
+from rankbench.launch.launchers import torchrun
 from rankbench.launch_spec import LaunchSpec
 
 # Both launchers run the same agent.
 NEEDS = {"program": "torchrun"}
 
-read_exits = _elastic.read_exits
+read_exits = torchrun.read_exits
 
 
 def build_argv(spec: LaunchSpec) -> list[str]:
     # Without --use-env each rank would get an argument --local-rank.
-    return _elastic.build_argv("torch.distributed.launch", spec, flags=("--use-env",))
+    return torchrun.agent_argv(spec, "torch.distributed.launch", "--use-env")

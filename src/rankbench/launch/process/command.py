@@ -12,11 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rankbench.launch.hosts.base import Hosts, Step
-from rankbench.launch.launchers import (
-    find_launcher,
-    is_by_ssh,
-    variables_of,
-)
+from rankbench.launch.launchers import find_launcher, is_by_ssh
 from rankbench.launch.process.environment import SOURCE, build_environment
 from rankbench.launch_spec import LaunchSpec
 
@@ -61,7 +57,9 @@ def build_command(
         inherited: the environment to pass the known variables on from.
     """
     launcher = find_launcher(spec.cell.launcher)
-    env = build_environment(spec, inherited) | variables_of(launcher, spec)
+    env = build_environment(spec, inherited)
+    if hasattr(launcher, "build_variables"):
+        env |= launcher.build_variables(spec)
     argv, outer = launcher.build_argv(spec), env
     if spec.image is not None:
         argv = exec_argv(spec, argv)

@@ -73,11 +73,11 @@ class Devices:
         """
         self._nvml = nvml
         self._devices = []
-        for one in visible:
-            if isinstance(one, int):
-                handle = nvml.nvmlDeviceGetHandleByIndex(one)
+        for name in visible:
+            if isinstance(name, int):
+                handle = nvml.nvmlDeviceGetHandleByIndex(name)
             else:
-                handle = nvml.nvmlDeviceGetHandleByUUID(one)
+                handle = nvml.nvmlDeviceGetHandleByUUID(name)
             # DOMAIN:BUS:DEVICE.FUNCTION
             place = str(nvml.nvmlDeviceGetPciInfo(handle).busId)
             self._devices.append(
@@ -91,15 +91,15 @@ class Devices:
 
     def sample(self) -> None:
         """Look once at each; what a device does not tell (MIG) stays unknown."""
-        for one in self._devices:
+        for device in self._devices:
             for key, ask in _SAMPLED.items():
-                if (value := self._ask(ask, one.handle)) is not None:
-                    one.samples[key].append(value)
+                if (value := self._ask(ask, device.handle)) is not None:
+                    device.samples[key].append(value)
             reasons = self._ask(
                 lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu),
-                one.handle,
+                device.handle,
             )
-            one.throttled |= {
+            device.throttled |= {
                 name for bit, name in _THROTTLED.items() if (reasons or 0) & bit
             }
 
@@ -113,16 +113,16 @@ class Devices:
     def find_lost(self) -> str | None:
         """A sentence about GPUs that no longer answer; None if all do."""
         lost = []
-        for one in self._devices:
+        for device in self._devices:
             try:
-                self._nvml.nvmlDeviceGetMemoryInfo(one.handle)
+                self._nvml.nvmlDeviceGetMemoryInfo(device.handle)
             except self._nvml.NVMLError as error:
                 if error.value == self._nvml.NVML_ERROR_GPU_IS_LOST:
-                    lost.append(one)
+                    lost.append(device)
         if not lost:
             return None
         log = read_kernel_log()
-        named = [f"{one.uuid}{find_xid(log, one.pci)}" for one in lost]
+        named = [f"{device.uuid}{find_xid(log, device.pci)}" for device in lost]
         return f"the GPU {', '.join(named)} no longer answers"
 
     def describe(self) -> list[dict[str, Any]]:
@@ -130,17 +130,17 @@ class Devices:
         return [
             {
                 "index": index,
-                "name": one.name,
-                "utilisation_mean": _mean(one.samples["utilisation"]),
-                "utilisation_max": max(one.samples["utilisation"], default=None),
-                "memory_peak_mib": max(one.samples["memory"], default=None),
-                "samples": len(one.samples["utilisation"]),
-                "temperature_max_c": max(one.samples["temperature"], default=None),
-                "sm_clock_mean_mhz": _mean(one.samples["clock"]),
-                "throttled": sorted(one.throttled),
-                **{key: self._ask(ask, one.handle) for key, ask in _FIXED.items()},
+                "name": device.name,
+                "utilisation_mean": _mean(device.samples["utilisation"]),
+                "utilisation_max": max(device.samples["utilisation"], default=None),
+                "memory_peak_mib": max(device.samples["memory"], default=None),
+                "samples": len(device.samples["utilisation"]),
+                "temperature_max_c": max(device.samples["temperature"], default=None),
+                "sm_clock_mean_mhz": _mean(device.samples["clock"]),
+                "throttled": sorted(device.throttled),
+                **{key: self._ask(ask, device.handle) for key, ask in _FIXED.items()},
             }
-            for index, one in enumerate(self._devices)
+            for index, device in enumerate(self._devices)
         ]
 
 

@@ -47,12 +47,12 @@ def descendants() -> list[psutil.Process]:
     """Living processes below this one; the dead among them are reaped."""
     living = []
     for process in psutil.Process().children(recursive=True):
-        if process.pid in _spared:
+        if process.pid in spared:
             continue
         try:
             if process.status() != psutil.STATUS_ZOMBIE:
                 living.append(process)
-            elif process.pid not in _awaited:
+            elif process.pid not in awaited:
                 os.waitpid(process.pid, os.WNOHANG)
         except (psutil.NoSuchProcess, ChildProcessError):
             continue
@@ -67,21 +67,12 @@ def _signal_all(number: int) -> None:
             continue
 
 
-# Children whose exit status another part of the program collects.
-_awaited: set[int] = set()
+# Ids of children that are not reaped here, because their `subprocess.Popen` needs the
+# exit status.
+awaited: set[int] = set()
 
-# Children that serve several launches.
-_spared: set[int] = set()
-
-
-def spare(pid: int) -> None:
-    """Do not end this child with the processes of a launch, and do not reap it."""
-    _spared.add(pid)
-
-
-def await_elsewhere(pid: int) -> None:
-    """Do not reap this child: its `subprocess.Popen` needs the exit status."""
-    _awaited.add(pid)
+# Ids of children that serve several launches: they are neither ended nor reaped.
+spared: set[int] = set()
 
 
 def wait_for_exit(pid: int, seconds: float) -> bool:
@@ -164,8 +155,5 @@ class Heartbeat:
         self.beat()
         return self._count
 
-    def __enter__(self) -> Heartbeat:
-        return self
-
-    def __exit__(self, *_: object) -> None:
+    def close(self) -> None:
         os.close(self._file)

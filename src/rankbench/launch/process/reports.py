@@ -182,7 +182,7 @@ def _merge_collectives(
     return [
         {**point[0], "seconds": [max(of_one) for of_one in zip(*seconds, strict=True)]}
         for point in points
-        if (seconds := [one["seconds"] for one in point])
+        if (seconds := [of_rank["seconds"] for of_rank in point])
     ]
 
 
@@ -191,9 +191,9 @@ def merge_steps(work: Path, ranks: int, target: Path) -> None:
     beside = work / "steps.npz"
     with zipfile.ZipFile(beside, "w", zipfile.ZIP_STORED) as merged:
         for rank in range(ranks):
-            with zipfile.ZipFile(work / f"rank{rank}.npz") as one:
-                for member in one.namelist():
-                    merged.writestr(f"rank{rank}/{member}", one.read(member))
+            with zipfile.ZipFile(work / f"rank{rank}.npz") as archive:
+                for member in archive.namelist():
+                    merged.writestr(f"rank{rank}/{member}", archive.read(member))
     write_atomically(target, beside.read_bytes())
 
 

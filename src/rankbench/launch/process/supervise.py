@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -95,8 +96,8 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
 
     processes.adopt_orphans()
     log_path = spec.directory / "launcher.log"
-    beating = Heartbeat(spec.heartbeat, shared=hosts.share_files)
-    with open(log_path, "wb") as log, beating as heartbeat:
+    heartbeat = Heartbeat(spec.heartbeat, shared=hosts.share_files)
+    with open(log_path, "wb") as log, closing(heartbeat):
         # In a session of its own, the launcher gets no Ctrl-C: only the supervisor
         # does, and ends the ranks in good order.
         child = subprocess.Popen(
@@ -107,7 +108,7 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        processes.await_elsewhere(child.pid)
+        processes.awaited.add(child.pid)
         try:
             stopped = await_launcher(
                 child, spec, stop, heartbeat, devices, time_limit=time_limit

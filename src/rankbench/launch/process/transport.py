@@ -71,12 +71,12 @@ def group(found: Mapping[int, Facts]) -> list[Facts]:
 def _with_version(facts: Facts, found: Mapping[int, Facts]) -> Facts:
     """A version that only one rank prints is that of all."""
     completed = {}
-    for name, one in facts.items():
+    for name, said in facts.items():
         told = {other[name].get("version") for other in found.values() if name in other}
         told.discard(None)
-        if "version" in one and len(told) == 1:
-            one = {**one, "version": min(told)}
-        completed[name] = one
+        if "version" in said and len(told) == 1:
+            said = {**said, "version": min(told)}
+        completed[name] = said
     return completed
 
 

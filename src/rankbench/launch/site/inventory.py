@@ -32,13 +32,13 @@ from typing import Any
 
 from rankbench.cores import physical_cores
 from rankbench.environ import host_name, read_node, restore_job, without_job
-from rankbench.launch.hosts import hosts_of
 from rankbench.launch.hosts.base import (
     FIRST_PORT,
     LAST_PORT,
     Hosts,
     Needs,
     Step,
+    hosts_of,
     run_to_end,
     take_lock,
 )
