@@ -247,7 +247,7 @@ def test_promise_that_is_not_kept(built: Images) -> None:
     said = broken.fails("build", "mpi-cpu")
     assert "verify failed" in said
     assert "torch: promised 2.6.0, found 2.13.0+cpu" in said
-    assert not (broken.dir / "mpi-cpu.json").exists()
+    assert not (broken.dir / "mpi-cpu.given.json").exists()
 
 
 def give(built: Images, root: Path, **given) -> Images:
@@ -268,7 +268,7 @@ def test_given_image_is_verified_where_it_lies(built: Images) -> None:
     images = give(built, built.root / "given")
     done = images.run("build", "mpi-cpu")
     assert done.returncode == 0, done.stdout
-    known = json.loads((images.dir / "mpi-cpu.json").read_text())
+    known = json.loads((images.dir / "mpi-cpu.given.json").read_text())
     assert known["definition"] is None
     assert not (images.dir / "mpi-cpu.sif").exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
@@ -177,10 +178,66 @@ def test_given_file_stays_where_it_lies(containers: Path, image_dir: Path) -> No
     given = {"file": "/apps/mpi.sif", "sha256": 64 * "a"}
     image = load(containers, image_dir, mpi_cpu=given)["mpi-cpu"]
     assert image.file == Path("/apps/mpi.sif")
-    assert image.sidecar == image_dir / "mpi-cpu.json"
+    assert image.sidecar == image_dir / "mpi-cpu.given.json"
     # For an existing image, only the script that tests it is an input.
     assert list(image.inputs) == ["check_image.py"]
     assert image.definition is None
+
+
+def test_a_built_image_stays_while_the_site_gives_another(
+    containers: Path, image_dir: Path
+) -> None:
+    built = load(containers, image_dir)["gloo-cpu"]
+    pretend_built(built)
+    request_image(built)
+    given = load(
+        containers,
+        image_dir,
+        gloo_cpu={"file": str(image_dir / "o.sif"), "sha256": 64 * "a"},
+    )["gloo-cpu"]
+    assert request_image(given)
+    pretend_built(given, b"another")
+    assert reason_to_make(given) is None
+    assert read_given(image_dir).keys() == {"gloo-cpu"}
+    # The key is removed from site.yaml.
+    again = load(containers, image_dir)["gloo-cpu"]
+    assert reason_to_make(again) is None
+    request_image(again)
+    assert read_given(image_dir) == {}
+    assert again.file.read_bytes() == b"an image"
+    assert check_sif(again)["recipe"] == built.recipe
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.ENOLCK, "no locks .*image_dir in site.yaml"),
+        (errno.EACCES, "may not write .*its owner .*image_dir in site.yaml"),
+        (errno.EROFS, "may not write .*image_dir in site.yaml"),
+        (errno.EIO, "Input/output error: .*image_dir in site.yaml"),
+    ],
+)
+def test_a_folder_of_images_that_cannot_be_written(
+    containers: Path,
+    image_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    said: str,
+) -> None:
+    """As one that another user made, for another recipe; or one without locks."""
+    image = load(containers, image_dir)["gloo-cpu"]
+
+    def refuse(*arguments: Any, **_: Any) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("rankbench.launch.images.store.write_json", refuse)
+    with pytest.raises(
+        ValueError, match=rf"gloo-cpu \(not made yet\): .*json: .*{said}"
+    ):
+        request_image(image)
+    monkeypatch.setattr(FileLock, "acquire", refuse)
+    with pytest.raises(ValueError, match=rf"image gloo-cpu: .*\.lock: .*{said}"):
+        make(image)
 
 
 def test_given_source_is_kept_with_the_others(
@@ -191,7 +248,7 @@ def test_given_source_is_kept_with_the_others(
         "promise": {"torch": "2.9.0", "horovod": []},
     }
     image = load(containers, image_dir, mpi_cuda=given)["mpi-cuda"]
-    assert image.file == image_dir / "mpi-cuda.sif"
+    assert image.file == image_dir / "mpi-cuda.given.sif"
     assert image.promise["torch"] == "2.9.0"
     assert image.promise["flavour"] == "cuda"
     request_image(image)
@@ -277,6 +334,26 @@ def test_diagnosis(what: str, cause: str, remedy: str) -> None:
     assert cause in found
     assert remedy in found
     assert "\n" not in found
+
+
+def test_a_cache_that_cannot_be_written_is_named() -> None:
+    log = (
+        "FATAL:   Failed to create an image cache handle: failed initializing caching "
+        "directory: couldn't create cache directory /site/cache: mkdir /site: denied\n"
+    )
+    found = str(checks.diagnose(log))
+    assert "/site/cache" in found
+    assert "APPTAINER_CACHEDIR" in found
+
+
+def test_a_user_without_a_name_gets_a_diagnosis(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unknown(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    assert str(os.getuid()) in str(checks.diagnose("x not listed in /etc/subuid"))
 
 
 def test_what_is_not_known_is_quoted() -> None:

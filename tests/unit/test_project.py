@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 from pathlib import Path
 
 import pytest
@@ -38,6 +41,17 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     (tmp_path / "site.yaml").write_text(f"results_dir: {tmp_path}/results\n")
     config = {"experiment": tmp_path / "e.yaml"}
     return open_run(config, profile=tmp_path, write=False)
+
+
+def test_results_on_a_file_system_without_locks(
+    opened: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(ValueError, match=r"lock: .*no locks .*results_dir in"):
+        opened.lock.take()
 
 
 def test_opening_writes_nothing(opened: Run) -> None:

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from rankbench.commands._display import Plain, describe_event, open_display
-from rankbench.commands._execute import _start
+from rankbench.commands._execute import _start, own_cache
 from rankbench.commands._watch import Event, Watch, WatchedCell
 from rankbench.project.status import State
 from rankbench.record import Layout, write_json
@@ -206,3 +206,15 @@ def test_a_terminal_shows_cells_and_how_much_is_left(
     assert f"ok          {CELL}" in said
     # 123 launches of 2.5 s.
     assert "about 5 min left" in said
+
+
+def test_snakemake_gets_a_cache_of_its_own_where_the_home_will_not_do(
+    tmp_path: Path,
+) -> None:
+    home, file = tmp_path / "home", tmp_path / "file"
+    home.mkdir()
+    file.touch()
+    assert own_cache({"XDG_CACHE_HOME": str(home / "cache")}) == {}
+    # Below a file no folder can be made, whoever tries.
+    found = own_cache({"XDG_CACHE_HOME": str(file / "cache")})
+    assert found == {"XDG_CACHE_HOME": str(Path(".snakemake/cache").absolute())}

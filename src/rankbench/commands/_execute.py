@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -189,6 +189,19 @@ def _ask_queue(run: Run, watch: Watch) -> None:
         cell.queued = job.describe() if job else "queued"
 
 
+def own_cache(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return a variable with a cache folder for Snakemake; {} if the user's will do."""
+    place = Path(environ.get("XDG_CACHE_HOME") or "~/.cache")
+    try:
+        place = place.expanduser()
+        place.mkdir(parents=True, exist_ok=True)
+        if os.access(place, os.W_OK):
+            return {}
+    except (OSError, RuntimeError):
+        pass  # no home, or one that cannot be written to
+    return {"XDG_CACHE_HOME": str(Path(".snakemake/cache").absolute())}
+
+
 @contextmanager
 def _start(
     argv: Sequence[str], output: IO[str], lock: int | None = None
@@ -205,6 +218,7 @@ def _start(
     """
     came: list[int] = []
     child: subprocess.Popen[bytes] | None = None
+    begun = {} if lock is None else {BEGUN: str(os.getpid())}
 
     def interrupt() -> None:
         if child is not None:
@@ -235,7 +249,7 @@ def _start(
             stderr=None if output is sys.stderr else subprocess.STDOUT,
             # In its own group, Snakemake gets each signal once: from the handler here.
             process_group=0,
-            env=os.environ if lock is None else os.environ | {BEGUN: str(os.getpid())},
+            env=os.environ | own_cache() | begun,
             pass_fds=() if lock is None else (lock,),
         )
         if came:  # a signal came before the child started

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rankbench.failures import Need
 from rankbench.launch.hosts.slurm_resources import Resources
-from rankbench.launch.images.store import Image
+from rankbench.launch.images.store import NO_LOCKS, Image
 from rankbench.matrix.own import OwnFiles
 from rankbench.plan import Plan, PlannedCell
 from rankbench.record import Layout, read_json
@@ -38,6 +38,7 @@ class Lock:
 
         Raises:
             InUse: another run holds the lock; the message names its process.
+            ValueError: the file system has no locks.
         """
         self._layout.root.mkdir(parents=True, exist_ok=True)
         handle = os.open(self._layout.lock, os.O_RDWR | os.O_CREAT, 0o644)
@@ -49,6 +50,15 @@ class Lock:
                 f"{self._layout.root} is in use by {self._holder()}: wait for it or "
                 "end it; `rankbench status` shows its progress"
             ) from None
+        except OSError as error:
+            os.close(handle)
+            why = "its file system has no locks (flock)"
+            if error.errno not in NO_LOCKS:
+                why = error.strerror or str(error)
+            raise ValueError(
+                f"{self._layout.lock}: {why}: mount it with locks, or name another "
+                "folder (results_dir in site.yaml)"
+            ) from error
         self.handle = handle
 
     def release(self) -> None:

@@ -25,6 +25,7 @@ from rankbench.launch.images.store import (
     SOURCES,
     Image,
     Sidecar,
+    explain_folder,
     reason_to_make,
     requirements_of,
 )
@@ -152,7 +153,6 @@ def make_image(
     """
     if key:
         check_key(key)
-    image.request.parent.mkdir(parents=True, exist_ok=True)
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with _alone(image, tell), open(log_path, "w") as log:
         if not force and reason_to_make(image) is None:
@@ -164,6 +164,8 @@ def make_image(
             return _make(work, mirror, torch_index, key)
         except (ValueError, OSError) as error:
             step = next(reversed(work.steps), "preparation")
+            if isinstance(error, OSError):
+                error = ValueError(explain_folder(error, image.sidecar))
             print(f"== {step} failed: {error}", file=log)
             raise ValueError(
                 f"image {image.name}: {step} failed after {work.seconds:.0f} s: "
@@ -383,10 +385,15 @@ def _alone(image: Image, tell: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock of an image: a second process waits and finds the image made."""
     lock = FileLock(image.request.with_suffix(".lock"))
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        tell(f"{image.name}  waiting: another process is making it")
-        lock.acquire()
+        image.request.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            tell(f"{image.name}  waiting: another process is making it")
+            lock.acquire()
+    except OSError as error:
+        why = explain_folder(error, Path(lock.lock_file))
+        raise ValueError(f"image {image.name}: {why}") from error
     try:
         yield
     finally:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import os
+import pwd
 import re
 import shutil
 import subprocess
@@ -179,11 +179,19 @@ def build_dir() -> Path:
 def diagnose(log: str) -> str | None:
     """Return the cause of a failure, from Apptainer's log; None if it is unknown."""
     there = "is not accessible for you" if os.path.exists("/dev/fuse") else "is missing"
-    facts = {"fuse": there, "user": getpass.getuser(), "build": build_dir()}
+    facts = {"fuse": there, "user": _user_name(), "build": build_dir()}
     for pattern, cause in _CAUSES:
         if found := re.search(pattern, log):
             return cause.format(found=found[0], **facts)
     return None
+
+
+def _user_name() -> str:
+    """The name of this user; in containers, a user id may have none."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"the user {os.getuid()}"
 
 
 def last_words(log: str, lines: int = 1) -> str:
@@ -206,6 +214,11 @@ _SPACE = (
 # The first match in this order counts, because others may be its consequences.
 _CAUSES: tuple[tuple[str, str], ...] = (
     (r"No space left on device|Disk quota exceeded", f"the disk is full: {_SPACE}"),
+    (
+        r"(couldn't create cache directory|.*[Cc]ache.*permission denied).*",
+        "Apptainer cannot write its cache ({found}): set APPTAINER_CACHEDIR to a "
+        "folder that you can write to",
+    ),
     (
         r"fuse: device not found|failed to open /dev/fuse",
         "/dev/fuse {fuse}, and users cannot mount an image without it: have the "

@@ -3,6 +3,7 @@
     containers/images.yaml            promises of each image
     IMAGE_DIR/NAME.sif                the image, if it is built or pulled here
     IMAGE_DIR/NAME.json               its sidecar: SHA-256, recipe, packages, facts
+    IMAGE_DIR/NAME.given.json, .sif   likewise, of an image that the site provides
     IMAGE_DIR/.recipes/NAME.json      request; a newer one rebuilds the image
 
 NAME is the name of the entry and the flavour: ``mpi-cpu``.
@@ -10,6 +11,7 @@ NAME is the name of the entry and the flavour: ``mpi-cpu``.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Mapping
@@ -30,6 +32,9 @@ TEST = "check_image.py"
 
 # Requirements file of all images: packages without wheels.
 SOURCES = "sources.txt"
+
+# What flock answers on file systems without locks.
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 
 Sidecar = dict[str, Any]
 
@@ -164,7 +169,8 @@ def load_images(
             ) from error
         origin = [own.source, own.sha256] if own else None
         made_of = json.dumps([promise, inputs, origin], sort_keys=True)
-        file = image_dir / f"{name}.sif"
+        # Beside the built one, which is used again when the site's is taken away.
+        file = image_dir / f"{name}{'.given' if own else ''}.sif"
         images[name] = Image(
             name=name,
             flavour=flavour,
@@ -210,24 +216,51 @@ def reason_to_make(image: Image) -> str | None:
     return None
 
 
+def explain_folder(error: OSError, file: Path) -> str:
+    """Return why a file of the folder of images cannot be written, with a remedy."""
+    if error.errno in NO_LOCKS:
+        why, remedy = "its file system has no locks (flock)", "mount it with locks, or "
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        why = "you may not write there"
+        remedy = "let its owner run `rankbench images`, or "
+    else:
+        why, remedy = error.strerror or str(error), ""
+    return (
+        f"{error.filename or file}: {why}: {remedy}name a folder of your own "
+        "(image_dir in site.yaml)"
+    )
+
+
 def request_image(image: Image) -> bool:
     """Write the request for an image if it must be made; return whether it was written.
 
     Only a new request rebuilds an image. So new file times after a checkout rebuild
     nothing, and a shared folder of finished images can be read-only.
+
+    Raises:
+        ValueError: the request cannot be written; says which file, and what to do.
     """
-    if reason_to_make(image) is None:
+    given = None if image.given is None else asdict(image.given)
+    reason = reason_to_make(image)
+    # Jobs read from the request which image is given.
+    known = read_json(image.request) if image.request.exists() else {"given": given}
+    if reason is None and known["given"] == given:
         return False
     wanted = {
         "name": image.name,
         "recipe": image.recipe,
         "inputs": image.inputs,
-        "given": None if image.given is None else asdict(image.given),
+        "given": given,
     }
     # Written even if a request exists, and with a new time in it: after a failed build,
     # Snakemake restores the old sidecar with a new time, and would take a request with
     # the same content as fulfilled.
-    write_json(image.request, {**wanted, "asked": datetime.now(UTC).isoformat()})
+    asked = {**wanted, "asked": datetime.now(UTC).isoformat()}
+    try:
+        write_json(image.request, asked)
+    except OSError as error:
+        why = f"image {image.name} ({reason or 'now another one is given'})"
+        raise ValueError(f"{why}: {explain_folder(error, image.request)}") from error
     return True
 
 
