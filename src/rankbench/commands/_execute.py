@@ -21,6 +21,7 @@ from rankbench.commands._options import FINDING, INTERRUPTED, OK
 from rankbench.commands._watch import Watch
 from rankbench.invocation import shown
 from rankbench.project import BEGUN, Run, begin, find_pending
+from rankbench.project.start import tell
 from rankbench.project.status import (
     State,
     find_jobs,
@@ -69,7 +70,7 @@ def execute(run: Run, argv: Sequence[str], *, rest: str, verbose: bool) -> int:
     run.lock.release()
     if signals:
         name = signal.Signals(signals[0]).name
-        _tell(f"stopped by {name}: finished launches are kept. To continue:\n  {rest}")
+        tell(f"stopped by {name}: finished launches are kept. To continue:\n  {rest}")
         return INTERRUPTED
     return _conclude(run, child.returncode, log)
 
@@ -131,11 +132,11 @@ def _conclude(run: Run, status: int, log: Path) -> int:
     failed = [cell for cell, state in states_of(run).items() if state.has_failed]
     reasons = {why_not_run(run.layout, cell) for cell in run.feasible} - {None}
     for reason in reasons:
-        _tell(f"not measured: {reason}")
+        tell(f"not measured: {reason}")
     if status and not failed and not reasons:
         lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-        _tell(f"Snakemake failed (exit status {status}). The end of {log}:")
-        _tell("\n".join(f"  {line}" for line in lines))
+        tell(f"Snakemake failed (exit status {status}). The end of {log}:")
+        tell("\n".join(f"  {line}" for line in lines))
     return FINDING if status or failed else OK
 
 
@@ -260,7 +261,3 @@ def _start(
             child.wait()
         for name, previous in before.items():
             signal.signal(name, previous)
-
-
-def _tell(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)

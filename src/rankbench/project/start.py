@@ -54,19 +54,19 @@ def begin(run: Run, *, measures: bool = True) -> None:
             # They have measured some of the cells.
             run.jobs = None
             run.resources.clear()
-            _tell(make_preview(run).lines()[0])
+            tell(make_preview(run).lines()[0])
     except ValueError as error:
         if measures:
             raise
-        _tell(f"{error}; this run submits no job, so it goes on")
+        tell(f"{error}; this run submits no job, so it goes on")
     write_if_changed(run.layout.plan, run.plan.to_json())
     source = Path(run.plan.experiment["file"])
     write_if_changed(run.layout.experiment, source.read_bytes())
     pending, jobs = find_pending(run), jobs_of(run)
     if measures and (why := why_too_long(run)):
-        _tell(why)
+        tell(why)
     if scheduler_of(run.plan.site).has_queue and (job := job_id()):
-        _tell(
+        tell(
             f"this is within the Slurm job {job}, whose hosts will idle, because cells "
             "get jobs of their own: start the run on a login node if you can"
         )
@@ -123,7 +123,7 @@ def _wait_for_lost_jobs(run: Run) -> bool:
         jobs = find_jobs(run.plan, run.layout, Path()).values()
         return [job for job in jobs if job.cell in chosen]
 
-    return wait_for_lost_jobs(look, say=_tell)
+    return wait_for_lost_jobs(look, say=tell)
 
 
 def _set_environment(run: Run) -> None:
@@ -153,5 +153,6 @@ def _describe_process() -> dict[str, Any]:
     }
 
 
-def _tell(text: str) -> None:
+def tell(text: str) -> None:
+    """Print a line for people; stdout is for results."""
     print(text, file=sys.stderr, flush=True)
