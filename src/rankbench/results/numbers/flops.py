@@ -14,10 +14,14 @@ COUNTED = "counter of torch"
 # Name that the driver gives to a GPU, as a pattern -> 10^12 operations per second (a
 # multiply-add counts as two) of bf16 and fp16 (of V100 and T4 fp16 alone), of tf32, of
 # fp32. The first two are of tensor cores, without sparsity. The first match counts.
-# Source: NVIDIA's data sheets of these products, HGX B200 (2024), H200 (2024), H100
-# (2022), A100 (2021), A40 (2021), A30 (2022), A10 (2021), L40S (2023), L4 (2023), V100
-# (2020), T4 (2019). Since the A100 they state rates with sparsity, twice of these.
+# Source: NVIDIA's data sheets of these products, HGX B300 (2025), GB200 NVL72 and HGX
+# B200 (2024), H200 (2024), H100 (2022), A100 (2021), A40 (2021), A30 (2022), A10
+# (2021), RTX A6000 (2020), L40 (2022), L40S (2023), L4 (2023), V100 (2020), T4 (2019);
+# RTX 4090: its architecture's white paper (Ada, 2022), accumulated in fp32. Since the
+# A100 they state rates with sparsity, twice of these.
 _PEAKS: tuple[tuple[str, float, float | None, float], ...] = (
+    (r"\bB300\b", 2250, 1125, 75),
+    (r"\bGB200\b", 2500, 1250, 80),
     (r"\bB200\b", 2250, 1125, 75),
     (r"\bH200 NVL\b", 835.5, 417.5, 60),
     (r"\bH200\b", 989.5, 494.5, 67),
@@ -28,6 +32,9 @@ _PEAKS: tuple[tuple[str, float, float | None, float], ...] = (
     (r"\bA40\b", 149.7, 74.8, 37.4),
     (r"\bA30\b", 165, 82, 10.3),
     (r"\bA10\b", 125, 62.5, 31.2),
+    (r"\bRTX A6000$", 154.8, 77.4, 38.7),
+    (r"\bRTX 4090$", 165.2, 82.6, 82.6),
+    (r"\bL40\b", 181, 90.5, 90.5),
     (r"\bL40S\b", 362, 183, 91.6),
     (r"\bL4\b", 121, 60, 30.3),
     (r"\bV100S-PCIE\b", 130, None, 16.4),
