@@ -47,6 +47,14 @@ def make_cell(**changes: Any) -> Cell:
     )
 
 
+def make_surroundings(**changes: Any) -> dict[str, Any]:
+    """Of a host on which nothing disturbs."""
+    calm: dict[str, Any] = {"host": "node1", "quota": None}
+    calm |= dict.fromkeys(("foreign", "steal", "throttled", "stopped"), 0.0)
+    assert changes.keys() <= calm.keys()
+    return calm | changes
+
+
 def make_shape(ranks: int = 1, **changes: int) -> Shape:
     """`ranks` processes of one core each on one host."""
     values = {

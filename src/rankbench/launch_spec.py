@@ -79,6 +79,7 @@ class LaunchSpec:
         purpose: ``measure``, ``gate`` or ``profile``.
         number: of the launch in its attempt.
         wanted: launches of the attempt; the largest number, if a rule ends them.
+        repeats: how often a launch of its round may be repeated if it was disturbed.
         rule: the rule that ends them; None if their number is fixed.
         round: the launch's place in a round; None if the cell is measured alone.
         gate: the result of the attempt's gate, for the record.
@@ -112,6 +113,7 @@ class LaunchSpec:
     attempt: int = 1
     number: int = 1
     wanted: int = 1
+    repeats: int = 0
     rule: Mapping[str, Any] | None = None
     round: Mapping[str, Any] | None = None
     gate: Mapping[str, Any] | None = None

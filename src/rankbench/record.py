@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
+
+from rankbench.disturbance import disturbances
 
 # Schema version of records.
 RECORD_VERSION = 1
@@ -29,6 +32,9 @@ STATUSES = ("ok", "unsupported", *FAILURES, "stale", "not-run")
 CURED_BY_RETRY = ("port", "host")
 CURED_BY_NEXT_RUN = ("owner", "user", "site")
 MAX_RETRIES = 2
+
+# A disturbed launch is repeated in its round at most so often.
+MAX_REPEATS = 2
 
 # Folders within an attempt for launches that are not measured.
 GATE, PROFILE = "gate", "profile"
@@ -267,9 +273,48 @@ class Verdict:
 def counting(records: Sequence[Record]) -> list[Record]:
     """The records that count for the cell: all but those that a launch replaces."""
     retries = [r for r in records if r.get("cause") in CURED_BY_RETRY]
-    replaced = {id(r) for r in retries[:MAX_RETRIES]}
+    replaced = {id(r) for r in (*retries[:MAX_RETRIES], *repeated(records))}
     replaced |= {id(r) for r in records if r.get("cause") in CURED_BY_NEXT_RUN}
     return [r for r in records if id(r) not in replaced]
+
+
+def repeated(records: Sequence[Record]) -> list[Record]:
+    """The disturbed launches that another one of their round replaces, or shall.
+
+    A cell that is disturbed always would triple its launches for nothing. So a launch
+    is repeated only while its cell has, apart from two, as many undisturbed launches as
+    repeated ones.
+
+    Args:
+        records: of an attempt, in order of their numbers; `repeats` of a record is how
+            often a launch of its round may be repeated.
+    """
+    found: list[Record] = []
+    left, taken, tries = MAX_REPEATS, 0, Counter[Any]()
+    for record in records:
+        if record["status"] != "ok":
+            continue
+        # Outside of rounds, a launch takes the place of the one that it repeats.
+        place = round_of(record) or taken
+        if not disturbances(record):
+            left += 1
+        elif left > 0 and tries[place] < record.get("repeats", 0):
+            left -= 1
+            tries[place] += 1
+            found.append(record)
+            continue
+        taken += 1
+    return found
+
+
+def round_of(record: Record) -> tuple[int, int] | None:
+    """What identifies the round of a launch; None if it was not in one.
+
+    Returns:
+        Seed and number.
+    """
+    place = record.get("round")
+    return None if place is None else (int(place["seed"]), int(place["number"]))
 
 
 def judge(records: Sequence[Record], wanted: int) -> Verdict:

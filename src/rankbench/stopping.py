@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from statistics import NormalDist, fmean, median, stdev
 from typing import Any, NamedTuple
 
-from rankbench.record import Record, counting, judge_gated
+from rankbench.record import Record, counting, judge_gated, round_of
 
 # Of the intervals of a throughput, over all looks of a rule.
 CONFIDENCE = 0.95
@@ -132,7 +132,10 @@ def brief(record: Record) -> Record:
 
     The supervisor of a thousand cells keeps these, not the records.
     """
-    kept = ("status", "reason", "cause", "launch", "round", "samples")
+    kept = (
+        *("status", "reason", "cause", "launch", "round", "samples"),
+        *("repeats", "shape", "surroundings", "devices"),
+    )
     found = {key: record[key] for key in kept if key in record}
     found["ranks"] = [{"window_s": r["window_s"]} for r in record.get("ranks") or ()]
     found["seconds"] = {"launch": (record.get("seconds") or {}).get("launch")}
@@ -282,16 +285,6 @@ def _by_round(name: str, counted: Sequence[Record]) -> dict[tuple[Any, int], flo
         if (value := rate(record)) is not None:
             found[round_of(record) or (name, place)] = value
     return found
-
-
-def round_of(record: Record) -> tuple[int, int] | None:
-    """What identifies the round of a launch; None if it was not in one.
-
-    Returns:
-        The seed of the rounds, and the number of this one.
-    """
-    place = record.get("round")
-    return None if place is None else (int(place["seed"]), int(place["number"]))
 
 
 def _least_ratio(

@@ -35,6 +35,7 @@ data: synthetic
 batch_size: 32
 steps: 20
 launches: 2
+repeat_disturbed: false
 time_limit: 120
 """
 

@@ -22,6 +22,7 @@ data: synthetic
 image_size: 64
 batch_size: 32
 launches: 1
+repeat_disturbed: false
 steps: 3
 warmup: 2
 gate: false
@@ -36,6 +37,7 @@ strategy: ddp
 topology: 2x1
 model: lenet
 launches: 1
+repeat_disturbed: false
 steps: 3
 time_limit: 120
 """

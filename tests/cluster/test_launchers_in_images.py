@@ -18,6 +18,7 @@ name: inside
 model: lenet
 topology: 2x1
 launches: 1
+repeat_disturbed: false
 steps: 3
 gate: false
 time_limit: 300
@@ -43,6 +44,7 @@ model: lenet
 strategy: ddp
 topology: 2x1
 launches: 1
+repeat_disturbed: false
 steps: 3
 gate: false
 time_limit: 300

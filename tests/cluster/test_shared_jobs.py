@@ -24,6 +24,7 @@ model: lenet
 launcher: srun
 learning_rate: [{rates}]
 launches: 1
+repeat_disturbed: false
 steps: 2
 warmup: 0
 evaluate: false
@@ -37,6 +38,7 @@ strategy: ddp
 model: lenet
 topology: [1x1, 2x1]
 launches: 2
+repeat_disturbed: false
 steps: 3
 gate: false
 time_limit: 120

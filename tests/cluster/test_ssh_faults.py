@@ -33,6 +33,7 @@ model: lenet
 topology: 2x1
 launcher: {launcher}
 launches: 1
+repeat_disturbed: false
 steps: 60
 warmup: 0
 gate: false

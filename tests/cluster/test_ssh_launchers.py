@@ -13,6 +13,7 @@ name: launchers
 model: lenet
 topology: 2x1
 launches: 1
+repeat_disturbed: false
 steps: 3
 gate: false
 time_limit: 120

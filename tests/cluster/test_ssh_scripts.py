@@ -15,6 +15,7 @@ EXPERIMENT = """
 name: scripts
 topology: 2x1
 launches: 1
+repeat_disturbed: false
 warmup: 2
 steps: 5
 time_limit: 120

@@ -24,6 +24,7 @@ SHORT = """
 model: lenet
 topology: 2x1
 launches: 1
+repeat_disturbed: false
 steps: 3
 gate: false
 time_limit: 120

@@ -21,6 +21,7 @@ name: rows
 model: lenet
 oversubscribe: true
 launches: 1
+repeat_disturbed: false
 steps: 3
 gate: false
 time_limit: 300
@@ -38,6 +39,7 @@ topology: 2x1
 launcher: job_array
 init_method: file
 launches: 1
+repeat_disturbed: false
 steps: 3
 gate: false
 time_limit: 60

@@ -29,6 +29,7 @@ data: digits
 steps: 12
 warmup: 2
 launches: 1
+repeat_disturbed: false
 profile: true
 """
 DDP = "ddp.gloo.1x2.convnet.digits.launcher=manual"

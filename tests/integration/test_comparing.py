@@ -14,6 +14,7 @@ strategy: single
 model: lenet
 launcher: manual
 launches: 6
+repeat_disturbed: false
 steps: 10
 warmup: 2
 gate: false

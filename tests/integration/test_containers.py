@@ -24,6 +24,7 @@ data: ./corpus.py
 batch_size: 16
 topology: 1x2
 launches: 1
+repeat_disturbed: false
 steps: 4
 warmup: 1
 time_limit: 120
@@ -59,6 +60,7 @@ data: synthetic
 batch_size: 16
 topology: 1x2
 launches: 1
+repeat_disturbed: false
 steps: 4
 warmup: 1
 time_limit: 120

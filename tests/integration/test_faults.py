@@ -28,6 +28,7 @@ strategy: [{strategy}]
 topology: 1x2
 model: lenet
 launches: {launches}
+repeat_disturbed: false
 steps: {steps}
 warmup: 0
 time_limit: {limit}
@@ -46,6 +47,7 @@ name: faults
 topology: 1x2
 model: lenet
 launches: 1
+repeat_disturbed: false
 steps: 6
 warmup: 0
 time_limit: 60

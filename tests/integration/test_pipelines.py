@@ -22,6 +22,7 @@ model: lenet
 precision: bf16
 batch_size: 32
 launches: 1
+repeat_disturbed: false
 launcher: manual
 gate: false
 epochs: 1

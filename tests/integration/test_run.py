@@ -24,6 +24,7 @@ topology: [1x1, 1x2]
 model: lenet
 batch_size: 32
 launches: 1
+repeat_disturbed: false
 steps: 4
 warmup: 1
 time_limit: 60

@@ -25,6 +25,7 @@ topology: 1x2
 launcher: manual
 model: lenet
 launches: 1
+repeat_disturbed: false
 steps: 4
 warmup: 1
 """

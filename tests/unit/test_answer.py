@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from factories import make_surroundings
 from rankbench.cli import main
 from rankbench.record import Layout
 from rankbench.results.advice.answer import Settings, find_answer
@@ -244,14 +245,16 @@ def test_rows_of_different_machines_are_a_doubt(tmp_path: Path) -> None:
     assert not any("hardware" in doubt for doubt in doubts.get(DDP2, ()))
 
 
-def test_a_loaded_machine_is_a_doubt(tmp_path: Path) -> None:
+def test_a_launch_that_was_disturbed_again_is_a_doubt(tmp_path: Path) -> None:
     layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1500})
     (path,) = layout.records.glob(f"{DDP2}/1/3/record.json")
     record = json.loads(path.read_text())
-    record["hosts"][0]["load_1min"] = 3.5
+    record["surroundings"] = [make_surroundings(foreign=0.31)]
     path.write_text(json.dumps(record))
     doubts = {one["cell"]: one["doubts"] for one in answer_of(layout)["trust"]}
-    assert "other programs loaded the machine at 1 of 6 launches" in doubts[DDP2]
+    (doubt,) = [one for one in doubts[DDP2] if "disturbed" in one]
+    assert "1 of its 6 launches" in doubt
+    assert "other programs took 31%" in doubt
 
 
 def test_training_is_compared_at_equal_samples_and_times(tmp_path: Path) -> None:

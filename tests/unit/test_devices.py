@@ -87,6 +87,13 @@ class Nvml:
         # The power cap from the first look on, heat in the third.
         return 0x4 | (0x40 if self.looks[handle] == 3 else 0)
 
+    others: tuple[int, ...] = ()
+
+    def nvmlDeviceGetComputeRunningProcesses(
+        self, handle: int
+    ) -> list[SimpleNamespace]:
+        return [SimpleNamespace(pid=number) for number in self.others]
+
     def nvmlDeviceGetEccMode(self, handle: int) -> list[int]:
         return [1, 1]
 
@@ -102,6 +109,7 @@ STATE = {
     "throttled": ["power cap", "temperature (hardware)"],
     "ecc": True,
     "mig": None,
+    "before": {"others": 0, "throttled": []},
 }
 
 

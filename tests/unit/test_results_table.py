@@ -36,7 +36,7 @@ HEADER = (
     "epoch_s,epoch_s_lo,epoch_s_hi,total_s,total_s_lo,total_s_hi,"
     "speedup,speedup_lo,speedup_hi,base,efficiency,efficiency_lo,efficiency_hi,"
     "memory_mib,memory_mib_lo,memory_mib_hi,accuracy,accuracy_lo,accuracy_hi,attempt,"
-    "ratios,speedup_verdict,efficiency_verdict,disturbed"
+    "ratios,speedup_verdict,efficiency_verdict,disturbed,repeated"
 )
 SUFFIXES = ("csv", "md", "html", "tex")
 NUMBERS = [

@@ -27,6 +27,7 @@ from rankbench.launch_spec import MEASURE, LaunchOptions, LaunchSpec
 from rankbench.plan import Plan, PlannedCell
 from rankbench.record import (
     GATE,
+    MAX_REPEATS,
     PROFILE,
     RECORD_VERSION,
     Layout,
@@ -72,6 +73,8 @@ class Attempt:
             except ValueError as error:
                 # Only this host has the fault, and a record will name it.
                 self.image["sha256"], self._no_image = None, str(error)
+        is_repeated = plan.experiment["repeat_disturbed"]
+        self._repeats = MAX_REPEATS if is_repeated else 0
         self.has_gate = plan.experiment["gate"] and has_gate(self.cell)
         self.code = describe_code()
         # The frozen copy of each of the user's own files.
@@ -190,6 +193,7 @@ class Attempt:
             attempt=self.request.attempt,
             number=number,
             wanted=rule.at_most if series.purpose == MEASURE else 1,
+            repeats=self._repeats if series.purpose == MEASURE else 0,
             rule=None if isinstance(said := rule.to_json(), int) else said,
             round=turn,
             gate=gates[-1] if gates else None,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
 
+from rankbench.disturbance import disturbances
 from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.job.attempt import Attempt, LaunchSeries
 from rankbench.launch.job.claim import open_claims
@@ -24,8 +25,10 @@ from rankbench.record import (
     Verdict,
     describe_result,
     minutes,
+    repeated,
+    round_of,
 )
-from rankbench.stopping import Enough, LaunchHistory, find_enough, round_of
+from rankbench.stopping import Enough, LaunchHistory, find_enough
 
 # Attempt, number of the round from 0 -> the hosts of a launch.
 Choose = Callable[[Attempt, int], Hosts]
@@ -136,14 +139,15 @@ class Rounds:
         return verdict
 
     def _run_round(self, waiting: Sequence[Attempt], seed: int, number: int) -> bool:
-        """Launch each cell that has none in this round yet; whether there was any."""
-        left = [
-            attempt.id
-            for attempt in waiting
-            if (seed, number) not in map(round_of, attempt.measured.records)
-        ]
+        """Launch each cell that has none in this round yet; whether there was any.
+
+        Disturbed launches are repeated after the others of the round.
+        """
         places = draw(list(self.attempts), seed, number)
-        for name in sorted(left, key=places.index):
+        left = [one.id for one in waiting if not _took_part(one, seed, number)]
+        queue = sorted(left, key=places.index)
+        while queue:
+            name = queue.pop(0)
             attempt = self.attempts[name]
             position = places.index(name) + 1
             turn = {"seed": seed, "number": number, "position": position}
@@ -155,6 +159,8 @@ class Rounds:
                 self._launch(
                     attempt.measured, number - 1, turn if self._in_turn else None
                 )
+                if self._in_turn and not _took_part(attempt, seed, number):
+                    queue.append(name)
         return bool(left)
 
     def _launch_once(self, series: LaunchSeries) -> None:
@@ -200,11 +206,23 @@ class Rounds:
             describe_result(record),
             f"{self._seconds[-1]:.1f} s",
         ]
+        if purpose == MEASURE and (why := disturbances(record)):
+            parts.append(f"disturbed: {why[0]}")
         unfinished = [v for v in self.verdicts.values() if not v.complete]
         if left := sum(verdict.wanted - verdict.ok for verdict in unfinished):
             seconds = left * fmean(self._seconds)
             parts.append(f"{left} launches left, about {minutes(seconds)}")
         return "  ".join(parts)
+
+
+def _took_part(attempt: Attempt, seed: int, number: int) -> bool:
+    """Whether it has a launch in this round that no other one shall replace."""
+    records = attempt.measured.records
+    again = set(map(id, repeated(records)))
+    return any(
+        round_of(record) == (seed, number) and id(record) not in again
+        for record in records
+    )
 
 
 def find_rounds(records: Iterable[Record], seed: int) -> tuple[int, int]:

@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Shape
@@ -56,6 +57,8 @@ class _Device:
         default_factory=lambda: {key: [] for key in _SAMPLED}
     )
     throttled: set[str] = field(default_factory=set)
+    throttled_before: set[str] = field(default_factory=set)
+    others: int = 0
 
 
 class Devices:
@@ -88,6 +91,10 @@ class Devices:
                     pci=place.partition(".")[0][-10:].lower(),
                 )
             )
+        # The ranks have not started yet.
+        for device in self._devices:
+            device.throttled_before = self._ask_throttled(device)
+            device.others = len(self._list_processes(device))
 
     def sample(self) -> None:
         """Look once at each; what a device does not tell (MIG) stays unknown."""
@@ -95,13 +102,22 @@ class Devices:
             for key, ask in _SAMPLED.items():
                 if (value := self._ask(ask, device.handle)) is not None:
                     device.samples[key].append(value)
-            reasons = self._ask(
-                lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu),
-                device.handle,
-            )
-            device.throttled |= {
-                name for bit, name in _THROTTLED.items() if (reasons or 0) & bit
-            }
+            device.throttled |= self._ask_throttled(device)
+
+    def _ask_throttled(self, device: _Device) -> set[str]:
+        reasons = self._ask(
+            lambda nvml, gpu: nvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu),
+            device.handle,
+        )
+        return {name for bit, name in _THROTTLED.items() if (reasons or 0) & bit}
+
+    def _list_processes(self, device: _Device) -> list[int]:
+        """Processes that compute on a device."""
+        found = self._ask(
+            lambda nvml, gpu: nvml.nvmlDeviceGetComputeRunningProcesses(gpu),
+            device.handle,
+        )
+        return [process.pid for process in found or ()]
 
     def _ask(self, ask: Callable[..., Any], handle: Any) -> Any:
         """What NVML answers; None if it does not."""
@@ -126,7 +142,18 @@ class Devices:
         return f"the GPU {', '.join(named)} no longer answers"
 
     def describe(self) -> list[dict[str, Any]]:
-        """The samples of each device as the record has them."""
+        """The samples of each device as the record has them, once the ranks have ended.
+
+        A process that was there before them, or that is there now, is not theirs. NVML
+        may still list a process that has just ended.
+        """
+        for device in self._devices:
+            living = [
+                number
+                for number in self._list_processes(device)
+                if Path(f"/proc/{number}").exists()
+            ]
+            device.others = max(device.others, len(living))
         return [
             {
                 "index": index,
@@ -138,6 +165,11 @@ class Devices:
                 "temperature_max_c": max(device.samples["temperature"], default=None),
                 "sm_clock_mean_mhz": _mean(device.samples["clock"]),
                 "throttled": sorted(device.throttled),
+                # A GPU at full load reaches its power cap: that is as its maker wants.
+                "before": {
+                    "others": device.others,
+                    "throttled": sorted(device.throttled_before - {_THROTTLED[0x4]}),
+                },
                 **{key: self._ask(ask, device.handle) for key, ask in _FIXED.items()},
             }
             for index, device in enumerate(self._devices)

@@ -121,11 +121,69 @@ def merge_reports(
         "model": first["model"],
         "ranks": [report["rank"] for report in reports],
         "hosts": list(hosts.values()),
+        "surroundings": merge_surroundings(reports),
         "software": first["software"],
         "transport": first["transport"],
         "collectives": _merge_collectives([r["collectives"] for r in reports]),
         "step_id": first["step_id"],
     }
+
+
+def merge_surroundings(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What others did on each host in the timed window, where ranks could tell.
+
+    Returns:
+        For each host: foreign and steal (shares of the CPU time of the cores of a rank,
+        of the rank that has lost most, taken by other programs and other virtual
+        machines), throttled (share of the periods of a CPU quota), quota (CPUs that
+        ranks may use at once; None for no limit) and stopped (share of the window).
+    """
+    of_hosts: dict[str, list[dict[str, Any]]] = {}
+    for report in reports:
+        if (seen := report["surroundings"]) is not None:
+            of_hosts.setdefault(report["rank"]["host"], []).append(seen)
+    return [
+        {
+            "host": host,
+            "foreign": max(map(_foreign_share, _group_by_cpus(ranks))),
+            "steal": max(
+                sum(one["steal"]) / one["seconds"] / len(one["cpus"]) for one in ranks
+            ),
+            "throttled": max(
+                one["throttled"] / one["periods"] if one["periods"] else 0.0
+                for one in ranks
+            ),
+            "quota": min(
+                (one["quota"] for one in ranks if one["quota"] is not None),
+                default=None,
+            ),
+            "stopped": max(one["stopped"] / one["seconds"] for one in ranks),
+        }
+        for host, ranks in of_hosts.items()
+    ]
+
+
+def _group_by_cpus(ranks: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Ranks that share CPUs, together: what one of them uses is not foreign."""
+    groups: list[list[dict[str, Any]]] = []
+    for rank in ranks:
+        cpus = set(rank["cpus"])
+        sharing = [
+            group for group in groups if any(cpus & set(o["cpus"]) for o in group)
+        ]
+        groups = [group for group in groups if group not in sharing]
+        groups.append([rank, *(one for group in sharing for one in group)])
+    return groups
+
+
+def _foreign_share(ranks: list[dict[str, Any]]) -> float:
+    """Share of the time of these ranks' CPUs that other processes have taken."""
+    busy: dict[int, float] = {}
+    for rank in ranks:
+        shares = [seconds / rank["seconds"] for seconds in rank["busy"]]
+        busy |= zip(rank["cpus"], shares, strict=True)
+    own = sum(rank["own"] / rank["seconds"] for rank in ranks)
+    return float(max(0.0, sum(busy.values()) - own) / len(busy))
 
 
 def collapse_phases(work: Path, reports: list[dict[str, Any]]) -> None:

@@ -302,6 +302,7 @@ def begin_record(spec: LaunchSpec, outcome: Outcome, started: datetime) -> Recor
         "attempt": spec.attempt,
         "launch": spec.number,
         "wanted": spec.wanted,
+        "repeats": spec.repeats,
         "status": outcome.status,
         "reason": outcome.reason,
         "cause": outcome.cause,

@@ -102,6 +102,7 @@ def write_report(
     }
     report = {
         "rank": rank,
+        "surroundings": measured.surroundings,
         "phases": phases,
         "steps": len(measured.seconds),
         "steps_per_epoch": steps_per_epoch,

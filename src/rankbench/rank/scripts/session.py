@@ -19,6 +19,7 @@ from torch import nn
 from rankbench import hooks
 from rankbench.launch_spec import TRAINING, WARM_UP
 from rankbench.rank.facts import usage
+from rankbench.rank.facts.surroundings import Surroundings
 from rankbench.rank.facts.usage import cpu_time, open_meter
 from rankbench.rank.scripts.observing import RootSearch, StepCounter, watch
 from rankbench.rank.training.clock import StepClock, make_clock
@@ -89,6 +90,8 @@ class Window:
         else:
             self._clock = make_clock(self._devices, self.phases, self._steps)
         self._progress.enter(TRAINING)
+        self._surroundings = Surroundings(self._progress)
+        self._surroundings.begin()
         self._meter.begin()
         self._cpu = cpu_time()
         self._begun = time.perf_counter()
@@ -110,6 +113,7 @@ class Window:
             self._window_s = time.perf_counter() - self._begun
             self._cpu_used = cpu_time(since=self._cpu)
             self._energy = self._meter.end()
+            self._seen = self._surroundings.end()
             self._seconds = self._read(self._clock)
             if len(self.phases) == 1:
                 self._warmup = self._warmup.sum(axis=1, keepdims=True)
@@ -157,6 +161,7 @@ class Window:
             samples=sum(map(int, given)) if knows_samples else planned_samples,
             cpu=self._cpu_used,
             energy=self._energy,
+            surroundings=self._seen,
         )
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from rankbench.launch_spec import TRAINING, WARM_UP
+from rankbench.rank.facts.surroundings import Surroundings
 from rankbench.rank.facts.usage import CpuTime, Meter, cpu_time
 from rankbench.rank.strategies.base import Batch, Strategy
 from rankbench.rank.training.clock import StepClock, make_clock
@@ -38,6 +39,7 @@ class Measurement:
         samples: number of samples that this rank loaded within the window.
         cpu: CPU time that this rank used within the window.
         energy: what its devices consumed, see `Meter.end`.
+        surroundings: what others did meanwhile, see `Surroundings.end`.
     """
 
     seconds: np.ndarray
@@ -50,6 +52,7 @@ class Measurement:
     samples: int
     cpu: CpuTime
     energy: dict[str, Any]
+    surroundings: dict[str, Any] | None
 
 
 def train(
@@ -99,6 +102,8 @@ def train(
     timed = untimed.fresh(steps)
 
     progress.enter(TRAINING)
+    surroundings = Surroundings(progress)
+    surroundings.begin()
     meter.begin()
     barrier()
     used_before = cpu_time()
@@ -108,6 +113,7 @@ def train(
     window_s = time.perf_counter() - begun
     cpu = cpu_time(since=used_before)
     energy = meter.end()
+    seen = surroundings.end()
 
     known = [loss.float() for loss in losses if loss is not None]
     knows_loss = len(known) == len(losses)
@@ -123,4 +129,5 @@ def train(
         samples=samples,
         cpu=cpu,
         energy=energy,
+        surroundings=seen,
     )

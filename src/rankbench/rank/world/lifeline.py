@@ -19,6 +19,7 @@ from rankbench.launch_spec import PROGRESS_ENTRY, STARTING
 
 ORPHANED = 97  # exit code of a rank that ended itself
 LOOKS = 5  # number of looks at the heartbeat within the grace period
+TURN = 0.25  # seconds of a sleep between two of these looks
 ASKS = "?"  # ends a heartbeat that asks where this rank is
 LAST_WORDS = 5.0  # seconds for the report, whose file system may be down as well
 
@@ -30,6 +31,9 @@ class Progress:
     supervisor asks, which it does before it ends a launch that hangs. Each host has a
     file of its own, because a shared file system may take milliseconds to move a page
     from one host to another.
+
+    Attributes:
+        stopped: seconds for which this process was suspended so far.
     """
 
     def __init__(self, folder: Path, rank: int) -> None:
@@ -37,6 +41,7 @@ class Progress:
         self._offset = rank * PROGRESS_ENTRY.size
         self._now = self._seen = (STARTING, 0)
         self._moved = time.monotonic()
+        self.stopped = 0.0
 
     def enter(self, stage: int) -> None:
         """Begin a stage, and tell the supervisor.
@@ -61,6 +66,25 @@ class Progress:
             self._seen, self._moved = self._now, now
         if asked:
             self._write(asked, now - self._moved)
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep in short turns, and notice if the process is suspended meanwhile.
+
+        If a turn ends late although the main thread has hardly worked, the process was
+        suspended: by SIGSTOP, in a frozen control group (`scontrol suspend`), or with
+        its machine. A main thread that works may let no other thread run.
+        """
+        main = threading.main_thread().ident
+        assert main is not None
+        clock, now = time.pthread_getcpuclockid(main), time.clock_gettime
+        # Unlike other clocks, this one goes on while a machine is suspended.
+        end = now(time.CLOCK_BOOTTIME) + seconds
+        while (left := end - (begun := now(time.CLOCK_BOOTTIME))) > 0:
+            turn, used = min(TURN, left), now(clock)
+            time.sleep(turn)
+            late = now(time.CLOCK_BOOTTIME) - begun - turn
+            if late > max(TURN, 4 * (now(clock) - used)):
+                self.stopped += late
 
     def _write(self, asked: int, silent: float) -> None:
         # Other hosts see what was written when the file is closed.
@@ -116,7 +140,7 @@ def _watch(
 ) -> None:
     last, unchanged = "", 0
     while True:
-        time.sleep(grace / LOOKS)
+        progress.sleep(grace / LOOKS)
         try:
             # Read instead of stat, because shared file systems cache attributes.
             beat = path.read_text()

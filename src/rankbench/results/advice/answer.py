@@ -128,6 +128,7 @@ def _describe_launches(rows: Sequence[Summary]) -> Facts:
         "launches": sorted({len(one.row.launches) for one in rows}),
         "total": len(records),
         "disturbed": sum(len(one.disturbed) for one in rows),
+        "repeated": sum(one.row.repeated for one in rows),
         "hosts": len(hosts),
         "machines": sorted(kinds),
     }

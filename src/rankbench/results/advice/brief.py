@@ -252,6 +252,8 @@ def _trust(facts: Facts) -> str:
             f"{measured['disturbed']} of {measured['total']} launches disturbed, and "
             "left out"
         )
+    if again := measured.get("repeated"):
+        said.append(f"{again} disturbed launches were repeated")
     alike: dict[str, list[str]] = {}
     for one in doubts:
         for doubt in one["doubts"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from rankbench.disturbance import disturbances
 from rankbench.record import UNCLEAN_END
 from rankbench.results.advice.facts import Facts
 from rankbench.results.numbers.statistics import MIN_LAUNCHES
@@ -13,7 +14,6 @@ from rankbench.results.numbers.summary import (
     UNPAIRED,
     Summary,
 )
-from rankbench.results.read.launches import Launch
 
 _MARKS = {
     "approximate": "a lossy option changes what is trained",
@@ -23,16 +23,12 @@ _MARKS = {
     "mixed-torch": "it or its base ran different versions of torch",
     NO_STEADY_STATE: "step times still changed their level at the end of a launch",
     "other-code": "the code of the ranks has changed since",
-    "oversubscribed": "ranks share a core or a GPU",
+    "oversubscribed": "ranks share a core or a GPU, or lack cores",
     "throttled": "a GPU lowered its clocks",
     UNCLEAN_END: "a launch hung or crashed after its ranks had reported",
     UNPAIRED: "it was not launched in the same rounds as its base",
     "unchecked": "no gate has checked what it trains",
 }
-
-# A load of the host, per core, that no launch of ours can have caused alone. It is a
-# mean over a minute, so it still holds the launch before.
-_LOADED = 1.5
 
 
 def find_doubts(rows: Sequence[Summary]) -> list[Facts]:
@@ -62,8 +58,12 @@ def _doubts(summary: Summary) -> Iterator[str]:
             "left out"
         )
     yield from (_MARKS[mark] for mark in summary.marks if mark in _MARKS)
-    if loaded := sum(map(_is_loaded, summary.row.launches)):
-        yield f"other programs loaded the machine at {loaded} of {count} launches"
+    found = [disturbances(launch.record) for launch in summary.row.launches]
+    if disturbed := [words for words in found if words]:
+        yield (
+            f"{len(disturbed)} of its {count} launches were disturbed, as their "
+            f"repetitions were: {disturbed[-1][0]}"
+        )
 
 
 def _find_hardware(summary: Summary) -> set[tuple[str, ...]]:
@@ -73,10 +73,3 @@ def _find_hardware(summary: Summary) -> set[tuple[str, ...]]:
         for launch in summary.row.launches
         for host in launch.record["hosts"]
     }
-
-
-def _is_loaded(launch: Launch) -> bool:
-    return any(
-        (host.get("load_1min") or 0) > _LOADED * host["cores"]
-        for host in launch.record["hosts"]
-    )

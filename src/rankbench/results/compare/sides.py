@@ -15,14 +15,13 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rankbench.record import Layout, Record
+from rankbench.record import Layout, Record, round_of
 from rankbench.results.numbers.measures import measure
 from rankbench.results.numbers.network import find_network
 from rankbench.results.read.archive import open_results
 from rankbench.results.read.launches import read_launches
 from rankbench.results.read.rows import Row, load
 from rankbench.results.read.schema import check, read_checked
-from rankbench.stopping import round_of
 
 _VERSION = 1  # of the file of a run
 

@@ -31,7 +31,9 @@ MARKS = {
     NO_STEADY_STATE: "no steady state: in at least one launch, step times changed "
     "their level until the end. Its numbers are of its whole timed window.",
     DISTURBED: "a launch was 1.5 times slower than the other launches of its round "
-    "explain, and is left out of all numbers of the row; its record is kept.",
+    "explain, and is left out of all numbers of the row; or other programs, a CPU "
+    "quota, a suspension or the state of a GPU disturbed it and its repetitions, and "
+    "it counts. Its record is kept.",
     DRIFTING: "the launches grew faster or slower one after the other: the machine "
     "changed meanwhile (Mann-Kendall test, corrected for the number of rows).",
     UNPAIRED: "speedup and efficiency compare all launches of this row with all of "
@@ -43,8 +45,8 @@ MARKS = {
     "unchecked": "no gate has found that it trains what a single process trains.",
     "throttled": "a GPU lowered its clocks because of heat or a fault of its power "
     "supply: the row says nothing about what the machine can do.",
-    "oversubscribed": "ranks share a physical core or a GPU: the row says nothing "
-    "about scaling.",
+    "oversubscribed": "ranks share a physical core or a GPU, or had fewer cores than "
+    "planned: the row says nothing about scaling.",
 }
 SCALING = {
     "weak": "batch_size is per model replica: more devices, more samples in a step.",

@@ -6,6 +6,8 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rankbench.cell import find_base
+from rankbench.disturbance import DISTURBED
+from rankbench.record import round_of
 from rankbench.results.numbers.fit import Fit, confidence_of_each, judge
 from rankbench.results.numbers.measures import Measures, measure
 from rankbench.results.numbers.statistics import (
@@ -18,7 +20,6 @@ from rankbench.results.numbers.statistics import (
 )
 from rankbench.results.read.launches import Launch
 from rankbench.results.read.rows import Results, Row
-from rankbench.stopping import round_of
 
 # Numbers of launches -> how they become a number of their row.
 OF_LAUNCHES = {
@@ -34,7 +35,6 @@ OF_LAUNCHES = {
 _FREE_OF_OWN = ("topology", "oversubscribe")
 
 NO_STEADY_STATE = "no-steady-state"
-DISTURBED = "disturbed"
 DRIFTING = "drifting"
 UNPAIRED = "unpaired"
 DETERMINISTIC = "deterministic"

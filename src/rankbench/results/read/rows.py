@@ -7,6 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rankbench.cell import REFERENCE, Cell
+from rankbench.disturbance import (
+    DISTURBED,
+    OVERSUBSCRIBED,
+    disturbances,
+    lacks_cores,
+)
 from rankbench.failures import explain_failures, find_needs
 from rankbench.plan import (
     PLAN_VERSION,
@@ -22,6 +28,7 @@ from rankbench.record import (
     Record,
     counting,
     judge_gated,
+    repeated,
     why_stale,
 )
 from rankbench.results.read.launches import Launch, read_launches
@@ -43,7 +50,9 @@ class Row:
         wanted: launches that were asked for, or that sufficed; 0 if the cell cannot run
             here.
         attempt: None if there is no record.
-        launches: the launches that succeeded, if the row is ok; else none.
+        launches: the launches that succeeded, if the row is ok; else none. Those that
+            another one replaces are left out.
+        repeated: number of launches that another one replaces, as they were disturbed.
         stopped: why the launches ended, if a rule or the budget ended them.
     """
 
@@ -57,6 +66,7 @@ class Row:
     attempt: int | None
     launches: tuple[Launch, ...]
     stopped: str | None = None
+    repeated: int = 0
 
     @property
     def devices(self) -> int:
@@ -194,11 +204,11 @@ def _make_row(layout: Layout, attempt: _Attempt, enough: Enough | None) -> Row:
         if attempt.stale:
             status, reason = "stale", attempt.stale
         else:
-            marks |= _marks(counting(attempt.records), attempt)
+            counted = counting(attempt.records)
+            marks |= _marks(counted, attempt)
             if status == "ok":
-                published = [
-                    one for one in attempt.launches if one.record["status"] == "ok"
-                ]
+                kept = set(map(id, counted))
+                published = [one for one in attempt.launches if id(one.record) in kept]
     if status == "not-run":
         needs = find_needs([(planned.image, planned.cell.data, planned.id)])
         reason = explain_failures(layout, needs) or reason
@@ -213,6 +223,7 @@ def _make_row(layout: Layout, attempt: _Attempt, enough: Enough | None) -> Row:
         attempt=number,
         launches=tuple(published),
         stopped=None if enough is None else enough.why,
+        repeated=len(repeated(attempt.records)),
     )
 
 
@@ -249,6 +260,10 @@ def _marks(records: Sequence[Record], attempt: _Attempt) -> set[str]:
     devices = [device for record in ok for device in record.get("devices") or ()]
     if any(set(device.get("throttled") or ()) - AT_FULL_LOAD for device in devices):
         found.add("throttled")
+    if any(map(disturbances, ok)):
+        found.add(DISTURBED)
+    if any(map(lacks_cores, ok)):
+        found.add(OVERSUBSCRIBED)
     return found
 
 
