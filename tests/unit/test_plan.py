@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from factories import make_site, read_plan_of
+from rankbench.launch.job.measure import run_job
 from rankbench.matrix.selection import find_cell, select_cells
 from rankbench.plan import Plan, read_plan
+from rankbench.record import Layout
 
 pytestmark = pytest.mark.unit
 
@@ -130,6 +132,9 @@ def test_damaged_plan_is_named(
     path.write_text(json.dumps(value))
     with pytest.raises(ValueError, match=rf"^{path} is damaged"):
         read_plan(path)
+    # So does the job that measures its cells.
+    with pytest.raises(ValueError, match=rf"^{path} is damaged"):
+        run_job(Layout(tmp_path), DDP, project=tmp_path, say=lambda *_: None)
 
 
 def test_find(plan: Plan) -> None:
