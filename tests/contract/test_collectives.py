@@ -8,23 +8,19 @@ from pathlib import Path
 import pytest
 from collectives_ranks import sweep_on_ranks
 
-from rankbench.matrix.catalog import load_catalog
 from rankbench.rank.facts.collectives import FEWEST, REPEATS, SIZES
-from rankbench.rank.strategies import find_strategy, runtime_of
 
 pytestmark = pytest.mark.contract
 
-STRATEGIES = load_catalog().strategies
+# Those that strategies declare (tests/contract/test_fake_ranks.py).
+OPERATIONS = {
+    "process_group": [
+        *("all_gather", "all_reduce", "broadcast", "reduce_scatter", "send_recv"),
+    ],
+    "horovod": ["all_reduce"],
+    "rpc": ["send_recv"],
+}
 BACKENDS = {"process_group": "gloo", "horovod": "gloo", "rpc": "tensorpipe"}
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_who_has_several_ranks_says_how_they_exchange(strategy: str) -> None:
-    alone = STRATEGIES[strategy].needs["ranks"] == "one"
-    operations = find_strategy(strategy).operations
-    assert alone == (not operations)
-    for times in operations.values():
-        assert times is None or times > 0
 
 
 @pytest.mark.alone
@@ -39,13 +35,7 @@ def test_who_has_several_ranks_says_how_they_exchange(strategy: str) -> None:
 def test_operations(tmp_path: Path, runtime: str, ranks: int) -> None:
     if runtime == "horovod" and importlib.util.find_spec("horovod") is None:
         pytest.skip("horovod is not installed: `make extras` builds it")
-    operations = {
-        operation
-        for strategy in STRATEGIES
-        if runtime_of(strategy) == runtime
-        for operation in find_strategy(strategy).operations
-    }
-    assert operations
+    operations = set(OPERATIONS[runtime])
     found = sweep_on_ranks(
         tmp_path, runtime, BACKENDS[runtime], sorted(operations), ranks
     )
@@ -66,3 +56,23 @@ def test_operations(tmp_path: Path, runtime: str, ranks: int) -> None:
         # 16,000 times as many bytes take longer. Other work on the machine only adds
         # time, so the fastest calls are compared.
         assert min(points[0]["seconds"]) < min(points[-1]["seconds"])
+
+
+@pytest.mark.alone
+def test_a_sweep_runs_within_the_group_of_its_operation(tmp_path: Path) -> None:
+    """Ranks 0 and 2 together, 1 and 3 together: operations of 2 ranks, not of 4."""
+    found = sweep_on_ranks(
+        tmp_path, "process_group", "gloo", OPERATIONS["process_group"], 4, apart=2
+    )
+    for of_rank in found:
+        assert {point["ranks"] for point in of_rank} == {2}
+        assert {point["operation"] for point in of_rank} == {
+            *OPERATIONS["process_group"]
+        }
+
+
+def test_operations_that_hardly_matter_are_not_timed(tmp_path: Path) -> None:
+    found = sweep_on_ranks(
+        tmp_path, "process_group", "gloo", ["all_reduce", "broadcast"], 2, few=True
+    )
+    assert {point["operation"] for point in found[0]} == {"all_reduce"}

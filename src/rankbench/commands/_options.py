@@ -161,6 +161,10 @@ OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "--only": _row(
         "only cells that match all of these; A,B matches A or B", "KEY=A,B", nargs="+"
     ),
+    "--memory": _switch("estimate memory and communication of a step, without a GPU"),
+    "--fit": _row(
+        "find the largest value that fits on the devices", choices=("batch_size",)
+    ),
     "--dry-run": _switch("preview the run; write nothing"),
     "--next": _row(
         "only launches that settle a question: fastest, cheapest or scaling",

@@ -6,6 +6,12 @@ import argparse
 import sys
 
 from rankbench.commands._base import plan_run
+from rankbench.commands._memory import (
+    NOT_KNOWN,
+    describe_estimate,
+    estimate_cells,
+    fit_batch,
+)
 from rankbench.commands._options import OK, command, print_json
 from rankbench.project import find_pending, make_preview
 
@@ -13,19 +19,23 @@ from rankbench.project import find_pending, make_preview
 @command(
     place=("measure", 1),
     summary="list the cells, and why some cannot run here",
-    options="EXPERIMENT --override --site --only",
+    options="EXPERIMENT --override --site --only --memory --fit",
     examples=(
         "cells --only backend=gloo,mpi topology=1x2",
         "cells studies/lenet-mnist-workers.yaml --override laptop",
         "cells --site slurm_profile --json",
+        "cells studies/gpt-scaling.yaml --memory",
     ),
     json_holds="each cell with its fields and the number of pending launches",
 )
 def list_cells(arguments: argparse.Namespace) -> int:
     """List the cells of the matrix, and why a cell cannot run on this site. Nothing
-    is run.
+    is run. With --memory, also what the rank that needs most holds and sends in a step.
     """
     run = plan_run(arguments)
+    found = {}
+    if arguments.memory or arguments.fit:
+        found = estimate_cells(run, run.chosen)
     if arguments.json:
         pending = find_pending(run)
         cells = [
@@ -36,6 +46,8 @@ def list_cells(arguments: argparse.Namespace) -> int:
                 "marks": cell.marks,
                 "image": cell.image,
                 "launches_to_come": pending.get(cell.id, 0),
+                **({"memory": found[cell.id]} if found else {}),
+                **({"largest_batch": fit_batch(run, cell)} if arguments.fit else {}),
             }
             for cell in run.chosen
         ]
@@ -44,5 +56,11 @@ def list_cells(arguments: argparse.Namespace) -> int:
     for cell in run.chosen:
         note = f"  unsupported: {cell.infeasible}" if cell.infeasible else ""
         print(f"{cell.id}{note}")
+        for line in describe_estimate(found[cell.id]) if found else ():
+            print(f"    {line}")
+        if arguments.fit and "unknown" not in found[cell.id]:
+            print(f"    largest batch_size that fits: {fit_batch(run, cell) or 'none'}")
+    if found:
+        print(NOT_KNOWN, file=sys.stderr)
     print(make_preview(run).lines()[0], file=sys.stderr)
     return OK

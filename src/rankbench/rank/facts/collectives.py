@@ -7,11 +7,13 @@ connections. So it shows the communication speed that this launch had available.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from rankbench.rank.strategies.base import Operation, World
 from rankbench.rank.world import Runtime
 
 # Bytes of a call: latency dominates small calls, bandwidth large ones. CPUs get up to
@@ -37,38 +39,44 @@ LONGEST = 1.0  # seconds
 
 
 def sweep(
-    operations: Mapping[str, float | None], runtime: Runtime, device: torch.device
+    operations: Iterable[Operation], runtime: Runtime, world: World, weight_bytes: int
 ) -> list[dict[str, Any]]:
     """Time each operation at each size; all ranks call it together.
 
     Args:
-        operations: see `Strategy.operations`.
+        operations: of a step, on all ranks the same, except for their groups.
         runtime: the runtime that the ranks have joined.
-        device: device of the tensors.
+        world: the place of this rank, and the device of the tensors.
+        weight_bytes: of the model.
 
     Returns:
-        For each operation and size: operation, times_weights, bytes (of the whole
+        For each operation and size: operation, ranks (if not all), times_weights
+        (bytes of a step over those of the weights, or None), bytes (of the whole
         tensor, as in nccl-tests) and seconds (of a call on this rank, for each
         repetition; on a GPU the mean of several calls). The duration of a call is that
         of its slowest rank, because a late rank waits less.
     """
     found: list[dict[str, Any]] = []
+    device = world.device
     on_gpu = device.type == "cuda"
-    for operation, times in operations.items():
+    for operation in _choose(operations, world):
+        ranks = operation.ranks(world)
+        times = operation.bytes and operation.bytes / weight_bytes
         for size in SIZES[device.type]:
             # All ranks must make the same calls.
             if on_gpu:
                 free = torch.cuda.mem_get_info(device)[0]
                 if runtime.largest(TENSORS * size > free):
                     break
-            call = runtime.operation(operation, size, device)
+            call = runtime.operation(operation.name, size, device, operation.group)
             _time(call, device)  # creates connections and buffers
             longest = runtime.largest(_time(call, device))
             repeats = max(FEWEST, min(REPEATS, int(BUDGET / longest)))
             calls = max(1, min(CALLS, int(BATCH / longest))) if on_gpu else 1
             found.append(
                 {
-                    "operation": operation,
+                    "operation": operation.name,
+                    **({"ranks": ranks} if ranks < world.size else {}),
                     "times_weights": times,
                     "bytes": size,
                     "seconds": [_time(call, device, calls) for _ in range(repeats)],
@@ -77,6 +85,27 @@ def sweep(
             if longest * 4 > LONGEST:
                 break
     return found
+
+
+def _choose(operations: Iterable[Operation], world: World) -> list[Operation]:
+    """The operations that matter: not those with a hundredth of the bytes of a step.
+
+    Of several that differ in their groups only, the first is timed, for the bytes of
+    all.
+    """
+    chosen: dict[tuple[str, int], Operation] = {}
+    for one in operations:
+        key = (one.name, one.ranks(world))
+        if before := chosen.get(key):
+            known = before.bytes is not None and one.bytes is not None
+            total = (before.bytes or 0) + (one.bytes or 0)
+            chosen[key] = replace(before, bytes=total if known else None)
+        elif one.ranks(world) > 1:
+            chosen[key] = one
+    most = max((one.bytes or 0 for one in chosen.values()), default=0)
+    return [
+        one for one in chosen.values() if one.bytes is None or one.bytes > most / 100
+    ]
 
 
 def _time(call: Callable[[], None], device: torch.device, calls: int = 1) -> float:

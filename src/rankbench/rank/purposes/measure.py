@@ -64,7 +64,7 @@ def run(duty: Duty) -> None:
     duty.progress.enter(COLLECTIVES)
     swept = None
     if spec.options.collectives and world.size > 1:
-        swept = sweep(strategy.operations, runtime, world.device)
+        swept = sweep(strategy.operations(), runtime, world, strategy.weight_bytes)
     swept_at = clock()
     duty.progress.enter(EVALUATION)
     accuracy = None

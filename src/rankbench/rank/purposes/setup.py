@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -80,17 +81,7 @@ def join_others(duty: Duty, *, precision: str) -> tuple[Runtime, World]:
 
 def load_material(cell: Cell, data_dir: Path) -> Material:
     """Load the data sets of a cell."""
-    own = cell.own_files.get("data", {})
-    if "dtype" in own:
-        file = variants.own["data", cell.data]
-        dataset = data.TokenFile(file, own["dtype"], int(own["vocabulary"]))
-    else:
-        dataset = variants.load("data", cell.data)
-    asked = {
-        "channels": cell.channels,
-        "image_size": cell.image_size or models.image_size_of(cell.model),
-        "context": cell.context,
-    }
+    dataset, asked = _find_data(cell)
     train_set, test_set, classes = data.load(
         cell.data,
         data_dir,
@@ -106,6 +97,28 @@ def load_material(cell: Cell, data_dir: Path) -> Material:
         return models.build(cell.model, **sizes, options=cell.model_options)
 
     return Material(train_set, test_set, classes, sizes, build_model)
+
+
+def sizes_of_data(cell: Cell) -> dict[str, int]:
+    """What the model of a cell must know of its data, which are not loaded."""
+    dataset, asked = _find_data(cell)
+    return data.sizes_of(dataset.SHAPE, **asked)
+
+
+def _find_data(cell: Cell) -> tuple[Any, dict[str, int | None]]:
+    """The data set of a cell, and the sizes that the cell chooses."""
+    own = cell.own_files.get("data", {})
+    if "dtype" in own:
+        file = variants.own["data", cell.data]
+        dataset = data.TokenFile(file, own["dtype"], int(own["vocabulary"]))
+    else:
+        dataset = variants.load("data", cell.data)
+    asked = {
+        "channels": cell.channels,
+        "image_size": cell.image_size or models.image_size_of(cell.model),
+        "context": cell.context,
+    }
+    return dataset, asked
 
 
 def set_up_strategy(
@@ -130,6 +143,8 @@ def set_up_strategy(
     fp16 = cell.precision == "fp16"
     strategy.scaler = torch.amp.GradScaler(world.device.type, enabled=fp16)
     strategy.low_dtype = AUTOCAST.get(cell.precision)
+    # Tensors that parts of the model share count once.
+    strategy.weight_bytes = 4 * sum(p.numel() for p in model.parameters())
     strategy.max_norm = cell.clip_gradients
     strategy.setup(prepare_model(model, cell), optimizer_maker(cell))
     if cell.compile:

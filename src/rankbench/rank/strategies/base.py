@@ -7,13 +7,14 @@ schedulers. The harness loads the batches, takes the time and writes the record.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ProcessGroup
 
 # Inputs and targets: images [N, C, H, W], floating point, and labels [N], int64; or
 # token ids [N, T], int64, and the token that follows each of them, [N, T], int64.
@@ -52,6 +53,28 @@ class World:
     rank_batch: int
 
 
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A kind of communication in each step.
+
+    Attributes:
+        name: as the runtime names it, such as ``all_reduce``.
+        bytes: of the whole tensors of all calls in a step: of what is gathered, or of
+            what is scattered, or of what this rank sends; None if it is not known.
+        dtype: of the tensors.
+        group: the ranks that take part; None for all.
+    """
+
+    name: str
+    bytes: float | None
+    dtype: torch.dtype = torch.float32
+    group: ProcessGroup | None = None
+
+    def ranks(self, world: World) -> int:
+        """Number of ranks that take part."""
+        return world.size if self.group is None else self.group.size()
+
+
 class Strategy(ABC):
     """Trains a model that knows nothing of parallelism.
 
@@ -72,10 +95,6 @@ class Strategy(ABC):
         conditions: rules ``{"if", "then", "else"}``. ``if`` and ``then`` map fields
             and options of a cell to JSON schemas. A cell that matches ``if`` but not
             ``then`` is unsupported; ``else`` is the reason that users read.
-        operations: communication operation, as the runtime names it -> how many times
-            per step it moves a volume equal to the model's weights; None if the volume
-            is something else. Empty if the ranks do not communicate. `setup` may
-            replace it.
         phases: names of the phases that `step` marks, in this order. The harness marks
             ``load`` and ``transfer`` before it calls `step`.
         model: set it in `setup` if `compile` is not overridden.
@@ -87,11 +106,16 @@ class Strategy(ABC):
     approximate: ClassVar[dict[str, list[Any] | str]] = {}
     conditions: ClassVar[list[dict[str, Any]]] = []
     phases: ClassVar[list[str]]
-    operations: Mapping[str, float | None] = {}
     exact_dtype: ClassVar[str] = "float64"
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
+    # Bytes of the whole model's weights in float32. The harness sets it before `setup`.
+    weight_bytes: int = 0
+    # How often the host waits for the device in a step, such as to read a number.
+    waits: int = 0
+    # A step is like all later ones after so many.
+    settled_after: int = 1
 
     def __init__(self, world: World, compute_loss: ComputeLoss, **options: Any) -> None:
         self.world = world
@@ -143,6 +167,13 @@ class Strategy(ABC):
             The mean loss over this rank's samples or tokens, a detached tensor of shape
             []; None on a rank that does not know the loss.
         """
+
+    def operations(self) -> list[Operation]:
+        """What this rank sends in a step; called after the first `settled_after` steps.
+
+        Empty if the ranks do not communicate. Each launch times these operations.
+        """
+        return []
 
     def compile(self) -> None:
         """Apply torch.compile to the module that `step` calls.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rankbench.rank.strategies._readiness import bucket_times, time_gradients
 from rankbench.rank.strategies._stand_in import stand_in
-from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
+from rankbench.rank.strategies.base import (
+    Batch,
+    MakeOptimizer,
+    Mark,
+    Operation,
+    Strategy,
+)
 
 # torch requires two steps before PowerSGD starts; planning requires that they fall
 # into the warm-up.
@@ -47,6 +54,15 @@ def read_timers(logged: dict[str, Any]) -> dict[str, float]:
     if timers:
         timers["iteration"] = logged["iteration"]
     return timers
+
+
+def _compressed(weight: Tensor, rank: int) -> int:
+    """Numbers that PowerSGD sends for a gradient: two matrices of this rank, or it."""
+    rows = weight.shape[0] if weight.dim() > 1 else weight.numel()
+    columns = weight.numel() // rows
+    few = (rows + columns) * rank
+    # torch's default of `min_compression_rate` is 2.
+    return few if 2 * few < weight.numel() else weight.numel()
 
 
 class Ddp(Strategy):
@@ -106,7 +122,6 @@ class Ddp(Strategy):
             "else": "torch's DDP cannot accumulate gradients of a static graph",
         },
     ]
-    operations = {"all_reduce": 1}
     phases = ["forward", "backward", "communication", "update"]
 
     model: DistributedDataParallel
@@ -151,6 +166,20 @@ class Ddp(Strategy):
         self.update()
         mark("update")
         return losses[0] if parts == 1 else torch.stack(losses).sum()
+
+    def operations(self) -> list[Operation]:
+        kind = self.chosen["compression"]
+        dtype = {"fp16": torch.float16, "bf16": torch.bfloat16}.get(kind, torch.float32)
+        numbers = self.weight_bytes / 4
+        if kind == "powersgd":
+            rank = int(self.chosen["powersgd_rank"])
+            numbers = sum(_compressed(one, rank) for one in self.bare.parameters())
+        sent = [Operation("all_reduce", numbers * dtype.itemsize, dtype)]
+        # Before a forward pass, the buffers of rank 0.
+        sizes: dict[torch.dtype, int] = defaultdict(int)
+        for buffer in self.bare.buffers():
+            sizes[buffer.dtype] += buffer.nbytes
+        return sent + [Operation("broadcast", n, kind) for kind, n in sizes.items()]
 
     def details(self) -> dict[str, Any]:
         """DDP's own timers, and when its buckets are ready.
@@ -202,6 +231,7 @@ class Ddp(Strategy):
         """Register the hook that compresses gradients before DDP sends them."""
         kind = self.chosen["compression"]
         if kind == "powersgd":
+            self.settled_after = FIRST_POWERSGD_STEP
             state = powerSGD_hook.PowerSGDState(
                 process_group=None,
                 matrix_approximation_rank=self.chosen["powersgd_rank"],

@@ -10,7 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from rankbench.rank.strategies._weights import keep_statistics, make_contiguous
-from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
+from rankbench.rank.strategies.base import (
+    Batch,
+    MakeOptimizer,
+    Mark,
+    Operation,
+    Strategy,
+)
+
+# ZeRO-3 frees gathered weights if there are more (stage3_max_live_parameters).
+LIVE_WEIGHTS = 10**9
 
 
 class DeepSpeed(Strategy):
@@ -53,7 +62,6 @@ class DeepSpeed(Strategy):
             "else": "deepspeed has nothing to offload at stage 0",
         }
     ]
-    operations = {"reduce_scatter": 1, "all_gather": 1}
     phases = ["forward", "backward", "update"]
     # The stages keep a float32 copy of the weights, whatever the model's dtype is.
     exact_dtype = "float32"
@@ -65,7 +73,6 @@ class DeepSpeed(Strategy):
 
         make_contiguous(model)
         if self.low_dtype:
-            self.operations = {"reduce_scatter": 0.5, "all_gather": 0.5}
             keep_statistics(model)
         # Only inference needs this operator, and compiling it takes minutes.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
@@ -80,6 +87,7 @@ class DeepSpeed(Strategy):
             dist_init_required=False,
         )
         self.optimizer = self.engine.optimizer
+        self.waits = self._count_waits(len(list(model.parameters())))
 
     def compile(self) -> None:
         self.engine.compile()
@@ -95,6 +103,24 @@ class DeepSpeed(Strategy):
         self.engine.step()
         mark("update")
         return loss.detach()
+
+    def operations(self) -> list[Operation]:
+        dtype = self.low_dtype or torch.float32
+        size = self.weight_bytes * dtype.itemsize / 4
+        if self.chosen["stage"] == 0:
+            return [Operation("all_reduce", size, dtype)]
+        if self.chosen["stage"] < 3:
+            # Each rank needs only its part of the gradients, but gets all of them.
+            return [
+                Operation("all_reduce", size, dtype),
+                Operation("all_gather", size, dtype),
+            ]
+        # Larger models are gathered again for backward, as far as they were freed.
+        stay = self.weight_bytes / 4 <= LIVE_WEIGHTS
+        return [
+            Operation("all_gather", size if stay else None, dtype),
+            Operation("reduce_scatter", size, dtype),
+        ]
 
     def optimizer_state(self) -> Iterable[Any]:
         # ZeRO wraps the cell's optimizer, which then holds this rank's shard.
@@ -112,6 +138,12 @@ class DeepSpeed(Strategy):
         )
         with gathered:
             return {name: value.clone() for name, value in model.state_dict().items()}
+
+    def _count_waits(self, weights: int) -> int:
+        """How often ZeRO reads a number, such as whether gradients have overflowed."""
+        if self.chosen["stage"] == 0:
+            return weights + 3 if self.low_dtype else 0
+        return 2 if self.low_dtype and self.chosen["stage"] < 3 else 1
 
     def _config(self) -> dict[str, Any]:
         zero: dict[str, Any] = {"stage": self.chosen["stage"]}

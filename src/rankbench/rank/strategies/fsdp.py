@@ -7,11 +7,12 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import device_mesh
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
 )
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
     FullyShardedDataParallel,
     MixedPrecision,
@@ -26,7 +27,7 @@ from rankbench.rank.strategies._weights import (
     keep_statistics,
     make_contiguous,
 )
-from rankbench.rank.strategies.base import MakeOptimizer
+from rankbench.rank.strategies.base import MakeOptimizer, Operation
 from rankbench.rank.strategies.single import Single
 
 # (several copies of the model?, free gathered weights after forward?) -> FSDP1's name.
@@ -72,16 +73,29 @@ class Fsdp(Single):
             "else": "torch has no fused sgd for weights that are sharded",
         }
     ]
-    operations = {"all_gather": 2, "reduce_scatter": 1}
     phases = ["forward", "backward", "update"]
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         if self.low_dtype:
-            # Weights are gathered with half of their bytes.
-            self.operations = {**self.operations, "all_gather": 1}
             keep_statistics(model)
         wrap = self._wrap_2 if self._runs_fsdp2() else self._wrap_1
-        super().setup(wrap(model, self._make_mesh()), make_optimizer)
+        self.mesh = self._make_mesh()
+        super().setup(wrap(model, self.mesh), make_optimizer)
+
+    def operations(self) -> list[Operation]:
+        low = self.low_dtype or torch.float32
+        shards = self.mesh.get_group("shard")
+        # Before forward, and before backward if they were freed.
+        times = 2 if self.chosen["reshard_after_forward"] else 1
+        size, gathered = self.weight_bytes, self.weight_bytes * low.itemsize / 4
+        sent = [
+            Operation("all_gather", times * gathered, low, shards),
+            Operation("reduce_scatter", size, group=shards),
+        ]
+        if self.mesh.ndim == 2:
+            copies = self.mesh.get_group("copy")
+            sent.append(Operation("all_reduce", size / shards.size(), group=copies))
+        return sent
 
     def state_dict(self) -> dict[str, Tensor]:
         whole = StateDictOptions(full_state_dict=True)
@@ -105,10 +119,10 @@ class Fsdp(Single):
         """A mesh [copies, ranks of a copy], or [ranks] if there is a single copy."""
         ranks, kind = self.chosen["shard_ranks"] or self.world.size, self.world.device
         copies = self.world.size // ranks
-        if copies == 1:
-            return init_device_mesh(kind.type, (ranks,), mesh_dim_names=("shard",))
-        names = ("copy", "shard")
-        return init_device_mesh(kind.type, (copies, ranks), mesh_dim_names=names)
+        sizes = {"shard": ranks} if copies == 1 else {"copy": copies, "shard": ranks}
+        return device_mesh.init_device_mesh(
+            kind.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes)
+        )
 
     def _wrap_2(self, model: nn.Module, mesh: DeviceMesh) -> nn.Module:
         make_contiguous(model)

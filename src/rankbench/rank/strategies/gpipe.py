@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from itertools import accumulate, pairwise
 from typing import Any
@@ -16,10 +16,17 @@ from torch.distributed.pipelining import (
     ScheduleInterleaved1F1B,
 )
 
-from rankbench.rank.strategies._partition import share_out, weigh_parts
+from rankbench.partition import split_evenly
+from rankbench.rank.strategies._partition import count_parts, measure_parts
 from rankbench.rank.strategies._pipeline import Stage, Stopwatch, trace_shapes
 from rankbench.rank.strategies._stand_in import stand_in
-from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
+from rankbench.rank.strategies.base import (
+    Batch,
+    MakeOptimizer,
+    Mark,
+    Operation,
+    Strategy,
+)
 
 # Extra steps for measuring how long each rank waits.
 PROBES = 5
@@ -76,7 +83,6 @@ class GPipe(Strategy):
             "else": "gloo cannot carry what gpipe sends from GPUs",
         }
     ]
-    operations = {"send_recv": None}
     phases = ["pipeline", "update"]
 
     model: nn.Sequential
@@ -87,6 +93,7 @@ class GPipe(Strategy):
         self.make_optimizer = make_optimizer
         self.stages: list[TimedStage] = []
         self.costs: list[float] = []
+        self._sends: list[Tensor] = []
         self.count = int(self.chosen["microbatches"])
         interleaved = self.chosen["schedule"] == "interleaved"
         self.per_rank = int(self.chosen["virtual_stages"]) if interleaved else 1
@@ -99,6 +106,11 @@ class GPipe(Strategy):
         self.update()
         mark("update")
         return loss
+
+    def operations(self) -> list[Operation]:
+        """What this rank sends: activations to the next stage, gradients back."""
+        size = self.count * sum(x.nbytes for x in self._sends)
+        return [Operation("send_recv", size, self._sends[0].dtype)]
 
     def details(self) -> dict[str, Any]:
         """The stages of this rank, and the share of a step in which it waits.
@@ -171,23 +183,21 @@ class GPipe(Strategy):
         self._shapes = tuple(whole.to("meta") for whole in batch)
         images = batch[0][: len(batch[0]) // self.count]
         parts, number = list(self.model), ranks * self.per_rank
-        counts = torch.zeros(number, dtype=torch.int64, device=device)
-        if rank == 0:
-            balance = str(self.chosen["balance"])
-            with self.arithmetic():
-                costs = weigh_parts(balance, parts, images)
-            found = share_out(balance, costs, len(parts), number)
-            # Parameters say how the model is split, but not how long its parts take.
-            self.costs = costs if balance == "measured" else []
-            counts.copy_(torch.tensor(found))
-        distributed.broadcast(counts, 0)
-        self._borders = list(pairwise(accumulate(counts.tolist(), initial=0)))
+        balance = str(self.chosen["balance"])
+        if balance == "measured":
+            counts = self._measure(parts, images, number)
+        else:
+            counts = count_parts(balance, parts, images, number)
+        self._borders = list(pairwise(accumulate(counts, initial=0)))
         shapes = trace_shapes(parts, images, self.arithmetic)
         for index, (first, last) in enumerate(self._borders):
             if index % ranks != rank:
                 for part in parts[first:last]:
                     part.to("meta")
                 continue
+            # Gradients go back to the stage before, activations to the next.
+            self._sends += [shapes[first]] if index > 0 else []
+            self._sends += [shapes[last]] if index < number - 1 else []
             # Shapes are given, or torch would find them by running the stage on
             # uninitialised memory.
             self.stages.append(
@@ -204,6 +214,19 @@ class GPipe(Strategy):
         mine = [p for stage in self.stages for p in stage.submod.parameters()]
         # An optimizer requires at least one parameter, and a stage may have none.
         self.optimizer = self.make_optimizer(mine or [nn.Parameter(torch.zeros(1))])
+
+    def _measure(
+        self, parts: Sequence[nn.Module], images: Tensor, number: int
+    ) -> list[int]:
+        """How many parts each stage gets; rank 0 measures them for all ranks."""
+        counts = torch.zeros(number, dtype=torch.int64, device=self.world.device)
+        if self.world.rank == 0:
+            with self.arithmetic():
+                self.costs = measure_parts(parts, images)
+            counts.copy_(torch.tensor(split_evenly(self.costs, number)))
+        distributed.broadcast(counts, 0)
+        found: list[int] = counts.tolist()
+        return found
 
     def _make_schedule(self) -> Any:
         kinds = {

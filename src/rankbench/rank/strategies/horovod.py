@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
-from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
+from rankbench.rank.strategies.base import (
+    Batch,
+    MakeOptimizer,
+    Mark,
+    Operation,
+    Strategy,
+)
 
 
 class Horovod(Strategy):
@@ -35,7 +42,6 @@ class Horovod(Strategy):
         }
     ]
     approximate = {"compression": ["fp16"]}
-    operations = {"all_reduce": 1}
     phases = ["forward", "backward", "communication", "update"]
 
     # Any, because Horovod derives the class from the cell's optimizer at run time.
@@ -62,6 +68,10 @@ class Horovod(Strategy):
             self.update()
         mark("update")
         return loss.detach()
+
+    def operations(self) -> list[Operation]:
+        dtype = torch.float16 if self.chosen["compression"] == "fp16" else torch.float32
+        return [Operation("all_reduce", self.weight_bytes * dtype.itemsize / 4, dtype)]
 
     def state_dict(self) -> dict[str, Tensor]:
         return self.model.state_dict()

@@ -15,7 +15,13 @@ from torch.distributed.optim import DistributedOptimizer
 
 from rankbench.rank.strategies._partition import count_parts
 from rankbench.rank.strategies._pipeline import Stage
-from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Strategy
+from rankbench.rank.strategies.base import (
+    Batch,
+    MakeOptimizer,
+    Mark,
+    Operation,
+    Strategy,
+)
 from rankbench.rank.world.rpc import barrier, name_of
 
 
@@ -50,7 +56,6 @@ class RpcPmp(Strategy):
             "default": "measured",
         },
     }
-    operations = {"send_recv": None}
     phases = ["pipeline", "update"]
 
     model: nn.Sequential
@@ -88,6 +93,9 @@ class RpcPmp(Strategy):
     def details(self) -> dict[str, Any]:
         """The names of the parts on this rank."""
         return {"parts": self.names}
+
+    def operations(self) -> list[Operation]:
+        return [Operation("send_recv", None)]
 
     def state_dict(self) -> dict[str, Tensor]:
         """The weights of this rank's parts; on rank 0 those of the whole model."""

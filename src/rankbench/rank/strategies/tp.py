@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.tensor import DTensor
+from torch.distributed import device_mesh
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     ParallelStyle,
@@ -16,7 +17,7 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark
+from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Operation
 from rankbench.rank.strategies.single import Single
 
 # Names of linear layers within a block. COLUMNS split their outputs, so that each rank
@@ -52,15 +53,16 @@ class TensorParallel(Single):
             "else": "torch has no fused sgd for weights that are sharded",
         }
     ]
-    operations = {"all_reduce": None}
     phases = ["forward", "backward", "communication", "update"]
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         degree = self.chosen["degree"] or self.world.size
         shape = (self.world.size // degree, degree)
         kind = self.world.device.type
-        mesh = init_device_mesh(kind, shape, mesh_dim_names=("data", "tensor"))
-        split_blocks(model, mesh["tensor"])
+        mesh = device_mesh.init_device_mesh(
+            kind, shape, mesh_dim_names=("data", "tensor")
+        )
+        self.inputs = split_blocks(model, mesh["tensor"], self.low_dtype)
         self.model = model
         self.groups = shape[0]
         self.peers = mesh["data"].get_group()
@@ -74,17 +76,25 @@ class TensorParallel(Single):
 
     def train_on(self, batch: Batch, mark: Mark) -> Tensor:
         loss = super().train_on(batch, mark)
+        self.inputs.forget()
         if self.groups > 1:
             self._average()
         mark("communication")
         return loss
+
+    def operations(self) -> list[Operation]:
+        sent = [self.inputs.reductions()]
+        if self.groups > 1:
+            mine = sum(local(weight).nbytes for weight in self.model.parameters())
+            sent.append(Operation("all_reduce", mine, group=self.peers))
+        return sent
 
     def state_dict(self) -> dict[str, Tensor]:
         return {name: _whole(value) for name, value in self.model.state_dict().items()}
 
     def _average(self) -> None:
         """Average this rank's gradients over the ranks that hold the same weights."""
-        gradients = [_local(weight.grad) for weight in self.model.parameters()]
+        gradients = [local(weight.grad) for weight in self.model.parameters()]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         distributed.all_reduce(flat, group=self.peers)
         flat /= self.groups
@@ -93,11 +103,56 @@ class TensorParallel(Single):
             gradient.copy_(average.view_as(gradient))
 
 
-def split_blocks(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Split the linear layers of all blocks over the ranks of a mesh."""
+class SharedInputs:
+    """Inputs of split layers; layers that read the same tensor share one.
+
+    The gradient of an input is a sum over all ranks. Queries, keys and values of a
+    block add up theirs before the ranks do, so that one all-reduce suffices for them.
+    """
+
+    def __init__(self, mesh: DeviceMesh, low_dtype: torch.dtype | None) -> None:
+        self._mesh, self._low_dtype = mesh, low_dtype
+        # The first layer that reads an input -> numbers of the input.
+        self._numbers: dict[nn.Module, int] = {}
+        self._last: tuple[Tensor, DTensor] | None = None
+
+    def __call__(self, layer: nn.Module, inputs: tuple[Tensor]) -> tuple[DTensor]:
+        """Replace the input of a layer, before its forward pass."""
+        (x,) = inputs
+        if self._last is None or self._last[0] is not x:
+            low = x if self._low_dtype is None else x.to(self._low_dtype)
+            whole = DTensor.from_local(low, self._mesh, [Replicate()], run_check=False)
+            self._last = x, whole
+            self._numbers[layer] = x.numel()
+        return (self._last[1],)
+
+    def forget(self) -> None:
+        """Free the last input, which nothing reads any more."""
+        self._last = None
+
+    def reductions(self) -> Operation:
+        """Of each output in forward, and of the gradient of each input in backward."""
+        dtype = self._low_dtype or torch.float32
+        size = 2 * dtype.itemsize * sum(self._numbers.values())
+        return Operation("all_reduce", size, dtype, self._mesh.get_group())
+
+
+def split_blocks(
+    model: nn.Module, mesh: DeviceMesh, low_dtype: torch.dtype | None
+) -> SharedInputs:
+    """Split the linear layers of all blocks over the ranks of a mesh.
+
+    Args:
+        low_dtype: of what the layers read; None leaves it as it is.
+    """
+    inputs = SharedInputs(mesh, low_dtype)
     for block in model.modules():
         if plan := _plan(block):
+            for name in plan.keys() & COLUMNS:
+                # Before the hook by which torch would make an input for each layer.
+                block.get_submodule(name).register_forward_pre_hook(inputs)
             parallelize_module(block, mesh, plan)
+    return inputs
 
 
 def _plan(block: nn.Module) -> dict[str, ParallelStyle]:
@@ -114,7 +169,7 @@ def _plan(block: nn.Module) -> dict[str, ParallelStyle]:
     }
 
 
-def _local(tensor: Any) -> Tensor:
+def local(tensor: Any) -> Tensor:
     """The part of a tensor that this rank holds."""
     return cast(Tensor, tensor.to_local() if isinstance(tensor, DTensor) else tensor)
 

@@ -8,14 +8,14 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed import device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from rankbench.rank.strategies._weights import gathered_parts, make_contiguous
-from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark
+from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark, Operation
 from rankbench.rank.strategies.single import Single
-from rankbench.rank.strategies.tp import TensorParallel, split_blocks
+from rankbench.rank.strategies.tp import TensorParallel, local, split_blocks
 
 
 class ShardedTensorParallel(TensorParallel):
@@ -41,16 +41,20 @@ class ShardedTensorParallel(TensorParallel):
         "degree": {"type": "integer", "minimum": 0, "default": 2},
         "reshard_after_forward": {"type": "boolean", "default": True},
     }
-    operations = {"all_reduce": None, "all_gather": None, "reduce_scatter": None}
     phases = ["forward", "backward", "update"]
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         degree = self.chosen["degree"] or self.world.size
         shape = (self.world.size // degree, degree)
         kind = self.world.device.type
-        mesh = init_device_mesh(kind, shape, mesh_dim_names=("data", "tensor"))
+        mesh = device_mesh.init_device_mesh(
+            kind, shape, mesh_dim_names=("data", "tensor")
+        )
         make_contiguous(model)
-        split_blocks(model, mesh["tensor"])
+        self.inputs = split_blocks(model, mesh["tensor"], self.low_dtype)
+        self.shards = mesh["data"].get_group()
+        # What this rank would hold without sharding.
+        self.own_bytes = 4 * sum(local(p).numel() for p in model.parameters())
         low = MixedPrecisionPolicy(
             param_dtype=self.low_dtype,
             reduce_dtype=torch.float32 if self.low_dtype else None,
@@ -75,4 +79,15 @@ class ShardedTensorParallel(TensorParallel):
 
     def train_on(self, batch: Batch, mark: Mark) -> Tensor:
         # FSDP averages the gradients: there is nothing to do after backward.
-        return Single.train_on(self, batch, mark)
+        loss = Single.train_on(self, batch, mark)
+        self.inputs.forget()
+        return loss
+
+    def operations(self) -> list[Operation]:
+        low, size = self.low_dtype or torch.float32, self.own_bytes
+        times = 2 if self.chosen["reshard_after_forward"] else 1
+        return [
+            self.inputs.reductions(),
+            Operation("all_gather", times * size * low.itemsize / 4, low, self.shards),
+            Operation("reduce_scatter", size, group=self.shards),
+        ]

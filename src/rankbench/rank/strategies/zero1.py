@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from rankbench.rank.strategies.base import MakeOptimizer
+from rankbench.rank.strategies.base import MakeOptimizer, Operation
 from rankbench.rank.strategies.ddp import Ddp
 
 
@@ -24,7 +24,6 @@ class Zero1(Ddp):
         **Ddp.options,
         "parameters_as_bucket_view": {"type": "boolean", "default": False},
     }
-    operations = {"all_reduce": 1, "broadcast": 1}
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         def make_part(parts: Iterable[Any], **_defaults: Any) -> torch.optim.Optimizer:
@@ -39,6 +38,9 @@ class Zero1(Ddp):
             )
 
         super().setup(model, make_sharded)
+
+    def operations(self) -> list[Operation]:
+        return [*super().operations(), Operation("broadcast", self.weight_bytes)]
 
     def optimizer_state(self) -> Iterable[Any]:
         """The optimizer state of this rank's part of the weights."""

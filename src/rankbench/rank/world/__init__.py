@@ -35,12 +35,17 @@ class Runtime(Protocol):
         """Wait until all ranks are here; do nothing if this rank has joined none."""
 
     def operation(
-        self, name: str, size: int, device: torch.device
+        self,
+        name: str,
+        size: int,
+        device: torch.device,
+        group: torch.distributed.ProcessGroup | None = None,
     ) -> Callable[[], None]:
         """A function that runs a communication operation on `size` bytes.
 
-        Bytes are rounded up if they cannot be divided evenly among the ranks. Every
-        rank must call the function the same number of times.
+        The ranks of a group take part; None is all ranks. Bytes are rounded up if they
+        cannot be divided evenly among them. Every rank must call the function the same
+        number of times.
 
         Raises:
             KeyError: this runtime has no such operation.

@@ -46,7 +46,9 @@ def barrier() -> None:
         horovod.barrier()
 
 
-def operation(name: str, size: int, device: torch.device) -> Callable[[], None]:
+def operation(
+    name: str, size: int, device: torch.device, group: None = None
+) -> Callable[[], None]:
     horovod = _horovod()
     whole = torch.zeros(size // 4, device=device)
     # One name for each size, because Horovod remembers the shape of a name.

@@ -35,8 +35,14 @@ def barrier() -> None:
         distributed.barrier()
 
 
-def operation(name: str, size: int, device: torch.device) -> Callable[[], None]:
-    ranks, rank = distributed.get_world_size(), distributed.get_rank()
+def operation(
+    name: str,
+    size: int,
+    device: torch.device,
+    group: distributed.ProcessGroup | None = None,
+) -> Callable[[], None]:
+    ranks, rank = distributed.get_world_size(group), distributed.get_rank(group)
+    members = distributed.get_process_group_ranks(group)
     # All ranks get the same number of elements.
     elements = math.ceil(size / 4 / ranks)
     whole = torch.zeros(elements * ranks, device=device)
@@ -47,17 +53,21 @@ def operation(name: str, size: int, device: torch.device) -> Callable[[], None]:
         """Send to the next rank and receive from the previous one, like a pipeline."""
         received = torch.empty_like(whole)
         both = [
-            distributed.P2POp(distributed.isend, whole, (rank + 1) % ranks),
-            distributed.P2POp(distributed.irecv, received, (rank - 1) % ranks),
+            distributed.P2POp(distributed.isend, whole, members[(rank + 1) % ranks]),
+            distributed.P2POp(distributed.irecv, received, members[rank - 1]),
         ]
         for work in distributed.batch_isend_irecv(both):
             work.wait()
 
     calls: dict[str, Callable[[], None]] = {
-        "all_reduce": lambda: distributed.all_reduce(whole),
-        "reduce_scatter": lambda: distributed.reduce_scatter_tensor(part, whole),
-        "all_gather": lambda: distributed.all_gather_into_tensor(whole, part),
-        "broadcast": lambda: distributed.broadcast(whole, src=0),
+        "all_reduce": lambda: distributed.all_reduce(whole, group=group),
+        "reduce_scatter": lambda: distributed.reduce_scatter_tensor(
+            part, whole, group=group
+        ),
+        "all_gather": lambda: distributed.all_gather_into_tensor(
+            whole, part, group=group
+        ),
+        "broadcast": lambda: distributed.broadcast(whole, members[0], group=group),
         "send_recv": pass_on,
     }
     return calls[name]

@@ -38,7 +38,9 @@ def barrier() -> None:
         rpc.api._all_gather(None)
 
 
-def operation(name: str, size: int, device: torch.device) -> Callable[[], None]:
+def operation(
+    name: str, size: int, device: torch.device, group: None = None
+) -> Callable[[], None]:
     me = rpc.get_worker_info().id
     ranks = len(rpc.api._get_current_rpc_agent().get_worker_infos())
     # A CPU tensor, because TensorPipe sends GPU tensors only with a device map.

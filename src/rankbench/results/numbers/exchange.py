@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -38,14 +39,23 @@ class Sweep:
     """One operation of a cell, by size.
 
     Attributes:
+        ranks: number of ranks that take part: not all, if it runs within groups.
         times_weights: how many times per step the operation moves a volume equal to the
             weights of the model; None if the volume is something else.
     """
 
     summary: Summary
     operation: str
+    ranks: int
     times_weights: float | None
     points: tuple[Point, ...]
+
+    @property
+    def title(self) -> str:
+        """The operation, and the number of ranks if it runs within groups."""
+        every = len(self.summary.row.launches[0].record["ranks"])
+        within = "" if self.ranks == every else f" ({self.ranks} ranks)"
+        return f"{self.operation}{within}"
 
     @property
     def cell(self) -> str:
@@ -74,10 +84,15 @@ def _find(summary: Summary) -> list[Sweep]:
     launches = [
         launch.record.get("collectives") or [] for launch in summary.row.launches
     ]
-    # Launch -> seconds of a call by operation and size.
+    every = len(summary.row.launches[0].record["ranks"])
+
+    def group_of(point: Mapping[str, Any]) -> tuple[str, int]:
+        return point["operation"], point.get("ranks", every)
+
+    # Launch -> seconds of a call by operation, ranks and size.
     calls = [
         {
-            (point["operation"], point["bytes"]): float(np.median(point["seconds"]))
+            (*group_of(point), point["bytes"]): float(np.median(point["seconds"]))
             for point in launch
         }
         for launch in launches
@@ -86,25 +101,25 @@ def _find(summary: Summary) -> list[Sweep]:
         return []
     # A launch with a slow moment may have stopped before the largest size.
     known = [key for key in calls[0] if all(key in launch for launch in calls)]
-    times = {point["operation"]: point["times_weights"] for point in launches[0]}
-    ranks = len(summary.row.launches[0].record["ranks"])
+    times = {group_of(point): point["times_weights"] for point in launches[0]}
     return [
         Sweep(
             summary,
             operation,
-            times[operation],
+            ranks,
+            times[operation, ranks],
             tuple(
                 _point(
                     operation,
                     size,
-                    [launch[operation, size] for launch in calls],
+                    [launch[operation, ranks, size] for launch in calls],
                     ranks,
                 )
-                for name, size in known
-                if name == operation
+                for *group, size in known
+                if group == [operation, ranks]
             ),
         )
-        for operation in dict.fromkeys(name for name, _ in known)
+        for operation, ranks in dict.fromkeys(key[:2] for key in known)
     ]
 
 

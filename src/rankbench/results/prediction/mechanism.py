@@ -71,6 +71,8 @@ def find_model(scales: Sequence[Scale]) -> Model | str:
         return _Pipeline.fit(several)
     if any(one.shape.replica_ranks > 1 for one in scales):
         return "its ranks share replicas, and what they exchange is not recorded"
+    if any(call.ranks < one.shape.ranks for one in several for call in one.calls):
+        return "its ranks exchange within groups, whose sizes do not scale"
     if not all(one.operations and one.weights for one in several):
         return "there is no sweep of its operations (collectives: true measures it)"
     if not any(map(_is_pure, scales)):

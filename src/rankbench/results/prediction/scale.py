@@ -129,7 +129,7 @@ def read_scale(summary: Summary, sweeps: Sequence[Sweep]) -> Scale:
         buckets=_buckets(records),
         stages=_stages(summary),
         calls=tuple(
-            Call(sweep.operation, len(records[0]["ranks"]), p.size, p.us.value / 1e6)
+            Call(sweep.operation, sweep.ranks, p.size, p.us.value / 1e6)
             for sweep in sweeps
             for p in sweep.points
         ),

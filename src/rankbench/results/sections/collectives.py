@@ -43,7 +43,7 @@ def make(found: ResultSet) -> Content | None:
     rows = [
         {
             "cell": sweep.cell,
-            "operation": sweep.operation,
+            "operation": sweep.title,
             "bytes": point.size,
             "us": point.us,
             "bus_gb_s": point.bus_gb_s,
@@ -72,7 +72,7 @@ def _show(sweeps: Sequence[Sweep]) -> Grid:
     rows = [
         [
             Text(sweep.cell),
-            Text(sweep.operation),
+            Text(sweep.title),
             show_estimate(sweep.points[0].us),
             Text(figures(sweep.points[0].size / 2**10)),
             show_estimate(sweep.fastest.bus_gb_s),
@@ -101,7 +101,7 @@ def _draw(sweeps: Sequence[Sweep], names: Mapping[str, str], width: float) -> Fi
             marker=markers[place],
             ms=4.5,
             lw=1.1,
-            label=f"{names[sweep.cell]} {sweep.operation}",
+            label=f"{names[sweep.cell]} {sweep.title}",
         )
         for point in sweep.points:
             plotting.draw_interval(

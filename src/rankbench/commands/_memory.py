@@ -1,0 +1,170 @@
+"""What ranks of cells need, as the estimator of the rank's side finds it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rankbench.cell import Cell, Shape
+from rankbench.own_files import hash_files
+from rankbench.plan import PlannedCell
+from rankbench.project import Run
+from rankbench.record import read_json, write_json
+
+GIB = 2**30
+# What tensors do not show: a CUDA context takes about 0.5 GiB, buffers of NCCL about as
+# much for each group of ranks, and PyTorch's allocator loses some to fragments. It is
+# an allowance, not a measurement: no GPU was there to calibrate it.
+ALLOWANCE_GIB = {"cuda": 1.5, "cpu": 0.0}
+NOT_KNOWN = (
+    "Estimates count tensors. They do not count libraries' own memory (CUDA context, "
+    "buffers of NCCL), fragments, and what torch.compile saves; 'fits' allows 1.5 GiB "
+    "for these on a GPU, which was not measured. A stage of a pipeline is estimated "
+    "with parts of about equal arithmetic, on its first and its last rank."
+)
+
+Estimate = Mapping[str, Any]
+
+
+def estimate_cells(run: Run, cells: Sequence[PlannedCell]) -> dict[str, Estimate]:
+    """What the rank that needs most holds and sends, by cell.
+
+    Returns:
+        By id: rank, setup, step, parts, sent as `rankbench.rank.purposes.estimate`
+        describes them, and fits (None: the memory of devices is not known); or unknown,
+        the reason why there is no estimate.
+
+    Raises:
+        ValueError: the estimator has failed, such as without torch.
+    """
+    known = dict(_read_cache(run))
+    asked = [cell for cell in cells if cell.hash not in known]
+    answers = _ask(run, [(cell.cell, cell.shape) for cell in asked])
+    known |= {cell.hash: found for cell, found in zip(asked, answers, strict=True)}
+    if asked:
+        path = _cache(run)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"code": _code(), "cells": known})
+    memory = run.plan.site["device_memory_gib"]
+    return {cell.id: _judge(known[cell.hash], cell, memory) for cell in cells}
+
+
+def fit_batch(run: Run, cell: PlannedCell) -> int | None:
+    """The largest batch of a replica whose step fits on a device; None if none does.
+
+    It doubles the batch and then halves the interval, in whole multiples of the parts
+    that a rank's batch is split into.
+    """
+    memory = run.plan.site["device_memory_gib"]
+    shape, least, most = cell.shape, 0, 1
+    unit = max(cell.cell.options.get(n, 1) for n in ("microbatches", "accumulation"))
+
+    def fits(count: int) -> bool:
+        samples = count * unit
+        changed = replace(
+            shape, rank_batch=samples, global_batch=samples * shape.replicas
+        )
+        (found,) = _ask(run, [(cell.cell, changed)])
+        return bool(_judge(found, cell, memory).get("fits"))
+
+    while fits(most):
+        least, most = most, 2 * most
+        if most > 2**16:
+            break
+    while most - least > 1:
+        middle = (least + most) // 2
+        least, most = (middle, most) if fits(middle) else (least, middle)
+    return least * unit or None
+
+
+def describe_estimate(found: Estimate) -> list[str]:
+    """Lines for people."""
+    if "unknown" in found:
+        return [f"cannot be estimated: {found['unknown']}"]
+    parts = ", ".join(
+        f"{kind} {size / GIB:.3g}" for kind, size in found["parts"].items() if size
+    )
+    fits = {True: "; fits", False: "; does not fit", None: ""}[found["fits"]]
+    lines = [
+        f"rank {found['rank']}: set-up {found['setup'] / GIB:.3g} GiB, step "
+        f"{found['step'] / GIB:.3g} GiB ({parts}){fits}"
+    ]
+    for one in found["sent"]:
+        lines.append(
+            f"{one['operation']} of {one['dtype']} over {one['group']} ranks: "
+            f"{one['bytes'] / 1e6:.3g} MB in {one['calls']} calls"
+        )
+    return lines
+
+
+def _judge(found: Estimate, cell: PlannedCell, memory: float | None) -> Estimate:
+    if "unknown" in found:
+        return found
+    worst = max(found["ranks"], key=lambda rank: max(rank["setup"], rank["step"]))
+    needed = max(worst["setup"], worst["step"]) / GIB + ALLOWANCE_GIB[cell.cell.device]
+    if cell.cell.device == "cpu":
+        # Ranks of a host share its memory.
+        needed *= cell.shape.ranks_per_node
+    kept = ("rank", "setup", "step", "parts", "sent")
+    fits = None if memory is None else needed <= memory
+    return {**{key: worst[key] for key in kept}, "fits": fits}
+
+
+def _ask(run: Run, cells: Sequence[tuple[Cell, Shape]]) -> list[Estimate]:
+    if not cells:
+        return []
+    asked = [
+        {
+            "cell": cell.to_dict(),
+            "shape": shape.to_dict(),
+            "own": {
+                kind: str(run.own.files[kind, getattr(cell, kind)].path.resolve())
+                for kind in ("strategy", "model", "data")
+                if (kind, getattr(cell, kind)) in run.own.files
+            },
+            "ranks": sorted({0, shape.ranks - 1} if shape.replica_ranks > 1 else {0}),
+        }
+        for cell, shape in cells
+    ]
+    # A pipe of its own would fill up with the warnings of libraries.
+    with tempfile.TemporaryFile("w+") as errors:
+        done = subprocess.run(
+            [sys.executable, "-m", "rankbench.rank.purposes.estimate"],
+            input=json.dumps(asked),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            check=False,
+        )
+        errors.seek(0)
+        said = errors.read().strip().splitlines() or [f"exit status {done.returncode}"]
+    if done.returncode:
+        raise ValueError(f"memory cannot be estimated: {said[-1]}")
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def _cache(run: Run) -> Path:
+    return run.layout.root / "memory.json"
+
+
+def _code() -> str:
+    """A hash of the code that decides what a rank holds."""
+    import rankbench.rank
+
+    folder = Path(rankbench.rank.__path__[0])
+    files = {str(p.relative_to(folder)): p for p in sorted(folder.rglob("*.py"))}
+    return hash_files(files)
+
+
+def _read_cache(run: Run) -> Mapping[str, Estimate]:
+    try:
+        kept = read_json(_cache(run))
+        return kept["cells"] if kept["code"] == _code() else {}
+    except (OSError, ValueError, KeyError):
+        return {}

@@ -1,0 +1,260 @@
+"""What one rank of a cell will hold and send, found without running it.
+
+``python -m rankbench.rank.purposes.estimate`` reads a list for `estimate_all` from
+standard input as JSON, and writes a line of JSON for each cell.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import multiprocessing
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    FakeTensorMode,
+    unset_fake_temporarily,
+)
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import FlopCounterMode
+
+from rankbench.cell import Cell, Shape
+from rankbench.environ import Place
+from rankbench.partition import split_evenly
+from rankbench.rank import models, variants
+from rankbench.rank.facts.fake_ranks import (
+    GATHERED,
+    GRADIENTS,
+    OPTIMIZER,
+    WEIGHTS,
+    Ledger,
+    join_fake_ranks,
+)
+from rankbench.rank.purposes.setup import set_up_strategy, sizes_of_data
+from rankbench.rank.strategies import find_strategy, runtime_of
+from rankbench.rank.strategies.base import Batch, Strategy, World
+
+
+class CannotBeEstimated(Exception):
+    """The message says why, in words of a user."""
+
+
+def estimate(cell: Cell, shape: Shape, rank: int) -> dict[str, Any]:
+    """What a rank needs; for which a process of its own is needed.
+
+    Args:
+        cell: the cell; files of the user's own are in `variants.own`.
+        shape: of the cell.
+        rank: which rank.
+
+    Returns:
+        rank; setup and step: bytes of all tensors at the peak of set-up with the first
+        step, and of a later step; parts: what the latter consists of, kind -> bytes;
+        sent: for each operation of a step operation, group (ranks), dtype, calls and
+        bytes (of the whole tensors); waits: how often the host waits for the device in
+        a step; declared, may_wait: these two as the strategy declares them; strays:
+        operations on tensors of other devices.
+
+    Raises:
+        CannotBeEstimated: it cannot be known without running.
+    """
+    _check(cell, shape)
+    device = torch.device("cpu")
+    # CUDA's allocator gives memory in blocks of 512 bytes.
+    ledger = Ledger(device, unit=512 if cell.device == "cuda" else 1)
+    place = Place(
+        rank=rank,
+        size=shape.ranks,
+        local_rank=rank % shape.ranks_per_node,
+        local_size=shape.ranks_per_node,
+        node=rank // shape.ranks_per_node,
+    )
+    os.environ |= {**place.export(), "DS_ACCELERATOR": "cpu"}
+    world = World(
+        rank=rank,
+        size=shape.ranks,
+        local_rank=place.local_rank,
+        device=device,
+        devices=(device,) * shape.devices_per_rank,
+        backend=cell.backend,
+        rank_batch=shape.rank_batch,
+    )
+    try:
+        join_fake_ranks(rank, shape.ranks, ledger)
+        with FakeTensorMode(allow_non_fake_inputs=True), ledger:
+            return _run(cell, shape, world, ledger)
+    except (DataDependentOutputException, NotImplementedError) as error:
+        raise CannotBeEstimated(str(error).splitlines()[0]) from error
+
+
+def _check(cell: Cell, shape: Shape) -> None:
+    if cell.script is not None:
+        raise CannotBeEstimated("a script is not taken apart")
+    runtime = runtime_of(cell.strategy)
+    if runtime != "process_group":
+        raise CannotBeEstimated(
+            f"{cell.strategy} communicates outside of torch ({runtime})"
+        )
+    if cell.device == "cuda" and shape.devices_per_rank > 1:
+        raise CannotBeEstimated(f"one process of {cell.strategy} drives several GPUs")
+
+
+def _run(cell: Cell, shape: Shape, world: World, ledger: Ledger) -> dict[str, Any]:
+    sizes = sizes_of_data(cell)
+    cell = replace(cell, options=_balance(cell, shape, sizes))
+    strategy = set_up_strategy(
+        cell,
+        world,
+        models.build(cell.model, **sizes, options=cell.model_options),
+        replica_ranks=shape.replica_ranks,
+    )
+    batch = _make_batch(sizes, shape.rank_batch)
+    last = strategy.phases[-2]
+
+    def mark(phase: str) -> None:
+        if phase == last:
+            ledger.label([one.grad for one in _parameters(strategy)], GRADIENTS)
+
+    strategy.step(batch, mark)
+    setup = ledger.peak
+    for _ in range(strategy.settled_after - 1):
+        strategy.step(batch, mark)
+    _label_state(strategy, ledger)
+    ledger.turn_page()
+    strategy.step(batch, mark)
+    return {
+        "rank": world.rank,
+        "setup": setup,
+        "step": ledger.peak,
+        "parts": ledger.parts(),
+        "sent": [
+            _describe(one.operation, one.group, one.dtype, size, ledger.calls[one])
+            for one, size in ledger.sent.items()
+        ],
+        "declared": [
+            _describe(one.name, one.ranks(world), one.dtype, one.bytes)
+            for one in strategy.operations()
+            if one.ranks(world) > 1
+        ],
+        "waits": ledger.waits,
+        "may_wait": strategy.waits + strategy.scaler.is_enabled(),
+        "strays": sorted(ledger.strays),
+    }
+
+
+def _describe(
+    operation: str, group: int, dtype: torch.dtype, size: float | None, *calls: int
+) -> dict[str, Any]:
+    found = {
+        "operation": operation,
+        "group": group,
+        "dtype": str(dtype).removeprefix("torch."),
+        "bytes": size,
+    }
+    return found | ({"calls": calls[0]} if calls else {})
+
+
+def _balance(cell: Cell, shape: Shape, sizes: Mapping[str, int]) -> Mapping[str, Any]:
+    """The options of the cell; stages get parts of about equal arithmetic.
+
+    What stages are balanced by in a launch may be measured, which takes real parts.
+    """
+    options = dict(cell.options)
+    if options.get("balance") != "measured":
+        return options
+    stages = shape.replica_ranks * shape.devices_per_rank
+    if options.get("schedule") == "interleaved":
+        stages *= options["virtual_stages"]
+    with unset_fake_temporarily(), torch.device("meta"):
+        model = models.build(cell.model, **sizes, options=cell.model_options)
+        x, costs = models.example_inputs(sizes, 2), []
+        for part in model.children():
+            with FlopCounterMode(display=False) as counter:
+                x = part(x)
+            # A part without any arithmetic is not for nothing.
+            costs.append(1.0 + counter.get_total_flops())
+    counts = split_evenly(costs, stages)
+    return options | {"balance": ",".join(map(str, counts))}
+
+
+def _make_batch(sizes: Mapping[str, int], samples: int) -> Batch:
+    inputs = models.example_inputs(sizes, samples)
+    if "context" in sizes:
+        return inputs, torch.zeros_like(inputs)
+    return inputs, torch.zeros(samples, dtype=torch.int64)
+
+
+def _parameters(strategy: Strategy) -> list[nn.Parameter]:
+    engine = getattr(strategy, "engine", None)
+    return list((engine.module if engine else strategy.model).parameters())
+
+
+def _label_state(strategy: Strategy, ledger: Ledger) -> None:
+    """Say what the tensors that outlive a step are for."""
+    groups = strategy.optimizer.param_groups
+    ledger.label_rest(GATHERED)
+    ledger.label((p for group in groups for p in group["params"]), OPTIMIZER)
+    for state in strategy.optimizer_state():
+        ledger.label(tree_leaves(state), OPTIMIZER)
+    ledger.label(_parameters(strategy), WEIGHTS)
+
+
+def estimate_all(asked: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """For each cell {"ranks": what `estimate` finds} or {"unknown": why it cannot.
+
+    Args:
+        asked: cell and shape as they are in a plan, own (kind -> file), ranks.
+    """
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    for name in {one["cell"]["strategy"] for one in asked if not one["own"]}:
+        # Once for all processes.
+        for package in find_strategy(name).needs.get("packages", ()):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(package)
+    # Each in a process of its own, because libraries keep their groups of ranks.
+    processes = len(os.sched_getaffinity(0))
+    with multiprocessing.get_context("fork").Pool(processes, None, (), 1) as pool:
+        jobs = [[(one, rank) for rank in one["ranks"]] for one in asked]
+        for job in [pool.map_async(_estimate, one, chunksize=1) for one in jobs]:
+            found = job.get()
+            unknown = [one for one in found if "unknown" in one]
+            yield unknown[0] if unknown else {"ranks": found}
+
+
+def _estimate(job: tuple[Mapping[str, Any], int]) -> dict[str, Any]:
+    asked, rank = job
+    # Libraries warn of what they find here.
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    cell = Cell.from_dict(asked["cell"])
+    for kind, file in asked["own"].items():
+        variants.own[kind, getattr(cell, kind)] = Path(file)
+    try:
+        return estimate(cell, Shape(**asked["shape"]), rank)
+    except CannotBeEstimated as error:
+        return {"unknown": str(error)}
+    except Exception as error:
+        said = str(error).strip().splitlines() or [""]
+        return {"unknown": f"{type(error).__name__}: {said[0]}"}
+
+
+def main() -> None:
+    asked = json.load(sys.stdin)
+    # Libraries print what they like.
+    answers, sys.stdout = sys.stdout, sys.stderr
+    for answer in estimate_all(asked):
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    main()
