@@ -31,13 +31,17 @@ NOT_KNOWN = (
 
 Estimate = Mapping[str, Any]
 
+# Estimates that `fit_batch` may take to find the limit.
+SEARCH = 6
+
 
 def estimate_cells(run: Run, cells: Sequence[PlannedCell]) -> dict[str, Estimate]:
     """What the rank that needs most holds and sends, by cell.
 
     Returns:
         By id: rank, setup, step, parts, sent as `rankbench.rank.purposes.estimate`
-        describes them, and fits (None: the memory of devices is not known); or unknown,
+        describes them; gib: what a device needs, with the allowance, or a host without
+        GPUs; and fits (None: the memory of devices is not known); or unknown,
         the reason why there is no estimate.
 
     Raises:
@@ -58,29 +62,43 @@ def estimate_cells(run: Run, cells: Sequence[PlannedCell]) -> dict[str, Estimate
 def fit_batch(run: Run, cell: PlannedCell) -> int | None:
     """The largest batch of a replica whose step fits on a device; None if none does.
 
-    It doubles the batch and then halves the interval, in whole multiples of the parts
-    that a rank's batch is split into.
+    Memory is nearly linear in the batch, so two sizes tell about where the limit is.
+    Batches are whole multiples of the parts that a rank's batch is split into.
     """
     memory = run.plan.site["device_memory_gib"]
-    shape, least, most = cell.shape, 0, 1
-    unit = max(cell.cell.options.get(n, 1) for n in ("microbatches", "accumulation"))
+    if memory is None:
+        return None
+    options = cell.cell.options
+    unit: int = max(options.get(n, 1) for n in ("microbatches", "accumulation"))
+    known: dict[int, float] = {}
 
-    def fits(count: int) -> bool:
-        samples = count * unit
-        changed = replace(
-            shape, rank_batch=samples, global_batch=samples * shape.replicas
-        )
-        (found,) = _ask(run, [(cell.cell, changed)])
-        return bool(_judge(found, cell, memory).get("fits"))
+    def need(*counts: int) -> list[float]:
+        new = [count for count in counts if count not in known]
+        shapes = [
+            replace(
+                cell.shape,
+                rank_batch=count * unit,
+                global_batch=count * unit * cell.shape.replicas,
+            )
+            for count in new
+        ]
+        found = _ask(run, [(cell.cell, shape) for shape in shapes])
+        for count, one in zip(new, found, strict=True):
+            known[count] = _judge(one, cell, memory)["gib"]
+        return [known[count] for count in counts]
 
-    while fits(most):
-        least, most = most, 2 * most
-        if most > 2**16:
-            break
-    while most - least > 1:
-        middle = (least + most) // 2
-        least, most = (middle, most) if fits(middle) else (least, middle)
-    return least * unit or None
+    low, high = need(2, 4)
+    slope = max((high - low) / 2, 1e-9)
+    count = max(1, min(2 + int((memory - low) / slope), 2**20))
+    for _ in range(SEARCH):
+        here, more = need(count, count + 1)
+        if here <= memory < more:
+            return count * unit
+        if here > memory and count == 1:
+            return None
+        step = int((memory - here) / slope)
+        count = max(1, count + (step or (1 if here <= memory else -1)))
+    return max((n * unit for n, gib in known.items() if gib <= memory), default=None)
 
 
 def describe_estimate(found: Estimate) -> list[str]:
@@ -113,7 +131,7 @@ def _judge(found: Estimate, cell: PlannedCell, memory: float | None) -> Estimate
         needed *= cell.shape.ranks_per_node
     kept = ("rank", "setup", "step", "parts", "sent")
     fits = None if memory is None else needed <= memory
-    return {**{key: worst[key] for key in kept}, "fits": fits}
+    return {**{key: worst[key] for key in kept}, "gib": needed, "fits": fits}
 
 
 def _ask(run: Run, cells: Sequence[tuple[Cell, Shape]]) -> list[Estimate]:
