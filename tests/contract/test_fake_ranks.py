@@ -260,9 +260,9 @@ def test_a_model_that_is_held_whole_is_found(tmp_path: Path) -> None:
 SEVEN = """
 name: seven
 strategy: [fsdp, ddp]
-model: {gpt: {layers: 4, width: 1024, heads: 16, vocabulary: 50368}}
+model: {gpt: {layers: 2, width: 512, heads: 8, vocabulary: 50368}}
 data: tokens
-context: 512
+context: 128
 backend: nccl
 device: cuda
 precision: bf16
@@ -277,7 +277,7 @@ devices_per_node: 8
 nodes: 8
 cores: 16
 software: native
-device_memory_gib: 4
+device_memory_gib: 2
 """
 
 

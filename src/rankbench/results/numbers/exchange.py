@@ -84,6 +84,8 @@ def _find(summary: Summary) -> list[Sweep]:
     launches = [
         launch.record.get("collectives") or [] for launch in summary.row.launches
     ]
+    if not launches or not all(launches):
+        return []
     every = len(summary.row.launches[0].record["ranks"])
 
     def group_of(point: Mapping[str, Any]) -> tuple[str, int]:
@@ -97,8 +99,6 @@ def _find(summary: Summary) -> list[Sweep]:
         }
         for launch in launches
     ]
-    if not calls or not all(calls):
-        return []
     # A launch with a slow moment may have stopped before the largest size.
     known = [key for key in calls[0] if all(key in launch for launch in calls)]
     times = {group_of(point): point["times_weights"] for point in launches[0]}
