@@ -155,7 +155,10 @@ def test_job_that_slurm_refuses_says_why_and_the_table_shows_it(
     finally:
         facts.write_text(SITE_FILE)
     assert "invalid partition specified: nonsense" in said
-    assert table_of(site, "refused")[ONE]["status"] == "not-run"
+    row = table_of(site, "refused")[ONE]
+    assert row["status"] == "not-run"
+    assert "invalid partition specified: nonsense" in row["reason"]
+    assert "partition in site.yaml" in row["reason"]
 
 
 def test_site_check_names_what_is_wrong(profile: Path, snakemake: Snakemake) -> None:
