@@ -277,7 +277,7 @@ def test_given_image_with_another_digest(built: Images) -> None:
     images = give(built, built.root / "other", sha256=64 * "0")
     said = images.fails("build", "mpi-cpu")
     assert f"the site key images: mpi-cpu says {64 * '0'}" in said
-    assert not (images.dir / "mpi-cpu.json").exists()
+    assert not (images.dir / "mpi-cpu.given.json").exists()
 
 
 def test_no_apptainer(images: Images) -> None:
