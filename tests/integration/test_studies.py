@@ -29,7 +29,7 @@ TABLES = {
     "gpt-scaling": {"Memory of each rank": "reports.md"},
     "horovod-backends": {"Environment": "environment.md"},
     "lenet-mnist-workers": {"Methods": "reports.md", "Loading": "loading.md"},
-    "pyramidnet-cifar10-p100": {"Epochs and batches": "epochs.md"},
+    "pyramidnet-cifar10-p100": {"Training": "diagnostics.md"},
     "resnet50-mnist-v100": {"Memory of each rank": "reports.md"},
 }
 

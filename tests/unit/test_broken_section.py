@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,50 +21,62 @@ from unit.synthetic import write_example, write_tables
 pytestmark = pytest.mark.unit
 
 BROKEN = "This section could not be made: KeyError."
+ODD = "ddp.gloo.1x4.convnet.digits"
 
 
 @pytest.fixture
 def layout(tmp_path: Path) -> Layout:
     layout = write_example(tmp_path)
     write_tables(layout)
-    assert layout.table("csv", "variance").exists()
+    assert layout.table("csv", "loading").exists()
     return layout
 
 
-@pytest.fixture
-def broken(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`variance` fails for one cell."""
-    old = load_sections()["variance"]
+def break_loading(monkeypatch: pytest.MonkeyPatch, cells: int) -> None:
+    """`loading` fails for one cell, or if there are so many cells."""
+    old = load_sections()["loading"]
 
     def make(found: ResultSet) -> Content | None:
-        for summary in found.measured:
-            if summary.row.cell.topology == "1x4":
-                raise KeyError(summary.row.id)
+        names = [summary.row.id for summary in found.measured]
+        if ODD in names or len(names) >= cells:
+            raise KeyError(ODD)
         return old.make(found)
 
-    new = dataclasses.replace(old, make=make)
-    monkeypatch.setitem(load_sections(), "variance", new)
+    monkeypatch.setitem(load_sections(), "loading", dataclasses.replace(old, make=make))
 
 
-@pytest.mark.usefixtures("broken")
-def test_the_others_are_written_and_it_says_that_it_failed(
-    layout: Layout, capsys: pytest.CaptureFixture[str]
+def test_a_cell_that_a_section_cannot_use_is_left_out_and_named(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("table", "epochs", "launches"):
+    before = layout.table("csv", "loading").read_text().splitlines()
+    break_loading(monkeypatch, cells=99)
+    write_tables(layout)
+    after = layout.table("csv", "loading").read_text().splitlines()
+    assert after == [line for line in before if not line.startswith(ODD)]
+    assert len(after) == len(before) - 1
+    said = "- **ddp.gloo.1x4**: not computed (KeyError: "
+    assert said in layout.table("md", "loading").read_text()
+
+
+def test_the_others_are_written_and_it_says_that_it_failed(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    break_loading(monkeypatch, cells=2)
+    for name in ("table", "diagnostics"):
         layout.table("csv", name).unlink()
     assert main(["table", "--no-plots", str(layout.root)]) == 0
-    for name in ("table", "epochs", "launches"):
+    for name in ("table", "diagnostics"):
         assert layout.table("csv", name).stat().st_size
-    title = load_sections()["variance"].title
+    title = load_sections()["loading"].title
     assert f"- {title}: {BROKEN}\n" in layout.table("md").read_text()
     page = layout.table("html").read_text()
     assert f">{title}</" in page
     assert BROKEN in page
     # Files of an earlier run must not pass for files of this one.
-    assert not list(layout.root.glob("variance.*"))
+    assert not list(layout.root.glob("loading.*"))
     said = capsys.readouterr().err
-    assert said.startswith("section variance:\nTraceback")
-    assert "KeyError: 'ddp.gloo.1x4.convnet.digits'" in said
+    assert said.startswith("section loading:\nTraceback")
+    assert f"KeyError: '{ODD}'" in said
 
 
 def test_a_damaged_record_is_no_fault_of_a_section(
@@ -70,3 +86,75 @@ def test_a_damaged_record_is_no_fault_of_a_section(
     path.write_bytes(b"")
     assert main(["table", str(layout.root)]) == 2
     assert f"{path} is damaged" in capsys.readouterr().err
+
+
+Change = Callable[[dict[str, Any]], object]
+
+# Records that the schema allows, and that no launch of the others looks like.
+ODD_RECORDS: dict[str, Change] = {
+    **{
+        f"no {name}": lambda record, name=name: record.pop(name, None)
+        for name in (
+            *("loss", "gate", "started", "ended", "round", "code", "launcher"),
+            *("marks", "devices", "transport", "collectives", "energy", "parting"),
+            *("accuracy",),
+        )
+    },
+    **{
+        f"{name} is {value!r}": lambda record, name=name, value=value: record.update(
+            {name: value}
+        )
+        for name, value in (
+            *(("gate", None), ("image", None), ("accuracy", None)),
+            *(("loss", {"first": None, "last": None}), ("devices", [])),
+            *(
+                ("cause", "?"),
+                ("reason", "none"),
+                ("launcher", {}),
+                ("collectives", []),
+            ),
+        )
+    },
+    **{
+        f"rank 0: {name} is {value!r}": lambda record, name=name, value=value: record[
+            "ranks"
+        ][0].update({name: value})
+        for name, value in (
+            *(("host", "elsewhere"), ("details", {"ddp_timers": {"iteration": 10**6}})),
+            *(("details", {"ddp_timers": {}}), ("epochs_s", []), ("epochs_s", None)),
+            *(("cpu_utilisation", None), ("loader_utilisation", 1e9)),
+            ("details", {"ddp_timers": {"iteration": 0, "forward_ms": 1}}),
+        )
+    },
+    "no GPU that has a name": lambda record: record["hosts"][0].update(gpus=[]),
+    "no phase known": lambda record: record.update(
+        phases=[f"phase {n}" for n in range(len(record["phases"]))]
+    ),
+}
+
+
+@pytest.mark.parametrize("odd", ODD_RECORDS)
+def test_an_odd_record_does_not_take_down_the_others(
+    tmp_path: Path, odd: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    layout = write_example(tmp_path)
+    cell = "ddp.gloo.1x2.convnet.digits"
+
+    def read_rows() -> dict[str, dict[str, str]]:
+        write_tables(layout)
+        with layout.table("csv").open(newline="") as file:
+            return {row["cell"]: row for row in csv.DictReader(file)}
+
+    before = read_rows()
+    path = layout.launch(cell, 1, 3) / "record.json"
+    record = json.loads(path.read_text())
+    ODD_RECORDS[odd](record)
+    path.write_text(json.dumps(record))
+    after = read_rows()
+    assert after.keys() == before.keys()
+    for name, row in after.items():
+        assert row == before[name] or name == cell
+    assert after[cell]["throughput"] == before[cell]["throughput"]
+    assert layout.table("csv", "diagnostics").stat().st_size
+    # No section failed as a whole.
+    assert "could not be made" not in layout.table("md").read_text()

@@ -90,13 +90,13 @@ def test_a_file_that_no_version_makes_is_refused(
 def test_another_presentation_is_said_and_its_numbers_are_compared(
     bundle: Path,
 ) -> None:
-    (bundle / "epochs.md").write_text("as an older rankbench shows it")
+    (bundle / "loading.md").write_text("as an older rankbench shows it")
     set_maker(bundle, rankbench="0.0.7")
     found = verify_bundle(bundle)
     assert (found.rederived, found.findings) == (True, [])
     assert ["0.0.7" in note for note in found.notes] == [True]
-    edit(bundle, "epochs.csv")
-    assert {one.file for one in verify_bundle(bundle).findings} == {"epochs.csv"}
+    edit(bundle, "loading.csv")
+    assert {one.file for one in verify_bundle(bundle).findings} == {"loading.csv"}
 
 
 def test_records_of_another_method_are_checked(bundle: Path) -> None:
@@ -116,7 +116,7 @@ def test_a_damaged_maker_is_named(bundle: Path, maker: dict[str, Any]) -> None:
     assert "made_with.method" in finding.what
 
 
-@pytest.mark.parametrize("name", ["table.csv", "variance.csv", "plots/scaling.csv"])
+@pytest.mark.parametrize("name", ["table.csv", "losses.csv", "plots/scaling.csv"])
 def test_numbers_that_are_missing_or_changed_are_named(bundle: Path, name: str) -> None:
     edit(bundle, name)
     assert {one.file for one in verify_bundle(bundle).findings} == {name}

@@ -1,9 +1,7 @@
-"""Training curves, epochs, accuracy by class: what is drawn and what is told."""
+"""Training curves: what is drawn."""
 
 from __future__ import annotations
 
-import csv
-import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -14,7 +12,6 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
-from rankbench.record import Layout
 from rankbench.results.numbers.result_set import ResultSet, read
 from rankbench.results.numbers.summary import Summary
 from rankbench.results.sections import curves
@@ -25,11 +22,8 @@ from unit.synthetic import (
     WARMUP,
     make_cell,
     plan_cell,
-    write_example,
     write_launch,
-    write_launches,
     write_plan,
-    write_tables,
 )
 
 pytestmark = pytest.mark.unit
@@ -67,19 +61,6 @@ def draw_curves(found: ResultSet, name: str = "curves") -> Figure:
     """The plot of losses over samples; `time` is the one over seconds."""
     drawings = {drawing.name: drawing for drawing in curves.make(found).drawings}
     return drawings[name].draw(8)
-
-
-def rows_of(layout: Layout, cell: str) -> dict[tuple[str, str], list[str]]:
-    """The rows of epochs.csv: (what, number) -> value and interval."""
-    write_tables(layout)
-    with layout.table("csv", "epochs").open(newline="") as file:
-        return {
-            (row["what"], row["number"]): [
-                row[end] for end in ("value", "value_lo", "value_hi")
-            ]
-            for row in csv.DictReader(file)
-            if row["cell"] == cell
-        }
 
 
 def test_a_loss_is_the_mean_over_the_ranks_that_know_it(tmp_path):
@@ -240,91 +221,3 @@ def test_training_without_a_loss_draws_nothing_and_warns_of_nothing(tmp_path):
         (axes,) = draw_curves(found).axes
     (line,) = axes.get_lines()
     assert np.isnan(line.get_ydata()).all()
-
-
-def test_epochs_batches_and_losses_are_means_over_launches(tmp_path):
-    planned = plan_cell(make_cell("ddp", "1x2"))
-    layout = write_plan(tmp_path, [planned])
-    for number in range(1, 7):
-        place = write_launch(layout, planned, number)
-        record = json.loads((place / "record.json").read_text())
-        record["loss"] = {"first": 2.0, "last": number / 10}
-        record["accuracy"]["per_class"] = [0.5, None, number / 10]
-        slow, fast = record["ranks"]
-        slow["epochs_s"], fast["epochs_s"] = [3.0 + number, 1.0], [3.0, 2.0]
-        (place / "record.json").write_text(json.dumps(record))
-    rows = rows_of(layout, planned["id"])
-    assert rows["epoch_s", "1"] == ["6.5", "4.537", "8.463"]
-    assert rows["epoch_s", "2"] == ["2", "2", "2"]
-    assert rows["loss_first", ""] == ["2", "2", "2"]
-    assert rows["loss_last", ""] == ["0.35", "0.1537", "0.5463"]
-    assert rows["batch_ms", ""] == rows["batch_p95_ms", ""]
-    assert rows["accuracy", ""][0] == "0.97"
-    assert rows["class_accuracy", "2"] == ["0.35", "0.1537", "0.5463"]
-    assert ("class_accuracy", "1") not in rows
-    assert "[Training](epochs.md)" in layout.table("md").read_text()
-    text = layout.table("md", "epochs").read_text()
-    (line,) = [
-        li
-        for li in text.splitlines()
-        if li.startswith(f"| {DDP}") and "2 |" in li and "6.5 [4.5, 8.5]" in li
-    ]
-    assert "2 [2, 2]" in line
-    assert "## Accuracy by class" in text.splitlines()
-
-
-def test_p95_is_of_the_slowest_rank(tmp_path):
-    planned = plan_cell(make_cell("single"), phases=["forward"])
-    layout = write_plan(tmp_path, [planned])
-    place = write_launch(layout, planned, wanted=1)
-    with np.load(place / "steps.npz") as members:
-        kept = dict(members)
-    kept["rank0/seconds"] = np.arange(STEPS, dtype=float).reshape(STEPS, 1) / 1000
-    np.savez(place / "steps.npz", **kept)
-    rows = rows_of(layout, planned["id"])
-    assert rows["batch_ms", ""][0] == "3.5"
-    assert rows["batch_p95_ms", ""][0] == "6.65"
-
-
-def test_older_records_tell_less(tmp_path):
-    planned = plan_cell(make_cell("single"))
-    layout = write_plan(tmp_path, [planned])
-    place = write_launch(layout, planned, wanted=1, accuracy=None)
-    record = json.loads((place / "record.json").read_text())
-    del record["ranks"][0]["epochs_s"], record["loss"]
-    (place / "record.json").write_text(json.dumps(record))
-    assert {what for what, _ in rows_of(layout, planned["id"])} == {
-        "batch_ms",
-        "batch_p95_ms",
-    }
-    text = layout.table("md", "epochs").read_text()
-    assert "first epoch (s)" not in text
-    assert "Accuracy by class" not in text
-
-
-def test_many_classes_are_in_the_csv_alone(tmp_path):
-    planned = plan_cell(make_cell("single"))
-    layout = write_plan(tmp_path, [planned])
-    accuracy = {"overall": 0.5, "per_class": [0.5] * 100, "samples": 500}
-    write_launches(layout, planned, accuracy=accuracy)
-    rows = rows_of(layout, planned["id"])
-    assert len([what for what, _ in rows if what == "class_accuracy"]) == 100
-    assert "Accuracy by class" not in layout.table("md", "epochs").read_text()
-
-
-def test_only_rows_that_are_ok_are_told_of(tmp_path):
-    layout = write_example(tmp_path)
-    assert rows_of(layout, DDP)
-    assert not rows_of(layout, "ddp_dp.none.1x2.convnet.digits")
-
-
-def test_files_go_with_the_last_row_that_is_ok(tmp_path):
-    planned = plan_cell(make_cell("single"))
-    layout = write_plan(tmp_path, [planned])
-    write_launch(layout, planned, wanted=1)
-    write_tables(layout)
-    write_launch(layout, planned, attempt=2, wanted=1, status="crashed", reason="no")
-    assert layout.table("csv", "epochs").exists()
-    write_tables(layout)
-    assert not layout.table("csv", "epochs").exists()
-    assert not layout.table("md", "epochs").exists()

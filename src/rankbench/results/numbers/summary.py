@@ -230,7 +230,8 @@ def _summarise(row: Row, comparison: _Comparison, is_drifting: bool) -> Summary:
         if None not in (values := [getattr(one, name) for one in counted])
     }
     # Launches that all train the same have no interval.
-    if len(counted) > 1 and len({one.accuracy for one in counted} - {None}) == 1:
+    alike = len({one.accuracy for one in counted}) == 1
+    if "accuracy" in numbers and len(counted) > 1 and alike:
         numbers["accuracy"] = replace(numbers["accuracy"], verdict=DETERMINISTIC)
     single, same = comparison.bases[row.id]
     if single:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rankbench.record import first_line
 from rankbench.results.elements.names import replace_ids, shorten
 from rankbench.results.elements.section import Content, Section
-from rankbench.results.elements.text import Grid, Text
+from rankbench.results.elements.text import Grid, Note, Text
+from rankbench.results.numbers.result_set import ResultSet
+from rankbench.results.numbers.summary import Summary
 from rankbench.results.sections import load_sections
 
 if TYPE_CHECKING:
-    from rankbench.results.numbers.result_set import ResultSet
+    from rankbench.results.read.rows import Row
 
 
 @dataclass(frozen=True)
@@ -120,21 +123,68 @@ def make_document(
 def _make(
     section: Section, found: ResultSet, report: Callable[[str], None]
 ) -> DocumentSection | None:
+    """Make a section, without cells whose records it cannot use; it then names them."""
     try:
-        content = section.make(found)
-        if content is None:
-            return None
-        made = DocumentSection(section, content)
-        made.grids  # noqa: B018
-        section.frame(content)
+        return _try(section, found)
     except Exception as error:
         if _tells_of_a_file(error, found.layout.root):
             raise
-        # A section that fails must not prevent the others.
         report(f"section {section.name}:\n{traceback.format_exc()}")
-        said = f"This section could not be made: {type(error).__name__}."
-        return DocumentSection(section, Content(), error=said)
+        odd = _find_odd(section, found)
+        rest = _leave_out(found, odd)
+        try:
+            made = _try(section, rest) if odd else None
+        except Exception:
+            made = None
+        if made is None:
+            said = f"This section could not be made: {type(error).__name__}."
+            return DocumentSection(section, Content(), error=said)
+    left_out = [Note(name, f"not computed ({why}).") for name, why in odd.items()]
+    return replace(
+        made, content=replace(made.content, notes=[*left_out, *made.content.notes])
+    )
+
+
+def _try(section: Section, found: ResultSet) -> DocumentSection | None:
+    content = section.make(found)
+    if content is None:
+        return None
+    made = DocumentSection(section, content)
+    made.grids  # noqa: B018
+    section.frame(content)
     return made
+
+
+def _find_odd(section: Section, found: ResultSet) -> dict[str, str]:
+    """Cells for which a section fails even without all others -> the error."""
+    names = [summary.row.id for summary in found.measured]
+    odd = {}
+    for name in names:
+        try:
+            _try(
+                section, _leave_out(found, [other for other in names if other != name])
+            )
+        except Exception as error:
+            said = first_line(str(error)) or "no message"
+            odd[name] = f"{type(error).__name__}: {said}"
+    return odd
+
+
+def _leave_out(found: ResultSet, names: Collection[str]) -> ResultSet:
+    """The results without the numbers of these cells."""
+    summaries = [
+        Summary(row=_not_shown(one.row), group=one.group, marks=one.marks)
+        if one.row.id in names
+        else one
+        for one in found.summaries
+    ]
+    rows = tuple(summary.row for summary in summaries)
+    return ResultSet(found.layout, replace(found.results, rows=rows), summaries)
+
+
+def _not_shown(row: Row) -> Row:
+    reason = "its records cannot be shown; the notes say why"
+    return replace(row, status="crashed", reason=reason, launches=())
 
 
 def _tells_of_a_file(error: Exception, root: Path) -> bool:

@@ -1,0 +1,424 @@
+"""What explains a number that surprises, and what nobody reads first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rankbench.record import Record, first_line
+from rankbench.results.elements.section import Content, Row, Section, show_value
+from rankbench.results.elements.text import Grid, Note, Text, figures
+from rankbench.results.numbers.measures import peak_memory
+from rankbench.results.numbers.result_set import ResultSet
+from rankbench.results.numbers.statistics import Estimate, mean, spread
+from rankbench.results.numbers.summary import Summary
+from rankbench.results.read.launches import Launch
+
+# Of more ranks or devices than this, the least and the most are shown.
+_LISTED = 8
+
+# With more classes than this, accuracy by class is in the records alone.
+_MOST_CLASSES = 20
+
+# DDP times each of its first steps, then one in a hundred.
+FIRST, EVERY = 10, 100
+
+# Our phase, and the timers of DDP that are nearest to it.
+_TIMERS = {
+    "forward": ("forward", ("forward_ms",)),
+    "backward": ("backward", ("backward_ms",)),
+    "exposed communication": ("communication", ("communication_ms", "overlap_ms")),
+    "all communication": ("", ("communication_ms",)),
+}
+
+# Heading -> key in the record.
+_SOFTWARE = {
+    "Python": "python",
+    "PyTorch": "torch",
+    "torchvision": "torchvision",
+    "Horovod": "horovod",
+    "DeepSpeed": "deepspeed",
+    "NumPy": "numpy",
+    "mpi4py": "mpi4py",
+    "CUDA": "cuda",
+    "cuDNN": "cudnn",
+    "NCCL": "nccl",
+    "MPI": "mpi",
+    "oneCCL": "oneccl",
+    "C library": "libc",
+}
+
+# Title of a table -> how to read it.
+_READING = {
+    "Launches": "If the numbers of a cell rise or fall from its first launch to its "
+    "last, the machine changed meanwhile. p95: 95 % of the steps are shorter. Steady: "
+    "step times settled at a level before the end of the timed window.",
+    "Scatter": "interquartile range over the median. Between: of the throughput of "
+    "launches. More launches show it, more steps do not. Within: of the steps of a "
+    "launch, median over launches. Warm-up: the most steps that any launch leaves out.",
+    "Training": "means over launches. An epoch lasts as long as its slowest rank; "
+    "later epochs: all whole epochs but the first. Loss: at the first and the last "
+    "timed step.",
+    "Ranks": "means over launches. CPU: of one core, so that a rank with two busy "
+    "threads has 200 %. GPU: share of the time in which any kernel ran. A GPU that is "
+    "idle while another is busy waits for it. Memory: peak of each rank, median.",
+    "DDP's own timers": "milliseconds of a step. DDP times each of its first 10 steps "
+    "and then one step in 100, warm-up included; ours: over the same steps. Not known "
+    "for a script, whose steps may be several of DDP. Window: ours, over the timed "
+    "window. DDP's forward ends, and its backward begins, with the model's output; our "
+    "forward includes the loss. Exposed: DDP's communication less what overlaps with "
+    "backward. Ours begins at the last gradient. All communication: from the first "
+    "full bucket to the last averaged one; waiting for slower ranks is part of it.",
+    "Environment": "of all rows. Several values: hosts or rows differ; hardware then "
+    "says how many hosts have it.",
+}
+
+Fields = dict[str, Any]
+
+
+class _Table(NamedTuple):
+    """A table by cell.
+
+    Attributes:
+        find: gives the rows of a cell: heading -> value.
+        words: headings of columns that hold no numbers.
+    """
+
+    find: Callable[[Summary], Iterable[Fields]]
+    words: Sequence[str] = ()
+
+
+def make(found: ResultSet) -> Content | None:
+    """A row of the CSV for each field of each table.
+
+    A cell whose records do not have what a table needs is named below the tables, and
+    has no row there.
+    """
+    tables: dict[str, list[tuple[str, Fields]]] = {}
+    odd = []
+    for title, table in _TABLES.items():
+        for summary in found.measured:
+            try:
+                fields = list(table.find(summary))
+            except Exception as error:
+                said = first_line(str(error)) or "no message"
+                reason = f"{title}: not computed ({type(error).__name__}: {said})."
+                odd.append(Note(summary.row.id, reason))
+                continue
+            tables.setdefault(title, []).extend((summary.row.id, one) for one in fields)
+    tables = {title: rows for title, rows in tables.items() if rows}
+    # Launches stand in the order in which they began.
+    tables.get("Launches", []).sort(key=lambda row: row[1]["started"] or "")
+    environment = _find_environment(found.measured)
+    if not tables and not environment:
+        return None
+    rows = [*_to_rows(tables), *environment]
+    grids = [_show(title, fields) for title, fields in tables.items()]
+    lines = [[Text(str(one["column"])), Text(str(one["value"]))] for one in environment]
+    if lines:
+        grids.append(Grid("Environment", {"item": False, "value": False}, lines))
+    shown = [grid.title for grid in grids]
+    reading = [Note(title, text) for title, text in _READING.items() if title in shown]
+    return Content(rows=rows, grids=grids, notes=[*odd, *reading])
+
+
+def _to_rows(tables: Mapping[str, Sequence[tuple[str, Fields]]]) -> Iterator[Row]:
+    for title, rows in tables.items():
+        for number, (cell, fields) in enumerate(rows, start=1):
+            for column, value in fields.items():
+                text = _to_csv(value)
+                yield {
+                    "table": title,
+                    "row": number,
+                    "cell": cell,
+                    "column": column,
+                    "value": text,
+                }
+
+
+def _to_csv(value: object) -> str:
+    """Text with 4 digits of each number, whatever its interval."""
+    if isinstance(value, Estimate):
+        ends = ", ".join(map(figures, value.interval or ()))
+        return f"{figures(value.value)} [{ends}]" if ends else figures(value.value)
+    return str(show_value(value))
+
+
+def _show(title: str, rows: Sequence[tuple[str, Fields]]) -> Grid:
+    """Columns without any value are left out."""
+    names = dict.fromkeys(name for _, fields in rows for name in fields)
+    used = [n for n in names if any(row.get(n) is not None for _, row in rows)]
+    words = _TABLES[title].words
+    return Grid(
+        title,
+        {"cell": False} | {name: name not in words for name in used},
+        [
+            [Text(cell), *(show_value(fields.get(name)) for name in used)]
+            for cell, fields in rows
+        ],
+    )
+
+
+def _list_launches(summary: Summary) -> Iterator[Fields]:
+    rate = f"throughput ({summary.row.cell.unit}/s)"
+    for place, (launch, one) in enumerate(
+        zip(summary.row.launches, summary.measures, strict=True)
+    ):
+        yield {
+            "started": launch.record.get("started"),
+            "attempt": summary.row.attempt,
+            "launch": launch.number,
+            rate: one.throughput,
+            "step (ms)": one.step_ms,
+            "p95 (ms)": one.step_p95_ms,
+            "memory (MiB)": one.memory_mib,
+            "warm-up (steps)": one.warmup,
+            "steady": "yes" if one.steady else "no",
+            "disturbed": "yes" if place in summary.disturbed else None,
+        }
+
+
+def _describe_scatter(summary: Summary) -> Iterator[Fields]:
+    own = summary.measures
+    rates = [one.throughput for one in own]
+    yield {
+        "launches": len(own),
+        "between (%)": 100 * spread(rates) if len(rates) > 1 else None,
+        "within (%)": 100 * float(np.median([one.step_spread for one in own])),
+        "warm-up (steps)": max(one.warmup for one in own),
+        "steady": f"{sum(one.steady for one in own)}/{len(own)}",
+    }
+
+
+def _describe_training(summary: Summary) -> Iterator[Fields]:
+    """Nobody knows the epochs of a script."""
+    if summary.row.cell.script is not None:
+        return
+    own = summary.counted
+    epochs = [one.epochs_s for one in own]
+    later = [mean(one[1:]).value for one in epochs if len(one) > 1]
+    classes = min(len(one.class_accuracy) for one in own)
+    fields: dict[str, Sequence[float | None]] = {
+        "first epoch (s)": [one[0] if one else None for one in epochs],
+        "later epochs (s)": later if len(later) == len(own) else [],
+        "first loss": [one.loss[0] for one in own],
+        "last loss": [one.loss[1] for one in own],
+        "accuracy": [one.accuracy for one in own],
+    }
+    for number in range(classes if classes <= _MOST_CLASSES else 0):
+        fields[f"class {number}"] = [one.class_accuracy[number] for one in own]
+    yield {
+        heading: mean([value for value in values if value is not None])
+        for heading, values in fields.items()
+        if values and None not in values
+    }
+
+
+def _describe_ranks(summary: Summary) -> Iterator[Fields]:
+    records = [launch.record for launch in summary.counted_launches]
+    shares = {
+        "CPU of each rank": _means(records, "ranks", "cpu_utilisation"),
+        "GPU of each device": _means(records, "devices", "utilisation_mean"),
+    }
+    if summary.row.cell.num_workers:
+        shares["its loaders"] = _means(records, "ranks", "loader_utilisation")
+    by_rank = zip(*(record["ranks"] for record in records), strict=True)
+    peaks = [
+        float(np.median([peak_memory([one]) for one in ranks])) for ranks in by_rank
+    ]
+    yield {
+        **{heading: _list(own, _percent) for heading, own in shares.items() if own},
+        "memory of each rank (MiB)": _list(peaks, figures),
+    }
+
+
+def _means(records: Sequence[Record], members: str, name: str) -> list[float | None]:
+    """Mean over launches of each rank or device; [] if no launch recorded it."""
+    launches = [record.get(members) or [] for record in records]
+    means: list[float | None] = []
+    for index in range(max(map(len, launches), default=0)):
+        values = [each[index].get(name) for each in launches if index < len(each)]
+        known = [value for value in values if value is not None]
+        means.append(sum(known) / len(known) if known else None)
+    return means if any(one is not None for one in means) else []
+
+
+def _list(values: Sequence[float | None], show: Callable[[float], str]) -> str:
+    """``98 %, 3 %``; of many values the least and the most."""
+    if len(values) <= _LISTED:
+        return ", ".join("?" if value is None else show(value) for value in values)
+    known = [value for value in values if value is not None]
+    return f"{show(min(known))} to {show(max(known))} of {len(values)}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def _compare_timers(summary: Summary) -> Iterator[Fields]:
+    """Means over ranks and launches: a row for each phase that DDP has timed."""
+    is_script = summary.row.cell.script is not None
+    ranks = [one for run in summary.row.launches for one in _read_timers(run)]
+    for name, (phase, (timer, *without)) in _TIMERS.items():
+        if not ranks or any({timer, *without} - own.keys() for own, _, _ in ranks):
+            continue
+        sampled = [one.get(phase) for _, one, _ in ranks]
+        window = [one.get(phase) for _, _, one in ranks]
+        theirs = [own[timer] - sum(own[one] for one in without) for own, _, _ in ranks]
+        yield {
+            "phase": name,
+            "ours (ms)": None if is_script else _mean_of_known(sampled),
+            "DDP's (ms)": _mean_of_known(theirs),
+            "window (ms)": _mean_of_known(window),
+        }
+
+
+def _read_timers(launch: Launch) -> list[tuple[Fields, Fields, Fields]]:
+    """By rank: DDP's timers, our ms of the steps that DDP timed, and of the window.
+
+    DDP counts pairs of forward and backward. If these are more than there are steps,
+    one step has several, and nobody knows which steps DDP timed.
+    """
+    record = launch.record
+    timers = [(rank.get("details") or {}).get("ddp_timers") for rank in record["ranks"]]
+    own_timers: list[Fields] = [own for own in timers if own]
+    if len(own_timers) < len(timers):
+        return []
+    read = launch.read_steps()
+
+    def describe(steps: NDArray[np.float64]) -> Fields:
+        return dict(zip(record["phases"], 1e3 * steps.mean(axis=0), strict=True))
+
+    found = []
+    for own, warmup, timed in zip(own_timers, read.warmup, read.timed, strict=True):
+        steps, last = np.concatenate([warmup, timed]), int(own["iteration"])
+        is_known = 0 < last <= len(steps)
+        sampled = describe(steps[sampled_steps(last)]) if is_known else {}
+        found.append((own, sampled, describe(timed)))
+    return found
+
+
+def sampled_steps(last: int) -> list[int]:
+    """The steps that DDP has timed, counted from 0; `last` counts from 1."""
+    first = range(1, min(FIRST, last) + 1)
+    return [step - 1 for step in (*first, *range(EVERY, last + 1, EVERY))]
+
+
+def _mean_of_known(values: Sequence[float | None]) -> float | None:
+    known = [float(value) for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
+
+
+def _find_environment(measured: Sequence[Summary]) -> list[Row]:
+    """Hardware and software of every host; [] where no row is ok."""
+    records = [launch.record for s in measured for launch in s.row.launches]
+    # If a host changed between launches, its latest state is shown.
+    hosts = {one["host"]: one for record in records for one in record["hosts"]}
+    if not hosts:
+        return []
+    found = {"servers": str(len(hosts))}
+    for item, describe in _HOST.items():
+        told = [_try(describe, host) or "none" for host in hosts.values()]
+        found[item] = _by_host(told)
+    for item, key in _SOFTWARE.items():
+        found[item] = _join(record["software"].get(key) for record in records)
+    images = [record["image"] for record in records if record.get("image")]
+    named = _join(f"{one['name']} (sha256 {one['sha256'][:12]})" for one in images)
+    found["images"] = named if images else "none: native"
+    return [
+        {"table": "Environment", "row": number, "column": item, "value": value}
+        for number, (item, value) in enumerate(found.items(), start=1)
+    ]
+
+
+def _try(describe: Callable[[Record], str | None], host: Record) -> str | None:
+    """What is said of a host; ? where its record has another shape."""
+    try:
+        return describe(host)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return "?"
+
+
+# What is said of a host; older records do not have everything.
+_HOST: dict[str, Callable[[Record], str | None]] = {
+    "CPU": lambda host: f"{host['cpu']}, {host['cores']} cores",
+    "memory": lambda host: f"{host['memory_gib']:.0f} GiB",
+    "network cards": lambda host: _count(map(_describe_nic, host.get("nics") or [])),
+    "GPUs": lambda host: _count(map(_describe_gpu, host["gpus"])),
+    "links between GPUs": lambda host: ", ".join(host.get("gpu_links") or []),
+    "operating system": lambda host: host.get("os"),
+    "kernel": lambda host: host.get("kernel"),
+    "GPU driver": lambda host: host.get("gpu_driver"),
+}
+
+
+def _by_host(told: Sequence[str]) -> str:
+    """The value of all hosts, or each value with the number of its hosts."""
+    counts = {value: told.count(value) for value in told}
+    if len(counts) == 1:
+        return told[0]
+    return "; ".join(
+        f"{value} ({count} hosts)" if count > 1 else f"{value} (1 host)"
+        for value, count in counts.items()
+    )
+
+
+def _describe_nic(nic: Record) -> str:
+    parts = [nic.get("model"), f"driver {nic['driver']}" if nic.get("driver") else None]
+    if nic.get("gbit_s"):
+        parts.append(f"{figures(nic['gbit_s'])} Gbit/s")
+    described = ", ".join(part for part in parts if part)
+    return f"{nic['name']} ({described})" if described else str(nic["name"])
+
+
+def _describe_gpu(gpu: Record) -> str:
+    memory = gpu.get("memory_gib")
+    return str(gpu["name"]) if memory is None else f"{gpu['name']}, {memory:.0f} GiB"
+
+
+def _count(names: Iterable[str]) -> str:
+    listed = list(names)
+    return "; ".join(f"{listed.count(name)} x {name}" for name in dict.fromkeys(listed))
+
+
+def _join(values: Iterable[Any]) -> str:
+    """Each value once, in order of appearance, without missing ones."""
+    found = dict.fromkeys(str(value) for value in values if value is not None)
+    return "; ".join(found) or "none"
+
+
+_TABLES = {
+    "Launches": _Table(_list_launches, ("started", "steady", "disturbed")),
+    "Scatter": _Table(_describe_scatter, ("steady",)),
+    "Training": _Table(_describe_training),
+    "Ranks": _Table(
+        _describe_ranks,
+        (
+            "CPU of each rank",
+            "its loaders",
+            "GPU of each device",
+            "memory of each rank (MiB)",
+        ),
+    ),
+    "DDP's own timers": _Table(_compare_timers, ("phase",)),
+}
+
+SECTION = Section(
+    name="diagnostics",
+    title="Diagnostics",
+    reading=(
+        "What explains a number that surprises: every launch, how launches and steps "
+        "scatter, how training went, how busy ranks were, and what the machine is. "
+        "Fields of the CSV have 4 digits."
+    ),
+    order=90,
+    make=make,
+    columns={
+        "table": str,
+        "row": int,
+        **dict.fromkeys(("cell", "column", "value"), str),
+    },
+)
