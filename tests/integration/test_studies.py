@@ -23,18 +23,18 @@ ONLY = {
 # Tables that the sources have or request: the heading, and the file that contains it.
 TABLES = {
     "convnet-mnist-two-hosts": {
-        "Within one server": "reports.md",
-        "Environment": "environment.md",
+        "Launches": "diagnostics.md",
+        "Environment": "diagnostics.md",
     },
-    "gpt-scaling": {"Memory of each rank": "reports.md"},
-    "horovod-backends": {"Environment": "environment.md"},
-    "lenet-mnist-workers": {"Methods": "reports.md", "Loading": "loading.md"},
+    "gpt-scaling": {"Ranks": "diagnostics.md"},
+    "horovod-backends": {"Environment": "diagnostics.md"},
+    "lenet-mnist-workers": {"Training": "diagnostics.md", "Loading": "loading.md"},
     "pyramidnet-cifar10-p100": {"Training": "diagnostics.md"},
-    "resnet50-mnist-v100": {"Memory of each rank": "reports.md"},
+    "resnet50-mnist-v100": {"Ranks": "diagnostics.md"},
 }
 
 # Tables that a study shows in addition if a package is installed (`make extras`).
-WITH_PACKAGE = {"horovod-backends": ("horovod", {"Within one server": "reports.md"})}
+WITH_PACKAGE = {"horovod-backends": ("horovod", {"Launches": "diagnostics.md"})}
 
 STUDIES = sorted((Path(__file__).resolve().parents[2] / "studies").glob("*.yaml"))
 

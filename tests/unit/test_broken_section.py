@@ -97,7 +97,6 @@ ODD_RECORDS: dict[str, Change] = {
         for name in (
             *("loss", "gate", "started", "ended", "round", "code", "launcher"),
             *("marks", "devices", "transport", "collectives", "energy", "parting"),
-            *("accuracy",),
         )
     },
     **{
