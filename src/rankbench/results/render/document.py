@@ -13,11 +13,10 @@ from rankbench.record import first_line
 from rankbench.results.elements.names import replace_ids, shorten
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Grid, Note, Text
-from rankbench.results.numbers.result_set import ResultSet
-from rankbench.results.numbers.summary import Summary
 from rankbench.results.sections import load_sections
 
 if TYPE_CHECKING:
+    from rankbench.results.numbers.result_set import ResultSet
     from rankbench.results.read.rows import Row
 
 
@@ -173,13 +172,15 @@ def _find_odd(section: Section, found: ResultSet) -> dict[str, str]:
 def _leave_out(found: ResultSet, names: Collection[str]) -> ResultSet:
     """The results without the numbers of these cells."""
     summaries = [
-        Summary(row=_not_shown(one.row), group=one.group, marks=one.marks)
+        replace(one, row=_not_shown(one.row), measures=(), disturbed=(), numbers={})
         if one.row.id in names
         else one
         for one in found.summaries
     ]
     rows = tuple(summary.row for summary in summaries)
-    return ResultSet(found.layout, replace(found.results, rows=rows), summaries)
+    return replace(
+        found, results=replace(found.results, rows=rows), summaries=summaries
+    )
 
 
 def _not_shown(row: Row) -> Row:
