@@ -104,11 +104,15 @@ def test_each_unit_has_its_own_column(layout: Layout) -> None:
 
 
 def test_launches_have_a_column_for_each_unit(layout: Layout) -> None:
-    with layout.table("csv", "launches").open(newline="") as file:
-        for row in csv.DictReader(file):
-            of_tokens = "tokens" in row["cell"]
-            assert bool(row["throughput"]) != of_tokens
-            assert bool(row["tokens_per_s"]) == of_tokens
+    with layout.table("csv", "diagnostics").open(newline="") as file:
+        rates = {
+            (row["cell"], row["column"])
+            for row in csv.DictReader(file)
+            if row["table"] == "Launches" and row["column"].startswith("throughput")
+        }
+    assert {name for name, _ in rates} == set(rows_of(layout))
+    for name, column in rates:
+        assert column == f"throughput ({'tokens' if 'tokens' in name else 'samples'}/s)"
 
 
 def test_a_terminal_has_a_column_for_each_unit(layout: Layout) -> None:
