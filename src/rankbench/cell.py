@@ -35,6 +35,7 @@ ALTERNATIVE = (
     "launcher",
     "init_method",
     "gpudirect",
+    "env",
     "oversubscribe",
 )
 
@@ -73,6 +74,7 @@ class Cell:
     here if its hash leaves it out then: so a new field makes no older record stale.
 
     Attributes:
+        env: environment variables of its ranks.
         context: number of tokens in a sample; None if the data holds no tokens.
         own_files: ``model`` or ``data`` -> a file of the user's own that defines it:
             its name under ``file``, and under ``digest`` a hash of its content and of
@@ -113,6 +115,7 @@ class Cell:
     launcher: str
     init_method: str
     gpudirect: str | bool
+    env: Mapping[str, str] = field(default_factory=dict)
     image: str
     seed: int
     device: str
@@ -211,7 +214,8 @@ def find_base(cell_id: str, cells: Mapping[str, Cell]) -> str | None:
         cells: by id, those that come into question.
 
     Returns:
-        Of several, the cell itself or one with its launcher; None if there is none.
+        Of several, the cell itself, or one with its variables and its launcher; None
+        if there is none.
     """
     cell = cells[cell_id]
     bases = {
@@ -226,6 +230,7 @@ def find_base(cell_id: str, cells: Mapping[str, Cell]) -> str | None:
         bases,
         key=lambda name: (
             name != cell_id,
+            bases[name].env != cell.env,
             bases[name].launcher != cell.launcher,
             bases[name].init_method != cell.init_method,
         ),

@@ -367,10 +367,10 @@ def why_stale(
             did not have the image.
         asked_hash: hash of the cell when the attempt was requested.
     """
-    hashes = {record["cell_hash"] for record in records} | {asked_hash or cell_hash}
+    hashes = {record.get("cell_hash") for record in records} | {asked_hash or cell_hash}
     if hashes != {cell_hash}:
         return CHANGED_CELL
-    if any(_is_other_image(image, record["image"]) for record in records):
+    if any(_is_other_image(image, record.get("image")) for record in records):
         return CHANGED_IMAGE
     return None
 

@@ -211,6 +211,33 @@ def test_only_runs_a_part_and_the_rest_stays_in_the_table(project) -> None:
     assert table[OTHER]["status"] == "not-run"
 
 
+WANTS_A_VARIABLE = """
+import os
+from rankbench.rank.strategies.single import Single
+
+class Wanting(Single):
+    def setup(self, *args, **kwargs):
+        if os.environ.get("RB_MODE") != "fast":
+            raise RuntimeError(f"RB_MODE is {os.environ.get('RB_MODE')}")
+        return super().setup(*args, **kwargs)
+"""
+
+
+def test_ranks_have_the_variables_of_their_cell(project) -> None:
+    project.add_strategy("wanting", WANTS_A_VARIABLE)
+    project.experiment(
+        "name: small\nstrategy: wanting\nmodel: lenet\nlaunches: 1\nsteps: 2\n"
+        "warmup: 0\ngate: false\nenv: [{RB_MODE: fast}, {RB_MODE: slow}]\n"
+    )
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    fast, slow = read_table(project.root).values()
+    assert fast["status"] == "ok", fast["reason"]
+    assert slow["cell"].endswith(".RB_MODE=slow")
+    assert slow["status"] == "crashed"
+    assert "RB_MODE is slow" in slow["reason"]
+
+
 def test_profile_experiment_and_filter_on_one_command_line(project) -> None:
     """`--config` of the command line must not displace the site or the experiment."""
     project.experiment(SMALL.replace("name: small", "name: other"))

@@ -48,6 +48,16 @@ def test_a_site_can_set_every_variable_but_ours() -> None:
     assert environment.keys() <= OWN_VARIABLES.keys()
 
 
+def test_variables_of_a_cell_replace_those_of_site_and_shell() -> None:
+    cell = make_cell(device="cuda", env={"NCCL_ALGO": "Tree", "NCCL_PROTO": "LL"})
+    shell = {"NCCL_ALGO": "Ring", "NCCL_MIN_CTAS": "4"}
+    found = build(shell, cell=cell, env={"NCCL_ALGO": "CollNet", "FI_PROVIDER": "efa"})
+    assert found["NCCL_ALGO"] == "Tree"
+    assert found["NCCL_PROTO"] == "LL"
+    assert found["NCCL_MIN_CTAS"] == "4"
+    assert found["FI_PROVIDER"] == "efa"
+
+
 def test_a_bind_that_the_host_lacks_is_named(tmp_path: Path) -> None:
     check_binds([str(tmp_path)])
     with pytest.raises(ValueError, match=r"has no .*/efa: correct binds in site.yaml"):

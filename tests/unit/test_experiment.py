@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from factories import read_experiment
+from rankbench.cell import find_base
 from rankbench.matrix import experiment as experiment_module
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.expansion import choose_launcher
@@ -49,6 +50,12 @@ SWEPT = "strategy: [single, ddp]\ntopology: [1x1, 1x2]\n"
         ("budget: 4 hours", "budget: expected text like"),
         ("budget: 0 device-hours", "budget: expected more than 0 device-hours"),
         ("momentum: 1", "momentum: expected less than 1"),
+        ("env: {RANK: 1}", "env.RANK: rankbench sets this variable itself; remove it"),
+        ("env: {NCCL_DEBUG: WARN}", "env.NCCL_DEBUG: ... backend_logs"),
+        ("env: {NCCL_ALGO: [Ring, Tree]}", "env.NCCL_ALGO: expected string or number"),
+        ("env: {OMP_DYNAMIC: true}", "env.OMP_DYNAMIC: expected string or number"),
+        ('env: {"A=B": 1}', "env: expected text like ^[A-Za-z_]"),
+        ("env: [{}, {}]", "env: {} listed twice"),
         ("strategy: sinlge", "strategy: 'sinlge' ... did you mean 'single'?"),
         ("backend: ncll", "backend: 'ncll' is not one of gloo, ... 'nccl'?"),
         ("model: [convnet, resnet5]", "model: 'resnet5' ... did you mean 'resnet50'?"),
@@ -404,3 +411,26 @@ def test_options_of_a_model_are_swept(tmp_path: Path) -> None:
     # Another option is another workload, and another cell.
     assert len({small.hash(), large.hash(), lenet.hash()}) == 3
     assert small.workload() != large.workload()
+
+
+def test_variables_are_swept_and_part_of_the_cell(tmp_path: Path) -> None:
+    text = (
+        "name: x\nstrategy: [single, ddp]\n"
+        "env: [{}, {NCCL_PROTO: LL128, NCCL_ALGO: Ring}, {OMP_SCHEDULE: 4}]\n"
+        "exclude: strategy=single NCCL_ALGO=Ring\n"
+    )
+    cells = read_experiment(tmp_path, text).cells
+    assert [cell_id.removeprefix("single.none.1x1.") for cell_id in cells] == [
+        "convnet.digits",
+        "convnet.digits.OMP_SCHEDULE=4",
+        "ddp.gloo.1x1.convnet.digits",
+        "ddp.gloo.1x1.convnet.digits.NCCL_ALGO=Ring.NCCL_PROTO=LL128",
+        "ddp.gloo.1x1.convnet.digits.OMP_SCHEDULE=4",
+    ]
+    bases = [find_base(cell_id, cells) for cell_id in cells]
+    single, base = "single.none.1x1.convnet.digits", list(cells)[1]
+    # With the same variables, if there is one.
+    assert bases == [single, base, single, single, base]
+    assert cells[base].env == {"OMP_SCHEDULE": "4"}
+    assert len({cell.hash() for cell in cells.values()}) == 5
+    assert len({cell.workload() for cell in cells.values()}) == 1

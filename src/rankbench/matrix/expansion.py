@@ -14,6 +14,7 @@ from rankbench.matrix.layers import keys_of
 from rankbench.matrix.own import OwnFiles
 from rankbench.matrix.schema import Schema, check, did_you_mean, with_defaults
 from rankbench.matrix.selection import spell_value
+from rankbench.matrix.site import read_env
 from rankbench.templates import (
     count_samples,
     fill_arguments,
@@ -49,6 +50,7 @@ def expand(
     models = list(expand_variants("model", values["model"], catalog))
     for name in values["data"]:
         _check_name("data", name, catalog)
+    values = {**values, "env": [read_env(given) for given in values["env"]]}
     sweeps = {key: values[key] for key in keys_of(schema)} | {"model": models}
     del sweeps["strategy"], sweeps["script"]
     cells: dict[str, Cell] = {}
@@ -139,7 +141,9 @@ def _cell_id(
             parts.append(f"{option}={spell_value(value)}")
     for key, rule in schema["properties"].items():
         if key in chosen and key not in _ID and [chosen[key]] != rule["default"]:
-            parts.append(f"{key}={spell_value(chosen[key])}")
+            # A variable has a name of its own.
+            given = chosen[key] if key == "env" else {key: chosen[key]}
+            parts += [f"{name}={spell_value(value)}" for name, value in given.items()]
     cell_id = ".".join(parts)
     if len(cell_id) <= LONGEST_ID:
         return cell_id
@@ -227,7 +231,7 @@ def _check_name(key: str, name: Any, catalog: Catalog) -> None:
 
 # Keys that matter to a script without being arguments of it: they say where it runs.
 _OF_PLACE = {
-    *("backend", "topology", "launcher", "init_method", "gpudirect", "image"),
+    *("backend", "topology", "launcher", "init_method", "gpudirect", "env", "image"),
     *("device", "cores_per_device", "oversubscribe"),
 }
 

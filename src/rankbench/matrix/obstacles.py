@@ -28,6 +28,9 @@ def _gpudirect(c: Candidate) -> str | None:
         return f"gpudirect is of nccl and mpi; the cell has {c.cell.backend}"
     if c.cell.device != "cuda":
         return "gpudirect is of GPUs; the cell runs on cpu"
+    for name in c.cell.env:
+        if "_GDR_" in name or name == "UCX_IB_GPU_DIRECT_RDMA":
+            return f"gpudirect: {c.cell.gpudirect} may set {name}, and so does env"
     return None
 
 

@@ -112,7 +112,7 @@ def select_cells(plan: Plan, only: str | None) -> list[PlannedCell]:
 
 
 def _fields(cell: Cell) -> dict[str, Any]:
-    """The fields of a cell, with each option as a field of its own."""
-    fields = {**cell.to_dict(), **cell.options, **cell.model_options}
-    del fields["options"], fields["model_options"]
+    """The fields of a cell, with each option and variable as a field of its own."""
+    fields = {**cell.env, **cell.to_dict(), **cell.options, **cell.model_options}
+    del fields["options"], fields["model_options"], fields["env"]
     return fields

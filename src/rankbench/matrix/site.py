@@ -29,10 +29,16 @@ _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _LAUNCHER = "remove it: each rank gets its own value from its launcher"
 _INTERFACE = "set the key interface instead"
 
-# Variables that a site file cannot set, and what to do instead.
+# Variables that neither a site nor an experiment can set, and what to do instead.
 OWN_VARIABLES = {
     "CUDA_DEVICE_ORDER": "remove it: GPUs have the numbers that NVML gives them",
     "CUDA_VISIBLE_DEVICES": "set it where you start rankbench",
+    "DS_ACCELERATOR": "set the key device",
+    "HOROVOD_FUSION_THRESHOLD": "set the option fusion_threshold_mb of horovod",
+    **dict.fromkeys(
+        ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS", "NCCL_DEBUG_FILE", "UCX_LOG_FILE"),
+        "set the key backend_logs of an experiment",
+    ),
     "OMP_NUM_THREADS": "set the key cpu_threads_per_gpu, or cores_per_device of a cell",
     "PYTHONNOUSERSITE": "remove it: packages of a home would change the measurement",
     "PYTHONPATH": "remove it: ranks run a frozen copy of the code",
@@ -136,14 +142,8 @@ def read_site(path: Path) -> dict[str, Any]:
     given = load_yaml(path)
     check(given, schema, source=str(path))
     facts = with_defaults(given, schema)
-    for name in facts["env"]:
-        if name in OWN_VARIABLES:
-            raise ValueError(
-                f"{path}: env.{name}: rankbench sets this variable itself; "
-                f"{OWN_VARIABLES[name]}"
-            )
     check_gres(facts["gres"], str(path))
-    facts["env"] = {name: str(value) for name, value in facts["env"].items()}
+    facts["env"] = read_env(facts["env"], f"{path}: env")
     if not scheduler_of(facts).lists_hosts:
         if keys := [key for key in ("hosts", "shared") if key in given]:
             raise ValueError(
@@ -161,6 +161,25 @@ def read_site(path: Path) -> dict[str, Any]:
     if facts["device"] == "cpu" and facts["cores"] == "auto":
         facts["cores"] = most
     return facts
+
+
+def read_env(given: Mapping[str, str | float], place: str = "env") -> dict[str, str]:
+    """The environment variables for ranks that a file gives, sorted by name.
+
+    Args:
+        given: name -> value.
+        place: of the variables, for errors.
+
+    Raises:
+        ValueError: rankbench sets one of them itself.
+    """
+    for name in given:
+        if name in OWN_VARIABLES:
+            raise ValueError(
+                f"{place}.{name}: rankbench sets this variable itself; "
+                f"{OWN_VARIABLES[name]}"
+            )
+    return {name: str(value) for name, value in sorted(given.items())}
 
 
 def make_site(

@@ -94,7 +94,7 @@ def build_environment(
         for key, value in inherited.items()
         if key in names or key.startswith(_PASSED_PREFIXES)
     }
-    passed |= spec.env
+    passed |= {**spec.env, **spec.cell.env}
     passed |= {
         # Packages in the user's home must not affect the measurement.
         "PYTHONNOUSERSITE": "1",

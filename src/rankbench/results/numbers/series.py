@@ -106,7 +106,7 @@ def is_shared(point: Summary) -> bool:
 
 def _key(cell: Cell) -> str:
     start = [cell.launcher, cell.init_method, cell.gpudirect]
-    fields = [cell.strategy, cell.backend, *start, dict(cell.options)]
+    fields = [cell.strategy, cell.backend, *start, dict(cell.env), dict(cell.options)]
     return json.dumps(fields, sort_keys=True)
 
 
@@ -125,6 +125,7 @@ def _name_series(cells: Sequence[Cell]) -> dict[str, str]:
                 "launcher": cell.launcher,
                 "init_method": cell.init_method,
                 "gpudirect": cell.gpudirect,
+                **cell.env,
                 **cell.options,
             }
             for cell in group
