@@ -163,9 +163,7 @@ def be_rank(spec: Path, pairs: int, data_dir: Path, out: Path) -> None:
     )
     runtime, world = join_others(duty, precision=cell.precision)
     material = load_material(cell, data_dir)
-    strategy = set_up_strategy(
-        cell, world, material.build_model().to(world.device), replica_ranks=1
-    )
+    strategy = set_up_strategy(cell, world, material.draw_model(), replica_ranks=1)
     batches = iter(make_batches(duty, cell, material, shape.rank_batch))
     phases = ["load", "transfer", *strategy.phases]
     on_gpu = world.device.type == "cuda"

@@ -57,6 +57,15 @@ HUNGRY = (
     + "        if self.world.rank == 1:\n"
     + "            self.kept = torch.ones(2**40, dtype=torch.uint8)\n"
 )
+# An allocation above every limit, once all steps are measured.
+HUNGRY_LATER = (
+    _HEADER
+    + "        def details():\n"
+    + "            if self.world.rank == 1:\n"
+    + "                return torch.ones(2**60, dtype=torch.uint8)\n"
+    + "            return {}\n"
+    + "        self.details = details\n"
+)
 # An allocation above the memory limit of a job, for which Slurm kills it sooner or
 # later.
 GREEDY = (

@@ -55,7 +55,7 @@ gate: false
 blocks:
   - strategy: [killed, raises]
     launcher: [torchrun, spawn, manual]
-  - strategy: [parts_badly, dies_parting, port_taken_once]
+  - strategy: [parts_badly, dies_parting, hungry_later, port_taken_once]
     launcher: manual
 """
 
@@ -116,8 +116,8 @@ def find(project, *words: str) -> list[psutil.Process]:
 @pytest.fixture(scope="module")
 def alone(shared_project: Project) -> tuple[Project, str]:
     """A project in which `ALONE` was run, and what was said."""
-    kinds = ("killed", "raises", "parts_badly", "dies_parting", "port_taken_once")
-    for name in kinds:
+    kinds = ("killed", "raises", "parts_badly", "dies_parting", "hungry_later")
+    for name in (*kinds, "port_taken_once"):
         shared_project.add_strategy(name, getattr(faulty_strategies, name.upper()))
     shared_project.experiment(ALONE)
     with pytest.MonkeyPatch.context() as patch:
@@ -202,6 +202,16 @@ def test_a_rank_out_of_memory(project) -> None:
     assert row["status"] == "oom", row["reason"]
     assert "rank 1" in row["reason"]
     assert not project.processes()
+
+
+def test_memory_that_lacks_after_the_window_discards_nothing(alone) -> None:
+    project, _ = alone
+    cell = cell_of("hungry_later")
+    (record,) = launches_of(project, cell).values()
+    assert record["status"] == "ok"
+    assert "memory" in record["parting"]
+    assert record["marks"] == ["unclean-end"]
+    assert float(row_of(project, cell)["throughput"]) > 0
 
 
 def test_an_attempt_that_only_fails_is_given_up(project) -> None:

@@ -8,8 +8,16 @@ import pytest
 import torch
 from torch import nn
 
+from factories import make_cell
+from rankbench.cell import Shape
 from rankbench.launch.process.judge_gate import judge_gate
-from rankbench.rank.purposes.gate import compare, independent_of_the_split
+from rankbench.rank.models import complete
+from rankbench.rank.models.gpt import PRESETS
+from rankbench.rank.purposes.gate import (
+    choose_layers,
+    compare,
+    independent_of_the_split,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -133,3 +141,35 @@ def test_normalisation_does_not_depend_on_who_sees_which_sample() -> None:
         model(images), torch.cat([model(half) for half in images.split(3)])
     )
     assert {name for name, _ in block.named_parameters()} == names
+
+
+@pytest.mark.parametrize(
+    ("preset", "replica_ranks", "options", "layers"),
+    [
+        ("125m", 1, {}, 12),
+        ("1.3b", 1, {}, 2),
+        ("7b", 1, {}, 2),
+        # Each of the stages has at least a layer.
+        ("7b", 4, {"virtual_stages": 2, "balance": "measured"}, 8),
+        ("7b", 64, {"balance": "measured"}, 32),
+        ("7b", 2, {"balance": "20,15"}, 32),
+    ],
+)
+def test_a_large_decoder_is_checked_with_few_layers(
+    preset: str, replica_ranks: int, options: dict[str, Any], layers: int
+) -> None:
+    sizes = {"vocabulary": 512, "context": 2048}
+    given = complete("gpt", PRESETS[preset])
+    cell = make_cell(model="gpt", model_options=given, options=options)
+    shape = Shape(
+        nodes=8,
+        ranks=64,
+        ranks_per_node=8,
+        devices_per_rank=1,
+        cores_per_rank=0,
+        replicas=64 // replica_ranks,
+        replica_ranks=replica_ranks,
+        global_batch=128,
+        rank_batch=2,
+    )
+    assert choose_layers(cell, sizes, shape) == {**given, "layers": layers}

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from rankbench.partition import split_evenly
+from rankbench.rank.models import Blueprint
 from rankbench.rank.strategies._partition import measure_parts
 
 pytestmark = pytest.mark.unit
@@ -45,10 +46,25 @@ def test_too_few_parts() -> None:
 def test_measuring_leaves_the_parts_as_they_are() -> None:
     parts = [nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(inplace=True)]
     before = [{k: v.clone() for k, v in p.state_dict().items()} for p in parts]
-    seconds = measure_parts(parts, torch.randn(16, 8))
+    seconds = measure_parts(parts, torch.randn(16, 8), lambda part, device: None)
     assert len(seconds) == 3
     assert all(value > 0 for value in seconds)
     for part, state in zip(parts, before, strict=True):
         for name, value in part.state_dict().items():
             assert torch.equal(value, state[name])
         assert all(p.grad is None for p in part.parameters())
+
+
+def test_parts_on_the_meta_device_are_there_one_at_a_time() -> None:
+    drawn = Blueprint(
+        lambda: nn.Sequential(*(nn.Linear(8, 8) for _ in range(3))), seed=0
+    )
+    parts, there = list(drawn.model), []
+
+    def load(part: nn.Module, device: torch.device) -> None:
+        drawn.load(part, device)
+        there.append([p for p in parts if not p.weight.is_meta])
+
+    assert len(measure_parts(parts, torch.randn(16, 8), load)) == 3
+    assert there == [[part] for part in parts]
+    assert all(part.weight.is_meta for part in parts)

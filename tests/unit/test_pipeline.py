@@ -38,15 +38,17 @@ def test_what_is_sent_is_contiguous() -> None:
 
 
 def test_shapes_are_those_of_the_arithmetic() -> None:
-    parts = [nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(inplace=True)]
-    arithmetic = partial(torch.autocast, "cpu", dtype=torch.bfloat16)
-    shapes = trace_shapes(parts, torch.rand(2, 4), arithmetic)
-    assert [tuple(shape.shape) for shape in shapes] == [(2, 4), (2, 3), (2, 3), (2, 3)]
-    assert shapes[1].dtype == torch.bfloat16
+    parts = [nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Softmax(-1), nn.ReLU(inplace=True)]
+    low = torch.bfloat16
+    arithmetic = partial(torch.autocast, "cpu", dtype=low)
+    shapes = trace_shapes(parts, torch.rand(2, 4), low)
+    assert [tuple(shape.shape) for shape in shapes] == [(2, 4), *[(2, 3)] * 4]
+    # All that is sent is in the low precision, also what autocast keeps in float32.
+    assert [shape.dtype for shape in shapes] == [torch.float32, *[low] * 4]
     assert all(shape.is_meta for shape in shapes)
     x = torch.rand(2, 4)
     for part, shape in zip(parts, shapes[1:], strict=True):
-        x = Stage([part], arithmetic)(x)
+        x = Stage([part], arithmetic, low)(x)
         assert x.dtype == shape.dtype
     # Only the stages count batches; the tracing must not.
     assert parts[1].num_batches_tracked == 1

@@ -6,14 +6,17 @@ import copy
 import dataclasses
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed import destroy_process_group, init_process_group
 
 from factories import make_cell
 from rankbench.rank import models, variants
 from rankbench.rank.purposes.setup import set_up_strategy
+from rankbench.rank.strategies import find_strategy
 from rankbench.rank.strategies.base import World
 from rankbench.rank.strategies.mp import ModelParallel
 from rankbench.rank.strategies.single import Single
@@ -187,10 +190,43 @@ def test_a_strategy_may_run_parts_in_the_arithmetic_of_the_cell(
     precision: str, casts: bool
 ) -> None:
     cell = make_cell(strategy="single", precision=precision)
-    strategy = set_up_strategy(cell, WORLD, nn.Linear(2, 2), replica_ranks=1)
+    model = models.Blueprint(lambda: nn.Linear(2, 2), seed=0)
+    strategy = set_up_strategy(cell, WORLD, model, replica_ranks=1)
     with strategy.arithmetic():
         assert torch.is_autocast_enabled("cpu") is casts
     assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("name", ["fsdp", "tp_fsdp"])
+def test_a_strategy_that_casts_weights_has_no_autocast(
+    name: str, tmp_path: Path
+) -> None:
+    """Both together keep copies of the weights in bf16, and of the activations."""
+    seen = set()
+
+    def look(block: nn.Module, inputs: tuple[torch.Tensor]) -> None:
+        weight = next(block.parameters())
+        seen.add((torch.is_autocast_enabled("cpu"), weight.dtype, inputs[0].dtype))
+
+    sizes = {"vocabulary": 11, "context": 6}
+    blueprint = models.Blueprint(lambda: models.build("gpt", **sizes), seed=0)
+    for block in list(blueprint.model)[1:]:
+        block.register_forward_pre_hook(look)
+    declared = find_strategy(name).options
+    options = {key: rule["default"] for key, rule in declared.items()}
+    options |= {"degree": 1} if name == "tp_fsdp" else {}
+    cell = make_cell(strategy=name, precision="bf16", options=options)
+    store = f"file://{tmp_path}/store"
+    init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        trained = set_up_strategy(cell, WORLD, blueprint, replica_ranks=1)
+        ids = torch.zeros(2, 6, dtype=torch.int64)
+        loss = trained.step((ids, ids), lambda phase: None)
+    finally:
+        destroy_process_group()
+    assert seen == {(False, torch.bfloat16, torch.bfloat16)}
+    assert loss.dtype == torch.float32
+    assert {value.dtype for value in trained.state_dict().values()} == {torch.float32}
 
 
 @pytest.mark.parametrize("model", variants.names("model"))

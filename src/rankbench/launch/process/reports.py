@@ -64,7 +64,11 @@ def describe_progress(progress: Sequence[RankProgress]) -> str:
 
 
 def read_reports(
-    work: Path, ranks: int, known: Mapping[int, dict[str, Any]] | None = None
+    work: Path,
+    ranks: int,
+    known: Mapping[int, dict[str, Any]] | None = None,
+    *,
+    stem: str = "rank",
 ) -> dict[int, dict[str, Any]]:
     """The reports of those ranks that got so far as to write one, by rank.
 
@@ -73,11 +77,12 @@ def read_reports(
 
     Args:
         known: the result of an earlier look.
+        stem: ``rank``, or ``measured`` for those that ranks wrote after the last step.
     """
     names = set(os.listdir(work))
     found = {}
     for rank in range(ranks):
-        name = f"rank{rank}.json"
+        name = f"{stem}{rank}.json"
         if known and rank in known:
             found[rank] = known[rank]
         elif name in names:

@@ -153,6 +153,12 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
     )
     outcome = classify(ending)
     results: dict[str, Any] = {}
+    if outcome.status == "oom":
+        measured = read_reports(spec.work, spec.shape.ranks, stem="measured")
+        if len(measured) == spec.shape.ranks:
+            # Evaluation, say, needed more memory than the steps, which are complete.
+            reports = measured
+            outcome = Outcome("ok", parting=f"after its last step: {outcome.reason}")
     if outcome.status == "ok":
         # A script that is ended in its middle may end in any way.
         parting = outcome.parting if spec.cell.script is None else None

@@ -230,7 +230,7 @@ def _group_of(value: Any) -> distributed.ProcessGroup | None:
 
 def _apply(module: nn.Module, function: Any, recurse: bool = True) -> nn.Module:
     """As of torch, which cannot exchange fake tensors that something else refers to."""
-    for part in module.modules():
+    for part in module.modules() if recurse else [module]:
         for name, weight in part._parameters.items():
             if weight is None:
                 continue

@@ -184,7 +184,7 @@ def open_cpus(folder: Path = RAPL) -> Meter:
 
 
 def reset_peaks(devices: Sequence[torch.device]) -> None:
-    """Reset the high-water marks, so that peaks do not include imports and start-up."""
+    """Reset the high-water marks, so that peaks do not include what was before."""
     try:
         # Sets VmHWM of this process to the memory that is resident now; see proc(5).
         Path("/proc/self/clear_refs").write_text("5")
@@ -192,6 +192,12 @@ def reset_peaks(devices: Sequence[torch.device]) -> None:
         pass  # the kernel or container forbids it: the peak includes start-up
     for gpu in gpus_among(devices):
         torch.cuda.reset_peak_memory_stats(gpu)
+
+
+def free_pools(devices: Sequence[torch.device]) -> None:
+    """Return memory that torch keeps for later to the GPUs, for others to allocate."""
+    if gpus_among(devices):
+        torch.cuda.empty_cache()
 
 
 def read_peaks(

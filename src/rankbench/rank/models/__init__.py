@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from rankbench.rank import variants
+from rankbench.rank.models._blueprint import Blueprint as Blueprint
 
 # Two samples to count operations with, because batch normalisation rejects a single
 # sample of one pixel.
@@ -72,6 +73,11 @@ def complete(name: str, options: Mapping[str, Any] | None) -> dict[str, Any]:
     declared = getattr(_load(name), "OPTIONS", {})
     defaults = {key: schema["default"] for key, schema in declared.items()}
     return defaults | dict(options or {})
+
+
+def is_decoder(name: str) -> bool:
+    """Whether `rankbench.decoder` knows the size of the model."""
+    return bool(getattr(_load(name), "NEEDS", {}).get("decoder"))
 
 
 def image_size_of(name: str) -> int | None:
@@ -164,7 +170,7 @@ def describe_model(
         model(inputs).sum().backward()
     flops = counter.get_total_flops() // _SAMPLES
     found = {**count_parameters(model), "flops_per_sample": flops}
-    if getattr(_load(name), "NEEDS", {}).get("decoder"):
+    if is_decoder(name):
         from rankbench.decoder import describe_decoder
 
         decoder = describe_decoder(complete(name, options), **sizes)

@@ -91,8 +91,8 @@ def estimate(cell: Cell, shape: Shape, rank: int) -> dict[str, Any]:
     )
     try:
         join_fake_ranks(rank, shape.ranks, ledger)
-        with FakeTensorMode(allow_non_fake_inputs=True), ledger:
-            return _run(cell, shape, world, ledger)
+        with FakeTensorMode(allow_non_fake_inputs=True) as fake, ledger:
+            return _run(cell, shape, world, ledger, fake)
     except (DataDependentOutputException, NotImplementedError) as error:
         raise CannotBeEstimated(str(error).splitlines()[0]) from error
 
@@ -109,14 +109,28 @@ def _check(cell: Cell, shape: Shape) -> None:
         raise CannotBeEstimated(f"one process of {cell.strategy} drives several GPUs")
 
 
-def _run(cell: Cell, shape: Shape, world: World, ledger: Ledger) -> dict[str, Any]:
+def _run(
+    cell: Cell, shape: Shape, world: World, ledger: Ledger, fake: FakeTensorMode
+) -> dict[str, Any]:
     sizes = sizes_of_data(cell)
     cell = replace(cell, options=_balance(cell, shape, sizes))
+    with unset_fake_temporarily():
+        blueprint = models.Blueprint(
+            lambda: models.build(cell.model, **sizes, options=cell.model_options),
+            seed=cell.seed,
+        )
+    for module in blueprint.model.modules():
+        for own in (module._parameters, module._buffers):
+            for name, value in own.items():
+                if value is not None:
+                    # Of the same tensor it always makes the same.
+                    setattr(module, name, fake.from_tensor(value, static_shapes=True))
     strategy = set_up_strategy(
         cell,
         world,
-        models.build(cell.model, **sizes, options=cell.model_options),
+        blueprint,
         replica_ranks=shape.replica_ranks,
+        load=blueprint.allocate,
     )
     batch = _make_batch(sizes, shape.rank_batch)
     last = strategy.phases[-2]

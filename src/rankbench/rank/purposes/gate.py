@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankbench.cell import is_lossy
+from rankbench.cell import Cell, Shape, is_lossy
+from rankbench.decoder import describe_decoder
 from rankbench.launch_spec import THE_END, TRAINING
-from rankbench.rank.models import describe_model
+from rankbench.rank.models import Blueprint, complete, describe_model, is_decoder
 from rankbench.rank.purposes import Duty
 from rankbench.rank.purposes.setup import (
     Material,
@@ -39,6 +40,11 @@ LOSSY_STEPS = 20
 # Largest step of a rank, so that the gate takes little time.
 MOST_SAMPLES = 32
 MOST_FLOPS = 2e11
+
+# Decoders with more weights are checked with this number of layers, or as many as they
+# have stages: in float64, weights, gradients and moments take 32 bytes each.
+MOST_PARAMETERS = 5e8
+FEW_LAYERS = 2
 
 # Factor on the loss. The large gradients reveal a library that clips them. The learning
 # rate of SGD is divided by the same factor, so that the steps do not change.
@@ -88,21 +94,21 @@ def check(duty: Duty, world: World, seed: int) -> dict[str, Any]:
     dtype = getattr(torch, "float32" if lossy else kind.exact_dtype)
     steps = LOSSY_STEPS if lossy else EXACT_STEPS
     material = load_material(cell, duty.spec.data_dir)
+    options = choose_layers(cell, material.sizes, duty.spec.shape)
+    cell = dataclasses.replace(cell, model_options=options)
+    material = dataclasses.replace(material, cell=cell)
     samples = choose_samples(duty, material)
-
-    def build_model() -> nn.Module:
-        model = independent_of_the_split(material.build_model())
-        return model.to(world.device, dtype)
-
-    model = build_model()
-    start = {k: value.detach().clone() for k, value in model.state_dict().items()}
     sharing = duty.spec.shape.replica_ranks
+    blueprint = material.draw_model(independent_of_the_split)
+    blueprint.model.to(dtype)
     strategy = set_up_strategy(
-        cell, world, model, replica_ranks=sharing, loss_scale=LOUD
+        cell, world, blueprint, replica_ranks=sharing, loss_scale=LOUD
     )
     batches = make_batches(duty, cell, material, samples)
     losses = train(strategy, batches, steps=steps, device=world.device, dtype=dtype)
-    weights = strategy.state_dict()
+    # The device needs its memory for the reference.
+    weights = {name: value.cpu() for name, value in strategy.state_dict().items()}
+    del strategy, blueprint
     found: dict[str, Any] = {
         "seed": seed,
         "dtype": str(dtype).removeprefix("torch."),
@@ -114,15 +120,23 @@ def check(duty: Duty, world: World, seed: int) -> dict[str, Any]:
     if duty.place.rank == 0:
         single = dataclasses.replace(cell, strategy="single", options={})
         alone = dataclasses.replace(world, rank=0, size=1, backend="none")
+        # Built as a whole, so that parts with other values would be noticed.
+        model = independent_of_the_split(material.build_model()).to(dtype)
+        start = {k: value.detach().clone() for k, value in model.state_dict().items()}
+        blueprint = Blueprint(lambda: model, seed=cell.seed)
         reference = set_up_strategy(
-            single, alone, build_model(), replica_ranks=1, loss_scale=LOUD
+            single, alone, blueprint, replica_ranks=1, loss_scale=LOUD
         )
         whole = make_batches(duty, single, material, found["samples"], alone=True)
         found["reference"] = {
             "losses": train(
                 reference, whole, steps=steps, device=world.device, dtype=dtype
             ),
-            **compare(weights, reference.state_dict(), start),
+            **compare(
+                weights,
+                {name: value.cpu() for name, value in reference.state_dict().items()},
+                start,
+            ),
         }
     return found
 
@@ -158,7 +172,7 @@ def choose_samples(duty: Duty, material: Material) -> int:
     The number divides the cell's own, so that the strategy can split it in the same
     way. It is at least two for each part that the strategy splits a batch into.
     """
-    cell, own = duty.spec.cell, duty.spec.shape.rank_batch
+    cell, own = material.cell, duty.spec.shape.rank_batch
     flops = describe_model(cell.model, material.sizes, cell.model_options)
     affordable = min(MOST_SAMPLES, MOST_FLOPS / max(1, flops["flops_per_sample"]))
     option = find_strategy(cell.strategy).needs.get("multiple_of")
@@ -167,6 +181,27 @@ def choose_samples(duty: Duty, material: Material) -> int:
     fitting = [n for n in range(1, own + 1) if own % n == 0 and n % parts == 0]
     cheap = [n for n in fitting if 2 * parts <= n <= affordable]
     return max(cheap, default=min((n for n in fitting if n >= 2 * parts), default=own))
+
+
+def choose_layers(
+    cell: Cell, sizes: Mapping[str, int], shape: Shape
+) -> Mapping[str, Any]:
+    """The options of the model: a large decoder has few layers, of the same width.
+
+    All layers are alike, and the reference must fit one device.
+    """
+    balance = str(cell.options.get("balance", ""))
+    if "context" not in sizes or balance[:1].isdigit():
+        return cell.model_options  # no decoder, or the cell says how many layers
+    options = complete(cell.model, cell.model_options)
+    if "layers" not in options or not is_decoder(cell.model):
+        return cell.model_options
+    decoder = describe_decoder(options, **sizes)
+    stages = int(cell.options.get("virtual_stages", 1)) * shape.replica_ranks
+    few = max(FEW_LAYERS, stages * shape.devices_per_rank)
+    if decoder.parameters <= MOST_PARAMETERS or few >= options["layers"]:
+        return cell.model_options
+    return {**options, "layers": few}
 
 
 def independent_of_the_split(model: nn.Module) -> nn.Module:

@@ -14,7 +14,7 @@ from rankbench.rank.facts.collectives import sweep
 from rankbench.rank.facts.usage import open_meter
 from rankbench.rank.models import describe_model
 from rankbench.rank.purposes import Duty
-from rankbench.rank.purposes.report import write_report
+from rankbench.rank.purposes.report import describe_rank
 from rankbench.rank.purposes.setup import (
     join_others,
     load_material,
@@ -25,6 +25,7 @@ from rankbench.rank.training.loop import train
 from rankbench.rank.training.recipe import memory_format_of
 from rankbench.rank.training.saving import save_model
 from rankbench.rank.world.devices import leave_world, wait_for_all
+from rankbench.record import write_json
 
 
 def run(duty: Duty) -> None:
@@ -37,7 +38,7 @@ def run(duty: Duty) -> None:
     strategy = set_up_strategy(
         cell,
         world,
-        material.build_model().to(world.device),
+        material.draw_model(),
         replica_ranks=spec.shape.replica_ranks,
     )
     batches = make_batches(duty, cell, material, spec.shape.rank_batch)
@@ -59,8 +60,32 @@ def run(duty: Duty) -> None:
         progress=duty.progress,
         meter=open_meter(world.devices, world.local_rank),
     )
-    peaks = usage.read_peaks(world.devices, strategy.optimizer_state())
     trained = clock()
+    seconds = {
+        "startup": imported,
+        "setup": ready - imported,
+        "warmup": measured.warmup_s,
+        "train": measured.window_s,
+    }
+    report = describe_rank(
+        duty,
+        world.devices,
+        measured,
+        seconds={**seconds, "collectives": 0.0, "evaluate": 0.0},
+        memory=usage.read_peaks(world.devices, strategy.optimizer_state()),
+        phases=spec.phases,
+        steps_per_epoch=batches.steps_per_epoch,
+        samples_seen=measured.samples
+        + cell.warmup * (measured.samples // len(measured.seconds)),
+        model=(
+            describe_model(cell.model, material.sizes, cell.model_options)
+            if world.rank == 0
+            else None
+        ),
+    )
+    # What follows may need more memory than there is.
+    write_json(spec.work / f"measured{world.rank}.json", report)
+    usage.free_pools(world.devices)
     duty.progress.enter(COLLECTIVES)
     swept = None
     if spec.options.collectives and world.size > 1:
@@ -77,32 +102,11 @@ def run(duty: Duty) -> None:
             accuracy = evaluate(
                 model, material.test, classes=material.classes, device=world.device
             )
-    write_report(
-        duty,
-        world.devices,
-        measured,
-        seconds={
-            "startup": imported,
-            "setup": ready - imported,
-            "warmup": measured.warmup_s,
-            "train": measured.window_s,
-            "collectives": swept_at - trained,
-            "evaluate": clock() - swept_at,
-        },
-        memory=peaks,
-        accuracy=accuracy,
-        phases=spec.phases,
-        steps_per_epoch=batches.steps_per_epoch,
-        samples_seen=measured.samples
-        + cell.warmup * (measured.samples // len(measured.seconds)),
-        details=strategy.details(),
-        collectives=swept,
-        model=(
-            describe_model(cell.model, material.sizes, cell.model_options)
-            if world.rank == 0
-            else None
-        ),
-    )
+    report["accuracy"], report["collectives"] = accuracy, swept
+    seconds["collectives"] = swept_at - trained
+    seconds["evaluate"] = clock() - swept_at
+    report["rank"] |= {"seconds": seconds, "details": strategy.details()}
+    write_json(spec.work / f"rank{world.rank}.json", report)
     duty.progress.enter(THE_END)
     leave_world(runtime)
 

@@ -40,7 +40,7 @@ def run(duty: Duty) -> None:
     strategy = set_up_strategy(
         cell,
         world,
-        material.build_model().to(world.device),
+        material.draw_model(),
         replica_ranks=duty.spec.shape.replica_ranks,
     )
     batches = iter(make_batches(duty, cell, material, duty.spec.shape.rank_batch))

@@ -15,7 +15,6 @@ from rankbench.rank.facts import host as facts
 from rankbench.rank.facts.host import identify_gpu
 from rankbench.rank.purposes import Duty
 from rankbench.rank.training.loop import Measurement
-from rankbench.record import write_json
 
 # Beginnings of the variables that configure a backend.
 _TRANSPORTS = (
@@ -23,7 +22,7 @@ _TRANSPORTS = (
 )
 
 
-def write_report(
+def describe_rank(
     duty: Duty,
     devices: Sequence[torch.device],
     measured: Measurement,
@@ -33,28 +32,23 @@ def write_report(
     phases: list[str],
     steps_per_epoch: int,
     samples_seen: int,
-    details: dict[str, Any],
     model: dict[str, Any] | None,
-    accuracy: dict[str, Any] | None = None,
-    collectives: list[dict[str, Any]] | None = None,
-) -> None:
-    """Write `rankN.npz` and `rankN.json` into the launch's work folder.
+    details: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Write `rankN.npz` into the launch's work folder; return the report `rankN.json`.
 
     Args:
         devices: of this rank, the main one first.
         seconds: stage of this rank -> duration in seconds.
-        memory: peak memory of this rank, see `usage.read_peaks`.
+        memory: peak memory of this rank in the timed window, see `usage.read_peaks`.
         samples_seen: number of samples of this rank, those of the warm-up as well.
-        accuracy: accuracy of the whole model; None on ranks that did not evaluate it.
         details: see `Strategy.details`.
-        collectives: see `collectives.sweep`; None if no sweep was requested.
         model: size of the model, see `models.describe_model`; None except on
             rank 0.
     """
     place, warmup = duty.place, duty.spec.cell.warmup
-    path = duty.spec.work / f"rank{place.rank}.json"
     np.savez(
-        path.with_suffix(".npz"),
+        duty.spec.work / f"rank{place.rank}.npz",
         seconds=measured.seconds,
         warmup=measured.warmup,
         host_start=measured.host_start,
@@ -91,8 +85,8 @@ def write_report(
         "window_s": measured.window_s,
         "samples": measured.samples,
         "samples_seen": samples_seen,
-        "memory": memory,
-        "details": details,
+        "memory": {**memory, "setup": measured.setup_memory},
+        "details": details or {},
         # As a fraction of one core: 2.0 means that two cores were always busy.
         "cpu_utilisation": measured.cpu.own / measured.window_s,
         "loader_utilisation": measured.cpu.loaders / measured.window_s,
@@ -100,7 +94,7 @@ def write_report(
         # Of each complete epoch within the timed window.
         "epochs_s": [float(seconds) for seconds in steps.sum(axis=1)],
     }
-    report = {
+    return {
         "rank": rank,
         "surroundings": measured.surroundings,
         "phases": phases,
@@ -109,12 +103,13 @@ def write_report(
         "warmup": warmup,
         # Of the first and the last timed step; None for a loss that is not finite.
         "loss": loss,
-        "accuracy": accuracy,
+        # Of the whole model, on the rank that evaluates it.
+        "accuracy": None,
         "model": model,
         "host": facts.describe_host(),
         "software": facts.describe_software(),
         "transport": transport,
-        "collectives": collectives,
+        # See `collectives.sweep`; None if no sweep was requested.
+        "collectives": None,
         "step_id": step_id(),
     }
-    write_json(path, report)

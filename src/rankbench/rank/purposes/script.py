@@ -10,7 +10,7 @@ import torch
 from rankbench.launch_spec import SET_UP, THE_END
 from rankbench.rank.facts import usage
 from rankbench.rank.purposes import Duty
-from rankbench.rank.purposes.report import write_report
+from rankbench.rank.purposes.report import describe_rank
 from rankbench.rank.scripts.running import (
     ScriptError,
     check_ranks,
@@ -23,6 +23,7 @@ from rankbench.rank.scripts.running import (
     run_file,
 )
 from rankbench.rank.scripts.session import ScriptSession
+from rankbench.record import write_json
 from rankbench.templates import fill_arguments, values_of
 
 
@@ -134,7 +135,7 @@ def _report(duty: Duty, begun: float, session: ScriptSession) -> None:
         # `optim` is what ZeroRedundancyOptimizer runs on this rank.
         state = getattr(leader, "optim", leader).state.values()
     model = describe_root(session.root, shape.replica_ranks)
-    write_report(
+    report = describe_rank(
         duty,
         [session.device],
         measured,
@@ -152,3 +153,4 @@ def _report(duty: Duty, begun: float, session: ScriptSession) -> None:
         details=read_details(session.root),
         model=model if place.rank == 0 else None,
     )
+    write_json(duty.spec.work / f"rank{place.rank}.json", report)

@@ -17,7 +17,7 @@ from rankbench.rank import data, models, variants
 from rankbench.rank.facts.host import identify_gpu
 from rankbench.rank.purposes import Duty
 from rankbench.rank.strategies import find_strategy, runtime_of
-from rankbench.rank.strategies.base import Strategy, World
+from rankbench.rank.strategies.base import Load, Strategy, World
 from rankbench.rank.training.recipe import (
     AUTOCAST,
     Batches,
@@ -34,19 +34,41 @@ from rankbench.rank.world.places import bind_near, check_name
 
 @dataclass(frozen=True)
 class Material:
-    """The data of a cell, and a builder of the model that fits them.
+    """The data of a cell, and the model that fits them.
 
     Attributes:
+        cell: the cell; its seed and its model are those of the model.
         classes: number of classes of a target: of an image, or the vocabulary.
         sizes: of the data, as `models.build` takes them.
-        build_model: builds the model, with equal weights on all ranks.
     """
 
+    cell: Cell
     train: data.Samples
     test: data.Samples
     classes: int
     sizes: Mapping[str, int]
-    build_model: Callable[[], nn.Module]
+
+    def build_model(self) -> nn.Module:
+        """Build the model on the CPU; its weights are equal on all ranks."""
+        cell = self.cell
+        torch.manual_seed(cell.seed)
+        return models.build(cell.model, **self.sizes, options=cell.model_options)
+
+    def draw_model(
+        self, change: Callable[[nn.Module], nn.Module] = lambda model: model
+    ) -> models.Blueprint:
+        """The same model as a blueprint.
+
+        Args:
+            change: changes the model right after it has been built.
+        """
+        cell = self.cell
+
+        def build() -> nn.Module:
+            built = models.build(cell.model, **self.sizes, options=cell.model_options)
+            return change(built)
+
+        return models.Blueprint(build, seed=cell.seed)
 
 
 def join_others(duty: Duty, *, precision: str) -> tuple[Runtime, World]:
@@ -91,12 +113,7 @@ def load_material(cell: Cell, data_dir: Path) -> Material:
         seed=cell.seed,
     )
     sizes = data.sizes_of(dataset.SHAPE, **asked)
-
-    def build_model() -> nn.Module:
-        torch.manual_seed(cell.seed)
-        return models.build(cell.model, **sizes, options=cell.model_options)
-
-    return Material(train_set, test_set, classes, sizes, build_model)
+    return Material(cell, train_set, test_set, classes, sizes)
 
 
 def sizes_of_data(cell: Cell) -> dict[str, int]:
@@ -124,29 +141,37 @@ def _find_data(cell: Cell) -> tuple[Any, dict[str, int | None]]:
 def set_up_strategy(
     cell: Cell,
     world: World,
-    model: nn.Module,
+    blueprint: models.Blueprint,
     *,
     replica_ranks: int,
     loss_scale: float = 1.0,
+    load: Load | None = None,
 ) -> Strategy:
     """The strategy of the cell with its model, ready for the first step.
 
     Args:
-        model: the model, on `world.device`.
+        blueprint: the model, of which no part has been loaded.
         replica_ranks: number of ranks that share a model replica.
         loss_scale: factor that the loss is multiplied by.
+        load: loads parts of the model; None loads those of the blueprint.
     """
-    loss = make_loss(cell.precision, world.device, scale=loss_scale)
-    strategy = find_strategy(cell.strategy)(world, loss, **cell.options)
-    strategy.arithmetic = make_arithmetic(cell.precision, world.device)
+    kind = find_strategy(cell.strategy)
+    autocast = "fp32" if kind.casts else cell.precision
+    loss = make_loss(autocast, world.device, scale=loss_scale)
+    strategy = kind(world, loss, **cell.options)
+    strategy.arithmetic = make_arithmetic(autocast, world.device)
     # It keeps small fp16 gradients from vanishing.
     fp16 = cell.precision == "fp16"
     strategy.scaler = torch.amp.GradScaler(world.device.type, enabled=fp16)
     strategy.low_dtype = AUTOCAST.get(cell.precision)
+    model = prepare_model(blueprint.model, cell)
     # Tensors that parts of the model share count once.
     strategy.weight_bytes = 4 * sum(p.numel() for p in model.parameters())
     strategy.max_norm = cell.clip_gradients
-    strategy.setup(prepare_model(model, cell), optimizer_maker(cell))
+    strategy.load = load or blueprint.load
+    if not strategy.on_meta:
+        strategy.load(model, world.device)
+    strategy.setup(model, optimizer_maker(cell))
     if cell.compile:
         strategy.compile()
     # Augmentation and dropout must differ between replicas.

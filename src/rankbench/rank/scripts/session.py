@@ -20,7 +20,12 @@ from rankbench import hooks
 from rankbench.launch_spec import TRAINING, WARM_UP
 from rankbench.rank.facts import usage
 from rankbench.rank.facts.surroundings import Surroundings
-from rankbench.rank.facts.usage import cpu_time, open_meter
+from rankbench.rank.facts.usage import (
+    cpu_time,
+    open_meter,
+    read_peaks,
+    reset_peaks,
+)
 from rankbench.rank.scripts.observing import RootSearch, StepCounter, watch
 from rankbench.rank.training.clock import StepClock, make_clock
 from rankbench.rank.training.loop import Measurement
@@ -89,6 +94,8 @@ class Window:
             self._clock = self._clock.fresh(self._steps)
         else:
             self._clock = make_clock(self._devices, self.phases, self._steps)
+        self._setup_memory = read_peaks(self._devices)
+        reset_peaks(self._devices)
         self._progress.enter(TRAINING)
         self._surroundings = Surroundings(self._progress)
         self._surroundings.begin()
@@ -162,6 +169,7 @@ class Window:
             cpu=self._cpu_used,
             energy=self._energy,
             surroundings=self._seen,
+            setup_memory=self._setup_memory,
         )
 
 

@@ -10,10 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from rankbench.partition import split_evenly
+from rankbench.rank.strategies.base import Load
 
 
 def count_parts(
-    balance: str, parts: Sequence[nn.Module], images: Tensor, groups: int
+    balance: str,
+    parts: Sequence[nn.Module],
+    images: Tensor,
+    groups: int,
+    load: Load,
 ) -> list[int]:
     """The number of consecutive parts for each group.
 
@@ -22,12 +27,14 @@ def count_parts(
         parts: the parts of a model, in order.
         images: a batch for measuring, [N, C, H, W].
         groups: number of devices or stages.
+        load: as of a strategy.
 
     Raises:
         ValueError: there are fewer parts than groups, or the numbers in `balance` do
             not fit the parts or the groups.
     """
-    return share_out(balance, weigh_parts(balance, parts, images), len(parts), groups)
+    costs = weigh_parts(balance, parts, images, load)
+    return share_out(balance, costs, len(parts), groups)
 
 
 def share_out(
@@ -45,25 +52,30 @@ def share_out(
 
 
 def weigh_parts(
-    balance: str, parts: Sequence[nn.Module], images: Tensor
+    balance: str, parts: Sequence[nn.Module], images: Tensor, load: Load
 ) -> list[float]:
     """Cost of each part: seconds or parameters; [] if `balance` gives the numbers."""
     if balance == "measured":
-        return measure_parts(parts, images)
+        return measure_parts(parts, images, load)
     if balance == "parameters":
         return [float(sum(p.numel() for p in part.parameters())) for part in parts]
     return []
 
 
-def measure_parts(parts: Sequence[nn.Module], images: Tensor) -> list[float]:
+def measure_parts(
+    parts: Sequence[nn.Module], images: Tensor, load: Load
+) -> list[float]:
     """Seconds that forward and backward of each part take on a batch.
 
-    Copies of the parts are measured, so the parts themselves do not change.
+    The parts do not change. Parts on the meta device are loaded one at a time.
     """
     seconds = []
     x = images
     for original in parts:
-        part = copy.deepcopy(original)
+        on_meta = any(p.is_meta for p in (*original.parameters(), *original.buffers()))
+        if on_meta:
+            load(original, images.device)
+        part = original if on_meta else copy.deepcopy(original)
         for _ in range(2):  # the first pass includes one-time setup
             # A clone, because autograd forbids in-place operations on a leaf tensor.
             source = x.detach().requires_grad_(x.is_floating_point()).clone()
@@ -75,6 +87,9 @@ def measure_parts(parts: Sequence[nn.Module], images: Tensor) -> list[float]:
             taken = time.perf_counter() - begun
         seconds.append(taken)
         x = y.detach()
+        if on_meta:
+            part.zero_grad()
+            part.to("meta")
     return seconds
 
 

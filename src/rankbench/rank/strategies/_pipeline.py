@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,10 +18,21 @@ from rankbench.rank.strategies.base import Arithmetic
 class Stage(nn.Module):
     """Consecutive parts of a model; their input may come from another rank."""
 
-    def __init__(self, parts: Sequence[nn.Module], arithmetic: Arithmetic) -> None:
+    def __init__(
+        self,
+        parts: Sequence[nn.Module],
+        arithmetic: Arithmetic,
+        low_dtype: torch.dtype | None = None,
+    ) -> None:
+        """Take the parts.
+
+        Args:
+            low_dtype: of activations that are sent, as of a strategy.
+        """
         super().__init__()
         self.parts = nn.Sequential(*parts)
         self.arithmetic = arithmetic
+        self.low_dtype = low_dtype
         self._learns = any(True for _ in self.parts.parameters())
 
     def forward(self, x: Tensor) -> Tensor:
@@ -33,23 +45,41 @@ class Stage(nn.Module):
         with self.arithmetic():
             y = self.parts(x)
         # The receiver allocates its buffer from the shape alone, without strides.
-        sent: Tensor = y.contiguous()
+        sent: Tensor = lower(y, self.low_dtype).contiguous()
         return sent
 
 
+def lower(x: Tensor, low_dtype: torch.dtype | None) -> Tensor:
+    """What is sent of an activation: in the low precision, if the cell has one."""
+    return x.to(low_dtype) if low_dtype and x.is_floating_point() else x
+
+
 def trace_shapes(
-    parts: Sequence[nn.Module], x: Tensor, arithmetic: Arithmetic
+    parts: Sequence[nn.Module], x: Tensor, low_dtype: torch.dtype | None
 ) -> list[Tensor]:
     """The input of the first part and the output of each part, as meta tensors.
 
-    Copies of the parts are run, so the parts themselves do not change.
+    Copies of the parts are run on the meta device, so nothing is computed and the parts
+    themselves do not change.
     """
     shapes = [x.to("meta")]
-    with torch.no_grad(), arithmetic():
+    y = shapes[0]
+    with torch.no_grad():
         for part in parts:
-            x = copy.deepcopy(part)(x.clone())
-            shapes.append(x.to("meta", memory_format=torch.contiguous_format))
+            y = copy_to_meta(part)(y.clone())
+            sent = lower(y, low_dtype)
+            shapes.append(sent.contiguous(memory_format=torch.contiguous_format))
     return shapes
+
+
+def copy_to_meta(part: nn.Module) -> nn.Module:
+    """A copy of a module on the meta device, without a copy of its values."""
+    memo: dict[int, Any] = {}
+    for value in (*part.parameters(), *part.buffers()):
+        empty = torch.empty_like(value, device="meta")
+        is_parameter = isinstance(value, nn.Parameter)
+        memo[id(value)] = nn.Parameter(empty) if is_parameter else empty
+    return copy.deepcopy(part, memo)
 
 
 class Stopwatch:

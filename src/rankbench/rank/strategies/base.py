@@ -28,6 +28,10 @@ MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 ComputeLoss = Callable[[nn.Module, Batch], Tensor]
 # Returns a context for a forward pass: autocast, or a context that does nothing.
 Arithmetic = Callable[[], AbstractContextManager[Any]]
+# load(part, device) gives memory and first values to those tensors of a part of the
+# model that are on the meta device; of a sharded tensor, to this rank's shard. Ranks
+# call it for any parts, in any order. It does not communicate.
+Load = Callable[[nn.Module, torch.device], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +99,11 @@ class Strategy(ABC):
         conditions: rules ``{"if", "then", "else"}``. ``if`` and ``then`` map fields
             and options of a cell to JSON schemas. A cell that matches ``if`` but not
             ``then`` is unsupported; ``else`` is the reason that users read.
+        on_meta: whether `setup` gets the model on the meta device. It then calls `load`
+            for what the rank keeps, once that is sharded, so that no rank ever holds
+            more. If False, the harness loads the whole model before.
+        casts: whether the strategy itself casts weights and inputs to `low_dtype`. Then
+            there is no autocast.
         phases: names of the phases that `step` marks, in this order. The harness marks
             ``load`` and ``transfer`` before it calls `step`.
         model: set it in `setup` if `compile` is not overridden.
@@ -107,6 +116,8 @@ class Strategy(ABC):
     conditions: ClassVar[list[dict[str, Any]]] = []
     phases: ClassVar[list[str]]
     exact_dtype: ClassVar[str] = "float64"
+    on_meta: ClassVar[bool] = False
+    casts: ClassVar[bool] = False
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -122,14 +133,17 @@ class Strategy(ABC):
         self.compute_loss = compute_loss
         # Option name -> value, for every entry of `options`.
         self.chosen = options
+        # See `on_meta`; it does nothing for a model that is not on the meta device. The
+        # harness sets it before `setup`.
+        self.load: Load = lambda part, device: None
         # `compute_loss` enters this context itself. A strategy that runs parts of the
         # model on its own must enter it, too. The harness sets it before `setup`.
         self.arithmetic: Arithmetic = nullcontext
         # Scales the loss under fp16 and passes it through otherwise. The harness sets
         # it before `setup`.
         self.scaler = torch.amp.GradScaler(world.device.type, enabled=False)
-        # The dtype of autocast; None without autocast. The harness sets it before
-        # `setup`.
+        # The dtype of autocast, or to which the strategy casts; None for neither. The
+        # harness sets it before `setup`.
         self.low_dtype: torch.dtype | None = None
         # The largest 2-norm of all gradients together; None does not clip them. The
         # harness sets it before `setup`.
@@ -142,8 +156,9 @@ class Strategy(ABC):
         All ranks call it together, once, before the first step.
 
         Args:
-            model: untrained, on `world.device`; the weights are equal on all ranks. It
-                is an `nn.Sequential` of named parts if `needs` has `sequential`.
+            model: untrained, on `world.device` or, if `on_meta`, on the meta device;
+                the weights are equal on all ranks. It is an `nn.Sequential` of named
+                parts if `needs` has `sequential`.
             make_optimizer: builds the cell's optimizer for the given parameters.
         """
 

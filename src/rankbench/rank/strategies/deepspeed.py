@@ -9,7 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from rankbench.rank.strategies._weights import keep_statistics, make_contiguous
+from rankbench.rank.strategies._weights import (
+    gathered_parts,
+    keep_statistics,
+    make_contiguous,
+)
 from rankbench.rank.strategies.base import (
     Batch,
     MakeOptimizer,
@@ -62,6 +66,8 @@ class DeepSpeed(Strategy):
             "else": "deepspeed has nothing to offload at stage 0",
         }
     ]
+    on_meta = True
+    casts = True
     phases = ["forward", "backward", "update"]
     # The stages keep a float32 copy of the weights, whatever the model's dtype is.
     exact_dtype = "float32"
@@ -80,6 +86,10 @@ class DeepSpeed(Strategy):
         deepspeed.init_distributed(
             dist_backend=self.world.backend, auto_mpi_discovery=False
         )
+        if self.chosen["stage"] == 3:
+            self._partition(model)
+        else:
+            self.load(model, self.world.device)
         self.engine, *_ = deepspeed.initialize(
             model=model,
             optimizer=make_optimizer(model.parameters()),
@@ -144,6 +154,16 @@ class DeepSpeed(Strategy):
         if self.chosen["stage"] == 0:
             return weights + 3 if self.low_dtype else 0
         return 2 if self.low_dtype and self.chosen["stage"] < 3 else 1
+
+    def _partition(self, model: nn.Module) -> None:
+        """Load the parts of the model one after the other, and keep shards of each."""
+        import deepspeed
+
+        for part in (*gathered_parts(model), model):
+            self.load(part, self.world.device)
+            if self.low_dtype:
+                part.to(self.low_dtype)
+            deepspeed.zero.Init(module=part, config_dict_or_path=self._config())
 
     def _config(self) -> dict[str, Any]:
         zero: dict[str, Any] = {"stage": self.chosen["stage"]}

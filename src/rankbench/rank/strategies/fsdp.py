@@ -73,6 +73,8 @@ class Fsdp(Single):
             "else": "torch has no fused sgd for weights that are sharded",
         }
     ]
+    on_meta = True
+    casts = True
     phases = ["forward", "backward", "update"]
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
@@ -80,7 +82,9 @@ class Fsdp(Single):
             keep_statistics(model)
         wrap = self._wrap_2 if self._runs_fsdp2() else self._wrap_1
         self.mesh = self._make_mesh()
-        super().setup(wrap(model, self.mesh), make_optimizer)
+        wrapped = wrap(model, self.mesh)
+        self.load(wrapped, self.world.device)
+        super().setup(wrapped, make_optimizer)
 
     def operations(self) -> list[Operation]:
         low = self.low_dtype or torch.float32
@@ -98,7 +102,11 @@ class Fsdp(Single):
         return sent
 
     def state_dict(self) -> dict[str, Tensor]:
-        whole = StateDictOptions(full_state_dict=True)
+        # Rank 0 gets the whole model, in the memory of its host. FSDP1 on a CPU would
+        # free what it gives.
+        is_first = isinstance(self.model, FullyShardedDataParallel)
+        offload = self.world.device.type == "cuda" or not is_first
+        whole = StateDictOptions(full_state_dict=True, cpu_offload=offload)
         weights = get_model_state_dict(self.model, options=whole)
         return cast(dict[str, Tensor], weights)
 
@@ -150,6 +158,8 @@ class Fsdp(Single):
             model,
             mixed_precision=low if self.low_dtype else None,
             device_id=self.world.device,
+            # FSDP1 calls it for one part after the other, and shards each at once.
+            param_init_fn=lambda part: self.load(part, self.world.device),
             device_mesh=mesh,
             sharding_strategy=_STRATEGIES[
                 mesh.ndim == 2, self.chosen["reshard_after_forward"]

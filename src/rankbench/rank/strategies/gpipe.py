@@ -83,6 +83,7 @@ class GPipe(Strategy):
             "else": "gloo cannot carry what gpipe sends from GPUs",
         }
     ]
+    on_meta = True
     phases = ["pipeline", "update"]
 
     model: nn.Sequential
@@ -187,9 +188,9 @@ class GPipe(Strategy):
         if balance == "measured":
             counts = self._measure(parts, images, number)
         else:
-            counts = count_parts(balance, parts, images, number)
+            counts = count_parts(balance, parts, images, number, self.load)
         self._borders = list(pairwise(accumulate(counts, initial=0)))
-        shapes = trace_shapes(parts, images, self.arithmetic)
+        shapes = trace_shapes(parts, images, self.low_dtype)
         for index, (first, last) in enumerate(self._borders):
             if index % ranks != rank:
                 for part in parts[first:last]:
@@ -198,11 +199,13 @@ class GPipe(Strategy):
             # Gradients go back to the stage before, activations to the next.
             self._sends += [shapes[first]] if index > 0 else []
             self._sends += [shapes[last]] if index < number - 1 else []
+            for part in parts[first:last]:
+                self.load(part, device)
             # Shapes are given, or torch would find them by running the stage on
             # uninitialised memory.
             self.stages.append(
                 TimedStage(
-                    Stage(parts[first:last], self.arithmetic),
+                    Stage(parts[first:last], self.arithmetic, self.low_dtype),
                     index,
                     number,
                     device,
@@ -222,7 +225,7 @@ class GPipe(Strategy):
         counts = torch.zeros(number, dtype=torch.int64, device=self.world.device)
         if self.world.rank == 0:
             with self.arithmetic():
-                self.costs = measure_parts(parts, images)
+                self.costs = measure_parts(parts, images, self.load)
             counts.copy_(torch.tensor(split_evenly(self.costs, number)))
         distributed.broadcast(counts, 0)
         found: list[int] = counts.tolist()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from rankbench.rank.strategies._partition import count_parts
-from rankbench.rank.strategies.base import Batch, MakeOptimizer, Mark
+from rankbench.rank.strategies.base import Batch, Load, MakeOptimizer, Mark
 from rankbench.rank.strategies.single import Single
 
 
@@ -44,21 +44,23 @@ class ModelParallel(Single):
             "default": "measured",
         }
     }
+    on_meta = True
     phases = ["forward", "backward", "update"]
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
         assert isinstance(model, nn.Sequential), "models are sequences of named parts"
         self.bare = model
         self.chain = Chain(model, self.world.devices)
-        super().setup(self.chain, make_optimizer)
-        self._split = False
+        self.model = self.chain
+        self.make_optimizer = make_optimizer
 
     def step(self, batch: Batch, mark: Mark) -> Tensor:
-        if not self._split:
+        if not self.chain.stages:
             balance, devices = str(self.chosen["balance"]), len(self.world.devices)
-            counts = count_parts(balance, list(self.bare), batch[0], devices)
-            self.chain.place(counts)
-            self._split = True
+            parts = list(self.bare)
+            counts = count_parts(balance, parts, batch[0], devices, self.load)
+            self.chain.place(counts, self.load)
+            self.optimizer = self.make_optimizer(self.model.parameters())
         images, labels = batch
         return super().step((images, labels.to(self.world.devices[-1])), mark)
 
@@ -77,12 +79,13 @@ class Chain(nn.Module):
         self.devices = devices
         self.stages: list[nn.Sequential] = []
 
-    def place(self, counts: Sequence[int]) -> None:
-        """Move the first counts[0] parts to the first device, and so on."""
+    def place(self, counts: Sequence[int], load: Load) -> None:
+        """Load the first counts[0] parts on the first device, and so on."""
         left = list(self.parts)
         for count, device in zip(counts, self.devices, strict=True):
-            # `to` works in place, so the optimizer keeps its parameters.
-            self.stages.append(nn.Sequential(*left[:count]).to(device))
+            stage = nn.Sequential(*left[:count])
+            load(stage, device)
+            self.stages.append(stage.to(device))
             left = left[count:]
 
     def forward(self, x: Tensor) -> Tensor:

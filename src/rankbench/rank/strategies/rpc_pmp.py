@@ -56,6 +56,7 @@ class RpcPmp(Strategy):
             "default": "measured",
         },
     }
+    on_meta = True
     phases = ["pipeline", "update"]
 
     model: nn.Sequential
@@ -113,7 +114,9 @@ class RpcPmp(Strategy):
         self.names = [name for name, _ in self.model.named_children()][first:last]
         for part in parts[:first] + parts[last:]:
             part.to("meta")
-        self.stage = Stage(parts[first:last], self.arithmetic)
+        for part in parts[first:last]:
+            self.load(part, self.world.device)
+        self.stage = Stage(parts[first:last], self.arithmetic, self.low_dtype)
 
     def parameters(self) -> list[nn.Parameter]:
         """The parameters of this rank's stage, or a dummy if the stage has none.
@@ -140,7 +143,8 @@ class RpcPmp(Strategy):
         balance, ranks = str(self.chosen["balance"]), self.world.size
         size = int(self.chosen["split_size"])
         with self.arithmetic():
-            counts = count_parts(balance, list(self.model), images[:size], ranks)
+            parts = list(self.model)
+            counts = count_parts(balance, parts, images[:size], ranks, self.load)
         borders = list(pairwise(accumulate(counts, initial=0)))
         for name, (first, last) in zip(self.others, borders[1:], strict=True):
             rpc.rpc_sync(name, _keep, (first, last))

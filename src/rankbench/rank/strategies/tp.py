@@ -53,6 +53,7 @@ class TensorParallel(Single):
             "else": "torch has no fused sgd for weights that are sharded",
         }
     ]
+    on_meta = True
     phases = ["forward", "backward", "communication", "update"]
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
@@ -63,6 +64,7 @@ class TensorParallel(Single):
             kind, shape, mesh_dim_names=("data", "tensor")
         )
         self.inputs = split_blocks(model, mesh["tensor"], self.low_dtype)
+        self.load(model, self.world.device)
         self.model = model
         self.groups = shape[0]
         self.peers = mesh["data"].get_group()

@@ -41,6 +41,7 @@ class ShardedTensorParallel(TensorParallel):
         "degree": {"type": "integer", "minimum": 0, "default": 2},
         "reshard_after_forward": {"type": "boolean", "default": True},
     }
+    casts = True
     phases = ["forward", "backward", "update"]
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
@@ -68,6 +69,7 @@ class ShardedTensorParallel(TensorParallel):
         for part in gathered_parts(model):
             shard(part)
         shard(model)
+        self.load(model, self.world.device)
         self.model = model
         # One kernel cannot update weights on different meshes.
         sorts: dict[int, list[nn.Parameter]] = {}

@@ -17,7 +17,13 @@ from torch import Tensor
 
 from rankbench.launch_spec import TRAINING, WARM_UP
 from rankbench.rank.facts.surroundings import Surroundings
-from rankbench.rank.facts.usage import CpuTime, Meter, cpu_time
+from rankbench.rank.facts.usage import (
+    CpuTime,
+    Meter,
+    cpu_time,
+    read_peaks,
+    reset_peaks,
+)
 from rankbench.rank.strategies.base import Batch, Strategy
 from rankbench.rank.training.clock import StepClock, make_clock
 from rankbench.rank.world.lifeline import Progress
@@ -40,6 +46,8 @@ class Measurement:
         cpu: CPU time that this rank used within the window.
         energy: what its devices consumed, see `Meter.end`.
         surroundings: what others did meanwhile, see `Surroundings.end`.
+        setup_memory: peaks until the warm-up ended, see `usage.read_peaks`; those of
+            the timed window follow.
     """
 
     seconds: np.ndarray
@@ -53,6 +61,7 @@ class Measurement:
     cpu: CpuTime
     energy: dict[str, Any]
     surroundings: dict[str, Any] | None
+    setup_memory: dict[str, Any]
 
 
 def train(
@@ -98,6 +107,8 @@ def train(
     run(untimed, warmup)
     untimed.finish()
     warmup_s = time.perf_counter() - begun
+    setup_memory = read_peaks(devices)
+    reset_peaks(devices)
     # Allocates events for as many marks per step as the warm-up had.
     timed = untimed.fresh(steps)
 
@@ -130,4 +141,5 @@ def train(
         cpu=cpu,
         energy=energy,
         surroundings=seen,
+        setup_memory=setup_memory,
     )

@@ -133,6 +133,8 @@ def make_loss(
         with arithmetic():
             # Logits [N, classes], or [N, T, vocabulary] of tokens.
             logits = model(inputs).flatten(0, -2)
+            if logits.dtype in AUTOCAST.values():
+                logits = logits.float()  # as autocast does
             loss = functional.cross_entropy(logits, targets.flatten())
         return loss if scale == 1.0 else loss * scale
 

@@ -33,7 +33,9 @@ class Measures:
         epoch_s: seconds of one epoch's worth of steps.
         epochs_s: seconds of each whole epoch of the window, of its slowest rank.
         total_s: seconds of the whole window, of the slowest rank.
-        memory_mib: peak memory of the rank that used most; see `peak_memory`.
+        memory_mib: peak memory of the rank that used most, after the warm-up; see
+            `peak_memory`.
+        setup_memory_mib: the same until the warm-up ended; None for older records.
         accuracy: share of the held-out samples, 0 to 1; None if not evaluated.
         class_accuracy: the same by class; None for a class without samples.
         loss: at the first and the last step of the window; None if not a number.
@@ -54,6 +56,7 @@ class Measures:
     epochs_s: tuple[float, ...]
     total_s: float
     memory_mib: float
+    setup_memory_mib: float | None
     accuracy: float | None
     class_accuracy: tuple[float | None, ...]
     loss: tuple[float | None, float | None]
@@ -131,6 +134,7 @@ def measure(launch: Launch, units: int = 1) -> Measures:
             epochs_s=_slowest_epochs(ranks),
             total_s=float(windows.max()),
             memory_mib=peak_memory(ranks),
+            setup_memory_mib=_setup_memory(ranks),
             accuracy=None if accuracy is None else accuracy["overall"],
             class_accuracy=tuple((accuracy or {}).get("per_class") or ()),
             loss=_loss_ends(record.get("loss") or {}),
@@ -169,3 +173,8 @@ def peak_memory(ranks: Sequence[Record]) -> float:
     present = [mib for mib in cuda if mib is not None]
     resident = [rank["memory"]["rss_peak_mib"] for rank in ranks]
     return float(max(present or resident))
+
+
+def _setup_memory(ranks: Sequence[Record]) -> float | None:
+    found = [{"memory": rank["memory"].get("setup")} for rank in ranks]
+    return None if {"memory": None} in found else peak_memory(found)

@@ -28,6 +28,7 @@ OF_LAUNCHES = {
     "epoch_s": mean,
     "total_s": mean,
     "memory_mib": mean,
+    "setup_memory_mib": mean,
     "accuracy": mean,
 }
 

@@ -211,8 +211,9 @@ SECTION = Section(
         "per_device": Estimate,
         "disturbed": int,
         "repeated": int,
+        "setup_memory_mib": Estimate,
     },
-    optional=["network", "stopped", "unit", "per_device"],
+    optional=["network", "stopped", "unit", "per_device", "setup_memory_mib"],
     appendix=False,
     # Version 2 has other reasons for rows that are not measured than version 1. Version
     # 3 pairs ratios by round, and all efficiencies of a workload have the same base.

@@ -1,0 +1,186 @@
+"""Models on the meta device, and the values that their parts get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from rankbench.rank import models
+from rankbench.rank.models import Blueprint
+
+pytestmark = pytest.mark.unit
+
+CPU = torch.device("cpu")
+IMAGES = {"channels": 3, "image_size": 32, "classes": 10}
+TOKENS = {"vocabulary": 64, "context": 16}
+
+NAMES = ["convnet", "emulated", "lstm", "pyramidnet", "resnet18", "transformer"]
+BUILDERS: dict[str, Callable[[], nn.Module]] = {
+    **{name: lambda name=name: models.build(name, **IMAGES) for name in NAMES},
+    "gpt": lambda: models.build("gpt", **TOKENS),
+    "tied": lambda: models.build("gpt", **TOKENS, options={"tie_embeddings": True}),
+}
+
+
+def build_really(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build()
+
+
+def tensors(model: nn.Module) -> dict[str, torch.Tensor]:
+    return {
+        **dict(model.named_parameters(remove_duplicate=False)),
+        **dict(model.named_buffers(remove_duplicate=False)),
+    }
+
+
+def check_equal(model: nn.Module, expected: nn.Module) -> None:
+    found, wanted = tensors(model), tensors(expected)
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        assert torch.equal(found[name], value), name
+        assert found[name].stride() == value.stride(), name
+    ids = [len({id(value) for value in each.values()}) for each in (found, wanted)]
+    assert ids[0] == ids[1], "tied weights"
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_a_loaded_model_is_the_one_that_is_built(name: str) -> None:
+    before = torch.get_rng_state()
+    drawn = Blueprint(BUILDERS[name], seed=3)
+    assert drawn.reason is None
+    assert all(value.is_meta for value in tensors(drawn.model).values())
+    drawn.load(drawn.model, CPU)
+    assert torch.equal(torch.get_rng_state(), before)
+    check_equal(drawn.model, build_really(BUILDERS[name], 3))
+
+
+@pytest.mark.parametrize("name", BUILDERS)
+def test_parts_may_be_loaded_in_any_order_and_again(name: str) -> None:
+    drawn = Blueprint(BUILDERS[name], seed=3)
+    parts = list(drawn.model.children())
+    for part in (*parts[::-1], parts[-1], parts[0]):
+        if name != "tied":
+            part.to("meta")
+        drawn.load(part, CPU)
+    check_equal(drawn.model, build_really(BUILDERS[name], 3))
+
+
+def test_a_model_may_be_changed_before_it_is_loaded() -> None:
+    drawn = Blueprint(BUILDERS["resnet18"], seed=3)
+    drawn.model.to(torch.float64)
+    drawn.model.to(memory_format=torch.channels_last)
+    drawn.load(drawn.model, CPU)
+    expected = build_really(BUILDERS["resnet18"], 3).to(torch.float64)
+    check_equal(drawn.model, expected.to(memory_format=torch.channels_last))
+
+
+class Varied(nn.Module):
+    """Buffers and weights that are made in all sorts of ways."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+        self.truncated = nn.Parameter(torch.empty(5, 7))
+        self.orthogonal = nn.Parameter(torch.empty(6, 4))
+        self.scaled = nn.Parameter(0.02 * torch.randn(3, 4))
+        self.register_buffer("positions", torch.arange(5).float() / 5)
+        self.register_buffer("given", torch.tensor([0.1, 0.2]))
+        self.register_buffer("hidden", torch.ones(2), persistent=False)
+        self.register_buffer("mask", torch.ones(4, 4).tril())
+        self.table = nn.Embedding(8, 4, padding_idx=0)
+        with torch.no_grad():
+            nn.init.trunc_normal_(self.truncated, std=0.5)
+            nn.init.orthogonal_(self.orthogonal)
+            self.linear.weight[:3].fill_(2.0)
+            self.linear.bias.copy_(self.positions.sum())
+            self.scaled += torch.tensor(1.5)
+
+
+def test_values_may_come_from_anywhere() -> None:
+    drawn = Blueprint(Varied, seed=5)
+    assert drawn.reason is None
+    drawn.load(drawn.model, CPU)
+    check_equal(drawn.model, build_really(Varied, 5))
+
+
+def read_a_value() -> nn.Module:
+    model = nn.Linear(4, 4)
+    if model.weight.sum() > 0:
+        nn.init.ones_(model.bias)
+    return model
+
+
+def keep_a_tensor() -> nn.Module:
+    model = nn.Linear(4, 4)
+    model.scale = torch.rand(4)
+    return model
+
+
+def draw_from_its_own() -> nn.Module:
+    model = nn.Linear(4, 4)
+    generator = torch.Generator().manual_seed(1)
+    nn.init.normal_(model.weight, generator=generator)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("build", "said"),
+    [
+        (read_a_value, "reads values"),
+        (keep_a_tensor, "scale"),
+        (draw_from_its_own, "generator"),
+    ],
+)
+def test_what_cannot_be_built_on_meta_is_built_as_a_whole(
+    build: Callable[[], nn.Module], said: str
+) -> None:
+    drawn = Blueprint(build, seed=3)
+    assert drawn.reason is not None
+    assert said in drawn.reason
+    drawn.load(drawn.model, CPU)
+    check_equal(drawn.model, build_really(build, 3))
+
+
+def test_errors_of_the_model_itself_are_not_hidden() -> None:
+    def build() -> nn.Module:
+        raise ValueError("no such width")
+
+    with pytest.raises(ValueError, match="no such width"):
+        Blueprint(build, seed=0)
+
+
+def test_only_what_is_loaded_takes_memory() -> None:
+    """Half of the layers, and one tensor in flight, of 32 layers of 4 MiB."""
+    size = 1024
+
+    def build() -> nn.Module:
+        return nn.Sequential(*(nn.Linear(size, size, bias=False) for _ in range(32)))
+
+    drawn = Blueprint(build, seed=0)
+    with CountBytes() as counted:
+        for part in list(drawn.model)[16:]:
+            drawn.load(part, CPU)
+    assert counted.peak <= 17.5 * 4 * size**2
+
+
+class CountBytes(torch.profiler.profile):
+    """The peak of the memory that torch's allocator hands out on the CPU."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+        )
+
+    @property
+    def peak(self) -> int:
+        now = peak = 0
+        for event in self.profiler.kineto_results.events():
+            if event.name() == "[memory]":
+                now += event.nbytes()
+                peak = max(peak, now)
+        return peak
