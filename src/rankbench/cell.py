@@ -294,6 +294,31 @@ class Shape:
         return dataclasses.asdict(self)
 
 
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.=+,-]")
+LONGEST_NAME = 48
+# With the name of its experiment before it, and a few characters behind it, an id fits
+# into the 255 bytes of a file name.
+LONGEST_ID = 190
+
+
+def safe_name(text: str, longest: int = LONGEST_NAME) -> str:
+    """The text, or a name made of it: safe in a path, a shell word and a Snakefile.
+
+    Names are short, and of ASCII characters that mean nothing there. If the name is not
+    the text, it ends with a hash of the text, so that no two texts share a name.
+    """
+    clean = _UNSAFE.sub("-", text)
+    # Snakemake takes 20 repetitions at the end of a wildcard for an endless loop.
+    is_periodic = any(
+        clean.endswith(clean[-size:] * 20) for size in range(1, len(clean) // 20 + 1)
+    )
+    is_short = clean[:1].isalnum() and len(clean) <= longest
+    if clean == text and is_short and not is_periodic:
+        return text
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:8]
+    return f"{clean.lstrip('-.=+,_')[: longest - 9] or 'x'}~{digest}"
+
+
 def list_variants(folder: Path) -> list[str]:
     """The names of the files in a folder that define a variant, sorted."""
     return sorted({file.stem for file in folder.glob("[!_]*.py")} - _HELPERS)

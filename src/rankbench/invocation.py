@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from io import StringIO
 from pathlib import Path
 
@@ -64,12 +64,15 @@ class Invocation:
         passive: it runs no job, so that nothing may be written.
         measures: it may submit jobs that measure: its targets are not only those that
             are made here.
+        config: values of --config as they were written. Snakemake reads them as YAML,
+            in which 08 is 8, and ``run #2.yaml`` is ``run``.
     """
 
     profile: Path
     dry_run: bool
     passive: bool
     measures: bool
+    config: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_invocation(argv: Sequence[str] | None = None) -> Invocation:
@@ -90,7 +93,9 @@ def read_invocation(argv: Sequence[str] | None = None) -> Invocation:
     profile = (with_site or named or [Path(DEFAULT_PROFILE)])[-1]
     targets = set(arguments.targets or ())
     measures = not targets or bool(targets - MADE_HERE)
-    return Invocation(profile, bool(arguments.dryrun), passive, measures)
+    pairs = (str(entry).partition("=") for entry in arguments.config or ())
+    config = {key.strip(): value for key, _, value in pairs if value}
+    return Invocation(profile, bool(arguments.dryrun), passive, measures, config)
 
 
 def snakemake_argv(
@@ -117,6 +122,8 @@ def snakemake_argv(
     config |= {"rerun": rerun, "more": more, "plots": None if plots else "false"}
     pairs = [f"{key}={value}" for key, value in config.items() if value is not None]
     command = [sys.executable, "-m", "snakemake", "--profile", profile]
+    # Snakemake would merge a profile that lies in profiles/default.
+    command += ["--workflow-profile", "none"]
     return [*command, *targets, *flags, "--config", *pairs]
 
 

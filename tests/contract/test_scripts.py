@@ -17,6 +17,8 @@ from scripts_ranks import (
     run_script,
 )
 
+from rankbench.record import NO_EXCHANGE
+
 pytestmark = pytest.mark.contract
 
 PHASES = ["load", "forward", "backward", "update"]
@@ -178,3 +180,50 @@ def test_a_script_over_another_backend_is_refused(tmp_path: Path) -> None:
         "rank 0: ScriptError: the script joins its ranks over gloo, but this cell "
         "measures mpi"
     )
+
+
+LOOP = """
+import torch, torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = nn.Linear(64, 64)
+{wrap}
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+while True:
+    loss = model(torch.randn(16, 64)).square().mean()
+    loss.backward()
+    {send}
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+SHARDED = "from torch.distributed.fsdp import fully_shard; fully_shard(model)"
+BY_HAND = "[dist.all_reduce(weight.grad) for weight in model.parameters()]"
+
+
+@pytest.mark.parametrize(
+    ("wrap", "send", "is_marked"),
+    [
+        ("", "", True),
+        ("", "dist.all_reduce(loss.detach())", True),
+        ("model = DistributedDataParallel(model).module", "", True),
+        ("model = DistributedDataParallel(model)", "", False),
+        (SHARDED, "", False),
+        ("", BY_HAND, False),
+    ],
+    ids=["alone", "loss", "unwrapped", "ddp", "fsdp2", "by hand"],
+)
+def test_ranks_that_exchange_no_gradients_are_marked(
+    tmp_path: Path, wrap: str, send: str, is_marked: bool
+) -> None:
+    script = write(tmp_path / "own/train.py", LOOP.format(wrap=wrap, send=send))
+    # Without a warm-up as well, which is where the look belongs.
+    warmup = 0 if wrap == "" else WARMUP
+    launch = run_script(tmp_path / "launch", script, warmup=warmup)
+    record = launch.record
+    assert record["marks"] == ([NO_EXCHANGE] if is_marked else [])
+    assert len(launch.steps(0)["seconds"]) == STEPS
+    details = record["ranks"][0]["details"]
+    assert details["exchange"]["trains"] is not is_marked
+    assert details["optimizers"][0].startswith("SGD of ")

@@ -18,9 +18,15 @@ from rankbench.results.compare.comparison import (
     Comparison,
     accept,
 )
-from rankbench.results.compare.sides import CellLaunches, Side, read_reference
+from rankbench.results.compare.sides import (
+    CellLaunches,
+    Side,
+    read_reference,
+    read_side,
+)
 from rankbench.results.compare.text import (
     accepted_to_json,
+    accepted_to_text,
     replayed_to_json,
     replayed_to_text,
 )
@@ -122,9 +128,12 @@ def test_verdicts_are_corrected_for_the_number_of_rows() -> None:
 
 def test_a_published_number_has_no_launches(tmp_path: Path) -> None:
     file = tmp_path / "published.csv"
-    file.write_text("cell,throughput,source\na,100,paper\nb,,paper\n")
+    text = "cell,throughput,source,status\r\n a ,100,paper,ok\r\nb,,paper,oom\r\n\r\n"
+    file.write_bytes(b"\xef\xbb\xbf" + text.encode())
     published = read_reference(file)
-    assert list(published.cells) == ["a"]
+    assert list(published.cells) == ["a", "b"]
+    told = accepted_to_text(judge(published, side(a=LAUNCHES)))
+    assert "1 of 2 rows of the baseline were compared" in told
     assert judge(published, side(a=LAUNCHES)).verdict == PASS
     assert judge(published, side(a=times(0.9))).verdict == FAIL
     # Below four launches nothing is said.
@@ -137,13 +146,31 @@ def test_a_published_number_has_no_launches(tmp_path: Path) -> None:
         ("cell,value\na,1\n", "no column throughput"),
         ("cell,throughput\na,fast\n", "row 2: throughput: expected samples/s"),
         ("cell,throughput\na,-1\n", "row 2: throughput: expected samples/s"),
+        ("cell,throughput\na,1_7\n", "row 2: throughput: expected samples/s"),
+        ("cell,throughput\na,\n", "row 2: throughput: expected samples/s"),
+        ("cell,throughput\na,1\nb\n", "row 3: 1 fields: the first row has 2"),
+        ("cell,throughput\na,1\nb,1,2\n", "row 3: 3 fields"),
+        ("cell,throughput\na,1\na,2\n", "row 3: cell: 'a' is empty or there twice"),
+        ("cell;throughput\na;1\n", "no column cell, throughput"),
+        ("cell,throughput\na," + "1" * 200_000, "is not CSV in UTF-8"),
+        ("", "no column cell, throughput"),
     ],
 )
-def test_a_damaged_table_is_named(tmp_path: Path, text: str, said: str) -> None:
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1"])
+def test_a_damaged_table_is_named(
+    tmp_path: Path, text: str, said: str, encoding: str
+) -> None:
     file = tmp_path / "published.csv"
-    file.write_text(text)
-    with pytest.raises(ValueError, match=said):
+    file.write_bytes(f"{text}\xe9".encode(encoding) if encoding != "utf-8" else b"")
+    if encoding == "utf-8":
+        file.write_text(text)
+    else:
+        said = "is not CSV in UTF-8"
+    with pytest.raises(ValueError, match=said) as raised:
         read_reference(file)
+    assert str(file) in str(raised.value)
+    with pytest.raises(ValueError, match="can only be the BASELINE"):
+        read_side(file)
 
 
 @pytest.mark.parametrize(

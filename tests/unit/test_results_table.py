@@ -257,6 +257,38 @@ def test_base_of_another_torch_is_marked(tmp_path):
     assert told in layout.table("md").read_text()
 
 
+def test_launches_with_other_settings_are_not_compared(tmp_path):
+    """Of a row with two settings, and of a row with another one than its base."""
+    cells = [plan_cell(make_cell("ddp", f"1x{n}")) for n in (2, 4, 8)]
+    single = plan_cell(make_cell("single"))
+    layout = write_plan(tmp_path, [single, *cells])
+
+    def launcher(algorithm):
+        return {"settings": {"NCCL_ALGO": algorithm, "NCCL_PROTO": "LL"}}
+
+    for cell in (single, cells[0]):
+        write_launches(layout, cell, launcher=launcher("Ring"))
+    write_launches(layout, cells[1], launcher=launcher("Tree"))
+    for number, algorithm in ((1, "Ring"), (2, "Tree")):
+        write_launch(layout, cells[2], number, wanted=2, launcher=launcher(algorithm))
+    rows = build_rows(layout)
+    for cell in (single, *cells):
+        assert "environment(NCCL_ALGO)" in rows[cell["id"]]["marks"].split()
+    has_base = [rows[cell["id"]]["base"] != "" for cell in cells]
+    assert has_base == [True, False, False]
+    assert "- **environment(NCCL_ALGO)**" in layout.table("md").read_text()
+
+
+def test_ranks_that_train_alone_are_not_compared(tmp_path):
+    single, ddp = plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))
+    layout = write_plan(tmp_path, [single, ddp])
+    write_launches(layout, single)
+    write_launches(layout, ddp, marks=["no-exchange"])
+    row = build_rows(layout)[ddp["id"]]
+    assert "no-exchange" in row["marks"]
+    assert (row["status"], row["base"], row["efficiency"]) == ("ok", "", "")
+
+
 @pytest.mark.parametrize(
     ("asked", "told", "note"),
     [

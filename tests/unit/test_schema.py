@@ -70,6 +70,26 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
             load_yaml(path)
 
 
+@pytest.mark.parametrize(
+    "number", ["064", "-010", "0100", "1:30", "190:20:30.15", "1_7", "0_7", "[1, 010]"]
+)
+def test_numbers_that_are_not_what_they_look_like(tmp_path: Path, number: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(f"name: x\nseed: {number}\n")
+    with pytest.raises(ValueError, match="line 2: seed: ") as raised:
+        load_yaml(path)
+    assert str(path) in str(raised.value)
+    path.write_text("a: '064'\nb: 1_000\nc: 0x1f\nd: 0.5\ne: 0\nf: 1e-3\n")
+    assert list(load_yaml(path).values()) == ["064", 1000, 31, 0.5, 0, 1e-3]
+
+
+def test_merged_keys_are_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("blocks: [&a {b: 32, c: gloo}, {<<: *a, b: 16}]\n07: x\n")
+    expected = {"blocks": [{"b": 32, "c": "gloo"}, {"b": 16, "c": "gloo"}], "07": "x"}
+    assert load_yaml(path) == expected
+
+
 def test_aliases_are_no_duplicates(tmp_path: Path) -> None:
     path = tmp_path / "file.yaml"
     path.write_text("a: &x {k: 1}\nb: *x\n")

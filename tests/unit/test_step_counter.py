@@ -20,11 +20,12 @@ class Counted(StepCounter):
     """Counts training steps, and other steps of optimizers."""
 
     def __init__(self) -> None:
-        self.steps = self.updates = self.backwards = 0
+        self.steps = self.updates = self.backwards = self.restarts = 0
         super().__init__(
             on_step=lambda: self._add("steps"),
             on_update=lambda: self._add("updates"),
             on_backward=lambda: self._add("backwards"),
+            on_restart=lambda: self._add("restarts"),
         )
 
         self.search = RootSearch(self.compute)
@@ -291,3 +292,51 @@ def test_compiled_models_are_compiled_once(counter: Counted) -> None:
     end()
     assert found is module
     assert (counter.steps, backend.frame_count) == (3, 1)
+
+
+def test_the_optimizer_that_steps_is_followed(counter: Counted) -> None:
+    """A new one of the same model counts at once, of another model after a while."""
+    model, first = make()
+    kept = [first]
+    for epoch in range(3):
+        for _ in range(4):
+            learn(model)
+            kept[-1].step()
+        kept.append(torch.optim.Adam(model.parameters(), lr=0.1 / (epoch + 1)))
+    assert (counter.steps, counter.restarts) == (12, 0)
+    assert counter.leaders == [
+        "SGD of 4 weights at learning rate 0.1",
+        "Adam of 4 weights at learning rate 0.1",
+        "Adam of 4 weights at learning rate 0.05",
+    ]
+    other, last = make()
+    for _ in range(20):
+        learn(other)
+        last.step()
+    assert counter.leader is last
+    assert (counter.steps - 12 >= 9, counter.restarts) == (True, 1)
+
+
+def test_a_single_step_of_a_probe_does_not_lead(counter: Counted) -> None:
+    model, probe = make()
+    learn(model)
+    probe.step()
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(5):
+        learn(model)
+        optimizer.step()
+    assert counter.leader is optimizer
+    assert counter.restarts == 1
+
+
+def test_optimizers_that_take_turns_are_one_step(counter: Counted) -> None:
+    """Five steps of a critic for each of the generator; two heads on one model."""
+    (critic, of_critic), (maker, of_maker) = make(), make()
+    for _ in range(4):
+        for _ in range(5):
+            learn(critic)
+            of_critic.step()
+        learn(maker)
+        of_maker.step()
+    assert (counter.leader, counter.steps) == (of_critic, 20)
+    assert len(counter.leaders) == 1

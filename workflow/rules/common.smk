@@ -36,7 +36,8 @@ def get_run():
     if has_begun():
         run = reopen_run()
     else:
-        run = open_run(config, profile=invocation.profile, write=not invocation.passive)
+        values = {**config, **invocation.config}
+        run = open_run(values, profile=invocation.profile, write=not invocation.passive)
         if invocation.dry_run or not invocation.passive:
             print(*make_preview(run).lines(), sep="\n", file=sys.stderr)
         if not invocation.passive:

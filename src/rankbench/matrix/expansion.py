@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from rankbench.cell import Cell
+from rankbench.cell import LONGEST_ID, Cell, safe_name
 from rankbench.matrix.catalog import Catalog, default_image
 from rankbench.matrix.declarations import NONE, StrategyFacts
 from rankbench.matrix.layers import keys_of
@@ -25,7 +24,6 @@ from rankbench.templates import (
 
 # The keys that every id starts with. Options that differ from the defaults follow.
 _ID = ("strategy", "backend", "topology", "model", "data")
-LONGEST_ID = 190
 SRUN = "srun"
 
 
@@ -144,12 +142,7 @@ def _cell_id(
             # A variable has a name of its own.
             given = chosen[key] if key == "env" else {key: chosen[key]}
             parts += [f"{name}={spell_value(value)}" for name, value in given.items()]
-    cell_id = ".".join(parts)
-    if len(cell_id) <= LONGEST_ID:
-        return cell_id
-    # A file name has at most 255 bytes, and suffixes need some of them.
-    digest = hashlib.sha256(cell_id.encode()).hexdigest()[:8]
-    return f"{cell_id[:LONGEST_ID]}~{digest}"
+    return safe_name(".".join(parts), LONGEST_ID)
 
 
 # The option that stands for several options of a model.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rankbench.cell import safe_name
 from rankbench.matrix.schema import (
     Schema,
     check,
@@ -64,8 +65,8 @@ def read_layers(
     replaced = {} if override is None else overrides[override]
     top = {**given, **replaced}
     values = with_defaults(top, schema)
-    if override is not None:
-        values["name"] = f"{values['name']}-{override}"
+    name = values["name"] if override is None else f"{values['name']}-{override}"
+    values["name"] = safe_name(name)
     if not values["blocks"]:
         return values, [Block("", {key: values[key] for key in of_block})]
     blocks = []

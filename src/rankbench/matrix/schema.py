@@ -39,6 +39,8 @@ def load_yaml(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: cannot be read: {error}") from error
     try:
         value = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
+    except _Misread as error:
+        raise ValueError(f"{path}: {error}") from error
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: is not YAML: {error}") from error
     if not isinstance(value, dict):
@@ -52,12 +54,39 @@ def load_yaml(path: Path) -> dict[str, Any]:
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+class _Misread(ValueError):
+    """YAML reads a value otherwise than a person does."""
+
+
+# Octal and sexagesimal numbers of YAML 1.1, and underscores that part no thousands.
+_STRANGE = re.compile(r"[-+]?(0[0-9_]+|.*:.*|(?!0[xb]|\d{1,3}(_\d{3})+(\.|$)).*_.*)")
+_NUMBERS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+
+
+def _refuse_strange_numbers(key: object, node: Any) -> None:
+    for inner in node.value if isinstance(node, yaml.SequenceNode) else ():
+        _refuse_strange_numbers(key, inner)
+    if node.tag in _NUMBERS and _STRANGE.fullmatch(node.value):
+        raise _Misread(
+            f"line {node.start_mark.line + 1}: {key}: {node.value} means "
+            f"{yaml.safe_load(node.value)} in YAML: write that, or a number without "
+            f"leading zeros, colons and underscores, or '{node.value}' for a text"
+        )
+
+
 class _UniqueKeyLoader(_SafeLoader):
-    """Refuses duplicate keys, because plain YAML silently keeps only the last one."""
+    """Refuses duplicate keys, because plain YAML silently keeps only the last one.
+
+    And numbers that are not what they look like: 064 is 52, and 1:30 is 90.
+    """
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()
-        for key_node, _ in node.value:
+        for key_node, value_node in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                continue  # its keys are defaults, which others may replace
+            if isinstance(key_node, yaml.ScalarNode):
+                key_node.tag = "tag:yaml.org,2002:str"  # an override may be named 07
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, Hashable):
                 continue  # the base class raises the error
@@ -66,6 +95,7 @@ class _UniqueKeyLoader(_SafeLoader):
                     None, None, f"key {key!r} appears twice", key_node.start_mark
                 )
             seen.add(key)
+            _refuse_strange_numbers(key, value_node)
         found: dict[Any, Any] = super().construct_mapping(node, deep)
         return found
 

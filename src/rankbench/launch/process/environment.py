@@ -78,6 +78,22 @@ _GPUDIRECT: dict[tuple[str, str | bool], dict[str, str]] = {
 SOURCE = Path(__file__).resolve().parents[3]
 
 
+def find_settings(
+    spec: LaunchSpec, inherited: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Variables that tune libraries, as the user or the site file sets them.
+
+    Launches are alike only if these are. Those of the cell are part of its identity.
+    """
+    passed = {
+        key: value
+        for key, value in inherited.items()
+        if key.startswith(_PASSED_PREFIXES) and not key.startswith("RANKBENCH_")
+    }
+    settings = passed | dict(spec.env)
+    return {k: settings[k] for k in sorted(settings.keys() - spec.cell.env.keys())}
+
+
 def build_environment(
     spec: LaunchSpec, inherited: Mapping[str, str] = os.environ
 ) -> dict[str, str]:

@@ -131,6 +131,7 @@ def merge_reports(
         "transport": first["transport"],
         "collectives": _merge_collectives([r["collectives"] for r in reports]),
         "step_id": first["step_id"],
+        "marks": sorted({mark for r in reports for mark in r.get("marks") or ()}),
     }
 
 

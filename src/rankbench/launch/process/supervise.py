@@ -22,6 +22,7 @@ from rankbench.launch.launchers import find_launcher, hostfile
 from rankbench.launch.process import processes
 from rankbench.launch.process.classify import Ending, Outcome, classify
 from rankbench.launch.process.command import build_command
+from rankbench.launch.process.environment import find_settings
 from rankbench.launch.process.judge_gate import judge_gate
 from rankbench.launch.process.processes import Heartbeat, Stop
 from rankbench.launch.process.reports import (
@@ -175,9 +176,11 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
         "name": spec.cell.launcher,
         "argv": command.argv,
         "env": command.env,
+        "settings": find_settings(spec),
         "hosts": list(spec.hosts),
     }
     record["job_id"] = hosts.find_job(text)
+    record["marks"] += results.pop("marks", [])
     record |= results
     if outcome.status == "ok":
         record.setdefault("seconds", {})["launch"] = time.monotonic() - clock

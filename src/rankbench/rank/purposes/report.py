@@ -34,6 +34,7 @@ def describe_rank(
     samples_seen: int,
     model: dict[str, Any] | None,
     details: dict[str, Any] | None = None,
+    marks: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Write `rankN.npz` into the launch's work folder; return the report `rankN.json`.
 
@@ -43,6 +44,7 @@ def describe_rank(
         memory: peak memory of this rank in the timed window, see `usage.read_peaks`.
         samples_seen: number of samples of this rank, those of the warm-up as well.
         details: see `Strategy.details`.
+        marks: of this rank, which its row gets.
         model: size of the model, see `models.describe_model`; None except on
             rank 0.
     """
@@ -112,4 +114,5 @@ def describe_rank(
         # See `collectives.sweep`; None if no sweep was requested.
         "collectives": None,
         "step_id": step_id(),
+        "marks": list(marks),
     }

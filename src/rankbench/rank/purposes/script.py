@@ -6,11 +6,14 @@ import os
 import traceback
 
 import torch
+from torch import distributed
 
 from rankbench.launch_spec import SET_UP, THE_END
 from rankbench.rank.facts import usage
 from rankbench.rank.purposes import Duty
 from rankbench.rank.purposes.report import describe_rank
+from rankbench.rank.scripts.exchange import ExchangeProbe
+from rankbench.rank.scripts.observing import count_trained
 from rankbench.rank.scripts.running import (
     ScriptError,
     check_ranks,
@@ -23,7 +26,7 @@ from rankbench.rank.scripts.running import (
     run_file,
 )
 from rankbench.rank.scripts.session import ScriptSession
-from rankbench.record import write_json
+from rankbench.record import NO_EXCHANGE, OTHER_OPTIMIZER, write_json
 from rankbench.templates import fill_arguments, values_of
 
 
@@ -111,6 +114,9 @@ def _find_device(duty: Duty, session: ScriptSession) -> torch.device:
     device = find_device(duty.spec.cell.device)
     if duty.place.size > 1:
         check_ranks(duty.spec.cell, duty.place.size, is_marked=session.is_marked)
+        if session.probe is None and distributed.is_initialized():
+            file = duty.spec.work / f"exchange{duty.place.rank}.json"
+            session.probe = ExchangeProbe(file)
     return device
 
 
@@ -135,6 +141,12 @@ def _report(duty: Duty, begun: float, session: ScriptSession) -> None:
         # `optim` is what ZeroRedundancyOptimizer runs on this rank.
         state = getattr(leader, "optim", leader).state.values()
     model = describe_root(session.root, shape.replica_ranks)
+    details = read_details(session.root) | {"optimizers": session.counter.leaders}
+    trained = 0 if leader is None else count_trained(leader)
+    marks = [OTHER_OPTIMIZER] if len(session.counter.leaders) > 1 else []
+    if session.probe is not None and (seen := session.probe.read(trained)):
+        details["exchange"] = seen
+        marks += [] if seen["trains"] else [NO_EXCHANGE]
     report = describe_rank(
         duty,
         [session.device],
@@ -150,7 +162,8 @@ def _report(duty: Duty, begun: float, session: ScriptSession) -> None:
         # A script does not say what an epoch is: the whole window counts as one.
         steps_per_epoch=steps,
         samples_seen=measured.samples + share(steps + cell.warmup) - share(steps),
-        details=read_details(session.root),
+        details=details,
+        marks=marks,
         model=model if place.rank == 0 else None,
     )
     write_json(duty.spec.work / f"rank{place.rank}.json", report)

@@ -4,8 +4,8 @@ The root is the module that the script itself calls: `DistributedDataParallel`, 
 engine of DeepSpeed, and not a layer within. A step of an optimizer counts if it is
 
 - the outermost: Horovod's optimizer and `GradScaler` call another one;
-- of the leader, the first optimizer that stepped: a script may have several, and steps
-  all of them in each iteration;
+- of the leader: a script may have several optimizers, and steps all of them in each
+  iteration. The first that stepped leads, until another one takes over;
 - computed: a module or a backward ran since the last one. `broadcast_optimizer_state`
   of Horovod makes a step of zeros, and ZeRO-3 of DeepSpeed one for each part of the
   parameters.
@@ -30,11 +30,17 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 _STEPS = {id(Optimizer.profile_hook_step(lambda optimizer: None).__code__)}
 
 
+# Steps of other optimizers, which train other parameters, after which the leader does
+# not train any more: a round of a game between two optimizers may have several.
+_PATIENCE = 10
+
+
 class StepCounter:
     """Calls back after each training step, from within the step of the optimizer.
 
     Attributes:
         seen: outermost steps of optimizers, whether they counted or not.
+        leaders: each optimizer that has led, in words.
     """
 
     def __init__(
@@ -43,6 +49,7 @@ class StepCounter:
         on_step: Callable[[], None],
         on_update: Callable[[], None] = lambda: None,
         on_backward: Callable[[], None] = lambda: None,
+        on_restart: Callable[[], None] = lambda: None,
     ) -> None:
         """Take callbacks.
 
@@ -50,12 +57,18 @@ class StepCounter:
             on_step: a training step ends.
             on_update: another step of an optimizer ends, which is no training step.
             on_backward: a backward ends.
+            on_restart: another optimizer leads, since some steps: none so far counts.
         """
         self.seen = 0
+        self.leaders: list[str] = []
         self._on_step = on_step
         self._on_update = on_update
         self._on_backward = on_backward
+        self._on_restart = on_restart
         self._computed = False
+        # Steps of the leader; of others since then; of others between two of its own.
+        self._led = self._others = self._usual = 0
+        self._known: weakref.WeakSet[Optimizer] = weakref.WeakSet()
         self._leader: weakref.ref[Optimizer] | None = None
         self._undo: list[Callable[[], None]] = []
 
@@ -91,13 +104,38 @@ class StepCounter:
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             return  # Replays of the graph call no optimizer.
         self.seen += 1
-        if self._computed and self.leader is None:
-            self._leader = weakref.ref(optimizer)
+        if self._computed and self.leader is not optimizer:
+            self._consider(optimizer)
         if self._computed and self.leader is optimizer:
             self._computed = False
+            self._usual = max(self._usual, self._others)
+            self._led, self._others = self._led + 1, 0
             self._on_step()
         else:
             self._on_update()
+
+    def _consider(self, optimizer: Optimizer) -> None:
+        """Let an optimizer lead if the leader is gone, or trains no more.
+
+        An optimizer that is new and has parameters of the leader succeeds it at once.
+        """
+        leader = self.leader
+        if leader is not None:
+            self._others += 1
+            is_new = optimizer not in self._known
+            self._known.add(optimizer)
+            if not is_new and self._others <= 2 * self._usual + 1:
+                return  # Usual steps cost no look at parameters.
+            shares = not _parameters(leader).isdisjoint(_parameters(optimizer))
+            if not (shares and is_new and self._led > 1):
+                patience = 1 if shares else _PATIENCE
+                if self._others <= 2 * self._usual + patience:
+                    return
+                self._on_restart()
+        self._known.add(optimizer)
+        self._leader = weakref.ref(optimizer)
+        self._led = self._others = self._usual = 0
+        self.leaders.append(_describe(optimizer))
 
     def _wrap_scaler(self) -> Callable[[], None]:
         """Observe `GradScaler.step`, because it skips steps with infinite gradients."""
@@ -128,6 +166,24 @@ class StepCounter:
 
         torch.autograd.backward = backward
         return lambda: setattr(torch.autograd, "backward", plain)
+
+
+def count_trained(optimizer: Optimizer) -> int:
+    """Number of values that an optimizer trains on this rank."""
+    groups = optimizer.param_groups
+    return sum(weight.numel() for group in groups for weight in group["params"])
+
+
+def _parameters(optimizer: Optimizer) -> set[int]:
+    groups = optimizer.param_groups
+    return {id(weight) for group in groups for weight in group["params"]}
+
+
+def _describe(optimizer: Optimizer) -> str:
+    """``SGD of 4,160 weights at learning rate 0.01``."""
+    rate = optimizer.param_groups[0].get("lr")
+    at = f" at learning rate {float(rate):g}" if rate is not None else ""
+    return f"{type(optimizer).__name__} of {count_trained(optimizer):,} weights{at}"
 
 
 def _is_nested(frame: Any) -> bool:
@@ -190,6 +246,7 @@ class RootSearch:
             nn.Module.__call__ = self._plain  # type: ignore[method-assign]
         found = (ref() for ref in self._found.values())
         living = [module for module in found if module is not None]
+        self._found = {}
         return living[0] if len(living) == 1 else None
 
 

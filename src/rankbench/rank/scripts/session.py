@@ -26,6 +26,7 @@ from rankbench.rank.facts.usage import (
     read_peaks,
     reset_peaks,
 )
+from rankbench.rank.scripts.exchange import ExchangeProbe
 from rankbench.rank.scripts.observing import RootSearch, StepCounter, watch
 from rankbench.rank.training.clock import StepClock, make_clock
 from rankbench.rank.training.loop import Measurement
@@ -188,6 +189,8 @@ class ScriptSession:
         is_marked: whether the script marks its steps.
         is_complete: whether everything is measured and written.
         failure: why rankbench could not measure; None if it could.
+        probe: looks at what ranks exchange in the step after the first; None for no
+            look. Without a warm-up, that step is not measured.
         find_device: returns the device of this rank, after the first step.
         finish: writes what was measured, after the last step.
     """
@@ -218,11 +221,14 @@ class ScriptSession:
             on_step=self._on_step,
             on_update=lambda: self.window.mark("update"),
             on_backward=lambda: self.window.mark("backward"),
+            on_restart=self._restart,
         )
         self.root: nn.Module | None = None
+        self._is_bare = warmup == 0
         self.is_marked = False
         self.is_complete = False
         self.failure: Exception | None = None
+        self.probe: ExchangeProbe | None = None
         self.find_device, self.finish = find_device, finish
         self._search = RootSearch(self.counter.compute)
         self._stop_watching = lambda: None
@@ -248,8 +254,15 @@ class ScriptSession:
         else:
             self._end_step(None, None)
 
-    def _on_mark(self, loss: Any, samples: Any) -> None:
+    def _restart(self) -> None:
+        """Begin anew with the step that ends now: another optimizer leads."""
         if not self.is_marked:
+            self.root = None
+            self._stop_watching()
+            self.window.ended, self.window.phases = 0, WHOLE
+
+    def _on_mark(self, loss: Any, samples: Any) -> None:
+        if not self.is_marked or self.window.ended == 0:
             self.is_marked = True
             self._try(self._open)
         else:
@@ -266,6 +279,12 @@ class ScriptSession:
                 )
         self.opened = usage.process_age()
         self.device = self.find_device(self)
+        if self.probe is not None and not (self._is_bare and self.probe.is_on):
+            self.probe.begin()
+            if self._is_bare:
+                return
+        elif self.probe is not None:
+            self.probe.end()
         self.window.open(self.device, has_phases=self.root is not None)
 
     def _on_forward(self) -> None:
@@ -273,6 +292,8 @@ class ScriptSession:
         self.window.mark("load")
 
     def _end_step(self, loss: Any, samples: Any) -> None:
+        if self.probe is not None and self.probe.is_on:
+            self.probe.end()
         if self.window.end_step(loss, samples):
             self.end()
             self._try(lambda: self.finish(self))

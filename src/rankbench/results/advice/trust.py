@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from rankbench.disturbance import disturbances
-from rankbench.record import UNCLEAN_END
+from rankbench.record import NO_EXCHANGE, OTHER_OPTIMIZER, UNCLEAN_END
 from rankbench.results.advice.facts import Facts
 from rankbench.results.numbers.statistics import MIN_LAUNCHES
 from rankbench.results.numbers.summary import (
@@ -22,6 +22,8 @@ _MARKS = {
     "mixed-hosts": "its launches ran on different hosts",
     "mixed-torch": "it or its base ran different versions of torch",
     NO_STEADY_STATE: "step times still changed their level at the end of a launch",
+    NO_EXCHANGE: "its ranks exchange no gradients",
+    OTHER_OPTIMIZER: "its script changed the optimizer that is counted",
     "other-code": "the code of the ranks has changed since",
     "oversubscribed": "ranks share a core or a GPU, or lack cores",
     "throttled": "a GPU lowered its clocks",

@@ -7,8 +7,10 @@ baseline of `rankbench compare`, or a run in the store of `rankbench history`.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
+import re
 import statistics
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -122,6 +124,11 @@ def read_side(path: Path) -> Side:
     """
     if path.suffix == ".json" and path.is_file():
         return read_run(path)
+    if path.suffix == ".csv":
+        raise ValueError(
+            f"{path}: a table of published numbers can only be the BASELINE of "
+            "`rankbench accept`"
+        )
     with open_results(path) as directory:
         layout = Layout(directory)
         results = load(layout)
@@ -141,28 +148,46 @@ def read_reference(path: Path) -> Side:
     """
     if path.suffix != ".csv" or not path.is_file():
         return read_side(path)
-    with open(path, newline="", encoding="utf-8") as file:
-        rows = csv.DictReader(file)
-        lacking = {"cell", "throughput"} - set(rows.fieldnames or ())
-        if lacking:
-            named = ", ".join(sorted(lacking))
+    try:
+        # Spreadsheets begin a file with a byte order mark.
+        text = path.read_text(encoding="utf-8-sig")
+        rows = list(csv.reader(io.StringIO(text, newline=""), strict=True))
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{path}: is not CSV in UTF-8: {error}") from error
+    header = [name.strip() for name in rows[0]] if rows else []
+    if lacking := {"cell", "throughput"} - set(header):
+        named = ", ".join(sorted(lacking))
+        raise ValueError(
+            f"{path}: no column {named}: a table of published numbers "
+            "has the columns cell and throughput, with commas between them"
+        )
+    cells: dict[str, CellLaunches] = {}
+    for number, values in enumerate(rows[1:], 2):
+        place = f"{path}, row {number}"
+        if not values:
+            continue
+        if len(values) != len(header):
             raise ValueError(
-                f"{path}: no column {named}: a table of published numbers "
-                "has the columns cell and throughput"
+                f"{place}: {len(values)} fields: the first row has {len(header)}"
             )
-        cells = {
-            row["cell"]: _read_published(row, f"{path}, row {number}")
-            for number, row in enumerate(rows, 2)
-            if row["throughput"]
-        }
+        row = dict(zip(header, (value.strip() for value in values), strict=True))
+        if row["cell"] in cells or not row["cell"]:
+            raise ValueError(f"{place}: cell: {row['cell']!r} is empty or there twice")
+        cells[row["cell"]] = _read_published(row, place)
     return Side(name=str(path), experiment=path.stem, cells=cells)
 
 
+# Not all that `float` reads: neither 1_7 nor nan.
+_NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
+
+
 def _read_published(row: Mapping[str, str], place: str) -> CellLaunches:
-    try:
-        value = float(row["throughput"])
-    except ValueError:
-        value = math.nan
+    status = row.get("status") or "ok"
+    if not row["throughput"] and status != "ok":
+        reason = row.get("reason") or None
+        return CellLaunches(hash="", status=status, reason=reason, throughput=())
+    is_number = _NUMBER.fullmatch(row["throughput"])
+    value = float(row["throughput"]) if is_number else math.nan
     if not 0 < value < math.inf:
         raise ValueError(
             f"{place}: throughput: expected samples/s or tokens/s, not "

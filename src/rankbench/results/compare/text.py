@@ -222,11 +222,17 @@ def accepted_to_text(comparison: Comparison) -> str:
             f"{comparison.verdict}: {new} against {old}: every row at least "
             f"{comparison.at_least:g} times the baseline, at "
             f"{comparison.confidence:.0%} confidence over all rows",
-            f"  {', '.join(_count(comparison, order))}",
+            f"  {_count_compared(comparison)}: {', '.join(_count(comparison, order))}",
             "",
             _tabulate(rows, "verdict", "cell", "RESULTS / BASELINE", "launches", ""),
         ]
     )
+
+
+def _count_compared(comparison: Comparison) -> str:
+    """``3 of 4 rows of the baseline were compared``."""
+    compared = sum(cell.ratio is not None for cell in comparison.cells)
+    return f"{compared} of {len(comparison.cells)} rows of the baseline were compared"
 
 
 def accepted_to_json(comparison: Comparison) -> dict[str, Any]:
@@ -237,6 +243,7 @@ def accepted_to_json(comparison: Comparison) -> dict[str, Any]:
         "at_least": comparison.at_least,
         "confidence": comparison.confidence,
         "verdict": comparison.verdict,
+        "rows_given": len(comparison.cells),
         "rows": [
             {
                 "cell": cell.id,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from rankbench.cell import REFERENCE
-from rankbench.record import UNCLEAN_END, Record
+from rankbench.record import NO_EXCHANGE, OTHER_OPTIMIZER, UNCLEAN_END, Record
 from rankbench.results.elements.text import Note, describe_base
 from rankbench.results.numbers.fit import EQUAL, MARGIN, UNTOLD
 from rankbench.results.numbers.statistics import CONFIDENCE, MIN_LAUNCHES
 from rankbench.results.numbers.summary import (
     DISTURBED,
     DRIFTING,
+    ENVIRONMENT,
     NO_STEADY_STATE,
     UNPAIRED,
     Base,
@@ -39,6 +40,12 @@ MARKS = {
     UNPAIRED: "speedup and efficiency compare all launches of this row with all of "
     "its base, because they were not launched in the same rounds: if the machine "
     "changed in between, that is a part of the ratio.",
+    ENVIRONMENT: "launches of this workload ran with different values of these "
+    "variables: only rows with equal ones are compared. env in site.yaml keeps them.",
+    NO_EXCHANGE: "ranks exchange no gradients, and no weights: each trains a model of "
+    "its own. The row is not compared with others.",
+    OTHER_OPTIMIZER: "the script went on with another optimizer: the steps of which "
+    "ones were counted, in turn, is said under steps.",
     "other-code": "the code that the ranks ran differs from the plan's.",
     UNCLEAN_END: "a launch hung or crashed while its ranks parted, after all of them "
     "had reported; the numbers are whole.",
@@ -73,9 +80,9 @@ def collect_notes(summaries: Sequence[Summary]) -> list[Note]:
         *_of_scripts(summaries),
         *(_of_numbers(summaries) if any(s.numbers for s in summaries) else []),
         *(
-            Note(mark, MARKS[mark])
+            Note(mark, MARKS[mark.partition("(")[0]])
             for mark in sorted({mark for s in summaries for mark in s.marks})
-            if mark in MARKS
+            if mark.partition("(")[0] in MARKS
         ),
         *_of_gate(summaries),
         *_of_machines(summaries),
@@ -133,6 +140,13 @@ def _of_scripts(summaries: Sequence[Summary]) -> Iterator[Note]:
         yield Note(
             "samples", f"of a step over all ranks, as the experiment says: {said}."
         )
+    for s in summaries:
+        if s.row.cell.script is not None and s.row.launches:
+            ranks = (launch.record["ranks"][0] for launch in s.row.launches)
+            led = [rank["details"].get("optimizers") or () for rank in ranks]
+            counted = _distinct(", then ".join(map(str, one)) for one in led if one)
+            if counted:
+                yield Note("steps", f"of {s.row.id}: by {'; or '.join(counted)}.")
 
 
 def _of_ratios(summaries: Sequence[Summary]) -> Iterator[Note]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from rankbench.cell import find_base
 from rankbench.disturbance import DISTURBED
-from rankbench.record import round_of
+from rankbench.record import NO_EXCHANGE, round_of
 from rankbench.results.numbers.fit import Fit, confidence_of_each, judge
 from rankbench.results.numbers.measures import Measures, measure
 from rankbench.results.numbers.statistics import (
@@ -38,6 +38,7 @@ _FREE_OF_OWN = ("topology", "oversubscribe")
 NO_STEADY_STATE = "no-steady-state"
 DRIFTING = "drifting"
 UNPAIRED = "unpaired"
+ENVIRONMENT = "environment"
 DETERMINISTIC = "deterministic"
 
 
@@ -114,14 +115,52 @@ def summarise(results: Results) -> list[Summary]:
         for row in results.rows
     }
     ok = [row for row in results.rows if row.status == "ok"]
-    comparison = _Comparison(ok, measures)
+    alike = _Alike(ok)
+    comparison = _Comparison(ok, measures, alike)
     drifting = _find_drifting(measures)
     return [
-        _summarise(row, comparison, row.id in drifting)
+        _summarise(row, comparison, alike, row.id in drifting)
         if row.status == "ok"
         else Summary(row=row, group=row.cell.workload(), marks=row.marks)
         for row in results.rows
     ]
+
+
+class _Alike:
+    """Which rows may be compared: those of a workload that ran with equal settings.
+
+    A row whose launches differ in them, or whose ranks train alone, has no equal.
+
+    Attributes:
+        groups: id of a row -> its group.
+        marks: id of a row -> a mark that names the variables in which launches of its
+            workload differ; ids of other rows are not there.
+    """
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.groups: dict[str, str] = {}
+        self.marks: dict[str, str] = {}
+        workloads: dict[str, list[Row]] = {}
+        for row in rows:
+            workloads.setdefault(row.cell.workload(), []).append(row)
+        for workload, alternatives in workloads.items():
+            settings = {row.id: _settings_of(row) for row in alternatives}
+            every = set().union(*settings.values())
+            names = sorted({name for one in every for name, _ in one ^ min(every)})
+            for row in alternatives:
+                own = settings[row.id]
+                alone = len(own) > 1 or NO_EXCHANGE in row.marks
+                which = row.id if alone else sorted(min(own, default=()))
+                self.groups[row.id] = f"{workload} {which if alone or names else ''}"
+                if names:
+                    self.marks[row.id] = f"{ENVIRONMENT}({','.join(names)})"
+
+
+def _settings_of(row: Row) -> set[frozenset[tuple[str, str]]]:
+    """All settings of libraries with which launches of a row ran."""
+    launchers = [launch.record.get("launcher") or {} for launch in row.launches]
+    known = [one["settings"] for one in launchers if one.get("settings") is not None]
+    return {frozenset(one.items()) for one in known}
 
 
 class _Comparison:
@@ -134,10 +173,13 @@ class _Comparison:
     """
 
     def __init__(
-        self, rows: Sequence[Row], measures: Mapping[str, tuple[Measures, ...]]
+        self,
+        rows: Sequence[Row],
+        measures: Mapping[str, tuple[Measures, ...]],
+        alike: _Alike,
     ) -> None:
         self.measures = measures
-        found = _Bases(rows)
+        found = _Bases(rows, alike)
         self.bases = {
             row.id: (found.single(row), found.of_efficiency(row)) for row in rows
         }
@@ -147,7 +189,7 @@ class _Comparison:
         self._confidence = confidence_of_each(sum(a != b for a, b in ratios))
         workloads: dict[str, list[Row]] = {}
         for row in rows:
-            workloads.setdefault(row.cell.workload(), []).append(row)
+            workloads.setdefault(alike.groups[row.id], []).append(row)
         self.fits: dict[str, Fit] = {}
         for alternatives in workloads.values():
             fit = Fit(
@@ -222,7 +264,9 @@ def _find_drifting(measures: Mapping[str, tuple[Measures, ...]]) -> set[str]:
     return {name for name, chance in adjusted if chance <= 1 - CONFIDENCE}
 
 
-def _summarise(row: Row, comparison: _Comparison, is_drifting: bool) -> Summary:
+def _summarise(
+    row: Row, comparison: _Comparison, alike: _Alike, is_drifting: bool
+) -> Summary:
     measures = comparison.measures
     own, counted = measures[row.id], comparison.counted(row)
     numbers = {
@@ -231,8 +275,8 @@ def _summarise(row: Row, comparison: _Comparison, is_drifting: bool) -> Summary:
         if None not in (values := [getattr(one, name) for one in counted])
     }
     # Launches that all train the same have no interval.
-    alike = len({one.accuracy for one in counted}) == 1
-    if "accuracy" in numbers and len(counted) > 1 and alike:
+    agrees = len({one.accuracy for one in counted}) == 1
+    if "accuracy" in numbers and len(counted) > 1 and agrees:
         numbers["accuracy"] = replace(numbers["accuracy"], verdict=DETERMINISTIC)
     single, same = comparison.bases[row.id]
     if single:
@@ -249,10 +293,12 @@ def _summarise(row: Row, comparison: _Comparison, is_drifting: bool) -> Summary:
         NO_STEADY_STATE: not all(one.steady for one in own),
         UNPAIRED: paired is False,
     }
+    named = {name for name in marks if marks[name]}
+    named |= {alike.marks[row.id]} if row.id in alike.marks else set()
     return Summary(
         row=row,
-        group=row.cell.workload(),
-        marks=tuple(sorted({*row.marks, *(name for name in marks if marks[name])})),
+        group=alike.groups[row.id],
+        marks=tuple(sorted({*row.marks, *named})),
         measures=own,
         disturbed=comparison.disturbed(row),
         numbers=numbers,
@@ -266,23 +312,27 @@ def _summarise(row: Row, comparison: _Comparison, is_drifting: bool) -> Summary:
 class _Bases:
     """Rows on one device that others are compared with."""
 
-    def __init__(self, ok: Iterable[Row]) -> None:
+    def __init__(self, ok: Iterable[Row], alike: _Alike) -> None:
+        self._groups = alike.groups
         self._single: dict[str, list[Row]] = {}
-        self._own: dict[str, Row] = {}
+        self._own: dict[tuple[str, str], Row] = {}
         for row in ok:
             if row.cell.topology == "1x1":
-                self._own.setdefault(row.cell.workload(_FREE_OF_OWN), row)
+                self._own.setdefault(self._key(row), row)
                 if row.cell.is_base:
-                    self._single.setdefault(row.cell.workload(), []).append(row)
+                    self._single.setdefault(alike.groups[row.id], []).append(row)
+
+    def _key(self, row: Row) -> tuple[str, str]:
+        return self._groups[row.id], row.cell.workload(_FREE_OF_OWN)
 
     def single(self, row: Row) -> Row | None:
         """The row of `single`; see `find_base`."""
-        alike = {one.id: one for one in self._single.get(row.cell.workload(), ())}
+        alike = {one.id: one for one in self._single.get(self._groups[row.id], ())}
         cells = {name: one.cell for name, one in alike.items()}
         base = find_base(row.id, {row.id: row.cell, **cells})
         return None if base is None else alike[base]
 
     def of_efficiency(self, row: Row) -> Row | None:
         """The same row for all rows of a workload, if there is one of `single`."""
-        own = self._own.get(row.cell.workload(_FREE_OF_OWN))
+        own = self._own.get(self._key(row))
         return self.single(row) or own
