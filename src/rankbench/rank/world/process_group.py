@@ -41,6 +41,8 @@ def operation(
     device: torch.device,
     group: distributed.ProcessGroup | None = None,
 ) -> Callable[[], None]:
+    # In older versions of torch, None does not stand for all ranks everywhere.
+    group = group or distributed.group.WORLD
     ranks, rank = distributed.get_world_size(group), distributed.get_rank(group)
     members = distributed.get_process_group_ranks(group)
     # All ranks get the same number of elements.
