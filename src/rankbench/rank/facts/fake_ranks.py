@@ -57,7 +57,7 @@ _READ_RANKS = (
 
 
 @dataclass(slots=True)
-class Block:
+class Allocation:
     """Memory of a storage: its bytes now, and what it is for."""
 
     size: int = 0
@@ -100,7 +100,7 @@ class Ledger(TorchDispatchMode):
         super().__init__()
         self.device, self.unit = device, unit
         self.quiet = False
-        self._blocks: weakref.WeakKeyDictionary[Any, Block] = (
+        self._blocks: weakref.WeakKeyDictionary[Any, Allocation] = (
             weakref.WeakKeyDictionary()
         )
         self.now = 0
@@ -114,7 +114,7 @@ class Ledger(TorchDispatchMode):
         self.sent: dict[Sent, int] = defaultdict(int)
         self.waits = 0
         self._begin = {id(block): (block, block.size) for block in self._held()}
-        self._changes: list[tuple[Block, int]] = []
+        self._changes: list[tuple[Allocation, int]] = []
 
     def label(self, tensors: Iterable[Any], kind: str) -> None:
         """Say what these tensors are for; those that are not here are left out."""
@@ -177,7 +177,7 @@ class Ledger(TorchDispatchMode):
                 self._note(func, args, made)
         return out
 
-    def _held(self) -> list[Block]:
+    def _held(self) -> list[Allocation]:
         return list({id(block): block for block in self._blocks.values()}.values())
 
     def _see(self, tensor: Tensor) -> None:
@@ -185,11 +185,11 @@ class Ledger(TorchDispatchMode):
             return
         storage = tensor.untyped_storage()
         if storage not in self._blocks:
-            block = self._blocks[storage] = Block()
+            block = self._blocks[storage] = Allocation()
             weakref.finalize(storage, self._set, block, 0)
             self._set(block, storage.nbytes())
 
-    def _set(self, block: Block, size: int) -> None:
+    def _set(self, block: Allocation, size: int) -> None:
         change = -(-size // self.unit) * self.unit - block.size
         block.size += change
         self.now += change
