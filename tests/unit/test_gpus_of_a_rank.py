@@ -20,6 +20,7 @@ from rankbench.launch.process import gpu_usage, supervise
 from rankbench.launch.process.reports import find_shared_gpu
 from rankbench.rank.facts import collectives, usage
 from rankbench.rank.facts.host import identify_gpu
+from rankbench.rank.strategies.base import Operation, World
 from rankbench.rank.training.clock import (
     CudaClock,
     HostClock,
@@ -261,6 +262,17 @@ def test_horovod_measures_the_backend_that_its_row_names(
     assert bool(begun) is not refused
 
 
+TWO = World(
+    rank=0,
+    size=2,
+    local_rank=0,
+    device=GPUS[0],
+    devices=GPUS[:1],
+    backend="nccl",
+    rank_batch=1,
+)
+
+
 class GpuOfConstantSpeed:
     """A GPU whose collectives take 10 us and 1 s per 10 GB, on a clock of its own."""
 
@@ -278,7 +290,7 @@ class GpuOfConstantSpeed:
         event.elapsed_time = lambda end: 1e3 * (end.at - event.at)
         return event
 
-    def operation(self, name: str, size: int, device: torch.device) -> Any:
+    def operation(self, name: str, size: int, device: torch.device, group: None) -> Any:
         def call() -> None:
             self.calls[size] = self.calls.get(size, 0) + 1
             self.seconds += 1e-5 + size / 1e10
@@ -293,7 +305,7 @@ def test_collectives_of_gpus_are_timed_up_to_1_gib(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gpu: Any = GpuOfConstantSpeed(monkeypatch, free=80 * 2**30)
-    points = collectives.sweep({"all_reduce": 1.0}, gpu, GPUS[0])
+    points = collectives.sweep([Operation("all_reduce", 8.0)], gpu, TWO, 8)
     assert [point["bytes"] for point in points] == [4**k for k in range(5, 16)]
     for point in points:
         expected = 1e-5 + point["bytes"] / 1e10
@@ -307,7 +319,7 @@ def test_collectives_end_before_the_memory_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     gpu: Any = GpuOfConstantSpeed(monkeypatch, free=2 * 4**14)
-    points = collectives.sweep({"all_reduce": 1.0}, gpu, GPUS[0])
+    points = collectives.sweep([Operation("all_reduce", 8.0)], gpu, TWO, 8)
     assert points[-1]["bytes"] == 4**13
 
 

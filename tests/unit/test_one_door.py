@@ -139,7 +139,9 @@ def test_prepare_asks_snakemake(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     assert main(["prepare", "--only", "strategy=single"]) == 0
     (argv,) = given
     assert argv[0] == sys.executable
-    assert argv[1:6] == ["-m", "snakemake", "--profile", "local_profile", "prepare"]
+    assert argv[1:5] == ["-m", "snakemake", "--profile", "local_profile"]
+    # Snakemake would merge a profile of the project's folder.
+    assert argv[5:8] == ["--workflow-profile", "none", "prepare"]
     assert argv[-1] == "only=strategy=single"
 
 

@@ -65,7 +65,7 @@ class Allocation:
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class Traffic:
     """A kind of call.
 
     Attributes:
@@ -110,8 +110,8 @@ class Ledger(TorchDispatchMode):
     def turn_page(self) -> None:
         """Begin to count anew; what is held is still held."""
         self.peak = self.now
-        self.calls: dict[Sent, int] = defaultdict(int)
-        self.sent: dict[Sent, int] = defaultdict(int)
+        self.calls: dict[Traffic, int] = defaultdict(int)
+        self.sent: dict[Traffic, int] = defaultdict(int)
         self.waits = 0
         self._begin = {id(block): (block, block.size) for block in self._held()}
         self._changes: list[tuple[Allocation, int]] = []
@@ -207,7 +207,7 @@ class Ledger(TorchDispatchMode):
         self.strays |= {f"{name}: {t.device}" for t in both if t.device != self.device}
         if name in _HOLDS:
             self.label(both, _HOLDS[name])
-        sent = Sent(name, group.size(), both[0].dtype)
+        sent = Traffic(name, group.size(), both[0].dtype)
         self.calls[sent] += 1
         # Of the whole tensor, as in nccl-tests: what is gathered, or what is scattered.
         self.sent[sent] += max(sum(t.nbytes for t in side) for side in sides)
