@@ -17,6 +17,8 @@ import pytest
 
 pytestmark = pytest.mark.integration
 
+COMMAND = "snakemake --profile local_profile --workflow-profile none"
+
 EXPERIMENT = """\
 name: small
 strategy: [single, ddp]
@@ -52,7 +54,7 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(small) -> None:
     assert done.returncode == 0, done.stdout
     assert "1 cells: 1 to measure" in done.stdout
     assert "device-hours" in done.stdout
-    assert "$ snakemake --profile local_profile --config " in done.stdout
+    assert f"$ {COMMAND} --config " in done.stdout
     assert "'only=strategy=ddp backend=gloo'" in done.stdout
     done = small.rankbench("run", "-n", "--only", "strategy=ddp", "--json")
     facts = json.loads(done.stdout[done.stdout.index("{") :])
@@ -61,7 +63,7 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(small) -> None:
     assert "nccl" in reason
     # Two launches and the gate, on two devices.
     assert facts["device_hours_at_most"] == pytest.approx(3 * 2 * 600 / 3600)
-    assert facts["command"].startswith("snakemake --profile local_profile --config ")
+    assert facts["command"].startswith(f"{COMMAND} --config ")
     assert not (small.root / "results").exists()
 
 

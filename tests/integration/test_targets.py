@@ -43,7 +43,8 @@ def test_data_by_rankbench_and_by_snakemake(project) -> None:
     file.unlink()
     done = project.rankbench("prepare")
     assert done.returncode == 0, done.stdout
-    assert "$ snakemake --profile local_profile prepare" in done.stdout
+    command = "snakemake --profile local_profile --workflow-profile none prepare"
+    assert f"$ {command}" in done.stdout
     made = file.read_bytes()
     assert not (project.root / "results/one/records").exists()
 
