@@ -98,14 +98,14 @@ def test_a_short_window_says_nothing(tmp_path: Path) -> None:
     assert looking.end() is None
 
 
-# Prints how long it stood still, in three seconds.
+# Prints how long it stood still, in five seconds.
 SLEEPER = """
 import sys
 from pathlib import Path
 from rankbench.rank.world.lifeline import Progress
 progress = Progress(Path(sys.argv[1]), 0)
 print("begun", flush=True)
-progress.sleep(3.0)
+progress.sleep(5.0)
 print(progress.stopped)
 """
 
@@ -115,6 +115,7 @@ def test_a_suspension_is_seen(tmp_path: Path) -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "begun\n"
+        time.sleep(1.5)  # A suspension before the first turn is not seen.
         child.send_signal(signal.SIGSTOP)
         time.sleep(2.5)
         child.send_signal(signal.SIGCONT)
