@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Cell, Shape
+from rankbench.disturbance import OVERSUBSCRIBED
 from rankbench.record import read_json, write_json
 
 LOOPBACK = "127.0.0.1"
@@ -174,7 +175,7 @@ class LaunchSpec:
     @property
     def shares_cores(self) -> bool:
         """Whether several ranks take turns on a core."""
-        return "oversubscribed" in self.marks
+        return OVERSUBSCRIBED in self.marks
 
     def write(self) -> None:
         """Write the file that ranks read."""

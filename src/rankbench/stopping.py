@@ -90,7 +90,7 @@ class Rule:
         return [*found, self.at_most]
 
 
-class Enough(NamedTuple):
+class StopReason(NamedTuple):
     """Why a cell needs no further launch.
 
     Attributes:
@@ -155,7 +155,7 @@ def rate(record: Record) -> float | None:
 
 def find_enough(
     cells: Mapping[str, LaunchHistory], *, budget: float | None = None
-) -> dict[str, Enough]:
+) -> dict[str, StopReason]:
     """Find the cells that need no further launch, and why.
 
     Args:
@@ -166,7 +166,7 @@ def find_enough(
         Reasons by id. A cell with a fixed number of launches, or with too few for the
         first look, has none unless the budget is spent.
     """
-    found: dict[str, Enough] = {}
+    found: dict[str, StopReason] = {}
     workloads: dict[str, dict[str, LaunchHistory]] = {}
     for name, cell in cells.items():
         if cell.rule.kind == UNTIL and (stop := _stop_at_width(cell)):
@@ -183,7 +183,7 @@ def find_enough(
     return found
 
 
-def _stop_at_width(cell: LaunchHistory) -> Enough | None:
+def _stop_at_width(cell: LaunchHistory) -> StopReason | None:
     """The first look with a narrow or hopelessly wide interval, or the last one."""
     counted, rule = cell.counted, cell.rule
     assert rule.target is not None
@@ -194,18 +194,20 @@ def _stop_at_width(cell: LaunchHistory) -> Enough | None:
         rates = [rate(record) for record in counted[:look]]
         known = [value for value in rates if value is not None]
         if len(known) < look:
-            return Enough(look, f"after {look}: {look - len(known)} failed")
+            return StopReason(look, f"after {look}: {look - len(known)} failed")
         width = half_width(known, confidence)
         if width is None or look == rule.at_most:
             continue
         if width <= rule.target:
-            return Enough(look, f"reached {100 * width:.2g} %")
+            return StopReason(look, f"reached {100 * width:.2g} %")
         if width * math.sqrt(look / rule.at_most) > _HOPELESS * rule.target:
-            return Enough(look, f"after {look}: {100 * width:.2g} %, too wide to reach")
+            return StopReason(
+                look, f"after {look}: {100 * width:.2g} %, too wide to reach"
+            )
     if width is not None and width <= rule.target:
-        return Enough(rule.at_most, f"reached {100 * width:.2g} %")
+        return StopReason(rule.at_most, f"reached {100 * width:.2g} %")
     said = "no interval" if width is None else f"{100 * width:.2g} %"
-    return Enough(rule.at_most, f"at {rule.at_most}: {said}")
+    return StopReason(rule.at_most, f"at {rule.at_most}: {said}")
 
 
 def half_width(values: Sequence[float], confidence: float = CONFIDENCE) -> float | None:
@@ -220,7 +222,7 @@ def half_width(values: Sequence[float], confidence: float = CONFIDENCE) -> float
     return math.exp(reach / math.sqrt(len(logs))) - 1
 
 
-def _find_best(rivals: Mapping[str, LaunchHistory]) -> dict[str, Enough]:
+def _find_best(rivals: Mapping[str, LaunchHistory]) -> dict[str, StopReason]:
     """Compare the cells of a workload at each look, until one is the best.
 
     At each look, the ratios of two cells within their rounds give a one-sided bound of
@@ -230,7 +232,7 @@ def _find_best(rivals: Mapping[str, LaunchHistory]) -> dict[str, Enough]:
     than the target. The search ends when the fastest is shown to be slower than none
     of the others by more than the target.
     """
-    found: dict[str, Enough] = {}
+    found: dict[str, StopReason] = {}
     rule = next(iter(rivals.values())).rule
     assert rule.target is not None
     rates = {name: _by_round(name, cell.counted) for name, cell in rivals.items()}
@@ -243,7 +245,7 @@ def _find_best(rivals: Mapping[str, LaunchHistory]) -> dict[str, Enough]:
         for name in alive:
             failed = sum(rate(r) is None for r in rivals[name].counted[:look])
             if failed:
-                found[name] = Enough(look, f"after {look}: {failed} failed")
+                found[name] = StopReason(look, f"after {look}: {failed} failed")
         alive = [name for name in alive if name not in found]
         if not alive:
             return found
@@ -257,21 +259,21 @@ def _find_best(rivals: Mapping[str, LaunchHistory]) -> dict[str, Enough]:
         for name, bound in least.items():
             if bound * (1 - rule.target) > 1 and not rivals[name].is_base:
                 share = f"{1 / bound:.2g}"
-                found[name] = Enough(
+                found[name] = StopReason(
                     look, f"dropped after {look}: at most {share} of the best"
                 )
         alive = [name for name in alive if name not in found]
         lowest = min(least.values(), default=math.inf)
         if lowest >= 1 - rule.target:
             for name in alive:
-                found[name] = Enough(look, f"decided after {look}")
+                found[name] = StopReason(look, f"decided after {look}")
             said = f"best after {look}"
             if least:
                 said += f": at least {min(lowest, 1.0):.2g} of every other"
-            found[best] = Enough(look, said)
+            found[best] = StopReason(look, said)
             return found
     for name in alive:
-        found[name] = Enough(rule.at_most, f"at {rule.at_most}: not decided")
+        found[name] = StopReason(rule.at_most, f"at {rule.at_most}: not decided")
     return found
 
 
@@ -315,8 +317,8 @@ def _student(share: float, degrees: int) -> float:
 
 
 def _stop_at_budget(
-    cells: Mapping[str, LaunchHistory], stopped: Mapping[str, Enough], budget: float
-) -> Iterator[tuple[str, Enough]]:
+    cells: Mapping[str, LaunchHistory], stopped: Mapping[str, StopReason], budget: float
+) -> Iterator[tuple[str, StopReason]]:
     """Stop all cells if the next round would exceed the budget.
 
     Before the first launch of a cell nothing is known of its cost. That a round fits
@@ -341,7 +343,10 @@ def _stop_at_budget(
     if spent + following > budget:
         for name, cell in waiting.items():
             done = len(cell.counted)
-            yield name, Enough(done, f"{BUDGET}: after {done} of {cell.rule.at_most}")
+            yield (
+                name,
+                StopReason(done, f"{BUDGET}: after {done} of {cell.rule.at_most}"),
+            )
 
 
 def cost(cell: LaunchHistory, record: Record) -> float:

@@ -95,7 +95,7 @@ def test_a_bomb_is_refused(
     members = [make_member(f"{i}.json", bytes(20_000)) for i in range(5)]
     path = write_archive(tmp_path / "bomb.tar.zst", *members)
     (tmp_path / "into").mkdir()
-    with pytest.raises(archive.Damaged, match=said):
+    with pytest.raises(archive.DamagedFileError, match=said):
         archive.unpack(path, tmp_path / "into")
 
 
@@ -105,7 +105,7 @@ def test_a_size_that_is_not_told_is_refused(tmp_path: Path) -> None:
     parameters = zstandard.ZstdCompressionParameters(write_content_size=False)
     compressor = zstandard.ZstdCompressor(compression_params=parameters)
     path.write_bytes(compressor.compress(plain))
-    with pytest.raises(archive.Damaged, match="does not tell"):
+    with pytest.raises(archive.DamagedFileError, match="does not tell"):
         archive.unpack(path, tmp_path)
 
 
@@ -118,7 +118,7 @@ def test_a_header_that_claims_much_is_not_read(tmp_path: Path) -> None:
     plain.write(bytes(10_240))
     path = tmp_path / "huge.tar.zst"
     path.write_bytes(zstandard.compress(plain.getvalue()))
-    with pytest.raises(archive.Damaged, match="larger than any"):
+    with pytest.raises(archive.DamagedFileError, match="larger than any"):
         archive.unpack(path, tmp_path)
 
 
@@ -126,7 +126,7 @@ def test_a_header_that_claims_much_is_not_read(tmp_path: Path) -> None:
 def test_what_follows_the_archive_is_refused(tmp_path: Path, more: bytes) -> None:
     path = write_archive(tmp_path / "one.tar.zst", make_member("a.json"))
     path.write_bytes(path.read_bytes() + more)
-    with pytest.raises(archive.Damaged, match="something follows"):
+    with pytest.raises(archive.DamagedFileError, match="something follows"):
         archive.unpack(path, tmp_path)
 
 
@@ -136,7 +136,7 @@ def test_a_sparse_file_is_refused(tmp_path: Path) -> None:
     member = make_member("sparse", b"0\n".ljust(512, b"\0"), pax_headers=headers)
     path = write_archive(tmp_path / "sparse.tar.zst", member)
     (tmp_path / "into").mkdir()
-    with pytest.raises(archive.Damaged):
+    with pytest.raises(archive.DamagedFileError):
         archive.unpack(path, tmp_path / "into")
 
 
@@ -162,7 +162,9 @@ def test_another_header_is_found_where_it_is(
     members = [make_member("a.json"), make_member("sub/b.json", **changes)]
     path = write_archive(tmp_path / "two.tar.zst", *members)
     (tmp_path / "into").mkdir()
-    with pytest.raises(archive.Damaged, match=r"other bytes here .* at sub/b\.json"):
+    with pytest.raises(
+        archive.DamagedFileError, match=r"other bytes here .* at sub/b\.json"
+    ):
         archive.unpack(path, tmp_path / "into")
 
 
@@ -171,13 +173,13 @@ def test_a_byte_behind_a_file_is_found(tmp_path: Path) -> None:
     plain = bytearray(zstandard.decompress(path.read_bytes()))
     plain[512 + 100] = 1
     path.write_bytes(zstandard.compress(bytes(plain)))
-    with pytest.raises(archive.Damaged, match=r"other bytes here .* at a"):
+    with pytest.raises(archive.DamagedFileError, match=r"other bytes here .* at a"):
         archive.unpack(path, tmp_path)
 
 
 def test_files_in_another_order_are_refused(tmp_path: Path) -> None:
     path = write_archive(tmp_path / "two.tar.zst", *map(make_member, ("b", "a")))
-    with pytest.raises(archive.Damaged, match="'a' stands in it"):
+    with pytest.raises(archive.DamagedFileError, match="'a' stands in it"):
         archive.unpack(path, tmp_path)
 
 
@@ -195,7 +197,7 @@ def test_what_is_packed_is_unpacked(tmp_path: Path) -> None:
 
 def test_bytes_after_the_end_are_found(tmp_path: Path) -> None:
     path = write_archive(tmp_path / "a.tar.zst", make_member("a"), end=b"hidden" * 100)
-    with pytest.raises(archive.Damaged, match="more follows"):
+    with pytest.raises(archive.DamagedFileError, match="more follows"):
         archive.unpack(path, tmp_path)
 
 
@@ -206,5 +208,7 @@ def test_a_damaged_header_is_no_end_of_the_archive(tmp_path: Path) -> None:
     data[2 * 512 + 150] ^= 1  # The checksum of the second header.
     path.write_bytes(zstandard.compress(bytes(data)))
     (tmp_path / "into").mkdir()
-    with pytest.raises(archive.Damaged, match=r"files end at byte 1024, and more foll"):
+    with pytest.raises(
+        archive.DamagedFileError, match=r"files end at byte 1024, and more foll"
+    ):
         archive.unpack(path, tmp_path / "into")

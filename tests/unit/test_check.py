@@ -82,6 +82,22 @@ def test_a_model_that_can_do_most(
     )
 
 
+def test_a_model_that_reads_values_is_built_as_a_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "net_reads.py"
+    path.write_text(
+        MODEL.replace("EDIT", "pass").replace(
+            "    return net\n",
+            "    assert net.first.weight.sum().item()\n    return net\n",
+        )
+    )
+    status, found = results(path, capsys)
+    assert (status, found["shards"]) == (0, None)
+    main(["check", str(path)])
+    assert "whole model at first: it reads values" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("edit", "check"),
     [

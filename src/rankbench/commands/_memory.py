@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Cell, Shape
-from rankbench.own_files import hash_files
 from rankbench.plan import PlannedCell
 from rankbench.project import Run
 from rankbench.record import read_json, write_json
@@ -54,7 +53,7 @@ def estimate_cells(run: Run, cells: Sequence[PlannedCell]) -> dict[str, Estimate
     if asked:
         path = _cache(run)
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"code": _code(), "cells": known})
+        write_json(path, {"code": run.plan.code["rank"], "cells": known})
     memory = run.plan.site["device_memory_gib"]
     return {cell.id: _judge(known[cell.hash], cell, memory) for cell in cells}
 
@@ -64,10 +63,13 @@ def fit_batch(run: Run, cell: PlannedCell) -> int | None:
 
     Memory is nearly linear in the batch, so two sizes tell about where the limit is.
     Batches are whole multiples of the parts that a rank's batch is split into.
+
+    Raises:
+        ValueError: nobody says how much memory a device has, or the estimator fails.
     """
     memory = run.plan.site["device_memory_gib"]
     if memory is None:
-        return None
+        raise ValueError("--fit: set device_memory_gib in site.yaml: it is not known")
     options = cell.cell.options
     unit: int = max(options.get(n, 1) for n in ("microbatches", "accumulation"))
     known: dict[int, float] = {}
@@ -171,18 +173,9 @@ def _cache(run: Run) -> Path:
     return run.layout.root / "memory.json"
 
 
-def _code() -> str:
-    """A hash of the code that decides what a rank holds."""
-    import rankbench.rank
-
-    folder = Path(rankbench.rank.__path__[0])
-    files = {str(p.relative_to(folder)): p for p in sorted(folder.rglob("*.py"))}
-    return hash_files(files)
-
-
 def _read_cache(run: Run) -> Mapping[str, Estimate]:
     try:
         kept = read_json(_cache(run))
-        return kept["cells"] if kept["code"] == _code() else {}
+        return kept["cells"] if kept["code"] == run.plan.code["rank"] else {}
     except (OSError, ValueError, KeyError):
         return {}

@@ -36,6 +36,10 @@ def list_cells(arguments: argparse.Namespace) -> int:
     found = {}
     if arguments.memory or arguments.fit:
         found = estimate_cells(run, run.chosen)
+    batches = {}
+    if arguments.fit:
+        known = [cell for cell in run.chosen if "unknown" not in found[cell.id]]
+        batches = {cell.id: fit_batch(run, cell) for cell in known}
     if arguments.json:
         pending = find_pending(run)
         cells = [
@@ -47,7 +51,7 @@ def list_cells(arguments: argparse.Namespace) -> int:
                 "image": cell.image,
                 "launches_to_come": pending.get(cell.id, 0),
                 **({"memory": found[cell.id]} if found else {}),
-                **({"largest_batch": fit_batch(run, cell)} if arguments.fit else {}),
+                **({"largest_batch": batches.get(cell.id)} if arguments.fit else {}),
             }
             for cell in run.chosen
         ]
@@ -58,8 +62,8 @@ def list_cells(arguments: argparse.Namespace) -> int:
         print(f"{cell.id}{note}")
         for line in describe_estimate(found[cell.id]) if found else ():
             print(f"    {line}")
-        if arguments.fit and "unknown" not in found[cell.id]:
-            print(f"    largest batch_size that fits: {fit_batch(run, cell) or 'none'}")
+        if cell.id in batches:
+            print(f"    largest batch_size that fits: {batches[cell.id] or 'none'}")
     if found:
         print(NOT_KNOWN, file=sys.stderr)
     print(make_preview(run).lines()[0], file=sys.stderr)

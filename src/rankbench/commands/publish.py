@@ -11,7 +11,7 @@ from rankbench.commands._base import open_results
 from rankbench.commands._options import OK, command, print_json
 
 if TYPE_CHECKING:
-    from rankbench.results.bundle.signatures import Signed
+    from rankbench.results.bundle.signatures import BundleSignature
 
 
 @command(
@@ -86,5 +86,5 @@ def _add_signature(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _describe(bundle: Path, signed: Signed) -> str:
+def _describe(bundle: Path, signed: BundleSignature) -> str:
     return f"{bundle}: signed with {signed.key_type} key {signed.fingerprint}"

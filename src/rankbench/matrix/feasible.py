@@ -7,6 +7,7 @@ from typing import Any
 
 from rankbench.cell import is_lossy
 from rankbench.decoder import describe_decoder
+from rankbench.disturbance import OVERSUBSCRIBED
 from rankbench.matrix import obstacles
 from rankbench.matrix.candidate import Candidate, demand, is_oversubscribed
 from rankbench.matrix.declarations import SCRIPT
@@ -43,7 +44,7 @@ def marks_of(candidate: Candidate) -> list[str]:
     if candidate.catalog.models[cell.model]["emulated"]:
         marks.append("emulated")
     if is_oversubscribed(cell, candidate.site):
-        marks.append("oversubscribed")
+        marks.append(OVERSUBSCRIBED)
     return marks
 
 

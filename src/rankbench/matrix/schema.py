@@ -39,7 +39,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: cannot be read: {error}") from error
     try:
         value = yaml.load(text, Loader=_UniqueKeyLoader)  # noqa: S506 (a SafeLoader)
-    except _Misread as error:
+    except _StrangeNumberError as error:
         raise ValueError(f"{path}: {error}") from error
     except yaml.YAMLError as error:
         raise ValueError(f"{path}: is not YAML: {error}") from error
@@ -54,7 +54,7 @@ def load_yaml(path: Path) -> dict[str, Any]:
 _SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class _Misread(ValueError):
+class _StrangeNumberError(ValueError):
     """YAML reads a value otherwise than a person does."""
 
 
@@ -67,7 +67,7 @@ def _refuse_strange_numbers(key: object, node: Any) -> None:
     for inner in node.value if isinstance(node, yaml.SequenceNode) else ():
         _refuse_strange_numbers(key, inner)
     if node.tag in _NUMBERS and _STRANGE.fullmatch(node.value):
-        raise _Misread(
+        raise _StrangeNumberError(
             f"line {node.start_mark.line + 1}: {key}: {node.value} means "
             f"{yaml.safe_load(node.value)} in YAML: write that, or a number without "
             f"leading zeros, colons and underscores, or '{node.value}' for a text"

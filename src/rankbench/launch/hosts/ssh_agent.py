@@ -42,7 +42,7 @@ MARK = "RANKBENCH_LAUNCH"
 # Programs need this host's own values of these variables.
 OWN = ("HOME", "USER", "LOGNAME", "SHELL", "XDG_RUNTIME_DIR")
 
-# Names of the program that runs images (launch/process/command.py).
+# Names of the program that runs images: the same under an older name.
 CONTAINER_PROGRAMS = ("apptainer", "singularity")
 
 # Begins each message, because a login script may print what it likes, even without an

@@ -13,7 +13,7 @@ from typing import Any
 from spython.main import get_client
 from spython.utils import stream_command
 
-from rankbench.launch.process.command import CONTAINER_PROGRAMS
+from rankbench.launch.hosts.ssh_agent import CONTAINER_PROGRAMS
 from rankbench.record import first_line
 
 _SECONDS = 600

@@ -40,7 +40,7 @@ Sidecar = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenImage:
     """An image that the site provides instead of building it.
 
     Attributes:
@@ -83,7 +83,7 @@ class Image:
     file: Path
     sidecar: Path
     request: Path
-    given: Given | None
+    given: GivenImage | None
 
     @property
     def definition(self) -> Path | None:
@@ -147,7 +147,7 @@ def load_images(
     images = {}
     for name, (kind, flavour) in sorted(wanted.items()):
         # The schema of the site file has checked the entry, except for this.
-        entry, own = entries[kind], Given(**given[name]) if name in given else None
+        entry, own = entries[kind], GivenImage(**given[name]) if name in given else None
         if own and own.file and own.sha256 is None:
             raise ValueError(
                 f"site key images: {name}: sha256 is missing: `sha256sum {own.file}` "

@@ -38,7 +38,7 @@ from rankbench.record import (
     numbered,
     read_versioned,
 )
-from rankbench.stopping import Enough, LaunchHistory, brief
+from rankbench.stopping import LaunchHistory, StopReason, brief
 
 
 class Attempt:
@@ -127,7 +127,7 @@ class Attempt:
             beside=self.gate.records,
         )
 
-    def verdict(self, enough: Enough | None) -> Verdict:
+    def verdict(self, enough: StopReason | None) -> Verdict:
         """Judge the launches.
 
         Args:

@@ -29,7 +29,7 @@ from rankbench.record import (
     why_stale,
     write_json,
 )
-from rankbench.stopping import BEST, Enough, LaunchHistory
+from rankbench.stopping import BEST, LaunchHistory, StopReason
 
 
 def run_job(layout: Layout, name: str, *, project: Path, say: Say) -> bool:
@@ -213,7 +213,7 @@ def _end(
     layout: Layout,
     attempt: Attempt,
     verdict: Verdict,
-    enough: Enough | None,
+    enough: StopReason | None,
     say: Say,
 ) -> str:
     """Write the summary of a cell, and return its status."""

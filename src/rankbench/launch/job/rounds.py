@@ -28,7 +28,7 @@ from rankbench.record import (
     repeated,
     round_of,
 )
-from rankbench.stopping import Enough, LaunchHistory, find_enough
+from rankbench.stopping import LaunchHistory, StopReason, find_enough
 
 # Attempt, number of the round from 0 -> the hosts of a launch.
 Choose = Callable[[Attempt, int], Hosts]
@@ -67,7 +67,7 @@ class Rounds:
         # Of each launch of this process.
         self._seconds: list[float] = []
         self._in_turn = True
-        self.enough: dict[str, Enough] = {}
+        self.enough: dict[str, StopReason] = {}
         self.verdicts: dict[str, Verdict] = {}
         for attempt in attempts:
             for series in (attempt.gate, attempt.measured, attempt.profile):

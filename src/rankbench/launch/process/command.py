@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rankbench.launch.hosts.base import Hosts, Step
+from rankbench.launch.hosts.ssh_agent import CONTAINER_PROGRAMS
 from rankbench.launch.launchers import find_launcher, is_by_ssh
 from rankbench.launch.process.environment import SOURCE, build_environment
 from rankbench.launch_spec import LaunchSpec
@@ -26,7 +27,6 @@ _FOR_APPTAINER = {
         for name in ("BIND", "BINDPATH", "MOUNT", "CACHEDIR", "CONFIGDIR", "TMPDIR")
     ),
 }
-CONTAINER_PROGRAMS = ("apptainer", "singularity")  # the same under an older name
 
 HOME = "/opt/rankbench/home"  # of ranks in an image
 

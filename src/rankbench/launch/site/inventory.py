@@ -42,7 +42,8 @@ from rankbench.launch.hosts.base import (
     run_to_end,
     take_lock,
 )
-from rankbench.launch.process.command import CONTAINER_PROGRAMS, environment_for
+from rankbench.launch.hosts.ssh_agent import CONTAINER_PROGRAMS
+from rankbench.launch.process.command import environment_for
 from rankbench.launch.process.environment import SOURCE
 from rankbench.record import read_json, write_json
 from rankbench.schedulers import scheduler_of

@@ -260,7 +260,7 @@ class _Reducer:
         return False
 
 
-class _Done:
+class _FakeWork:
     """An operation that has ended."""
 
     def __init__(self, tensor: Tensor) -> None:
@@ -350,9 +350,9 @@ def _with_values(function: Callable[..., Any]) -> Callable[..., Any]:
 def _ending(all_reduce: Callable[..., Any]) -> Callable[..., Any]:
     """All-reduce whose future has a result, which hooks of DDP read."""
 
-    def call(tensor: Tensor, *args: Any, **kwargs: Any) -> _Done | None:
+    def call(tensor: Tensor, *args: Any, **kwargs: Any) -> _FakeWork | None:
         all_reduce(tensor, *args, **kwargs)
-        return _Done(tensor) if kwargs.get("async_op") else None
+        return _FakeWork(tensor) if kwargs.get("async_op") else None
 
     return call
 

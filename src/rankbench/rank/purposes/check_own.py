@@ -100,6 +100,7 @@ def check_model(
     checks = [
         Check("builds", True, f"{count:,} parameters", needs),
         Check("seeds", equal, _say(equal, "equal weights from equal seeds")),
+        _shard(models.Blueprint(build, seed=_SEED)),
     ]
     for title, attempt in _ATTEMPTS.items():
         try:
@@ -127,6 +128,13 @@ def _failed(name: str, error: Exception) -> Check:
 
 def _say(equal: bool, said: str) -> str:
     return said if equal else f"not {said}"
+
+
+def _shard(blueprint: models.Blueprint) -> Check:
+    if blueprint.reason is None:
+        return Check("shards", True, "a rank holds only the part that it keeps")
+    said = f"each rank holds the whole model at first: it {blueprint.reason}"
+    return Check("shards", None, said)
 
 
 def _loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:

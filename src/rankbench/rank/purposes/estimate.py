@@ -40,7 +40,7 @@ from rankbench.rank.facts.fake_ranks import (
     Ledger,
     join_fake_ranks,
 )
-from rankbench.rank.purposes.setup import set_up_strategy, sizes_of_data
+from rankbench.rank.purposes.setup import draw_model, set_up_strategy, sizes_of_data
 from rankbench.rank.strategies import find_strategy, runtime_of
 from rankbench.rank.strategies.base import Batch, Strategy, World
 
@@ -115,10 +115,7 @@ def _run(
     sizes = sizes_of_data(cell)
     cell = replace(cell, options=_balance(cell, shape, sizes))
     with unset_fake_temporarily():
-        blueprint = models.Blueprint(
-            lambda: models.build(cell.model, **sizes, options=cell.model_options),
-            seed=cell.seed,
-        )
+        blueprint = draw_model(cell, sizes)
     for module in blueprint.model.modules():
         for own in (module._parameters, module._buffers):
             for name, value in own.items():

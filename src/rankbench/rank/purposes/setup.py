@@ -50,9 +50,8 @@ class Material:
 
     def build_model(self) -> nn.Module:
         """Build the model on the CPU; its weights are equal on all ranks."""
-        cell = self.cell
-        torch.manual_seed(cell.seed)
-        return models.build(cell.model, **self.sizes, options=cell.model_options)
+        torch.manual_seed(self.cell.seed)
+        return _build(self.cell, self.sizes)
 
     def draw_model(
         self, change: Callable[[nn.Module], nn.Module] = lambda model: model
@@ -62,13 +61,20 @@ class Material:
         Args:
             change: changes the model right after it has been built.
         """
-        cell = self.cell
+        return draw_model(self.cell, self.sizes, change)
 
-        def build() -> nn.Module:
-            built = models.build(cell.model, **self.sizes, options=cell.model_options)
-            return change(built)
 
-        return models.Blueprint(build, seed=cell.seed)
+def draw_model(
+    cell: Cell,
+    sizes: Mapping[str, int],
+    change: Callable[[nn.Module], nn.Module] = lambda model: model,
+) -> models.Blueprint:
+    """The model of a cell as a blueprint; see `Material`."""
+    return models.Blueprint(lambda: change(_build(cell, sizes)), seed=cell.seed)
+
+
+def _build(cell: Cell, sizes: Mapping[str, int]) -> nn.Module:
+    return models.build(cell.model, **sizes, options=cell.model_options)
 
 
 def join_others(duty: Duty, *, precision: str) -> tuple[Runtime, World]:

@@ -173,13 +173,14 @@ class Ddp(Strategy):
         numbers = self.weight_bytes / 4
         if kind == "powersgd":
             rank = int(self.chosen["powersgd_rank"])
-            numbers = sum(_compressed(one, rank) for one in self.bare.parameters())
+            weights = self.bare.parameters()
+            numbers = sum(_compressed(weight, rank) for weight in weights)
         sent = [Operation("all_reduce", numbers * dtype.itemsize, dtype)]
         # Before a forward pass, the buffers of rank 0.
         sizes: dict[torch.dtype, int] = defaultdict(int)
         for buffer in self.bare.buffers():
             sizes[buffer.dtype] += buffer.nbytes
-        return sent + [Operation("broadcast", n, kind) for kind, n in sizes.items()]
+        return sent + [Operation("broadcast", size, of) for of, size in sizes.items()]
 
     def details(self) -> dict[str, Any]:
         """DDP's own timers, and when its buckets are ready.

@@ -57,16 +57,11 @@ class TensorParallel(Single):
     phases = ["forward", "backward", "communication", "update"]
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
-        degree = self.chosen["degree"] or self.world.size
-        shape = (self.world.size // degree, degree)
-        kind = self.world.device.type
-        mesh = device_mesh.init_device_mesh(
-            kind, shape, mesh_dim_names=("data", "tensor")
-        )
+        mesh = self.make_mesh()
         self.inputs = split_blocks(model, mesh["tensor"], self.low_dtype)
         self.load(model, self.world.device)
         self.model = model
-        self.groups = shape[0]
+        self.groups = mesh["data"].size()
         self.peers = mesh["data"].get_group()
         weights = list(model.parameters())
         split = [weight for weight in weights if isinstance(weight, DTensor)]
@@ -75,6 +70,14 @@ class TensorParallel(Single):
         # Two parameter groups, because one kernel cannot update both kinds.
         sorts = [{"params": split}, {"params": whole}]
         self.optimizer = make_optimizer(cast("Iterable[nn.Parameter]", sorts))
+
+    def make_mesh(self) -> DeviceMesh:
+        """All ranks, as groups that share weights: [groups, ranks of a group]."""
+        degree = self.chosen["degree"] or self.world.size
+        shape = (self.world.size // degree, degree)
+        return device_mesh.init_device_mesh(
+            self.world.device.type, shape, mesh_dim_names=("data", "tensor")
+        )
 
     def train_on(self, batch: Batch, mark: Mark) -> Tensor:
         loss = super().train_on(batch, mark)

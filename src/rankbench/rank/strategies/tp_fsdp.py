@@ -8,7 +8,6 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed import device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
@@ -45,12 +44,7 @@ class ShardedTensorParallel(TensorParallel):
     phases = ["forward", "backward", "update"]
 
     def setup(self, model: nn.Module, make_optimizer: MakeOptimizer) -> None:
-        degree = self.chosen["degree"] or self.world.size
-        shape = (self.world.size // degree, degree)
-        kind = self.world.device.type
-        mesh = device_mesh.init_device_mesh(
-            kind, shape, mesh_dim_names=("data", "tensor")
-        )
+        mesh = self.make_mesh()
         make_contiguous(model)
         self.inputs = split_blocks(model, mesh["tensor"], self.low_dtype)
         self.shards = mesh["data"].get_group()

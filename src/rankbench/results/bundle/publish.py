@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankbench.record import Layout
-from rankbench.results.bundle.signatures import Signed
+from rankbench.results.bundle.signatures import BundleSignature
 from rankbench.results.bundle.write import write_bundle
 from rankbench.results.numbers.result_set import read
 from rankbench.results.read.archive import unpack
@@ -47,7 +47,7 @@ class Publication:
     page_bytes: int
     bytes: int
     log_bytes: int
-    signature: Signed | None = None
+    signature: BundleSignature | None = None
 
 
 def publish(

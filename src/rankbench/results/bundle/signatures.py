@@ -42,7 +42,7 @@ _TYPE = re.compile(r"(?:ssh|ecdsa|sk)-[\w.@-]+ ", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
+class BundleSignature:
     """A signature file of a bundle.
 
     Attributes:
@@ -75,7 +75,7 @@ class Signers:
     source: str
 
 
-def add_signature(root: Path, key: Path) -> Signed:
+def add_signature(root: Path, key: Path) -> BundleSignature:
     """Sign the manifest of a bundle with a key; nothing else in it changes.
 
     A signature that this key has made already stays as it is.
@@ -90,7 +90,7 @@ def add_signature(root: Path, key: Path) -> Signed:
     return signed
 
 
-def sign(path: Path, data: bytes = b"a trial") -> tuple[bytes, Signed]:
+def sign(path: Path, data: bytes = b"a trial") -> tuple[bytes, BundleSignature]:
     """Sign bytes, by default some that only show whether the key signs.
 
     Args:
@@ -121,7 +121,7 @@ def sign(path: Path, data: bytes = b"a trial") -> tuple[bytes, Signed]:
 
 def check_signatures(
     root: Path, names: Sequence[str], signers: Signers | None
-) -> tuple[list[Signed], list[Finding]]:
+) -> tuple[list[BundleSignature], list[Finding]]:
     """Say for each signature of a bundle whether it holds, and whose it is.
 
     Args:
@@ -152,17 +152,19 @@ def check_signatures(
     return found, findings
 
 
-def _check(root: Path, name: str, manifest: bytes, signers: Signers | None) -> Signed:
+def _check(
+    root: Path, name: str, manifest: bytes, signers: Signers | None
+) -> BundleSignature:
     """Check a signature file, of which everything may be wrong."""
     with (root / name).open("rb") as file:
         data = file.read(_LONGEST + 1)
     if len(data) > _LONGEST:
         said = f"is longer than {_LONGEST // 1024} KiB, unlike any signature"
-        return Signed(name, fault=said)
+        return BundleSignature(name, fault=said)
     signed = _identify(data, manifest)
     if signed.fault:
         said = f"is no valid signature of {MANIFEST}: {signed.fault}"
-        return Signed(name, fault=said)
+        return BundleSignature(name, fault=said)
     if name != signed.file:
         said = f"has another name than its key gives it: {signed.file}"
         return replace(signed, file=name, fault=said)
@@ -192,10 +194,10 @@ def _check(root: Path, name: str, manifest: bytes, signers: Signers | None) -> S
     return replace(signed, principals=(), fault=said)
 
 
-def _identify(signature: bytes, data: bytes) -> Signed:
+def _identify(signature: bytes, data: bytes) -> BundleSignature:
     """The key of a signature of these bytes, or its fault, whoever may own the key."""
     if not _is_canonical(signature):
-        return Signed("", fault="it is not written as ssh-keygen writes it")
+        return BundleSignature("", fault="it is not written as ssh-keygen writes it")
     with tempfile.TemporaryDirectory(prefix="rankbench-verify-") as folder:
         file = Path(folder) / "signature"
         file.write_bytes(signature)
@@ -203,12 +205,12 @@ def _identify(signature: bytes, data: bytes) -> Signed:
         done = _run(words, data)
     good = _GOOD.search(done.stdout.decode(errors="replace"))
     if done.returncode or good is None:
-        return Signed("", fault=_quote(done))
+        return BundleSignature("", fault=_quote(done))
     kind, text = good.groups()
     if kind.endswith("-CERT"):
-        return Signed("", fault="it is by a certificate, not by a plain key")
+        return BundleSignature("", fault="it is by a certificate, not by a plain key")
     name = base64.b64decode(f"{text}=").hex()[:16]
-    return Signed(f"{SIGNATURES}/{name}.sig", kind, f"SHA256:{text}")
+    return BundleSignature(f"{SIGNATURES}/{name}.sig", kind, f"SHA256:{text}")
 
 
 def _is_canonical(signature: bytes) -> bool:

@@ -25,9 +25,13 @@ from rankbench.results.bundle.manifest import (
     is_signature,
     list_files,
 )
-from rankbench.results.bundle.signatures import Signed, Signers, check_signatures
+from rankbench.results.bundle.signatures import (
+    BundleSignature,
+    Signers,
+    check_signatures,
+)
 from rankbench.results.numbers.result_set import read
-from rankbench.results.read.archive import Damaged, unpack
+from rankbench.results.read.archive import DamagedFileError, unpack
 from rankbench.results.read.schema import read_checked
 from rankbench.results.render.files import write_results
 from rankbench.results.sections import METHOD
@@ -58,7 +62,7 @@ class Verification:
     findings: list[Finding]
     rederived: bool = False
     notes: list[str] = field(default_factory=list)
-    signatures: list[Signed] = field(default_factory=list)
+    signatures: list[BundleSignature] = field(default_factory=list)
 
 
 def verify_bundle(path: Path, signers: Signers | None = None) -> Verification:
@@ -83,7 +87,7 @@ def verify_bundle(path: Path, signers: Signers | None = None) -> Verification:
         root.mkdir()
         try:
             unpack(path, root)
-        except Damaged as error:
+        except DamagedFileError as error:
             said = str(error).removeprefix(str(path)).removeprefix(":")
             return Verification([Finding(path.name, said.strip())])
         if not (root / MANIFEST).is_file():

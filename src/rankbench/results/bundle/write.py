@@ -20,7 +20,7 @@ from rankbench.results.bundle.manifest import (
     write_manifest,
 )
 from rankbench.results.bundle.signatures import (
-    Signed,
+    BundleSignature,
     add_signature,
     check_signatures,
 )
@@ -32,7 +32,7 @@ from rankbench.results.render.files import write_results
 
 def write_bundle(
     layout: Layout, out: Path, *, anonymise: bool, key: Path | None = None
-) -> Signed | None:
+) -> BundleSignature | None:
     """Write the bundle of a result directory, with tables and plots made anew.
 
     Args:
@@ -71,7 +71,7 @@ def write_bundle(
     return signature
 
 
-def sign_bundle(bundle: Path, key: Path) -> Signed:
+def sign_bundle(bundle: Path, key: Path) -> BundleSignature:
     """Add a signature to a bundle, an archive or a folder; the others stay.
 
     Raises:

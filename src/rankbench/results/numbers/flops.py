@@ -18,7 +18,9 @@ COUNTED = "counter of torch"
 # B200 (2024), H200 (2024), H100 (2022), A100 (2021), A40 (2021), A30 (2022), A10
 # (2021), RTX A6000 (2020), L40 (2022), L40S (2023), L4 (2023), V100 (2020), T4 (2019);
 # RTX 4090: its architecture's white paper (Ada, 2022), accumulated in fp32. Since the
-# A100 they state rates with sparsity, twice of these.
+# A100 they state rates with sparsity, twice of these. Those of B300, GB200, RTX A6000,
+# RTX 4090 and L40 were read where others quote them; tf32 of RTX A6000 is half of its
+# bf16, as on the A40.
 _PEAKS: tuple[tuple[str, float, float | None, float], ...] = (
     (r"\bB300\b", 2250, 1125, 75),
     (r"\bGB200\b", 2500, 1250, 80),

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rankbench.cell import ALTERNATIVE, Cell
+from rankbench.disturbance import OVERSUBSCRIBED
 from rankbench.results.numbers.summary import Base, Summary
 
 
@@ -101,7 +102,7 @@ def count_hosts(cell: Cell) -> int:
 
 def is_shared(point: Summary) -> bool:
     """Whether ranks shared a core or a GPU."""
-    return "oversubscribed" in point.marks
+    return OVERSUBSCRIBED in point.marks
 
 
 def _key(cell: Cell) -> str:

@@ -146,11 +146,12 @@ class _Alike:
         for workload, alternatives in workloads.items():
             settings = {row.id: _settings_of(row) for row in alternatives}
             every = set().union(*settings.values())
-            names = sorted({name for one in every for name, _ in one ^ min(every)})
+            shared = frozenset.intersection(*every) if every else frozenset()
+            names = sorted({name for one in every for name, _ in one - shared})
             for row in alternatives:
                 own = settings[row.id]
                 alone = len(own) > 1 or NO_EXCHANGE in row.marks
-                which = row.id if alone else sorted(min(own, default=()))
+                which = row.id if alone else sorted(next(iter(own), ()))
                 self.groups[row.id] = f"{workload} {which if alone or names else ''}"
                 if names:
                     self.marks[row.id] = f"{ENVIRONMENT}({','.join(names)})"

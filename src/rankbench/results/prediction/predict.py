@@ -16,6 +16,7 @@ import numpy as np
 from scipy import optimize
 
 from rankbench.cell import Cell, Shape
+from rankbench.disturbance import OVERSUBSCRIBED
 from rankbench.plan import PredictedCell
 from rankbench.results.numbers.exchange import Sweep, find_sweeps
 from rankbench.results.numbers.statistics import Estimate
@@ -158,7 +159,7 @@ def _choose(target: PredictedCell, rows: Sequence[Summary]) -> list[Summary]:
         one
         for one in own
         if one.row.devices > 1
-        and "oversubscribed" not in one.marks
+        and OVERSUBSCRIBED not in one.marks
         and (one.row.cell.size.nodes > 1) == (target.cell.size.nodes > 1)
     ]
     wanted = target.cell.size.devices_per_node

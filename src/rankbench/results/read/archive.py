@@ -30,7 +30,7 @@ _SIP = 1024  # Compressed bytes per read, which become at most 32 MiB.
 _LONGEST_NAME, _LONGEST_PART = 1000, 255  # bytes
 
 
-class Damaged(ValueError):
+class DamagedFileError(ValueError):
     """A file that differs from what rankbench wrote."""
 
 
@@ -68,8 +68,9 @@ def unpack(path: Path, into: Path) -> None:
 
     Raises:
         ValueError: it is not such an archive.
-        Damaged: it is truncated or changed, or has members that no bundle has: names
-            that lead elsewhere, links, devices, a repeated name, too many bytes.
+        DamagedFileError: it is truncated or changed, or has members that no bundle
+            has: names that lead elsewhere, links, devices, a repeated name, too many
+            bytes.
         OSError: it cannot be read, or its files cannot be written.
     """
     with _plain_tar(path, into.parent) as plain:
@@ -81,7 +82,7 @@ def unpack(path: Path, into: Path) -> None:
                     shutil.copyfileobj(content, file, _CHUNK // 4)
             except (FileExistsError, NotADirectoryError) as error:
                 said = f"{member.name!r} is a file and a folder"
-                raise Damaged(f"{path}: {said}") from error
+                raise DamagedFileError(f"{path}: {said}") from error
 
 
 @contextlib.contextmanager
@@ -97,21 +98,25 @@ def _plain_tar(path: Path, folder: Path) -> Iterator[IO[bytes]]:
         try:
             size = zstandard.get_frame_parameters(head).content_size
             if size == zstandard.CONTENTSIZE_UNKNOWN:
-                raise Damaged(f"{path} does not tell how much it unpacks to")
+                raise DamagedFileError(f"{path} does not tell how much it unpacks to")
             if size > MAX_BYTES:
                 gib = MAX_BYTES / 1024**3
-                raise Damaged(f"{path} unpacks to more than {gib:g} GiB")
+                raise DamagedFileError(f"{path} unpacks to more than {gib:g} GiB")
             frame = decompressor.decompressobj()
             while not frame.eof and (chunk := file.read(_SIP)):
                 plain.write(frame.decompress(chunk))
                 if plain.tell() > size:
                     break
         except zstandard.ZstdError as error:
-            raise Damaged(f"{path} is damaged: {error}") from error
+            raise DamagedFileError(f"{path} is damaged: {error}") from error
         if plain.tell() != size or not frame.eof:
-            raise Damaged(f"{path} is damaged: it is cut off, or longer than it says")
+            raise DamagedFileError(
+                f"{path} is damaged: it is cut off, or longer than it says"
+            )
         if frame.unused_data or file.read(1):
-            raise Damaged(f"{path} is damaged: something follows after its end")
+            raise DamagedFileError(
+                f"{path} is damaged: something follows after its end"
+            )
         plain.seek(0)
         yield plain
 
@@ -141,18 +146,20 @@ def _members(
                 name, count = member.name, count + 1
                 if not member.isreg() or member.issparse():
                     said = "a link, a folder or a device"
-                    raise Damaged(f"{path}: {name!r:.200} is {said}, not a file")
+                    raise DamagedFileError(
+                        f"{path}: {name!r:.200} is {said}, not a file"
+                    )
                 if not is_plain_name(name):
                     said = "is no name of a file in a bundle"
-                    raise Damaged(f"{path}: {name!r:.200} {said}")
+                    raise DamagedFileError(f"{path}: {name!r:.200} {said}")
                 if name <= last:
                     said = "stands in it twice, or not in its place"
-                    raise Damaged(f"{path}: {name!r} {said}")
+                    raise DamagedFileError(f"{path}: {name!r} {said}")
                 if count > MAX_FILES:
-                    raise Damaged(f"{path} has more than {MAX_FILES} files")
+                    raise DamagedFileError(f"{path} has more than {MAX_FILES} files")
                 if not _is_canonical(careful, member):
                     said = "the archive has other bytes here than rankbench writes"
-                    raise Damaged(f"{path}: {said}: at {name}")
+                    raise DamagedFileError(f"{path}: {said}: at {name}")
                 last = name
                 content = archive.extractfile(member)
                 assert content is not None
@@ -162,11 +169,11 @@ def _members(
             while chunk := plain.read(_CHUNK):
                 if chunk.strip(b"\0"):
                     said = f"its files end at byte {archive.offset}, and more follows"
-                    raise Damaged(f"{path} is damaged: {said}")
-    except Damaged:
+                    raise DamagedFileError(f"{path} is damaged: {said}")
+    except DamagedFileError:
         raise
     except (tarfile.TarError, ValueError, OverflowError, EOFError) as error:
-        raise Damaged(f"{path} is damaged: {error}") from error
+        raise DamagedFileError(f"{path} is damaged: {error}") from error
 
 
 def _is_canonical(plain: _Careful, member: tarfile.TarInfo) -> bool:

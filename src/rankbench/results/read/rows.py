@@ -33,7 +33,7 @@ from rankbench.record import (
 )
 from rankbench.results.read.launches import Launch, read_launches
 from rankbench.results.read.schema import read_checked
-from rankbench.stopping import BUDGET, Enough, LaunchHistory, Rule, find_enough
+from rankbench.stopping import BUDGET, LaunchHistory, Rule, StopReason, find_enough
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,7 +186,7 @@ def _read_attempt(layout: Layout, plan: Plan, planned: PlannedCell) -> _Attempt:
     return _Attempt(plan, planned, number, gate, launches, stale)
 
 
-def _make_row(layout: Layout, attempt: _Attempt, enough: Enough | None) -> Row:
+def _make_row(layout: Layout, attempt: _Attempt, enough: StopReason | None) -> Row:
     planned, rule = attempt.planned, attempt.rule
     status, ok, number = "not-run", 0, attempt.number
     reason: str | None = NOT_MEASURED
