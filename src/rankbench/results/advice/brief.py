@@ -95,9 +95,10 @@ def _open(facts: Facts) -> Note:
         counts = [measured["launches"][0], measured["launches"][-1]]
         each = " to ".join(map(str, dict.fromkeys(counts)))
         hosts = "" if measured["hosts"] == 1 else f"{measured['hosts']} hosts, "
-        parts.append(hosts + "; ".join(measured["machines"]))
         launches = "launch" if each == "1" else "launches"
         parts.append(", ".join([f"{each} {launches}", *measured["days"][-1:]]))
+        # Last, because the name of a processor may be too long for the line.
+        parts.append(hosts + "; ".join(measured["machines"]))
     return _note("WHAT", " | ".join(parts))
 
 
