@@ -1,14 +1,19 @@
 # Data sets, prepared once as plain array files, so that ranks need no library for them.
+# As for an image, the rule makes a note, and succeeds even if the data set could not be
+# made: the jobs leave out the cells that need it, and the other cells do not wait.
 
 
 rule prepare:
     input:
-        data_files(RUN),
+        need_files(RUN, DATA),
+    # Fails if one of them did.
+    shell:
+        '! grep -h \'"reason": "\' {input} /dev/null'
 
 
-rule prepare_data:
+rule data:
     output:
-        str(RUN.data_dir / "{data}.npz"),
+        str(LAYOUT.need("data.{data}")),
     log:
         "logs/prepare/{data}.log",
     localrule: True

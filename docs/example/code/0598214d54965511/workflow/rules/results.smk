@@ -1,4 +1,4 @@
-# The table is a function of plan and records. It is made when a cell was measured or the
+# The table is a function of plan and records. It is made when a job has ended or the
 # plan has changed, after a failure, and by `rankbench table`.
 
 
@@ -10,6 +10,7 @@ def get_plan(wildcards):
 rule table:
     input:
         summary_files(RUN),
+        job_files(RUN),
         plan=get_plan,
     output:
         RESULTS,
@@ -23,6 +24,6 @@ rule table:
     message:
         "writing {params.results}/table.md"
     shell:
-        "{params.python:q} -m rankbench.cli table {params.options}"
-        " --results {params.results:q}"
+        "{params.python:q} -m rankbench.cli table {params.results:q}"
+        " {params.options}"
         " > {log:q} 2>&1"

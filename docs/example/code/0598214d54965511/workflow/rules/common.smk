@@ -1,5 +1,5 @@
-# Reads the experiment and the site once. The main process makes and writes the plan; jobs
-# read it. A dry run writes nothing.
+# Reads the experiment and the site once. The main process makes and writes the plan, unless
+# `rankbench run` has done so; jobs read it. A dry run writes nothing.
 import gc
 import re
 import shlex
@@ -8,25 +8,24 @@ import sys
 
 from snakemake.exceptions import WorkflowError
 
+from rankbench.failures import DATA, IMAGE
 from rankbench.invocation import read_invocation
-from rankbench.matrix.site import SLURM
-from rankbench.project import begin, make_preview, open_run, reopen_run
-from rankbench.project.inputs import (
-    array_cells,
-    data_files,
-    image_files,
-    image_inputs,
+from rankbench.launch.hosts.slurm_resources import check_resources
+from rankbench.project import begin, has_begun, make_preview, open_run, reopen_run
+from rankbench.project.snakefile import (
+    job_files,
     job_inputs,
-    missing_summaries,
-    needed_files,
-    request_file,
+    jobs_here,
+    need_files,
+    rule_resources,
     summary_files,
 )
-from rankbench.project.jobs import last_jobs, shared_resources
-from rankbench.project.resources import cell_resources, host_resources, rule_resources
 from rankbench.record import PLOTS, Layout
+from rankbench.schedulers import scheduler_of
+from rankbench.snakemake_fixes.leftovers import sweep_temporary_folders
 from rankbench.snakemake_fixes.polling import look_steadily
 from rankbench.snakemake_fixes.sigterm import take_sigterm_in_a_thread
+from rankbench.snakemake_fixes.submitting import submit_well
 
 
 def get_run():
@@ -34,13 +33,18 @@ def get_run():
     if not workflow.is_main_process:
         return reopen_run()
     invocation = read_invocation()
-    run = open_run(config, profile=invocation.profile, write=not invocation.passive)
-    if invocation.dry_run or not invocation.passive:
-        print(*make_preview(run).lines(), sep="\n", file=sys.stderr)
-    if not invocation.passive:
-        begin(run, measures=invocation.measures)
-        if run.plan.site["scheduler"] == SLURM:
-            look_steadily()
+    if has_begun():
+        run = reopen_run()
+    else:
+        values = {**config, **invocation.config}
+        run = open_run(values, profile=invocation.profile, write=not invocation.passive)
+        if invocation.dry_run or not invocation.passive:
+            print(*make_preview(run).lines(), sep="\n", file=sys.stderr)
+        if not invocation.passive:
+            begin(run, measures=invocation.measures)
+    if not invocation.passive and scheduler_of(run.plan.site).has_queue:
+        look_steadily()
+        submit_well(run.layout)
     return run
 
 
@@ -52,12 +56,13 @@ def as_text(*words):
 def write_table():
     """Write the table from the existing records; after a failure its rule does not run."""
     command = [sys.executable, "-m", "rankbench.cli", "table", *TABLE_OPTIONS]
-    subprocess.run([*command, "--results", str(LAYOUT.root)], stdout=subprocess.DEVNULL)
+    subprocess.run([*command, str(LAYOUT.root)], stdout=subprocess.DEVNULL)
 
 
 try:
     # Needed in jobs as well, because Slurm ends them by SIGTERM.
     take_sigterm_in_a_thread()
+    OWN_FOLDER = sweep_temporary_folders(workflow)
     RUN = get_run()
 except ValueError as error:
     raise WorkflowError(str(error)) from None
@@ -84,8 +89,6 @@ else:
 
 wildcard_constraints:
     experiment=re.escape(RUN.plan.name),
-    cell=r"[^/]+",
     job=r"[^/]+",
     data=r"[a-z0-9_]+",
-    # No slash, because the request of an image has the same name in a subfolder.
     image=r"[^/]+",

@@ -9,7 +9,7 @@ rule publish:
 rule site:
     input:
         RESULTS,
-        missing_summaries(RUN),
+        job_files(RUN),
     output:
         str(LAYOUT.root / "site" / "index.html"),
     log:
@@ -21,5 +21,5 @@ rule site:
     message:
         "writing {params.results}/site/index.html"
     shell:
-        "{params.python:q} -m rankbench.cli publish --results {params.results:q}"
+        "{params.python:q} -m rankbench.cli publish {params.results:q}"
         " > {log:q} 2>&1"

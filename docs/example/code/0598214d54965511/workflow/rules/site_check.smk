@@ -25,7 +25,7 @@ rule hosts:
     log:
         "logs/hosts.log",
     resources:
-        **host_resources(RUN),
+        **check_resources(RUN.plan.site),
     params:
         python=sys.executable,
         plan=str(LAYOUT.plan),
