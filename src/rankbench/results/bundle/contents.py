@@ -93,7 +93,7 @@ def find_launches(layout: Layout, cell: str) -> Iterator[Path]:
 def find_definitions(layout: Layout, records: Iterable[Record]) -> Iterator[Path]:
     """Workflow, image definitions and commit of the code that measured.
 
-    They come from frozen copies of the code.
+    They come from frozen copies of the code. Programs in Python are in `CODE`.
     """
     measured = {(record.get("code") or {}).get("rank") for record in records}
     for description in sorted(layout.root.glob("code/*/code.json")):
@@ -103,7 +103,7 @@ def find_definitions(layout: Layout, records: Iterable[Record]) -> Iterator[Path
             copy = description.parent
             for part in _OF_CODE:
                 found = [copy / part, *sorted((copy / part).rglob("*"))]
-                yield from (path for path in found if path.is_file())
+                yield from (p for p in found if p.is_file() and p.suffix != ".py")
 
 
 def find_own(layout: Layout, plan: Any, records: Iterable[Record]) -> Iterator[Path]:
