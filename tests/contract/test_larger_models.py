@@ -25,8 +25,10 @@ SET_UP = WHOLE // RANKS + BLOCK + SMALL
         # Weights and gradients of a block, both twice: gathered, and to be sent.
         ("fsdp", {}, 4),
         ("tp", {}, 0),
-        # A part and its gradients, while it is timed.
-        ("gpipe", {}, 2),
+        # A part and its gradients, while it is timed. The times decide who gets how
+        # many blocks: a rank may get one or two more, each with its gradients.
+        ("gpipe", {}, 5),
+        ("gpipe", {"balance": "parameters"}, 2),
     ],
 )
 def test_a_model_larger_than_a_rank(

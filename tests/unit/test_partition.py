@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import time
 
 import pytest
 import torch
@@ -53,6 +54,24 @@ def test_measuring_leaves_the_parts_as_they_are() -> None:
         for name, value in part.state_dict().items():
             assert torch.equal(value, state[name])
         assert all(p.grad is None for p in part.parameters())
+
+
+class Disturbed(nn.Linear):
+    """Its second pass takes long, as if others used the machine."""
+
+    passes = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.passes += 1
+        if self.passes == 2:
+            time.sleep(0.5)
+        return super().forward(x)
+
+
+def test_a_disturbed_pass_does_not_make_a_part_dear(
+    parts = [Disturbed(8, 8), nn.Linear(8, 8)]
+    seconds = measure_parts(parts, torch.randn(16, 8), lambda part, device: None)
+    assert max(seconds) < 0.25
 
 
 def test_parts_on_the_meta_device_are_there_one_at_a_time() -> None:
