@@ -2,10 +2,10 @@
 """Plant faults on a pretend cluster, many times and in random order.
 
 Needs root, Slurm's packages and the images gloo-cpu and mpi-cpu. Every fault of
-docs/faults.md and docs/several-hosts.md is planted in each allocation, and programs are
+docs/troubleshooting.md is planted in each allocation, and programs are
 killed at random. What has come of each is a line of a file; what has its line is not
 done again, so a campaign that was ended goes on. At the end it prints the table for
-docs/faults.md.
+docs/evidence.md.
 """
 
 from __future__ import annotations

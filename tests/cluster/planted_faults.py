@@ -1,4 +1,4 @@
-"""How the campaign plants the faults of docs/faults.md and docs/several-hosts.md."""
+"""How the campaign plants the faults of docs/troubleshooting.md."""
 
 from __future__ import annotations
 

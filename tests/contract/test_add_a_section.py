@@ -1,4 +1,4 @@
-"""The section that docs/add-a-section.md shows."""
+"""The section that docs/extending.md shows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rankbench.results.numbers.result_set import read
 from rankbench.results.sections import collect
 from unit.synthetic import write_example
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "add-a-section.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
 
 pytestmark = pytest.mark.contract
 

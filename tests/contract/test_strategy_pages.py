@@ -1,4 +1,4 @@
-"""Every strategy has a page that names what it can be asked for."""
+"""Every strategy has a section in docs/strategies.md with its options."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from rankbench.matrix.catalog import load_catalog
 
 pytestmark = pytest.mark.contract
 
-PAGES = Path(__file__).resolve().parents[2] / "docs" / "strategies"
+PAGE = (Path(__file__).resolve().parents[2] / "docs/strategies.md").read_text()
+SECTIONS = dict(
+    re.findall(r"^### (\w+)\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL)
+)
 STRATEGIES = load_catalog().strategies
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_its_page_names_its_options_and_backends(name: str) -> None:
-    facts = STRATEGIES[name]
-    text = (PAGES / f"{name}.md").read_text()
-    assert re.match(rf"# {name}\b", text)
+def test_its_section_names_its_options_and_backends(name: str) -> None:
+    facts, text = STRATEGIES[name], SECTIONS[name]
     assert set(facts.options) <= set(re.findall(r"`(\w+)`", text))
     own = {facts.needs["own_backend"]} - {"none"}
     assert {*facts.needs["backends"], *own} <= set(re.findall(r"\w+", text.lower()))
@@ -29,8 +30,7 @@ def test_its_page_names_its_options_and_backends(name: str) -> None:
 def test_the_default_of_its_own_options_is_the_documented_one(name: str) -> None:
     """A row of the table of options: name, default, meaning."""
     options = STRATEGIES[name].options
-    text = (PAGES / f"{name}.md").read_text()
-    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", text, re.MULTILINE)
+    rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", SECTIONS[name], re.MULTILINE)
     documented = {option: default.strip(" `") for option, default in rows}
     for option in options.keys() & documented.keys():
         default = options[option]["default"]
@@ -38,7 +38,6 @@ def test_the_default_of_its_own_options_is_the_documented_one(name: str) -> None
         assert documented[option] == spelled, option
 
 
-def test_the_index_links_each_page() -> None:
-    index = (PAGES / "README.md").read_text()
-    linked = set(re.findall(r"\]\((\w+)\.md\)", index))
+def test_the_index_links_each_section() -> None:
+    linked = set(re.findall(r"\]\(#(\w+)\)", PAGE))
     assert linked >= set(STRATEGIES)

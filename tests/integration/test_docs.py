@@ -53,7 +53,7 @@ def read_steps(document: Path) -> list[Step]:
 @pytest.mark.parametrize(
     "name",
     [
-        *("experiments", "add-a-strategy", "your-own-model", "your-own-script"),
+        *("experiments", "extending", "your-own-model", "your-own-script"),
         *("history", "language-models"),
     ],
 )
@@ -85,10 +85,10 @@ def test_a_document_does_what_it_says(project, name: str) -> None:
 
 
 def test_the_strategy_of_the_documents_passes_the_contract(project) -> None:
-    """What docs/add-a-strategy.md shows learns what a single process learns."""
+    """What docs/extending.md shows learns what a single process learns."""
     (step,) = [
         step
-        for step in read_steps(DOCS / "add-a-strategy.md")
+        for step in read_steps(DOCS / "extending.md")
         if step.file and step.file.endswith("late_average.py")
     ]
     assert step.file

@@ -23,7 +23,7 @@ def accept_results(arguments: argparse.Namespace) -> int:
     """Does this machine keep what BASELINE promises? Each row passes, fails, or
     cannot be decided by these launches; then the output says how many launches
     would decide. One row that fails makes the machine fail. A file of published
-    numbers has the columns cell and throughput. docs/accepting.md explains the
+    numbers has the columns cell and throughput. docs/comparing.md explains the
     verdicts.
     """
     from rankbench.results.compare.comparison import FAIL, PASS, accept

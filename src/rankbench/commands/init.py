@@ -19,7 +19,7 @@ OWN = ("config.yaml", "local_profile", "slurm_profile")
 SSH_PROFILE = "ssh_profile"
 SSH_SITE = """\
 # Facts about hosts that ssh reaches, without Slurm. Edit them, then run
-# `rankbench site-check --site ssh_profile`. docs/two-machines.md explains them;
+# `rankbench site-check --site ssh_profile`. docs/several-hosts.md explains them;
 # workflow/schemas/site.schema.yaml lists all keys.
 scheduler: ssh
 
