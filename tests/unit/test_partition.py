@@ -68,7 +68,7 @@ class Disturbed(nn.Linear):
         return super().forward(x)
 
 
-def test_a_disturbed_pass_does_not_make_a_part_dear(
+def test_a_disturbed_pass_does_not_make_a_part_dear() -> None:
     parts = [Disturbed(8, 8), nn.Linear(8, 8)]
     seconds = measure_parts(parts, torch.randn(16, 8), lambda part, device: None)
     assert max(seconds) < 0.25

@@ -70,7 +70,7 @@ def measure_parts(
 ) -> list[float]:
     """Seconds that forward and backward of each part take on a batch.
 
-    It is the fastest of some passes: others that use the machine only make a pass slower.
+    It is the fastest of some passes: other programs only make a pass slower.
     The parts do not change. Parts on the meta device are loaded one at a time.
     """
     seconds = []
