@@ -12,10 +12,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from filelock import FileLock
+
+from rankbench.cli import main
 
 ROOT = Path(__file__).resolve().parents[1]
 USER = "rankbench"
@@ -214,6 +217,20 @@ class Project:
                 process.send_signal(signal.SIGKILL)
             except psutil.NoSuchProcess:
                 continue
+
+
+@pytest.fixture
+def cli(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run rankbench in this process, with this exit status; what it said."""
+
+    def run(*words: object, status: int = 0) -> Any:
+        capsys.readouterr()
+        found = main([*map(str, words)])
+        said = capsys.readouterr()
+        assert found == status, said
+        return said
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from rankbench.matrix.experiment import Experiment, load_experiment
 from rankbench.matrix.layers import keys_of
 from rankbench.matrix.plan import make_plan
 from rankbench.matrix.schema import load_schema, with_defaults
-from rankbench.matrix.site import PROGRAMS, Site, Software
+from rankbench.matrix.site import PROGRAMS, Site, Software, describe_software
 from rankbench.plan import Plan
 
 NCCL_MISSING = "nccl needs a CUDA device; this torch (2.9.0) is built without CUDA"
@@ -151,6 +151,33 @@ def make_gpu_site(gpus: int = 4, **changes: Any) -> Site:
     backends = backends_of(mpi=MPI_MISSING)
     values = {"device": "cuda", "cuda_devices": gpus, "cores": 16, **changes}
     return make_site(**{"backends": backends, **values})
+
+
+_GLOO = {
+    "torch": "2.13.0",
+    "cuda": False,
+    "backends": ["gloo"],
+    "rpc": True,
+    "horovod": ["gloo"],
+    "packages": {"horovod": True, "deepspeed": True},
+    "programs": {"torchrun": True, "horovodrun": True, "deepspeed": True},
+}
+_MPI = {
+    **_GLOO,
+    "torch": "2.6.0",
+    "backends": ["gloo", "mpi"],
+    "horovod": ["gloo", "mpi"],
+    "programs": {"mpirun": True, "horovodrun": True, "deepspeed": True},
+}
+
+
+def site_with_images(**changes: Any) -> Site:
+    """Two cores, no GPU, the images of gloo and mpi."""
+    images = {
+        "gloo-cpu": describe_software(_GLOO, 0, "gloo-cpu"),
+        "mpi-cpu": describe_software(_MPI, 0, "mpi-cpu"),
+    }
+    return make_site(software="container", native=None, images=images, **changes)
 
 
 def make_probe(**changes: Any) -> dict[str, Any]:

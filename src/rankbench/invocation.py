@@ -20,7 +20,7 @@ DEFAULT_PROFILE = "local_profile"
 MADE_HERE = {"images", "prepare"}
 
 # Flags with which Snakemake looks, explains or tidies up, but runs no job.
-_PASSIVE = (
+PASSIVE = (
     "dryrun",
     "lint",
     "list_rules",
@@ -83,7 +83,7 @@ def read_invocation(argv: Sequence[str] | None = None) -> Invocation:
     with redirect_stderr(StringIO()):
         _, arguments = parse_args(list(sys.argv[1:] if argv is None else argv))
     values = vars(arguments)
-    passive = any(values.get(flag) not in (None, False) for flag in _PASSIVE)
+    passive = any(values.get(flag) not in (None, False) for flag in PASSIVE)
     given = arguments.profile
     profiles = [given] if isinstance(given, str | Path) else list(given or ())
     folders = [Path(p).parent if Path(p).is_file() else Path(p) for p in profiles]

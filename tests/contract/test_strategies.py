@@ -72,10 +72,14 @@ WORLDS = [
 def test_it_declares_what_the_plan_must_know(name: str) -> None:
     facts, found = STRATEGIES[name], find_strategy(name)
     assert found.needs.keys() <= STRATEGY_DEFAULTS.keys()
+    assert facts.needs == {**STRATEGY_DEFAULTS, **found.needs}
     assert facts.phases == ["load", "transfer", *found.phases]
+    assert len(set(facts.phases)) == len(facts.phases)
     assert facts.options == found.options
     assert facts.needs["ranks"] in ("one", "device", "node")
     assert facts.needs["replicas"] in ("one", "rank", "device")
+    assert set(facts.needs["device"]) <= {"cpu", "cuda"}
+    assert set(facts.needs["backends"]) <= {"gloo", "mpi", "nccl", "ccl"}
     assert find_runtime(facts.needs["runtime"])
     needs = facts.needs
     for option in (needs["multiple_of"], needs["group_ranks"], *facts.approximate):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import numpy as np
 
 import factories
 from rankbench.cell import Cell, Shape, Topology
+from rankbench.own_files import hash_files
 from rankbench.record import PROFILE, Layout
 from rankbench.results.numbers.result_set import read
 from rankbench.results.render.document import Document
@@ -100,6 +103,14 @@ def write_plan(
     return layout
 
 
+def plan_one(
+    root: Path, strategy: str = "ddp", topology: str = "1x1", **changes: Any
+) -> tuple[Layout, dict[str, Any]]:
+    """Write a plan with one cell: the results, and the entry of the cell."""
+    planned = plan_cell(make_cell(strategy, topology, **changes))
+    return write_plan(root, [planned]), planned
+
+
 def write_launch(
     layout: Layout,
     planned: dict[str, Any],
@@ -174,6 +185,32 @@ def write_launches(
         write_launch(layout, planned, launch, rate=rate * spread, **options)
 
 
+def write_cells(
+    root: Path, *cells: dict[str, Any], rates: Sequence[float] = (), **plan: Any
+) -> Layout:
+    """Results of cells that are all measured, each at its own rate."""
+    layout = write_plan(root, cells, **plan)
+    for planned, rate in zip(cells, rates or [800.0] * len(cells), strict=True):
+        write_launches(layout, planned, rate=rate)
+    return layout
+
+
+@contextmanager
+def edited(path: Path) -> Iterator[Any]:
+    """The value of a JSON file, which is written back with its changes."""
+    value = json.loads(path.read_text())
+    yield value
+    path.write_text(json.dumps(value))
+
+
+def change_steps(launch: Path, **members: Any) -> None:
+    """Replace arrays in the steps of a launch: `rank0_loss` is the one rank0/loss."""
+    with np.load(launch / "steps.npz") as file:
+        kept = dict(file)
+    names = {name.replace("_", "/", 1): value for name, value in members.items()}
+    np.savez(launch / "steps.npz", **(kept | names))
+
+
 def write_profile(
     layout: Layout,
     planned: dict[str, Any],
@@ -216,9 +253,35 @@ def write_profile(
     return directory
 
 
+def write_own_model(root: Path) -> Layout:
+    """A cell with a model of its own, which leaves a mark if anything executes it."""
+    net = root / "net.py"
+    net.write_text(f"open({str(root / 'executed')!r}, 'w')\ndef build(): ...\n")
+    digest = hash_files({"net.py": net})
+    own = {"model": {"file": "net.py", "digest": digest}}
+    planned = plan_cell(make_cell("ddp", "1x2", model="net", own_files=own))
+    layout = write_plan(root / "results", [planned], launches=1)
+    write_launches(layout, planned, count=1, wanted=1)
+    layout.own(digest).mkdir(parents=True)
+    net.rename(layout.own(digest) / "net.py")
+    return layout
+
+
 def write_tables(layout: Layout) -> Document:
     """Write the tables of a result directory, without plots."""
     return write_results(read(layout), plots=False)
+
+
+def read_rows(layout: Layout, name: str = "table") -> list[dict[str, str]]:
+    """The rows of a table that was written as CSV."""
+    with layout.table("csv", name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_rows(layout: Layout) -> dict[str, dict[str, str]]:
+    """Write the tables, and read the rows of table.csv by cell."""
+    write_tables(layout)
+    return {row["cell"]: row for row in read_rows(layout)}
 
 
 def make_steps(

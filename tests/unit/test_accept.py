@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rankbench.cli import main
 from rankbench.results.compare.comparison import (
     FAIL,
     NO_NUMBER,
@@ -30,7 +29,7 @@ from rankbench.results.compare.text import (
     replayed_to_json,
     replayed_to_text,
 )
-from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
+from unit.synthetic import plan_one, write_launches
 
 pytestmark = pytest.mark.unit
 
@@ -203,22 +202,20 @@ def test_wrong_verdicts_are_rare_and_clear_cases_are_decided() -> None:
     assert decided >= 0.9 * 200
 
 
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command(tmp_path: Path, cli) -> None:
     paths = []
     for name, rate in (("old", 1000.0), ("same", 995.0), ("slow", 800.0)):
-        planned = plan_cell(make_cell("single"))
-        layout = write_plan(tmp_path / name, [planned])
+        layout, planned = plan_one(tmp_path / name, "single")
         write_launches(layout, planned, rate=rate, count=8, wanted=8)
         paths.append(str(layout.root))
     old, same, slow = paths
-    assert main(["accept", old, same]) == 0
-    assert capsys.readouterr().out.startswith(f"PASS: {same} against {old}: ")
-    assert main(["accept", old, slow]) == 1
-    assert "FAIL" in capsys.readouterr().out
-    assert main(["accept", old, same, "--at-least", "0.993", "--json"]) == 3
-    told = json.loads(capsys.readouterr().out)
+    assert cli("accept", old, same).out.startswith(f"PASS: {same} against {old}: ")
+    assert "FAIL" in cli("accept", old, slow, status=1).out
+    told = json.loads(
+        cli("accept", old, same, "--at-least", "0.993", "--json", status=3).out
+    )
     assert (told["verdict"], told["rows"][0]["verdict"]) == (UNDECIDED, UNDECIDED)
     baseline = str(tmp_path / "baseline.json")
-    assert main(["compare", old, "--save-baseline", baseline]) == 0
-    assert main(["accept", baseline, same]) == 0
-    assert main(["accept", old, str(tmp_path / "nothing")]) == 2
+    cli("compare", old, "--save-baseline", baseline)
+    cli("accept", baseline, same)
+    cli("accept", old, tmp_path / "nothing", status=2)

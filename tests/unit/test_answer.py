@@ -30,6 +30,7 @@ from rankbench.results.numbers.fit import Fit
 from rankbench.results.numbers.result_set import read
 from rankbench.results.numbers.statistics import MIN_LAUNCHES
 from unit.synthetic import (
+    edited,
     make_cell,
     plan_cell,
     write_example,
@@ -186,9 +187,8 @@ def test_how_far_it_scales(tmp_path: Path) -> None:
 
 def test_what_it_costs(tmp_path: Path) -> None:
     layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1200})
-    plan = json.loads(layout.plan.read_text())
-    plan["site"]["device_hour_price"] = "2.50 EUR"
-    layout.plan.write_text(json.dumps(plan))
+    with edited(layout.plan) as plan:
+        plan["site"]["device_hour_price"] = "2.50 EUR"
     answer = find_answer(read(layout))
     cheapest = answer["workloads"][0]["cheapest"]
     hours = cheapest["device_hours_per_epoch"]["value"]
@@ -237,9 +237,8 @@ def test_few_launches_are_a_doubt_and_what_to_do_next(tmp_path: Path) -> None:
 def test_rows_of_different_machines_are_a_doubt(tmp_path: Path) -> None:
     layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1500})
     for path in layout.records.glob(f"{SINGLE}/1/*/record.json"):
-        record = json.loads(path.read_text())
-        record["hosts"][0]["cpu"] = "Another CPU"
-        path.write_text(json.dumps(record))
+        with edited(path) as record:
+            record["hosts"][0]["cpu"] = "Another CPU"
     doubts = {one["cell"]: one["doubts"] for one in answer_of(layout)["trust"]}
     assert f"it ran on other hardware than {DDP2}" in doubts[SINGLE]
     assert not any("hardware" in doubt for doubt in doubts.get(DDP2, ()))
@@ -311,15 +310,11 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said in capsys.readouterr().err
 
 
-def test_status_3_if_it_cannot_tell(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_3_if_it_cannot_tell(tmp_path: Path, cli) -> None:
     layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 803})
     command = ["answer", str(layout.root), "--margin", "0.02"]
-    assert main([*command, "--details"]) == 3
     assert "launches of both would settle it" in " ".join(
-        capsys.readouterr().out.split()
+        cli(*command, "--details", status=3).out.split()
     )
-    assert main([*command, "--next", "--json"]) == 3
-    (fastest, *_) = json.loads(capsys.readouterr().out)
+    (fastest, *_) = json.loads(cli(*command, "--next", "--json", status=3).out)
     assert {one["cell"] for one in fastest["cells"]} == {SINGLE, DDP2}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ from rankbench.rank.models import describe_model, transformer
 from rankbench.record import Layout, read_json, write_json
 from rankbench.results.numbers.flops import find_peak
 from unit.synthetic import (
-    make_cell,
-    plan_cell,
+    plan_one,
+    read_rows,
     write_launches,
-    write_plan,
     write_tables,
 )
 
@@ -106,8 +104,7 @@ def write(
 ) -> Layout:
     """Launches of about 5,000 images of ResNet-50 a second."""
     values = {"device": "cuda", "precision": "bf16", **cell}
-    planned = plan_cell(make_cell("ddp", "1x2", **values))
-    layout = write_plan(root, [planned])
+    layout, planned = plan_one(root, "ddp", "1x2", **values)
     plan = read_json(layout.plan)
     plan["site"] = {"peak_tflops": peaks or {}}
     write_json(layout.plan, plan)
@@ -131,10 +128,7 @@ def write(
 
 
 def row_of(layout: Layout) -> dict[str, str]:
-    with layout.table("csv", "arithmetic").open(newline="") as file:
-        (row,) = csv.DictReader(file)
-    with layout.table("csv").open(newline="") as file:
-        (measured,) = csv.DictReader(file)
+    (row,), (measured,) = read_rows(layout, "arithmetic"), read_rows(layout)
     return {**row, "throughput": measured["throughput"]}
 
 

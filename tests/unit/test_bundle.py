@@ -18,7 +18,7 @@ from rankbench.cli import main
 from rankbench.record import GATE, Layout
 from rankbench.results.bundle import unpack, verify_bundle, write_bundle
 from rankbench.results.read.archive import open_results
-from unit.synthetic import write_example, write_profile
+from unit.synthetic import edited, write_example, write_profile
 
 pytestmark = pytest.mark.unit
 
@@ -215,10 +215,9 @@ def test_a_published_number_is_found_with_its_place(bundle: Path) -> None:
 
 def edit_record(bundle: Path) -> None:
     path = bundle / RECORD
-    record = json.loads(path.read_text())
-    for rank in record["ranks"]:
-        rank["window_s"] /= 3
-    path.write_text(json.dumps(record))
+    with edited(path) as record:
+        for rank in record["ranks"]:
+            rank["window_s"] /= 3
 
 
 def edit_steps(bundle: Path) -> None:
@@ -230,9 +229,8 @@ def remove_launch(bundle: Path) -> None:
 
 
 def remove_cell_from_the_plan(bundle: Path) -> None:
-    plan = json.loads((bundle / "plan.json").read_text())
-    del plan["cells"][2]
-    (bundle / "plan.json").write_text(json.dumps(plan))
+    with edited(bundle / "plan.json") as plan:
+        del plan["cells"][2]
 
 
 def edit_page(bundle: Path) -> None:
@@ -319,19 +317,14 @@ def test_a_bundle_is_opened_as_results(made: Path) -> None:
 # --- the command --------------------------------------------------------------------
 
 
-def test_the_command_tells_by_its_status(
-    bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["verify", str(bundle)]) == 0
-    assert "verified" in capsys.readouterr().out
+def test_the_command_tells_by_its_status(bundle: Path, cli) -> None:
+    assert "verified" in cli("verify", bundle).out
     (bundle / "table.md").write_text("no table")
-    assert main(["verify", str(bundle), "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(cli("verify", bundle, "--json", status=1).out)
     assert told["verified"] is False
     assert told["findings"][0]["file"] == "table.md"
     for other in (bundle / "nothing", bundle / "records", bundle / "table.md"):
-        assert main(["verify", str(other)]) == 2
-        assert capsys.readouterr().err.startswith("rankbench: ")
+        assert cli("verify", other, status=2).err.startswith("rankbench: ")
 
 
 # --- where it is written ------------------------------------------------------------

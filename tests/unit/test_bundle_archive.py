@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from rankbench.cli import main
 from rankbench.results.read import archive
 
 pytestmark = pytest.mark.unit
@@ -67,14 +66,11 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_member_that_no_bundle_has_is_refused(
-    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_member_that_no_bundle_has_is_refused(tmp_path: Path, kind: str, cli) -> None:
     good = make_member("a/first.json")
     path = write_archive(tmp_path / "evil.tar.zst", good, *HOSTILE[kind])
     before = sorted(tmp_path.iterdir())
-    assert main(["verify", str(path)]) == 1
-    out = capsys.readouterr().out
+    out = cli("verify", path, status=1).out
     assert out.startswith("evil.tar.zst: ")
     assert out.isprintable() or out.count("\n") == 1
     assert sorted(tmp_path.iterdir()) == before
@@ -140,13 +136,13 @@ def test_a_sparse_file_is_refused(tmp_path: Path) -> None:
         archive.unpack(path, tmp_path / "into")
 
 
-def test_what_is_no_archive_is_bad_input(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_archive_is_bad_input(tmp_path: Path, cli) -> None:
     path = tmp_path / "thesis.pdf"
     path.write_bytes(b"%PDF-1.7")
-    assert main(["verify", str(path)]) == 2
-    assert "is no bundle: it is not compressed by zstd" in capsys.readouterr().err
+    assert (
+        "is no bundle: it is not compressed by zstd"
+        in cli("verify", path, status=2).err
+    )
 
 
 CHANGES = {

@@ -11,7 +11,7 @@ import pytest
 from rankbench.record import Layout
 from rankbench.results.bundle import verify_bundle, write_bundle
 from rankbench.results.bundle.disguise import Disguise
-from unit.synthetic import write_example, write_profile
+from unit.synthetic import edited, write_example, write_profile
 
 pytestmark = pytest.mark.unit
 
@@ -113,10 +113,9 @@ REAL = {
 def write_results(root: Path) -> Layout:
     """Results with names of people and machines in every possible place."""
     layout = write_example(root)
-    plan = json.loads(layout.plan.read_text())
-    plan["site"] = {"account": "phys042", "data_dir": "/scratch-project/jdoe/data"}
-    plan["experiment"]["description"] = "of jdoe, on bigiron17"
-    layout.plan.write_text(json.dumps(plan))
+    with edited(layout.plan) as plan:
+        plan["site"] = {"account": "phys042", "data_dir": "/scratch-project/jdoe/data"}
+        plan["experiment"]["description"] = "of jdoe, on bigiron17"
     write_profile(layout, plan["cells"][1])
     launcher = {
         "name": "srun",
@@ -125,13 +124,12 @@ def write_results(root: Path) -> Layout:
         "hosts": ["bigiron17"],
     }
     for path in sorted(layout.records.rglob("record.json")):
-        record = json.loads(path.read_text())
-        record |= {"launcher": launcher, "job_id": "8150042"}
-        for rank in record.get("ranks", []):
-            rank["gpus"] = [{"uuid": "GPU-5c0ffee5-0001", "pci": "00:1a:00"}]
-        if record["status"] == "crashed":
-            record["reason"] = f"bigiron17: {HOME}/train.py failed in job 8150042"
-        path.write_text(json.dumps(record))
+        with edited(path) as record:
+            record |= {"launcher": launcher, "job_id": "8150042"}
+            for rank in record.get("ranks", []):
+                rank["gpus"] = [{"uuid": "GPU-5c0ffee5-0001", "pci": "00:1a:00"}]
+            if record["status"] == "crashed":
+                record["reason"] = f"bigiron17: {HOME}/train.py failed in job 8150042"
         owner = {"host": "bigiron17.example.org", "job_id": "8150042", "boot": "b0"}
         (path.parent / "claim.json").write_text(json.dumps(owner))
         (path.parent / "rank0.log").write_text(

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rankbench.own_files import hash_files
 from rankbench.record import Layout
 from rankbench.results.bundle import verify_bundle, write_bundle
-from rankbench.results.bundle.manifest import write_manifest
-from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
+from unit.synthetic import edited, write_own_model
+from unit.test_bundle import seal
 
 pytestmark = pytest.mark.unit
 
@@ -20,25 +18,17 @@ pytestmark = pytest.mark.unit
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
     """A bundle with a model that would leave a mark, if anything executed it."""
-    net = tmp_path / "net.py"
-    net.write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\ndef build(): ...\n")
-    digest = hash_files({"net.py": net})
-    own = {"model": {"file": "net.py", "digest": digest}}
-    planned = plan_cell(make_cell("ddp", "1x2", model="net", own_files=own))
-    layout = write_plan(tmp_path / "results", [planned], launches=1)
-    write_launches(layout, planned, count=1, wanted=1)
-    layout.own(digest).mkdir(parents=True)
-    net.rename(layout.own(digest) / "net.py")
-    (layout.own(digest) / "__pycache__").mkdir()
-    (layout.own(digest) / "__pycache__/net.pyc").write_text("compiled")
+    layout = write_own_model(tmp_path)
+    (folder,) = (layout.root / "own").iterdir()
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__/net.pyc").write_text("compiled")
     write_bundle(layout, tmp_path / "bundle", anonymise=True)
     return tmp_path / "bundle"
 
 
 def said(bundle: Path) -> list[str]:
     """Findings after the bundle was sealed again, as somebody who cheats would do."""
-    (bundle / "manifest.json").unlink()
-    write_manifest(bundle)
+    seal(bundle)
     return [str(finding) for finding in verify_bundle(bundle).findings]
 
 
@@ -94,8 +84,7 @@ def test_a_change_is_found(
 def test_a_digest_that_is_a_path_is_refused(bundle: Path, place: str) -> None:
     layout = Layout(bundle)
     path = layout.plan if place == "plan.json" else next(bundle.rglob("record.json"))
-    value = json.loads(path.read_text())
-    cell = value["cells"][0]["cell"] if place == "plan.json" else value["cell"]
-    cell["own_files"]["model"]["digest"] = "../../../../etc"
-    path.write_text(json.dumps(value))
+    with edited(path) as value:
+        cell = value["cells"][0]["cell"] if place == "plan.json" else value["cell"]
+        cell["own_files"]["model"]["digest"] = "../../../../etc"
     assert any("../../../../etc" in one for one in said(bundle))

@@ -12,9 +12,9 @@ import pytest
 import zstandard
 
 from rankbench import __version__
-from rankbench.cli import main
 from rankbench.results.bundle import verify_bundle, write_bundle
 from rankbench.results.sections import METHOD
+from unit.synthetic import edited
 from unit.test_bundle import seal, write_results
 
 pytestmark = pytest.mark.unit
@@ -35,9 +35,8 @@ def bundle(made: Path, tmp_path: Path) -> Path:
 
 def set_maker(bundle: Path, **maker: Any) -> None:
     path = bundle / "about.json"
-    about = json.loads(path.read_text())
-    about["made_with"] |= maker
-    path.write_text(json.dumps(about))
+    with edited(path) as about:
+        about["made_with"] |= maker
     seal(bundle)
 
 
@@ -60,19 +59,15 @@ def test_a_bundle_names_and_contains_what_made_it(made: Path, tmp_path: Path) ->
     assert not [one for one in names if one.endswith(".pyc") or "profile/" in one]
 
 
-def test_numbers_of_another_method_are_not_compared(
-    bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_numbers_of_another_method_are_not_compared(bundle: Path, cli) -> None:
     set_maker(bundle, rankbench="0.0.7", method=METHOD + 1)
     edit(bundle, "table.csv")
     (bundle / "gravity.csv").write_text("cell,newtons\n")
     seal(bundle)
-    assert main(["verify", str(bundle)]) == 0
-    said = capsys.readouterr().out
+    said = cli("verify", bundle).out
     assert "install rankbench 0.0.7" in said
     assert "its numbers were not derived again" in said
-    assert main(["verify", str(bundle), "--strict", "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(cli("verify", bundle, "--strict", "--json", status=1).out)
     assert (told["verified"], told["rederived"]) == (False, False)
 
 

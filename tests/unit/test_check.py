@@ -134,10 +134,10 @@ def test_data(
     assert status == bool(wrong)
 
 
-def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input(tmp_path: Path, cli) -> None:
     path = tmp_path / "net.py"
-    assert main(["check", str(path)]) == 2
-    assert "there is no file" in capsys.readouterr().err
+    assert "there is no file" in cli("check", path, status=2).err
     path.write_text(MODEL.replace("EDIT", "pass"))
-    assert main(["check", str(path), "--option", "width"]) == 2
-    assert "expected NAME=VALUE" in capsys.readouterr().err
+    assert (
+        "expected NAME=VALUE" in cli("check", path, "--option", "width", status=2).err
+    )

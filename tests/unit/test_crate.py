@@ -11,7 +11,6 @@ from urllib.parse import unquote
 import pytest
 from rocrate.rocrate import ROCrate
 
-from rankbench.cli import main
 from rankbench.record import Layout, read_json
 from rankbench.results.bundle import contents, verify_bundle, write_bundle
 from rankbench.results.bundle.crate import write_crate
@@ -126,12 +125,6 @@ def test_the_library_reads_it(made: Path) -> None:
     assert len(crate.get_by_type("CreateAction")) == 5
 
 
-def test_the_same_results_give_the_same_crate(made: Path, tmp_path: Path) -> None:
-    write_bundle(write_results(tmp_path / "r"), tmp_path / "again", anonymise=False)
-    again = (tmp_path / "again" / CRATE).read_bytes()
-    assert again == (made / "bundle" / CRATE).read_bytes()
-
-
 def test_an_anonymous_crate_names_no_account(made: Path) -> None:
     crate = (made / "hidden" / CRATE).read_text()
     assert "lovelace" not in crate
@@ -179,12 +172,9 @@ LINKS = [
 
 
 @pytest.mark.parametrize("link", LINKS)
-def test_a_link_out_of_the_bundle_is_refused(
-    bundle: Path, link: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_link_out_of_the_bundle_is_refused(bundle: Path, link: str, cli) -> None:
     edit(bundle, "table.csv", **{"@id": link})
-    assert main(["verify", str(bundle)]) == 1
-    lines = capsys.readouterr().out.splitlines()
+    lines = cli("verify", bundle, status=1).out.splitlines()
     found = [one for one in lines if "a link that leads out of the bundle" in one]
     assert found
     assert all(one.startswith(f"{CRATE}: has a link") for one in found)

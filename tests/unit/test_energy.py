@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,8 @@ from unit.synthetic import (
     STEPS,
     make_cell,
     plan_cell,
+    plan_one,
+    read_rows,
     write_launches,
     write_plan,
     write_tables,
@@ -154,8 +155,7 @@ def test_a_meter_costs_little() -> None:
 def write_energy(
     root: Path, told: list[dict[str, Any]], *, topology: str = "1x2", **changes: Any
 ) -> Layout:
-    planned = plan_cell(make_cell("ddp", topology, device="cuda"))
-    layout = write_plan(root, [planned])
+    layout, planned = plan_one(root, "ddp", topology, device="cuda")
     ranks = [
         {
             "rank": number,
@@ -173,8 +173,7 @@ def write_energy(
 
 
 def row_of(layout: Layout) -> dict[str, str]:
-    with layout.table("csv", "energy").open(newline="") as file:
-        (row,) = csv.DictReader(file)
+    (row,) = read_rows(layout, "energy")
     return row
 
 
@@ -226,22 +225,19 @@ def test_a_gpu_that_was_throttled_marks_the_row(tmp_path: Path) -> None:
     row = row_of(layout)
     assert (row["sm_clock_mhz"], row["temperature_c"]) == ("1400", "91")
     assert row["throttled"] == "power cap; temperature (hardware)"
-    with layout.table("csv").open(newline="") as file:
-        (marked,) = csv.DictReader(file)
+    (marked,) = read_rows(layout)
     assert "throttled" in marked["marks"].split()
 
 
 def test_a_power_cap_alone_is_full_load_and_no_mark(tmp_path: Path) -> None:
     device = {"utilisation_mean": 0.9, "throttled": ["power cap"]}
     layout = write_energy(tmp_path, [reading(8.0), reading(8.0)], devices=[device])
-    with layout.table("csv").open(newline="") as file:
-        (row,) = csv.DictReader(file)
+    (row,) = read_rows(layout)
     assert "throttled" not in row["marks"]
 
 
 def test_cpus_without_counters_have_no_section(tmp_path: Path) -> None:
-    planned = plan_cell(make_cell("single"))
-    layout = write_plan(tmp_path, [planned])
+    layout, planned = plan_one(tmp_path, "single")
     write_launches(layout, planned)
     write_tables(layout)
     assert not layout.table("csv", "energy").exists()

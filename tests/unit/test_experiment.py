@@ -334,12 +334,6 @@ def test_changing_a_default_changes_the_cells(
     assert all(after[c].hash() != before[c].hash() for c in before)
 
 
-def test_the_experiments_of_the_project_are_good() -> None:
-    root = Path(__file__).resolve().parents[2]
-    for path in [root / "config.yaml", *root.glob("studies/*.yaml")]:
-        assert load_experiment(path, load_catalog(), cuda=False).cells
-
-
 def test_a_learning_rate_may_be_written_as_a_power(tmp_path: Path) -> None:
     experiment = read_experiment(tmp_path, BASE + "learning_rate: [1e-3, 1E+1]\n")
     rates = [cell.learning_rate for cell in experiment.cells.values()]

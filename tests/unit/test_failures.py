@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from factories import read_plan_of
-from rankbench.cli import main
 from rankbench.failures import (
     DATA,
     IMAGE,
@@ -103,13 +102,10 @@ def test_the_status_says_it_before_and_after_it_was_asked_for(tmp_path: Path) ->
         ('{"schema": 1, "reason": 3, "log": ""}', "expected the texts reason and log"),
     ],
 )
-def test_a_damaged_file_is_named(
-    layout: Layout, text: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_file_is_named(layout: Layout, text: str, said: str, cli) -> None:
     fail()
     GLOO.file(layout).write_text(text)
-    assert main(["table", str(layout.root)]) == 2
-    error = capsys.readouterr().err
+    error = cli("table", layout.root, status=2).err
     assert "needs/image.gloo-cpu.json" in error
     assert said in error
 

@@ -9,11 +9,18 @@ from typing import Any
 import pytest
 import yaml
 
-from factories import backends_of, make_cell, make_gpu_site, make_site
+from factories import (
+    backends_of,
+    make_cell,
+    make_gpu_site,
+    make_site,
+    site_with_images,
+)
 from rankbench.cell import Cell
 from rankbench.matrix.candidate import make_candidate, shape_of
-from rankbench.matrix.catalog import load_catalog
+from rankbench.matrix.catalog import Catalog, load_catalog
 from rankbench.matrix.feasible import find_obstacle, marks_of
+from rankbench.matrix.own import describe_library_model
 from rankbench.matrix.site import Site
 
 pytestmark = pytest.mark.unit
@@ -25,7 +32,9 @@ HERE, TWO, ONE_GPU = make_site(), make_site(nodes=2), make_gpu_site(1)
 # Names of sites in obstacles.txt.
 SITES = {
     "here": HERE,
+    "images": site_with_images(),
     "one core": make_site(cores=1),
+    "four cores": make_site(cores=4),
     "all backends": make_site(backends=backends_of()),
     "no mpirun": make_site(programs={"mpirun": NO_MPIRUN}),
     "no compiler": make_site(programs={"torchrun": None, "c++": NO_CXX}),
@@ -48,8 +57,20 @@ def cell_of(text: str) -> Cell:
     pairs = [word.split("=") for word in words]
     given = {key: yaml.safe_load(value) for key, value in pairs}
     fields = {key: value for key, value in given.items() if key in Cell.__slots__}
-    options = {key: value for key, value in given.items() if key not in fields}
-    return make_cell(strategy=strategy, options=options, **fields)
+    model = catalog_with(fields).models[fields.get("model", "convnet")]
+    known = model.get("options", {}).keys() & given.keys()
+    options = {key: given[key] for key in given.keys() - fields.keys() - known}
+    of_model = {key: given[key] for key in known}
+    return make_cell(
+        strategy=strategy, options=options, model_options=of_model, **fields
+    )
+
+
+def catalog_with(fields: dict[str, Any]) -> Catalog:
+    """The catalog, with the model of a library that a cell names."""
+    name = fields.get("model", "")
+    own = {"model": {name: describe_library_model(name)}} if "/" in name else {}
+    return load_catalog().with_own(own)
 
 
 @pytest.mark.parametrize("line", [line for line in GOLDEN if line and line[0] != "#"])
@@ -57,8 +78,10 @@ def test_obstacles(line: str) -> None:
     """The reason is what users read; `ok` if there is none."""
     site, rest = line.split(": ", 1)
     cell, reason = rest.split(" -> ")
-    candidate = make_candidate(cell_of(cell), SITES[site], load_catalog())
-    assert (find_obstacle(candidate) or "ok") == reason
+    whole = cell_of(cell)
+    catalog = catalog_with({"model": whole.model})
+    found = find_obstacle(make_candidate(whole, SITES[site], catalog))
+    assert (found or "ok") == reason
 
 
 @pytest.mark.parametrize(

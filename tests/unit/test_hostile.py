@@ -28,6 +28,7 @@ from rankbench.results.numbers.result_set import read
 from rankbench.results.read.launches import read_launch
 from rankbench.results.render.files import write_results
 from unit.synthetic import (
+    edited,
     make_cell,
     plan_cell,
     write_launches,
@@ -60,9 +61,8 @@ def edit_record(layout: Layout, **changes: Any) -> None:
 
 
 def edit_plan(layout: Layout, **changes: Any) -> None:
-    plan = json.loads(layout.plan.read_text())
-    plan["cells"][0] |= changes
-    layout.plan.write_text(json.dumps(plan))
+    with edited(layout.plan) as plan:
+        plan["cells"][0] |= changes
 
 
 def refused(layout: Layout, capsys: pytest.CaptureFixture[str]) -> str:
@@ -92,9 +92,8 @@ def test_status_and_show_trust_no_foreign_results(
         said = capsys.readouterr().out
         assert "?]0;owned??[2J" in said
         assert all(line.isprintable() for line in said.splitlines())
-    plan = json.loads(layout.plan.read_text())
-    del plan["experiment"]["override"]
-    layout.plan.write_text(json.dumps(plan))
+    with edited(layout.plan) as plan:
+        del plan["experiment"]["override"]
     assert main(["status", root]) == 2
     assert "experiment must contain ['override']" in capsys.readouterr().err
     plan["experiment"]["override"] = None
@@ -170,6 +169,12 @@ def test_damaged_and_foreign_records_are_refused(
         good.replace(b'"samples": 1024', b'"samples": 1' + b"0" * 9000): "is damaged",
         good.replace(b'"samples": 1024', b'"samples": true'): "samples must be integer",
         good.replace(b'"spawn"', b'"\\ud800"'): "is damaged",
+        good.replace(b'"status": "ok"', b'"status": "fine"'): "'fine'",
+        good.replace(b'"ranks": [', b'"rankz": ['): "it lacks ranks",
+        good.replace(b'"ranks": 2', b'"rankz": 2'): "'ranks'",
+        good.replace(b'"window_s"', b'"window"'): "window_s",
+        good.replace(b'"hosts": [{', b'"hosts": [1, {'): "hosts",
+        good.replace(b'"torch"', b'"torhc"'): "software",
         deep: "is damaged",
     }
     for content, expected in contents.items():
@@ -221,9 +226,8 @@ def test_a_cell_that_no_experiment_has_is_refused(
 def test_a_cell_that_stands_twice_is_refused(
     layout: Layout, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = json.loads(layout.plan.read_text())
-    plan["cells"] *= 2
-    layout.plan.write_text(json.dumps(plan))
+    with edited(layout.plan) as plan:
+        plan["cells"] *= 2
     assert "a cell stands in it twice" in refused(layout, capsys)
 
 
@@ -368,7 +372,13 @@ def test_steps_that_are_gone_are_named(
     layout: Layout, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = record_of(layout).with_name("steps.npz")
-    path.write_bytes(path.read_bytes()[:500])
+    good = path.read_bytes()
+    # A changed byte is within the numbers of the first member.
+    flipped = good[:300] + bytes([good[300] ^ 0xFF]) + good[301:]
+    for damaged in (good[:500], flipped, b"", b"no archive at all"):
+        path.write_bytes(damaged)
+        assert "steps.npz is damaged" in refused(layout, capsys)
+    np.savez(path, other=np.zeros(3))
     assert "steps.npz is damaged" in refused(layout, capsys)
     path.unlink()
     assert "steps.npz is damaged" in refused(layout, capsys)
@@ -420,15 +430,12 @@ def write_texts(root: Path, texts: Sequence[str]) -> Layout:
 
 
 def test_texts_are_shown_and_not_obeyed(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # One panel is enough, because all look alike.
-    monkeypatch.setattr(panels, "_MOST_PANELS", 1)
+    monkeypatch.setattr(panels, "MOST_PANELS", 1)
     layout = write_texts(tmp_path / "results", TEXTS)
-    assert main(["table", str(layout.root)]) == 0
-    assert all(c.isprintable() or c == "\n" for c in capsys.readouterr().out)
+    assert all(c.isprintable() or c == "\n" for c in cli("table", layout.root).out)
     for path in layout.root.rglob("*.csv"):
         with path.open(newline="") as file:
             cells = [cell for row in csv.reader(file) for cell in row]

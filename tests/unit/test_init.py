@@ -11,7 +11,6 @@ import pytest
 import yaml
 
 from rankbench.assets import find_asset
-from rankbench.cli import main
 from rankbench.extras import find_extra, require
 from rankbench.matrix.site import read_site
 
@@ -19,14 +18,11 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_init_writes_what_a_user_edits(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], there: bool
-) -> None:
+def test_init_writes_what_a_user_edits(tmp_path: Path, cli, there: bool) -> None:
     folder = tmp_path / "a/b"
     if there:
         folder.mkdir(parents=True)
-    assert main(["init", str(folder), "--json"]) == 0
-    said = json.loads(capsys.readouterr().out)
+    said = json.loads(cli("init", folder, "--json").out)
     assert said["files"] == [
         ".gitignore",
         "Snakefile",
@@ -42,11 +38,8 @@ def test_init_writes_what_a_user_edits(
     assert not (folder / "workflow").exists()
 
 
-def test_init_says_what_comes_next(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["init", str(tmp_path / "my own")]) == 0
-    said = capsys.readouterr().out
+def test_init_says_what_comes_next(tmp_path: Path, cli) -> None:
+    said = cli("init", tmp_path / "my own").out
     assert f"cd '{tmp_path}/my own'" in said
     # The files of the new project refer to these schemas by their path in a checkout.
     schemas = Path(said.split()[-1])
@@ -54,27 +47,20 @@ def test_init_says_what_comes_next(
     assert (schemas / "site.schema.yaml").exists()
 
 
-def test_init_keeps_what_is_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_init_keeps_what_is_there(tmp_path: Path, cli) -> None:
     (tmp_path / "config.yaml").write_text("mine")
-    assert main(["init", str(tmp_path)]) == 2
-    assert f"{tmp_path} is not empty" in capsys.readouterr().err
+    assert f"{tmp_path} is not empty" in cli("init", tmp_path, status=2).err
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
     assert (tmp_path / "config.yaml").read_text() == "mine"
-    assert main(["init", str(tmp_path / "config.yaml")]) == 2
-    assert "is a file" in capsys.readouterr().err
+    assert "is a file" in cli("init", tmp_path / "config.yaml", status=2).err
 
 
 def test_a_missing_extra_is_named(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli
 ) -> None:
     monkeypatch.setitem(sys.modules, "rankbench.results.bundle", None)
     monkeypatch.setattr("rankbench.cli.find_extra", lambda name: "results")
-    assert main(["verify", str(tmp_path)]) == 2
-    assert "pip install 'rankbench[results]'" in capsys.readouterr().err
+    assert "pip install 'rankbench[results]'" in cli("verify", tmp_path, status=2).err
 
 
 @pytest.mark.parametrize(
@@ -127,35 +113,30 @@ def test_packages_of_extras(without: set[str]) -> None:
 def test_nothing_begins_without_snakemake(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli,
     without: set[str],
     command: str,
     package: str,
     extra: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["init", "."]) == 0
+    cli("init", ".")
     (tmp_path / "config.yaml").write_text("name: own\nstrategy: ddp\ntopology: 1x2\n")
     before = sorted(tmp_path.rglob("*"))
     without.add(package)
-    assert main([command, "--site", "slurm_profile"]) == 2
-    said = capsys.readouterr().err
+    said = cli(command, "--site", "slurm_profile", status=2).err
     assert f"this needs {package}, which is not installed" in said
     assert f"pip install 'rankbench[{extra}]'" in said
     assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_the_table_at_the_end_will_not_fail(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    without: set[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli, without: set[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert main(["init", "."]) == 0
+    cli("init", ".")
     without.add("pandas")
-    assert main(["run"]) == 2
-    assert "pip install 'rankbench[results]'" in capsys.readouterr().err
+    assert "pip install 'rankbench[results]'" in cli("run", status=2).err
     assert not (tmp_path / "results").exists()
 
 
@@ -166,12 +147,12 @@ def test_assets_are_found(name: str) -> None:
     assert find_asset(name).exists()
 
 
-def test_init_writes_a_profile_for_hosts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_init_writes_a_profile_for_hosts(tmp_path: Path, cli) -> None:
     folder = tmp_path / "bench"
-    assert main(["init", str(folder), "--ssh", "alpha:2", "beta"]) == 0
-    assert "rankbench site-check --site ssh_profile" in capsys.readouterr().out
+    assert (
+        "rankbench site-check --site ssh_profile"
+        in cli("init", folder, "--ssh", "alpha:2", "beta").out
+    )
     facts = read_site(folder / "ssh_profile/site.yaml")
     listed = [(host["name"], host["devices"]) for host in facts["hosts"]]
     assert (facts["scheduler"], listed) == ("ssh", [("alpha", 2), ("beta", 1)])
@@ -188,8 +169,7 @@ def test_init_writes_a_profile_for_hosts(
     ],
 )
 def test_init_refuses_hosts_that_are_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+    tmp_path: Path, cli, words: list[str], said: str
 ) -> None:
-    assert main(["init", str(tmp_path / "bench"), "--ssh", *words]) == 2
-    assert said in capsys.readouterr().err
+    assert said in cli("init", tmp_path / "bench", "--ssh", *words, status=2).err
     assert not (tmp_path / "bench").exists()

@@ -10,7 +10,7 @@ pytest.importorskip("snakemake", reason="needs the workflow extra")
 
 from snakemake.cli import parse_args
 
-from rankbench.invocation import _PASSIVE, DEFAULT_PROFILE, read_invocation
+from rankbench.invocation import DEFAULT_PROFILE, PASSIVE, read_invocation
 
 pytestmark = pytest.mark.unit
 
@@ -117,7 +117,7 @@ def test_targets_that_measure_nothing(targets: list[str], measures: bool) -> Non
 def test_snakemake_knows_every_flag() -> None:
     # A flag that Snakemake renames would silently count as one that runs jobs.
     _, arguments = parse_args(["--cores", "1"])
-    assert set(_PASSIVE) <= vars(arguments).keys()
+    assert set(PASSIVE) <= vars(arguments).keys()
 
 
 def test_it_reads_its_own_command_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,131 +47,94 @@ def with_block(block: str, top: str = "strategy: ddp") -> str:
     return f"name: x\n{top}\nblocks:\n  - {{topology: 1x1}}\n  - {block}\n"
 
 
+OF_ALL = "name: x\nstrategy: ddp\n"
 PUBLISHED = "{published: {label: a, throughput: 1}}"
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        pytest.param(
+        (
             with_block("{topolgy: 1x2}"),
             "block 2: unknown key 'topolgy'; did you mean 'topology'? (known keys: ",
-            id="misspelt key",
         ),
-        pytest.param(
-            with_block("{launches: 3}"),
-            "block 2: unknown key 'launches'",
-            id="key of the whole file",
-        ),
-        pytest.param(
+        (with_block("{launches: 3}"), "block 2: unknown key 'launches'"),
+        (
             with_block("{topology: 2x}"),
             "block 2: topology: expected text like ^[1-9][0-9]*x[1-9][0-9]*$",
-            id="wrong value",
         ),
-        pytest.param(
-            with_block("{strategy: dpd}"),
-            "block 2: strategy: 'dpd' is not one of ",
-            id="unknown strategy",
-        ),
-        pytest.param(
+        (with_block("{strategy: dpd}"), "block 2: strategy: 'dpd' is not one of "),
+        (
             with_block("{strategy: {ddp: {bucket_bm: 1}}}"),
             "block 2: strategy.ddp: unknown key 'bucket_bm'; did you mean 'bucket_mb'?",
-            id="unknown option",
         ),
-        pytest.param(
+        (
             with_block("{topology: 1x2}", top="model: lenet"),
             "block 1: the key 'strategy' is missing",
-            id="no strategy anywhere",
         ),
-        pytest.param(
-            with_block("ddp"),
-            "block 2: expected keys with values, got 'ddp'",
-            id="a name",
-        ),
-        pytest.param(
+        (with_block("ddp"), "block 2: expected keys with values, got 'ddp'"),
+        (
             with_block("{strategy: [ddp, ddp]}"),
             "block 2: the cell ddp.gloo.1x1.convnet.digits is listed twice",
-            id="twice in one block",
         ),
-        pytest.param(
+        (
             with_block("{device: cpu}"),
             "block 2: ddp.gloo.1x1.convnet.digits and ddp.gloo.1x1.convnet.digits."
             "device=cpu are the same cell here",
-            id="one cell by two names",
         ),
-        pytest.param(
+        (
             with_block(PUBLISHED.replace("throughput", "througput")),
             "block 2: published: unknown key 'througput'; did you mean 'throughput'?",
-            id="unknown number",
         ),
-        pytest.param(
+        (
             with_block(PUBLISHED.replace("1}", "516/s}")),
             "block 2: published.throughput: expected number, got string '516/s'",
-            id="number with its unit",
         ),
-        pytest.param(
+        (
             with_block("{published: {throughput: 1}}"),
             "block 2: published: the key 'label' is missing",
-            id="no label",
         ),
-        pytest.param(
+        (
             with_block("{topology: [1x1, 1x2], published: {label: a}}"),
             "block 2: published: needs a block with one cell, this block has 2: "
             "ddp.gloo.1x1.convnet.digits, ddp.gloo.1x2.convnet.digits",
-            id="published numbers of a sweep",
         ),
-        pytest.param(
-            with_block(PUBLISHED),
-            "the key 'source' is missing",
-            id="numbers of nobody",
-        ),
-        pytest.param(
+        (with_block(PUBLISHED), "the key 'source' is missing"),
+        (
             with_block(PUBLISHED) + "source: {title: t}",
             "source: the key 'base' is missing",
-            id="numbers without a base",
         ),
-        pytest.param(
+        (
             with_block(PUBLISHED.replace("label: a", "label: alone"))
             + "source: {title: t, base: aline}",
             "source: base: no published row has the label 'aline'; did you mean "
             "'alone'?",
-            id="unknown base",
         ),
-        pytest.param(
+        (
             with_block("{published: [{label: a}, {label: a}]}") + "source: {title: t}",
             "published: label 'a' appears twice",
-            id="label twice",
         ),
-        pytest.param(
+        (
             with_block("{topology: 1x2, published: {label: a}}")
             + "source: {title: t}\nexclude: topology=1x2",
             "exclude: ddp.gloo.1x2.convnet.digits has published rows: keep it",
-            id="published row excluded",
         ),
-        pytest.param(
-            "name: x\nstrategy: ddp\nsource: {url: u}",
-            "source: the key 'title' is missing",
-            id="source without a title",
-        ),
-        pytest.param(
-            "name: x\nstrategy: ddp\noverrides: {small: {lanches: 2}}",
+        (OF_ALL + "source: {url: u}", "source: the key 'title' is missing"),
+        (
+            OF_ALL + "overrides: {small: {lanches: 2}}",
             "overrides.small: unknown key 'lanches'; did you mean 'launches'?",
-            id="misspelt key of an override",
         ),
-        pytest.param(
-            "name: x\nstrategy: ddp\noverrides: {small: {name: y}}",
+        (
+            OF_ALL + "overrides: {small: {name: y}}",
             "overrides.small: unknown key 'name'",
-            id="override of the name",
         ),
-        pytest.param(
-            "name: x\nstrategy: ddp\noverrides: {small: 3}",
+        (
+            OF_ALL + "overrides: {small: 3}",
             "overrides.small: expected object, got integer 3",
-            id="override that replaces nothing",
         ),
-        pytest.param(
-            "name: x\nstrategy: ddp\noverrides: {a/b: {launches: 2}}",
+        (
+            OF_ALL + "overrides: {a/b: {launches: 2}}",
             "overrides: name: expected text like ",
-            id="override that is no folder's name",
         ),
     ],
 )

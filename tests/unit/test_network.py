@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,9 @@ from rankbench.record import Layout
 from rankbench.results.compare.sides import read_side
 from rankbench.results.numbers.network import find_network
 from unit.synthetic import (
-    make_cell,
-    plan_cell,
+    plan_one,
+    read_rows,
     write_launches,
-    write_plan,
     write_tables,
 )
 
@@ -47,8 +45,7 @@ def test_network_in_words(entries: list[dict[str, Any]], words: str | None) -> N
 
 
 def write(root: Path, *entries: dict[str, Any]) -> Layout:
-    planned = plan_cell(make_cell("ddp", "2x1", backend="nccl", device="cuda"))
-    layout = write_plan(root, [planned])
+    layout, planned = plan_one(root, "ddp", "2x1", backend="nccl", device="cuda")
     transport = {"backend": "nccl", "asked": {}, "seen": list(entries)}
     write_launches(layout, planned, transport=transport)
     write_tables(layout)
@@ -57,8 +54,7 @@ def write(root: Path, *entries: dict[str, Any]) -> Layout:
 
 def test_the_table_has_a_column_where_nccl_told(tmp_path: Path) -> None:
     layout = write(tmp_path, seen("NET/Socket/0", network="Socket", direct=False))
-    with layout.table("csv").open(newline="") as file:
-        (row,) = csv.DictReader(file)
+    (row,) = read_rows(layout)
     assert row["network"] == "Socket without GPUDirect"
     assert "| network |" in layout.table("md").read_text()
     quiet = write(tmp_path / "quiet")

@@ -55,14 +55,13 @@ def test_what_continues_a_run_asks_for_the_same(
 
 
 def test_ctrl_c_before_anything_runs_leaves_no_trace(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, cli
 ) -> None:
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("rankbench.commands._base.open_run", interrupt)
-    assert main(["run"]) == 130
-    assert capsys.readouterr().err == "rankbench: interrupted\n"
+    assert cli("run", status=130).err == "rankbench: interrupted\n"
     assert not (folder / "results").exists()
 
 
@@ -87,12 +86,9 @@ def test_what_continues_a_rerun_asks_for_no_other_attempt() -> None:
         ["rerun", "--failed"],
     ],
 )
-def test_a_profile_that_is_not_there(
-    folder: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_profile_that_is_not_there(folder: Path, arguments: list[str], cli) -> None:
     before = sorted(folder.rglob("*"))
-    assert main([*arguments, "--site", "slurm"]) == 2
-    said = capsys.readouterr().err
+    said = cli(*arguments, "--site", "slurm", status=2).err
     assert said.startswith("rankbench: slurm is not a profile: it has no site.yaml ")
     assert "(profiles here: container_profile, local_profile)" in said
     assert "Traceback" not in said
@@ -102,24 +98,20 @@ def test_a_profile_that_is_not_there(
 @pytest.mark.parametrize("command", ["table", "publish", "status"])
 @pytest.mark.parametrize("options", [("--override",), ("--site", "--override")])
 def test_results_need_no_experiment(
-    folder: Path,
-    command: str,
-    options: tuple[str, ...],
-    capsys: pytest.CaptureFixture[str],
+    folder: Path, command: str, options: tuple[str, ...], cli
 ) -> None:
     (folder / "results").mkdir()
     given = [word for option in options for word in (option, "x")]
-    assert main([command, "results", *given]) == 2
-    said = capsys.readouterr().err
+    said = cli(command, "results", *given, status=2).err
     assert all(word in said for word in ("results", *options))
     assert not list((folder / "results").iterdir())
 
 
-def test_images_are_tested_or_shown_or_built(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["images", "gloo-cpu", "--test", "--show"]) == 2
-    assert "--test and --show" in capsys.readouterr().err
+def test_images_are_tested_or_shown_or_built(folder: Path, cli) -> None:
+    assert (
+        "--test and --show"
+        in cli("images", "gloo-cpu", "--test", "--show", status=2).err
+    )
 
 
 def asked(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[list[str]]:
@@ -205,11 +197,8 @@ def test_images_of_an_experiment_and_by_name(
     assert len(given) == 3
 
 
-def test_the_hosts_of_a_site_without_a_scheduler(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["site-check", "--site", "local_profile"]) == 2
-    said = capsys.readouterr().err
+def test_the_hosts_of_a_site_without_a_scheduler(folder: Path, cli) -> None:
+    said = cli("site-check", "--site", "local_profile", status=2).err
     assert "local_profile/site.yaml has no scheduler" in said
     assert "--site slurm_profile" in said
 

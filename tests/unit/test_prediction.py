@@ -14,7 +14,6 @@ import pytest
 
 from factories import make_site, read_plan_of
 from rankbench.cell import Shape, Topology
-from rankbench.cli import main
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.plan import plan_predicted
 from rankbench.partition import split_evenly
@@ -39,7 +38,7 @@ from rankbench.results.prediction.predict import (
 )
 from rankbench.results.sections import prediction
 from unit import synthetic
-from unit.synthetic import make_cell, plan_cell, write_plan
+from unit.synthetic import edited, make_cell, plan_cell, write_plan
 
 pytestmark = pytest.mark.unit
 
@@ -163,22 +162,21 @@ def write_row(
     for launch in range(1, launches + 1):
         folder = synthetic.write_launch(layout, planned, launch, **changes)
         path = folder / "record.json"
-        record = json.loads(path.read_text())
-        record["shape"] = shape.to_dict()
-        record["samples"] = steps * shape.global_batch
-        record["ranks"] = [
-            {**record["ranks"][0], **changes.get("details", {}), "rank": rank}
-            for rank in range(shape.ranks)
-        ]
-        for rank in record["ranks"]:
-            rank["window_s"] = steps * step
-            rank["memory"]["rss_peak_mib"] = 100.0 + 2 * shape.rank_batch
-        record["model"] = {
-            "parameters": WEIGHTS // 4,
-            "parameter_bytes": WEIGHTS,
-            "flops_per_sample": 1000,
-        }
-        path.write_text(json.dumps(record))
+        with edited(path) as record:
+            record["shape"] = shape.to_dict()
+            record["samples"] = steps * shape.global_batch
+            record["ranks"] = [
+                {**record["ranks"][0], **changes.get("details", {}), "rank": rank}
+                for rank in range(shape.ranks)
+            ]
+            for rank in record["ranks"]:
+                rank["window_s"] = steps * step
+                rank["memory"]["rss_peak_mib"] = 100.0 + 2 * shape.rank_batch
+            record["model"] = {
+                "parameters": WEIGHTS // 4,
+                "parameter_bytes": WEIGHTS,
+                "flops_per_sample": 1000,
+            }
         row = np.array([phases[name] for name in planned["phases"]])
         members = {
             f"rank{rank}/{name}": value
@@ -533,9 +531,8 @@ def test_hosts_that_differ_or_have_too_little_memory_are_refused(
 ) -> None:
     layout = write_machine(tmp_path, "1x1", "2x1", "3x1")
     for path in layout.root.glob(f"records/{records}/record.json"):
-        record = json.loads(path.read_text())
-        record["hosts"][0][key] = value
-        path.write_text(json.dumps(record))
+        with edited(path) as record:
+            record["hosts"][0][key] = value
     assert said in str(predict_one(layout, target_of("4x1")).refused)
 
 
@@ -596,18 +593,17 @@ def test_a_topology_to_predict_must_be_one(tmp_path: Path) -> None:
 
 
 def with_targets(layout: Layout, *targets: PredictedCell) -> Layout:
-    plan = json.loads(layout.plan.read_text())
-    plan["predicted"] = [
-        {
-            "id": one.id,
-            "cell": one.cell.to_dict(),
-            "shape": one.shape.to_dict(),
-            "infeasible": one.infeasible,
-        }
-        for one in targets
-    ]
-    plan["site"] = {"device_hour_price": "2.50 EUR"}
-    layout.plan.write_text(json.dumps(plan))
+    with edited(layout.plan) as plan:
+        plan["predicted"] = [
+            {
+                "id": one.id,
+                "cell": one.cell.to_dict(),
+                "shape": one.shape.to_dict(),
+                "infeasible": one.infeasible,
+            }
+            for one in targets
+        ]
+        plan["site"] = {"device_hour_price": "2.50 EUR"}
     return layout
 
 
@@ -639,30 +635,26 @@ def test_tables_and_plots_show_predictions_apart(tmp_path: Path) -> None:
     assert "ddp.gloo.5x1: it cannot." in text
 
 
-def test_the_command_prints_them(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_prints_them(tmp_path: Path, cli) -> None:
     layout = with_targets(
         write_machine(tmp_path, "1x1", "2x1", "3x1"), target_of("8x1")
     )
-    assert main(["predict", str(layout.root)]) == 0
-    said = " ".join(capsys.readouterr().out.split())
+    said = " ".join(cli("predict", layout.root).out.split())
     assert "samples/s" in said
     assert "EUR/10^6" in said
     assert "ddp.gloo.8x1 (2.67 times the devices): from what the steps of" in said
-    assert main(["predict", str(layout.root), "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)["predictions"]
+    (told,) = json.loads(cli("predict", layout.root, "--json").out)["predictions"]
     assert told["method"] == MECHANISM
 
 
-def test_the_command_refuses_to_predict_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_refuses_to_predict_nothing(tmp_path: Path, cli) -> None:
     layout = write_machine(tmp_path, "1x1", "2x1")
-    assert main(["predict", str(layout.root)]) == 2
-    assert "nothing to predict" in capsys.readouterr().err
+    assert "nothing to predict" in cli("predict", layout.root, status=2).err
     with_targets(layout, target_of("1x8"))
-    assert main(["predict", str(layout.root)]) == 1
-    assert "a prediction needs two scales" in " ".join(capsys.readouterr().out.split())
-    assert main(["predict", str(layout.root), "--topology", "8"]) == 2
-    assert "topology '8' is not NODESxDEVICES" in capsys.readouterr().err
+    assert "a prediction needs two scales" in " ".join(
+        cli("predict", layout.root, status=1).out.split()
+    )
+    assert (
+        "topology '8' is not NODESxDEVICES"
+        in cli("predict", layout.root, "--topology", "8", status=2).err
+    )

@@ -9,13 +9,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from rankbench.cli import main
 from rankbench.commands import replay as command
-from rankbench.own_files import hash_files
 from rankbench.project import Run
 from rankbench.results.bundle import write_bundle
 from rankbench.results.bundle.replay import plan_replay, write_replay
-from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
+from unit.synthetic import write_own_model
 from unit.test_bundle import seal
 
 pytestmark = pytest.mark.unit
@@ -26,15 +24,7 @@ EXAMPLE = ROOT / "docs/example"
 
 def write_own(tmp_path: Path, experiment: str) -> Path:
     """A bundle with a model of its own, which leaves a mark if anything executes it."""
-    net = tmp_path / "net.py"
-    net.write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\ndef build(): ...\n")
-    digest = hash_files({"net.py": net})
-    own = {"model": {"file": "net.py", "digest": digest}}
-    planned = plan_cell(make_cell("ddp", "1x2", model="net", own_files=own))
-    layout = write_plan(tmp_path / "results", [planned], launches=1)
-    write_launches(layout, planned, count=1, wanted=1)
-    layout.own(digest).mkdir(parents=True)
-    net.rename(layout.own(digest) / "net.py")
+    layout = write_own_model(tmp_path)
     write_bundle(layout, tmp_path / "bundle", anonymise=True)
     # An anonymous bundle need not have the experiment file of its plan.
     (tmp_path / "bundle/experiment.yaml").write_text(experiment)
@@ -88,29 +78,29 @@ def test_a_hostile_experiment_is_bad_input(
 
 
 def test_their_code_needs_a_word_and_a_faulty_bundle_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli
 ) -> None:
     bundle = write_own(tmp_path, "name: x\nmodel: net.py\n")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
-    assert main(["replay", str(bundle), "--run"]) == 2
-    said = capsys.readouterr().err
+    said = cli("replay", bundle, "--run", status=2).err
     assert "brings code of its own: own/" in said
     assert "--run-their-code" in said
     (bundle / "table.csv").write_text("cell\n")
-    assert main(["replay", str(bundle), "--run", "--run-their-code"]) == 2
-    assert "is not replayed, because it has faults" in capsys.readouterr().err
+    assert (
+        "is not replayed, because it has faults"
+        in cli("replay", bundle, "--run", "--run-their-code", status=2).err
+    )
     assert [*(tmp_path / "here").iterdir()] == []
     assert not (tmp_path / "executed").exists()
 
 
 def test_without_run_it_only_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli
 ) -> None:
     shutil.copytree(ROOT / "local_profile", tmp_path / "local_profile")
     monkeypatch.chdir(tmp_path)
-    assert main(["replay", str(EXAMPLE)]) == 0
-    said = capsys.readouterr().out
+    said = cli("replay", EXAMPLE).out
     assert "replay of 4 cells" in said
     assert "experiment=replay/replay-quickstart-" in said
     assert said.endswith("nothing was run: add --run\n")
@@ -118,7 +108,7 @@ def test_without_run_it_only_shows(
 
 
 def test_each_row_gets_a_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli
 ) -> None:
     """The launches are those of the bundle; tests/integration measures new ones."""
     shutil.copytree(ROOT / "local_profile", tmp_path / "local_profile")
@@ -129,15 +119,15 @@ def test_each_row_gets_a_verdict(
         return 0
 
     monkeypatch.setattr(command, "execute", execute)
-    assert main(["replay", str(EXAMPLE), "--run", "--at-least", "0.5", "--json"]) == 0
-    rows = json.loads(capsys.readouterr().out)
+    rows = json.loads(
+        cli("replay", EXAMPLE, "--run", "--at-least", "0.5", "--json").out
+    )
     assert len(rows) == 10
     verdicts = [row["verdict"] for row in rows if row["published"]]
     assert verdicts == ["reproduced"] * 4
     assert {row["verdict"] for row in rows if not row["published"]} == {"cannot tell"}
-    assert main(["replay", str(EXAMPLE), "--run", "--at-least", "1.9"]) == 1
-    said = capsys.readouterr().out
+    said = cli("replay", EXAMPLE, "--run", "--at-least", "1.9", status=1).out
     assert said.endswith(
         "0 reproduced, 4 not reproduced, 6 cannot tell (throughput in samples/s)\n"
     )
-    assert main(["replay", str(EXAMPLE), "--run", "--at-least", "1"]) == 3
+    cli("replay", EXAMPLE, "--run", "--at-least", "1", status=3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,14 @@ from rankbench.results.numbers.fit import (
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import summarise
 from rankbench.results.read.rows import load
-from unit.synthetic import make_cell, plan_cell, write_launch, write_plan, write_tables
+from unit.synthetic import (
+    make_cell,
+    plan_cell,
+    write_launch,
+    write_plan,
+    write_rows,
+    write_tables,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -248,14 +254,9 @@ def test_a_disturbed_launch_is_in_no_number_and_is_counted(tmp_path) -> None:
     _, ddp = summarise(load(layout))
     assert ddp.numbers["throughput"].value == pytest.approx(1500)
     assert len(ddp.measures) == 8
-    write_tables(layout)
+    found = write_rows(layout)
     assert "disturbed" in layout.table("md").read_text()
-    rows = csv.DictReader(layout.table("csv").open())
-    found = {row["cell"]: row for row in rows}
-    assert (found[DDP["id"]]["disturbed"], found[SINGLE["id"]]["disturbed"]) == (
-        "1",
-        "0",
-    )
+    assert [found[one["id"]]["disturbed"] for one in (DDP, SINGLE)] == ["1", "0"]
     assert found[DDP["id"]]["launches_ok"] == "8"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from rankbench.results.numbers.summary import Summary
 from rankbench.results.render.files import write_results
 from rankbench.results.sections import collectives, losses
 from unit import synthetic
+from unit.synthetic import edited
 
 pytestmark = pytest.mark.unit
 
@@ -100,9 +100,7 @@ def test_sizes_that_a_launch_lacks_are_left_out(tmp_path: Path) -> None:
 def test_no_sweep_no_section(tmp_path: Path) -> None:
     layout = summarise_one(tmp_path)
     assert find_sweeps(summaries_of(layout)) == []
-    write_results(read(layout))
-    assert not layout.table("csv", "collectives").exists()
-    assert not layout.plot("bandwidth", "svg").exists()
+    assert collectives.make(read(layout)) is None
 
 
 # --- what a step is made of -----------------------------------------------------------
@@ -204,10 +202,9 @@ def test_parts_add_up_to_what_is_lost(tmp_path: Path) -> None:
 def test_rounds_pair_the_steps(tmp_path: Path) -> None:
     layout = write_two(tmp_path)
     for path in layout.root.glob("records/*/1/*/record.json"):
-        record = json.loads(path.read_text())
-        number = record["launch"]
-        record["round"] = {"seed": 7, "number": number, "position": 1}
-        path.write_text(json.dumps(record))
+        with edited(path) as record:
+            number = record["launch"]
+            record["round"] = {"seed": 7, "number": number, "position": 1}
     (loss,) = find_losses(summaries_of(layout))
     assert loss.is_paired
     # Both scatter alike, so their difference scatters with the machine.
@@ -232,9 +229,11 @@ def test_in_words(tmp_path: Path) -> None:
 
 def test_files_and_plot(tmp_path: Path) -> None:
     layout = write_two(tmp_path, model=MODEL, collectives=sweep_of())
-    write_results(read(layout))
+    write_results(read(layout), draw=False)
     (row,) = pd.read_csv(layout.table("csv", "losses")).to_dict("records")
     assert row["transfer_ms"] == pytest.approx(4.1, rel=0.01)
     assert len(pd.read_csv(layout.table("csv", "collectives"))) == 3
     assert "## Why not further" in layout.table("md").read_text()
-    assert layout.plot("bandwidth", "svg").exists()
+    (bandwidth,) = collectives.make(read(layout)).drawings
+    assert bandwidth.name == "bandwidth"
+    assert bandwidth.draw(8).axes

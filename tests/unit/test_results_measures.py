@@ -13,6 +13,8 @@ from rankbench.results.read.launches import read_launch
 from unit.synthetic import (
     PHASES,
     STEPS,
+    change_steps,
+    edited,
     make_cell,
     plan_cell,
     write_launch,
@@ -30,16 +32,8 @@ def launch_dir(tmp_path):
 
 
 def change_record(launch_dir, **changes: Any) -> None:
-    path = launch_dir / "record.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-
-
-def change_steps(launch_dir, **changes: Any) -> None:
-    path = launch_dir / "steps.npz"
-    with np.load(path) as members:
-        kept = dict(members)
-    names = {name.replace("_", "/", 1): value for name, value in changes.items()}
-    np.savez(path, **(kept | names))
+    with edited(launch_dir / "record.json") as record:
+        record |= changes
 
 
 def test_rates_and_times_are_of_the_slowest_rank(launch_dir):
@@ -134,38 +128,3 @@ def test_memory_is_cuda_where_there_is_any():
     assert peak_memory([cpu, cpu]) == 900
     assert peak_memory([gpu, gpu]) == 20
     assert peak_memory([cpu, gpu]) == 20
-
-
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-200])
-
-
-def flip(path):
-    data = bytearray(path.read_bytes())
-    data[300] ^= 0xFF  # The changed byte is within the numbers of the first member.
-    path.write_bytes(data)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        cut,
-        flip,
-        lambda path: path.write_bytes(b""),
-        lambda path: path.write_bytes(b"no archive at all"),
-        lambda path: path.unlink(),
-        lambda path: np.savez(path, other=np.zeros(3)),
-        lambda path: np.savez(path, **{"rank0/seconds": np.array([object()])}),
-        lambda path: change_steps(path.parent, rank1_seconds=np.zeros((STEPS, 2))),
-        lambda path: change_steps(path.parent, rank1_seconds=np.zeros((3, 6))),
-        lambda path: change_steps(
-            path.parent, rank0_seconds=np.full((STEPS, len(PHASES)), np.nan)
-        ),
-    ],
-)
-def test_damaged_steps_are_named(launch_dir, damage):
-    path = launch_dir / "steps.npz"
-    damage(path)
-    with pytest.raises(ValueError, match="is damaged") as caught:
-        measure(read_launch(launch_dir))
-    assert str(path) in str(caught.value)

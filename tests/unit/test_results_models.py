@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,9 @@ import pytest
 
 from rankbench.record import Layout
 from unit.synthetic import (
-    make_cell,
-    plan_cell,
+    plan_one,
+    read_rows,
     write_launches,
-    write_plan,
     write_tables,
 )
 
@@ -28,8 +26,7 @@ TITLE = "Computation and communication of the models"
 
 
 def write(root: Path, *, replicas: int, samples: int, **changes: Any) -> Layout:
-    planned = plan_cell(make_cell("ddp", "1x2"))
-    layout = write_plan(root, [planned])
+    layout, planned = plan_one(root, "ddp", "1x2")
     shape = {"replicas": replicas, "replica_ranks": 1, "global_batch": samples}
     shape |= {"ranks": 2}
     write_launches(layout, planned, **{"shape": shape, "model": MODEL, **changes})
@@ -38,8 +35,7 @@ def write(root: Path, *, replicas: int, samples: int, **changes: Any) -> Layout:
 
 
 def row_of(layout: Layout) -> dict[str, str]:
-    with layout.table("csv", "models").open(newline="") as file:
-        (row,) = csv.DictReader(file)
+    (row,) = read_rows(layout, "models")
     return row
 
 
@@ -55,8 +51,7 @@ def test_ratio_is_of_a_replica(tmp_path):
 def test_achieved_rate_is_throughput_times_arithmetic(tmp_path):
     layout = write(tmp_path, replicas=2, samples=128)
     row = row_of(layout)
-    with layout.table("csv").open(newline="") as file:
-        (measured,) = csv.DictReader(file)
+    (measured,) = read_rows(layout)
     for end in ("", "_lo", "_hi"):
         rate = 20 * float(measured[f"throughput{end}"])
         assert float(row[f"gflop_s{end}"]) == pytest.approx(rate, rel=1e-3)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from typing import Any
 
 import pytest
 
 from rankbench.record import Layout
 from unit.synthetic import (
+    edited,
     make_cell,
     plan_cell,
+    plan_one,
+    read_rows,
     write_launches,
     write_plan,
     write_tables,
@@ -30,15 +31,14 @@ def plan_pipeline(count: int) -> dict[str, Any]:
 def tell(layout: Layout, planned: dict[str, Any], bubbles: tuple[float, float]) -> None:
     """Launches whose ranks have waited for these shares of a step."""
     for path in layout.records.glob(f"{planned['id']}/1/*/record.json"):
-        record = json.loads(path.read_text())
-        count = planned["cell"]["options"]["microbatches"]
-        for rank, bubble in zip(record["ranks"], bubbles, strict=True):
-            rank["details"] = {
-                "microbatches": count,
-                "bubble": bubble,
-                "ideal_bubble": 1 / (count + 1),
-            }
-        path.write_text(json.dumps(record))
+        with edited(path) as record:
+            count = planned["cell"]["options"]["microbatches"]
+            for rank, bubble in zip(record["ranks"], bubbles, strict=True):
+                rank["details"] = {
+                    "microbatches": count,
+                    "bubble": bubble,
+                    "ideal_bubble": 1 / (count + 1),
+                }
 
 
 @pytest.fixture
@@ -55,8 +55,7 @@ def layout(tmp_path) -> Layout:
 
 def test_bubble_stands_beside_the_ideal_and_the_speedup(layout: Layout) -> None:
     write_tables(layout)
-    with layout.table("csv", "pipeline").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(layout, "pipeline")
     assert [row["microbatches"] for row in rows] == ["2", "8"]
     assert [row["ranks"] for row in rows] == ["2", "2"]
     assert [row["bubble"] for row in rows] == ["0.45", "0.21"]
@@ -69,8 +68,7 @@ def test_bubble_stands_beside_the_ideal_and_the_speedup(layout: Layout) -> None:
 
 
 def test_without_a_pipeline_there_is_no_word_of_it(tmp_path) -> None:
-    single = plan_cell(make_cell("single"))
-    layout = write_plan(tmp_path, [single])
+    layout, single = plan_one(tmp_path, "single")
     write_launches(layout, single)
     write_tables(layout)
     assert not layout.table("csv", "pipeline").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 
 import matplotlib
@@ -20,8 +19,11 @@ from rankbench.results.read.rows import load
 from rankbench.results.render.files import write_results
 from rankbench.results.sections import memory, phases, scaling, steps, throughput
 from unit.synthetic import (
+    edited,
     make_cell,
     plan_cell,
+    plan_one,
+    write_cells,
     write_example,
     write_launch,
     write_launches,
@@ -35,12 +37,23 @@ STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "csv": b"panel,series,cell"}
 
 
 def build(layout):
+    """Draw all plots; settings of matplotlib are left alone."""
+    before = dict(matplotlib.rcParams)
     write_results(read(layout))
+    chosen = {"backend", "backend_fallback"}  # when it is first imported
+    after = {k: v for k, v in matplotlib.rcParams.items() if k not in chosen}
+    assert after.items() <= before.items()
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory):
+    """Rows of every status, drawn."""
+    layout = write_example(tmp_path_factory.mktemp("example"))
+    build(layout)
+    return layout
 
 
 def make_layout(root, kind):
-    if kind == "partly":
-        return write_example(root)
     cells = [plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))]
     layout = write_plan(root, cells)
     for planned in cells:
@@ -53,11 +66,14 @@ def make_layout(root, kind):
     return layout
 
 
-def panels_of(root, *cells, rates=None):
-    layout = write_plan(root, list(cells))
-    for planned, rate in zip(cells, rates or [800] * len(cells), strict=True):
-        write_launches(layout, planned, rate=rate)
-    return make_panels(summarise(load(layout)))
+def panels_of(root, *cells):
+    return make_panels(summarise(load(write_cells(root, *cells))))
+
+
+def draw(section, layout):
+    """The only plot of a section."""
+    (drawing,) = section.SECTION.make(read(layout)).drawings
+    return drawing.draw(8)
 
 
 def lines_of(axes, **style):
@@ -71,9 +87,10 @@ def lines_of(axes, **style):
 
 
 @pytest.mark.parametrize("kind", ["all", "partly", "none"])
-def test_plots_exist_for_every_outcome(tmp_path, kind):
-    layout = make_layout(tmp_path, kind)
-    build(layout)
+def test_plots_exist_for_every_outcome(tmp_path, example, kind):
+    layout = example if kind == "partly" else make_layout(tmp_path, kind)
+    if kind != "partly":
+        build(layout)
     for name, suffix in FILES:
         data = layout.plot(name, suffix).read_bytes()
         assert data.startswith(STARTS[suffix])
@@ -84,32 +101,38 @@ def test_plots_exist_for_every_outcome(tmp_path, kind):
 
 
 def test_plot_of_nothing_says_so(tmp_path):
-    (drawing,) = scaling.SECTION.make(read(make_layout(tmp_path, "none"))).drawings
-    figure = drawing.draw(8)
+    figure = draw(scaling, make_layout(tmp_path, "none"))
     texts = [text.get_text() for text in figure.texts]
     assert "No cell of quickstart is ok" in texts[0]
     assert texts[1] == "2 crashed"
 
 
-def test_same_plan_and_records_give_the_same_bytes(tmp_path):
-    first = write_example(tmp_path / "first")
-    build(first)
+def test_same_plan_and_records_give_the_same_bytes(tmp_path, example):
     second = Layout(tmp_path / "second")
     second.root.mkdir()
-    shutil.copy(first.plan, second.plan)
-    shutil.copytree(first.records, second.records)
+    shutil.copy(example.plan, second.plan)
+    shutil.copytree(example.records, second.records)
     with matplotlib.rc_context({"savefig.facecolor": "red", "font.size": 30}):
         build(second)
-    for name, suffix in FILES:
-        data = second.plot(name, suffix).read_bytes()
-        assert data == first.plot(name, suffix).read_bytes()
-        assert str(tmp_path).encode() not in data
+    names = ("table", *("answer", "losses", "environment", "epochs", "launches"))
+    names += ("loading", "reports", "variance")
+    documents = {f"{name}.{s}" for name in names for s in ("csv", "md", "tex")}
+    made = {p.relative_to(second.root).as_posix(): p for p in files_of(second.root)}
+    assert made.keys() == documents | {"answer.json", "table.html", "plan.json"} | {
+        f"plots/{name}.{suffix}" for name, suffix in FILES
+    }
+    for name, path in made.items():
+        assert path.read_bytes() == (example.root / name).read_bytes(), name
+        assert str(tmp_path).encode() not in path.read_bytes()
 
 
-def test_the_data_of_a_plot_is_what_it_shows(tmp_path):
-    layout = write_example(tmp_path)
-    build(layout)
-    frames = {name: pd.read_csv(layout.plot(name, "csv")) for name in PLOTS}
+def files_of(root):
+    """Files that are made from plan and records."""
+    return [*root.glob("*.*"), *root.glob("plots/*")]
+
+
+def test_the_data_of_a_plot_is_what_it_shows(example):
+    frames = {name: pd.read_csv(example.plot(name, "csv")) for name in PLOTS}
     of_cell = {
         name: frame[frame["cell"] == "ddp.gloo.1x2.convnet.digits"]
         for name, frame in frames.items()
@@ -125,22 +148,20 @@ def test_the_data_of_a_plot_is_what_it_shows(tmp_path):
     assert list(of_cell["curves"]["loss"])[::9] == [2.3, 0.4]
 
 
-def test_data_is_written_without_drawing(tmp_path):
-    drawn = write_example(tmp_path / "drawn")
-    build(drawn)
+def test_data_is_written_without_drawing(tmp_path, example):
     layout = write_example(tmp_path / "data")
     write_results(read(layout), draw=False)
     there = {path.name for path in (layout.root / "plots").iterdir()}
     assert there == {f"{name}.csv" for name in PLOTS}
     for name in PLOTS:
         path = layout.plot(name, "csv")
-        assert path.read_bytes() == drawn.plot(name, "csv").read_bytes()
+        assert path.read_bytes() == example.plot(name, "csv").read_bytes()
 
 
 def test_of_many_cells_the_first_are_drawn_and_all_are_in_the_data(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(panel_plots, "_MOST_PANELS", 2)
+    monkeypatch.setattr(panel_plots, "MOST_PANELS", 2)
     cells = [
         plan_cell(make_cell("ddp", batch_size=size), suffix=f".batch_size={size}")
         for size in range(1, 31)
@@ -150,19 +171,10 @@ def test_of_many_cells_the_first_are_drawn_and_all_are_in_the_data(
     left = cut(panels, panels_at_most=24, cells=20)
     assert [panel.title for panel in left] == [panel.title for panel in panels[:20]]
     assert len(cut(panels, panels_at_most=7, cells=100)) == 7
-    build(Layout(tmp_path))
-    drawn = Layout(tmp_path).plot("scaling", "svg").read_text()
-    assert "the first 2 of 30 cells; scaling.csv has all" in drawn
-    assert pd.read_csv(Layout(tmp_path).plot("scaling", "csv"))["cell"].nunique() == 30
-
-
-def test_settings_of_matplotlib_are_left_alone(tmp_path):
-    before = dict(matplotlib.rcParams)
-    build(make_layout(tmp_path, "all"))
-    after = dict(matplotlib.rcParams)
-    assert before.pop("backend", None) is not None
-    after.pop("backend")
-    assert after == before
+    (drawing,) = scaling.SECTION.make(read(Layout(tmp_path))).drawings
+    said = [text.get_text() for text in drawing.draw(8).texts]
+    assert any("the first 2 of 30 cells; scaling.csv has all" in one for one in said)
+    assert drawing.frame()["cell"].nunique() == 30
 
 
 def test_cells_with_one_base_share_a_panel(tmp_path):
@@ -246,8 +258,8 @@ def test_scaling_shows_launches_means_and_the_ideal(tmp_path):
         plan_cell(make_cell("ddp", "2x2")),
         plan_cell(make_cell("ddp", "1x8"), marks=["oversubscribed"]),
     ]
-    panels = panels_of(tmp_path, *cells, rates=[800, 790, 1500, 2800, 1400])
-    (axes,) = scaling._draw(panels, 8).axes
+    rates = [800, 790, 1500, 2800, 1400]
+    (axes,) = draw(scaling, write_cells(tmp_path, *cells, rates=rates)).axes
     columns = [line for line in axes.get_lines() if len(line.get_xdata()) == 6]
     means = [line for line in axes.get_lines() if len(line.get_xdata()) == 1]
     assert len(columns) == len(means) == 5
@@ -272,14 +284,14 @@ def test_scaling_shows_launches_means_and_the_ideal(tmp_path):
 
 def test_two_points_are_not_joined(tmp_path):
     cells = [plan_cell(make_cell("ddp", topology)) for topology in ("1x1", "1x2")]
-    (axes,) = scaling._draw(panels_of(tmp_path, *cells), 8).axes
+    (axes,) = draw(scaling, write_cells(tmp_path, *cells)).axes
     assert lines_of(axes, linestyle="-") == []
 
 
 def test_throughput_has_the_fastest_first_with_labels(tmp_path):
     cells = [plan_cell(make_cell(s, "1x1")) for s in ("single", "ddp", "fsdp")]
-    panels = panels_of(tmp_path, *cells, rates=[800, 900, 200])
-    (axes,) = throughput._draw(panels, 8).axes
+    layout = write_cells(tmp_path, *cells, rates=[800, 900, 200])
+    (axes,) = draw(throughput, layout).axes
     texts = [text.get_text() for text in axes.texts]
     assert [text.partition("  ")[0] for text in texts] == [
         "ddp gloo 1x1",
@@ -290,44 +302,35 @@ def test_throughput_has_the_fastest_first_with_labels(tmp_path):
     places = [text.xy[1] for text in axes.texts]
     assert places == [0, 1, 2]
     assert axes.get_ylim() == (2.5, -0.5)
-    frame = pd.read_csv(_write_data(tmp_path).plot("throughput", "csv"))
-    assert frame["series"].tolist() == ["ddp gloo", "single", "fsdp"]
-
-
-def _write_data(root):
-    write_results(read(Layout(root)), draw=False)
-    return Layout(root)
+    (drawing,) = throughput.SECTION.make(read(layout)).drawings
+    assert drawing.frame()["series"].tolist() == ["ddp gloo", "single", "fsdp"]
 
 
 def test_an_outlier_does_not_set_the_axis_and_is_counted(tmp_path):
-    planned = plan_cell(make_cell("single"))
-    layout = write_plan(tmp_path, [planned])
+    layout, planned = plan_one(tmp_path, "single")
     write_launches(layout, planned, count=5)
     path = write_launch(layout, planned, 6) / "record.json"
-    record = json.loads(path.read_text())
-    record["ranks"][0]["memory"]["rss_peak_mib"] = 9000.0
-    path.write_text(json.dumps(record))
-    panels = read(layout).panels
-    usual = record["ranks"][0]["memory"]["rss_peak_mib"]
-    assert usual == 9000.0
-    (axes,) = memory._draw(panels, 8).axes
+    with edited(path) as record:
+        record["ranks"][0]["memory"]["rss_peak_mib"] = 9000.0
+    (axes,) = draw(memory, layout).axes
     assert axes.get_xlim()[1] == pytest.approx(1.5 * 350, rel=0.02)
     assert [text.get_text() for text in axes.texts] == ["1 up to 9000 \u25b6"]
     # Without an outlier there is no note.
-    (axes,) = steps._draw(panels, 8).axes
+    (axes,) = draw(steps, layout).axes
     assert [text.get_text() for text in axes.texts] == []
 
 
 def test_many_devices_are_logarithmic(tmp_path):
     cells = [plan_cell(make_cell("ddp", topology)) for topology in ("1x1", "4x4")]
-    (axes,) = scaling._draw(panels_of(tmp_path, *cells), 8).axes
+    (axes,) = draw(scaling, write_cells(tmp_path, *cells)).axes
     assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
 
 
 def test_phases_stack_to_the_mean_step(tmp_path):
     planned = plan_cell(make_cell("single"), phases=["load", "forward", "optimize"])
-    (panel,) = panels_of(tmp_path, planned)
-    figure = phases._draw([panel], 8)
+    layout = write_cells(tmp_path, planned)
+    (panel,) = read(layout).panels
+    figure = draw(phases, layout)
     (axes,) = figure.axes
     widths = [bar.get_width() for bar in axes.patches]
     (point,) = panel.points
@@ -343,7 +346,7 @@ def test_a_phase_has_one_color_in_all_panels(tmp_path):
         plan_cell(make_cell("single", model="convnet")),
         plan_cell(make_cell("single", model="lenet"), phases=["forward", "update"]),
     ]
-    first, second = phases._draw(panels_of(tmp_path, *cells), 8).axes
+    first, second = draw(phases, write_cells(tmp_path, *cells)).axes
     forward = first.patches[2].get_facecolor()
     assert forward in {bar.get_facecolor() for bar in second.patches if bar.get_width()}
 
@@ -358,6 +361,6 @@ def test_a_series_has_one_color_in_all_panels(tmp_path):
         ]
         for topology in ("1x1", "1x2")
     ]
-    first, second = scaling._draw(panels_of(tmp_path, *cells), 8).axes
+    first, second = draw(scaling, write_cells(tmp_path, *cells)).axes
     assert isinstance(first.get_lines()[1], Line2D)
     assert first.get_lines()[1].get_color() == second.get_lines()[0].get_color()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 import shutil
 from pathlib import Path
@@ -25,6 +24,8 @@ from rankbench.results.sections.profiles import (
 from unit.synthetic import (
     make_cell,
     plan_cell,
+    plan_one,
+    read_rows,
     write_launch,
     write_plan,
     write_profile,
@@ -39,8 +40,7 @@ PLOT = f"profile-{CELL}"
 
 def write(root: Path, **profile: Any) -> Layout:
     """One cell with a profile."""
-    planned = plan_cell(make_cell("ddp", "1x2"))
-    layout = write_plan(root, [planned])
+    layout, planned = plan_one(root, "ddp", "1x2")
     write_launch(layout, planned, wanted=1)
     write_profile(layout, planned, **{"ranks": 2, **profile})
     return layout
@@ -53,8 +53,7 @@ def find(layout: Layout):
 def test_operators_of_each_rank_by_step(tmp_path):
     layout = write(tmp_path)
     write_tables(layout)
-    with layout.table("csv", "profiles").open(newline="") as file:
-        first, second, *_ = rows = list(csv.DictReader(file))
+    first, second, *_ = rows = read_rows(layout, "profiles")
     assert [row["rank"] for row in rows] == ["0", "0", "1", "1"]
     assert list(first.values()) == [CELL, "0", "aten::mm", "4", "15", "0", "0.5"]
     assert (second["calls"], second["cpu_ms"], second["share"]) == ("0.5", "3", "0.1")
@@ -103,8 +102,7 @@ def test_the_first_profile_that_succeeded_counts(tmp_path):
 
 
 def test_rows_that_are_not_ok_have_none(tmp_path):
-    planned = plan_cell(make_cell("ddp", "1x2"))
-    layout = write_plan(tmp_path, [planned])
+    layout, planned = plan_one(tmp_path, "ddp", "1x2")
     write_launch(layout, planned, wanted=2)
     write_launch(layout, planned, 2, wanted=2, status="crashed", reason="no")
     write_profile(layout, planned)
@@ -151,18 +149,6 @@ def test_lanes_hold_no_overlap():
 
     a, b, c, d = span(0, 5), span(1, 2), span(3, 4), span(5, 1)
     assert split_lanes([d, c, b, a]) == [[a, d], [b, c]]
-
-
-def test_same_plan_and_records_give_the_same_bytes(tmp_path):
-    first = write(tmp_path / "first")
-    second = Layout(tmp_path / "second")
-    shutil.copytree(first.root, second.root)
-    names = ["profiles.csv", "profiles.md", "profiles.tex"]
-    names += [f"plots/{PLOT}.{suffix}" for suffix in ("csv", "svg", "png")]
-    for layout in (first, second):
-        write_results(read(layout))
-    for name in names:
-        assert (first.root / name).read_bytes() == (second.root / name).read_bytes()
 
 
 def test_files_go_with_the_profile(tmp_path):

@@ -16,6 +16,8 @@ from unit.synthetic import (
     PHASES,
     make_cell,
     plan_cell,
+    plan_one,
+    read_rows,
     write_example,
     write_launches,
     write_plan,
@@ -64,8 +66,8 @@ def layout(tmp_path: Path) -> Layout:
 
 
 def read_lines(layout: Layout) -> dict[tuple[str, str], dict[str, str]]:
-    with layout.table("csv", "published").open(newline="") as file:
-        return {(r["label"], r["quantity"]): r for r in csv.DictReader(file)}
+    rows = read_rows(layout, "published")
+    return {(row["label"], row["quantity"]): row for row in rows}
 
 
 def test_every_published_number_has_a_line(layout):
@@ -193,8 +195,7 @@ def test_a_damaged_study_is_named(layout, whole, damaged):
 
 
 def test_loading_is_told_from_the_rest_of_a_step(tmp_path):
-    planned = plan_cell(make_cell("ddp", "1x1", num_workers=2, augment="affine"))
-    layout = write_plan(tmp_path, [planned])
+    layout, planned = plan_one(tmp_path, "ddp", "1x1", num_workers=2, augment="affine")
     write_launches(layout, planned)
     write_tables(layout)
     with layout.table("csv", "loading").open(newline="") as file:

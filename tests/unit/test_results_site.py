@@ -15,7 +15,6 @@ import itables.options
 import pytest
 
 from pages import Words
-from rankbench.cli import main
 from rankbench.record import PLOTS, Layout
 from rankbench.results.bundle.publish import (
     LONGEST_LOG,
@@ -228,17 +227,14 @@ def test_a_cell_takes_little_room(tmp_path):
     assert "The first 100 of " in read_text(layouts[0])
 
 
-def test_command_writes_and_tells_what(tmp_path, capsys):
+def test_command_writes_and_tells_what(tmp_path, cli):
     layout = write_example(tmp_path)
-    assert main(["publish", str(tmp_path), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(cli("publish", tmp_path, "--json").out)
     assert Path(told["page"]) == layout.root / "site/index.html"
     assert told["cells"] == 10
     assert told["page_bytes"] == Path(told["page"]).stat().st_size
-    assert main(["publish", str(tmp_path)]) == 0
-    assert "10 cells" in capsys.readouterr().out
+    assert "10 cells" in cli("publish", tmp_path).out
 
 
-def test_command_says_that_nothing_was_run(tmp_path, capsys):
-    assert main(["publish", str(tmp_path)]) == 2
-    assert "no experiment was run here" in capsys.readouterr().err
+def test_command_says_that_nothing_was_run(tmp_path, cli):
+    assert "no experiment was run here" in cli("publish", tmp_path, status=2).err

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import nn
 
-from rankbench.cli import main
 from rankbench.environ import Place
 from rankbench.rank.training.saving import (
     TensorDifference,
@@ -108,18 +107,14 @@ def test_models_of_a_launch(tmp_path: Path) -> None:
     assert find_models(tmp_path / "record.json") == find_models(tmp_path)
 
 
-def test_the_command_tells_which_differ(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_tells_which_differ(tmp_path: Path, cli) -> None:
     other = weights()
     other["1.running_var"] = other["1.running_var"] * 2
     save_model(tmp_path, "per_rank", place(0), weights())
     save_model(tmp_path, "per_rank", place(1), other)
-    assert main(["diff-models", str(tmp_path)]) == 1
-    said = capsys.readouterr().out
+    said = cli("diff-models", tmp_path, status=1).out
     assert "  1.running_var: up to 1, relative 1\n" in said
     assert "7 tensors, 1 differ" in said
     one = str(tmp_path / "model_rank0.pt")
-    assert main(["diff-models", one, one]) == 0
-    assert main(["diff-models", one]) == 2
-    assert "give another one" in capsys.readouterr().err
+    cli("diff-models", one, one)
+    assert "give another one" in cli("diff-models", one, status=2).err

@@ -190,13 +190,6 @@ def test_defaults_obey_their_own_rules(name: str) -> None:
     assert properties.keys() - defaults.keys() == set(schema.get("required", []))
 
 
-def test_strategy_options_have_defaults_that_obey_their_rules() -> None:
-    for facts in load_catalog().strategies.values():
-        schema = {"type": "object", "properties": facts.options}
-        check(with_defaults({}, schema), schema, source=facts.name)
-        assert all("default" in rule for rule in facts.options.values())
-
-
 def test_names_in_the_defaults_exist() -> None:
     properties, catalog = load_schema("experiment")["properties"], load_catalog()
     for key, known in [

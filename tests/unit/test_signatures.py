@@ -65,7 +65,7 @@ def verify(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., tuple[int, str]]:
     """Status and output, without the sections, which take most of the time."""
-    monkeypatch.setattr(verification, "_check_contents", lambda *_: None)
+    monkeypatch.setattr(verification, "check_contents", lambda *_: None)
 
     def verify(*words: str | Path) -> tuple[int, str]:
         status = main(["verify", *map(str, words)])
@@ -101,12 +101,11 @@ def fingerprint(key: Path) -> str:
 
 
 def test_publish_signs_and_changes_nothing_else(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: Path, tmp_path: Path, cli
 ) -> None:
     results = shutil.copytree(place / "results", tmp_path / "results")
     sign = [str(results), "--sign", str(place / "jdoe")]
-    assert main(["publish", "--anonymise", "--json", *sign]) == 0
-    told = json.loads(capsys.readouterr().out)["signature"]
+    told = json.loads(cli("publish", "--anonymise", "--json", *sign).out)["signature"]
     assert told["fingerprint"] == fingerprint(place / "jdoe.pub")
     assert told["key_type"] == "ED25519"
     archive = results / "results.tar.zst"
@@ -354,7 +353,7 @@ def test_a_wrong_signature_is_named(
 
 
 def test_a_signature_of_a_certificate_is_refused(
-    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    place: Path, tmp_path: Path, cli
 ) -> None:
     """It would name people, and end with its time."""
     key = make_key(tmp_path / "key")
@@ -362,8 +361,7 @@ def test_a_signature_of_a_certificate_is_refused(
     subprocess.run(words, check=True)
     path = shutil.copytree(place / "bundle", tmp_path / "bundle")
     sign = ["--sign", f"{key}-cert.pub", "--add-to", str(path)]
-    assert main(["publish", *sign]) == 2
-    assert "certificate" in capsys.readouterr().err
+    assert "certificate" in cli("publish", *sign, status=2).err
 
 
 def test_an_extra_file_among_the_signatures_is_a_finding(bundle: Path, verify) -> None:
@@ -519,7 +517,7 @@ def test_a_key_that_cannot_sign_is_bad_input(
     make: Callable[[Path], Path],
     said: str,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    cli,
 ) -> None:
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     # A program that asks on the screen must not be started.
@@ -530,8 +528,7 @@ def test_a_key_that_cannot_sign_is_bad_input(
     monkeypatch.setenv("DISPLAY", ":0")
     results = shutil.copytree(place / "results", tmp_path / "results")
     key, before = make(tmp_path), files_of(results)
-    assert main(["publish", str(results), "--sign", str(key)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = cli("publish", results, "--sign", key, status=2).err.splitlines()
     assert said in line
     assert "ssh-add" in line
     assert files_of(results) == before
@@ -562,20 +559,15 @@ def test_no_prompt_reaches_the_terminal(place: Path, tmp_path: Path) -> None:
 
 
 def test_without_ssh_keygen(
-    place: Path,
-    bundle: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    place: Path, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli
 ) -> None:
     before = files_of(bundle)
     monkeypatch.setenv("PATH", str(tmp_path))
     sign = ["publish", "--sign", str(place / "roe"), "--add-to", str(bundle)]
     for words in (sign, ["verify", str(bundle)]):
-        assert main(words) == 2
-        assert "package openssh-client " in capsys.readouterr().err
+        assert "package openssh-client " in cli(*words, status=2).err
     assert files_of(bundle) == before
-    assert main(["verify", str(place / "bundle")]) == 0
+    cli("verify", place / "bundle")
 
 
 @pytest.mark.parametrize(
@@ -586,20 +578,15 @@ def test_without_ssh_keygen(
         ["--add-to", "bundle", "--sign", "key", "results"],
     ],
 )
-def test_options_that_contradict(
-    words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["publish", *words]) == 2
-    assert capsys.readouterr().err.startswith("rankbench: --add-to ")
+def test_options_that_contradict(words: list[str], cli) -> None:
+    assert cli("publish", *words, status=2).err.startswith("rankbench: --add-to ")
 
 
-def test_a_faulty_bundle_is_not_signed(
-    place: Path, bundle: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_faulty_bundle_is_not_signed(place: Path, bundle: Path, cli) -> None:
     (bundle / "table.csv").write_text("")
     before = files_of(bundle)
-    assert main(["publish", "--sign", str(place / "roe"), "--add-to", str(bundle)]) == 2
     assert (
-        "is not signed, because it has faults. table.csv: " in capsys.readouterr().err
+        "is not signed, because it has faults. table.csv: "
+        in cli("publish", "--sign", place / "roe", "--add-to", bundle, status=2).err
     )
     assert files_of(bundle) == before

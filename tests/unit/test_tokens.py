@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from factories import make_cell, make_site
-from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
-from rankbench.matrix.feasible import find_obstacle
 from rankbench.matrix.own import describe_library_model
 from rankbench.rank.data.tokens import SHAPE, generate
 from rankbench.rank.models import find_parts
@@ -22,112 +18,6 @@ from rankbench.rank.training.recipe import make_loss
 pytestmark = pytest.mark.unit
 
 GPT = {"model": "gpt", "data": "tokens"}
-
-
-def obstacle(**cell: Any) -> str | None:
-    catalog = load_catalog()
-    if "/" in (name := cell.get("model", "")):
-        catalog = catalog.with_own({"model": {name: describe_library_model(name)}})
-    site = make_site(nodes=1, cores=4)
-    return find_obstacle(make_candidate(make_cell(**cell), site, catalog))
-
-
-@pytest.mark.parametrize(
-    ("cell", "reason"),
-    [
-        (GPT, None),
-        ({"model": "gpt"}, "gpt takes tokens; digits holds images"),
-        ({"data": "tokens"}, "convnet takes images; tokens holds tokens"),
-        ({"context": 8}, "context is of tokens; digits holds images"),
-        (
-            {**GPT, "context": 16385},
-            "tokens has sequences of 16384 tokens or less, not 16385",
-        ),
-        ({**GPT, "context": 16384}, None),
-        (
-            {**GPT, "model_options": {"vocabulary": 511}},
-            "tokens has a vocabulary of 512 tokens; gpt has 511",
-        ),
-        ({**GPT, "model_options": {"vocabulary": 512}}, None),
-        ({**GPT, "image_size": 32}, "image_size is of images; tokens holds tokens"),
-        ({**GPT, "augment": "affine"}, "augment is of images; tokens holds tokens"),
-        (
-            {**GPT, "channels_last": True},
-            "channels_last is of images; tokens holds tokens",
-        ),
-        (
-            {**GPT, "model_options": {"width": 130}},
-            "width 130 of gpt is no multiple of heads 4",
-        ),
-        (
-            {**GPT, "model_options": {"kv_heads": 3}},
-            "heads 4 of gpt is no multiple of kv_heads 3",
-        ),
-        (
-            {
-                **GPT,
-                "strategy": "tp",
-                "topology": "1x4",
-                "model_options": {"kv_heads": 2},
-            },
-            "4 ranks cannot share the 2 heads of gpt",
-        ),
-        (
-            {
-                **GPT,
-                "strategy": "gpipe",
-                "topology": "1x2",
-                "model_options": {"tie_embeddings": True},
-            },
-            "gpipe splits the model, and with tie_embeddings parts of gpt "
-            "share a weight",
-        ),
-        (
-            {**GPT, "strategy": "gpipe", "topology": "1x3"},
-            "gpipe splits gpt into 3 stages, which do not divide its 4 layers",
-        ),
-        (
-            {**GPT, "strategy": "mp", "backend": "none", "topology": "1x3"},
-            "mp splits gpt into 3 stages, which do not divide its 4 layers",
-        ),
-        (
-            {
-                **GPT,
-                "strategy": "mp",
-                "backend": "none",
-                "topology": "1x3",
-                "options": {"balance": "2,3,2"},
-            },
-            None,
-        ),
-        (
-            {"model": "timm/resnet18", "strategy": "gpipe", "topology": "1x2"},
-            "gpipe splits a sequence of named parts (nn.Sequential); "
-            "timm/resnet18 is none",
-        ),
-        (
-            {"model": "timm/resnet18"},
-            "timm is not installed: pip install timm",
-        ),
-        (
-            {"model": "torchvision/vit_b_16"},
-            "torchvision/vit_b_16 takes [3] channels, not 1",
-        ),
-        (
-            {"model": "transformers/gpt2"},
-            "transformers/gpt2 takes tokens; digits holds images",
-        ),
-    ],
-)
-def test_obstacle(cell: dict[str, Any], reason: str | None) -> None:
-    assert obstacle(**cell) == reason
-
-
-def test_fsdp_of_two_dimensions_needs_a_recent_torch_on_cpus() -> None:
-    old = make_site(cores=4, torch="2.6.0")
-    cell = make_cell(**GPT, strategy="tp_fsdp", topology="1x4")
-    reason = find_obstacle(make_candidate(cell, old, load_catalog()))
-    assert reason == "tp_fsdp needs torch 2.8 on cpu; this is 2.6.0"
 
 
 def test_an_experiment_names_models_of_libraries(tmp_path: Path) -> None:

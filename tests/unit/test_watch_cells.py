@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from rankbench.commands._display import Plain, describe_event, open_display
-from rankbench.commands._execute import _start, own_cache
+from rankbench.commands._execute import own_cache, start_snakemake
 from rankbench.commands._watch import Event, Watch, WatchedCell
 from rankbench.project.status import State
 from rankbench.record import Layout, write_json
@@ -172,7 +172,7 @@ def test_signals_that_end_a_run_reach_snakemake(interrupt: signal.Handlers) -> N
         signal.SIGINT: signal.signal(signal.SIGINT, interrupt),
     }
     try:
-        with _start(["sleep", "60"], sys.stderr) as (child, came):
+        with start_snakemake(["sleep", "60"], sys.stderr) as (child, came):
             os.kill(os.getpid(), signal.SIGHUP)
             assert child.poll() is None
             os.kill(os.getpid(), signal.SIGTERM)

@@ -61,8 +61,10 @@ def execute(run: Run, argv: Sequence[str], *, rest: str, verbose: bool) -> int:
     print(f"$ {shown(argv)}\n  log: {log}", file=sys.stderr, flush=True)
     watch = Watch(run.layout, find_pending(run), _kept(run))
     display = open_display(console, watch.cells, plain=verbose)
-    with open(log, "w+") as file, _start(argv, file, run.lock.handle) as started:
-        child, signals = started
+    with (
+        open(log, "w+") as file,
+        start_snakemake(argv, file, run.lock.handle) as (child, signals),
+    ):
         try:
             _follow(run, child, watch, display, log, verbose=verbose)
         finally:
@@ -81,7 +83,7 @@ def run_target(argv: Sequence[str]) -> int:
     Its output goes to stderr, because stdout is for results.
     """
     print(f"$ {shown(argv)}", file=sys.stderr, flush=True)
-    with _start(argv, sys.stderr) as (child, signals):
+    with start_snakemake(argv, sys.stderr) as (child, signals):
         child.wait()
     if signals:
         return INTERRUPTED
@@ -204,7 +206,7 @@ def own_cache(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 @contextmanager
-def _start(
+def start_snakemake(
     argv: Sequence[str], output: IO[str], lock: int | None = None
 ) -> Iterator[tuple[subprocess.Popen[bytes], list[int]]]:
     """Start Snakemake. On SIGINT, SIGTERM or SIGHUP, it stops and cancels its jobs.

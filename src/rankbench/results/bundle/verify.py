@@ -106,13 +106,13 @@ def _verify_folder(root: Path, signers: Signers | None) -> Verification:
     with tempfile.TemporaryDirectory(prefix="rankbench-verify-") as place:
         anew = Path(place) / "bundle"
         try:
-            _check_contents(root, anew, found)
+            check_contents(root, anew, found)
         except ValueError as error:
             found.findings.append(_locate(str(error), root, anew))
     return found
 
 
-def _check_contents(root: Path, anew: Path, into: Verification) -> None:
+def check_contents(root: Path, anew: Path, into: Verification) -> None:
     """Check what follows from plan and records, and derive the numbers again.
 
     Args:

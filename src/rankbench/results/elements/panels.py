@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rankbench.results.numbers.result_set import ResultSet
 
 # A plot with more cells could not be read, and its bitmap would not fit into memory.
-_MOST_PANELS, _MOST_CELLS = 6, 60
+MOST_PANELS, _MOST_CELLS = 6, 60
 
 Place = tuple[Panel, Series, Summary]
 
@@ -86,7 +86,7 @@ def draw_panels(
     def draw_some(width: float) -> Figure:
         if not found.panels:
             return _draw_nothing(found, width)
-        panels = cut(found.panels, panels_at_most=_MOST_PANELS, cells=_MOST_CELLS)
+        panels = cut(found.panels, panels_at_most=MOST_PANELS, cells=_MOST_CELLS)
         figure = draw(panels, width)
         shown, there = (sum(len(p.points) for p in x) for x in (panels, found.panels))
         if shown < there:
