@@ -210,6 +210,13 @@ def make_record(status: str = "ok", cause: str | None = None, **changes: Any) ->
     return {**record, **changes}
 
 
+def read_pairs(name: str) -> list[tuple[str, str]]:
+    """The lines `LEFT -> RIGHT` of a file in tests/unit; in it `\\n` is a new line."""
+    lines = (Path(__file__).parent / "unit" / name).read_text().splitlines()
+    pairs = [line.replace("\\n", "\n").split(" -> ", 1) for line in lines]
+    return [(pair[0], pair[1]) for pair in pairs if pair[1:] and pair[0][0] != "#"]
+
+
 def read_experiment(folder: Path, text: str, *, cuda: bool = False) -> Experiment:
     """The experiment that a file with this text is."""
     path = folder / "experiment.yaml"

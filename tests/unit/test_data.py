@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from rankbench.rank import data, variants
+from rankbench.rank import data
 from rankbench.rank.data import Arrays, DataError, _images
 from rankbench.rank.data._images import read_arrays, write_arrays
 from rankbench.rank.data.prepare import main, prepare
@@ -68,17 +68,13 @@ def check_same(name: str, root: Path, arrays: Arrays) -> None:
 def test_digits_split(digits_root: Path) -> None:
     train, test, classes = data.load("digits", digits_root)
     assert (len(train), len(test), classes) == (1437, 360, 10)
+    assert train.images.min() == 0
+    assert train.images.max() > 240
     images = [{image.numpy().tobytes() for image in s.images} for s in (train, test)]
     assert not images[0] & images[1]
     for label in range(10):
         share = test.labels.count(label) / train.labels.count(label)
         assert share == pytest.approx(0.25, abs=0.01)
-
-
-def test_digits_use_the_range(digits_root: Path) -> None:
-    train, _, _ = data.load("digits", digits_root)
-    assert train.images.min() == 0
-    assert train.images.max() > 240
 
 
 def test_digits_file_is_reproducible(digits_root: Path, tmp_path: Path) -> None:
@@ -251,15 +247,6 @@ def test_missing_originals(
 
 
 # The command
-
-
-def test_unknown_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["faces", "--root", str(tmp_path)]) == 2
-    assert "choose from cifar10, digits, mnist" in capsys.readouterr().err
-
-
-def test_command_is_no_data_set() -> None:
-    assert "prepare" not in variants.names("data")
 
 
 def test_generated_data_need_no_file(tmp_path: Path) -> None:

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from factories import read_experiment
+from factories import read_experiment, read_pairs
 from rankbench.cell import find_base
 from rankbench.matrix import experiment as experiment_module
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.expansion import choose_launcher
-from rankbench.matrix.experiment import load_experiment
 from rankbench.matrix.schema import load_schema
 
 pytestmark = pytest.mark.unit
@@ -26,90 +25,7 @@ SWEPT = "strategy: [single, ddp]\ntopology: [1x1, 1x2]\n"
 # --- bad input ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("topolgy: 1x1", "'topolgy'; did you mean 'topology'? (known keys: name, "),
-        ("batch_size: many", "batch_size: expected integer, got string 'many'"),
-        ("launches: [6]", "launches: expected integer or object, got list [6]"),
-        ("batch_size: 64.0", "batch_size: expected integer, got number 64.0"),
-        ("time_limit: .inf", "time_limit: expected number, got number inf"),
-        ("launches: 0", "launches: expected at least 1"),
-        ("launches: {until: 0, at_most: 40}", "launches.until: expected a share"),
-        (
-            "launches: {until: 3%, at_most: 7}",
-            "launches.at_most: ... 8 to 1000 ... give a number",
-        ),
-        (
-            "launches: {until: 3%}",
-            "launches.at_most: expected an integer from 8 to 1000",
-        ),
-        ("launches: {until: 3%, best: 3%, at_most: 40}", "give until or best"),
-        ("launches: {untill: 3%, at_most: 40}", "launches: ... did you mean 'until'?"),
-        ("launches: {best: 300%, at_most: 40}", "launches.best: expected a share"),
-        ("budget: 4 hours", "budget: expected text like"),
-        ("budget: 0 device-hours", "budget: expected more than 0 device-hours"),
-        ("momentum: 1", "momentum: expected less than 1"),
-        ("env: {RANK: 1}", "env.RANK: rankbench sets this variable itself; remove it"),
-        ("env: {NCCL_DEBUG: WARN}", "env.NCCL_DEBUG: ... backend_logs"),
-        ("env: {NCCL_ALGO: [Ring, Tree]}", "env.NCCL_ALGO: expected string or number"),
-        ("env: {OMP_DYNAMIC: true}", "env.OMP_DYNAMIC: expected string or number"),
-        ('env: {"A=B": 1}', "env: expected text like ^[A-Za-z_]"),
-        ("env: [{}, {}]", "env: {} listed twice"),
-        ("strategy: sinlge", "strategy: 'sinlge' ... did you mean 'single'?"),
-        ("backend: ncll", "backend: 'ncll' is not one of gloo, ... 'nccl'?"),
-        ("model: [convnet, resnet5]", "model: 'resnet5' ... did you mean 'resnet50'?"),
-        ("data: minst", "data: 'minst' ... did you mean 'mnist'?"),
-        ("launcher: torch_run", "launcher: 'torch_run' ... did you mean 'torchrun'?"),
-        (
-            "strategy: {ddp: {bucket_bm: 1}}",
-            "strategy.ddp: ... did you mean 'bucket_mb'? (",
-        ),
-        (
-            "strategy: {single: {bucket_mb: 1}}",
-            "strategy.single: unknown key 'bucket_mb' (",
-        ),
-        ("strategy: {ddp: {bucket_mb: [25, large]}}", "bucket_mb: expected number"),
-        ("strategy: {ddp: {bucket_mb: []}}", "strategy.ddp: bucket_mb: expected"),
-        ("strategy: {ddp: 25}", "strategy.ddp: expected options, got 25"),
-        ("strategy: {ddp: false}", "strategy.ddp: expected options, got False"),
-        ("strategy: {ddp: {}, single: {}}", "strategy: expected a name, or"),
-        ("strategy: [[ddp]]", "strategy: expected a name"),
-        ("topology: 2x", "topology: expected ... '2x' (NODESxDEVICES"),
-        ("topology: 0x4", "topology: expected string, got integer 4 (NODESx"),
-        ("topology: '0x4'", "got string '0x4'"),
-        ("model: []", "model: expected at least one value"),
-        ("strategy: []", "strategy: expected at least one value"),
-        ("topology: [1x1, 1x2, 1x1]", "topology: 1x1 listed twice"),
-        ("strategy: [ddp, ddp]", "ddp.gloo.1x1.convnet.digits is listed twice"),
-        ("strategy: [single, single]", "none.1x1.convnet.digits is listed twice"),
-        (
-            "strategy: [ddp, {ddp: {bucket_mb: 25}}]",
-            "ddp.gloo.1x1.convnet.digits is listed twice",
-        ),
-        (
-            "strategy: {ddp: {bucket_mb: [1, 25, 25.0]}}",
-            "ddp.gloo.1x1.convnet.digits is listed twice",
-        ),
-        ("model: {emulated: {mb: 4}}", "model.emulated: ... did you mean 'mib'?"),
-        ("model: {emulated: {layers: 0}}", "model.emulated: layers: "),
-        ("model: {lenet: {layers: 2}}", "model.lenet: unknown key 'layers'"),
-        ("model: [[lenet]]", "model: expected a name, or ... {emulated"),
-        ("name: y", "is not YAML: key 'name' appears twice"),
-        ("epochs: 1\nsteps: 10", "epochs and steps: give one of them, not both"),
-        ("exclude: strategy=ddp", "exclude removes all 1 cells"),
-        ("exclude: strtegy=ddp", "exclude: ... did you mean 'strategy'?"),
-        (f"{SWEPT}exclude: strategy=sinlge", "(there are ddp, single); ... 'single'?"),
-        ("exclude: strategy", "exclude: 'strategy' is not key=value"),
-        ("exclude: ['strategy=ddp model=convnet seed=1']", "no cell has seed=1"),
-        (
-            f"{SWEPT}exclude: strategy=single backend=gloo",
-            "no cell matches 'strategy=si",
-        ),
-        ("device: [auto, cpu]", "are the same cell here"),
-        ("channels: 1.0", "channels: expected"),
-    ],
-)
+@pytest.mark.parametrize(("text", "complaint"), read_pairs("refused_experiments.txt"))
 def test_refused(tmp_path: Path, text: str, complaint: str) -> None:
     head = "name: x\n" if text.startswith("strategy") else BASE
     refuse(tmp_path, head + text, complaint)
@@ -118,10 +34,9 @@ def test_refused(tmp_path: Path, text: str, complaint: str) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("name: [", "is not YAML: "),
-        ("- name: x", "expected keys with values at the top level, got list"),
         ("strategy: ddp", "the key 'name' is missing"),
         ("name: x", "the key 'strategy' is missing"),
+        ("name: x\nblocks: [{model: lenet}]", "block 1: the key 'strategy' is missing"),
         ("name: a/b\nstrategy: ddp", "name: expected text like"),
         ("name: ..\nstrategy: ddp", "name: expected text like"),
         ("name: |\n  x\nstrategy: ddp\n", "name: expected text like"),
@@ -139,15 +54,6 @@ def refuse(folder: Path, text: str, complaint: str) -> None:
     assert all(part in str(caught.value) for part in complaint.split(" ... "))
 
 
-def test_file_that_cannot_be_read(tmp_path: Path) -> None:
-    path = tmp_path / "missing.yaml"
-    with pytest.raises(ValueError, match=rf"^{path}: cannot be read: "):
-        load_experiment(path, load_catalog(), cuda=False)
-    path.write_bytes(b"\x93NUMPY\x01\x00\xff")
-    with pytest.raises(ValueError, match=rf"^{path}: cannot be read: "):
-        load_experiment(path, load_catalog(), cuda=False)
-
-
 def test_each_line_names_the_file(tmp_path: Path) -> None:
     text = "name: x\nstrategy: {ddp: {bucket_mb: 0, static_graph: 1}}"
     with pytest.raises(ValueError, match="bucket_mb") as caught:
@@ -160,23 +66,69 @@ def test_each_line_names_the_file(tmp_path: Path) -> None:
 # --- good input ---------------------------------------------------------------------
 
 
-def test_single_values_are_lists_of_one(tmp_path: Path) -> None:
-    one = read_experiment(tmp_path, BASE + "batch_size: 32\nmodel: lenet")
-    many = read_experiment(
-        tmp_path, "name: x\nstrategy: [ddp]\nbatch_size: [32]\nmodel: [lenet]"
-    )
-    assert one.cells == many.cells
-    assert one.values == many.values
+@pytest.mark.parametrize(
+    "text",
+    [
+        "strategy: [ddp]\nmodel: [convnet]",
+        "strategy: {ddp: }",
+        "strategy: {ddp: {}}",
+        "strategy: {ddp: {bucket_mb: 25.0}}\nweight_decay: 0",
+        "strategy: ddp\nlauncher: torchrun",  # It is what auto means here.
+        # No part of a cell.
+        "strategy: ddp\nlaunches: 9\ntime_limit: 5\ndescription: d\nbackend_logs: true",
+    ],
+)
+def test_another_spelling_makes_the_same_cells(tmp_path: Path, text: str) -> None:
+    plain = read_experiment(tmp_path, BASE).cells
+    assert read_experiment(tmp_path, f"name: y\n{text}\n").cells == plain
 
 
-def test_cells_stand_in_the_order_of_the_product(tmp_path: Path) -> None:
-    text = "name: x\nmodel: [lenet, convnet]\n" + SWEPT
-    assert list(read_experiment(tmp_path, text).cells) == [
-        f"{strategy}.{topology}.{model}.digits"
-        for strategy in ("single.none", "ddp.gloo")
-        for topology in ("1x1", "1x2")
-        for model in ("lenet", "convnet")
-    ]
+@pytest.mark.parametrize(
+    ("text", "ids"),
+    [
+        # The order is that of the product.
+        (
+            "model: [lenet, convnet]\n" + SWEPT,
+            [
+                f"{strategy}.{topology}{model}"
+                for strategy in ("single.none", "ddp.gloo")
+                for topology in ("1x1", "1x2")
+                for model in (".lenet.digits", "")
+            ],
+        ),
+        # What differs from the defaults is named.
+        (
+            "strategy: ddp\nseed: 3\nlearning_rate: [0.01, 0.1]\nsteps: 5",
+            ["ddp.gloo.1x1.seed=3", "ddp.gloo.1x1.learning_rate=0.1.seed=3"],
+        ),
+        (
+            "strategy: ddp\ngpudirect: [auto, on, off]",
+            [f"ddp.gloo.1x1{x}" for x in ("", ".gpudirect=true", ".gpudirect=false")],
+        ),
+        # Cells without communication merge.
+        (
+            "strategy: [single, ddp]\nbackend: [gloo, mpi]",
+            ["single.none.1x1", "ddp.gloo.1x1", "ddp.mpi.1x1"],
+        ),
+        # Any entry of `exclude` is enough.
+        (
+            f"{SWEPT}exclude: ['strategy=ddp topology=1x1', 'topology=1x2 "
+            "strategy=single']",
+            ["single.none.1x1", "ddp.gloo.1x2"],
+        ),
+    ],
+)
+def test_cells_and_their_ids(tmp_path: Path, text: str, ids: list[str]) -> None:
+    """Without the default model and data."""
+    cells = read_experiment(tmp_path, f"name: x\n{text}\n").cells
+    assert [name.replace(".convnet.digits", "") for name in cells] == ids
+
+
+def test_values_as_yaml_spells_them(tmp_path: Path) -> None:
+    text = BASE + "gpudirect: [on, off]\nlearning_rate: [1e-3, 1E+1]\n"
+    cells = read_experiment(tmp_path, text).cells.values()
+    found = [(cell.gpudirect, cell.learning_rate) for cell in cells]
+    assert found == [(on, rate) for on in (True, False) for rate in (0.001, 10.0)]
 
 
 def test_options_are_swept_and_completed(tmp_path: Path) -> None:
@@ -196,20 +148,6 @@ def test_options_are_swept_and_completed(tmp_path: Path) -> None:
         "ddp.gloo.1x1.convnet.digits.static_graph=true": others,
     }
     assert defaults["bucket_mb"] == 25
-
-
-def test_options_may_be_left_empty(tmp_path: Path) -> None:
-    plain = read_experiment(tmp_path, "name: x\nstrategy: ddp").cells
-    for entry in ("{ddp: }", "{ddp: {}}", "{ddp: {bucket_mb: 25}}"):
-        assert read_experiment(tmp_path, f"name: x\nstrategy: {entry}").cells == plain
-
-
-def test_ids_name_what_differs_from_the_defaults(tmp_path: Path) -> None:
-    text = BASE + "seed: 3\nlearning_rate: [0.01, 0.1]\nprecision: fp32\nsteps: 5"
-    assert list(read_experiment(tmp_path, text).cells) == [
-        "ddp.gloo.1x1.convnet.digits.seed=3",
-        "ddp.gloo.1x1.convnet.digits.learning_rate=0.1.seed=3",
-    ]
 
 
 def test_ids_are_unique_and_can_be_paths(tmp_path: Path) -> None:
@@ -232,16 +170,6 @@ oversubscribe: [false, true]
     assert len(hashes) == len(experiment.cells)
     for cell_id in experiment.cells:
         assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._=-]*", cell_id)
-
-
-def test_cells_without_communication_merge(tmp_path: Path) -> None:
-    text = "name: x\nstrategy: [single, ddp]\nbackend: [gloo, mpi, nccl]"
-    assert list(read_experiment(tmp_path, text).cells) == [
-        "single.none.1x1.convnet.digits",
-        "ddp.gloo.1x1.convnet.digits",
-        "ddp.mpi.1x1.convnet.digits",
-        "ddp.nccl.1x1.convnet.digits",
-    ]
 
 
 @pytest.mark.parametrize(
@@ -281,40 +209,6 @@ def test_id_does_not_depend_on_the_machine(tmp_path: Path) -> None:
     assert here.cells.keys() == there.cells.keys()
 
 
-def test_exclude_takes_any_of_its_entries(tmp_path: Path) -> None:
-    text = "name: x\n" + SWEPT
-    text += "exclude: ['strategy=ddp topology=1x1', 'topology=1x2 strategy=single']"
-    assert list(read_experiment(tmp_path, text).cells) == [
-        "single.none.1x1.convnet.digits",
-        "ddp.gloo.1x2.convnet.digits",
-    ]
-
-
-def test_another_spelling_of_a_default_is_the_same_cell(tmp_path: Path) -> None:
-    (plain,) = read_experiment(tmp_path, BASE).cells.values()
-    text = "name: x\nstrategy: {ddp: {bucket_mb: 25.0}}\nweight_decay: 0"
-    (spelled,) = read_experiment(tmp_path, text).cells.values()
-    assert spelled.hash() == plain.hash()
-
-
-def test_gpudirect_as_yaml_spells_it(tmp_path: Path) -> None:
-    cells = read_experiment(tmp_path, BASE + "gpudirect: [auto, on, off]").cells
-    start = "ddp.gloo.1x1.convnet.digits"
-    assert {name: cell.gpudirect for name, cell in cells.items()} == {
-        start: "auto",
-        f"{start}.gpudirect=true": True,
-        f"{start}.gpudirect=false": False,
-    }
-
-
-def test_name_launches_and_texts_are_no_part_of_a_cell(tmp_path: Path) -> None:
-    (one,) = read_experiment(tmp_path, BASE).cells.values()
-    other = "name: y\nstrategy: ddp\nlaunches: 9\ntime_limit: 5\ndescription: d"
-    other += "\nbackend_logs: true"
-    (two,) = read_experiment(tmp_path, other).cells.values()
-    assert one.hash() == two.hash()
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [("learning_rate", [0.02]), ("warmup", 11), ("augment", ["affine"])],
@@ -332,12 +226,6 @@ def test_changing_a_default_changes_the_cells(
     after = read_experiment(tmp_path, BASE).cells
     assert after.keys() == before.keys()
     assert all(after[c].hash() != before[c].hash() for c in before)
-
-
-def test_a_learning_rate_may_be_written_as_a_power(tmp_path: Path) -> None:
-    experiment = read_experiment(tmp_path, BASE + "learning_rate: [1e-3, 1E+1]\n")
-    rates = [cell.learning_rate for cell in experiment.cells.values()]
-    assert rates == [0.001, 10.0]
 
 
 def test_a_long_id_is_cut_and_stays_unique(tmp_path: Path) -> None:
@@ -372,16 +260,6 @@ def test_what_auto_means_as_a_launcher(
     facts = load_catalog().strategies[strategy]
     assert choose_launcher(facts, backend) == plain
     assert choose_launcher(facts, backend, slurm=True) == with_slurm
-
-
-def test_a_launcher_that_is_what_auto_means_makes_no_other_cell(tmp_path: Path) -> None:
-    auto = read_experiment(tmp_path, "name: a\nstrategy: ddp\n")
-    said = read_experiment(tmp_path, "name: a\nstrategy: ddp\nlauncher: torchrun\n")
-    assert auto.cells == said.cells
-    with pytest.raises(ValueError, match="is listed twice"):
-        read_experiment(
-            tmp_path, "name: a\nstrategy: ddp\nlauncher: [auto, torchrun]\n"
-        )
 
 
 def test_options_of_a_model_are_swept(tmp_path: Path) -> None:

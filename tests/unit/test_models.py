@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from rankbench.rank import models, torchvision_ops, variants
+from rankbench.rank import models, torchvision_ops
 from rankbench.rank.models import lstm, pyramidnet, transformer
 from rankbench.rank.torchvision_ops import import_torchvision
 
@@ -41,10 +41,6 @@ def test_number_of_parameters(
 def test_unknown_name_lists_the_models() -> None:
     with pytest.raises(ValueError, match=r"'vgg'.*convnet, emulated, gpt, lenet, lstm"):
         models.build("vgg", channels=1, image_size=28, classes=10)
-
-
-def test_private_files_are_no_models() -> None:
-    assert not [name for name in variants.names("model") if name.startswith("_")]
 
 
 def test_channels_can_be_restricted() -> None:
@@ -131,10 +127,6 @@ def test_pyramidnet_pads_its_shortcut(stride: int, side: int) -> None:
     assert output.shape == (2, 5, side, side)
     assert torch.equal(output[:, :3], torch.ones(2, 3, side, side))
     assert not output[:, 3:].any()
-
-
-def test_torchvision_is_imported_once() -> None:
-    assert import_torchvision() is import_torchvision()
 
 
 def test_other_import_failures_are_not_hidden(

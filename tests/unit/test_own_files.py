@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from factories import read_experiment, read_plan_of
+from factories import read_experiment, read_pairs, read_plan_of
 from rankbench.launch.job.provenance import freeze_files
 from rankbench.own_files import files_below, find_files, hash_files
 from rankbench.plan import read_plan
@@ -227,24 +227,7 @@ def test_the_plan_of_own_files_is_read_again(folder: Path) -> None:
     assert read_plan(path) == plan
 
 
-@pytest.mark.parametrize(
-    ("edit", "complaint"),
-    [
-        ("args: --rate {rate}", r"unknown placeholder \{rate\} \(known: augment, "),
-        ("args: --batch '8", "args: No closing quotation"),
-        ("args: --batch {batch_size", "args: expected '}'"),
-        ("args: ''\nlearning_rate: [0.1, 0.2]", r"does not pass \{learning_rate\} on"),
-        ("samples_per_step: batch_size * images", "'images' is no whole number"),
-        ("samples_per_step: 8 / 2", "'8 / 2' is no whole number"),
-        ("samples_per_step: batch_size - 64", "is 0: expected at least 1"),
-        ("samples_per_step: 8 // 0", "by zero"),
-        ("samples_per_step: ", "the key 'samples_per_step' is missing"),
-        ("steps: ", "the key 'steps' is missing"),
-        ("strategy: ddp", "script and strategy: give one of them"),
-        ("files: [absent.bin]", "absent.bin: there is no such file"),
-        ("script: train", "script: expected a Python file"),
-    ],
-)
+@pytest.mark.parametrize(("edit", "complaint"), read_pairs("refused_scripts.txt"))
 def test_what_a_script_cannot_have_is_refused(
     folder: Path, edit: str, complaint: str
 ) -> None:

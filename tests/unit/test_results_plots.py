@@ -114,8 +114,7 @@ def test_same_plan_and_records_give_the_same_bytes(tmp_path, example):
     shutil.copytree(example.records, second.records)
     with matplotlib.rc_context({"savefig.facecolor": "red", "font.size": 30}):
         build(second)
-    names = ("table", *("answer", "losses", "environment", "epochs", "launches"))
-    names += ("loading", "reports", "variance")
+    names = ("table", "answer", "diagnostics", "losses", "loading")
     documents = {f"{name}.{s}" for name in names for s in ("csv", "md", "tex")}
     made = {p.relative_to(second.root).as_posix(): p for p in files_of(second.root)}
     assert made.keys() == documents | {"answer.json", "table.html", "plan.json"} | {

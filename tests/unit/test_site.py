@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from factories import make_probe
+from factories import make_probe, read_pairs
 from rankbench.matrix.site import Site, read_site
 from rankbench.project.opening import native_site
 
@@ -71,33 +71,6 @@ def test_facts_of_the_file(tmp_path: Path, text: str, facts: dict[str, Any]) -> 
     assert site.software_in(None).torch == "2.9.0"
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        # One second is shorter than the interval at which ranks look; 300 s is longer
-        # than other hosts wait.
-        ("heartbeat_grace: 1", "heartbeat_grace"),
-        ("heartbeat_grace: 300", "heartbeat_grace"),
-        ("peak_tflops: {bf16: 0}", "peak_tflops"),
-        ("peak_tflops: {int8: 1979}", "int8"),
-        ("device_hour_price: '2.50'", "device_hour_price"),
-        ("device_hour_price: EUR 2.50", "device_hour_price"),
-        ("device_hour_price: -1 EUR", "device_hour_price"),
-        ("env: {TMPDIR: /x}", "env.TMPDIR: .* the key scratch"),
-        ("env: {NCCL_SOCKET_IFNAME: ib0}", "env.NCCL.* the key interface"),
-        ("env: {RANK: 0}", "env.RANK: .*from its launcher"),
-        ("env: {'A B': x}", "env"),
-        ("env: {A: [1]}", "env.A"),
-        ("binds: [opt/efa]", "binds"),
-        ("binds: ['/opt/efa:/x']", "binds"),
-        ("binds: [/opt/efa, /opt/efa]", "binds"),
-    ],
-)
-def test_facts_that_are_refused(tmp_path: Path, text: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        site_of(tmp_path, text)
-
-
 CLUSTER = "scheduler: slurm\nnodes: 8\ncores: 64\n"
 
 
@@ -152,18 +125,7 @@ def test_backends(
         assert reason in str(found)
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("device: cuda", "device: cuda, but this torch .* is built without CUDA"),
-        ("device: gpu", "device: 'gpu' is not one of auto, cpu, cuda; did you mean"),
-        ("nodes: 0", "nodes: expected at least 1, got integer 0"),
-        ("nodes: 2.0", "nodes: expected integer, got number 2.0"),
-        ("devices_per_node: all", "devices_per_node: expected auto or integer"),
-        ("device_per_node: 1", "unknown key .*did you mean 'devices_per_node'"),
-        ("data_dir: 5", "data_dir: expected string, got integer 5"),
-    ],
-)
+@pytest.mark.parametrize(("text", "complaint"), read_pairs("refused_sites.txt"))
 def test_refused(tmp_path: Path, text: str, complaint: str) -> None:
     path = tmp_path / "site.yaml"
     with pytest.raises(ValueError, match=f"^{path}: {complaint}"):
