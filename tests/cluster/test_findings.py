@@ -44,9 +44,7 @@ time_limit: 120
 
 
 @pytest.mark.parametrize("megabit", [pytest.param(10, marks=pytest.mark.long), 20])
-def test_a_slow_link_is_exposed_communication_less_what_backward_hides(
-    site: Site, megabit: int
-) -> None:
+def test_a_slow_link_is_exposed_communication_less_what_backward_hides(site, megabit):
     name = f"slow-{megabit}"
     cells = site.plan(SLOW.format(megabit=megabit), name)
     host = site.cluster.hosts["node2"]
@@ -82,7 +80,7 @@ def exposed(site: Site, name: str, cell: str) -> float:
     return float(np.min(ranks))
 
 
-def test_the_gate_finds_a_sampler_that_takes_the_local_rank(site: Site) -> None:
+def test_the_gate_finds_a_sampler_that_takes_the_local_rank(site):
     """The error of a published tutorial: both hosts train on the same samples."""
     setup = site.project.root / "src/rankbench/rank/purposes/setup.py"
     right = setup.read_text()

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from allocations import Site
 
 pytestmark = pytest.mark.cluster
 
@@ -61,9 +60,7 @@ WITH_PROGRAMS = {
 }
 
 
-def test_launchers_measure_the_same_training(
-    site: Site, program: Callable[[str], bool]
-) -> None:
+def test_launchers_measure_the_same_training(site, program):
     there = [name for name in WITH_PROGRAMS if program(name)]
     wanted = CELLS.union(*(WITH_PROGRAMS[name] for name in there))
     cells = site.plan(EXPERIMENT, "launchers")
@@ -90,7 +87,7 @@ def test_launchers_measure_the_same_training(
     assert not site.processes()
 
 
-def test_scripts_of_a_user(site: Site, program: Callable[[str], bool]) -> None:
+def test_scripts_of_a_user(site, program):
     blocks = ["{script: ./data_parallel.py, args: '--backend {backend}'}"]
     if program("deepspeed"):
         blocks += ["{script: ./deepspeed_loop.py, args: '1', launcher: deepspeed}"]

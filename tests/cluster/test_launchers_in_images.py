@@ -51,7 +51,7 @@ time_limit: 300
 """
 
 
-def test_every_backend_across_hosts(site: Site, images: Path) -> None:
+def test_every_backend_across_hosts(site, images):
     site.use_images(images)
     # Ranks write their files into a folder that is bound into the image.
     for name in ("node1", "node2"):
@@ -90,9 +90,7 @@ def lacking(shared: Path, images: Path, site: Site) -> Iterator[Callable[[str], 
     nothing.rmdir()
 
 
-def test_an_image_that_one_host_lacks(
-    site: Site, images: Path, lacking: Callable[[str], None]
-) -> None:
+def test_an_image_that_one_host_lacks(site, images, lacking):
     site.use_images(images)
     (cell,) = site.plan(ONE, "elsewhere")
     lacking("node2")
@@ -109,9 +107,7 @@ def test_an_image_that_one_host_lacks(
     assert not site.processes()
 
 
-def test_an_image_that_the_first_host_lacks(
-    site: Site, images: Path, lacking: Callable[[str], None]
-) -> None:
+def test_an_image_that_the_first_host_lacks(site, images, lacking):
     """It is where the supervisor runs, which starts no ranks then."""
     site.use_images(images)
     (cell,) = site.plan(ONE.replace("elsewhere", "nowhere"), "nowhere")

@@ -63,7 +63,7 @@ def lose(site: Site, name: str, strategy: str = "ddp", slow: str = "") -> Loss:
 
 
 @pytest.mark.long
-def test_a_slow_rank(site: Site) -> None:
+def test_a_slow_rank(site):
     site.project.add_strategy("late", faulty_strategies.LATE)
     loss = lose(site, "late", "late")
     assert loss.largest == "waiting"
@@ -71,7 +71,7 @@ def test_a_slow_rank(site: Site) -> None:
     assert loss.late == (1, "forward")
 
 
-def test_a_slow_link(site: Site) -> None:
+def test_a_slow_link(site):
     loss = lose(site, "link", slow=f"{MEGABIT}mbit")
     assert loss.largest == "transfer"
     # In a ring of two ranks, each sends half of the bytes twice.
@@ -81,7 +81,7 @@ def test_a_slow_link(site: Site) -> None:
 
 
 @pytest.mark.long
-def test_a_slow_loader(site: Site) -> None:
+def test_a_slow_loader(site):
     loop = site.project.root / "src/rankbench/rank/training/loop.py"
     right = loop.read_text()
     assert right.count(NEXT) == 1

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from allocations import Site
-from logins import Snakemake, table_of
+from logins import table_of
 from site_files import with_images
 
 # Other tests start these strategies, and images over hosts.
@@ -17,9 +16,7 @@ MATRIX = Path(__file__).with_name("matrix.yaml")
 CHOSEN = "strategy=zero1,gpipe,rpc_pmp,fsdp backend=gloo,tensorpipe topology=2x2"
 
 
-def test_part_of_the_matrix_in_its_images(
-    site: Site, images: Path, profile: Path, snakemake: Snakemake
-) -> None:
+def test_part_of_the_matrix_in_its_images(site, images, profile, snakemake):
     # Other tests run gates over hosts and in images.
     site.project.experiment(MATRIX.read_text() + "gate: false\n", MATRIX.name)
     (profile / "site.yaml").write_text(with_images(images))

@@ -67,9 +67,7 @@ def add_up(cluster: Cluster, shared: Path, python: str) -> AddUp:
 
 
 @pytest.mark.usefixtures("limited")
-def test_hosts_have_their_own_name_interface_processes_and_files(
-    cluster: Cluster,
-) -> None:
+def test_hosts_have_their_own_name_interface_processes_and_files(cluster):
     script = """
         touch /tmp/$(hostname) /dev/shm/$(hostname)
         sleep 1
@@ -84,14 +82,14 @@ def test_hosts_have_their_own_name_interface_processes_and_files(
     ]
 
 
-def test_job_finds_slurm_without_its_variable(cluster: Cluster, shared: Path) -> None:
+def test_job_finds_slurm_without_its_variable(cluster, shared):
     output = shared / "found"
     options = ("--wait", "-N2", f"--chdir={shared}", f"--output={output}")
     submit(cluster, *options, command="unset SLURM_CONF; srun hostname")
     assert len(set(output.read_text().split())) == 2
 
 
-def test_orphan_on_a_host_leaves_no_zombie(cluster: Cluster) -> None:
+def test_orphan_on_a_host_leaves_no_zombie(cluster):
     host = cluster.hosts["node1"]
     host.do("sh", "-c", "sleep 0.1 & exit")
     time.sleep(0.3)
@@ -100,7 +98,7 @@ def test_orphan_on_a_host_leaves_no_zombie(cluster: Cluster) -> None:
     )
 
 
-def test_queue_shows_the_comment(cluster: Cluster) -> None:
+def test_queue_shows_the_comment(cluster):
     number = submit(cluster, "--comment=ddp.gloo.2x1", "--hold", command="true")
     asked = ("squeue", "--noheader", f"--jobs={number}", "--format=%k")
     assert cluster.run(*asked).strip() == "ddp.gloo.2x1"
@@ -108,7 +106,7 @@ def test_queue_shows_the_comment(cluster: Cluster) -> None:
     assert job(cluster, number)["JobState"] == "CANCELLED"
 
 
-def test_open_mpi_starts_over_pmix(cluster: Cluster, shared: Path) -> None:
+def test_open_mpi_starts_over_pmix(cluster, shared):
     if not shutil.which("mpicc"):
         pytest.skip("no mpicc: apt-get install openmpi-bin libopenmpi-dev gcc")
     program = shared / "hello_mpi"
@@ -122,7 +120,7 @@ def test_open_mpi_starts_over_pmix(cluster: Cluster, shared: Path) -> None:
     ]
 
 
-def test_gloo_adds_up_across_hosts_that_share_no_core(add_up: AddUp) -> None:
+def test_gloo_adds_up_across_hosts_that_share_no_core(add_up):
     first, second = add_up()
     assert (first["host"], second["host"]) == ("node1", "node2")
     assert first["sum"] == second["sum"] == [3.0]
@@ -130,9 +128,7 @@ def test_gloo_adds_up_across_hosts_that_share_no_core(add_up: AddUp) -> None:
 
 
 @pytest.mark.parametrize("megabit", [pytest.param(100, marks=pytest.mark.long), 300])
-def test_slow_link_takes_bytes_over_rate(
-    cluster: Cluster, add_up: AddUp, megabit: int
-) -> None:
+def test_slow_link_takes_bytes_over_rate(cluster, add_up, megabit):
     host = cluster.hosts["node2"]
     host.slow(f"{megabit}mbit")
     try:
@@ -144,14 +140,14 @@ def test_slow_link_takes_bytes_over_rate(
     assert slow == pytest.approx(32 * MIB * 8 / (megabit * 1e6), rel=0.2)
 
 
-def test_mended_link_is_fast_again(cluster: Cluster, add_up: AddUp) -> None:
+def test_mended_link_is_fast_again(cluster, add_up):
     host = cluster.hosts["node2"]
     host.slow("10mbit")
     host.mend()
     assert max(rank["seconds"] for rank in add_up()) < 32 * MIB * 8 / 300e6
 
 
-def test_cut_link_carries_nothing_until_mended(cluster: Cluster) -> None:
+def test_cut_link_carries_nothing_until_mended(cluster):
     near, far = cluster.hosts["node1"], cluster.hosts["node2"]
     # The port of slurmd, which answers.
     knock = ("timeout", "3", "bash", "-c", f": < /dev/tcp/{far.name}/6818")
@@ -166,7 +162,7 @@ def test_cut_link_carries_nothing_until_mended(cluster: Cluster) -> None:
 
 
 @pytest.mark.long  # fault_campaign.py does it, too
-def test_stopped_slurmd_is_noticed_and_a_start_cures_it(cluster: Cluster) -> None:
+def test_stopped_slurmd_is_noticed_and_a_start_cures_it(cluster):
     cluster.stop("node3")
     with pytest.raises(PretendError, match="does not run"):
         cluster.stop("node3")
@@ -178,9 +174,7 @@ def test_stopped_slurmd_is_noticed_and_a_start_cures_it(cluster: Cluster) -> Non
         cluster.start("node3")
 
 
-def test_memory_limit_ends_a_job(
-    cluster: Cluster, shared: Path, limited: dict[str, str]
-) -> None:
+def test_memory_limit_ends_a_job(cluster, shared, limited):
     number = limited["memory"]
     ended, said = "FAILED", "exceeded memory limit"
     if has_memory_groups():
@@ -190,9 +184,7 @@ def test_memory_limit_ends_a_job(
 
 
 @pytest.mark.long  # test_launch_faults.py and test_workflow_faults.py reach one, too
-def test_time_limit_ends_a_job(
-    cluster: Cluster, shared: Path, limited: dict[str, str]
-) -> None:
+def test_time_limit_ends_a_job(cluster, shared, limited):
     number = limited["time"]
     # The controller checks its hosts every half minute.
     wait_until(lambda: job(cluster, number)["JobState"] == "TIMEOUT", 120, "job ended")

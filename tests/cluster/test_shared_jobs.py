@@ -7,7 +7,6 @@ import random
 import subprocess
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,7 +51,7 @@ def start_job(site: Site, name: str) -> subprocess.Popen[str]:
     return site.start(name, "experiment")
 
 
-def test_a_job_of_ten_cells_is_killed_and_resumed(site: Site) -> None:
+def test_a_job_of_ten_cells_is_killed_and_resumed(site):
     """Each time at most the running launch is lost, and none is measured twice."""
     rates = ", ".join(f"{0.001 * number:.3f}" for number in range(1, 11))
     cells = site.plan(TEN.format(rates=rates), "ten")
@@ -109,9 +108,7 @@ def tables(site: Site, snakemake: Snakemake) -> dict[str, dict[str, Any]]:
     return found
 
 
-def test_the_three_allocations_give_the_same_rows(
-    tables: dict[str, dict[str, Any]],
-) -> None:
+def test_the_three_allocations_give_the_same_rows(tables):
     kept = ("cell", "status", "launches_ok", "launches", "attempt", "devices")
     rows = {
         name: [[row[key] for key in kept] for row in one["table"].values()]
@@ -130,9 +127,7 @@ def test_the_three_allocations_give_the_same_rows(
     }
 
 
-def test_cells_of_one_job_take_turns_on_all_of_its_hosts(
-    tables: dict[str, dict[str, Any]],
-) -> None:
+def test_cells_of_one_job_take_turns_on_all_of_its_hosts(tables):
     records = tables["experiment"]["records"]
     rounds = [[r["round"]["number"] for r in records[cell]] for cell in (ONE, TWO)]
     assert rounds == [[1, 2], [1, 2]]
@@ -146,9 +141,7 @@ def test_cells_of_one_job_take_turns_on_all_of_its_hosts(
     assert "device-hours at most, idle hosts included, by allocation: cell " in said
 
 
-def test_a_cell_of_a_shared_job_is_measured_again_alone(
-    site: Site, tables: dict[str, dict[str, Any]], snakemake: Snakemake
-) -> None:
+def test_a_cell_of_a_shared_job_is_measured_again_alone(site, tables, snakemake):
     del tables
     before = site.records("experiment")
     snakemake("--config", "experiment=experiment.yaml", f"rerun={ONE}")
@@ -160,9 +153,7 @@ def test_a_cell_of_a_shared_job_is_measured_again_alone(
     assert "round" not in record
 
 
-def test_a_shared_job_is_split_so_that_none_is_too_long(
-    site: Site, profile: Path, snakemake: Snakemake
-) -> None:
+def test_a_shared_job_is_split_so_that_none_is_too_long(site, profile, snakemake):
     facts = profile / "site.yaml"
     before = facts.read_text()
     try:

@@ -127,9 +127,7 @@ def begin(desk: Desk) -> Callable[..., Case]:
     return start
 
 
-def test_a_host_crashes(
-    begin: Callable[..., Case], restart: Callable[[str], None]
-) -> None:
+def test_a_host_crashes(begin, restart):
     case = begin("crash")
     case.far.crash()
     try:
@@ -143,7 +141,7 @@ def test_a_host_crashes(
 
 
 @pytest.mark.long
-def test_a_link_is_cut(begin: Callable[..., Case]) -> None:
+def test_a_link_is_cut(begin):
     case = begin("cut")
     case.far.cut()
     try:
@@ -157,7 +155,7 @@ def test_a_link_is_cut(begin: Callable[..., Case]) -> None:
 
 
 @pytest.mark.long
-def test_sshd_is_killed(begin: Callable[..., Case]) -> None:
+def test_sshd_is_killed(begin):
     case = begin("sshd")
     kill_sshd(case.far)
     try:
@@ -178,9 +176,7 @@ def test_sshd_is_killed(begin: Callable[..., Case]) -> None:
         pytest.param("mpirun", "rank 1", marks=pytest.mark.long),
     ],
 )
-def test_a_rank_of_the_far_host_is_killed(
-    begin: Callable[..., Case], launcher: str, words: str
-) -> None:
+def test_a_rank_of_the_far_host_is_killed(begin, launcher, words):
     launcher = "auto" if launcher == "torchrun" else launcher
     case = begin("rank", launcher)
     case.far.do("pkill", "-KILL", "-f", " -m rankbench.rank [-/]")
@@ -192,7 +188,7 @@ def test_a_rank_of_the_far_host_is_killed(
 
 
 @pytest.mark.long
-def test_the_supervisor_is_killed(begin: Callable[..., Case]) -> None:
+def test_the_supervisor_is_killed(begin):
     case = begin("supervisor")
     case.desk.host.do("pkill", "-KILL", "-f", "rankbench.launch results")
     case.ends()
@@ -203,7 +199,7 @@ def test_the_supervisor_is_killed(begin: Callable[..., Case]) -> None:
 
 
 @pytest.mark.long
-def test_a_user_interrupts(begin: Callable[..., Case]) -> None:
+def test_a_user_interrupts(begin):
     case = begin("interrupt")
     os.killpg(case.run.pid, signal.SIGINT)
     said = case.ends()
@@ -229,7 +225,7 @@ def small_disk(desk: Desk) -> Iterator[None]:
 @pytest.mark.long
 @pytest.mark.parametrize("desk", ["apart"], indirect=True)
 @pytest.mark.usefixtures("small_disk")
-def test_the_far_disk_is_full(begin: Callable[..., Case], desk: Desk) -> None:
+def test_the_far_disk_is_full(begin, desk):
     case = begin("disk")
     filling = home_there(desk.cluster) / ".cache/rankbench/filling"
     check(

@@ -33,9 +33,7 @@ SRUN = f"{DDP}srun"
 @pytest.mark.parametrize(
     "place", [pytest.param("shared", marks=pytest.mark.long), "apart"]
 )
-def test_launchers_measure_the_same_training(
-    request: pytest.FixtureRequest, place: str
-) -> None:
+def test_launchers_measure_the_same_training(request, place):
     desk: Desk = request.getfixturevalue(f"{place}_desk")
     said = desk.measure(EXPERIMENT, "launchers")
     table = desk.table("launchers")

@@ -6,7 +6,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from desks import Desk
 
 pytestmark = pytest.mark.cluster
 
@@ -29,7 +28,7 @@ blocks:
 """
 
 
-def test_scripts_as_they_are(apart_desk: Desk) -> None:
+def test_scripts_as_they_are(apart_desk):
     desk = apart_desk
     desk.write_site()
     for name in ("data_parallel", "deepspeed_loop", "horovod_loop"):

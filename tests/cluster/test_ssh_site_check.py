@@ -90,7 +90,7 @@ def fast_python(desk: Desk) -> str:
     return str(home_there(desk.cluster) / "python")
 
 
-def test_a_port_a_clock_and_another_torch(desk: Desk, fast_python: str) -> None:
+def test_a_port_a_clock_and_another_torch(desk, fast_python):
     hosts = desk.cluster.hosts
     desk.write_site(
         [
@@ -111,7 +111,7 @@ def test_a_port_a_clock_and_another_torch(desk: Desk, fast_python: str) -> None:
     )
 
 
-def test_an_interface_and_rsync(desk: Desk) -> None:
+def test_an_interface_and_rsync(desk):
     desk.write_site(facts="")
     site = desk.project.root / "ssh_profile/site.yaml"
     site.write_text(site.read_text().replace(INTERFACE, "ib0"))
@@ -122,7 +122,7 @@ def test_an_interface_and_rsync(desk: Desk) -> None:
     assert INTERFACE in interface
 
 
-def test_ssh_between_hosts_and_a_site_without_faults(desk: Desk) -> None:
+def test_ssh_between_hosts_and_a_site_without_faults(desk):
     assert check(desk) == []
     key = home_of(desk.cluster, desk.cluster.hosts["node1"]) / ".ssh/id_ed25519"
     aside = key.rename(key.with_name("aside"))
@@ -136,7 +136,7 @@ def test_ssh_between_hosts_and_a_site_without_faults(desk: Desk) -> None:
 
 
 @pytest.mark.long  # test_ssh_sites.py refuses such hosts
-def test_a_host_that_wants_a_password_and_one_that_is_not_there(desk: Desk) -> None:
+def test_a_host_that_wants_a_password_and_one_that_is_not_there(desk):
     keys = home_of(desk.cluster, desk.cluster.hosts["node2"]) / ".ssh/authorized_keys"
     desk.write_site([host("node1"), host("node2"), host("nowhere")])
     aside = keys.rename(keys.with_name("aside"))

@@ -39,7 +39,7 @@ def desk(apart_desk: Desk) -> Iterator[Desk]:
 
 
 @pytest.mark.long
-def test_a_host_without_packages_gets_a_copy(desk: Desk) -> None:
+def test_a_host_without_packages_gets_a_copy(desk):
     bare = desk.cluster.hosts["node3"]
     bare.do("mount", "-t", "tmpfs", "tmpfs", sys.prefix)
     desk.write_site([host("node1"), host("node3")])
@@ -70,7 +70,7 @@ def images(apart_desk: Desk) -> Path:
     return place
 
 
-def test_images_are_copied_once_and_compared(desk: Desk, images: Path) -> None:
+def test_images_are_copied_once_and_compared(desk, images):
     desk.write_site(facts=f"image_dir: {images}\n")
     site = desk.project.root / "ssh_profile/site.yaml"
     site.write_text(site.read_text().replace("native", "container"))
@@ -101,7 +101,7 @@ STUDIES = {
 
 @pytest.mark.long
 @pytest.mark.parametrize("study", STUDIES)
-def test_rows_of_studies_over_two_hosts(desk: Desk, study: str) -> None:
+def test_rows_of_studies_over_two_hosts(desk, study):
     of_study = (f"studies/{study}.yaml", "--site", "ssh_profile")
     options = (*of_study, "--override", "laptop", "--no-plots", "--only")
     desk.rankbench("run", *options, *STUDIES[study])
@@ -113,7 +113,7 @@ def test_rows_of_studies_over_two_hosts(desk: Desk, study: str) -> None:
         assert row["status"] in ("ok", "unsupported", "not-run"), row
 
 
-def test_a_bundle_without_names(desk: Desk, tmp_path: Path) -> None:
+def test_a_bundle_without_names(desk, tmp_path):
     desk.project.add_own_files()
     own = SHORT.replace("model: lenet", "model: ./net.py\ndata: ./corpus.py")
     text = f"name: bundle\nhosts: [node3, node1]\nstrategy: ddp{own}"
@@ -139,7 +139,7 @@ def test_a_bundle_without_names(desk: Desk, tmp_path: Path) -> None:
                 assert name not in content, path
 
 
-def test_what_cannot_be_reached_is_refused_with_a_remedy(desk: Desk) -> None:
+def test_what_cannot_be_reached_is_refused_with_a_remedy(desk):
     home = home_of(desk.cluster, desk.host)
     known, config = home / ".ssh/known_hosts", home / ".ssh/config"
     right = known.read_text()
@@ -167,7 +167,7 @@ def test_what_cannot_be_reached_is_refused_with_a_remedy(desk: Desk) -> None:
     assert not desk.records("refused")
 
 
-def test_files_that_are_not_shared_are_noticed(desk: Desk) -> None:
+def test_files_that_are_not_shared_are_noticed(desk):
     desk.write_site(shared=True)
     said = desk.measure(f"name: alone\nstrategy: ddp{SHORT}", "alone", status=1)
     assert "node1: does not see " in said
@@ -187,7 +187,7 @@ time.sleep(120)
 
 
 @pytest.mark.long
-def test_a_host_on_which_another_run_measures_is_waited_for(desk: Desk) -> None:
+def test_a_host_on_which_another_run_measures_is_waited_for(desk):
     far = desk.cluster.hosts["node2"]
     command = command_on(desk.cluster, far, [sys.executable, "-c", HOLD])
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:

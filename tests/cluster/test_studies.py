@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from allocations import Site
-from logins import Snakemake, queue, table_of
+from logins import queue, table_of
 from pretend_host import wait_until
 from site_files import SITE_FILE
 
@@ -52,9 +51,7 @@ def four_hosts(profile: Path) -> None:
     (profile / "site.yaml").write_text(FOUR_HOSTS)
 
 
-def test_rows_over_more_hosts_and_as_a_job_array(
-    site: Site, snakemake: Snakemake
-) -> None:
+def test_rows_over_more_hosts_and_as_a_job_array(site, snakemake):
     site.project.experiment(ROWS, "rows.yaml")
     snakemake("--config", "experiment=rows.yaml")
     table = table_of(site, "rows")
@@ -68,9 +65,7 @@ def test_rows_over_more_hosts_and_as_a_job_array(
         assert record["job_id"]
 
 
-def test_a_job_array_that_does_not_start_in_time_says_which_tasks(
-    site: Site, snakemake: Snakemake
-) -> None:
+def test_a_job_array_that_does_not_start_in_time_says_which_tasks(site, snakemake):
     site.project.experiment(LATE, "late.yaml")
     hold = ("sbatch", "--parsable", "--nodes=3", "--exclusive", "--output=/dev/null")
     taken = site.cluster.run(*hold, "--wrap=sleep 600").strip()

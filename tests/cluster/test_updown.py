@@ -65,7 +65,7 @@ def state(machine: None) -> Iterator[Path]:
     assert not folder.exists()
 
 
-def test_down_ends_what_runs_and_leaves_nothing(state: Path) -> None:
+def test_down_ends_what_runs_and_leaves_nothing(state):
     told = pretend("--state", state, "up", "--hosts", "2")
     assert told.stdout == f"export PRETEND_CLUSTER={state}\n", told.stderr
     cluster = Cluster.load(state)
@@ -84,15 +84,13 @@ def test_down_ends_what_runs_and_leaves_nothing(state: Path) -> None:
     assert count() == 0
 
 
-def test_start_that_fails_says_why_and_leaves_nothing(
-    state: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_start_that_fails_says_why_and_leaves_nothing(state, monkeypatch):
     monkeypatch.setattr(pretend_up, "slurm_conf", lambda **_: "Nonsense=1\n")
     with pytest.raises(PretendError, match="Nonsense"):
         up(state, hosts=2)
 
 
-def test_down_after_a_start_that_was_killed_leaves_nothing(state: Path) -> None:
+def test_down_after_a_start_that_was_killed_leaves_nothing(state):
     starting = subprocess.Popen([*PRETEND, "--state", state, "up", "--hosts=50"])
     third = INTERFACES / f"{bridge_of(state)}.3"
     wait_until(third.exists, 20, "three hosts are there")
@@ -102,7 +100,7 @@ def test_down_after_a_start_that_was_killed_leaves_nothing(state: Path) -> None:
     down(state)
 
 
-def test_two_clusters_do_not_meet(cluster: Cluster, state: Path) -> None:
+def test_two_clusters_do_not_meet(cluster, state):
     other = up(state, hosts=1, user=cluster.user)
     try:
         host = other.hosts["node1"]
@@ -115,16 +113,14 @@ def test_two_clusters_do_not_meet(cluster: Cluster, state: Path) -> None:
     assert cluster.run("srun", "--nodelist=node1", "hostname") == "node1\n"
 
 
-def test_hosts_share_cores_without_autogroups(cluster: Cluster) -> None:
+def test_hosts_share_cores_without_autogroups(cluster):
     setting = pretend_kernel.AUTOGROUPS
     # Some kernels have no autogroups, and some containers may not change them.
     assert not os.access(setting, os.W_OK) or setting.read_text().strip() == "0"
 
 
 @pytest.mark.parametrize("before", ["0", "1"])
-def test_autogroups_are_put_back(
-    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_autogroups_are_put_back(before, tmp_path, monkeypatch):
     setting = tmp_path / "setting"
     setting.write_text(f"{before}\n")
     monkeypatch.setattr(pretend_kernel, "AUTOGROUPS", setting)
@@ -147,18 +143,18 @@ def test_autogroups_are_put_back(
     ],
 )
 @pytest.mark.usefixtures("machine")
-def test_wrong_command_is_answered(arguments: tuple[str, ...], said: str) -> None:
+def test_wrong_command_is_answered(arguments, said):
     done = pretend(*arguments)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("pretend.py: ")
     assert said in done.stderr
 
 
-def test_unknown_host_is_answered_with_the_known(cluster: Cluster) -> None:
+def test_unknown_host_is_answered_with_the_known(cluster):
     done = pretend("--state", cluster.state, "cut", "node9")
     assert "no host 'node9'; there are node1, node2, node3, node4" in done.stderr
 
 
-def test_without_root_it_says_so(cluster: Cluster, python: str) -> None:
+def test_without_root_it_says_so(cluster, python):
     with pytest.raises(PretendError, match="needs root, for namespaces and a bridge"):
         cluster.run(python, *PRETEND[1:], "up")

@@ -101,7 +101,7 @@ def end_job(site: Site, strategy: str, order: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", WORDS)
-def test_every_cell_has_its_row(site: Site, outcome: Outcome, strategy: str) -> None:
+def test_every_cell_has_its_row(site, outcome, strategy):
     cell, (status, words) = cell_of(strategy), WORDS[strategy]
     row = table_of(site, "faults")[cell]
     assert row["status"] == status, row["reason"]
@@ -116,14 +116,14 @@ def test_every_cell_has_its_row(site: Site, outcome: Outcome, strategy: str) -> 
     assert words in (site.project.root / log).read_text()
 
 
-def test_two_runs_in_one_directory(outcome: Outcome) -> None:
+def test_two_runs_in_one_directory(outcome):
     for done in outcome.kept_out:
         assert done.returncode == 1
         holder = f"process {outcome.pid} on {socket.gethostname()} ("
         assert f"results/faults is in use by {holder}" in done.stdout
 
 
-def test_nothing_is_left(site: Site, outcome: Outcome) -> None:
+def test_nothing_is_left(site, outcome):
     wait_until(lambda: not queue(site), 30, "no job is left")
     with suppress(PretendError):
         wait_until(lambda: not site.processes(), 30, "no process is left")

@@ -17,7 +17,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "extending.md"
 pytestmark = pytest.mark.contract
 
 
-def test_the_example_is_a_section(tmp_path: Path) -> None:
+def test_the_example_is_a_section(tmp_path):
     block = re.search(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert block
     file = tmp_path / "slow_steps.py"

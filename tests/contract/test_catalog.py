@@ -13,7 +13,7 @@ from rankbench.rank import variants
 pytestmark = pytest.mark.contract
 
 
-def test_names_are_those_that_ranks_find() -> None:
+def test_names_are_those_that_ranks_find():
     catalog = load_catalog()
     assert sorted(catalog.models) == variants.names("model")
     assert sorted(catalog.data) == variants.names("data")
@@ -22,7 +22,7 @@ def test_names_are_those_that_ranks_find() -> None:
 
 
 @pytest.mark.parametrize("name", load_catalog().data)
-def test_data_is_read_as_it_is(name: str) -> None:
+def test_data_is_read_as_it_is(name):
     module = variants.load("data", name)
     expected = {**module.SHAPE, "prepared": module.PREPARED}
     assert load_catalog().data[name] == expected

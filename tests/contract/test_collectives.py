@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 
 import pytest
 from collectives_ranks import sweep_on_ranks
@@ -32,7 +31,7 @@ BACKENDS = {"process_group": "gloo", "horovod": "gloo", "rpc": "tensorpipe"}
         pytest.param("horovod", 2, marks=pytest.mark.equipment),
     ],
 )
-def test_operations(tmp_path: Path, runtime: str, ranks: int) -> None:
+def test_operations(tmp_path, runtime, ranks):
     if runtime == "horovod" and importlib.util.find_spec("horovod") is None:
         pytest.skip("horovod is not installed: `make extras` builds it")
     operations = set(OPERATIONS[runtime])
@@ -59,7 +58,7 @@ def test_operations(tmp_path: Path, runtime: str, ranks: int) -> None:
 
 
 @pytest.mark.alone
-def test_a_sweep_runs_within_the_group_of_its_operation(tmp_path: Path) -> None:
+def test_a_sweep_runs_within_the_group_of_its_operation(tmp_path):
     """Ranks 0 and 2 together, 1 and 3 together: operations of 2 ranks, not of 4."""
     found = sweep_on_ranks(
         tmp_path, "process_group", "gloo", OPERATIONS["process_group"], 4, apart=2
@@ -71,7 +70,7 @@ def test_a_sweep_runs_within_the_group_of_its_operation(tmp_path: Path) -> None:
         }
 
 
-def test_operations_that_hardly_matter_are_not_timed(tmp_path: Path) -> None:
+def test_operations_that_hardly_matter_are_not_timed(tmp_path):
     found = sweep_on_ranks(
         tmp_path, "process_group", "gloo", ["all_reduce", "broadcast"], 2, few=True
     )

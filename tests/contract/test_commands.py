@@ -14,9 +14,7 @@ COMMANDS = {command.name: command for command in load_commands()}
 
 
 @pytest.mark.parametrize("name", ["", *COMMANDS])
-def test_help_fits_on_a_screen(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_fits_on_a_screen(name, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"] if name else ["--help"])
@@ -28,7 +26,7 @@ def test_help_fits_on_a_screen(
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_examples_can_be_typed(name: str) -> None:
+def test_examples_can_be_typed(name):
     command = COMMANDS[name]
     for example in command.examples:
         words = shlex.split(example)
@@ -38,7 +36,7 @@ def test_examples_can_be_typed(name: str) -> None:
     assert command.exits.startswith("0")
 
 
-def test_places_are_numbered() -> None:
+def test_places_are_numbered():
     places = [command.place for command in COMMANDS.values()]
     groups = list(dict.fromkeys(group for group, _ in places))
     expected = [
@@ -54,9 +52,7 @@ def test_places_are_numbered() -> None:
     ("option", "instead"),
     [("--experiment", "x"), ("--results", "x"), ("--profile", "--site x")],
 )
-def test_spellings_of_earlier_versions_are_refused(
-    name: str, option: str, instead: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_spellings_of_earlier_versions_are_refused(name, option, instead, capsys):
     with pytest.raises(SystemExit) as ended:
         main([name, option, "x"])
     assert ended.value.code == 2
@@ -66,7 +62,7 @@ def test_spellings_of_earlier_versions_are_refused(
 
 
 @pytest.mark.parametrize("name", ["rerun", "show", "compare", "images"])
-def test_options_stand_anywhere(name: str) -> None:
+def test_options_stand_anywhere(name):
     words = ["a.yaml", "b"]
     option = ["--json"] if name == "compare" else ["--site", "there"]
     found = [

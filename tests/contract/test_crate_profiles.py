@@ -34,15 +34,13 @@ def said() -> dict[str, Any]:
     return found
 
 
-def test_required_and_recommended_rules_are_kept(said: dict[str, Any]) -> None:
+def test_required_and_recommended_rules_are_kept(said):
     others = [one for one in said["issues"] if one[1] != CONTRADICTION]
     assert others == []
     assert {one[0] for one in said["issues"]} <= {"RECOMMENDED"}
 
 
-def test_the_example_queries_return_environment_and_duration(
-    said: dict[str, Any],
-) -> None:
+def test_the_example_queries_return_environment_and_duration(said):
     answers = said["answers"]
     launches = [*ROOT.glob("docs/example/records/*/*/**/record.json")]
     assert len(answers["tool_duration"]) == len(launches)

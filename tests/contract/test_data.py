@@ -67,7 +67,7 @@ def root(name: str, tmp_path: Path) -> Path:
 
 
 @every
-def test_declares_shape(name: str) -> None:
+def test_declares_shape(name):
     shape = literal(name, "SHAPE")
     tokens, images = {"vocabulary", "context"}, {"channels", "image_size", "classes"}
     sizes = tokens if of_tokens(name) else images
@@ -77,20 +77,14 @@ def test_declares_shape(name: str) -> None:
 
 
 @every
-def test_imports_nothing_heavy(name: str) -> None:
+def test_imports_nothing_heavy(name):
     assert imports_of({f"{name}.py": path_of(name)}) <= {"torch", "numpy", "rankbench"}
 
 
 @every_of_images
 @pytest.mark.parametrize(("channels", "image_size"), [(None, None), (1, 32), (3, 32)])
 @pytest.mark.parametrize("augment", ["none", "affine"])
-def test_samples(
-    name: str,
-    root: Path,
-    channels: int | None,
-    image_size: int | None,
-    augment: str,
-) -> None:
+def test_samples(name, root, channels, image_size, augment):
     shape = literal(name, "SHAPE")
     train, test, classes = data.load(
         name, root, channels=channels, image_size=image_size, augment=augment, seed=0
@@ -110,7 +104,7 @@ def test_samples(
 
 @every_of_tokens
 @pytest.mark.parametrize("context", [None, 5])
-def test_sequences(name: str, root: Path, context: int | None) -> None:
+def test_sequences(name, root, context):
     shape = literal(name, "SHAPE")
     train, test, vocabulary = data.load(name, root, context=context, seed=3)
     assert vocabulary == shape["vocabulary"]
@@ -128,7 +122,7 @@ def test_sequences(name: str, root: Path, context: int | None) -> None:
 
 
 @every_of_tokens
-def test_sequences_are_not_too_long(name: str, root: Path) -> None:
+def test_sequences_are_not_too_long(name, root):
     shape = literal(name, "SHAPE")
     longest = shape.get("longest_context", shape["context"])
     with pytest.raises(ValueError, match=f"{name} has sequences of {longest} tokens"):
@@ -136,7 +130,7 @@ def test_sequences_are_not_too_long(name: str, root: Path) -> None:
 
 
 @every_of_images
-def test_two_loads_are_equal(name: str, root: Path) -> None:
+def test_two_loads_are_equal(name, root):
     (train, test, _), (train_2, test_2, _) = (data.load(name, root) for _ in range(2))
     for first, second in ((train, train_2), (test, test_2)):
         assert len(first) == len(second)
@@ -146,7 +140,7 @@ def test_two_loads_are_equal(name: str, root: Path) -> None:
 
 
 @every_of_images
-def test_training_images_are_normalised(name: str, root: Path) -> None:
+def test_training_images_are_normalised(name, root):
     train, _, _ = data.load(name, root)
     images = torch.stack([train[index][0] for index in range(len(train))])
     assert images.mean((0, 2, 3)).abs().max() < 1e-4
@@ -154,15 +148,13 @@ def test_training_images_are_normalised(name: str, root: Path) -> None:
 
 
 @every_prepared
-def test_missing_file_says_what_to_do(name: str, tmp_path: Path) -> None:
+def test_missing_file_says_what_to_do(name, tmp_path):
     with pytest.raises(DataError, match=rf"{name}\.npz is missing.*rankbench prepare"):
         data.load(name, tmp_path)
 
 
 @every_prepared
-def test_prepares_or_says_what_to_do(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prepares_or_says_what_to_do(name, tmp_path, monkeypatch):
     def offline(*_: object, **__: object) -> None:
         raise socket.gaierror("no network in tests")
 

@@ -165,16 +165,14 @@ def found() -> dict[str, dict[str, Any]]:
     return estimate(CASES)
 
 
-def test_every_strategy_is_tried() -> None:
+def test_every_strategy_is_tried():
     tried = {case.strategy for case in (*CASES, *DEEPSPEED)}
     # Those of UNKNOWN communicate outside of torch, or need several GPUs.
     assert tried | UNKNOWN.keys() >= STRATEGIES.keys()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_rank_does_what_its_strategy_declares(
-    case: Case, found: dict[str, dict[str, Any]]
-) -> None:
+def test_a_rank_does_what_its_strategy_declares(case, found):
     assert "unknown" not in found[case.name], found[case.name]
     for rank in found[case.name]["ranks"]:
         assert find_faults(case, rank) == []
@@ -182,7 +180,7 @@ def test_a_rank_does_what_its_strategy_declares(
 
 
 @pytest.mark.equipment
-def test_deepspeed_does_what_it_declares() -> None:
+def test_deepspeed_does_what_it_declares():
     pytest.importorskip("deepspeed", reason="deepspeed is not installed")
     found = estimate(DEEPSPEED)
     for case in DEEPSPEED:
@@ -198,7 +196,7 @@ UNKNOWN = {
 }
 
 
-def test_what_cannot_be_estimated_says_why() -> None:
+def test_what_cannot_be_estimated_says_why():
     found = estimate(list(UNKNOWN.values()))
     for name, case in UNKNOWN.items():
         assert name in found[case.name]["unknown"]
@@ -228,9 +226,7 @@ class Planted({kind}):
         ("waiting", "float(loss)", "waits 1 times, declares 0"),
     ],
 )
-def test_planted_faults_are_found(
-    name: str, fault: str, said: str, tmp_path: Path
-) -> None:
+def test_planted_faults_are_found(name, fault, said, tmp_path):
     file = tmp_path / f"{name}.py"
     file.write_text(PLANTED.format(base="tp", kind="TensorParallel", fault=fault))
     (rank, _) = estimate([Case("tp", file=file)])["tp"]["ranks"]
@@ -245,7 +241,7 @@ class Whole(Ddp):
 """
 
 
-def test_a_model_that_is_held_whole_is_found(tmp_path: Path) -> None:
+def test_a_model_that_is_held_whole_is_found(tmp_path):
     file = tmp_path / "whole.py"
     file.write_text(WHOLE)
     options = {
@@ -281,9 +277,7 @@ device_memory_gib: 2
 """
 
 
-def test_cells_says_what_fits_without_a_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cells_says_what_fits_without_a_gpu(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("profile").mkdir()
     Path("profile/site.yaml").write_text(SITE)

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.contract
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_a_definition_is_what_its_entry_says(name: str) -> None:
+def test_a_definition_is_what_its_entry_says(name):
     image = IMAGES[name]
     definition = (CONTAINERS / image["definition"]).read_text()
     assert f"OSVersion: {image['suite']}\n" in definition
@@ -29,7 +29,7 @@ def test_a_definition_is_what_its_entry_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", IMAGES)
-def test_what_a_build_reads_is_listed(name: str) -> None:
+def test_what_a_build_reads_is_listed(name):
     image = IMAGES[name]
     definition = (CONTAINERS / image["definition"]).read_text()
     section = definition.partition("\n%files\n")[2].partition("\n%")[0]
@@ -39,7 +39,7 @@ def test_what_a_build_reads_is_listed(name: str) -> None:
     assert set(image["requirements"]) == set(image["flavours"])
 
 
-def test_every_requirement_is_pinned_with_hashes() -> None:
+def test_every_requirement_is_pinned_with_hashes():
     used = {
         file
         for image in IMAGES.values()
@@ -54,7 +54,7 @@ def test_every_requirement_is_pinned_with_hashes() -> None:
             assert "--hash=sha256:" in requirement, (file, requirement)
 
 
-def test_sources_are_those_that_are_built_and_locked_elsewhere() -> None:
+def test_sources_are_those_that_are_built_and_locked_elsewhere():
     script = (CONTAINERS / "build_horovod.sh").read_text()
     for name in ("RELEASE", "SOURCE_SHA256"):
         value = re.search(rf"^{name}=(\w\S+)$", script, re.MULTILINE)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 from capped_ranks import BLOCK, DECODER, train_under_caps
 from torch.multiprocessing.spawn import ProcessRaisedException
@@ -31,15 +28,13 @@ SET_UP = WHOLE // RANKS + BLOCK + SMALL
         ("gpipe", {"balance": "parameters"}, 2),
     ],
 )
-def test_a_model_larger_than_a_rank(
-    strategy: str, options: dict[str, Any], in_flight: int, tmp_path: Path
-) -> None:
+def test_a_model_larger_than_a_rank(strategy, options, in_flight, tmp_path):
     """In steps a rank also has the gradients of its share."""
     caps = SET_UP, 2 * WHOLE // RANKS + in_flight * BLOCK + SMALL
     assert max(caps) < WHOLE
     train_under_caps(tmp_path, strategy, RANKS, caps=caps, **options)
 
 
-def test_a_replica_does_not_fit(tmp_path: Path) -> None:
+def test_a_replica_does_not_fit(tmp_path):
     with pytest.raises(ProcessRaisedException, match="can't allocate memory"):
         train_under_caps(tmp_path, "ddp", 1, caps=(WHOLE, WHOLE))

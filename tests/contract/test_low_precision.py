@@ -46,9 +46,7 @@ def train(folder: Path, strategy: str, **cell: Any) -> list[dict[str, Any]]:
         case("deepspeed", {"stage": 2}, "resnet18"),
     ],
 )
-def test_bf16_learns_what_ddp_learns(
-    name: str, options: dict[str, Any], model: str, tmp_path: Path
-) -> None:
+def test_bf16_learns_what_ddp_learns(name, options, model, tmp_path):
     require_packages(name)
     more: dict[str, Any] = {"model": model}
     if "channels_last" in options:

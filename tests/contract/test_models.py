@@ -59,7 +59,7 @@ def build_any(name: str, seed: int | None = 0) -> torch.nn.Module:
 
 
 @every
-def test_declares_needs(name: str) -> None:
+def test_declares_needs(name):
     declared = needs(name)
     assert declared.keys() <= MODEL_DEFAULTS.keys()
     if not takes_tokens(name):
@@ -68,12 +68,12 @@ def test_declares_needs(name: str) -> None:
 
 
 @every
-def test_is_a_sequence_of_parts(name: str) -> None:
+def test_is_a_sequence_of_parts(name):
     assert isinstance(build_any(name), torch.nn.Sequential)
 
 
 @every
-def test_says_whether_it_normalises_over_the_batch(name: str) -> None:
+def test_says_whether_it_normalises_over_the_batch(name):
     declared, model = needs(name), build_any(name)
     normalises = any(
         isinstance(part, torch.nn.modules.batchnorm._BatchNorm)
@@ -83,13 +83,13 @@ def test_says_whether_it_normalises_over_the_batch(name: str) -> None:
 
 
 @every
-def test_imports_nothing_heavy(name: str) -> None:
+def test_imports_nothing_heavy(name):
     assert imports_of({f"{name}.py": path_of(name)}) <= {"torch", "rankbench"}
 
 
 @of_images
 @pytest.mark.parametrize("image_size", [1, 28, 32])
-def test_trains(name: str, image_size: int) -> None:
+def test_trains(name, image_size):
     declared = needs(name)
     side = max(image_size, declared["min_image_size"])
     for channels in declared["channels"] or [1, 3]:
@@ -107,7 +107,7 @@ def check_training(name: str, channels: int, side: int) -> None:
 
 
 @of_tokens
-def test_trains_on_tokens(name: str) -> None:
+def test_trains_on_tokens(name):
     model = build_any(name)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(
@@ -121,7 +121,7 @@ def test_trains_on_tokens(name: str) -> None:
 
 
 @of_tokens
-def test_sees_no_later_token(name: str) -> None:
+def test_sees_no_later_token(name):
     model = build_any(name).eval()
     ids = torch.zeros(2, TOKENS["context"], dtype=torch.int64)
     other = ids.clone()
@@ -132,14 +132,14 @@ def test_sees_no_later_token(name: str) -> None:
 
 
 @every
-def test_refuses_other_data(name: str) -> None:
+def test_refuses_other_data(name):
     sizes = {"channels": 3, "image_size": 64, "classes": CLASSES}
     with pytest.raises(ValueError, match=f"{name} takes"):
         models.build(name, **(sizes if takes_tokens(name) else TOKENS))
 
 
 @of_images
-def test_refuses_small_images(name: str) -> None:
+def test_refuses_small_images(name):
     declared = needs(name)
     channels = (declared["channels"] or [1])[0]
     with pytest.raises(ValueError, match=name):
@@ -147,7 +147,7 @@ def test_refuses_small_images(name: str) -> None:
 
 
 @every
-def test_seed_decides_the_weights(name: str) -> None:
+def test_seed_decides_the_weights(name):
     def weights(seed: int | None) -> list[torch.Tensor]:
         return list(build_any(name, seed).state_dict().values())
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from strategy_ranks import FEATURES, small_model
@@ -39,9 +37,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]
         ("rpc_pmp", {"split_size": 64}),
     ],
 )
-def test_how_a_batch_is_cut_changes_nothing(
-    name: str, options: dict[str, object], learned, tmp_path: Path
-) -> None:
+def test_how_a_batch_is_cut_changes_nothing(name, options, learned, tmp_path):
     reports = run(tmp_path, name, 2, options=options)
     for key, value in learned.items():
         torch.testing.assert_close(
@@ -53,9 +49,7 @@ def test_how_a_batch_is_cut_changes_nothing(
     ("schedule", "ideal"),
     [("gpipe", 2 / (8 + 2)), ("1f1b", 2 / (8 + 2)), ("interleaved", 1 / (2 * 8 + 1))],
 )
-def test_each_rank_tells_its_stages_and_how_long_it_waits(
-    schedule: str, ideal: float, tmp_path: Path
-) -> None:
+def test_each_rank_tells_its_stages_and_how_long_it_waits(schedule, ideal, tmp_path):
     interleaved = schedule == "interleaved"
     options = {"schedule": schedule, "microbatches": 8}
     reports = run(tmp_path, "gpipe", 2 if interleaved else 3, options=options)
@@ -70,9 +64,7 @@ def test_each_rank_tells_its_stages_and_how_long_it_waits(
         assert min(told["forward_s"], told["backward_s"]) > 0
 
 
-def test_what_it_does_to_tell_so_leaves_no_trace(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_it_does_to_tell_so_leaves_no_trace(tmp_path, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     runtime, cpu = find_runtime("process_group"), torch.device("cpu")
     place = Place(rank=0, size=1, local_rank=0, local_size=1, node=0)

@@ -54,9 +54,7 @@ def example(tmp_path: Path) -> Path:
     return tmp_path / "own"
 
 
-def test_residual_network_with_evaluation_and_checkpoints(
-    example: Path, tmp_path: Path
-) -> None:
+def test_residual_network_with_evaluation_and_checkpoints(example, tmp_path):
     settings = {
         "backend": "gloo",
         "batch_size": 2 * RANKS,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import re
 import sys
-from pathlib import Path
 
 import pytest
 from scripts_ranks import SCRIPTS, STEPS, WARMUP, Launch, run_by, run_script
@@ -22,18 +21,18 @@ def require(package: str) -> None:
 @pytest.mark.parametrize(
     "accumulation", [pytest.param("1", marks=pytest.mark.long), "2"]
 )
-def test_transformers(tmp_path: Path, accumulation: str) -> None:
+def test_transformers(tmp_path, accumulation):
     require("transformers")
     script = SCRIPTS / "transformers_trainer.py"
     check(run_script(tmp_path, script, accumulation), PHASES)
 
 
-def test_accelerate(tmp_path: Path) -> None:
+def test_accelerate(tmp_path):
     require("accelerate")
     check(run_script(tmp_path, SCRIPTS / "accelerate_loop.py"), PHASES)
 
 
-def test_lightning(tmp_path: Path) -> None:
+def test_lightning(tmp_path):
     require("lightning")
     check(run_script(tmp_path, SCRIPTS / "lightning_trainer.py"), PHASES)
 
@@ -41,7 +40,7 @@ def test_lightning(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "stage", [*(pytest.param(n, marks=pytest.mark.long) for n in "01"), "3"]
 )
-def test_deepspeed(tmp_path: Path, stage: str) -> None:
+def test_deepspeed(tmp_path, stage):
     require("deepspeed")
     script = SCRIPTS / "deepspeed_loop.py"
     launch = run_script(tmp_path, script, stage)
@@ -50,7 +49,7 @@ def test_deepspeed(tmp_path: Path, stage: str) -> None:
     assert _last_step(launch) == WARMUP + STEPS
 
 
-def test_horovod(tmp_path: Path) -> None:
+def test_horovod(tmp_path):
     require("horovod")
     horovodrun = ["horovod.runner.launch", "-np", "2", "--gloo", "--disable-cache"]
     rank = [sys.executable, "-m", MODULE[1]]

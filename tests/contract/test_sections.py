@@ -39,17 +39,17 @@ def make_module(name: str, section: object = None) -> ModuleType:
     return module
 
 
-def test_every_file_is_a_section() -> None:
+def test_every_file_is_a_section():
     files = [path for path in FOLDER.glob("*.py") if not path.name.startswith("_")]
     assert len(load_sections()) == len(files) > 10
 
 
-def test_a_file_without_a_declaration_is_named() -> None:
+def test_a_file_without_a_declaration_is_named():
     with pytest.raises(TypeError, match=r"sections/empty\.py: expected SECTION"):
         collect([make_module("empty")])
 
 
-def test_two_sections_of_one_name_are_named() -> None:
+def test_two_sections_of_one_name_are_named():
     memory = load_sections()["memory"]
     modules = [make_module("memory", memory), make_module("again", memory)]
     with pytest.raises(TypeError, match=r"sections/again\.py: another file .*'memory'"):
@@ -57,9 +57,7 @@ def test_two_sections_of_one_name_are_named() -> None:
 
 
 @pytest.mark.parametrize("name", list(load_sections()))
-def test_a_section_keeps_its_declaration(
-    name: str, example: ResultSet, nothing: ResultSet
-) -> None:
+def test_a_section_keeps_its_declaration(name, example, nothing):
     section = load_sections()[name]
     assert isinstance(section, Section)
     assert section.name == name
@@ -86,12 +84,12 @@ def test_a_section_keeps_its_declaration(
             assert list(drawing.frame().columns)
 
 
-def test_places_of_sections_differ() -> None:
+def test_places_of_sections_differ():
     orders = [section.order for section in load_sections().values()]
     assert len(set(orders)) == len(orders)
 
 
-def test_plots_that_are_always_there(nothing: ResultSet) -> None:
+def test_plots_that_are_always_there(nothing):
     contents = [section.make(nothing) for section in load_sections().values()]
     drawn = [d.name for content in contents if content for d in content.drawings]
     assert tuple(drawn) == PLOTS

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from strategy_ranks import SAMPLES
@@ -34,9 +32,7 @@ def check_same(weights: dict[str, torch.Tensor], learnt: dict[str, torch.Tensor]
         ("fsdp", {"shard_ranks": 2, "implementation": "fsdp1"}, 4),
     ],
 )
-def test_two_dimensions_learn_the_same(
-    name: str, options: dict[str, object], copies: int, learnt, tmp_path: Path
-) -> None:
+def test_two_dimensions_learn_the_same(name, options, copies, learnt, tmp_path):
     """Four ranks in two groups of two."""
     reports = run(tmp_path, name, 4, options=options)
     assert all(report["samples"] == SAMPLES * 6 // copies for report in reports)
@@ -48,7 +44,7 @@ def test_two_dimensions_learn_the_same(
     "options", [{"accumulation": 4}, {"accumulation": 2, "bucket_mb": 0.0005}]
 )
 def test_accumulated_gradients_are_those_of_the_whole_batch(
-    name: str, options: dict[str, object], learnt, tmp_path: Path
-) -> None:
+    name, options, learnt, tmp_path
+):
     reports = run(tmp_path, name, 2, options=options)
     check_same(reports[0]["weights"], learnt)

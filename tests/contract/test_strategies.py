@@ -69,7 +69,7 @@ WORLDS = [
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_it_declares_what_the_plan_must_know(name: str) -> None:
+def test_it_declares_what_the_plan_must_know(name):
     facts, found = STRATEGIES[name], find_strategy(name)
     assert found.needs.keys() <= STRATEGY_DEFAULTS.keys()
     assert facts.needs == {**STRATEGY_DEFAULTS, **found.needs}
@@ -91,7 +91,7 @@ def test_it_declares_what_the_plan_must_know(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_its_options_have_sound_defaults_and_names_of_their_own(name: str) -> None:
+def test_its_options_have_sound_defaults_and_names_of_their_own(name):
     options = STRATEGIES[name].options
     defaults = {key: rule["default"] for key, rule in options.items()}
     check(defaults, {"type": "object", "properties": options}, source=name)
@@ -99,7 +99,7 @@ def test_its_options_have_sound_defaults_and_names_of_their_own(name: str) -> No
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_it_knows_nothing_of_clocks_files_and_schedulers(name: str) -> None:
+def test_it_knows_nothing_of_clocks_files_and_schedulers(name):
     source = Path(find_strategy(name).__module__.replace(".", "/") + ".py")
     import rankbench
 
@@ -114,9 +114,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.mark.parametrize(("name", "ranks"), WORLDS)
-def test_it_learns_what_a_single_process_learns(
-    name: str, ranks: int, reference, tmp_path: Path
-) -> None:
+def test_it_learns_what_a_single_process_learns(name, ranks, reference, tmp_path):
     reports = run(tmp_path, name, ranks)
     known = [report["loss"] for report in reports if report["knows_loss"]]
     loss = torch.stack(known).mean(dim=0)
@@ -180,16 +178,14 @@ def most_ranks(name: str) -> int:
 
 @pytest.mark.parametrize(("name", "options"), variants(lossy=False))
 def test_its_options_change_nothing_of_what_it_learns(
-    name: str, options: dict[str, object], reference, tmp_path: Path
-) -> None:
+    name, options, reference, tmp_path
+):
     reports = run(tmp_path, name, most_ranks(name), options=options)
     assert_same(name, reports[0]["weights"], reference["weights"])
 
 
 @pytest.mark.parametrize(("name", "options"), variants(lossy=True))
-def test_its_lossy_options_change_a_little(
-    name: str, options: dict[str, object], reference, tmp_path: Path
-) -> None:
+def test_its_lossy_options_change_a_little(name, options, reference, tmp_path):
     reports = run(tmp_path, name, most_ranks(name), options=options)
     known = [report["loss"] for report in reports if report["knows_loss"]]
     loss = torch.stack(known).mean(dim=0)
@@ -200,7 +196,7 @@ def test_its_lossy_options_change_a_little(
 
 @pytest.mark.alone
 @pytest.mark.parametrize(("name", "ranks"), WORLDS)
-def test_its_phases_close_to_the_window(name: str, ranks: int, tmp_path: Path) -> None:
+def test_its_phases_close_to_the_window(name, ranks, tmp_path):
     for report in run(tmp_path, name, ranks, steps=200):
         seconds = report["seconds"]
         assert seconds.shape == (200, len(STRATEGIES[name].phases))
@@ -219,14 +215,14 @@ def exposed(folder: Path, plant: str | None, delay: float, **options) -> float:
 
 
 @pytest.mark.alone
-def test_a_planted_delay_is_found_as_exposed_communication(tmp_path: Path) -> None:
+def test_a_planted_delay_is_found_as_exposed_communication(tmp_path):
     delay = 0.4
     without = exposed(tmp_path, "exposed", 0.0)
     with_delay = exposed(tmp_path, "exposed", delay)
     assert with_delay - without == pytest.approx(delay, rel=0.1)
 
 
-def test_when_buckets_are_ready_is_found(tmp_path: Path) -> None:
+def test_when_buckets_are_ready_is_found(tmp_path):
     """A planted model sleeps in backward before the gradients of its lowest layer."""
     sleep = 0.1
     reports = run(
@@ -248,7 +244,7 @@ def test_when_buckets_are_ready_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.alone
-def test_the_part_of_a_delay_that_backward_hides_is_not_exposed(tmp_path: Path) -> None:
+def test_the_part_of_a_delay_that_backward_hides_is_not_exposed(tmp_path):
     """Half of the delay passes while backward still computes."""
     delay = 0.8
     small = {"bucket_mb": 0.1}

@@ -19,7 +19,7 @@ STRATEGIES = load_catalog().strategies
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_its_section_names_its_options_and_backends(name: str) -> None:
+def test_its_section_names_its_options_and_backends(name):
     facts, text = STRATEGIES[name], SECTIONS[name]
     assert set(facts.options) <= set(re.findall(r"`(\w+)`", text))
     own = {facts.needs["own_backend"]} - {"none"}
@@ -27,7 +27,7 @@ def test_its_section_names_its_options_and_backends(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_the_default_of_its_own_options_is_the_documented_one(name: str) -> None:
+def test_the_default_of_its_own_options_is_the_documented_one(name):
     """A row of the table of options: name, default, meaning."""
     options = STRATEGIES[name].options
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|", SECTIONS[name], re.MULTILINE)
@@ -38,6 +38,6 @@ def test_the_default_of_its_own_options_is_the_documented_one(name: str) -> None
         assert documented[option] == spelled, option
 
 
-def test_the_index_links_each_section() -> None:
+def test_the_index_links_each_section():
     linked = set(re.findall(r"\]\(#(\w+)\)", PAGE))
     assert linked >= set(STRATEGIES)

@@ -52,17 +52,17 @@ def collect_keys(value: Any) -> set[str]:
     return keys
 
 
-def test_there_is_one_for_each_source() -> None:
+def test_there_is_one_for_each_source():
     assert len(STUDIES) == 6
 
 
 @each_study
-def test_its_name_is_its_file(path: Path) -> None:
+def test_its_name_is_its_file(path):
     assert load_experiment(path, load_catalog(), cuda=False).name == path.stem
 
 
 @each_study
-def test_it_runs_on_two_cores(path: Path) -> None:
+def test_it_runs_on_two_cores(path):
     small = plan(path, OVERRIDE, make_site())
     assert small.name == f"{path.stem}-{OVERRIDE}"
     assert small.feasible
@@ -75,7 +75,7 @@ def test_it_runs_on_two_cores(path: Path) -> None:
 
 
 @each_study
-def test_more_hosts_are_all_that_its_rows_on_several_hosts_want(path: Path) -> None:
+def test_more_hosts_are_all_that_its_rows_on_several_hosts_want(path):
     wanted = {c.cell.topology for c in plan(path, None, make_site()).cells.values()}
     many = [topology for topology in wanted if not topology.startswith("1x")]
     cluster = plan(path, OVERRIDE, make_site(nodes=16, cores=8))
@@ -85,7 +85,7 @@ def test_more_hosts_are_all_that_its_rows_on_several_hosts_want(path: Path) -> N
 
 @each_study
 @pytest.mark.parametrize("override", [None, OVERRIDE])
-def test_every_published_row_has_its_cell(path: Path, override: str | None) -> None:
+def test_every_published_row_has_its_cell(path, override):
     planned = plan(path, override, make_site())
     study = planned.experiment["study"]
     assert [row["label"] for row in study["rows"]] == published_labels(path)
@@ -93,7 +93,7 @@ def test_every_published_row_has_its_cell(path: Path, override: str | None) -> N
 
 
 @each_study
-def test_the_override_keeps_its_rows_apart(path: Path) -> None:
+def test_the_override_keeps_its_rows_apart(path):
     def cells(override: str | None) -> list[list[str]]:
         rows = plan(path, override, make_site()).experiment["study"]["rows"]
         groups: dict[str, list[str]] = {}
@@ -105,18 +105,18 @@ def test_the_override_keeps_its_rows_apart(path: Path) -> None:
 
 
 @each_study
-def test_docs_explain_its_keys(path: Path) -> None:
+def test_docs_explain_its_keys(path):
     keys = collect_keys(yaml.safe_load(path.read_text()))
     explained = set(re.findall(r"`(\w+)`", DOCS))
     assert not keys - explained
 
 
 @each_study
-def test_docs_list_it(path: Path) -> None:
+def test_docs_list_it(path):
     assert f"`studies/{path.name}`" in (ROOT / "docs/studies.md").read_text()
 
 
-def test_rows_of_the_v100_table_have_the_topology_that_they_name() -> None:
+def test_rows_of_the_v100_table_have_the_topology_that_they_name():
     path = ROOT / "studies/resnet50-mnist-v100.yaml"
     planned = plan(path, None, make_site())
     checked = 1  # The row `benchmark, V100` has no number before the word.

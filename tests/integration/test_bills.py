@@ -30,7 +30,7 @@ def ask(sif: Path, *command: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", ["gloo-cpu", "mpi-cpu"])
-def test_bills_equal_the_lists_of_dpkg_and_pip(name: str, tmp_path: Path) -> None:
+def test_bills_equal_the_lists_of_dpkg_and_pip(name, tmp_path):
     images = find_images(name)
     for tool in TOOLS:
         if not (PROGRAMS / tool).exists():

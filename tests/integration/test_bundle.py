@@ -45,7 +45,7 @@ def read_all(bundle: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.first
-def test_a_run_is_published_and_verified(project, tmp_path: Path) -> None:
+def test_a_run_is_published_and_verified(project, tmp_path):
     project.measure(EXPERIMENT)
     layout = Layout(project.root / "results/small")
     # The experiment file was edited since; the bundle has the version that was run.
@@ -93,7 +93,7 @@ def is_definition(name: str) -> bool:
 
 
 @pytest.mark.first
-def test_the_published_example_verifies() -> None:
+def test_the_published_example_verifies():
     assert verify_bundle(EXAMPLE).findings == []
     files = read_all(EXAMPLE)
     assert sum(map(len, files.values())) <= MOST_BYTES

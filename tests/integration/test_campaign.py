@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("run", ["check", "speed", "truth"])
-def test_a_dry_run_leaves_a_summary_and_records(run: str, tmp_path: Path) -> None:
+def test_a_dry_run_leaves_a_summary_and_records(run, tmp_path):
     done = subprocess.run(
         [
             *(sys.executable, "tests/gpu/campaign.py", run),

@@ -49,7 +49,7 @@ def small(project):
     return project
 
 
-def test_a_dry_run_says_what_would_run_and_writes_nothing(small) -> None:
+def test_a_dry_run_says_what_would_run_and_writes_nothing(small):
     done = small.rankbench("run", "-n", "--only", "strategy=ddp", "backend=gloo")
     assert done.returncode == 0, done.stdout
     assert "1 cells: 1 to measure" in done.stdout
@@ -77,16 +77,14 @@ def test_a_dry_run_says_what_would_run_and_writes_nothing(small) -> None:
         (("--no-such-option",), "Snakemake does not know these options"),
     ],
 )
-def test_options_of_snakemake_that_would_mislead_are_refused(
-    small, flags: tuple[str, ...], said: str
-) -> None:
+def test_options_of_snakemake_that_would_mislead_are_refused(small, flags, said):
     done = small.rankbench("run", "--", *flags)
     assert done.returncode == 2, done.stdout
     assert said in done.stdout
     assert not (small.root / "results").exists()
 
 
-def test_a_run_tells_of_each_launch_and_ends_with_the_table(small) -> None:
+def test_a_run_tells_of_each_launch_and_ends_with_the_table(small):
     done = small.rankbench("run", "--no-plots")
     assert done.returncode == 0, done.stdout
     said = done.stdout
@@ -110,7 +108,7 @@ def test_a_run_tells_of_each_launch_and_ends_with_the_table(small) -> None:
     assert records_of(small.root) == before
 
 
-def test_a_failed_cell_is_exit_status_1(small) -> None:
+def test_a_failed_cell_is_exit_status_1(small):
     small.add_strategy("killed", faulty_strategies.KILLED)
     small.experiment(
         "name: small\nstrategy: [single, killed]\ntopology: 1x2\nlauncher: manual\n"
@@ -143,7 +141,7 @@ def start(project, *words: str) -> subprocess.Popen[str]:
     )
 
 
-def test_ctrl_c_keeps_what_is_measured_and_a_second_run_is_refused(small) -> None:
+def test_ctrl_c_keeps_what_is_measured_and_a_second_run_is_refused(small):
     small.experiment(EXPERIMENT.replace("launches: 2", "launches: 6"), "config.yaml")
     run = start(small, "--no-plots")
     # Another test may hold the lock of the machine.
@@ -166,7 +164,7 @@ def test_ctrl_c_keeps_what_is_measured_and_a_second_run_is_refused(small) -> Non
     assert set(kept) <= {path.read_bytes() for path in records_of(small.root)}
 
 
-def test_on_a_terminal_it_shows_a_bar(small) -> None:
+def test_on_a_terminal_it_shows_a_bar(small):
     small.experiment(EXPERIMENT.replace("[single, ddp]", "single"), "config.yaml")
     ours, theirs = pty.openpty()
     run = subprocess.Popen(

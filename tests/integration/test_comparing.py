@@ -23,7 +23,7 @@ gate: false
 
 @pytest.mark.alone
 @pytest.mark.long
-def test_a_planted_slowdown_is_worse_and_the_same_again_is_not(project) -> None:
+def test_a_planted_slowdown_is_worse_and_the_same_again_is_not(project):
     def measure(*config: str) -> None:
         done = project.snakemake("experiment=experiment.yaml", *config, timeout=600)
         assert done.returncode == 0, done.stdout

@@ -57,7 +57,7 @@ def read_steps(document: Path) -> list[Step]:
         *("history", "language-models"),
     ],
 )
-def test_a_document_does_what_it_says(project, name: str) -> None:
+def test_a_document_does_what_it_says(project, name):
     steps = read_steps(DOCS / f"{name}.md")
     assert any(step.file for step in steps)
     assert any(step.file is None for step in steps)
@@ -84,7 +84,7 @@ def test_a_document_does_what_it_says(project, name: str) -> None:
             assert {line.split()[0] for line in lines} == {"ok"}, done.stdout
 
 
-def test_the_strategy_of_the_documents_passes_the_contract(project) -> None:
+def test_the_strategy_of_the_documents_passes_the_contract(project):
     """What docs/extending.md shows learns what a single process learns."""
     (step,) = [
         step
@@ -111,9 +111,7 @@ def test_the_strategy_of_the_documents_passes_the_contract(project) -> None:
     assert "passed" in done.stdout
 
 
-def test_the_commands_of_the_nightly_workflow_and_of_scrontab_are_those_that_ran() -> (
-    None
-):
+def test_the_commands_of_the_nightly_workflow_and_of_scrontab_are_those_that_ran():
     """docs/history.md: what a scheduler runs is what its console blocks run."""
     steps = read_steps(DOCS / "history.md")
     (workflow,) = (s.text for s in steps if s.file == ".github/workflows/nightly.yaml")
@@ -134,7 +132,7 @@ def test_the_commands_of_the_nightly_workflow_and_of_scrontab_are_those_that_ran
     assert done.returncode == 0
 
 
-def test_bundles_are_signed_as_the_document_says(tmp_path: Path) -> None:
+def test_bundles_are_signed_as_the_document_says(tmp_path):
     if not shutil.which("ssh-keygen"):
         pytest.skip("ssh-keygen is not installed: apt-get install openssh-client")
     cell = plan_cell(make_cell("single"))

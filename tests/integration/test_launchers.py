@@ -70,7 +70,7 @@ def launched(shared_project: Project) -> Project:
     return shared_project
 
 
-def test_they_measure_the_same_training(launched: Project) -> None:
+def test_they_measure_the_same_training(launched):
     rows = read_table(launched.root, "faults").values()
     states = {
         (row["strategy"], row["backend"], row["launcher"]): row["status"]
@@ -102,14 +102,14 @@ def test_they_measure_the_same_training(launched: Project) -> None:
         ("deepspeed", "rank 1 ended without a word"),
     ],
 )
-def test_a_rank_that_is_killed(launched: Project, launcher: str, words: str) -> None:
+def test_a_rank_that_is_killed(launched, launcher, words):
     row = row_of(launched, cell_of("killed", launcher))
     assert row["status"] == "crashed"
     assert words in row["reason"]
 
 
 @pytest.mark.parametrize("launcher", ["mpirun", "horovodrun", "deepspeed"])
-def test_nothing_is_left_of_a_launch_that_is_ended(project, launcher: str) -> None:
+def test_nothing_is_left_of_a_launch_that_is_ended(project, launcher):
     """horovodrun puts its ranks into sessions of their own."""
     require(launcher)
     cell = prepare(project, "hang", launcher=launcher)

@@ -42,8 +42,8 @@ def images() -> Path:
 
 
 def test_horovod_trains_over_oneccl_by_each_of_its_launchers(
-    open_tmp: Path, digits_file: Path, ordinary_user: list[str], images: Path
-) -> None:
+    open_tmp, digits_file, ordinary_user, images
+):
     project = make_project(open_tmp / "oneccl", digits_file, ordinary_user, images)
     project.measure(EXPERIMENT)
     rows = read_rows(project.root, "oneccl").values()

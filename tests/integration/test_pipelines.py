@@ -31,7 +31,7 @@ time_limit: 100
 """
 
 
-def test_pipelines_train_as_one_process_does_and_tell_of_their_stages(project) -> None:
+def test_pipelines_train_as_one_process_does_and_tell_of_their_stages(project):
     project.experiment(PIPELINES)
     done = project.snakemake(timeout=500)
     assert done.returncode == 0, done.stdout

@@ -56,9 +56,7 @@ def read_records(root: Path, strategy: str, pattern: str) -> list[dict]:
     return [json.loads(path.read_text()) for path in found]
 
 
-def test_what_trains_something_else_gets_no_speed_and_the_rest_a_profile(
-    project,
-) -> None:
+def test_what_trains_something_else_gets_no_speed_and_the_rest_a_profile(project):
     project.add_strategy("summed", SUMMED)
     project.measure(EXPERIMENT)
 
@@ -104,7 +102,7 @@ def test_what_trains_something_else_gets_no_speed_and_the_rest_a_profile(
     assert len(read_records(project.root, "ddp", "profile/*")) == 1
 
 
-def test_replicas_differ_in_their_batch_statistics_only(project) -> None:
+def test_replicas_differ_in_their_batch_statistics_only(project):
     project.measure(
         "name: small\nstrategy: ddp\ntopology: 1x2\nlauncher: manual\nmodel: resnet18\n"
         "data: synthetic\nimage_size: 32\nbatch_size: 4\nlaunches: 1\nsteps: 2\n"

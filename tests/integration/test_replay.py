@@ -8,15 +8,13 @@ import sys
 
 import pytest
 
-from conftest import ROOT, Project
+from conftest import ROOT
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.mark.long
-def test_the_published_example_ends_with_a_verdict_for_each_row(
-    project: Project,
-) -> None:
+def test_the_published_example_ends_with_a_verdict_for_each_row(project):
     """Which verdict depends on the machine."""
     shutil.copytree(ROOT / "docs/example", project.root / "example")
     command = ["-m", "rankbench.cli", "replay", "example", "--run", "--json"]

@@ -66,7 +66,7 @@ def again(measured: Path, tmp_path: Path):
 
 
 @pytest.mark.first
-def test_every_cell_has_a_row_with_a_status(measured: Path) -> None:
+def test_every_cell_has_a_row_with_a_status(measured):
     table = read_table(measured)
     states = {cell: row["status"] for cell, row in table.items()}
     assert states == {
@@ -86,7 +86,7 @@ def test_every_cell_has_a_row_with_a_status(measured: Path) -> None:
     assert all(row["accuracy"] == "" for row in table.values())
 
 
-def test_output_says_what_runs_and_how_far_it_is(measured: Path) -> None:
+def test_output_says_what_runs_and_how_far_it_is(measured):
     output = (measured / "output.txt").read_text()
     assert "10 cells: 4 to measure, 0 measured, 6 that cannot run here" in output
     assert f"{ONE}  launch 1  1/1 ok" in output
@@ -94,7 +94,7 @@ def test_output_says_what_runs_and_how_far_it_is(measured: Path) -> None:
 
 
 @pytest.mark.first
-def test_a_record_explains_itself(measured: Path) -> None:
+def test_a_record_explains_itself(measured):
     (text,) = records_of(measured, DDP).values()
     record = json.loads(text)
     assert record["shape"]["ranks"] == len(record["ranks"]) == 2
@@ -130,7 +130,7 @@ def test_a_record_explains_itself(measured: Path) -> None:
 
 
 @pytest.mark.first
-def test_again_does_nothing(again) -> None:
+def test_again_does_nothing(again):
     before = records_of(again.root)
     done = again.snakemake()
     assert done.returncode == 0
@@ -138,7 +138,7 @@ def test_again_does_nothing(again) -> None:
     assert records_of(again.root) == before
 
 
-def test_forcing_every_job_measures_nothing(again) -> None:
+def test_forcing_every_job_measures_nothing(again):
     """Snakemake deletes outputs before a forced job; records are no outputs."""
     before = records_of(again.root)
     done = again.snakemake(flags=("--forceall",))
@@ -147,7 +147,7 @@ def test_forcing_every_job_measures_nothing(again) -> None:
     assert read_table(again.root)[ONE]["status"] == "ok"
 
 
-def test_a_dry_run_writes_nothing(project) -> None:
+def test_a_dry_run_writes_nothing(project):
     project.experiment(SMALL)
     before = sorted(p for p in project.root.rglob("*") if ".snakemake" not in p.parts)
     done = project.snakemake(flags=("-n",))
@@ -165,7 +165,7 @@ def test_a_dry_run_writes_nothing(project) -> None:
 # The second way calls `rankbench rerun`.
 @pytest.mark.first
 @pytest.mark.parametrize("way", ["snakemake", "make"])
-def test_a_rerun_measures_one_cell_and_keeps_the_old_attempt(again, way: str) -> None:
+def test_a_rerun_measures_one_cell_and_keeps_the_old_attempt(again, way):
     before = records_of(again.root)
     table = read_table(again.root)
     if way == "snakemake":
@@ -188,7 +188,7 @@ def test_a_rerun_measures_one_cell_and_keeps_the_old_attempt(again, way: str) ->
     assert now[OTHER]["throughput"] == table[OTHER]["throughput"]
 
 
-def test_a_dry_rerun_says_so_and_raises_nothing(again) -> None:
+def test_a_dry_rerun_says_so_and_raises_nothing(again):
     requests = again.root / "results/small/requests"
     before = {p: p.read_bytes() for p in requests.iterdir()}
     done = again.snakemake("experiment=experiment.yaml", f"rerun={ONE}", flags=("-n",))
@@ -198,7 +198,7 @@ def test_a_dry_rerun_says_so_and_raises_nothing(again) -> None:
     assert {p: p.read_bytes() for p in requests.iterdir()} == before
 
 
-def test_only_runs_a_part_and_the_rest_stays_in_the_table(project) -> None:
+def test_only_runs_a_part_and_the_rest_stays_in_the_table(project):
     project.experiment(SMALL)
     done = project.snakemake(
         "experiment=experiment.yaml", "only=strategy=single topology=1x1"
@@ -223,7 +223,7 @@ class Wanting(Single):
 """
 
 
-def test_ranks_have_the_variables_of_their_cell(project) -> None:
+def test_ranks_have_the_variables_of_their_cell(project):
     project.add_strategy("wanting", WANTS_A_VARIABLE)
     project.experiment(
         "name: small\nstrategy: wanting\nmodel: lenet\nlaunches: 1\nsteps: 2\n"
@@ -238,7 +238,7 @@ def test_ranks_have_the_variables_of_their_cell(project) -> None:
     assert "RB_MODE is slow" in slow["reason"]
 
 
-def test_profile_experiment_and_filter_on_one_command_line(project) -> None:
+def test_profile_experiment_and_filter_on_one_command_line(project):
     """`--config` of the command line must not displace the site or the experiment."""
     project.experiment(SMALL.replace("name: small", "name: other"))
     site = project.root / "local_profile/site.yaml"
@@ -253,9 +253,7 @@ def test_profile_experiment_and_filter_on_one_command_line(project) -> None:
 
 
 @pytest.mark.first
-def test_plan_and_records_alone_give_the_table_byte_for_byte(
-    measured: Path, tmp_path: Path
-) -> None:
+def test_plan_and_records_alone_give_the_table_byte_for_byte(measured, tmp_path):
     source = measured / "results/small"
     target = tmp_path / "elsewhere"
     shutil.copytree(source / "records", target / "records")
@@ -272,7 +270,7 @@ def test_plan_and_records_alone_give_the_table_byte_for_byte(
 
 
 @pytest.mark.first
-def test_publish_writes_bundle_and_site_once(project) -> None:
+def test_publish_writes_bundle_and_site_once(project):
     project.experiment("name: nothing\nstrategy: dp\ntopology: 1x2\n")
     done = project.snakemake(flags=("publish",))
     assert done.returncode == 0, done.stdout
@@ -285,7 +283,7 @@ def test_publish_writes_bundle_and_site_once(project) -> None:
     assert "Nothing to be done" in again.stdout
 
 
-def test_a_changed_default_makes_rows_stale(again) -> None:
+def test_a_changed_default_makes_rows_stale(again):
     schema = again.root / "workflow/schemas/experiment.schema.yaml"
     text = schema.read_text()
     assert "default: [0.01]" in text
@@ -322,7 +320,7 @@ def in_turns(
     made.close()
 
 
-def test_launches_of_cells_take_turns(in_turns) -> None:
+def test_launches_of_cells_take_turns(in_turns):
     project, printed = in_turns
     rows = read_table(project.root).values()
     # A row without a gate is marked, unless it is the reference of gates.
@@ -346,9 +344,7 @@ def test_launches_of_cells_take_turns(in_turns) -> None:
     assert "5 launches left, about" in printed
 
 
-def test_the_answer_says_what_to_launch_next_and_run_does_it(
-    in_turns, tmp_path: Path
-) -> None:
+def test_the_answer_says_what_to_launch_next_and_run_does_it(in_turns, tmp_path):
     root = shutil.copytree(in_turns[0].root, tmp_path / "copy", symlinks=True)
     project = Project(root.resolve())
     options = ("experiment.yaml",)
@@ -377,7 +373,7 @@ def records_in(project) -> list[dict]:
     return [json.loads(text) for text in records_of(project.root).values()]
 
 
-def test_an_interrupted_round_is_completed_first(in_turns, tmp_path: Path) -> None:
+def test_an_interrupted_round_is_completed_first(in_turns, tmp_path):
     """Also by a later run: the launches of one round can then be compared."""
     root = shutil.copytree(in_turns[0].root, tmp_path / "copy", symlinks=True)
     project = Project(root.resolve())
@@ -399,7 +395,7 @@ def test_an_interrupted_round_is_completed_first(in_turns, tmp_path: Path) -> No
 
 
 @pytest.mark.long
-def test_cells_are_measured_one_after_the_other_on_request(project) -> None:
+def test_cells_are_measured_one_after_the_other_on_request(project):
     project.experiment(
         "name: small\nstrategy: [single, ddp]\nmodel: lenet\ngate: false\n"
         "launches: 2\nsteps: 2\nwarmup: 1\nlauncher: manual\norder: cells\n"
@@ -414,7 +410,7 @@ def test_cells_are_measured_one_after_the_other_on_request(project) -> None:
     assert sorted(ratios) == ["", "unpaired"]
 
 
-def test_a_rerun_is_unpaired_and_with_its_base_it_is_paired(project) -> None:
+def test_a_rerun_is_unpaired_and_with_its_base_it_is_paired(project):
     project.experiment(
         "name: small\nstrategy: [single, ddp]\nmodel: lenet\ngate: false\n"
         "launches: 1\nsteps: 2\nwarmup: 1\nlauncher: manual\n"
@@ -433,7 +429,7 @@ def test_a_rerun_is_unpaired_and_with_its_base_it_is_paired(project) -> None:
     assert single["attempt"] == "2"
 
 
-def test_a_rule_ends_the_launches_and_the_table_says_why(project) -> None:
+def test_a_rule_ends_the_launches_and_the_table_says_why(project):
     project.experiment(
         "name: small\nstrategy: single\nmodel: lenet\ngate: false\n"
         "launches: {until: 99%, at_most: 12}\nsteps: 20\nwarmup: 1\n"
@@ -450,7 +446,7 @@ def test_a_rule_ends_the_launches_and_the_table_says_why(project) -> None:
     assert states.count("ok             8/8") == 1
 
 
-def test_the_budget_ends_rounds_and_a_larger_one_continues(project) -> None:
+def test_the_budget_ends_rounds_and_a_larger_one_continues(project):
     text = (
         "name: small\nstrategy: [single, ddp]\nmodel: lenet\ngate: false\n"
         "launches: {}\nsteps: 2\nwarmup: 1\nlauncher: manual\ntime_limit: 60\n"
@@ -480,7 +476,7 @@ def test_the_budget_ends_rounds_and_a_larger_one_continues(project) -> None:
     assert {(row["attempt"], row["launches_ok"]) for row in table} == {("2", "3")}
 
 
-def test_changed_rank_code_is_a_mark_not_a_rerun(again) -> None:
+def test_changed_rank_code_is_a_mark_not_a_rerun(again):
     before = records_of(again.root)
     code = again.root / "src/rankbench/rank/models/lenet.py"
     code.write_text(code.read_text() + "\n# changed\n")
@@ -491,7 +487,7 @@ def test_changed_rank_code_is_a_mark_not_a_rerun(again) -> None:
     assert (row["status"], row["marks"]) == ("ok", "other-code")
 
 
-def test_launchers_measure_the_same_training(project) -> None:
+def test_launchers_measure_the_same_training(project):
     project.measure(
         "name: small\nstrategy: ddp\ntopology: 1x2\nmodel: lenet\n"
         "launcher: [torchrun, torch_launch, spawn, manual]\n"
@@ -524,7 +520,7 @@ def test_launchers_measure_the_same_training(project) -> None:
     assert accuracy != ""
 
 
-def test_zero1_keeps_half_of_the_optimizer_state_on_two_ranks(project) -> None:
+def test_zero1_keeps_half_of_the_optimizer_state_on_two_ranks(project):
     project.measure(
         "name: small\nstrategy: [ddp, zero1, fsdp]\ntopology: 1x2\nmodel: resnet50\n"
         "launcher: manual\n"
@@ -554,7 +550,7 @@ def losses_of(root: Path) -> dict[str, dict[str, float]]:
     return found
 
 
-def test_strategies_that_split_a_replica_learn_as_one_process(project) -> None:
+def test_strategies_that_split_a_replica_learn_as_one_process(project):
     """A tensor parallel group is one replica, a host of ddp_dp has one per device."""
     project.measure(
         "name: small\nstrategy: [single, ddp_dp, tp]\ntopology: [1x1, 1x2]\n"
@@ -581,7 +577,7 @@ def test_strategies_that_split_a_replica_learn_as_one_process(project) -> None:
     assert ranks["tp", "1x2"] == 2
 
 
-def test_fp16_on_two_ranks_comes_near_fp32(project) -> None:
+def test_fp16_on_two_ranks_comes_near_fp32(project):
     project.measure(
         "name: small\nstrategy: [ddp, zero1]\ntopology: 1x2\nmodel: lenet\n"
         "launcher: manual\n"
@@ -596,7 +592,7 @@ def test_fp16_on_two_ranks_comes_near_fp32(project) -> None:
 
 
 @pytest.mark.alone
-def test_timers_of_ddp_stand_beside_ours(project) -> None:
+def test_timers_of_ddp_stand_beside_ours(project):
     project.measure(
         "name: small\nstrategy: [single, ddp]\ntopology: 1x2\nmodel: resnet18\n"
         "launcher: manual\n"
@@ -624,7 +620,7 @@ def test_timers_of_ddp_stand_beside_ours(project) -> None:
 
 
 @pytest.mark.first
-def test_the_command_line_lists_shows_and_tells_states(measured: Path) -> None:
+def test_the_command_line_lists_shows_and_tells_states(measured):
     project = Project(measured)
     given = ("experiment.yaml",)
     cells = project.rankbench("cells", *given)

@@ -41,8 +41,8 @@ STUDIES = sorted((Path(__file__).resolve().parents[2] / "studies").glob("*.yaml"
 
 @pytest.mark.parametrize("study", STUDIES, ids=lambda path: path.stem)
 def test_a_study_gives_its_table_with_the_published_numbers(
-    study: Path, project, digits_file: Path
-) -> None:
+    study, project, digits_file
+):
     (project.root / "data").mkdir(exist_ok=True)
     shutil.copy(digits_file, project.root / "data")
     # One launch shows that the study runs; other tests cover gates.

@@ -30,14 +30,14 @@ def documented_targets() -> set[str]:
     return set(re.findall(r"\| target `(\w+)` \|", text))
 
 
-def test_the_documented_targets_are_those_that_are_tested() -> None:
+def test_the_documented_targets_are_those_that_are_tested():
     here = {"all", "table", "prepare", "publish"}
     # tests/integration/test_images.py, tests/cluster/test_workflow.py
     elsewhere = {"images", "site_check"}
     assert documented_targets() == here | elsewhere
 
 
-def test_data_by_rankbench_and_by_snakemake(project) -> None:
+def test_data_by_rankbench_and_by_snakemake(project):
     project.experiment(ONE, "config.yaml")
     file = project.root / "data/digits.npz"
     file.unlink()
@@ -60,7 +60,7 @@ def test_data_by_rankbench_and_by_snakemake(project) -> None:
 
 
 @pytest.mark.parametrize("target", ["all", "table", "publish"])
-def test_targets_that_measure(project, target: str) -> None:
+def test_targets_that_measure(project, target):
     project.experiment(ONE)
     done = project.snakemake(flags=(target,))
     assert done.returncode == 0, done.stdout
@@ -69,7 +69,7 @@ def test_targets_that_measure(project, target: str) -> None:
     assert (results / "site/index.html").exists() == (target == "publish")
 
 
-def test_site_check_by_rankbench_where_there_is_no_cluster(project) -> None:
+def test_site_check_by_rankbench_where_there_is_no_cluster(project):
     project.experiment(ONE, "config.yaml")
     done = project.rankbench("site-check", "--site", "local_profile")
     assert done.returncode == 2

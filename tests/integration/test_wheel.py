@@ -84,9 +84,7 @@ def run(*command: str, cwd: Path | None = None, status: int = 0) -> str:
     return done.stdout
 
 
-def test_results_of_others_are_checked_and_compared(
-    installed: Path, tmp_path: Path
-) -> None:
+def test_results_of_others_are_checked_and_compared(installed, tmp_path):
     shutil.copytree(ROOT / "docs/example", tmp_path / "example")
     rankbench = str(installed / "rankbench")
     assert "verified" in run(rankbench, "verify", "example", cwd=tmp_path)
@@ -96,9 +94,7 @@ def test_results_of_others_are_checked_and_compared(
     assert "ddp.gloo.1x2.convnet.digits" in table
 
 
-def test_a_project_of_ones_own(
-    installed: Path, tmp_path: Path, digits_file: Path
-) -> None:
+def test_a_project_of_ones_own(installed, tmp_path, digits_file):
     python, rankbench = str(installed / "python"), str(installed / "rankbench")
     run(rankbench, "init", "own", cwd=tmp_path)
     own = tmp_path / "own"
@@ -127,7 +123,7 @@ def test_a_project_of_ones_own(
     )
 
 
-def test_the_environment_has_the_wheel_alone(installed: Path, tmp_path: Path) -> None:
+def test_the_environment_has_the_wheel_alone(installed, tmp_path):
     show = "import rankbench; print(rankbench.__file__)"
     found = Path(run(str(installed / "python"), "-c", show, cwd=tmp_path).strip())
     assert found.is_relative_to(installed.parent)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -56,7 +55,7 @@ def times(factor: float, values: list[float] = LAUNCHES) -> list[float]:
     return [factor * value for value in values]
 
 
-def test_a_row_passes_fails_or_is_undecided() -> None:
+def test_a_row_passes_fails_or_is_undecided():
     old = side(a=LAUNCHES, b=LAUNCHES, c=LAUNCHES)
     new = side(a=LAUNCHES, b=times(0.85), c=times(0.945))
     found = judge(old, new)
@@ -68,7 +67,7 @@ def test_a_row_passes_fails_or_is_undecided() -> None:
     assert judge(side(a=LAUNCHES, c=LAUNCHES), new).verdict == UNDECIDED
 
 
-def test_undecided_says_how_many_launches_would_decide() -> None:
+def test_undecided_says_how_many_launches_would_decide():
     old = side(a=list(np.linspace(97, 103, 60)))
     (row,) = judge(old, side(a=times(0.97, list(np.linspace(94, 106, 6))))).cells
     assert row.verdict == UNDECIDED
@@ -86,9 +85,7 @@ def test_undecided_says_how_many_launches_would_decide() -> None:
         (side(), UNDECIDED, "not in RESULTS", None),
     ],
 )
-def test_rows_without_a_test_say_why(
-    new: Side, verdict: str, why: str, launches: int | None
-) -> None:
+def test_rows_without_a_test_say_why(new, verdict, why, launches):
     """A row beside it can be compared, and another has no number in the reference."""
     new = replace(new, cells={**new.cells, **side(b=LAUNCHES).cells})
     old = side(a=LAUNCHES, b=LAUNCHES)
@@ -112,7 +109,7 @@ def test_rows_without_a_test_say_why(
     assert len(accepted_to_json(found)["rows"]) == 2
 
 
-def test_verdicts_are_corrected_for_the_number_of_rows() -> None:
+def test_verdicts_are_corrected_for_the_number_of_rows():
     """Six launches a side can decide one row at 5 %, but not fifty of them."""
     names = [f"r{i}" for i in range(50)]
     few = times(1.0, list(np.linspace(97, 103, 6)))
@@ -125,7 +122,7 @@ def test_verdicts_are_corrected_for_the_number_of_rows() -> None:
     assert many.cells[0].verdict == UNDECIDED
 
 
-def test_a_published_number_has_no_launches(tmp_path: Path) -> None:
+def test_a_published_number_has_no_launches(tmp_path):
     file = tmp_path / "published.csv"
     text = "cell,throughput,source,status\r\n a ,100,paper,ok\r\nb,,paper,oom\r\n\r\n"
     file.write_bytes(b"\xef\xbb\xbf" + text.encode())
@@ -156,9 +153,7 @@ def test_a_published_number_has_no_launches(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "latin-1"])
-def test_a_damaged_table_is_named(
-    tmp_path: Path, text: str, said: str, encoding: str
-) -> None:
+def test_a_damaged_table_is_named(tmp_path, text, said, encoding):
     file = tmp_path / "published.csv"
     file.write_bytes(f"{text}\xe9".encode(encoding) if encoding != "utf-8" else b"")
     if encoding == "utf-8":
@@ -181,14 +176,12 @@ def test_a_damaged_table_is_named(
         (side(a=[]), {}, "no row has a throughput"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
-    old: Side, arguments: dict[str, float], said: str
-) -> None:
+def test_what_makes_no_sense_is_refused(old, arguments, said):
     with pytest.raises(ValueError, match=said):
         accept(old, side(a=LAUNCHES), **{"at_least": 0.95, **arguments})
 
 
-def test_wrong_verdicts_are_rare_and_clear_cases_are_decided() -> None:
+def test_wrong_verdicts_are_rare_and_clear_cases_are_decided():
     """At 3 % scatter; `benchmarks/accepting.py` has more launches and lines."""
     random = np.random.default_rng(5)
     wrong = decided = 0
@@ -202,7 +195,7 @@ def test_wrong_verdicts_are_rare_and_clear_cases_are_decided() -> None:
     assert decided >= 0.9 * 200
 
 
-def test_command(tmp_path: Path, cli) -> None:
+def test_command(tmp_path, cli):
     paths = []
     for name, rate in (("old", 1000.0), ("same", 995.0), ("slow", 800.0)):
         layout, planned = plan_one(tmp_path / name, "single")

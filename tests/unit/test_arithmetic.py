@@ -42,7 +42,7 @@ def count_resnet50(classes: int) -> int:
     return total + channels * classes
 
 
-def test_arithmetic_of_resnet50() -> None:
+def test_arithmetic_of_resnet50():
     forward = count_resnet50(1000)
     assert forward == pytest.approx(4.09e9, rel=0.01)  # as torchvision states it
     # Backward computes twice as much, but no gradient of the image.
@@ -53,7 +53,7 @@ def test_arithmetic_of_resnet50() -> None:
     assert found["flops_per_sample"] == by_hand
 
 
-def test_arithmetic_of_a_transformer_counts_its_attention() -> None:
+def test_arithmetic_of_a_transformer_counts_its_attention():
     """The counter of torch does not know the kernels of attention of a CPU."""
     tokens, width = (28 // 4) ** 2, transformer.WIDTH
     projections = 4 * tokens * width * width
@@ -70,7 +70,7 @@ def test_arithmetic_of_a_transformer_counts_its_attention() -> None:
 
 
 @pytest.mark.parametrize(("gpu", "peak"), read_pairs("peaks.txt"))
-def test_peaks(gpu: str, peak: str) -> None:
+def test_peaks(gpu, peak):
     found = find_peak(*gpu.split(", "))
     assert peak == ("unknown" if found is None else f"{found:g}")
 
@@ -108,7 +108,7 @@ def row_of(layout: Layout) -> dict[str, str]:
     return {**row, "throughput": measured["throughput"]}
 
 
-def test_mfu_is_the_rate_of_a_device_over_its_peak(tmp_path: Path) -> None:
+def test_mfu_is_the_rate_of_a_device_over_its_peak(tmp_path):
     row = row_of(write(tmp_path, ["NVIDIA H200"] * 2))
     rate = float(row["throughput"]) * 24.3e9 / 2 / 1e12
     assert float(row["tflop_s"]) == pytest.approx(rate, rel=1e-4)
@@ -116,7 +116,7 @@ def test_mfu_is_the_rate_of_a_device_over_its_peak(tmp_path: Path) -> None:
     assert row["reason"] == ""
 
 
-def test_the_site_file_overrides_the_peak(tmp_path: Path) -> None:
+def test_the_site_file_overrides_the_peak(tmp_path):
     row = row_of(write(tmp_path, ["NVIDIA H200"] * 2, peaks={"bf16": 500}))
     assert row["peak_tflop_s"] == "500"
     rate = float(row["tflop_s"])
@@ -132,16 +132,14 @@ def test_the_site_file_overrides_the_peak(tmp_path: Path) -> None:
         (["NVIDIA H200"], {"bf16": 1.0}, "above the peak: correct peak_tflops"),
     ],
 )
-def test_without_a_peak_the_row_stays_and_says_why(
-    gpus: list[str], peaks: dict[str, float], reason: str, tmp_path: Path
-) -> None:
+def test_without_a_peak_the_row_stays_and_says_why(gpus, peaks, reason, tmp_path):
     row = row_of(write(tmp_path, gpus, peaks=peaks))
     assert reason in row["reason"]
     assert row["mfu_pct"] == ""
     assert float(row["tflop_s"]) > 0
 
 
-def test_cpus_have_an_mfu_if_the_site_file_gives_their_peak(tmp_path: Path) -> None:
+def test_cpus_have_an_mfu_if_the_site_file_gives_their_peak(tmp_path):
     row = row_of(
         write(tmp_path, [], peaks={"fp32": 200.0}, device="cpu", precision="fp32")
     )

@@ -49,7 +49,7 @@ def check_equal(model: nn.Module, expected: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("name", BUILDERS)
-def test_a_loaded_model_is_the_one_that_is_built(name: str) -> None:
+def test_a_loaded_model_is_the_one_that_is_built(name):
     before = torch.get_rng_state()
     drawn = Blueprint(BUILDERS[name], seed=3)
     assert drawn.reason is None
@@ -60,7 +60,7 @@ def test_a_loaded_model_is_the_one_that_is_built(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BUILDERS)
-def test_parts_may_be_loaded_in_any_order_and_again(name: str) -> None:
+def test_parts_may_be_loaded_in_any_order_and_again(name):
     drawn = Blueprint(BUILDERS[name], seed=3)
     parts = list(drawn.model.children())
     for part in (*parts[::-1], parts[-1], parts[0]):
@@ -70,7 +70,7 @@ def test_parts_may_be_loaded_in_any_order_and_again(name: str) -> None:
     check_equal(drawn.model, build_really(BUILDERS[name], 3))
 
 
-def test_a_model_may_be_changed_before_it_is_loaded() -> None:
+def test_a_model_may_be_changed_before_it_is_loaded():
     drawn = Blueprint(BUILDERS["resnet18"], seed=3)
     drawn.model.to(torch.float64)
     drawn.model.to(memory_format=torch.channels_last)
@@ -101,7 +101,7 @@ class Varied(nn.Module):
             self.scaled += torch.tensor(1.5)
 
 
-def test_values_may_come_from_anywhere() -> None:
+def test_values_may_come_from_anywhere():
     drawn = Blueprint(Varied, seed=5)
     assert drawn.reason is None
     drawn.load(drawn.model, CPU)
@@ -136,9 +136,7 @@ def draw_from_its_own() -> nn.Module:
         (draw_from_its_own, "generator"),
     ],
 )
-def test_what_cannot_be_built_on_meta_is_built_as_a_whole(
-    build: Callable[[], nn.Module], said: str
-) -> None:
+def test_what_cannot_be_built_on_meta_is_built_as_a_whole(build, said):
     drawn = Blueprint(build, seed=3)
     assert drawn.reason is not None
     assert said in drawn.reason
@@ -146,7 +144,7 @@ def test_what_cannot_be_built_on_meta_is_built_as_a_whole(
     check_equal(drawn.model, build_really(build, 3))
 
 
-def test_errors_of_the_model_itself_are_not_hidden() -> None:
+def test_errors_of_the_model_itself_are_not_hidden():
     def build() -> nn.Module:
         raise ValueError("no such width")
 
@@ -154,7 +152,7 @@ def test_errors_of_the_model_itself_are_not_hidden() -> None:
         Blueprint(build, seed=0)
 
 
-def test_only_what_is_loaded_takes_memory() -> None:
+def test_only_what_is_loaded_takes_memory():
     """Half of the layers, and one tensor in flight, of 32 layers of 4 MiB."""
     size = 1024
 

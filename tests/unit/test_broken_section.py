@@ -45,9 +45,7 @@ def break_loading(monkeypatch: pytest.MonkeyPatch, cells: int) -> None:
     monkeypatch.setitem(load_sections(), "loading", dataclasses.replace(old, make=make))
 
 
-def test_a_cell_that_a_section_cannot_use_is_left_out_and_named(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_cell_that_a_section_cannot_use_is_left_out_and_named(layout, monkeypatch):
     before = layout.table("csv", "loading").read_text().splitlines()
     break_loading(monkeypatch, cells=99)
     write_tables(layout)
@@ -58,9 +56,7 @@ def test_a_cell_that_a_section_cannot_use_is_left_out_and_named(
     assert said in layout.table("md", "loading").read_text()
 
 
-def test_the_others_are_written_and_it_says_that_it_failed(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_others_are_written_and_it_says_that_it_failed(layout, monkeypatch, capsys):
     break_loading(monkeypatch, cells=2)
     for name in ("table", "diagnostics"):
         layout.table("csv", name).unlink()
@@ -79,9 +75,7 @@ def test_the_others_are_written_and_it_says_that_it_failed(
     assert f"KeyError: '{ODD}'" in said
 
 
-def test_a_damaged_record_is_no_fault_of_a_section(
-    layout: Layout, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_record_is_no_fault_of_a_section(layout, capsys):
     path = layout.launch("ddp.gloo.1x2.convnet.digits", 1, 3) / "steps.npz"
     path.write_bytes(b"")
     assert main(["table", str(layout.root)]) == 2
@@ -133,9 +127,7 @@ ODD_RECORDS: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("odd", ODD_RECORDS)
-def test_an_odd_record_does_not_take_down_the_others(
-    tmp_path: Path, odd: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_odd_record_does_not_take_down_the_others(tmp_path, odd, capsys):
     layout = write_example(tmp_path)
     cell = "ddp.gloo.1x2.convnet.digits"
 

@@ -8,7 +8,6 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -97,7 +96,7 @@ def files_of(bundle: Path) -> dict[str, bytes]:
     }
 
 
-def test_a_bundle_has_what_was_measured_and_what_follows(made: Path) -> None:
+def test_a_bundle_has_what_was_measured_and_what_follows(made):
     names = files_of(made / "bundle").keys()
     whole = {"plan.json", "experiment.yaml", "about.json", "CITATION.cff"}
     plots = {f"plots/{n}.{s}" for n in ("scaling", "curves") for s in ("csv", "svg")}
@@ -107,20 +106,18 @@ def test_a_bundle_has_what_was_measured_and_what_follows(made: Path) -> None:
     assert not [name for name in names if "claim" in name]
 
 
-def test_a_bundle_verifies_as_a_folder_and_as_an_archive(made: Path) -> None:
+def test_a_bundle_verifies_as_a_folder_and_as_an_archive(made):
     assert verify_bundle(made / "bundle").findings == []
     assert verify_bundle(made / "results.tar.zst").findings == []
 
 
-def test_the_archive_unpacks_to_the_folder(made: Path, tmp_path: Path) -> None:
+def test_the_archive_unpacks_to_the_folder(made, tmp_path):
     (tmp_path / "into").mkdir()
     unpack(made / "results.tar.zst", tmp_path / "into")
     assert files_of(tmp_path / "into") == files_of(made / "bundle")
 
 
-def test_the_same_results_give_the_same_bytes(
-    results: Layout, made: Path, tmp_path: Path
-) -> None:
+def test_the_same_results_give_the_same_bytes(results, made, tmp_path):
     copy = shutil.copytree(results.root, tmp_path / "elsewhere" / "other")
     for path in copy.rglob("*"):
         os.utime(path, (1, 1))
@@ -129,9 +126,7 @@ def test_the_same_results_give_the_same_bytes(
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_tables_are_those_of_the_result_directory(
-    results: Layout, made: Path, tmp_path: Path
-) -> None:
+def test_tables_are_those_of_the_result_directory(results, made, tmp_path):
     copy = shutil.copytree(results.root, tmp_path / "copy")
     assert main(["table", str(copy)]) == 0
     for name in TABLES:
@@ -141,7 +136,7 @@ def test_tables_are_those_of_the_result_directory(
 # --- edits of which the manifest knows nothing --------------------------------------
 
 
-def test_a_digit_anywhere_is_found(bundle: Path) -> None:
+def test_a_digit_anywhere_is_found(bundle):
     """One byte at a time, at random places of random files."""
     random_ = random.Random(6)
     names = sorted(files_of(bundle))
@@ -164,7 +159,7 @@ def test_a_digit_anywhere_is_found(bundle: Path) -> None:
     assert verify_bundle(bundle).findings == []
 
 
-def test_every_digit_of_the_manifest_counts(bundle: Path) -> None:
+def test_every_digit_of_the_manifest_counts(bundle):
     from rankbench.results.bundle.manifest import check_manifest
 
     path = bundle / "manifest.json"
@@ -176,7 +171,7 @@ def test_every_digit_of_the_manifest_counts(bundle: Path) -> None:
         assert check_manifest(bundle), (place, text[place - 20 : place + 20])
 
 
-def test_a_byte_of_the_archive_is_found(made: Path, tmp_path: Path) -> None:
+def test_a_byte_of_the_archive_is_found(made, tmp_path):
     data = (made / "results.tar.zst").read_bytes()
     path = tmp_path / "results.tar.zst"
     random_ = random.Random(6)
@@ -189,13 +184,13 @@ def test_a_byte_of_the_archive_is_found(made: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [20, 1000, -1])
-def test_a_truncated_archive_is_damaged(made: Path, tmp_path: Path, size: int) -> None:
+def test_a_truncated_archive_is_damaged(made, tmp_path, size):
     path = tmp_path / "results.tar.zst"
     path.write_bytes((made / "results.tar.zst").read_bytes()[:size])
     assert "is damaged" in said(path)
 
 
-def test_a_published_number_is_found_with_its_place(bundle: Path) -> None:
+def test_a_published_number_is_found_with_its_place(bundle):
     path = bundle / "table.csv"
     rows = path.read_text().splitlines()
     number = rows[0].split(",").index("throughput")
@@ -292,9 +287,7 @@ def edit_about(bundle: Path) -> None:
         (edit_about, "about.json", "hosts"),
     ],
 )
-def test_a_sealed_edit_is_found(
-    bundle: Path, edit: Callable[[Path], None], file: str, where: str
-) -> None:
+def test_a_sealed_edit_is_found(bundle, edit, file, where):
     edit(bundle)
     seal(bundle)
     findings = [one for one in verify_bundle(bundle).findings if one.file == file]
@@ -305,7 +298,7 @@ def test_a_sealed_edit_is_found(
 # --- as results ----------------------------------------------------------------------
 
 
-def test_a_bundle_is_opened_as_results(made: Path) -> None:
+def test_a_bundle_is_opened_as_results(made):
     with open_results(made / "results.tar.zst") as root:
         assert (root / "plan.json").exists()
         assert (root / RECORD).exists()
@@ -317,7 +310,7 @@ def test_a_bundle_is_opened_as_results(made: Path) -> None:
 # --- the command --------------------------------------------------------------------
 
 
-def test_the_command_tells_by_its_status(bundle: Path, cli) -> None:
+def test_the_command_tells_by_its_status(bundle, cli):
     assert "verified" in cli("verify", bundle).out
     (bundle / "table.md").write_text("no table")
     told = json.loads(cli("verify", bundle, "--json", status=1).out)
@@ -330,24 +323,20 @@ def test_the_command_tells_by_its_status(bundle: Path, cli) -> None:
 # --- where it is written ------------------------------------------------------------
 
 
-def test_a_folder_that_is_no_bundle_is_not_replaced(
-    results: Layout, tmp_path: Path
-) -> None:
+def test_a_folder_that_is_no_bundle_is_not_replaced(results, tmp_path):
     (tmp_path / "thesis.txt").write_text("five years of work")
     with pytest.raises(ValueError, match="is no bundle, so it is not replaced"):
         write_bundle(results, tmp_path, anonymise=False)
     assert os.listdir(tmp_path) == ["thesis.txt"]
 
 
-def test_a_bundle_is_replaced_whole(results: Layout, bundle: Path) -> None:
+def test_a_bundle_is_replaced_whole(results, bundle):
     (bundle / "old.csv").write_text("")
     write_bundle(results, bundle, anonymise=False)
     assert verify_bundle(bundle).findings == []
 
 
-def test_results_without_their_experiment_file_are_not_published(
-    tmp_path: Path,
-) -> None:
+def test_results_without_their_experiment_file_are_not_published(tmp_path):
     layout = write_example(tmp_path / "results")
     layout.experiment.write_text("name: another\n")
     with pytest.raises(ValueError, match=r"config\.yaml is not the file that .* was"):

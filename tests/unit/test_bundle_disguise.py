@@ -67,18 +67,18 @@ def disguise() -> Disguise:
         ("account phys042", "account account1"),
     ],
 )
-def test_names_in_texts(disguise: Disguise, text: str, hidden: str) -> None:
+def test_names_in_texts(disguise, text, hidden):
     assert disguise.in_text(text) == hidden
 
 
-def test_the_same_name_has_the_same_placeholder(disguise: Disguise) -> None:
+def test_the_same_name_has_the_same_placeholder(disguise):
     value = {"hosts": [{"host": "login-2"}, {"host": "n7.example.org"}], "job_id": "64"}
     hidden = disguise.in_value(value)
     assert hidden == {"hosts": [{"host": "host1"}, {"host": "host2"}], "job_id": "job1"}
     assert disguise.in_text("n7 waits for login-2") == "host2 waits for host1"
 
 
-def test_a_host_may_have_any_name() -> None:
+def test_a_host_may_have_any_name():
     """A host may be called like a strategy: the data of the tables must not change."""
     names: dict[str, set[str]] = {
         kind: set() for kind in ("account", "job", "gpu", "path")
@@ -163,7 +163,7 @@ def read_all(bundle: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("name", REAL)
-def test_no_real_name_is_left_anywhere(made: Path, name: str) -> None:
+def test_no_real_name_is_left_anywhere(made, name):
     hidden, open_ = read_all(made / "hidden"), read_all(made / "open")
     assert hidden.keys() == open_.keys()
     assert any(name.encode() in data for data in open_.values())
@@ -174,7 +174,7 @@ def test_no_real_name_is_left_anywhere(made: Path, name: str) -> None:
     assert not [file for file in hidden if name in file]
 
 
-def test_tables_are_the_same_but_for_names(made: Path) -> None:
+def test_tables_are_the_same_but_for_names(made):
     hidden, open_ = read_all(made / "hidden"), read_all(made / "open")
     changed = [
         name
@@ -197,7 +197,7 @@ def test_tables_are_the_same_but_for_names(made: Path) -> None:
     )
 
 
-def test_numbers_of_records_are_the_same(made: Path) -> None:
+def test_numbers_of_records_are_the_same(made):
     for path in sorted((made / "open").rglob("record.json")):
         name = path.relative_to(made / "open")
         before = json.loads(path.read_text())
@@ -209,5 +209,5 @@ def test_numbers_of_records_are_the_same(made: Path) -> None:
         assert windows[0] == windows[1]
 
 
-def test_a_bundle_without_names_verifies(made: Path) -> None:
+def test_a_bundle_without_names_verifies(made):
     assert verify_bundle(made / "hidden").findings == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -37,7 +36,7 @@ def net_of(bundle: Path) -> Path:
     return path
 
 
-def test_it_verifies_without_executing_anything(bundle: Path, tmp_path: Path) -> None:
+def test_it_verifies_without_executing_anything(bundle, tmp_path):
     assert not verify_bundle(bundle).findings
     assert not (tmp_path / "executed").exists()
     assert [path.name for path in net_of(bundle).parent.iterdir()] == ["net.py"]
@@ -73,15 +72,13 @@ def compile_it(bundle: Path) -> None:
         (compile_it, "net.pyc: is no part of a bundle"),
     ],
 )
-def test_a_change_is_found(
-    bundle: Path, change: Callable[[Path], None], finding: str
-) -> None:
+def test_a_change_is_found(bundle, change, finding):
     change(bundle)
     assert any(finding in one for one in said(bundle))
 
 
 @pytest.mark.parametrize("place", ["plan.json", "record.json"])
-def test_a_digest_that_is_a_path_is_refused(bundle: Path, place: str) -> None:
+def test_a_digest_that_is_a_path_is_refused(bundle, place):
     layout = Layout(bundle)
     path = layout.plan if place == "plan.json" else next(bundle.rglob("record.json"))
     with edited(path) as value:

@@ -47,7 +47,7 @@ def edit(bundle: Path, name: str) -> None:
     seal(bundle)
 
 
-def test_a_bundle_names_and_contains_what_made_it(made: Path, tmp_path: Path) -> None:
+def test_a_bundle_names_and_contains_what_made_it(made, tmp_path):
     about = json.loads((made / "about.json").read_text())["made_with"]
     assert (about["rankbench"], about["method"]) == (__version__, METHOD)
     packed = (made / "code/rankbench.tar.zst").read_bytes()
@@ -59,7 +59,7 @@ def test_a_bundle_names_and_contains_what_made_it(made: Path, tmp_path: Path) ->
     assert not [one for one in names if one.endswith(".pyc") or "profile/" in one]
 
 
-def test_numbers_of_another_method_are_not_compared(bundle: Path, cli) -> None:
+def test_numbers_of_another_method_are_not_compared(bundle, cli):
     set_maker(bundle, rankbench="0.0.7", method=METHOD + 1)
     edit(bundle, "table.csv")
     (bundle / "gravity.csv").write_text("cell,newtons\n")
@@ -73,18 +73,14 @@ def test_numbers_of_another_method_are_not_compared(bundle: Path, cli) -> None:
 
 @pytest.mark.parametrize("method", [METHOD, METHOD + 1])
 @pytest.mark.parametrize("name", ["evil.js", "a/table.csv", "plots/a/b.csv"])
-def test_a_file_that_no_version_makes_is_refused(
-    bundle: Path, method: int, name: str
-) -> None:
+def test_a_file_that_no_version_makes_is_refused(bundle, method, name):
     (bundle / name).parent.mkdir(parents=True, exist_ok=True)
     (bundle / name).write_text("")
     set_maker(bundle, rankbench="0.0.7", method=method)
     assert [one.file for one in verify_bundle(bundle).findings] == [name]
 
 
-def test_another_presentation_is_said_and_its_numbers_are_compared(
-    bundle: Path,
-) -> None:
+def test_another_presentation_is_said_and_its_numbers_are_compared(bundle):
     (bundle / "loading.md").write_text("as an older rankbench shows it")
     set_maker(bundle, rankbench="0.0.7")
     found = verify_bundle(bundle)
@@ -94,7 +90,7 @@ def test_another_presentation_is_said_and_its_numbers_are_compared(
     assert {one.file for one in verify_bundle(bundle).findings} == {"loading.csv"}
 
 
-def test_records_of_another_method_are_checked(bundle: Path) -> None:
+def test_records_of_another_method_are_checked(bundle):
     set_maker(bundle, method=METHOD + 1)
     record = next(bundle.rglob("record.json"))
     record.write_text("{}")
@@ -104,7 +100,7 @@ def test_records_of_another_method_are_checked(bundle: Path) -> None:
 
 
 @pytest.mark.parametrize("maker", [{"method": "1"}, {"rankbench": None}])
-def test_a_damaged_maker_is_named(bundle: Path, maker: dict[str, Any]) -> None:
+def test_a_damaged_maker_is_named(bundle, maker):
     set_maker(bundle, **maker)
     (finding,) = verify_bundle(bundle).findings
     assert finding.file == "about.json"
@@ -112,7 +108,7 @@ def test_a_damaged_maker_is_named(bundle: Path, maker: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", ["table.csv", "losses.csv", "plots/scaling.csv"])
-def test_numbers_that_are_missing_or_changed_are_named(bundle: Path, name: str) -> None:
+def test_numbers_that_are_missing_or_changed_are_named(bundle, name):
     edit(bundle, name)
     assert {one.file for one in verify_bundle(bundle).findings} == {name}
     (bundle / name).unlink()

@@ -32,7 +32,7 @@ def make_package(folder: Path, needs: str) -> Path:
     return folder
 
 
-def test_torch_is_not_imported() -> None:
+def test_torch_is_not_imported():
     code = (
         "import sys; from rankbench.matrix.catalog import load_catalog;"
         "assert load_catalog().strategies; heavy = {'torch', 'pandas', 'numpy'};"
@@ -42,7 +42,7 @@ def test_torch_is_not_imported() -> None:
     assert (done.returncode, done.stderr.strip()) == (0, "")
 
 
-def test_a_file_is_a_strategy(tmp_path: Path) -> None:
+def test_a_file_is_a_strategy(tmp_path):
     catalog = load_catalog(make_package(tmp_path, '{"ranks": "node"}'))
     (facts,) = catalog.strategies.values()
     assert facts.name == "mine"
@@ -51,13 +51,13 @@ def test_a_file_is_a_strategy(tmp_path: Path) -> None:
     assert facts.options == {}
 
 
-def test_unknown_needs_are_refused(tmp_path: Path) -> None:
+def test_unknown_needs_are_refused(tmp_path):
     package = make_package(tmp_path, '{"gpus": 2}')
     with pytest.raises(ValueError, match=r"mine.py: unknown needs \['gpus'\]"):
         load_catalog(package)
 
 
-def test_literals(tmp_path: Path) -> None:
+def test_literals(tmp_path):
     path = tmp_path / "some.py"
     path.write_text(
         "A = 1\nB: int = 2\nC: int\nD = E = [3]\nF = len('x')\n(G, H) = 1, 2\n"
@@ -66,7 +66,7 @@ def test_literals(tmp_path: Path) -> None:
     assert literals(path) == {"A": 1, "B": 2, "D": [3], "E": [3], "L": {"m": None}}
 
 
-def test_literals_begin_with_those_of_a_base_class(tmp_path: Path) -> None:
+def test_literals_begin_with_those_of_a_base_class(tmp_path):
     (tmp_path / "second.py").write_text(
         "from rankbench.rank.strategies.zero1 import Zero1\nfrom torch import Other\n"
         "class Second(Zero1):\n"
@@ -81,7 +81,7 @@ def test_literals_begin_with_those_of_a_base_class(tmp_path: Path) -> None:
     assert not found.keys() & {"more", "none", "unknown"}
 
 
-def test_the_project_has_what_its_default_experiment_names() -> None:
+def test_the_project_has_what_its_default_experiment_names():
     catalog = load_catalog()
     assert catalog.strategies.keys() >= {"single", "dp", "ddp"}
     assert catalog.models.keys() >= {"convnet", "lenet", "resnet50"}
@@ -101,8 +101,8 @@ def test_the_project_has_what_its_default_experiment_names() -> None:
     ],
 )
 def test_what_is_approximate_must_be_an_option_and_its_values(
-    tmp_path: Path, approximate: str, said: str
-) -> None:
+    tmp_path, approximate, said
+):
     path = tmp_path / "rank/strategies/odd.py"
     path.parent.mkdir(parents=True)
     options = "options = {'period': {'type': 'integer', 'default': 1}}"

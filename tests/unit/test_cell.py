@@ -19,7 +19,7 @@ pytestmark = pytest.mark.unit
     ("text", "nodes", "per_node", "devices"),
     [("1x1", 1, 1, 1), ("2x4", 2, 4, 8), ("10x16", 10, 16, 160)],
 )
-def test_topology(text: str, nodes: int, per_node: int, devices: int) -> None:
+def test_topology(text, nodes, per_node, devices):
     topology = Topology.parse(text)
     assert (topology.nodes, topology.devices_per_node) == (nodes, per_node)
     assert topology.devices == devices
@@ -28,19 +28,19 @@ def test_topology(text: str, nodes: int, per_node: int, devices: int) -> None:
 @pytest.mark.parametrize(
     "text", ["", "2x", "x2", "0x4", "4x0", "2X4", "2x4x1", "-1x2", "01x2", "2x4\n"]
 )
-def test_topology_refuses(text: str) -> None:
+def test_topology_refuses(text):
     with pytest.raises(ValueError, match="is not NODESxDEVICES"):
         Topology.parse(text)
 
 
-def test_cell_survives_json() -> None:
+def test_cell_survives_json():
     cell = make_cell(options={"bucket_mb": 1, "static_graph": True})
     again = Cell.from_dict(json.loads(json.dumps(cell.to_dict())))
     assert again == cell
     assert again.hash() == cell.hash()
 
 
-def test_cell_of_another_version_names_the_fields() -> None:
+def test_cell_of_another_version_names_the_fields():
     values = make_cell().to_dict()
     values["colour"] = values.pop("seed")
     with pytest.raises(ValueError, match=r"missing \['seed'\], unknown \['colour'\]"):
@@ -51,7 +51,7 @@ OTHER: dict[str, Any] = {"options": {"bucket_mb": 1}, "epochs": 2, "steps": 3}
 
 
 @pytest.mark.parametrize("name", [f.name for f in dataclasses.fields(Cell)])
-def test_every_field_is_part_of_the_hash(name: str) -> None:
+def test_every_field_is_part_of_the_hash(name):
     other = OTHER.get(name, f"other than {getattr(make_cell(), name)}")
     assert dataclasses.replace(make_cell(), **{name: other}).hash() != (
         make_cell().hash()
@@ -62,7 +62,7 @@ def test_every_field_is_part_of_the_hash(name: str) -> None:
     ("name", "value"),
     [("cudnn_benchmark", True), ("fused_optimizer", True), ("clip_gradients", 1.0)],
 )
-def test_records_stay_valid_when_cells_get_new_fields(name: str, value: Any) -> None:
+def test_records_stay_valid_when_cells_get_new_fields(name, value):
     """A cell that was written without the field has the same value and hash."""
     cell = make_cell()
     before = {key: one for key, one in cell.to_dict().items() if key != name}
@@ -72,19 +72,19 @@ def test_records_stay_valid_when_cells_get_new_fields(name: str, value: Any) -> 
     assert cell.hash() == "0533be4bfeb36edc"
 
 
-def test_hash_does_not_depend_on_the_order_of_options() -> None:
+def test_hash_does_not_depend_on_the_order_of_options():
     one = make_cell(options={"bucket_mb": 1, "static_graph": True})
     two = make_cell(options={"static_graph": True, "bucket_mb": 1})
     assert one.hash() == two.hash()
 
 
-def test_hash_is_the_same_in_every_process() -> None:
+def test_hash_is_the_same_in_every_process():
     # A golden value: if it changes, every record that exists becomes stale. The options
     # of strategies, which become more, are not in it.
     assert make_cell(strategy="any").hash() == "eb2c1b8722062578"
 
 
-def test_hash_changes_with_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hash_changes_with_the_version(monkeypatch):
     before = make_cell().hash()
     monkeypatch.setattr(cell_module, "CELL_VERSION", cell_module.CELL_VERSION + 1)
     assert make_cell().hash() != before
@@ -99,9 +99,7 @@ def test_hash_changes_with_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"period": [], "other": NOT_DEFAULT}, []),
     ],
 )
-def test_lossy_values_are_listed_or_all_but_the_default(
-    approximate: dict[str, Any], lossy: list[int]
-) -> None:
+def test_lossy_values_are_listed_or_all_but_the_default(approximate, lossy):
     options = {
         "period": {"type": "integer", "default": 1},
         "other": {"type": "boolean", "default": False},
@@ -114,6 +112,6 @@ def test_lossy_values_are_listed_or_all_but_the_default(
     assert found == lossy
 
 
-def test_shape_survives_json() -> None:
+def test_shape_survives_json():
     shape = make_shape(2, nodes=2, ranks_per_node=1)
     assert Shape(**json.loads(json.dumps(shape.to_dict()))) == shape

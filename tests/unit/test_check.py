@@ -65,9 +65,7 @@ def results(
     return status, {one["check"]: one["well"] for one in found["checks"]}
 
 
-def test_a_model_that_can_do_most(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_can_do_most(tmp_path, capsys):
     path = tmp_path / "net.py"
     path.write_text(MODEL.replace("EDIT", "pass"))
     status, found = results(path, capsys, "--option", "width=4")
@@ -82,9 +80,7 @@ def test_a_model_that_can_do_most(
     )
 
 
-def test_a_model_that_reads_values_is_built_as_a_whole(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_that_reads_values_is_built_as_a_whole(tmp_path, capsys):
     path = tmp_path / "net_reads.py"
     path.write_text(
         MODEL.replace("EDIT", "pass").replace(
@@ -106,9 +102,7 @@ def test_a_model_that_reads_values_is_built_as_a_whole(
         ("images = images.float()", "gate"),
     ],
 )
-def test_a_model_that_cannot(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], edit: str, check: str
-) -> None:
+def test_a_model_that_cannot(tmp_path, capsys, edit, check):
     path = tmp_path / f"net_{check}.py"
     path.write_text(MODEL.replace("EDIT", edit))
     status, found = results(path, capsys)
@@ -120,13 +114,7 @@ def test_a_model_that_cannot(
     ("seed", "classes", "wrong"),
     [("seed", "3", []), ("seed", "5", ["labels"]), ("None", "3", ["repeats"])],
 )
-def test_data(
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    seed: str,
-    classes: str,
-    wrong: list[str],
-) -> None:
+def test_data(tmp_path, capsys, seed, classes, wrong):
     path = tmp_path / f"data_{seed}_{classes}.py"
     path.write_text(DATA.replace("SEED", seed).replace("CLASSES", classes))
     status, found = results(path, capsys)
@@ -134,7 +122,7 @@ def test_data(
     assert status == bool(wrong)
 
 
-def test_bad_input(tmp_path: Path, cli) -> None:
+def test_bad_input(tmp_path, cli):
     path = tmp_path / "net.py"
     assert "there is no file" in cli("check", path, status=2).err
     path.write_text(MODEL.replace("EDIT", "pass"))

@@ -68,9 +68,7 @@ def proofs(
     return list(check.proofs(PROMISE | promise))
 
 
-def test_what_is_promised_is_proved(
-    check: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_promised_is_proved(check, monkeypatch):
     shown = proofs(
         check, monkeypatch, {}, backends=["gloo"], rpc=True, horovod=["gloo"]
     )
@@ -96,12 +94,8 @@ def test_what_is_promised_is_proved(
     ],
 )
 def test_a_promise_that_is_not_kept_is_named(
-    check: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    facts: dict,
-    promise: dict,
-    message: str,
-) -> None:
+    check, monkeypatch, facts, promise, message
+):
     with pytest.raises(check.Broken, match=message):
         proofs(check, monkeypatch, facts, **promise)
 
@@ -115,12 +109,8 @@ def test_a_promise_that_is_not_kept_is_named(
     ],
 )
 def test_nccl_reduces_on_what_gpus_there_are(
-    check: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    gpus: int,
-    alone: str,
-    by_horovod: str,
-) -> None:
+    check, monkeypatch, gpus, alone, by_horovod
+):
     facts = {"backends": ["nccl"], "nccl": "2.29.7", "cuda": "13.0", "gpus": gpus}
     shown = proofs(check, monkeypatch, facts, backends=["nccl"], horovod=["nccl"])
     assert "CUDA 13.0, NCCL 2.29.7" in shown
@@ -128,23 +118,19 @@ def test_nccl_reduces_on_what_gpus_there_are(
     assert f"horovod over nccl: {by_horovod}" in shown
 
 
-def test_libraries_that_others_open_at_run_time_are_loaded(
-    check: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_libraries_that_others_open_at_run_time_are_loaded(check, monkeypatch):
     shown = proofs(check, monkeypatch, {}, libraries=["libibverbs.so.1"])
     assert "library libibverbs.so.1 loads" in shown
 
 
-def test_a_library_that_does_not_load_is_named(check: ModuleType) -> None:
+def test_a_library_that_does_not_load_is_named(check):
     check.run(check.part("load", "libc.so.6"))
     with pytest.raises(check.Broken, match=r"libnone\.so\.1: cannot open"):
         check.run(check.part("load", "libnone.so.1"))
 
 
 @pytest.mark.parametrize("name", ["libmpi.so.12", "libcuda.so.1"])
-def test_only_the_driver_may_be_missing(
-    check: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_only_the_driver_may_be_missing(check, monkeypatch, name):
     linkage = f"\t{name} => not found\n"
     if name in check.DRIVER:
         assert proofs(check, monkeypatch, {}, linkage)
@@ -153,9 +139,7 @@ def test_only_the_driver_may_be_missing(
         proofs(check, monkeypatch, {}, linkage)
 
 
-def test_a_command_that_does_not_end_is_ended(
-    check: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_does_not_end_is_ended(check, monkeypatch):
     monkeypatch.setattr(check, "TIME_LIMIT", 0.5)
     begin = time.monotonic()
     with pytest.raises(check.Broken, match="no end after"):
@@ -164,17 +148,12 @@ def test_a_command_that_does_not_end_is_ended(
     assert time.monotonic() - begin < 20
 
 
-def test_the_end_of_a_failed_command_is_shown(check: ModuleType) -> None:
+def test_the_end_of_a_failed_command_is_shown(check):
     with pytest.raises(check.Broken, match=r"(?s)exit status 3: .*first.*second"):
         check.run(["sh", "-c", "echo first; echo second >&2; exit 3"])
 
 
-def test_an_incomplete_promise_is_named(
-    check: ModuleType,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_an_incomplete_promise_is_named(check, monkeypatch, tmp_path, capsys):
     file = tmp_path / "image.json"
     file.write_text(json.dumps({"torch": "2.13.0"}))
     monkeypatch.setattr(sys, "argv", ["check_image.py", "--image-json", str(file)])

@@ -41,7 +41,7 @@ print(*(claim_next(Path(sys.argv[1]))[0] for _ in range(int(sys.argv[2]))))
 """
 
 
-def test_no_number_is_given_twice(tmp_path: Path) -> None:
+def test_no_number_is_given_twice(tmp_path):
     command = [sys.executable, "-c", CLAIMANT, str(tmp_path), str(CLAIMS)]
     claimants = [
         subprocess.Popen(command, stdin=-1, stdout=-1, text=True) for _ in range(2)
@@ -60,7 +60,7 @@ def test_no_number_is_given_twice(tmp_path: Path) -> None:
     assert len(os.listdir(tmp_path)) == 2 * CLAIMS
 
 
-def test_claim_is_complete_when_it_appears(tmp_path: Path) -> None:
+def test_claim_is_complete_when_it_appears(tmp_path):
     number, place = claim_next(tmp_path / "1")
     assert (number, place) == (1, tmp_path / "1" / "1")
     assert (place / "work").is_dir()
@@ -68,16 +68,14 @@ def test_claim_is_complete_when_it_appears(tmp_path: Path) -> None:
     assert place.stat().st_mode & 0o777 == 0o755
 
 
-def test_numbers_go_on_after_the_highest(tmp_path: Path) -> None:
+def test_numbers_go_on_after_the_highest(tmp_path):
     (tmp_path / "7").mkdir()
     (tmp_path / "7" / "record.json").write_text("{}")
     assert claim_next(tmp_path)[0] == 8
     assert open_claims(tmp_path) == [(8, tmp_path / "8")]
 
 
-def test_failed_claim_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_claim_leaves_nothing(tmp_path, monkeypatch):
     def fail(_from: Path, _to: Path) -> None:
         raise OSError(28, "No space left on device")
 
@@ -88,7 +86,7 @@ def test_failed_claim_leaves_nothing(
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"pid": 1}', '{"more": 1}', "[]"])
-def test_damaged_claim_is_named(tmp_path: Path, text: str) -> None:
+def test_damaged_claim_is_named(tmp_path, text):
     (tmp_path / "claim.json").write_text(text)
     with pytest.raises(ValueError, match=f"{tmp_path}/claim.json is damaged"):
         read_owner(tmp_path)
@@ -104,12 +102,12 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_living_owner(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_living_owner(sleeper, tmp_path):
     assert me().is_alive(tmp_path)
     assert Owner.of(sleeper.pid).is_alive(tmp_path)
 
 
-def test_dead_owner(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
+def test_dead_owner(sleeper, tmp_path):
     owner = Owner.of(sleeper.pid)
     sleeper.kill()
     # At first the process is a zombie, as in a container where no parent collects it.
@@ -119,19 +117,17 @@ def test_dead_owner(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
     assert not owner.is_alive(tmp_path)
 
 
-def test_another_process_with_the_same_number(tmp_path: Path) -> None:
+def test_another_process_with_the_same_number(tmp_path):
     mine = me()
     assert mine.started is not None
     assert not dataclasses.replace(mine, started=mine.started - 1).is_alive(tmp_path)
 
 
-def test_before_the_last_boot(tmp_path: Path) -> None:
+def test_before_the_last_boot(tmp_path):
     assert not dataclasses.replace(me(), boot="another").is_alive(tmp_path)
 
 
-def test_owner_survives_a_change_of_the_clock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_owner_survives_a_change_of_the_clock(tmp_path, monkeypatch):
     owner = me()
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 3600)
@@ -140,9 +136,7 @@ def test_owner_survives_a_change_of_the_clock(
 
 @pytest.mark.parametrize("beats", [True, False])
 @pytest.mark.parametrize(("age", "alive"), [(SILENT_AFTER / 2, True), (1e4, False)])
-def test_owner_on_another_host(
-    tmp_path: Path, beats: bool, age: float, alive: bool
-) -> None:
+def test_owner_on_another_host(tmp_path, beats, age, alive):
     _, place = claim_next(tmp_path)
     there = dataclasses.replace(me(), host="not-" + socket.gethostname())
     then = time.time() - age

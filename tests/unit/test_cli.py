@@ -25,7 +25,7 @@ def say_json(capsys: pytest.CaptureFixture[str], *arguments: Any) -> tuple[int, 
     return status, json.loads(capsys.readouterr().out)
 
 
-def test_rows_of_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_of_the_table(tmp_path, capsys):
     layout = write_plan(tmp_path, [SINGLE, DDP])
     write_launches(layout, SINGLE, rate=800)
     status, rows = say_json(capsys, "table", tmp_path)
@@ -37,9 +37,7 @@ def test_rows_of_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert rows[1]["throughput"] is None
 
 
-def test_a_folder_and_a_bundle_in_place_of_an_experiment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_and_a_bundle_in_place_of_an_experiment(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     root = Path("results/small")
     layout = write_plan(root, [SINGLE, DDP])
@@ -71,9 +69,7 @@ def test_a_folder_and_a_bundle_in_place_of_an_experiment(
     assert sorted(path.name for path in tmp_path.iterdir()) == [bundle, "results"]
 
 
-def test_cells_that_were_not_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cells_that_were_not_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     Path("local_profile").mkdir()
     Path("local_profile/site.yaml").write_text("device: cpu\n")

@@ -31,7 +31,7 @@ def run_steps(clock: HostClock, *steps: list[str]) -> None:
     clock.finish()
 
 
-def test_phases_are_what_lies_between_marks(ticks: list[int]) -> None:
+def test_phases_are_what_lies_between_marks(ticks):
     clock = HostClock(PHASES, 2)
     ticks += [1000, 1010, 1030, 1060, 2000, 2001, 2003, 2006]
     run_steps(clock, PHASES, PHASES)
@@ -57,9 +57,7 @@ def test_phases_are_what_lies_between_marks(ticks: list[int]) -> None:
         (PHASES, [0, 0, 10, 10], [0, 10, 0]),
     ],
 )
-def test_a_step_of_marks(
-    ticks: list[int], marks: list[str], readings: list[int], nanoseconds: list[int]
-) -> None:
+def test_a_step_of_marks(ticks, marks, readings, nanoseconds):
     clock = HostClock(PHASES, 1)
     ticks += readings
     run_steps(clock, marks)
@@ -67,27 +65,27 @@ def test_a_step_of_marks(
 
 
 @pytest.mark.parametrize("missing", PHASES)
-def test_missing_mark_is_named(missing: str) -> None:
+def test_missing_mark_is_named(missing):
     clock = HostClock(PHASES, 2)
     run_steps(clock, PHASES, [phase for phase in PHASES if phase != missing])
     with pytest.raises(ValueError, match=f"phase '{missing}' was not marked in step 1"):
         clock.seconds()
 
 
-def test_unknown_phase_is_refused() -> None:
+def test_unknown_phase_is_refused():
     clock = HostClock(PHASES, 1)
     clock.begin(0)
     with pytest.raises(KeyError, match="communication"):
         clock.mark("communication")
 
 
-def test_no_steps() -> None:
+def test_no_steps():
     clock = HostClock(PHASES, 0)
     assert clock.seconds().shape == (0, 3)
     assert clock.host_start().shape == (0,)
 
 
-def test_times_are_real() -> None:
+def test_times_are_real():
     clock = make_clock((torch.device("cpu"),), PHASES, 1)
     clock.begin(0)
     clock.mark("load")
@@ -122,9 +120,7 @@ class Recorded:
         return 1000.0 * (end.at - self.at)
 
 
-def test_events_of_cuda_exist_before_the_first_step(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_events_of_cuda_exist_before_the_first_step(monkeypatch):
     monkeypatch.setattr(torch.cuda, "Event", Recorded)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     # A phase that comes again within a step needs more events than there are phases.

@@ -57,14 +57,14 @@ def fresh_hash(package: Path) -> str:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_rank_side_code_changes_it(package: Path, name: str) -> None:
+def test_rank_side_code_changes_it(package, name):
     before = fresh_hash(package)
     assert fresh_hash(package) == before
     (package / name).write_text("# changed\n")
     assert fresh_hash(package) != before
 
 
-def test_a_new_and_a_renamed_file_change_it(package: Path) -> None:
+def test_a_new_and_a_renamed_file_change_it(package):
     before = fresh_hash(package)
     (package / "rank" / "new.py").write_text("")
     with_new = fresh_hash(package)
@@ -75,7 +75,7 @@ def test_a_new_and_a_renamed_file_change_it(package: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["cli.py", "launch/job/measure.py", "results/render/tables.py"]
 )
-def test_other_code_does_not(package: Path, name: str) -> None:
+def test_other_code_does_not(package, name):
     before = fresh_hash(package)
     (package / name).write_text("# changed\n")
     (package / "rank" / "training" / "loop.pyc").write_bytes(b"")
@@ -123,7 +123,7 @@ def describe(project: Path) -> dict:
     return describe_code(project / "src/rankbench")
 
 
-def test_commit_and_changes(checkout: Path) -> None:
+def test_commit_and_changes(checkout):
     assert describe(checkout)["commit"] is None
     assert describe(checkout)["dirty"] is None
     commit(checkout)
@@ -136,7 +136,7 @@ def test_commit_and_changes(checkout: Path) -> None:
     assert describe(checkout)["dirty"] is True
 
 
-def test_a_wheel_below_another_checkout_has_no_commit(checkout: Path) -> None:
+def test_a_wheel_below_another_checkout_has_no_commit(checkout):
     commit(checkout)
     installed = checkout / "venv/src/rankbench"
     shutil.copytree(checkout / "src/rankbench", installed)
@@ -146,9 +146,7 @@ def test_a_wheel_below_another_checkout_has_no_commit(checkout: Path) -> None:
 
 
 @pytest.mark.parametrize("installed", [False, True])
-def test_frozen_code_does_not_change(
-    checkout: Path, tmp_path: Path, installed: bool
-) -> None:
+def test_frozen_code_does_not_change(checkout, tmp_path, installed):
     package = checkout / "src/rankbench"
     if installed:  # An installed package has no links and no project around it.
         package = tmp_path / "site-packages/rankbench"
@@ -175,5 +173,5 @@ def test_frozen_code_does_not_change(
         assert (frozen / "src/rankbench/assets" / asset).read_text() == f"# {asset}\n"
 
 
-def test_a_copy_tells_how_to_cite(tmp_path: Path) -> None:
+def test_a_copy_tells_how_to_cite(tmp_path):
     assert (freeze_code(tmp_path) / "CITATION.cff").is_file()

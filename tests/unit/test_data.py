@@ -65,7 +65,7 @@ def check_same(name: str, root: Path, arrays: Arrays) -> None:
 # Digits
 
 
-def test_digits_split(digits_root: Path) -> None:
+def test_digits_split(digits_root):
     train, test, classes = data.load("digits", digits_root)
     assert (len(train), len(test), classes) == (1437, 360, 10)
     assert train.images.min() == 0
@@ -77,7 +77,7 @@ def test_digits_split(digits_root: Path) -> None:
         assert share == pytest.approx(0.25, abs=0.01)
 
 
-def test_digits_file_is_reproducible(digits_root: Path, tmp_path: Path) -> None:
+def test_digits_file_is_reproducible(digits_root, tmp_path):
     again = prepare("digits", tmp_path)
     assert again
     assert again.read_bytes() == data.path("digits", digits_root).read_bytes()
@@ -86,7 +86,7 @@ def test_digits_file_is_reproducible(digits_root: Path, tmp_path: Path) -> None:
 # Synthetic
 
 
-def test_synthetic_follows_the_seed(tmp_path: Path) -> None:
+def test_synthetic_follows_the_seed(tmp_path):
     first, again, other = (
         data.load("synthetic", tmp_path, seed=seed)[0] for seed in (1, 1, 2)
     )
@@ -94,12 +94,12 @@ def test_synthetic_follows_the_seed(tmp_path: Path) -> None:
     assert not torch.equal(first.images, other.images)
 
 
-def test_synthetic_is_drawn_in_its_size(tmp_path: Path) -> None:
+def test_synthetic_is_drawn_in_its_size(tmp_path):
     train, _, _ = data.load("synthetic", tmp_path, channels=3, image_size=33)
     assert train.images.shape == (2048, 3, 33, 33)
 
 
-def test_synthetic_can_be_learnt(tmp_path: Path) -> None:
+def test_synthetic_can_be_learnt(tmp_path):
     train, test, classes = data.load("synthetic", tmp_path)
     labels = torch.tensor(train.labels)
     images = train.images.float()
@@ -129,7 +129,7 @@ def write_mnist(folder: Path, arrays: Arrays, *, packed: bool) -> None:
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_mnist(tmp_path: Path, packed: bool) -> None:
+def test_mnist(tmp_path, packed):
     arrays = small(1, 28)
     write_mnist(tmp_path / "raw/mnist/MNIST/raw", arrays, packed=packed)
     assert main(["mnist", "--root", str(tmp_path)]) == 0
@@ -137,9 +137,7 @@ def test_mnist(tmp_path: Path, packed: bool) -> None:
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_damaged_mnist(
-    tmp_path: Path, packed: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_mnist(tmp_path, packed, capsys):
     folder = tmp_path / "raw/mnist/MNIST/raw"
     write_mnist(folder, small(1, 28), packed=packed)
     file = folder / f"t10k-images-idx3-ubyte{'.gz' if packed else ''}"
@@ -151,7 +149,7 @@ def test_damaged_mnist(
     assert not data.path("mnist", tmp_path).exists()
 
 
-def test_mnist_of_another_size(tmp_path: Path) -> None:
+def test_mnist_of_another_size(tmp_path):
     write_mnist(tmp_path / "raw/mnist/MNIST/raw", small(1, 20), packed=True)
     with pytest.raises(
         DataError, match=r"does not contain mnist: .*20, 20\].*1, 28, 28"
@@ -194,15 +192,13 @@ def cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_cifar10(tmp_path: Path, cifar: Path) -> None:
+def test_cifar10(tmp_path, cifar):
     arrays = small(3, 32)
     assert main(["cifar10", "--root", str(tmp_path)]) == 0
     check_same("cifar10", tmp_path, arrays)
 
 
-def test_damaged_cifar10_is_not_unpickled(
-    tmp_path: Path, cifar: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_cifar10_is_not_unpickled(tmp_path, cifar, capsys):
     with (cifar / "data_batch_2").open("ab") as file:
         file.write(b"x")
     assert main(["cifar10", "--root", str(tmp_path)]) == 2
@@ -231,13 +227,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
         ("cifar10", "cifar-10-batches-py", "data_batch_5"),
     ],
 )
-def test_missing_originals(
-    tmp_path: Path,
-    name: str,
-    folder: str,
-    expected: str,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_missing_originals(tmp_path, name, folder, expected, capsys):
     assert main([name, "--root", str(tmp_path)]) == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1
@@ -249,19 +239,19 @@ def test_missing_originals(
 # The command
 
 
-def test_generated_data_need_no_file(tmp_path: Path) -> None:
+def test_generated_data_need_no_file(tmp_path):
     assert main(["synthetic", "--root", str(tmp_path)]) == 0
     assert not list(tmp_path.iterdir())
 
 
-def test_sound_file_is_left_alone(root: Path) -> None:
+def test_sound_file_is_left_alone(root):
     file = data.path("mnist", root)
     before = file.stat().st_mtime_ns, file.read_bytes()
     assert main(["mnist", "--root", str(root)]) == 0
     assert before == (file.stat().st_mtime_ns, file.read_bytes())
 
 
-def test_damaged_file_is_written_again(digits_root: Path, tmp_path: Path) -> None:
+def test_damaged_file_is_written_again(digits_root, tmp_path):
     file = data.path("digits", tmp_path)
     file.write_bytes(b"not a zip")
     assert main(["digits", "--root", str(tmp_path)]) == 0
@@ -271,7 +261,7 @@ def test_damaged_file_is_written_again(digits_root: Path, tmp_path: Path) -> Non
 # The file that `prepare` writes.
 
 
-def test_file_is_plain_and_not_compressed(root: Path) -> None:
+def test_file_is_plain_and_not_compressed(root):
     file = data.path("cifar10", root)
     with np.load(file, allow_pickle=False) as members:
         kinds = {name: members[name].dtype.name for name in members.files}
@@ -284,7 +274,7 @@ def test_file_is_plain_and_not_compressed(root: Path) -> None:
     assert file.stat().st_size > 30 * 3 * 32 * 32
 
 
-def test_damage_is_found_wherever_it_is(tmp_path: Path) -> None:
+def test_damage_is_found_wherever_it_is(tmp_path):
     shape = {"channels": 1, "image_size": 2, "classes": 10}
     file = tmp_path / "small.npz"
     arrays = small(1, 2)
@@ -307,14 +297,14 @@ def test_damage_is_found_wherever_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100, -1, -100])
-def test_truncated_file(root: Path, kept: int) -> None:
+def test_truncated_file(root, kept):
     file = data.path("mnist", root)
     file.write_bytes(file.read_bytes()[:kept])
     with pytest.raises(DataError, match=r"mnist\.npz is damaged: .*rankbench prepare"):
         data.load("mnist", root)
 
 
-def test_unreadable_file(tmp_path: Path) -> None:
+def test_unreadable_file(tmp_path):
     data.path("mnist", tmp_path).mkdir()
     with pytest.raises(DataError, match=r"mnist\.npz cannot be opened"):
         data.load("mnist", tmp_path)
@@ -336,9 +326,7 @@ def test_unreadable_file(tmp_path: Path) -> None:
         ({"train_labels": None}, "train_labels"),
     ],
 )
-def test_wrong_content(
-    tmp_path: Path, change: dict[str, np.ndarray | None], problem: str
-) -> None:
+def test_wrong_content(tmp_path, change, problem):
     arrays = small(1, 28)
     members = {name: getattr(arrays, name) for name in Arrays.__slots__} | change
     kept = {name: array for name, array in members.items() if array is not None}
@@ -350,24 +338,24 @@ def test_wrong_content(
 # Samples
 
 
-def test_one_channel_becomes_three(root: Path) -> None:
+def test_one_channel_becomes_three(root):
     one, three = (data.load("mnist", root, channels=c)[0] for c in (1, 3))
     assert torch.equal(three[4][0], one[4][0].expand(3, -1, -1))
 
 
-def test_three_channels_become_one(root: Path) -> None:
+def test_three_channels_become_one(root):
     train, test, _ = data.load("cifar10", root, channels=1)
     means = small(3, 32).train_images.mean(1, keepdims=True)
     assert np.array_equal(train.images, means.round())
     assert test[0][0].shape == (1, 32, 32)
 
 
-def test_other_channels_are_refused(root: Path) -> None:
+def test_other_channels_are_refused(root):
     with pytest.raises(ValueError, match="convert 3 channels to 2"):
         data.load("cifar10", root, channels=2)
 
 
-def test_test_images_use_the_moments_of_training(root: Path) -> None:
+def test_test_images_use_the_moments_of_training(root):
     arrays = small(3, 32)
     _, test, _ = data.load("cifar10", root)
     mean = arrays.train_images.mean((0, 2, 3))[:, None, None]
@@ -376,7 +364,7 @@ def test_test_images_use_the_moments_of_training(root: Path) -> None:
     assert np.allclose(test[3][0], expected, atol=1e-5)
 
 
-def test_images_without_contrast_stay_finite(tmp_path: Path) -> None:
+def test_images_without_contrast_stay_finite(tmp_path):
     arrays = small(1, 28)
     arrays.train_images[:] = 9
     write_arrays(data.path("mnist", tmp_path), arrays)
@@ -384,9 +372,7 @@ def test_images_without_contrast_stay_finite(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_resized_once_or_one_by_one(
-    root: Path, channels: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_resized_once_or_one_by_one(root, channels, monkeypatch):
     def load() -> data.Images:
         return data.load("cifar10", root, channels=channels, image_size=57)[0]
 
@@ -399,7 +385,7 @@ def test_resized_once_or_one_by_one(
         assert torch.equal(once[index][0], one_by_one[index][0])
 
 
-def test_affine_is_random_and_for_training_only(root: Path) -> None:
+def test_affine_is_random_and_for_training_only(root):
     plain, _, _ = data.load("mnist", root)
     train, test, _ = data.load("mnist", root, augment="affine")
     torch.manual_seed(1)
@@ -411,7 +397,7 @@ def test_affine_is_random_and_for_training_only(root: Path) -> None:
     assert torch.equal(test[0][0], test[0][0])
 
 
-def test_affine_comes_before_normalisation(tmp_path: Path) -> None:
+def test_affine_comes_before_normalisation(tmp_path):
     arrays = small(1, 28)
     arrays.train_images[:] = np.arange(20, 40)[:, None, None, None]
     write_arrays(data.path("mnist", tmp_path), arrays)
@@ -423,14 +409,14 @@ def test_affine_comes_before_normalisation(tmp_path: Path) -> None:
     assert values.min() == pytest.approx(black, abs=1e-4)
 
 
-def test_workers_need_not_be_forked(root: Path) -> None:
+def test_workers_need_not_be_forked(root):
     train, _, _ = data.load("mnist", root, augment="affine")
     assert train[0]
     # On some machines a process that is spawned cannot import torchvision.
     assert b"torchvision.transforms" not in pickle.dumps(train)
 
 
-def test_loader_with_workers(root: Path) -> None:
+def test_loader_with_workers(root):
     train, _, _ = data.load("mnist", root)
     alone, helped = (
         list(DataLoader(train, batch_size=8, num_workers=workers)) for workers in (0, 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -49,7 +48,7 @@ def count_on_cpu(options: dict[str, Any], *, with_kernels: bool) -> int:
 
 
 @pytest.mark.parametrize("options", THREE)
-def test_counters_and_formula_agree(options: dict[str, Any]) -> None:
+def test_counters_and_formula_agree(options):
     decoder = describe(options)
     on_meta = describe_model("gpt", SIZES, options)
     assert on_meta["parameters"] == decoder.parameters
@@ -59,7 +58,7 @@ def test_counters_and_formula_agree(options: dict[str, Any]) -> None:
     assert on_cpu == pytest.approx(decoder.flops, rel=0.01)
 
 
-def test_the_counter_of_torch_misses_the_kernel_of_attention_on_a_cpu() -> None:
+def test_the_counter_of_torch_misses_the_kernel_of_attention_on_a_cpu():
     """Why `describe_model` counts the matrix products of attention instead.
 
     Once torch counts this kernel, it must agree with the formula.
@@ -82,8 +81,8 @@ MPT = [
 
 @pytest.mark.parametrize(("preset", "context", "gpus", "rate", "mfu", "size"), MPT)
 def test_presets_have_published_sizes_and_the_formula_published_mfu(
-    preset: str, context: int, gpus: int, rate: int, mfu: float, size: int
-) -> None:
+    preset, context, gpus, rate, mfu, size
+):
     options = load_catalog().models["gpt"]["presets"][preset]
     decoder = describe(options, context=context)
     # Theirs has biases in its linear layers.
@@ -94,7 +93,7 @@ def test_presets_have_published_sizes_and_the_formula_published_mfu(
     assert found == pytest.approx(mfu, rel=0.03)
 
 
-def test_a_preset_stands_for_its_options(tmp_path: Path) -> None:
+def test_a_preset_stands_for_its_options(tmp_path):
     path = tmp_path / "some.yaml"
     text = "name: some\nstrategy: single\ndata: tokens\nmodel: "
     path.write_text(f"{text}{{gpt: {{preset: [10m, 125m], heads: 3}}}}\n")
@@ -143,9 +142,7 @@ def ask(memory_gib: float | None = None, **cell: Any) -> Candidate:
         ),
     ],
 )
-def test_state_of_a_device(
-    cell: dict[str, Any], weights: float, gradients: float, optimizer: float
-) -> None:
+def test_state_of_a_device(cell, weights, gradients, optimizer):
     state = estimate_state(ask(**cell))
     assert state is not None
     assert [size / MIB_OF_WEIGHTS for size in state.values()] == pytest.approx(
@@ -153,7 +150,7 @@ def test_state_of_a_device(
     )
 
 
-def test_tensor_parallelism_splits_the_blocks_alone() -> None:
+def test_tensor_parallelism_splits_the_blocks_alone():
     size = describe({}, context=128)
     state = estimate_state(ask(strategy="tp", topology="1x4"))
     assert state is not None
@@ -161,7 +158,7 @@ def test_tensor_parallelism_splits_the_blocks_alone() -> None:
     assert state["weights"] == pytest.approx(4 * (whole + size.blocks / 4))
 
 
-def test_a_model_that_exceeds_the_memory_is_refused_with_numbers() -> None:
+def test_a_model_that_exceeds_the_memory_is_refused_with_numbers():
     seven = {"model_options": load_catalog().models["gpt"]["presets"]["7b"]}
     cell = {**seven, "topology": "1x2", "optimizer": "adamw"}
     assert find_obstacle(ask(100, **cell)) == (
@@ -182,7 +179,7 @@ def test_a_model_that_exceeds_the_memory_is_refused_with_numbers() -> None:
     assert 49 * GIB < sum(state.values()) < 50 * GIB
 
 
-def test_rows_have_mfu_with_the_name_of_its_formula(tmp_path: Path) -> None:
+def test_rows_have_mfu_with_the_name_of_its_formula(tmp_path):
     """HFU stands beside it where forward is computed again."""
     plain = make_timed_cell("ddp", **GPT)
     again = make_timed_cell("ddp", **GPT, checkpointing=True)
@@ -210,7 +207,7 @@ def test_rows_have_mfu_with_the_name_of_its_formula(tmp_path: Path) -> None:
     assert second["hfu_pct"].value == pytest.approx(25 * 4 / 3, rel=0.01)
 
 
-def test_shapes_of_models_are_those_of_decoders() -> None:
+def test_shapes_of_models_are_those_of_decoders():
     for options in THREE:
         built = models.build("gpt", options=options, **SIZES)
         count = sum(one.numel() for one in built.parameters())

@@ -113,7 +113,7 @@ STATE = {
 }
 
 
-def test_mean_and_peak_of_each_device() -> None:
+def test_mean_and_peak_of_each_device():
     devices = Devices(Nvml([[90, 100, 80], [0, 6, 0]]), [0, 1])
     for _ in range(3):
         devices.sample()
@@ -139,14 +139,14 @@ def test_mean_and_peak_of_each_device() -> None:
     ]
 
 
-def test_devices_are_numbered_as_ranks_count_them() -> None:
+def test_devices_are_numbered_as_ranks_count_them():
     devices = Devices(Nvml([[10], [20], [30]]), ["GPU-2", 1])
     devices.sample()
     found = [(one["index"], one["name"]) for one in devices.describe()]
     assert found == [(0, "GPU number 2"), (1, "GPU number 1")]
 
 
-def test_what_is_not_told_is_unknown() -> None:
+def test_what_is_not_told_is_unknown():
     devices = Devices(Nvml([[None, None]]), [0])
     devices.sample()
     (one,) = devices.describe()
@@ -155,7 +155,7 @@ def test_what_is_not_told_is_unknown() -> None:
     assert one["throttled"] == ["power cap"]
 
 
-def test_never_looked_at() -> None:
+def test_never_looked_at():
     (one,) = Devices(Nvml([[]]), [0]).describe()
     assert one["utilisation_mean"] is one["memory_peak_mib"] is None
     assert one["samples"] == 0
@@ -167,9 +167,7 @@ LOG = """\
 """
 
 
-def test_a_gpu_that_disappears_is_named_with_the_error_of_the_kernel(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_gpu_that_disappears_is_named_with_the_error_of_the_kernel(monkeypatch):
     nvml = Nvml([[10], [20]])
     devices = Devices(nvml, [1])
     assert devices.find_lost() is None
@@ -194,14 +192,12 @@ def test_a_gpu_that_disappears_is_named_with_the_error_of_the_kernel(
         (1, 1, "", []),
     ],
 )
-def test_devices_that_ranks_use(
-    ranks: int, each: int, visible: str | None, chosen: list[str | int]
-) -> None:
+def test_devices_that_ranks_use(ranks, each, visible, chosen):
     shape = make_shape(ranks, devices_per_rank=each)
     assert choose_visible(shape, visible, 4) == chosen
 
 
-def test_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_opened(monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", Nvml([[50], [60]]))
     devices = open_devices(make_shape(1), {"CUDA_VISIBLE_DEVICES": "1"})
     assert devices
@@ -210,8 +206,6 @@ def test_opened(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("nvml", [None, Nvml([])])
-def test_none_without_nvml_or_without_the_device(
-    nvml: Nvml | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_none_without_nvml_or_without_the_device(nvml, monkeypatch):
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     assert open_devices(make_shape(1), {"CUDA_VISIBLE_DEVICES": "0"}) is None

@@ -61,7 +61,7 @@ def in_round(number: int, turn: int, *, busy: bool = False, **changes: Any) -> R
         ({"throttled": 0.5, "quota": 1.0}, None),
     ],
 )
-def test_what_others_did_on_the_host(seen: dict[str, float], words: str | None) -> None:
+def test_what_others_did_on_the_host(seen, words):
     found = disturbances(record(surroundings=[make_surroundings(**seen)]))
     if words is None:
         assert found == []
@@ -79,9 +79,7 @@ def test_what_others_did_on_the_host(seen: dict[str, float], words: str | None) 
         ({"others": 0, "throttled": ["temperature (driver)"]}, "temperature"),
     ],
 )
-def test_the_state_of_a_gpu_before_the_launch(
-    before: dict[str, Any], words: str | None
-) -> None:
+def test_the_state_of_a_gpu_before_the_launch(before, words):
     # What it did during the launch is the cell's own.
     device = {"index": 3, "throttled": ["temperature (hardware)"], "before": before}
     found = disturbances(record(devices=[device]))
@@ -89,7 +87,7 @@ def test_the_state_of_a_gpu_before_the_launch(
     assert all(words in said and "3" in said for said in found)
 
 
-def test_records_that_know_nothing_are_not_disturbed() -> None:
+def test_records_that_know_nothing_are_not_disturbed():
     assert disturbances({"status": "ok"}) == []
     assert not lacks_cores({"status": "ok"})
     assert disturbances(record(surroundings=[], devices=None)) == []
@@ -110,9 +108,7 @@ def test_records_that_know_nothing_are_not_disturbed() -> None:
         ([[0], [1]], 1, {"quota": 2.0, "throttled": 0.45}, False),
     ],
 )
-def test_lack_of_cores(
-    cores: list[list[int]], cores_of_rank: int, seen: dict[str, float], *, lacks: bool
-) -> None:
+def test_lack_of_cores(cores, cores_of_rank, seen, *, lacks):
     one = record(
         shape=make_shape(2, cores_per_rank=cores_of_rank).to_dict(),
         surroundings=[make_surroundings(**seen)],
@@ -122,7 +118,7 @@ def test_lack_of_cores(
     assert lacks_cores(one) == lacks
 
 
-def test_the_same_cpus_on_two_hosts_are_not_shared() -> None:
+def test_the_same_cpus_on_two_hosts_are_not_shared():
     one = record()
     for rank in one["ranks"]:
         rank |= {"cores": [0], "host": f"node{rank['rank']}"}
@@ -133,7 +129,7 @@ def numbers(records: list[Record]) -> list[int]:
     return [one["launch"] for one in records]
 
 
-def test_a_disturbed_launch_is_replaced_within_its_round() -> None:
+def test_a_disturbed_launch_is_replaced_within_its_round():
     records = [in_round(1, 1), in_round(2, 2, busy=True), in_round(3, 2)]
     assert numbers(repeated(records)) == [2]
     assert numbers(counting(records)) == [1, 3]
@@ -144,14 +140,14 @@ def test_a_disturbed_launch_is_replaced_within_its_round() -> None:
     assert counting([one | {"repeats": 0} for one in records]) != counting(records)
 
 
-def test_the_third_disturbed_launch_of_a_round_counts() -> None:
+def test_the_third_disturbed_launch_of_a_round_counts():
     calm = [in_round(number, number) for number in (1, 2, 3, 4)]
     busy = [in_round(number, 5, busy=True) for number in (5, 6, 7)]
     assert numbers(repeated([*calm, *busy])) == [5, 6]
     assert judge([*calm, *busy], 5).complete
 
 
-def test_a_machine_that_is_always_busy_does_not_triple_a_run() -> None:
+def test_a_machine_that_is_always_busy_does_not_triple_a_run():
     launches: list[Record] = []
     while not judge(launches, 8).complete:
         number = len(launches) + 1
@@ -167,19 +163,19 @@ def test_a_machine_that_is_always_busy_does_not_triple_a_run() -> None:
     assert not any(map(disturbances, counting(launches)))
 
 
-def test_launches_without_rounds_are_repeated_too() -> None:
+def test_launches_without_rounds_are_repeated_too():
     busy = record(1, surroundings=[BUSY])
     records = [busy, busy | {"launch": 2}, busy | {"launch": 3}, record(4)]
     assert numbers(repeated(records)) == [1, 2]
     assert numbers(counting(records)) == [3, 4]
 
 
-def test_failures_are_not_repeated() -> None:
+def test_failures_are_not_repeated():
     lost = in_round(1, 1, busy=True, status="timeout", reason="600 s")
     assert counting([lost]) == [lost]
 
 
-def test_jobs_decide_by_what_they_keep_of_a_record() -> None:
+def test_jobs_decide_by_what_they_keep_of_a_record():
     device = {"index": 0, "before": {"others": 2, "throttled": []}}
     for one in (in_round(1, 1, busy=True), record(1, devices=[device])):
         assert disturbances(one)
@@ -187,7 +183,7 @@ def test_jobs_decide_by_what_they_keep_of_a_record() -> None:
         assert len(repeated([brief(one)])) == 1
 
 
-def test_repeated_launches_cost_and_count_as_one() -> None:
+def test_repeated_launches_cost_and_count_as_one():
     rule = Rule(2)
     records = [in_round(1, 1, busy=True), in_round(2, 1)]
     cell = LaunchHistory(rule, "w", 2, is_base=False, records=records)
@@ -217,7 +213,7 @@ def merged(*ranks: dict[str, Any] | None) -> dict[str, Any]:
     return host
 
 
-def test_what_ranks_have_not_used_of_their_cores_was_foreign() -> None:
+def test_what_ranks_have_not_used_of_their_cores_was_foreign():
     calm = seen([0], [10.0], 9.9)
     assert merged(calm)["foreign"] == pytest.approx(0.01)
     # The rank that loses most: all others wait for it.
@@ -233,7 +229,7 @@ def test_what_ranks_have_not_used_of_their_cores_was_foreign() -> None:
     assert merged(seen([0], [10.0], 10.1))["foreign"] == 0
 
 
-def test_shares_of_a_host_are_those_of_its_worst_rank() -> None:
+def test_shares_of_a_host_are_those_of_its_worst_rank():
     found = merged(
         seen([0], [10.0], 10.0, steal=[2.0], periods=100, throttled=45, quota=1.5),
         seen([1], [10.0], 10.0, stopped=4.0),

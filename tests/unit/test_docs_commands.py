@@ -38,20 +38,20 @@ def find_commands(program: str) -> list[tuple[str, list[str]]]:
 
 
 @pytest.mark.parametrize(("document", "words"), find_commands("rankbench"))
-def test_commands_of_rankbench(document: str, words: list[str]) -> None:
+def test_commands_of_rankbench(document, words):
     # Words in capitals are placeholders that the reader replaces.
     words = words[: words.index("|")] if "|" in words else words
     read_arguments(words)
 
 
 @pytest.mark.parametrize(("document", "words"), find_commands("make"))
-def test_targets_of_make(document: str, words: list[str]) -> None:
+def test_targets_of_make(document, words):
     known = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert {word for word in words if "=" not in word} <= set(known)
 
 
 @pytest.mark.parametrize(("document", "words"), find_commands("snakemake"))
-def test_targets_of_snakemake(document: str, words: list[str]) -> None:
+def test_targets_of_snakemake(document, words):
     words = list(words)
     while "--config" in words:
         place = words.index("--config")
@@ -66,7 +66,7 @@ def test_targets_of_snakemake(document: str, words: list[str]) -> None:
     assert {word for word in words if not word.startswith("-")} <= TARGETS
 
 
-def test_keys_of_an_experiment_are_all_documented() -> None:
+def test_keys_of_an_experiment_are_all_documented():
     text = (ROOT / "docs/experiments.md").read_text()
     table = text[text.index("| key | default") : text.index("## Several sweeps")]
     undocumented = [
@@ -77,7 +77,7 @@ def test_keys_of_an_experiment_are_all_documented() -> None:
     assert not undocumented
 
 
-def test_every_command_is_in_the_table_of_commands() -> None:
+def test_every_command_is_in_the_table_of_commands():
     text = (ROOT / "docs/experiments.md").read_text()
     table = text[text.index("## All commands") : text.index("## Without a checkout")]
     described = set(re.findall(r"`(?:rankbench )?([a-z-]+)", table))

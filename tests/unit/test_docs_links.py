@@ -74,13 +74,13 @@ def find_linked(page: Path) -> set[Path]:
     return {(page.parent / link).resolve() for link in links if link}
 
 
-def test_links_lead_somewhere() -> None:
+def test_links_lead_somewhere():
     pages = find_pages()
     assert len(pages) > 20
     assert [broken for page in pages for broken in find_broken(page)] == []
 
 
-def test_every_page_is_in_the_index() -> None:
+def test_every_page_is_in_the_index():
     index = ROOT / "docs/README.md"
     pages = {page for page in find_pages() if ROOT / "docs" in page.parents}
     assert pages - find_linked(index) - {index} == set()
@@ -89,7 +89,7 @@ def test_every_page_is_in_the_index() -> None:
         assert {"architecture.md", "glossary.md"} <= linked, page
 
 
-def test_paths_in_the_documents_exist() -> None:
+def test_paths_in_the_documents_exist():
     missing = [
         f"{page.name}: {path}"
         for page in find_pages()
@@ -111,7 +111,7 @@ def test_paths_in_the_documents_exist() -> None:
         ("[a](https://example.org/x)", []),
     ],
 )
-def test_broken_links_are_found(tmp_path: Path, text: str, broken: list[str]) -> None:
+def test_broken_links_are_found(tmp_path, text, broken):
     page = tmp_path / "page.md"
     page.write_text(text)
     assert list(find_broken(page)) == broken

@@ -55,9 +55,7 @@ class Nvml:
         self.millijoules["GPU-b"] += 250_000
 
 
-def test_energy_of_gpus_is_that_of_their_counters(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_energy_of_gpus_is_that_of_their_counters(monkeypatch):
     nvml = Nvml()
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     times = iter([10.0, 18.0])
@@ -83,8 +81,8 @@ def test_energy_of_gpus_is_that_of_their_counters(
     ],
 )
 def test_what_cannot_be_read_is_a_reason_and_never_zero(
-    nvml: Any, uuid: str | None, reason: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    nvml, uuid, reason, monkeypatch
+):
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     meter = open_gpus([uuid])
     meter.begin()
@@ -93,9 +91,7 @@ def test_what_cannot_be_read_is_a_reason_and_never_zero(
     assert reason in str(found["reason"])
 
 
-def test_a_counter_that_fails_in_mid_run_is_a_reason(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_counter_that_fails_in_mid_run_is_a_reason(monkeypatch):
     nvml = Nvml()
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
     meter = open_gpus(["GPU-a"])
@@ -118,7 +114,7 @@ def rapl(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_energy_of_cpus_is_that_of_their_packages(rapl: Path) -> None:
+def test_energy_of_cpus_is_that_of_their_packages(rapl):
     meter = open_cpus(rapl)
     meter.begin()
     (rapl / "intel-rapl:0/energy_uj").write_text("99500000\n")
@@ -128,9 +124,7 @@ def test_energy_of_cpus_is_that_of_their_packages(rapl: Path) -> None:
     assert (found["joules"], found["devices"]) == (pytest.approx(0.5 + 3.0), 2)
 
 
-def test_cpus_without_counters_or_permission(
-    rapl: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cpus_without_counters_or_permission(rapl, tmp_path, monkeypatch):
     assert open_cpus(tmp_path / "none").end()["reason"] == usage.NO_COUNTER
 
     read = Path.read_text
@@ -145,7 +139,7 @@ def test_cpus_without_counters_or_permission(
     assert reason.endswith("max_energy_range_uj may be read by root only")
 
 
-def test_a_meter_costs_little() -> None:
+def test_a_meter_costs_little():
     """It is read before the window begins and after it has ended."""
     meter = Meter([lambda: 1.0])
     meter.begin()
@@ -187,7 +181,7 @@ def reading(joules: float | None, seconds: float = 8.0, **changes: Any) -> dict:
     }
 
 
-def test_joules_of_a_sample_and_power_of_a_device(tmp_path: Path) -> None:
+def test_joules_of_a_sample_and_power_of_a_device(tmp_path):
     layout = write_energy(tmp_path, [reading(4096.0), reading(2048.0)], samples=1024)
     row = row_of(layout)
     # 6144 J for 1024 samples; 768 W of two devices.
@@ -207,14 +201,12 @@ def test_joules_of_a_sample_and_power_of_a_device(tmp_path: Path) -> None:
         ([reading(400.0), reading(None, reason="MIG")], "MIG"),
     ],
 )
-def test_a_row_without_a_number_says_why(
-    told: list[dict[str, Any]], reason: str, tmp_path: Path
-) -> None:
+def test_a_row_without_a_number_says_why(told, reason, tmp_path):
     row = row_of(write_energy(tmp_path, told))
     assert (row["j_per_sample"], row["reason"]) == ("", reason)
 
 
-def test_a_gpu_that_was_throttled_marks_the_row(tmp_path: Path) -> None:
+def test_a_gpu_that_was_throttled_marks_the_row(tmp_path):
     device = {
         "utilisation_mean": 0.9,
         "sm_clock_mean_mhz": 1400.0,
@@ -229,21 +221,21 @@ def test_a_gpu_that_was_throttled_marks_the_row(tmp_path: Path) -> None:
     assert "throttled" in marked["marks"].split()
 
 
-def test_a_power_cap_alone_is_full_load_and_no_mark(tmp_path: Path) -> None:
+def test_a_power_cap_alone_is_full_load_and_no_mark(tmp_path):
     device = {"utilisation_mean": 0.9, "throttled": ["power cap"]}
     layout = write_energy(tmp_path, [reading(8.0), reading(8.0)], devices=[device])
     (row,) = read_rows(layout)
     assert "throttled" not in row["marks"]
 
 
-def test_cpus_without_counters_have_no_section(tmp_path: Path) -> None:
+def test_cpus_without_counters_have_no_section(tmp_path):
     layout, planned = plan_one(tmp_path, "single")
     write_launches(layout, planned)
     write_tables(layout)
     assert not layout.table("csv", "energy").exists()
 
 
-def test_the_plot_sets_energy_against_throughput(tmp_path: Path) -> None:
+def test_the_plot_sets_energy_against_throughput(tmp_path):
     from rankbench.results.numbers.result_set import read
     from rankbench.results.sections.energy import make
 

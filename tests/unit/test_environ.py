@@ -39,19 +39,19 @@ SRUN = {
 }
 
 
-def test_place_survives_the_environment() -> None:
+def test_place_survives_the_environment():
     assert read_place(PLACE.export()) == PLACE
 
 
 @pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK"])
-def test_missing_variable_is_named(name: str) -> None:
+def test_missing_variable_is_named(name):
     environ = PLACE.export()
     del environ[name]
     with pytest.raises(ValueError, match=f"did not set '{name}'"):
         read_place(environ)
 
 
-def test_without_a_group_rank_it_is_the_first_host() -> None:
+def test_without_a_group_rank_it_is_the_first_host():
     environ = PLACE.export()
     del environ["GROUP_RANK"]
     assert read_place(environ).node == 0
@@ -90,11 +90,11 @@ def test_without_a_group_rank_it_is_the_first_host() -> None:
     ],
     ids=["mpirun", "hydra", "horovodrun", "deepspeed", "srun"],
 )
-def test_other_launchers_have_other_names(environ: dict[str, str]) -> None:
+def test_other_launchers_have_other_names(environ):
     assert read_place(environ) == PLACE
 
 
-def test_ranks_of_horovodrun_are_not_those_of_an_mpirun_around_it() -> None:
+def test_ranks_of_horovodrun_are_not_those_of_an_mpirun_around_it():
     outer = {
         "OMPI_COMM_WORLD_RANK": "0",
         "OMPI_COMM_WORLD_SIZE": "1",
@@ -106,19 +106,19 @@ def test_ranks_of_horovodrun_are_not_those_of_an_mpirun_around_it() -> None:
     assert (place.rank, place.size) == (1, 2)
 
 
-def test_ranks_of_a_launcher_are_not_the_tasks_that_it_runs_in() -> None:
+def test_ranks_of_a_launcher_are_not_the_tasks_that_it_runs_in():
     assert read_place({**SRUN, **Place(0, 2, 0, 2, 0).export()}).size == 2
     ompi = {"RANK": "7", "SIZE": "8", "LOCAL_RANK": "3", "LOCAL_SIZE": "4"}
     mpirun = {f"OMPI_COMM_WORLD_{name}": value for name, value in ompi.items()}
     assert read_place({**SRUN, **mpirun}).rank == 7
 
 
-def test_a_launcher_that_says_half_of_it_does_not_count_as_srun() -> None:
+def test_a_launcher_that_says_half_of_it_does_not_count_as_srun():
     with pytest.raises(ValueError, match="did not set"):
         read_place({**SRUN, "RANK": "0", "WORLD_SIZE": "2"})
 
 
-def test_job() -> None:
+def test_job():
     assert read_job(SRUN) == SlurmAllocation("4711", "node[1-3]", "4(x3)")
     assert read_job({}) is None
     assert step_id(SRUN) == "3"
@@ -128,25 +128,25 @@ def test_job() -> None:
     assert read_node({"SLURM_ARRAY_TASK_ID": "2", "SLURM_NODEID": "0"}) == 2
 
 
-def test_srun_finds_its_job_and_no_options() -> None:
+def test_srun_finds_its_job_and_no_options():
     assert for_srun({**SRUN, "PATH": "/bin"}) == {
         "SLURM_JOB_ID": "4711",
         "SLURM_CONF": "/etc/slurm.conf",
     }
 
 
-def test_without_job() -> None:
+def test_without_job():
     pmi = {"PMIX_RANK": "0", "PMI_FD": "3", "SLURMD_NODENAME": "node1"}
     left = without_job({**SRUN, **pmi, "PATH": "/bin"})
     assert left == {"PATH": "/bin", "SLURM_STEP_ID": "3"}
 
 
-def test_job_id() -> None:
+def test_job_id():
     assert job_id({"SLURM_JOB_ID": "4711"}) == "4711"
     assert job_id({}) is None
 
 
-def test_what_slurm_says_survives_a_program_that_takes_it_away() -> None:
+def test_what_slurm_says_survives_a_program_that_takes_it_away():
     said = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "a[1-2]", "SLURM_CONF": "/c"}
     environ = {**said, "HOME": "/h"}
     keep_job(environ)
@@ -157,7 +157,7 @@ def test_what_slurm_says_survives_a_program_that_takes_it_away() -> None:
     assert below == {**said, "HOME": "/h"}
 
 
-def test_outside_of_a_job_nothing_is_kept() -> None:
+def test_outside_of_a_job_nothing_is_kept():
     environ = {"HOME": "/h"}
     keep_job(environ)
     restore_job(environ)
@@ -174,7 +174,5 @@ def test_outside_of_a_job_nothing_is_kept() -> None:
         ({"SLURM_JOB_ID": "8", "SLURM_ARRAY_JOB_ID": "7"}, "7"),
     ],
 )
-def test_what_the_hosts_of_a_launch_have_in_common(
-    environ: dict[str, str], launch: str | None
-) -> None:
+def test_what_the_hosts_of_a_launch_have_in_common(environ, launch):
     assert launch_id(environ) == launch

@@ -57,7 +57,7 @@ def reasons(layout: Layout) -> list[str | None]:
     return [row.reason for row in load(layout).rows]
 
 
-def test_a_row_says_why_its_image_is_not_there(layout: Layout) -> None:
+def test_a_row_says_why_its_image_is_not_there(layout):
     assert reasons(layout) == [None, *["not measured yet: rankbench run"] * 2]
     fail()
     assert reasons(layout) == [None, SAID, "not measured yet: rankbench run"]
@@ -65,7 +65,7 @@ def test_a_row_says_why_its_image_is_not_there(layout: Layout) -> None:
     assert reasons(layout) == [None, *["not measured yet: rankbench run"] * 2]
 
 
-def test_a_row_says_why_its_data_are_not_there(layout: Layout) -> None:
+def test_a_row_says_why_its_data_are_not_there(layout):
     fail()
     note_attempt(DIGITS, "no such file", "logs/prepare/digits.log")
     data = "data digits could not be prepared: no such file; log: "
@@ -73,16 +73,14 @@ def test_a_row_says_why_its_data_are_not_there(layout: Layout) -> None:
     assert reasons(layout) == [None, f"{SAID}; {data}", data]
 
 
-def test_without_a_run_nothing_is_written(
-    layout: Layout, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_run_nothing_is_written(layout, monkeypatch):
     monkeypatch.delenv(PLAN_VARIABLE)
     fail()
     note_attempt(GLOO, None, "logs/images/gloo-cpu.log")
     assert not (layout.root / "needs").exists()
 
 
-def test_the_status_says_it_before_and_after_it_was_asked_for(tmp_path: Path) -> None:
+def test_the_status_says_it_before_and_after_it_was_asked_for(tmp_path):
     plan = read_plan_of(tmp_path, "name: x\nstrategy: single\ntopology: 1x1")
     (cell,) = plan.cells.values()
     layout = Layout(tmp_path / "results")
@@ -102,7 +100,7 @@ def test_the_status_says_it_before_and_after_it_was_asked_for(tmp_path: Path) ->
         ('{"schema": 1, "reason": 3, "log": ""}', "expected the texts reason and log"),
     ],
 )
-def test_a_damaged_file_is_named(layout: Layout, text: str, said: str, cli) -> None:
+def test_a_damaged_file_is_named(layout, text, said, cli):
     fail()
     GLOO.file(layout).write_text(text)
     error = cli("table", layout.root, status=2).err
@@ -110,7 +108,7 @@ def test_a_damaged_file_is_named(layout: Layout, text: str, said: str, cli) -> N
     assert said in error
 
 
-def test_names_that_lead_elsewhere_are_not_followed(layout: Layout) -> None:
+def test_names_that_lead_elsewhere_are_not_followed(layout):
     wanted = Need(DATA, "/../../plan")
     (layout.root / "needs/data.").mkdir(parents=True)
     assert wanted.file(layout).is_file()
@@ -120,9 +118,7 @@ def test_names_that_lead_elsewhere_are_not_followed(layout: Layout) -> None:
 # --- who writes it --------------------------------------------------------------------
 
 
-def test_an_image_that_cannot_be_built(
-    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_image_that_cannot_be_built(layout, tmp_path, monkeypatch):
     log = tmp_path / "gloo.log"
     fails = True
 
@@ -146,9 +142,7 @@ def test_an_image_that_cannot_be_built(
     assert images.main() == 1
 
 
-def test_data_that_cannot_be_prepared(
-    layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_that_cannot_be_prepared(layout, tmp_path, monkeypatch):
     (tmp_path / "raw").write_text("nothing can be downloaded into a file")
     told = ["--root", str(tmp_path), "--log", "logs/prepare/mnist.log"]
     assert prepare(["mnist", *told]) == 0
@@ -167,7 +161,7 @@ def test_data_that_cannot_be_prepared(
 # --- in a bundle ----------------------------------------------------------------------
 
 
-def test_a_bundle_has_it_and_verifies(layout: Layout, tmp_path: Path) -> None:
+def test_a_bundle_has_it_and_verifies(layout, tmp_path):
     fail()
     write_bundle(layout, tmp_path / "bundle", anonymise=True)
     assert verify_bundle(tmp_path / "bundle").findings == []

@@ -21,7 +21,6 @@ from rankbench.matrix.candidate import make_candidate, shape_of
 from rankbench.matrix.catalog import Catalog, load_catalog
 from rankbench.matrix.feasible import find_obstacle, marks_of
 from rankbench.matrix.own import describe_library_model
-from rankbench.matrix.site import Site
 
 pytestmark = pytest.mark.unit
 
@@ -74,7 +73,7 @@ def catalog_with(fields: dict[str, Any]) -> Catalog:
 
 
 @pytest.mark.parametrize(("row", "reason"), read_pairs("obstacles.txt"))
-def test_obstacles(row: str, reason: str) -> None:
+def test_obstacles(row, reason):
     """The reason is what users read; `ok` if there is none."""
     site, cell = row.split(": ", 1)
     whole = cell_of(cell)
@@ -84,14 +83,14 @@ def test_obstacles(row: str, reason: str) -> None:
 
 
 @pytest.mark.parametrize(("row", "marks"), read_pairs("marks.txt"))
-def test_marks(row: str, marks: str) -> None:
+def test_marks(row, marks):
     site, cell = row.split(": ", 1)
     candidate = make_candidate(cell_of(cell), SITES[site], load_catalog())
     assert " ".join(marks_of(candidate) or ["none"]) == marks
 
 
 @pytest.mark.parametrize(("cell", "numbers"), read_pairs("shapes.txt"))
-def test_shape(cell: str, numbers: str) -> None:
+def test_shape(cell, numbers):
     whole = cell_of(cell)
     shape = shape_of(whole, load_catalog().strategies[whole.strategy])
     assert " ".join(map(str, dataclasses.astuple(shape))) == numbers
@@ -112,9 +111,7 @@ BY_OTHERS = "ddp is started by spawn or manual, not by torchrun"
         ("runtime", "horovod", "ddp", HERE, "torchrun starts other programs than ddp"),
     ],
 )
-def test_needs_of_a_strategy(
-    need: str, value: Any, cell: str, site: Site, reason: str | None
-) -> None:
+def test_needs_of_a_strategy(need, value, cell, site, reason):
     catalog = load_catalog()
     ddp = catalog.strategies["ddp"]
     changed = dataclasses.replace(ddp, needs={**ddp.needs, need: value})
@@ -130,7 +127,7 @@ def test_needs_of_a_strategy(
         ("ddp model=lenet channels=3", None),
     ],
 )
-def test_models_may_want_certain_channels(cell: str, reason: str | None) -> None:
+def test_models_may_want_certain_channels(cell, reason):
     catalog = load_catalog()
     lenet = {**catalog.models["lenet"], "channels": [3]}
     models = {**catalog.models, "lenet": lenet}

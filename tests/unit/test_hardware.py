@@ -46,7 +46,7 @@ def add_link(
     return link
 
 
-def test_network_cards(tmp_path: Path) -> None:
+def test_network_cards(tmp_path):
     net, infiniband = tmp_path / "net", tmp_path / "infiniband"
     card = add_link(net, "eth0", speed="25000")
     (card / "device/vendor").write_text("0x15b3\n")
@@ -69,36 +69,36 @@ def test_network_cards(tmp_path: Path) -> None:
     ]
 
 
-def test_a_host_without_cards_has_its_interfaces(tmp_path: Path) -> None:
+def test_a_host_without_cards_has_its_interfaces(tmp_path):
     add_link(tmp_path, "eth0", speed="10000", card=False)
     (found,) = facts.describe_nics(tmp_path, tmp_path / "gone")
     assert (found["name"], found["gbit_s"]) == ("eth0", 10.0)
 
 
-def test_nothing_to_see(tmp_path: Path) -> None:
+def test_nothing_to_see(tmp_path):
     gone = tmp_path / "gone"
     assert facts.describe_nics(gone, gone) == []
     assert facts.gpu_driver(gone) is None
 
 
-def test_driver_of_gpus(tmp_path: Path) -> None:
+def test_driver_of_gpus(tmp_path):
     path = tmp_path / "version"
     path.write_text(NVIDIA)
     assert facts.gpu_driver(path) == "550.54.15"
 
 
-def test_links_between_gpus() -> None:
+def test_links_between_gpus():
     assert facts.parse_links(LINKS) == ["NV12", "SYS"]
     assert facts.parse_links("") == []
 
 
-def test_mpi_that_is_not_loaded(tmp_path: Path) -> None:
+def test_mpi_that_is_not_loaded(tmp_path):
     maps = tmp_path / "maps"
     maps.write_text("7f00-7f01 r-xp 00000000 08:01 42  /usr/lib/libmpi_cxx.so.40\n")
     assert facts.mpi_version(maps) is None
 
 
-def test_this_machine() -> None:
+def test_this_machine():
     host = facts.describe_host()
     assert host["os"]
     for nic in host["nics"]:

@@ -79,9 +79,7 @@ def refused(layout: Layout, capsys: pytest.CaptureFixture[str]) -> str:
 # --- what is refused ----------------------------------------------------------------
 
 
-def test_status_and_show_trust_no_foreign_results(
-    layout: Layout, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_status_and_show_trust_no_foreign_results(layout, capsys):
     root = str(layout.root)
     changes = {"status": "crashed", "reason": TERMINAL, "job_id": TERMINAL}
     edit_record(layout, **changes)
@@ -118,12 +116,7 @@ def test_status_and_show_trust_no_foreign_results(
         ("summary", {"enough": 1}),
     ],
 )
-def test_status_and_show_refuse_damaged_foreign_results(
-    layout: Layout,
-    capsys: pytest.CaptureFixture[str],
-    name: str,
-    changes: dict[str, Any],
-) -> None:
+def test_status_and_show_refuse_damaged_foreign_results(layout, capsys, name, changes):
     cell = PLANNED["id"]
     asked = Request(attempt=1, launches=1, cell_hash=PLANNED["hash"])
     write_json(layout.request(cell), asdict(asked))
@@ -146,9 +139,7 @@ def test_status_and_show_refuse_damaged_foreign_results(
         assert str(path) in capsys.readouterr().err
 
 
-def test_damaged_and_foreign_records_are_refused(
-    layout: Layout, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damaged_and_foreign_records_are_refused(layout, capsys):
     path = record_of(layout)
     good = path.read_bytes()
     deep = b"[" * 100_000
@@ -198,9 +189,7 @@ def test_damaged_and_foreign_records_are_refused(
         "x" * 300,
     ],
 )
-def test_a_name_that_leads_elsewhere_is_refused(
-    layout: Layout, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_name_that_leads_elsewhere_is_refused(layout, name, capsys):
     edit_plan(layout, id=name)
     assert "plan.json is damaged: cells[0].id" in refused(layout, capsys)
 
@@ -216,16 +205,12 @@ def test_a_name_that_leads_elsewhere_is_refused(
         ("num_workers", -1),
     ],
 )
-def test_a_cell_that_no_experiment_has_is_refused(
-    layout: Layout, field: str, value: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cell_that_no_experiment_has_is_refused(layout, field, value, capsys):
     edit_plan(layout, cell=PLANNED["cell"] | {field: value})
     assert f"cells[0].cell.{field} must" in refused(layout, capsys)
 
 
-def test_a_cell_that_stands_twice_is_refused(
-    layout: Layout, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cell_that_stands_twice_is_refused(layout, capsys):
     with edited(layout.plan) as plan:
         plan["cells"] *= 2
     assert "a cell stands in it twice" in refused(layout, capsys)
@@ -291,20 +276,15 @@ def write_steps(layout: Layout, member: bytes, kind: int = zipfile.ZIP_STORED) -
     ],
 )
 def test_steps_that_are_no_times_are_refused(
-    layout: Layout,
-    member: bytes,
-    said: str,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
+    layout, member, said, capsys, monkeypatch, tmp_path
+):
     monkeypatch.chdir(tmp_path)
     write_steps(layout, member)
     assert said in refused(layout, capsys)
     assert not Path("unpickled").exists()
 
 
-def test_a_flipped_bit_in_the_header_of_an_array_names_the_file(layout: Layout) -> None:
+def test_a_flipped_bit_in_the_header_of_an_array_names_the_file(layout):
     """With a wrong checksum, as after a fault of a disk, and with a correct one."""
     launch = read_launch(record_of(layout).parent)
     sound, path = launch.read_steps(), record_of(layout).with_name("steps.npz")
@@ -335,9 +315,7 @@ def test_a_flipped_bit_in_the_header_of_an_array_names_the_file(layout: Layout) 
     assert any("EOF in multi-line statement" in said for said in words)
 
 
-def test_verify_names_steps_with_a_damaged_header(
-    layout: Layout, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_verify_names_steps_with_a_damaged_header(layout, tmp_path, capsys):
     write_bundle(layout, tmp_path / "bundle", anonymise=False)
     path = tmp_path / "bundle" / record_of(layout).relative_to(layout.root)
     path = path.with_name("steps.npz")
@@ -347,9 +325,7 @@ def test_verify_names_steps_with_a_damaged_header(
     assert f"{name}: is damaged: " in capsys.readouterr().out
 
 
-def test_steps_that_took_no_time_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_steps_that_took_no_time_are_refused(tmp_path, capsys):
     planned = plan_cell(make_cell("single"))
     layout = write_plan(tmp_path / "results", [planned], launches=1)
     write_launches(layout, planned, count=1, wanted=1)
@@ -360,17 +336,13 @@ def test_steps_that_took_no_time_are_refused(
     assert "its steps took no time" in refused(layout, capsys)
 
 
-def test_a_zip_bomb_is_not_unpacked(
-    layout: Layout, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_zip_bomb_is_not_unpacked(layout, capsys):
     write_steps(layout, npy_header((8, 6)) + bytes(2**26), zipfile.ZIP_DEFLATED)
     assert record_of(layout).with_name("steps.npz").stat().st_size < 2**18
     assert "is compressed" in refused(layout, capsys)
 
 
-def test_steps_that_are_gone_are_named(
-    layout: Layout, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_steps_that_are_gone_are_named(layout, capsys):
     path = record_of(layout).with_name("steps.npz")
     good = path.read_bytes()
     # A changed byte is within the numbers of the first member.
@@ -429,9 +401,7 @@ def write_texts(root: Path, texts: Sequence[str]) -> Layout:
     return layout
 
 
-def test_texts_are_shown_and_not_obeyed(
-    tmp_path: Path, cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_texts_are_shown_and_not_obeyed(tmp_path, cli, monkeypatch):
     # One panel is enough, because all look alike.
     monkeypatch.setattr(panels, "MOST_PANELS", 1)
     layout = write_texts(tmp_path / "results", TEXTS)
@@ -516,7 +486,7 @@ def put(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 @pytest.mark.parametrize("what", ["record", "plan", "profile"])
-def test_any_change_gives_a_table_or_a_clear_no(layout: Layout, what: str) -> None:
+def test_any_change_gives_a_table_or_a_clear_no(layout, what):
     """One value at a time is replaced by a wrong value, or left out."""
     write_profile(layout, PLANNED)
     files = {"record": record_of(layout), "plan": layout.plan}

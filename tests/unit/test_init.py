@@ -18,7 +18,7 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize("there", [False, True])
-def test_init_writes_what_a_user_edits(tmp_path: Path, cli, there: bool) -> None:
+def test_init_writes_what_a_user_edits(tmp_path, cli, there):
     folder = tmp_path / "a/b"
     if there:
         folder.mkdir(parents=True)
@@ -38,7 +38,7 @@ def test_init_writes_what_a_user_edits(tmp_path: Path, cli, there: bool) -> None
     assert not (folder / "workflow").exists()
 
 
-def test_init_says_what_comes_next(tmp_path: Path, cli) -> None:
+def test_init_says_what_comes_next(tmp_path, cli):
     said = cli("init", tmp_path / "my own").out
     assert f"cd '{tmp_path}/my own'" in said
     # The files of the new project refer to these schemas by their path in a checkout.
@@ -47,7 +47,7 @@ def test_init_says_what_comes_next(tmp_path: Path, cli) -> None:
     assert (schemas / "site.schema.yaml").exists()
 
 
-def test_init_keeps_what_is_there(tmp_path: Path, cli) -> None:
+def test_init_keeps_what_is_there(tmp_path, cli):
     (tmp_path / "config.yaml").write_text("mine")
     assert f"{tmp_path} is not empty" in cli("init", tmp_path, status=2).err
     assert [path.name for path in tmp_path.iterdir()] == ["config.yaml"]
@@ -55,9 +55,7 @@ def test_init_keeps_what_is_there(tmp_path: Path, cli) -> None:
     assert "is a file" in cli("init", tmp_path / "config.yaml", status=2).err
 
 
-def test_a_missing_extra_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli
-) -> None:
+def test_a_missing_extra_is_named(tmp_path, monkeypatch, cli):
     monkeypatch.setitem(sys.modules, "rankbench.results.bundle", None)
     monkeypatch.setattr("rankbench.cli.find_extra", lambda name: "results")
     assert "pip install 'rankbench[results]'" in cli("verify", tmp_path, status=2).err
@@ -76,7 +74,7 @@ def test_a_missing_extra_is_named(
         ("numpy", None),
     ],
 )
-def test_modules_of_extras(module: str, extra: str | None) -> None:
+def test_modules_of_extras(module, extra):
     assert find_extra(module) == extra
 
 
@@ -95,7 +93,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return names
 
 
-def test_packages_of_extras(without: set[str]) -> None:
+def test_packages_of_extras(without):
     require("workflow", "slurm", "results")
     without |= {"pandas", "scipy", "snakemake-executor-plugin-slurm"}
     require("workflow")
@@ -111,14 +109,8 @@ def test_packages_of_extras(without: set[str]) -> None:
     [("snakemake", "workflow"), ("snakemake-executor-plugin-slurm", "slurm")],
 )
 def test_nothing_begins_without_snakemake(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    cli,
-    without: set[str],
-    command: str,
-    package: str,
-    extra: str,
-) -> None:
+    tmp_path, monkeypatch, cli, without, command, package, extra
+):
     monkeypatch.chdir(tmp_path)
     cli("init", ".")
     (tmp_path / "config.yaml").write_text("name: own\nstrategy: ddp\ntopology: 1x2\n")
@@ -130,9 +122,7 @@ def test_nothing_begins_without_snakemake(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_the_table_at_the_end_will_not_fail(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli, without: set[str]
-) -> None:
+def test_the_table_at_the_end_will_not_fail(tmp_path, monkeypatch, cli, without):
     monkeypatch.chdir(tmp_path)
     cli("init", ".")
     without.add("pandas")
@@ -143,11 +133,11 @@ def test_the_table_at_the_end_will_not_fail(
 @pytest.mark.parametrize(
     "name", ["Snakefile", "containers/gloo.def", "workflow/schemas", "CITATION.cff"]
 )
-def test_assets_are_found(name: str) -> None:
+def test_assets_are_found(name):
     assert find_asset(name).exists()
 
 
-def test_init_writes_a_profile_for_hosts(tmp_path: Path, cli) -> None:
+def test_init_writes_a_profile_for_hosts(tmp_path, cli):
     folder = tmp_path / "bench"
     assert (
         "rankbench site-check --site ssh_profile"
@@ -168,8 +158,6 @@ def test_init_writes_a_profile_for_hosts(tmp_path: Path, cli) -> None:
         (["me@a"], "is no name of a host"),
     ],
 )
-def test_init_refuses_hosts_that_are_none(
-    tmp_path: Path, cli, words: list[str], said: str
-) -> None:
+def test_init_refuses_hosts_that_are_none(tmp_path, cli, words, said):
     assert said in cli("init", tmp_path / "bench", "--ssh", *words, status=2).err
     assert not (tmp_path / "bench").exists()

@@ -44,11 +44,11 @@ def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--profile", "extra"], "extra"),
     ],
 )
-def test_profile(argv: list[str], profile: str) -> None:
+def test_profile(argv, profile):
     assert read_invocation(argv).profile == Path(profile)
 
 
-def test_profile_by_an_absolute_path(tmp_path: Path) -> None:
+def test_profile_by_an_absolute_path(tmp_path):
     path = tmp_path / "slurm_profile"
     assert read_invocation(["--profile", str(path)]).profile == path
 
@@ -57,9 +57,7 @@ def test_profile_by_an_absolute_path(tmp_path: Path) -> None:
     ("argv", "profile"),
     [([], "slurm_profile"), (["--profile", "local_profile"], "local_profile")],
 )
-def test_profile_from_the_environment(
-    monkeypatch: pytest.MonkeyPatch, argv: list[str], profile: str
-) -> None:
+def test_profile_from_the_environment(monkeypatch, argv, profile):
     monkeypatch.setenv("SNAKEMAKE_PROFILE", "slurm_profile")
     assert read_invocation(argv).profile == Path(profile)
 
@@ -93,7 +91,7 @@ def test_profile_from_the_environment(
         (["--list-conda-envs"], False, True),
     ],
 )
-def test_flags(argv: list[str], dry_run: bool, passive: bool) -> None:
+def test_flags(argv, dry_run, passive):
     invocation = read_invocation(["--profile", "local_profile", *argv])
     assert (invocation.dry_run, invocation.passive) == (dry_run, passive)
 
@@ -109,24 +107,24 @@ def test_flags(argv: list[str], dry_run: bool, passive: bool) -> None:
         (["publish"], True),
     ],
 )
-def test_targets_that_measure_nothing(targets: list[str], measures: bool) -> None:
+def test_targets_that_measure_nothing(targets, measures):
     invocation = read_invocation([*targets, "--profile", "slurm_profile"])
     assert invocation.measures == measures
 
 
-def test_snakemake_knows_every_flag() -> None:
+def test_snakemake_knows_every_flag():
     # A flag that Snakemake renames would silently count as one that runs jobs.
     _, arguments = parse_args(["--cores", "1"])
     assert set(PASSIVE) <= vars(arguments).keys()
 
 
-def test_it_reads_its_own_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_reads_its_own_command_line(monkeypatch):
     monkeypatch.setattr("sys.argv", ["snakemake", "-n", "--profile", "slurm_profile"])
     invocation = read_invocation()
     assert invocation.profile == Path("slurm_profile")
     assert invocation.dry_run
 
 
-def test_it_is_silent(capfd: pytest.CaptureFixture[str]) -> None:
+def test_it_is_silent(capfd):
     read_invocation(["-n", "--profile", "local_profile"])
     assert capfd.readouterr() == ("", "")

@@ -16,7 +16,7 @@ from rankbench.launch_spec import LaunchOptions, LaunchSpec
 pytestmark = pytest.mark.unit
 
 
-def test_its_file_says_all_of_it(tmp_path: Path) -> None:
+def test_its_file_says_all_of_it(tmp_path):
     spec = make_spec(
         directory=tmp_path,
         cell=make_cell(options={"bucket_mb": 1}, own_files={"data": {"file": "a.py"}}),
@@ -37,9 +37,7 @@ def test_its_file_says_all_of_it(tmp_path: Path) -> None:
     assert json.loads(spec.file.read_text()).keys() == fields
 
 
-def test_a_new_option_reaches_the_ranks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_option_reaches_the_ranks(tmp_path, monkeypatch):
     """A key of the experiment and a field: no other code names an option."""
 
     @dataclass(frozen=True, kw_only=True)

@@ -55,13 +55,13 @@ def with_block(block: str, top: str = "strategy: ddp") -> str:
         ("name: x\nstrategy: ddp", "(this file has: none)"),
     ],
 )
-def test_unknown_override(tmp_path: Path, text: str, complaint: str) -> None:
+def test_unknown_override(tmp_path, text, complaint):
     with pytest.raises(ValueError, match=r"experiment\.yaml: override") as caught:
         read(tmp_path, text, "smal")
     assert complaint in str(caught.value)
 
 
-def test_an_override_that_makes_a_published_cell_many(tmp_path: Path) -> None:
+def test_an_override_that_makes_a_published_cell_many(tmp_path):
     text = STUDY + "  wide: {topology: [1x1, 1x2]}\n"
     with pytest.raises(
         ValueError, match="block 1: published: needs a block with one cell"
@@ -72,7 +72,7 @@ def test_an_override_that_makes_a_published_cell_many(tmp_path: Path) -> None:
 # --- good input ---------------------------------------------------------------------
 
 
-def test_blocks_are_joined_in_their_order(tmp_path: Path) -> None:
+def test_blocks_are_joined_in_their_order(tmp_path):
     cells = read_experiment(tmp_path, STUDY).cells
     assert list(cells) == [
         "single.none.1x1.lenet.digits.batch_size=32",
@@ -83,7 +83,7 @@ def test_blocks_are_joined_in_their_order(tmp_path: Path) -> None:
     assert {cell.model for cell in cells.values()} == {"lenet"}
 
 
-def test_a_block_makes_the_cells_that_a_file_of_its_own_would(tmp_path: Path) -> None:
+def test_a_block_makes_the_cells_that_a_file_of_its_own_would(tmp_path):
     block = "strategy: [single, ddp]\nbackend: [gloo, mpi]\nseed: 3"
     alone = read_experiment(tmp_path, f"name: x\n{block}").cells
     text = "name: x\nseed: 1\nblocks:\n  - strategy: [single, ddp]\n"
@@ -91,7 +91,7 @@ def test_a_block_makes_the_cells_that_a_file_of_its_own_would(tmp_path: Path) ->
     assert read_experiment(tmp_path, text).cells == alone
 
 
-def test_a_cell_of_two_blocks_is_one_row(tmp_path: Path) -> None:
+def test_a_cell_of_two_blocks_is_one_row(tmp_path):
     text = with_block("{topology: [1x2, 1x1]}")
     assert list(read_experiment(tmp_path, text).cells) == [
         "ddp.gloo.1x1.convnet.digits",
@@ -99,7 +99,7 @@ def test_a_cell_of_two_blocks_is_one_row(tmp_path: Path) -> None:
     ]
 
 
-def test_no_blocks_are_as_none(tmp_path: Path) -> None:
+def test_no_blocks_are_as_none(tmp_path):
     text = "name: x\nstrategy: ddp\n"
     plain = read_experiment(tmp_path, text)
     assert read_experiment(tmp_path, text + "blocks: []").cells == plain.cells
@@ -107,12 +107,12 @@ def test_no_blocks_are_as_none(tmp_path: Path) -> None:
     assert plain.override is None
 
 
-def test_exclude_works_on_all_blocks(tmp_path: Path) -> None:
+def test_exclude_works_on_all_blocks(tmp_path):
     cells = read_experiment(tmp_path, STUDY + "exclude: topology=2x1,4x1\n").cells
     assert [cell.topology for cell in cells.values()] == ["1x1", "1x2"]
 
 
-def test_published_rows_know_their_cells(tmp_path: Path) -> None:
+def test_published_rows_know_their_cells(tmp_path):
     experiment = read_experiment(tmp_path, STUDY)
     two = "ddp.gloo.1x2.lenet.digits.batch_size=32"
     assert experiment.study == {
@@ -136,7 +136,7 @@ def test_published_rows_know_their_cells(tmp_path: Path) -> None:
     }
 
 
-def test_published_rows_are_no_part_of_a_cell(tmp_path: Path) -> None:
+def test_published_rows_are_no_part_of_a_cell(tmp_path):
     text = with_block("{topology: 1x2}")
     plain = read_experiment(tmp_path, text).cells
     text = with_block("{topology: 1x2, published: {label: a, throughput: 1}}")
@@ -145,14 +145,14 @@ def test_published_rows_are_no_part_of_a_cell(tmp_path: Path) -> None:
     )
 
 
-def test_a_row_may_have_no_numbers(tmp_path: Path) -> None:
+def test_a_row_may_have_no_numbers(tmp_path):
     text = with_block("{topology: 1x2, published: {label: a, note: a picture}}")
     study = read_experiment(tmp_path, text + "source: {title: t}").study
     assert study is not None
     assert [row["label"] for row in study["rows"]] == ["a"]
 
 
-def test_an_override_replaces_keys_of_the_top_and_of_blocks(tmp_path: Path) -> None:
+def test_an_override_replaces_keys_of_the_top_and_of_blocks(tmp_path):
     experiment = read(tmp_path, STUDY, "small")
     assert experiment.name == "x-small"
     assert experiment.override == "small"
@@ -166,14 +166,14 @@ def test_an_override_replaces_keys_of_the_top_and_of_blocks(tmp_path: Path) -> N
     assert {row["cell"] for row in experiment.study["rows"]} == set(experiment.cells)
 
 
-def test_without_its_name_an_override_changes_nothing(tmp_path: Path) -> None:
+def test_without_its_name_an_override_changes_nothing(tmp_path):
     text = STUDY[: STUDY.index("overrides")]
     with_it, without = (read(tmp_path, each, None) for each in (STUDY, text))
     assert with_it.cells == without.cells
     assert with_it.name == "x"
 
 
-def test_the_plan_holds_the_study(tmp_path: Path) -> None:
+def test_the_plan_holds_the_study(tmp_path):
     experiment = read(tmp_path, STUDY, "small")
     plan = make_plan(
         experiment, make_site(), load_catalog(), code="c0de", source="experiment.yaml"

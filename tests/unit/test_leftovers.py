@@ -22,7 +22,7 @@ def folder(root: Path, name: str, *, ours: bool = True) -> Path:
     return made
 
 
-def test_what_a_killed_snakemake_left(tmp_path: Path) -> None:
+def test_what_a_killed_snakemake_left(tmp_path):
     left = folder(tmp_path, "snakemakeabc")
     runs = folder(tmp_path, "snakemakedef")
     foreign = folder(tmp_path, "snakemakeghi", ours=False)
@@ -37,7 +37,7 @@ def test_what_a_killed_snakemake_left(tmp_path: Path) -> None:
     held.release()
 
 
-def test_snakemake_still_has_such_a_folder() -> None:
+def test_snakemake_still_has_such_a_folder():
     module = pytest.importorskip("snakemake")
     source = Path(module.__file__).with_name("workflow.py").read_text()
     made = 'self._snakemake_tmp_dir = tempfile.TemporaryDirectory(prefix="snakemake")'

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
@@ -51,7 +50,7 @@ def answer(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_another_tmpdir_is_the_same_machine(name: str, tmp_path: Path) -> None:
+def test_another_tmpdir_is_the_same_machine(name, tmp_path):
     with another(name, TMPDIR=str(tmp_path)) as holder:
         assert answer(holder) == "held"
         assert take_lock(name) is None
@@ -67,7 +66,7 @@ def test_another_tmpdir_is_the_same_machine(name: str, tmp_path: Path) -> None:
         assert answer(later) == "held"
 
 
-def test_children_do_not_keep_it(name: str) -> None:
+def test_children_do_not_keep_it(name):
     lock = take_lock(name)
     assert lock is not None
     with subprocess.Popen(["sleep", "60"]) as child:
@@ -78,7 +77,7 @@ def test_children_do_not_keep_it(name: str) -> None:
     again.close()
 
 
-def test_who_waits_says_so_once_and_can_be_told_to_stop(name: str) -> None:
+def test_who_waits_says_so_once_and_can_be_told_to_stop(name):
     said: list[str] = []
     asked: list[None] = []
 

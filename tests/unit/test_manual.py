@@ -41,7 +41,7 @@ def start(*programs: str) -> dict[int, subprocess.Popen[bytes]]:
     return ranks
 
 
-def test_command_of_a_rank() -> None:
+def test_command_of_a_rank():
     place = Place(rank=5, size=8, local_rank=1, local_size=4, node=1)
     argv = rank_argv(place, "tcp://127.0.0.1:4711", Path("/somewhere/launch.json"))
     assert argv == [
@@ -51,7 +51,7 @@ def test_command_of_a_rank() -> None:
     ]
 
 
-def test_places_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_places_of_a_host(monkeypatch):
     monkeypatch.setenv("SLURM_NODEID", "1")
     alone = places_here(1, 2)
     assert [(p.rank, p.size, p.node) for p in alone] == [(0, 2, 0), (1, 2, 0)]
@@ -63,16 +63,14 @@ def test_places_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     "given", [["--rank=0"], ["--rank=0", "--world-size=2"], ["--local-rank=0"]]
 )
-def test_a_place_is_given_whole_or_not_at_all(
-    given: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
+def test_a_place_is_given_whole_or_not_at_all(given, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["rank", *given, "/somewhere/launch.json"])
     with pytest.raises(SystemExit):
         rank_main()
     assert "--local-world-size: give all" in capsys.readouterr().err
 
 
-def test_rendezvous(tmp_path: Path) -> None:
+def test_rendezvous(tmp_path):
     url, variables = choose_rendezvous("env", tmp_path)
     assert url == "env://"
     assert variables["MASTER_ADDR"] == "127.0.0.1"
@@ -86,9 +84,7 @@ def test_rendezvous(tmp_path: Path) -> None:
     assert not file.exists()
 
 
-def test_rendezvous_of_several_hosts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rendezvous_of_several_hosts(tmp_path, monkeypatch):
     first = ("localhost", 20017)
     _, variables = choose_rendezvous("env", tmp_path, *first)
     assert variables == {"MASTER_ADDR": "localhost", "MASTER_PORT": "20017"}
@@ -101,20 +97,20 @@ def test_rendezvous_of_several_hosts(
     assert choose_rendezvous("file", tmp_path, *first) == (f"file://{file}", {})
 
 
-def test_rendezvous_at_a_host_that_is_unknown_here(tmp_path: Path) -> None:
+def test_rendezvous_at_a_host_that_is_unknown_here(tmp_path):
     said = rf"the host {socket.gethostname()} cannot resolve no-host.invalid: "
     with pytest.raises(OSError, match=said):
         choose_rendezvous("env", tmp_path, "no-host.invalid", 20017)
 
 
-def test_stale_rendezvous_is_refused(tmp_path: Path) -> None:
+def test_stale_rendezvous_is_refused(tmp_path):
     (tmp_path / "rendezvous").touch()
     with pytest.raises(ValueError, match="rendezvous is left from an earlier launch"):
         choose_rendezvous("file", tmp_path)
     assert choose_rendezvous("tcp", tmp_path), "it is in the way of no other method"
 
 
-def test_all_end_well() -> None:
+def test_all_end_well():
     assert await_ranks(start("", "import time; time.sleep(0.2)", "")) == {}
 
 
@@ -126,9 +122,7 @@ def test_all_end_well() -> None:
         pytest.param([DEAF, KILLED], {1: -9}, id="the other takes no SIGTERM"),
     ],
 )
-def test_others_are_ended_and_only_the_failed_is_named(
-    programs: list[str], failed: dict[int, int]
-) -> None:
+def test_others_are_ended_and_only_the_failed_is_named(programs, failed):
     ranks = start(*programs)
     begun = time.monotonic()
     assert await_ranks(ranks, grace=0.5) == failed
@@ -136,7 +130,7 @@ def test_others_are_ended_and_only_the_failed_is_named(
     assert all(process.returncode is not None for process in ranks.values())
 
 
-def test_torch_is_not_imported() -> None:
+def test_torch_is_not_imported():
     code = (
         "import sys, rankbench.rank.world.manual; heavy = {'torch', 'numpy'};"
         "sys.exit(' '.join(heavy & sys.modules.keys()) or 0)"
@@ -152,9 +146,7 @@ def test_torch_is_not_imported() -> None:
         (["--address=localhost", "--port=20017"], "3 (20017) localhost"),
     ],
 )
-def test_a_command_gets_a_place_to_meet_and_the_number_of_its_host(
-    place: list[str], said: str
-) -> None:
+def test_a_command_gets_a_place_to_meet_and_the_number_of_its_host(place, said):
     show = "import os, sys; print(sys.argv[1], os.environ['MASTER_ADDR'])"
     command = [sys.executable, "-c", show, "{node} {port}"]
     done = subprocess.run(

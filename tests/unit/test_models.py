@@ -31,32 +31,30 @@ pytestmark = pytest.mark.unit
         ("transformer", 3, 32, 141_898),
     ],
 )
-def test_number_of_parameters(
-    name: str, channels: int, image_size: int, parameters: int
-) -> None:
+def test_number_of_parameters(name, channels, image_size, parameters):
     model = models.build(name, channels=channels, image_size=image_size, classes=10)
     assert sum(p.numel() for p in model.parameters()) == parameters
 
 
-def test_unknown_name_lists_the_models() -> None:
+def test_unknown_name_lists_the_models():
     with pytest.raises(ValueError, match=r"'vgg'.*convnet, emulated, gpt, lenet, lstm"):
         models.build("vgg", channels=1, image_size=28, classes=10)
 
 
-def test_channels_can_be_restricted() -> None:
+def test_channels_can_be_restricted():
     sizes = {"image_size": 32, "classes": 10}
     models.build("torchvision/resnet18", channels=3, **sizes)
     with pytest.raises(ValueError, match=r"torchvision/resnet18 takes \[3\] channels"):
         models.build("torchvision/resnet18", channels=1, **sizes)
 
 
-def test_seed_leaves_the_random_state_alone() -> None:
+def test_seed_leaves_the_random_state_alone():
     before = torch.random.get_rng_state()
     models.build("lenet", channels=1, image_size=28, classes=10, seed=3)
     assert torch.equal(before, torch.random.get_rng_state())
 
 
-def test_resnet_is_that_of_torchvision() -> None:
+def test_resnet_is_that_of_torchvision():
     ours = models.build("resnet18", channels=3, image_size=64, classes=10, seed=0)
     theirs = import_torchvision().models.resnet18(num_classes=10)
     theirs.load_state_dict(ours.state_dict())
@@ -64,13 +62,13 @@ def test_resnet_is_that_of_torchvision() -> None:
     assert torch.equal(ours(images), theirs(images))
 
 
-def test_lstm_depends_on_the_order_of_rows() -> None:
+def test_lstm_depends_on_the_order_of_rows():
     model = models.build("lstm", channels=1, image_size=28, classes=10, seed=0)
     images = torch.rand(2, 1, 28, 28)
     assert not torch.allclose(model(images), model(images.flip(2)))
 
 
-def test_lstm_reads_rows_with_all_channels() -> None:
+def test_lstm_reads_rows_with_all_channels():
     images = torch.arange(2 * 3 * 4 * 4).view(2, 3, 4, 4)
     rows = lstm.Rows()(images)
     assert rows.shape == (2, 4, 12)
@@ -80,18 +78,18 @@ def test_lstm_reads_rows_with_all_channels() -> None:
 @pytest.mark.parametrize(
     ("image_size", "patch"), [(8, 4), (14, 7), (21, 7), (22, 2), (28, 4), (32, 4)]
 )
-def test_transformer_chooses_its_patches(image_size: int, patch: int) -> None:
+def test_transformer_chooses_its_patches(image_size, patch):
     model = models.build("transformer", channels=1, image_size=image_size, classes=10)
     tokens = model.get_submodule("patches")(torch.rand(1, 1, image_size, image_size))
     assert tokens.shape == (1, (image_size // patch) ** 2, patch**2)
 
 
-def test_transformer_refuses_what_no_patch_divides() -> None:
+def test_transformer_refuses_what_no_patch_divides():
     with pytest.raises(ValueError, match=r"4, 7, 2 pixels: none of these divides 25"):
         models.build("transformer", channels=1, image_size=25, classes=10)
 
 
-def test_transformer_attends_with_every_head() -> None:
+def test_transformer_attends_with_every_head():
     block = transformer.AttentionBlock(width=8, heads=2, mlp=16)
     tokens = torch.rand(3, 5, 8)
     normed = block.norm1(tokens)
@@ -107,7 +105,7 @@ def test_transformer_attends_with_every_head() -> None:
     torch.testing.assert_close(block(tokens), expected)
 
 
-def test_pyramidnet_has_the_names_that_study_002_prints() -> None:
+def test_pyramidnet_has_the_names_that_study_002_prints():
     model = models.build("pyramidnet", channels=3, image_size=32, classes=10)
     running = [name for name in model.state_dict() if name.endswith("running_var")]
     assert running[-4:] == [
@@ -119,7 +117,7 @@ def test_pyramidnet_has_the_names_that_study_002_prints() -> None:
 
 
 @pytest.mark.parametrize(("stride", "side"), [(1, 7), (2, 4)])
-def test_pyramidnet_pads_its_shortcut(stride: int, side: int) -> None:
+def test_pyramidnet_pads_its_shortcut(stride, side):
     block = pyramidnet.BasicBlock(3, 5, stride)
     torch.nn.init.zeros_(block.conv2.weight)
     images = torch.ones(2, 3, 7, 7)
@@ -129,9 +127,7 @@ def test_pyramidnet_pads_its_shortcut(stride: int, side: int) -> None:
     assert not output[:, 3:].any()
 
 
-def test_other_import_failures_are_not_hidden(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_other_import_failures_are_not_hidden(monkeypatch):
     def fail(name: str) -> None:
         raise RuntimeError("no such device")
 
@@ -140,7 +136,7 @@ def test_other_import_failures_are_not_hidden(
         torchvision_ops.import_torchvision.__wrapped__()
 
 
-def test_options_of_a_model_reach_its_builder() -> None:
+def test_options_of_a_model_reach_its_builder():
     options = {"layers": 2, "mib": 1}
     model = models.build(
         "emulated", channels=1, image_size=28, classes=10, options=options
@@ -152,7 +148,7 @@ def test_options_of_a_model_reach_its_builder() -> None:
         models.build("lenet", channels=1, image_size=28, classes=10, options=options)
 
 
-def test_emulated_sleeps_for_each_sample_and_has_true_gradients() -> None:
+def test_emulated_sleeps_for_each_sample_and_has_true_gradients():
     options = {"layers": 2, "mib": 0.01, "forward_us": 2000, "backward_us": 4000}
     model = models.build(
         "emulated", channels=1, image_size=4, classes=3, seed=1, options=options

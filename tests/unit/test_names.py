@@ -42,7 +42,5 @@ pytestmark = pytest.mark.unit
         ),
     ],
 )
-def test_parts_that_all_cells_share_are_left_out(
-    ids: list[str], names: list[str], shared: str
-) -> None:
+def test_parts_that_all_cells_share_are_left_out(ids, names, shared):
     assert shorten(ids) == (dict(zip(ids, names, strict=True)), shared)

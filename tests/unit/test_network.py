@@ -40,7 +40,7 @@ def seen(*transports: str, network: str | None = None, direct: bool | None = Non
         ([], None),
     ],
 )  # fmt: skip
-def test_network_in_words(entries: list[dict[str, Any]], words: str | None) -> None:
+def test_network_in_words(entries, words):
     assert find_network({"transport": {"backend": "nccl", "seen": entries}}) == words
 
 
@@ -52,7 +52,7 @@ def write(root: Path, *entries: dict[str, Any]) -> Layout:
     return layout
 
 
-def test_the_table_has_a_column_where_nccl_told(tmp_path: Path) -> None:
+def test_the_table_has_a_column_where_nccl_told(tmp_path):
     layout = write(tmp_path, seen("NET/Socket/0", network="Socket", direct=False))
     (row,) = read_rows(layout)
     assert row["network"] == "Socket without GPUDirect"
@@ -62,7 +62,7 @@ def test_the_table_has_a_column_where_nccl_told(tmp_path: Path) -> None:
     assert "| network |" not in quiet.table("md").read_text()
 
 
-def test_a_comparison_names_another_network(tmp_path: Path) -> None:
+def test_a_comparison_names_another_network(tmp_path):
     fast = write(tmp_path / "a", seen("NET/IB/0", network="IB", direct=True))
     slow = write(tmp_path / "b", seen("NET/Socket/0", network="Socket", direct=False))
     facts = [read_side(layout.root).facts["network"] for layout in (fast, slow)]

@@ -24,7 +24,7 @@ def dearest(costs: list[float], counts: list[int]) -> float:
 
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 4])
-def test_no_other_split_is_cheaper(groups: int) -> None:
+def test_no_other_split_is_cheaper(groups):
     chance = random.Random(groups)
     for _ in range(30):
         costs = [chance.choice([0, 1, 2, 5, 9]) for _ in range(7)]
@@ -39,12 +39,12 @@ def test_no_other_split_is_cheaper(groups: int) -> None:
         assert dearest(costs, counts) == min(dearest(costs, o) for o in others)
 
 
-def test_too_few_parts() -> None:
+def test_too_few_parts():
     with pytest.raises(ValueError, match="2 parts cannot be split in 3"):
         split_evenly([1, 1], 3)
 
 
-def test_measuring_leaves_the_parts_as_they_are() -> None:
+def test_measuring_leaves_the_parts_as_they_are():
     parts = [nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU(inplace=True)]
     before = [{k: v.clone() for k, v in p.state_dict().items()} for p in parts]
     seconds = measure_parts(parts, torch.randn(16, 8), lambda part, device: None)
@@ -68,13 +68,13 @@ class Disturbed(nn.Linear):
         return super().forward(x)
 
 
-def test_a_disturbed_pass_does_not_make_a_part_dear() -> None:
+def test_a_disturbed_pass_does_not_make_a_part_dear():
     parts = [Disturbed(8, 8), nn.Linear(8, 8)]
     seconds = measure_parts(parts, torch.randn(16, 8), lambda part, device: None)
     assert max(seconds) < 0.25
 
 
-def test_parts_on_the_meta_device_are_there_one_at_a_time() -> None:
+def test_parts_on_the_meta_device_are_there_one_at_a_time():
     drawn = Blueprint(
         lambda: nn.Sequential(*(nn.Linear(8, 8) for _ in range(3))), seed=0
     )

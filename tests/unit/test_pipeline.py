@@ -17,7 +17,7 @@ pytestmark = pytest.mark.unit
 CPU = torch.device("cpu")
 
 
-def test_a_part_may_work_in_place_on_what_has_arrived() -> None:
+def test_a_part_may_work_in_place_on_what_has_arrived():
     arrived = torch.tensor([-1.0, 2.0], requires_grad=True)
     stage = Stage([nn.ReLU(inplace=True), nn.Linear(2, 1)], nullcontext)
     stage(arrived).backward()
@@ -25,19 +25,19 @@ def test_a_part_may_work_in_place_on_what_has_arrived() -> None:
     assert arrived.grad is not None
 
 
-def test_a_first_stage_without_parameters_can_go_backwards() -> None:
+def test_a_first_stage_without_parameters_can_go_backwards():
     sent = Stage([nn.Tanh()], nullcontext)(torch.ones(2))
     assert sent.requires_grad
 
 
-def test_what_is_sent_is_contiguous() -> None:
+def test_what_is_sent_is_contiguous():
     images = torch.rand(2, 3, 4, 4).to(memory_format=torch.channels_last)
     stage = Stage([nn.Conv2d(3, 3, 1)], nullcontext)
     stage.to(memory_format=torch.channels_last)
     assert stage(images).is_contiguous()
 
 
-def test_shapes_are_those_of_the_arithmetic() -> None:
+def test_shapes_are_those_of_the_arithmetic():
     parts = [nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Softmax(-1), nn.ReLU(inplace=True)]
     low = torch.bfloat16
     arithmetic = partial(torch.autocast, "cpu", dtype=low)
@@ -54,7 +54,7 @@ def test_shapes_are_those_of_the_arithmetic() -> None:
     assert parts[1].num_batches_tracked == 1
 
 
-def test_a_stopwatch_keeps_times_by_kind() -> None:
+def test_a_stopwatch_keeps_times_by_kind():
     watch = Stopwatch(CPU)
     for _ in range(2):
         with watch("sleep"):

@@ -33,23 +33,21 @@ def system(tmp_path: Path) -> Path:
         ({7, 6}, [[6], [7]]),
     ],
 )
-def test_threads_of_a_core_are_one(
-    system: Path, allowed: set[int], cores: list[list[int]]
-) -> None:
+def test_threads_of_a_core_are_one(system, allowed, cores):
     assert physical_cores(allowed, system) == cores
 
 
-def test_where_nothing_is_told_each_cpu_is_a_core(tmp_path: Path) -> None:
+def test_where_nothing_is_told_each_cpu_is_a_core(tmp_path):
     assert physical_cores({3, 1}, tmp_path) == [[1], [3]]
 
 
-def test_without_cpus_it_is_the_own_affinity() -> None:
+def test_without_cpus_it_is_the_own_affinity():
     found = [cpu for core in physical_cores() for cpu in core]
     assert sorted(found) == sorted(os.sched_getaffinity(0))
 
 
 @pytest.mark.parametrize(("ranks", "per_rank"), [(1, 4), (2, 2), (4, 1), (3, 1)])
-def test_ranks_share_no_core(system: Path, ranks: int, per_rank: int) -> None:
+def test_ranks_share_no_core(system, ranks, per_rank):
     cores = physical_cores(set(range(8)), system)
     chosen = [choose_cores(rank, per_rank, cores) for rank in range(ranks)]
     cpus = [{cpu for core in mine for cpu in core} for mine in chosen]
@@ -82,8 +80,8 @@ def pci(tmp_path: Path) -> Path:
     ],
 )
 def test_a_rank_stays_on_the_cpus_next_to_its_gpus(
-    pci: Path, monkeypatch: pytest.MonkeyPatch, gpus, may_use, bound
-) -> None:
+    pci, monkeypatch, gpus, may_use, bound
+):
     bindings: set[frozenset[int]] = set()
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(may_use))
     monkeypatch.setattr(
@@ -97,7 +95,5 @@ def test_a_rank_stays_on_the_cpus_next_to_its_gpus(
     ("rank", "per_rank", "chosen"),
     [(3, 1, [[0]]), (1, 2, [[2], [0]]), (4, 1, [[1]]), (0, 4, [[0], [1], [2], [0]])],
 )
-def test_more_ranks_than_cores_share_them_in_turn(
-    rank: int, per_rank: int, chosen: list[list[int]]
-) -> None:
+def test_more_ranks_than_cores_share_them_in_turn(rank, per_rank, chosen):
     assert choose_cores(rank, per_rank, [[0], [1], [2]]) == chosen

@@ -36,7 +36,7 @@ def write(plan: Plan, path: Path, **changes: Any) -> Path:
     return path
 
 
-def test_round_trip(plan: Plan, tmp_path: Path) -> None:
+def test_round_trip(plan, tmp_path):
     path = tmp_path / "plan.json"
     path.write_bytes(plan.to_json())
     again = read_plan(path)
@@ -46,12 +46,12 @@ def test_round_trip(plan: Plan, tmp_path: Path) -> None:
     assert again.name == "x"
 
 
-def test_plan_is_equal_for_equal_input(plan: Plan, tmp_path: Path) -> None:
+def test_plan_is_equal_for_equal_input(plan, tmp_path):
     # Jobs compare the time of the plan, so an unchanged plan must not be rewritten.
     assert read_plan_of(tmp_path, TEXT).to_json() == plan.to_json()
 
 
-def test_plan_holds_what_jobs_need(plan: Plan) -> None:
+def test_plan_holds_what_jobs_need(plan):
     value = json.loads(plan.to_json())
     needed = {"name", "launches", "time_limit", "sha256", "backend_logs"}
     assert value["experiment"].keys() >= needed
@@ -87,15 +87,13 @@ def test_plan_holds_what_jobs_need(plan: Plan) -> None:
         ),
     ],
 )
-def test_keys_about_jobs_that_do_not_fit_are_refused(
-    tmp_path: Path, keys: str, slurm: bool, complaint: str
-) -> None:
+def test_keys_about_jobs_that_do_not_fit_are_refused(tmp_path, keys, slurm, complaint):
     site = make_site(scheduler="slurm" if slurm else "none")
     with pytest.raises(ValueError, match=rf"experiment.yaml: .*{complaint}"):
         read_plan_of(tmp_path, f"{TEXT}\n{keys}\n", site)
 
 
-def test_feasible_cells(plan: Plan) -> None:
+def test_feasible_cells(plan):
     assert len(plan.feasible) == 3 * 3
     assert {c.cell.backend for c in plan.feasible} == {"none", "gloo"}
     marked = [c for c in plan.cells.values() if c.marks]
@@ -103,7 +101,7 @@ def test_feasible_cells(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, None])
-def test_other_versions_are_refused(plan: Plan, tmp_path: Path, version: Any) -> None:
+def test_other_versions_are_refused(plan, tmp_path, version):
     path = write(plan, tmp_path / "plan.json", schema=version)
     with pytest.raises(ValueError, match=rf"^{path} has plan schema {version}, this"):
         read_plan(path)
@@ -119,9 +117,7 @@ def test_other_versions_are_refused(plan: Plan, tmp_path: Path, version: Any) ->
         pytest.param({"field": "shape"}, id="shape of another version"),
     ],
 )
-def test_damaged_plan_is_named(
-    plan: Plan, tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_damaged_plan_is_named(plan, tmp_path, changes):
     value = json.loads(plan.to_json())
     if "field" in changes:
         value["cells"][0][changes["field"]]["more"] = 1
@@ -137,14 +133,14 @@ def test_damaged_plan_is_named(
         run_job(Layout(tmp_path), DDP, project=tmp_path, say=lambda *_: None)
 
 
-def test_find(plan: Plan) -> None:
+def test_find(plan):
     assert find_cell(plan, DDP).id == DDP
     near = f"no cell 'ddp.gloo.1x1.convnet.digit' .*did you mean '{DDP}'"
     with pytest.raises(ValueError, match=near):
         find_cell(plan, "ddp.gloo.1x1.convnet.digit")
 
 
-def test_select(plan: Plan) -> None:
+def test_select(plan):
     every = list(plan.cells.values())
     assert select_cells(plan, None) == every
     assert select_cells(plan, "") == every

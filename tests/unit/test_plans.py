@@ -38,7 +38,7 @@ def describe_plans() -> Iterator[str]:
                 yield f"  {cell.id} {cell.hash[:16]} {said}".rstrip()
 
 
-def test_every_plan_is_the_known_one() -> None:
+def test_every_plan_is_the_known_one():
     """A changed hash makes every earlier record of the cell stale."""
     assert list(describe_plans()) == GOLDEN.read_text().splitlines()
 

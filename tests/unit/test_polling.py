@@ -31,9 +31,7 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> Any:
     return object.__new__(plugin.Executor)
 
 
-def test_looks_become_rarer_in_proportion_to_the_wait(
-    executor: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_looks_become_rarer_in_proportion_to_the_wait(executor, monkeypatch):
     now = [1000.0]
     monkeypatch.setattr(polling.time, "monotonic", lambda: now[0])
     executor.workflow = SimpleNamespace(
@@ -55,9 +53,7 @@ def test_looks_become_rarer_in_proportion_to_the_wait(
     assert executor.next_seconds_between_status_checks == 15
 
 
-def test_slurms_configuration_is_asked_for_until_it_answers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_slurms_configuration_is_asked_for_until_it_answers(monkeypatch):
     plugin = pytest.importorskip("snakemake_executor_plugin_slurm", reason="make venv")
     answers = [None, 300]
     monkeypatch.setattr(plugin, "get_min_job_age", lambda: answers.pop(0))
@@ -67,9 +63,7 @@ def test_slurms_configuration_is_asked_for_until_it_answers(
     assert [plugin.get_min_job_age() for _ in range(4)] == [None, 300, 300, 300]
 
 
-def test_a_look_that_fails_loses_no_job(
-    executor: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_that_fails_loses_no_job(executor, monkeypatch):
     """The answers of Slurm are planted; the plugin itself processes them."""
     import snakemake_executor_plugin_slurm as plugin
 

@@ -46,12 +46,12 @@ pytestmark = pytest.mark.unit
 
 
 @pytest.mark.parametrize("slope", [1.0, 0.9])
-def test_a_power_law_is_right_where_it_holds(slope: float) -> None:
+def test_a_power_law_is_right_where_it_holds(slope):
     known = [(count, 100 * count**slope) for count in (1, 2, 4)]
     assert extrapolate(known, 16) == pytest.approx(100 * 16**slope)
 
 
-def test_intervals_widen_with_the_distance_and_with_the_noise() -> None:
+def test_intervals_widen_with_the_distance_and_with_the_noise():
     misses = (0.1, 0.05)
     near = find_interval(100, 1, misses, 0.0)
     assert near == pytest.approx((100 * math.exp(-0.1), 100 * math.exp(0.05)))
@@ -63,7 +63,7 @@ def test_intervals_widen_with_the_distance_and_with_the_noise() -> None:
 # --- parts of the mechanism -----------------------------------------------------------
 
 
-def test_the_largest_of_some_draws() -> None:
+def test_the_largest_of_some_draws():
     values = np.sort(np.random.default_rng(0).uniform(size=100_000))
     for draws in (1, 2, 8):
         assert expected_maximum(values, draws) == pytest.approx(
@@ -71,7 +71,7 @@ def test_the_largest_of_some_draws() -> None:
         )
 
 
-def test_what_backward_cannot_hide() -> None:
+def test_what_backward_cannot_hide():
     buckets = [Bucket(ready=1, takes=1), Bucket(ready=2, takes=1)]
     # The last bucket begins when it is ready, at the end of backward.
     assert exposed(buckets, 2, 1) == 1
@@ -85,14 +85,12 @@ def test_what_backward_cannot_hide() -> None:
 
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize(("stages", "batches"), [(1, 4), (2, 4), (4, 4), (4, 9)])
-def test_equal_stages_have_the_bubble_of_the_textbook(
-    schedule: str, stages: int, batches: int
-) -> None:
+def test_equal_stages_have_the_bubble_of_the_textbook(schedule, stages, batches):
     taken = step_seconds([1.0] * stages, [2.0] * stages, batches, 0.0, schedule)
     assert taken == pytest.approx(3 * (batches + stages - 1))
 
 
-def test_the_slowest_stage_and_the_hops_count() -> None:
+def test_the_slowest_stage_and_the_hops_count():
     # The second stage is busy all the time after the first micro-batch has come.
     assert step_seconds([1, 3], [0, 0], 4, 0.5, "gpipe") == pytest.approx(
         1 + 0.5 + 4 * 3 + 0.5
@@ -274,9 +272,7 @@ def ends_of(number: Estimate | None) -> tuple[float, float]:
 @pytest.mark.parametrize("strong", [False, True])
 @pytest.mark.parametrize("slowdown", [0.6, 1.0, 1.5])
 @pytest.mark.parametrize("topology", ["4x1", "6x1", "16x1"])
-def test_a_planted_machine_is_foreseen(
-    tmp_path: Path, strong: bool, slowdown: float, topology: str
-) -> None:
+def test_a_planted_machine_is_foreseen(tmp_path, strong, slowdown, topology):
     layout = write_machine(
         tmp_path, "1x1", "2x1", "3x1", strong=strong, slowdown=slowdown
     )
@@ -296,9 +292,7 @@ def test_a_planted_machine_is_foreseen(
     )
 
 
-def test_intervals_are_narrower_where_the_mechanism_is_confirmed(
-    tmp_path: Path,
-) -> None:
+def test_intervals_are_narrower_where_the_mechanism_is_confirmed(tmp_path):
     widths = []
     for rows in (("1x1", "2x1"), ("1x1", "2x1", "3x1")):
         layout = write_machine(tmp_path / str(len(rows)), *rows)
@@ -307,7 +301,7 @@ def test_intervals_are_narrower_where_the_mechanism_is_confirmed(
     assert widths[1] < widths[0]
 
 
-def test_without_sweeps_throughput_alone_is_known(tmp_path: Path) -> None:
+def test_without_sweeps_throughput_alone_is_known(tmp_path):
     made = predict_one(
         write_machine(tmp_path, "1x1", "2x1", "3x1", sweeps=False), target_of("8x1")
     )
@@ -351,7 +345,7 @@ def foresee(
     return predict_one(layout, wanted)
 
 
-def test_what_nothing_hides_is_added(tmp_path: Path) -> None:
+def test_what_nothing_hides_is_added(tmp_path):
     """Like zero1, which broadcasts weights in its update, along a tree."""
 
     def phases_of(name: str) -> dict[str, float]:
@@ -375,7 +369,7 @@ def test_what_nothing_hides_is_added(tmp_path: Path) -> None:
     assert made.step_ms.value == pytest.approx(true, rel=0.02)
 
 
-def test_communication_within_other_phases_is_told_by_one_rank(tmp_path: Path) -> None:
+def test_communication_within_other_phases_is_told_by_one_rank(tmp_path):
     """Like fsdp, which gathers weights and scatters gradients all the time."""
 
     def phases_of(name: str) -> dict[str, float]:
@@ -457,7 +451,7 @@ def planted_pipeline(name: str) -> tuple[dict[str, float], dict[str, Any]]:
     return phases, {"collectives": None, "details": {"details": details}}
 
 
-def test_a_planted_pipeline_is_foreseen(tmp_path: Path) -> None:
+def test_a_planted_pipeline_is_foreseen(tmp_path):
     names = ("2x1", "3x1", "4x1")
     measured = {name: planted_pipeline(name) for name in names}
     shapes = {name: pipeline_shape(name) for name in (*names, "7x1")}
@@ -490,9 +484,7 @@ def test_a_planted_pipeline_is_foreseen(tmp_path: Path) -> None:
         (["4x1", "8x1"], "2x1", "no smaller row"),
     ],
 )
-def test_too_little_is_refused(
-    tmp_path: Path, measured: list[str], topology: str, said: str
-) -> None:
+def test_too_little_is_refused(tmp_path, measured, topology, said):
     made = predict_one(write_machine(tmp_path, *measured), target_of(topology))
     assert made.throughput is None
     assert said in str(made.refused)
@@ -505,9 +497,7 @@ def test_too_little_is_refused(
         ({"infeasible": "gpipe needs 4 microbatches"}, "gpipe needs 4 microbatches"),
     ],
 )
-def test_a_target_without_rows_or_with_an_obstacle_is_refused(
-    tmp_path: Path, changes: dict[str, Any], said: str
-) -> None:
+def test_a_target_without_rows_or_with_an_obstacle_is_refused(tmp_path, changes, said):
     made = predict_one(
         write_machine(tmp_path, "1x1", "2x1"), target_of("4x1", **changes)
     )
@@ -527,8 +517,8 @@ def test_a_target_without_rows_or_with_an_obstacle_is_refused(
     ],
 )
 def test_hosts_that_differ_or_have_too_little_memory_are_refused(
-    tmp_path: Path, records: str, key: str, value: object, said: str
-) -> None:
+    tmp_path, records, key, value, said
+):
     layout = write_machine(tmp_path, "1x1", "2x1", "3x1")
     for path in layout.root.glob(f"records/{records}/record.json"):
         with edited(path) as record:
@@ -552,7 +542,7 @@ steps: 3
 """
 
 
-def test_a_plan_has_what_is_to_be_predicted(tmp_path: Path) -> None:
+def test_a_plan_has_what_is_to_be_predicted(tmp_path):
     plan = read_plan_of(tmp_path, PLAN)
     told = {one.id: one.infeasible for one in plan.predicted}
     gpipe = "schedule=1f1b"
@@ -579,12 +569,12 @@ def test_a_plan_has_what_is_to_be_predicted(tmp_path: Path) -> None:
     assert planned[0] == plan.predicted[0]
 
 
-def test_a_plan_that_predicts_nothing_is_as_before(tmp_path: Path) -> None:
+def test_a_plan_that_predicts_nothing_is_as_before(tmp_path):
     text = PLAN.replace("predict: [1x2, 1x8, 3x1]\n", "")
     assert b"predicted" not in read_plan_of(tmp_path, text).to_json()
 
 
-def test_a_topology_to_predict_must_be_one(tmp_path: Path) -> None:
+def test_a_topology_to_predict_must_be_one(tmp_path):
     with pytest.raises(ValueError, match=r"predict.*'8'"):
         read_plan_of(tmp_path, PLAN.replace("1x8", "'8'"))
 
@@ -607,7 +597,7 @@ def with_targets(layout: Layout, *targets: PredictedCell) -> Layout:
     return layout
 
 
-def test_tables_and_plots_show_predictions_apart(tmp_path: Path) -> None:
+def test_tables_and_plots_show_predictions_apart(tmp_path):
     targets = [target_of("8x1"), target_of("5x1", infeasible="it cannot")]
     layout = with_targets(write_machine(tmp_path, "1x1", "2x1", "3x1"), *targets)
     synthetic.write_tables(layout)
@@ -635,7 +625,7 @@ def test_tables_and_plots_show_predictions_apart(tmp_path: Path) -> None:
     assert "ddp.gloo.5x1: it cannot." in text
 
 
-def test_the_command_prints_them(tmp_path: Path, cli) -> None:
+def test_the_command_prints_them(tmp_path, cli):
     layout = with_targets(
         write_machine(tmp_path, "1x1", "2x1", "3x1"), target_of("8x1")
     )
@@ -647,7 +637,7 @@ def test_the_command_prints_them(tmp_path: Path, cli) -> None:
     assert told["method"] == MECHANISM
 
 
-def test_the_command_refuses_to_predict_nothing(tmp_path: Path, cli) -> None:
+def test_the_command_refuses_to_predict_nothing(tmp_path, cli):
     layout = write_machine(tmp_path, "1x1", "2x1")
     assert "nothing to predict" in cli("predict", layout.root, status=2).err
     with_targets(layout, target_of("1x8"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from factories import make_site, read_plan_of
@@ -33,7 +31,7 @@ def lines_of(
     return Preview(chosen, pending, seconds or {}, time_limit).lines()
 
 
-def test_counts_and_device_hours(tmp_path: Path) -> None:
+def test_counts_and_device_hours(tmp_path):
     plan = read_plan_of(tmp_path, TEXT)
     lines = lines_of(plan, {SINGLE: 5, TWO: 10})
     assert lines[:2] == [
@@ -46,7 +44,7 @@ def test_counts_and_device_hours(tmp_path: Path) -> None:
     assert not [line for line in lines if "by the records" in line]
 
 
-def test_infeasible_cells_have_their_reason(tmp_path: Path) -> None:
+def test_infeasible_cells_have_their_reason(tmp_path):
     plan = read_plan_of(tmp_path, TEXT)
     lines = lines_of(plan, {ONE: 6})
     start = lines.index("cannot run here:")
@@ -57,7 +55,7 @@ def test_infeasible_cells_have_their_reason(tmp_path: Path) -> None:
     assert all("has no MPI" in line for line in lines[start + 1 :])
 
 
-def test_history_gives_an_estimate(tmp_path: Path) -> None:
+def test_history_gives_an_estimate(tmp_path):
     plan = read_plan_of(tmp_path, TEXT)
     lines = lines_of(plan, {ONE: 6, TWO: 6}, {TWO: 30.0})
     # 2 devices x 6 launches x 30 s; the duration of the other cell is unknown.
@@ -65,14 +63,14 @@ def test_history_gives_an_estimate(tmp_path: Path) -> None:
     assert lines[2] == expected
 
 
-def test_nothing_to_do(tmp_path: Path) -> None:
+def test_nothing_to_do(tmp_path):
     plan = read_plan_of(tmp_path, "name: x\nstrategy: single")
     assert lines_of(plan, {}) == [
         "1 cells: 0 to measure, 1 measured, 0 that cannot run here"
     ]
 
 
-def test_marks_are_shown(tmp_path: Path) -> None:
+def test_marks_are_shown(tmp_path):
     text = "name: x\nstrategy: ddp\ntopology: 1x3\noversubscribe: true"
     plan = read_plan_of(tmp_path, text)
     (cell_id,) = plan.cells
@@ -80,9 +78,7 @@ def test_marks_are_shown(tmp_path: Path) -> None:
     assert expected in lines_of(plan, {cell_id: 6})
 
 
-def test_long_lists_are_summed_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_long_lists_are_summed_up(tmp_path, monkeypatch):
     monkeypatch.setattr(preview_module, "LISTED", 3)
     text = "name: x\nstrategy: ddp\nbackend: [gloo, mpi]\nseed: [0, 1, 2, 3, 4]"
     plan = read_plan_of(tmp_path, text)
@@ -94,7 +90,7 @@ def test_long_lists_are_summed_up(
     assert grouped.startswith("  5 cells  this torch")
 
 
-def test_thousands_of_cells_fit_on_a_screen(tmp_path: Path) -> None:
+def test_thousands_of_cells_fit_on_a_screen(tmp_path):
     seeds = ", ".join(str(seed) for seed in range(1000))
     text = f"name: x\nstrategy: ddp\ntopology: [1x1, 1x9]\nseed: [{seeds}]"
     plan = read_plan_of(tmp_path, text, make_site(cores=1))
@@ -105,7 +101,7 @@ def test_thousands_of_cells_fit_on_a_screen(tmp_path: Path) -> None:
     assert len(lines) < LISTED + 10
 
 
-def test_launches_that_are_not_measured_are_counted_apart(tmp_path: Path) -> None:
+def test_launches_that_are_not_measured_are_counted_apart(tmp_path):
     plan = read_plan_of(tmp_path, "name: p\nstrategy: [single, ddp]\ntopology: 1x2\n")
     cells = plan.feasible
     pending = {cell.id: 3 for cell in cells}
@@ -114,7 +110,7 @@ def test_launches_that_are_not_measured_are_counted_apart(tmp_path: Path) -> Non
     assert lines[1].startswith("6 launches and 1 for gates or profiles, 11 processes")
 
 
-def test_images_come_first(tmp_path: Path) -> None:
+def test_images_come_first(tmp_path):
     plan = read_plan_of(tmp_path, TEXT)
     chosen = list(plan.cells.values())
     reason = "changed: gloo.def"
@@ -123,7 +119,7 @@ def test_images_come_first(tmp_path: Path) -> None:
     assert lines[1:3] == ["images to make:", "  gloo-cpu  changed: gloo.def"]
 
 
-def test_jobs_and_the_longest_of_them(tmp_path: Path) -> None:
+def test_jobs_and_the_longest_of_them(tmp_path):
     plan = read_plan_of(tmp_path, TEXT)
     chosen = list(plan.cells.values())
     jobs = {ONE: {"nodes": 1, "minutes": 5}, TWO: {"nodes": 2, "minutes": 12}}

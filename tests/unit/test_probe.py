@@ -43,15 +43,13 @@ def cache(tmp_path: Path) -> Path:
     return tmp_path / "var" / "probe.json"
 
 
-def test_second_answer_starts_no_process(looks: Looks, cache: Path) -> None:
+def test_second_answer_starts_no_process(looks, cache):
     first = probe_machine(cache=cache)
     assert first == probe_machine(cache=cache) == make_probe()
     assert looks.count == 1
 
 
-def test_another_machine_is_looked_at_again(
-    looks: Looks, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_machine_is_looked_at_again(looks, cache, monkeypatch):
     probe_machine(cache=cache)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     probe_machine(cache=cache)
@@ -69,13 +67,8 @@ def test_another_machine_is_looked_at_again(
     [("torch", "version.py"), ("horovod", "__init__.py"), ("deepspeed", "__init__.py")],
 )
 def test_another_build_of_a_package_is_looked_at_again(
-    package: str,
-    file: str,
-    looks: Looks,
-    cache: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    package, file, looks, cache, tmp_path, monkeypatch
+):
     path = tmp_path / package / file
     path.parent.mkdir()
     path.write_text("1")
@@ -88,12 +81,12 @@ def test_another_build_of_a_package_is_looked_at_again(
     assert looks.count == 2
 
 
-def test_dry_run_writes_nothing(looks: Looks, cache: Path) -> None:
+def test_dry_run_writes_nothing(looks, cache):
     assert probe_machine(write=False, cache=cache) == make_probe()
     assert not cache.parent.exists()
 
 
-def test_dry_run_uses_what_is_there(looks: Looks, cache: Path) -> None:
+def test_dry_run_uses_what_is_there(looks, cache):
     probe_machine(cache=cache)
     before = cache.stat().st_mtime_ns
     probe_machine(write=False, cache=cache)
@@ -101,14 +94,14 @@ def test_dry_run_uses_what_is_there(looks: Looks, cache: Path) -> None:
     assert cache.stat().st_mtime_ns == before
 
 
-def test_damaged_answer_is_replaced(looks: Looks, cache: Path) -> None:
+def test_damaged_answer_is_replaced(looks, cache):
     cache.parent.mkdir()
     cache.write_text('{"fingerpr')
     assert probe_machine(cache=cache) == make_probe()
     assert json.loads(cache.read_text())["facts"] == make_probe()
 
 
-def test_answer_that_cannot_be_kept_is_given(looks: Looks, tmp_path: Path) -> None:
+def test_answer_that_cannot_be_kept_is_given(looks, tmp_path):
     (tmp_path / "file").write_text("")
     assert probe_machine(cache=tmp_path / "file" / "probe.json") == make_probe()
 
@@ -123,25 +116,21 @@ def test_answer_that_cannot_be_kept_is_given(looks: Looks, tmp_path: Path) -> No
         ("", "nothing"),
     ],
 )
-def test_torch_that_does_not_work(
-    looks: Looks, cache: Path, stderr: str, said: str
-) -> None:
+def test_torch_that_does_not_work(looks, cache, stderr, said):
     looks.answer = subprocess.CompletedProcess([], 1, "", stderr)
     with pytest.raises(ValueError, match=f"torch does not work in .*: .*{said}"):
         probe_machine(cache=cache)
     assert not cache.exists()
 
 
-def test_the_real_look(cache: Path) -> None:
+def test_the_real_look(cache):
     found = probe_machine(cache=cache)
     assert found.keys() == make_probe().keys()
     assert 1 <= found["cores"] <= len(os.sched_getaffinity(0))
     assert "gloo" in found["backends"]
 
 
-def test_programs_are_those_beside_this_python_or_on_the_path(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_programs_are_those_beside_this_python_or_on_the_path(tmp_path, monkeypatch):
     here, there = tmp_path / "venv/bin", tmp_path / "bin"
     for folder, name in ((here, "horovodrun"), (there, "mpirun")):
         folder.mkdir(parents=True)

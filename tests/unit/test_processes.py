@@ -72,7 +72,7 @@ def supervise(tmp_path: Path) -> Callable[..., tuple[dict, int]]:
     return run
 
 
-def test_child_is_ended(supervise: Callable) -> None:
+def test_child_is_ended(supervise):
     told, victim = supervise("-c", IMPORTS + WAIT, grace=10)
     assert told["found"] == [victim]
     assert not told["ended"]
@@ -81,7 +81,7 @@ def test_child_is_ended(supervise: Callable) -> None:
     assert not psutil.pid_exists(victim)
 
 
-def test_orphan_in_a_session_of_its_own_is_found(supervise: Callable) -> None:
+def test_orphan_in_a_session_of_its_own_is_found(supervise):
     told, victim = supervise("-c", IMPORTS + HIDE, "-c", IMPORTS + WAIT, grace=10)
     # The launcher has ended; its exit status is left for the supervisor.
     assert told["ended"]
@@ -92,14 +92,14 @@ def test_orphan_in_a_session_of_its_own_is_found(supervise: Callable) -> None:
     assert told["children"] == 0
 
 
-def test_process_that_ignores_sigterm_is_killed(supervise: Callable) -> None:
+def test_process_that_ignores_sigterm_is_killed(supervise):
     told, victim = supervise("-c", IMPORTS + IGNORE, grace=0.5)
     assert told["returncode"] == -9
     assert 0.5 <= told["seconds"] < 5
     assert not psutil.pid_exists(victim)
 
 
-def test_children_of_a_killed_process_are_ended_too(supervise: Callable) -> None:
+def test_children_of_a_killed_process_are_ended_too(supervise):
     parent = "signal.signal(signal.SIGTERM, signal.SIG_IGN); " + HIDE + ".wait()"
     told, victim = supervise("-c", IMPORTS + parent, "-c", IMPORTS + IGNORE, grace=0.2)
     assert len(told["found"]) == 2
@@ -108,7 +108,7 @@ def test_children_of_a_killed_process_are_ended_too(supervise: Callable) -> None
     assert told["children"] == 0
 
 
-def test_waiting_for_a_process_that_is_gone() -> None:
+def test_waiting_for_a_process_that_is_gone():
     from rankbench.launch.process.processes import wait_for_exit
 
     child = subprocess.Popen([sys.executable, "-c", ""])

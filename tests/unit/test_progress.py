@@ -34,7 +34,7 @@ def at_host(name: str, folder: Path, number: int) -> Progress:
         return Progress(folder, number)
 
 
-def test_the_supervisor_sees_each_stage_of_the_ranks_of_all_hosts(folder: Path) -> None:
+def test_the_supervisor_sees_each_stage_of_the_ranks_of_all_hosts(folder):
     seen = partial(read_progress, folder, 3)
     first, second = (at_host("a", folder, number) for number in (0, 1))
     third = at_host("b", folder, 2)
@@ -51,9 +51,7 @@ def test_the_supervisor_sees_each_stage_of_the_ranks_of_all_hosts(folder: Path) 
     assert seen() == [RankProgress(THE_END)] * 3
 
 
-def test_a_step_is_written_only_if_the_supervisor_asks(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_step_is_written_only_if_the_supervisor_asks(folder, monkeypatch):
     now = 100.0
     monkeypatch.setattr(rank.time, "monotonic", lambda: now)
     seen = partial(read_progress, folder, 2)
@@ -81,7 +79,7 @@ def test_a_step_is_written_only_if_the_supervisor_asks(
     )
 
 
-def test_of_many_ranks_four_are_described(folder: Path) -> None:
+def test_of_many_ranks_four_are_described(folder):
     seen = partial(read_progress, folder, 5)
     Progress(folder, 1).enter(TRAINING)
     assert describe_progress(seen()) == (

@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -59,14 +58,14 @@ def kept() -> Iterator[None]:
 
 @pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize("tries", [True, False])
-def test_cudnn_tries_its_algorithms_only_if_the_cell_says_so(tries: bool) -> None:
+def test_cudnn_tries_its_algorithms_only_if_the_cell_says_so(tries):
     set_arithmetic("tf32" if tries else "fp32", cudnn_benchmark=tries)
     assert torch.backends.cudnn.benchmark is tries
     assert torch.backends.cuda.matmul.allow_tf32 is tries
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam", "adamw"])
-def test_a_fused_optimizer_learns_the_same(optimizer: str) -> None:
+def test_a_fused_optimizer_learns_the_same(optimizer):
     apart, together = (
         train(optimizer=optimizer, fused_optimizer=fused) for fused in (False, True)
     )
@@ -74,7 +73,7 @@ def test_a_fused_optimizer_learns_the_same(optimizer: str) -> None:
     torch.testing.assert_close(together, apart)
 
 
-def test_clipped_gradients_have_at_most_the_norm() -> None:
+def test_clipped_gradients_have_at_most_the_norm():
     free, clipped = (
         train(steps=1, clip_gradients=limit, momentum=0.0) for limit in (None, 1e-3)
     )
@@ -127,7 +126,7 @@ def train(steps: int = 3, *, strategy=Single, world=WORLD, **options):
         pytest.param("compile", marks=pytest.mark.equipment),
     ],
 )
-def test_training_is_the_same_with(option: str) -> None:
+def test_training_is_the_same_with(option):
     if option == "compile" and not shutil.which("c++"):
         pytest.skip("no C++ compiler: install g++")
     losses, weights = train()
@@ -138,7 +137,7 @@ def test_training_is_the_same_with(option: str) -> None:
         torch.testing.assert_close(others[name], value)
 
 
-def test_checkpointing_computes_forward_again() -> None:
+def test_checkpointing_computes_forward_again():
     calls = []
     model = prepare_model(convolutions(), make_cell(checkpointing=True))
     model[1][1].register_forward_pre_hook(lambda *_: calls.append(1))
@@ -146,7 +145,7 @@ def test_checkpointing_computes_forward_again() -> None:
     assert len(calls) == 2
 
 
-def test_a_copy_of_a_checkpointed_part_is_a_part_of_its_own() -> None:
+def test_a_copy_of_a_checkpointed_part_is_a_part_of_its_own():
     """Measured splits copy the parts of a model."""
     model = prepare_model(convolutions(), make_cell(checkpointing=True))
     part = copy.deepcopy(model[1])
@@ -156,7 +155,7 @@ def test_a_copy_of_a_checkpointed_part_is_a_part_of_its_own() -> None:
     assert model[1](torch.randn(2, 8, 6, 6)).any()
 
 
-def test_channels_last_reaches_the_weights() -> None:
+def test_channels_last_reaches_the_weights():
     model = prepare_model(convolutions(), make_cell(channels_last=True))
     weight = model[0][0].weight
     assert weight.is_contiguous(memory_format=torch.channels_last)
@@ -164,7 +163,7 @@ def test_channels_last_reaches_the_weights() -> None:
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("strategy", [Single, ModelParallel])
-def test_half_precision_comes_near(precision: str, strategy) -> None:
+def test_half_precision_comes_near(precision, strategy):
     world = dataclasses.replace(WORLD, devices=(CPU, CPU))
     losses, _ = train()
     other, _ = train(precision=precision, strategy=strategy, world=world)
@@ -172,7 +171,7 @@ def test_half_precision_comes_near(precision: str, strategy) -> None:
     torch.testing.assert_close(other, losses, rtol=0.05, atol=0.05)
 
 
-def test_a_step_whose_scaled_gradients_overflow_is_left_out() -> None:
+def test_a_step_whose_scaled_gradients_overflow_is_left_out():
     cell = make_cell(precision="fp16")
     trained = Single(WORLD, make_loss("fp16", CPU))
     trained.scaler = torch.amp.GradScaler("cpu")
@@ -186,9 +185,7 @@ def test_a_step_whose_scaled_gradients_overflow_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(("precision", "casts"), [("fp32", False), ("bf16", True)])
-def test_a_strategy_may_run_parts_in_the_arithmetic_of_the_cell(
-    precision: str, casts: bool
-) -> None:
+def test_a_strategy_may_run_parts_in_the_arithmetic_of_the_cell(precision, casts):
     cell = make_cell(strategy="single", precision=precision)
     model = models.Blueprint(lambda: nn.Linear(2, 2), seed=0)
     strategy = set_up_strategy(cell, WORLD, model, replica_ranks=1)
@@ -198,9 +195,7 @@ def test_a_strategy_may_run_parts_in_the_arithmetic_of_the_cell(
 
 
 @pytest.mark.parametrize("name", ["fsdp", "tp_fsdp"])
-def test_a_strategy_that_casts_weights_has_no_autocast(
-    name: str, tmp_path: Path
-) -> None:
+def test_a_strategy_that_casts_weights_has_no_autocast(name, tmp_path):
     """Both together keep copies of the weights in bf16, and of the activations."""
     seen = set()
 
@@ -230,7 +225,7 @@ def test_a_strategy_that_casts_weights_has_no_autocast(
 
 
 @pytest.mark.parametrize("model", variants.names("model"))
-def test_every_model_can_be_checkpointed(model: str) -> None:
+def test_every_model_can_be_checkpointed(model):
     """Some models have parts that change the output of another part in place."""
     images = {"channels": 3, "image_size": 32, "classes": 5}
     tokens = {"vocabulary": 11, "context": 6}

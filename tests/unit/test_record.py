@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -38,7 +37,7 @@ SITE = make_record("crashed", "site")
 # --- files --------------------------------------------------------------------------
 
 
-def test_reader_never_sees_half_a_file(tmp_path: Path) -> None:
+def test_reader_never_sees_half_a_file(tmp_path):
     path = tmp_path / "value.json"
     contents = [bytes([65 + i]) * (200_000 + i) for i in range(2)]
     write_atomically(path, contents[0])
@@ -59,9 +58,7 @@ def test_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     assert reads > 10
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "value.json"
     write_json(path, 1)
 
@@ -75,9 +72,7 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
     assert os.listdir(tmp_path) == ["value.json"]
 
 
-def test_data_is_synced_before_the_file_appears(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_is_synced_before_the_file_appears(tmp_path, monkeypatch):
     calls = []
     fsync, replace = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda h: (calls.append("sync"), fsync(h)))
@@ -88,13 +83,13 @@ def test_data_is_synced_before_the_file_appears(
     assert calls == ["sync", "rename", "sync"]
 
 
-def test_not_a_number_is_not_written(tmp_path: Path) -> None:
+def test_not_a_number_is_not_written(tmp_path):
     with pytest.raises(ValueError, match="not JSON compliant"):
         write_json(tmp_path / "value.json", {"loss": float("nan")})
     assert not list(tmp_path.iterdir())
 
 
-def test_unchanged_file_keeps_its_time(tmp_path: Path) -> None:
+def test_unchanged_file_keeps_its_time(tmp_path):
     path = tmp_path / "plan.json"
     assert write_if_changed(path, b"one")
     os.utime(path, (1000, 1000))
@@ -106,21 +101,21 @@ def test_unchanged_file_keeps_its_time(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b'{"a": 1', b"\xff\xfe"])
-def test_damaged_file_is_named(tmp_path: Path, data: bytes) -> None:
+def test_damaged_file_is_named(tmp_path, data):
     path = tmp_path / "record.json"
     path.write_bytes(data)
     with pytest.raises(ValueError, match=rf"{path} is damaged: \w"):
         read_json(path)
 
 
-def test_numbered_ignores_other_names(tmp_path: Path) -> None:
+def test_numbered_ignores_other_names(tmp_path):
     for name in ("10", "2", "01", "0", ".claim-x", "3.old", "-1"):
         (tmp_path / name).mkdir()
     assert numbered(tmp_path) == [2, 10]
     assert numbered(tmp_path / "missing") == []
 
 
-def test_layout_is_the_documented_one(tmp_path: Path) -> None:
+def test_layout_is_the_documented_one(tmp_path):
     layout = Layout(tmp_path)
     paths = [
         layout.plan,
@@ -143,7 +138,7 @@ def test_layout_is_the_documented_one(tmp_path: Path) -> None:
     assert layout.attempts("c") == [2]
 
 
-def test_attempt_is_read_in_the_order_of_launches(tmp_path: Path) -> None:
+def test_attempt_is_read_in_the_order_of_launches(tmp_path):
     for launch in (10, 9, 1):
         write_json(tmp_path / str(launch) / "record.json", make_record(launch=launch))
     (tmp_path / "11").mkdir()  # A launch that was claimed but has no record.
@@ -151,9 +146,7 @@ def test_attempt_is_read_in_the_order_of_launches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 2, None])
-def test_record_of_another_version_is_refused(
-    tmp_path: Path, version: int | None
-) -> None:
+def test_record_of_another_version_is_refused(tmp_path, version):
     write_json(tmp_path / "1" / "record.json", make_record(schema=version))
     with pytest.raises(ValueError, match=rf"1/record.json has record schema {version}"):
         read_attempt(tmp_path)
@@ -175,7 +168,7 @@ def test_record_of_another_version_is_refused(
         ([OWNER, USER, OWNER, USER, OK], [OK]),
     ],
 )
-def test_counting(records: list, left: list) -> None:
+def test_counting(records, left):
     copies = [dict(r) for r in records]
     assert counting(copies) == left
     assert MAX_RETRIES == 2
@@ -211,9 +204,7 @@ def test_counting(records: list, left: list) -> None:
         ([SITE, SITE, SITE], 1, "crashed", 0, False),
     ],
 )
-def test_judge(
-    records: list, wanted: int, status: str, ok: int, complete: bool
-) -> None:
+def test_judge(records, wanted, status, ok, complete):
     verdict = judge([dict(r) for r in records], wanted)
     assert (verdict.status, verdict.ok, verdict.wanted) == (status, ok, wanted)
     assert verdict.complete is complete
@@ -221,13 +212,13 @@ def test_judge(
 
 
 @pytest.mark.parametrize("better", range(1, len(FAILURES)))
-def test_the_worst_status_counts(better: int) -> None:
+def test_the_worst_status_counts(better):
     worse = FAILURES[better - 1]
     records = [make_record(), make_record(FAILURES[better]), make_record(worse)]
     assert judge(records, 3) == Verdict(worse, f"it {worse}", 1, 3, True)
 
 
-def test_reasons_are_those_of_the_records() -> None:
+def test_reasons_are_those_of_the_records():
     assert judge([OK, USER], 2).reason == "interrupted by SIGINT"
     assert judge([PORT], 2).reason == "the port was taken"
     assert judge([OK], 6).reason == (
@@ -245,5 +236,5 @@ def test_reasons_are_those_of_the_records() -> None:
         ("x" * 301, "x" * 297 + "..."),
     ],
 )
-def test_first_line(text: str, line: str) -> None:
+def test_first_line(text, line):
     assert first_line(text) == line

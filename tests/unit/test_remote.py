@@ -31,11 +31,11 @@ MODULE = (sys.executable, "-m", "rankbench.rank.world.remote")
         ("node2", "node2", ""),
     ],
 )
-def test_arguments_of_ssh(arguments: str, host: str, command: str) -> None:
+def test_arguments_of_ssh(arguments, host, command):
     assert read_ssh(arguments.split()) == (host, command)
 
 
-def test_ssh_without_a_host() -> None:
+def test_ssh_without_a_host():
     with pytest.raises(ValueError, match="no host"):
         read_ssh(["-x", "-p", "22"])
 
@@ -80,14 +80,14 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
     both.second.communicate()
 
 
-def test_a_command_runs_on_the_other_host_and_both_end(hosts: Hosts) -> None:
+def test_a_command_runs_on_the_other_host_and_both_end(hosts):
     done = hosts.run("ssh -x localhost 'echo on host $NODE; exit 3'; exit $?")
     assert done.returncode == 3
     assert hosts.said() == "on host 1\n"
     assert hosts.second.returncode == 0
 
 
-def test_a_host_keeps_its_own_gpus_whatever_a_launcher_exports(hosts: Hosts) -> None:
+def test_a_host_keeps_its_own_gpus_whatever_a_launcher_exports(hosts):
     """As horovodrun does: its commands export all variables of the first host."""
     ask = (
         "import os; from rankbench.environ import restore_devices; restore_devices();"
@@ -98,14 +98,14 @@ def test_a_host_keeps_its_own_gpus_whatever_a_launcher_exports(hosts: Hosts) -> 
     assert hosts.said() == "1,7\n"
 
 
-def test_commands_run_at_the_same_time(hosts: Hosts, tmp_path: Path) -> None:
+def test_commands_run_at_the_same_time(hosts, tmp_path):
     wait = f"'until [ -e {tmp_path}/there ]; do sleep 0.05; done'"
     touch = f"touch {tmp_path}/there"
     done = hosts.run(f"ssh localhost {wait} & ssh localhost {touch} && wait")
     assert done.returncode == 0
 
 
-def test_a_command_ends_with_whoever_wanted_it(hosts: Hosts, tmp_path: Path) -> None:
+def test_a_command_ends_with_whoever_wanted_it(hosts, tmp_path):
     mark = tmp_path / "mark"
     script = f"'echo $$ > {mark}; exec sleep 600'"
     hosts.run(
@@ -132,8 +132,8 @@ def test_a_command_ends_with_whoever_wanted_it(hosts: Hosts, tmp_path: Path) -> 
     ],
 )
 def test_the_address_to_listen_at_is_the_only_one_of_the_name(
-    monkeypatch: pytest.MonkeyPatch, found: list[str], address: str
-) -> None:
+    monkeypatch, found, address
+):
     def getaddrinfo(*_: object) -> list[tuple[object, ...]]:
         if not found:
             raise socket.gaierror
@@ -143,9 +143,7 @@ def test_the_address_to_listen_at_is_the_only_one_of_the_name(
     assert find_address("node2") == address
 
 
-def test_it_listens_at_that_address_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_listens_at_that_address_alone(tmp_path, monkeypatch):
     (tmp_path / "secret").write_text("of this launch")
     monkeypatch.setenv("RANKBENCH_REMOTE_SECRET", str(tmp_path / "secret"))
     with listen("127.0.0.2", 0) as listener:
@@ -157,9 +155,7 @@ def test_it_listens_at_that_address_alone(
         assert listener.address[0] == "0.0.0.0"  # noqa: S104
 
 
-def test_who_does_not_know_the_secret_is_not_obeyed(
-    hosts: Hosts, tmp_path: Path
-) -> None:
+def test_who_does_not_know_the_secret_is_not_obeyed(hosts, tmp_path):
     other = tmp_path / "other"
     other.write_text("another")
     done = hosts.run(

@@ -32,7 +32,7 @@ def write_own(tmp_path: Path, experiment: str) -> Path:
     return tmp_path / "bundle"
 
 
-def test_the_example_becomes_an_experiment_of_another_name(tmp_path: Path) -> None:
+def test_the_example_becomes_an_experiment_of_another_name(tmp_path):
     replay = plan_replay(EXAMPLE)
     assert len(replay.cells) == 4
     assert (replay.code, replay.images, replay.override) == ({}, {}, None)
@@ -42,7 +42,7 @@ def test_the_example_becomes_an_experiment_of_another_name(tmp_path: Path) -> No
     assert replay.name.startswith("replay-quickstart-")
 
 
-def test_their_files_are_taken_from_the_bundle(tmp_path: Path) -> None:
+def test_their_files_are_taken_from_the_bundle(tmp_path):
     text = "name: x\nmodel: [lenet, ../models/net.py]\nsweeps: [{model: net.py}]\n"
     bundle = write_own(tmp_path, text)
     replay = plan_replay(bundle)
@@ -68,18 +68,14 @@ def test_their_files_are_taken_from_the_bundle(tmp_path: Path) -> None:
         ("#" * 1_100_000, "has more than"),
     ],
 )
-def test_a_hostile_experiment_is_bad_input(
-    tmp_path: Path, text: str, said: str
-) -> None:
+def test_a_hostile_experiment_is_bad_input(tmp_path, text, said):
     bundle = write_own(tmp_path, text)
     with pytest.raises(ValueError, match=r"experiment\.yaml") as error:
         plan_replay(bundle)
     assert said in str(error.value)
 
 
-def test_their_code_needs_a_word_and_a_faulty_bundle_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli
-) -> None:
+def test_their_code_needs_a_word_and_a_faulty_bundle_none(tmp_path, monkeypatch, cli):
     bundle = write_own(tmp_path, "name: x\nmodel: net.py\n")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -95,9 +91,7 @@ def test_their_code_needs_a_word_and_a_faulty_bundle_none(
     assert not (tmp_path / "executed").exists()
 
 
-def test_without_run_it_only_shows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli
-) -> None:
+def test_without_run_it_only_shows(tmp_path, monkeypatch, cli):
     shutil.copytree(ROOT / "local_profile", tmp_path / "local_profile")
     monkeypatch.chdir(tmp_path)
     said = cli("replay", EXAMPLE).out
@@ -107,9 +101,7 @@ def test_without_run_it_only_shows(
     assert [path.name for path in tmp_path.iterdir()] == ["local_profile"]
 
 
-def test_each_row_gets_a_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli
-) -> None:
+def test_each_row_gets_a_verdict(tmp_path, monkeypatch, cli):
     """The launches are those of the bundle; tests/integration measures new ones."""
     shutil.copytree(ROOT / "local_profile", tmp_path / "local_profile")
     monkeypatch.chdir(tmp_path)

@@ -26,20 +26,20 @@ def measured(layout: Layout, attempt: int) -> None:
     layout.launch("c", attempt, 1).mkdir(parents=True)
 
 
-def test_first_request(layout: Layout) -> None:
+def test_first_request(layout):
     assert read_request(layout, "c") is None
     assert make_request(layout, "c", launches=6, cell_hash="h") == Request(1, 6, "h")
     assert read_request(layout, "c") == Request(1, 6, "h")
 
 
-def test_request_is_made_once(layout: Layout) -> None:
+def test_request_is_made_once(layout):
     first = make_request(layout, "c", launches=6, cell_hash="h")
     time = layout.request("c").stat().st_mtime_ns
     assert make_request(layout, "c", launches=9, cell_hash="other") == first
     assert layout.request("c").stat().st_mtime_ns == time
 
 
-def test_rerun_asks_for_the_next_attempt(layout: Layout) -> None:
+def test_rerun_asks_for_the_next_attempt(layout):
     make_request(layout, "c", launches=6, cell_hash="h")
     measured(layout, 1)
     wanted = make_request(layout, "c", again=True, launches=3, cell_hash="i")
@@ -48,7 +48,7 @@ def test_rerun_asks_for_the_next_attempt(layout: Layout) -> None:
     assert make_request(layout, "c", again=True, launches=3, cell_hash="i").attempt == 3
 
 
-def test_more_launches_belong_to_the_same_attempt(layout: Layout) -> None:
+def test_more_launches_belong_to_the_same_attempt(layout):
     make_request(layout, "c", launches=6, cell_hash="h", budget=3600.0)
     extend_request(layout, "c", launches=14)
     # The user has asked for these launches: the budget of the run before is no limit.
@@ -59,25 +59,25 @@ def test_more_launches_belong_to_the_same_attempt(layout: Layout) -> None:
         extend_request(layout, "d", launches=10)
 
 
-def test_rerun_without_a_request(layout: Layout) -> None:
+def test_rerun_without_a_request(layout):
     assert make_request(layout, "c", again=True, launches=3, cell_hash="h").attempt == 1
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_a_lost_request_does_not_reuse_an_attempt(layout: Layout, again: bool) -> None:
+def test_a_lost_request_does_not_reuse_an_attempt(layout, again):
     measured(layout, 1)
     measured(layout, 4)
     request = make_request(layout, "c", again=again, launches=6, cell_hash="h")
     assert request.attempt == 5
 
 
-def test_requests_of_cells_are_apart(layout: Layout) -> None:
+def test_requests_of_cells_are_apart(layout):
     make_request(layout, "c", again=True, launches=6, cell_hash="h")
     assert read_request(layout, "d") is None
 
 
 @pytest.mark.parametrize("text", ["{", '{"attempt": 1}', "[1]"])
-def test_damaged_request_is_named(layout: Layout, text: str) -> None:
+def test_damaged_request_is_named(layout, text):
     path = layout.request("c")
     path.parent.mkdir()
     path.write_text(text)

@@ -62,7 +62,7 @@ def write_ddp(root: Path, *changes: Callable[[dict[str, Any]], object]) -> Layou
     return layout
 
 
-def test_launches_of_all_cells_stand_in_the_order_of_time(tmp_path: Path) -> None:
+def test_launches_of_all_cells_stand_in_the_order_of_time(tmp_path):
     single = plan_cell(make_cell("single"))
     layout = write_plan(tmp_path, [single, DDP], launches=2)
     for number, second in ((1, 3), (2, 1)):
@@ -79,7 +79,7 @@ def test_launches_of_all_cells_stand_in_the_order_of_time(tmp_path: Path) -> Non
     assert rows[0]["throughput (samples/s)"] == "801"
 
 
-def test_between_and_within_launches_stand_apart(tmp_path: Path) -> None:
+def test_between_and_within_launches_stand_apart(tmp_path):
     layout = write_plan(tmp_path, [DDP])
     for number, rate in enumerate((780, 790, 800, 800, 810, 820), start=1):
         write_launch(layout, DDP, number, rate=rate)
@@ -90,7 +90,7 @@ def test_between_and_within_launches_stand_apart(tmp_path: Path) -> None:
     assert (row["launches"], row["steady"]) == ("6", "6/6")
 
 
-def test_training_is_a_mean_over_launches(tmp_path: Path) -> None:
+def test_training_is_a_mean_over_launches(tmp_path):
     def change(number: int) -> Callable[[dict[str, Any]], object]:
         def apply(record: dict[str, Any]) -> None:
             record["loss"] = {"first": 2.0, "last": number / 10}
@@ -108,7 +108,7 @@ def test_training_is_a_mean_over_launches(tmp_path: Path) -> None:
     assert row["accuracy"] == "0.97 [0.97, 0.97]"
 
 
-def test_utilisation_is_a_mean_over_launches(tmp_path: Path) -> None:
+def test_utilisation_is_a_mean_over_launches(tmp_path):
     def change(cpu: list[float], gpu: list[Any]) -> Callable[[dict[str, Any]], object]:
         def apply(record: dict[str, Any]) -> None:
             for rank, share in zip(record["ranks"], cpu, strict=True):
@@ -149,7 +149,7 @@ def write_timed(root: Path, *ranks: dict[str, float], **changes: Any) -> Layout:
     return layout
 
 
-def test_ddp_and_we_are_compared_on_the_same_steps(tmp_path: Path) -> None:
+def test_ddp_and_we_are_compared_on_the_same_steps(tmp_path):
     layout = write_timed(tmp_path, TIMERS, {**TIMERS, "forward_ms": 5.0})
     rows = read_tables(layout)["DDP's own timers"]
     # With 2 warm-up and 8 timed steps, steps 1 to 4 are sampled; the window is steps 3
@@ -163,9 +163,7 @@ def test_ddp_and_we_are_compared_on_the_same_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("iteration", [11, 100])
-def test_ddp_that_counts_more_than_our_steps_has_no_steps_of_ours(
-    tmp_path: Path, iteration: int
-) -> None:
+def test_ddp_that_counts_more_than_our_steps_has_no_steps_of_ours(tmp_path, iteration):
     """As when a script accumulates gradients: DDP counts its parts of a step."""
     layout = write_timed(tmp_path, {**TIMERS, "iteration": iteration})
     row = read_tables(layout)["DDP's own timers"][0]
@@ -182,9 +180,7 @@ def test_ddp_that_counts_more_than_our_steps_has_no_steps_of_ours(
         (250, [*range(10), 99, 199]),
     ],
 )
-def test_ddp_samples_its_first_steps_and_then_one_in_a_hundred(
-    last: int, steps: list[int]
-) -> None:
+def test_ddp_samples_its_first_steps_and_then_one_in_a_hundred(last, steps):
     assert sampled_steps(last) == steps
 
 
@@ -202,7 +198,7 @@ HOST = {
 }
 
 
-def test_hosts_and_versions(tmp_path: Path) -> None:
+def test_hosts_and_versions(tmp_path):
     old = {"host": "b", "gpus": [], **{k: HOST[k] for k in ("cpu", "cores", "kernel")}}
     hosts = [{"host": "a", **HOST}, {**old, "memory_gib": 251.7}]
     layout = write_ddp(tmp_path, lambda record: record.update(hosts=hosts))
@@ -219,7 +215,7 @@ def test_hosts_and_versions(tmp_path: Path) -> None:
     assert found["images"] == "none: native"
 
 
-def test_files_go_with_the_last_row_that_is_ok(tmp_path: Path) -> None:
+def test_files_go_with_the_last_row_that_is_ok(tmp_path):
     layout = write_ddp(tmp_path, lambda record: None)
     write_tables(layout)
     write_launch(layout, DDP, attempt=2, wanted=1, status="crashed", reason="no")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -190,9 +189,7 @@ def test_example_has_the_statuses_it_promises(tmp_path):
     assert statuses == ["ok"] * 6 + ["unsupported", "crashed", "not-run", "stale"]
 
 
-def test_a_row_that_trains_something_else_has_a_reason_and_no_speed(
-    tmp_path: Path,
-) -> None:
+def test_a_row_that_trains_something_else_has_a_reason_and_no_speed(tmp_path):
     layout, planned = plan_one(tmp_path, "ddp", "1x2")
     refused = write_launch(
         layout, planned, status="mismatch", reason="fc.bias is off by 0.9"
@@ -205,7 +202,7 @@ def test_a_row_that_trains_something_else_has_a_reason_and_no_speed(
     assert (row.launches, row.attempt) == ((), 1)
 
 
-def test_a_row_without_a_gate_is_marked(tmp_path: Path) -> None:
+def test_a_row_without_a_gate_is_marked(tmp_path):
     cells = [plan_cell(make_cell("single")), plan_cell(make_cell("ddp"))]
     layout = write_plan(tmp_path, cells)
     for planned in cells:

@@ -61,7 +61,7 @@ def summaries_of(layout: Layout) -> list[Summary]:
     return list(read(layout).summaries)
 
 
-def test_bus_bandwidth(tmp_path: Path) -> None:
+def test_bus_bandwidth(tmp_path):
     layout = summarise_one(tmp_path, collectives=sweep_of(latency=0, rate=2e9))
     (sweep,) = find_sweeps(summaries_of(layout))
     assert [point.size for point in sweep.points] == [2**10, 2**20, 2**24]
@@ -82,14 +82,14 @@ def test_bus_bandwidth(tmp_path: Path) -> None:
     assert frame["us"].tolist() == pytest.approx([0.512, 524.288, 8388.608])
 
 
-def test_time_between_sizes_and_beyond_them(tmp_path: Path) -> None:
+def test_time_between_sizes_and_beyond_them(tmp_path):
     layout = summarise_one(tmp_path, collectives=sweep_of(latency=0, rate=1e9))
     (sweep,) = find_sweeps(summaries_of(layout))
     for size in (2**10, 5 * 10**5, 2**24, 10**9):
         assert sweep.seconds_for(size) == pytest.approx(size / 1e9)
 
 
-def test_sizes_that_a_launch_lacks_are_left_out(tmp_path: Path) -> None:
+def test_sizes_that_a_launch_lacks_are_left_out(tmp_path):
     layout = summarise_one(tmp_path, collectives=sweep_of())
     planned = synthetic.plan_cell(synthetic.make_cell("ddp", "1x2"))
     synthetic.write_launch(layout, planned, 7, wanted=7, collectives=sweep_of()[:2])
@@ -97,7 +97,7 @@ def test_sizes_that_a_launch_lacks_are_left_out(tmp_path: Path) -> None:
     assert [point.size for point in sweep.points] == [2**10, 2**20]
 
 
-def test_no_sweep_no_section(tmp_path: Path) -> None:
+def test_no_sweep_no_section(tmp_path):
     layout = summarise_one(tmp_path)
     assert find_sweeps(summaries_of(layout)) == []
     assert collectives.make(read(layout)) is None
@@ -117,7 +117,7 @@ def record_of(phases: list[str] = PHASES, **shape: int) -> dict[str, Any]:
     return {"phases": phases, "ranks": [{}, {}], "shape": {"replica_ranks": 1, **shape}}
 
 
-def test_one_process_computes_and_loads() -> None:
+def test_one_process_computes_and_loads():
     parts = compose(steps_of([0.01, 0.02, 0.03, 0, 0.01]), record_of())
     assert parts.step == pytest.approx(70)
     assert (parts.input, parts.computation) == pytest.approx((10, 60))
@@ -125,7 +125,7 @@ def test_one_process_computes_and_loads() -> None:
     assert parts.late is None
 
 
-def test_a_slow_rank_is_waited_for() -> None:
+def test_a_slow_rank_is_waited_for():
     quick, slow = [0.01, 0.02, 0.03, 0.03, 0.01], [0.01, 0.02, 0.05, 0.01, 0.01]
     parts = compose(steps_of(quick, slow), record_of())
     # The quick rank is typical: all that the slow one needs longer is waiting.
@@ -135,7 +135,7 @@ def test_a_slow_rank_is_waited_for() -> None:
     assert parts.step == pytest.approx(100)
 
 
-def test_ranks_that_are_slow_in_turn_are_waited_for() -> None:
+def test_ranks_that_are_slow_in_turn_are_waited_for():
     steps = steps_of([0, 0.02, 0.03, 0.02, 0], [0, 0.02, 0.03, 0.02, 0], count=4)
     steps[0, ::2, 1] += 0.02
     steps[0, ::2, 3] -= 0.02
@@ -146,7 +146,7 @@ def test_ranks_that_are_slow_in_turn_are_waited_for() -> None:
     assert parts.exchange == pytest.approx(0)
 
 
-def test_a_pipeline_waits_for_its_stages() -> None:
+def test_a_pipeline_waits_for_its_stages():
     phases = ["load", "pipeline", "update"]
     record = record_of(phases, replica_ranks=2)
     record["ranks"] = [{"details": {"bubble": share}} for share in (0.25, 0.75)]
@@ -155,7 +155,7 @@ def test_a_pipeline_waits_for_its_stages() -> None:
     assert parts.is_separate
 
 
-def test_an_idle_gpu_is_the_host() -> None:
+def test_an_idle_gpu_is_the_host():
     record = record_of()
     record["devices"] = [{"utilisation_mean": 0.2}] * 2
     rank = [0.01, 0.02, 0.05, 0.01, 0.01]
@@ -164,7 +164,7 @@ def test_an_idle_gpu_is_the_host() -> None:
     assert (parts.host, parts.computation) == pytest.approx((70, 10))
 
 
-def test_ranks_that_share_a_replica_communicate_within_the_computation() -> None:
+def test_ranks_that_share_a_replica_communicate_within_the_computation():
     rank = [0, 0.02, 0.05, 0, 0.01]
     assert not compose(steps_of(rank, rank), record_of(replica_ranks=2)).is_separate
 
@@ -184,7 +184,7 @@ def write_two(root: Path, **changes: Any) -> Layout:
     return layout
 
 
-def test_parts_add_up_to_what_is_lost(tmp_path: Path) -> None:
+def test_parts_add_up_to_what_is_lost(tmp_path):
     layout = write_two(tmp_path, model=MODEL, collectives=sweep_of())
     (loss,) = find_losses(summaries_of(layout))
     assert loss.step == pytest.approx(160, rel=0.02)
@@ -199,7 +199,7 @@ def test_parts_add_up_to_what_is_lost(tmp_path: Path) -> None:
     assert not loss.is_paired
 
 
-def test_rounds_pair_the_steps(tmp_path: Path) -> None:
+def test_rounds_pair_the_steps(tmp_path):
     layout = write_two(tmp_path)
     for path in layout.root.glob("records/*/1/*/record.json"):
         with edited(path) as record:
@@ -212,12 +212,12 @@ def test_rounds_pair_the_steps(tmp_path: Path) -> None:
     assert loss.lost.low < loss.lost.value < loss.lost.high
 
 
-def test_without_a_base_nothing_is_said(tmp_path: Path) -> None:
+def test_without_a_base_nothing_is_said(tmp_path):
     assert find_losses(summaries_of(summarise_one(tmp_path))) == []
     assert losses.make(read(Layout(tmp_path))) is None
 
 
-def test_in_words(tmp_path: Path) -> None:
+def test_in_words(tmp_path):
     layout = write_two(tmp_path, model=MODEL, collectives=sweep_of())
     content = losses.make(read(layout))
     assert content is not None
@@ -227,7 +227,7 @@ def test_in_words(tmp_path: Path) -> None:
     assert "ms of transfer of bytes" in note.text
 
 
-def test_files_and_plot(tmp_path: Path) -> None:
+def test_files_and_plot(tmp_path):
     layout = write_two(tmp_path, model=MODEL, collectives=sweep_of())
     write_results(read(layout), draw=False)
     (row,) = pd.read_csv(layout.table("csv", "losses")).to_dict("records")

@@ -53,7 +53,7 @@ def layout(tmp_path) -> Layout:
     return layout
 
 
-def test_bubble_stands_beside_the_ideal_and_the_speedup(layout: Layout) -> None:
+def test_bubble_stands_beside_the_ideal_and_the_speedup(layout):
     write_tables(layout)
     rows = read_rows(layout, "pipeline")
     assert [row["microbatches"] for row in rows] == ["2", "8"]
@@ -67,7 +67,7 @@ def test_bubble_stands_beside_the_ideal_and_the_speedup(layout: Layout) -> None:
     assert '<td class="number">0.3333</td>' in page
 
 
-def test_without_a_pipeline_there_is_no_word_of_it(tmp_path) -> None:
+def test_without_a_pipeline_there_is_no_word_of_it(tmp_path):
     layout, single = plan_one(tmp_path, "single")
     write_launches(layout, single)
     write_tables(layout)

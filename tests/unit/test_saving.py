@@ -38,18 +38,18 @@ def weights(seed: int = 0) -> dict[str, torch.Tensor]:
         ("per_rank", {"model_rank0.pt", "model_rank1.pt"}),
     ],
 )
-def test_files(how: str, files: set[str], tmp_path: Path) -> None:
+def test_files(how, files, tmp_path):
     for rank in (0, 1):
         save_model(tmp_path, how, place(rank), weights())
     assert {path.name for path in tmp_path.iterdir()} == files
 
 
-def test_what_is_loaded_is_what_was_saved(tmp_path: Path) -> None:
+def test_what_is_loaded_is_what_was_saved(tmp_path):
     save_model(tmp_path, "consolidated", place(0), weights())
     assert compare_models(load_model(tmp_path / "model.pt"), weights()) == []
 
 
-def test_differences_are_named_and_measured() -> None:
+def test_differences_are_named_and_measured():
     first, second = weights(), weights()
     second["1.running_mean"] = second["1.running_mean"] + 0.5
     second["0.bias"] = second["0.bias"][:2]
@@ -65,7 +65,7 @@ def test_differences_are_named_and_measured() -> None:
     ]
 
 
-def test_a_tolerance_hides_no_nan() -> None:
+def test_a_tolerance_hides_no_nan():
     first, second = weights(), weights()
     first["0.bias"] = first["0.bias"] + 1e-6
     assert [one.name for one in compare_models(first, second)] == ["0.bias"]
@@ -75,7 +75,7 @@ def test_a_tolerance_hides_no_nan() -> None:
     assert found.name == "0.bias"
 
 
-def test_a_file_that_could_run_code_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_could_run_code_is_refused(tmp_path):
     class Evil:
         def __reduce__(self):
             return (Path.touch, (tmp_path / "ran",))
@@ -90,13 +90,13 @@ def test_a_file_that_could_run_code_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [[1, 2], {"a": 1}])
-def test_other_files_are_refused(value: object, tmp_path: Path) -> None:
+def test_other_files_are_refused(value, tmp_path):
     torch.save(value, tmp_path / "other.pt")
     with pytest.raises(ValueError, match="must map names to tensors"):
         load_model(tmp_path / "other.pt")
 
 
-def test_models_of_a_launch(tmp_path: Path) -> None:
+def test_models_of_a_launch(tmp_path):
     with pytest.raises(ValueError, match="save_model: per_rank"):
         find_models(tmp_path)
     for rank in (10, 9):
@@ -107,7 +107,7 @@ def test_models_of_a_launch(tmp_path: Path) -> None:
     assert find_models(tmp_path / "record.json") == find_models(tmp_path)
 
 
-def test_the_command_tells_which_differ(tmp_path: Path, cli) -> None:
+def test_the_command_tells_which_differ(tmp_path, cli):
     other = weights()
     other["1.running_var"] = other["1.running_var"] * 2
     save_model(tmp_path, "per_rank", place(0), weights())

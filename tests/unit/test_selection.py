@@ -34,7 +34,7 @@ CELLS = [
         ("learning_rate=0.01 pin_memory=false", [True, True, True]),
     ],
 )
-def test_accepts(text: str, kept: list[bool]) -> None:
+def test_accepts(text, kept):
     wanted = Filter.parse(text)
     wanted.check(CELLS)
     assert [wanted.accepts(cell) for cell in CELLS] == kept
@@ -53,7 +53,7 @@ def test_accepts(text: str, kept: list[bool]) -> None:
         ("seed=1 seed=2", "'seed' appears twice"),
     ],
 )
-def test_parse_refuses(text: str, complaint: str) -> None:
+def test_parse_refuses(text, complaint):
     with pytest.raises(ValueError, match=complaint):
         Filter.parse(text)
 
@@ -69,7 +69,7 @@ def test_parse_refuses(text: str, complaint: str) -> None:
         ("bucket_mb=2", r"no cell has bucket_mb=2 \(there are 1, 25\)"),
     ],
 )
-def test_check_refuses(text: str, complaint: str) -> None:
+def test_check_refuses(text, complaint):
     with pytest.raises(ValueError, match=complaint):
         Filter.parse(text).check(CELLS)
 
@@ -78,10 +78,10 @@ def test_check_refuses(text: str, complaint: str) -> None:
     ("value", "text"),
     [(None, "null"), (True, "true"), (False, "false"), (1e-6, "1e-06"), (25, "25")],
 )
-def test_spell_value(value: object, text: str) -> None:
+def test_spell_value(value, text):
     assert spell_value(value) == text
 
 
-def test_spell_tells_a_missing_key_from_null() -> None:
+def test_spell_tells_a_missing_key_from_null():
     assert spell(CELLS[0], "steps") == "null"
     assert spell(CELLS[0], "bucket_mb") is None

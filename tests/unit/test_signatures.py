@@ -100,9 +100,7 @@ def fingerprint(key: Path) -> str:
 # --- what a signature changes, and says -----------------------------------------------
 
 
-def test_publish_signs_and_changes_nothing_else(
-    place: Path, tmp_path: Path, cli
-) -> None:
+def test_publish_signs_and_changes_nothing_else(place, tmp_path, cli):
     results = shutil.copytree(place / "results", tmp_path / "results")
     sign = [str(results), "--sign", str(place / "jdoe")]
     told = json.loads(cli("publish", "--anonymise", "--json", *sign).out)["signature"]
@@ -124,7 +122,7 @@ def test_publish_signs_and_changes_nothing_else(
     assert verify_bundle(archive).findings == []
 
 
-def test_verify_says_by_whom(place: Path, bundle: Path, verify) -> None:
+def test_verify_says_by_whom(place, bundle, verify):
     key = f"ED25519 key {fingerprint(place / 'jdoe.pub')}"
     status, said = verify(bundle)
     assert status == 0
@@ -145,9 +143,7 @@ def test_verify_says_by_whom(place: Path, bundle: Path, verify) -> None:
 
 
 @pytest.mark.parametrize("form", ["bundle", "bundle.tar.zst"])
-def test_another_person_adds_a_signature(
-    place: Path, tmp_path: Path, form: str, verify
-) -> None:
+def test_another_person_adds_a_signature(place, tmp_path, form, verify):
     source, path = place / form, tmp_path / form
     shutil.copytree(source, path) if source.is_dir() else shutil.copy(source, path)
     for name in ("jdoe", "roe"):
@@ -165,7 +161,7 @@ def test_another_person_adds_a_signature(
         assert all((path / name).read_bytes() == data for name, data in names.items())
 
 
-def test_keys_of_other_types_sign(place: Path, tmp_path: Path, verify) -> None:
+def test_keys_of_other_types_sign(place, tmp_path, verify):
     for kind in ("rsa", "ecdsa"):
         path = shutil.copytree(place / "bundle", tmp_path / kind)
         key = tmp_path / f"{kind}-key"
@@ -176,9 +172,7 @@ def test_keys_of_other_types_sign(place: Path, tmp_path: Path, verify) -> None:
         assert verify(path, "--signer", tmp_path / "jdoe.keys")[0] == 0
 
 
-def test_an_unsigned_bundle_is_a_finding_only_if_signers_are_given(
-    place: Path, verify
-) -> None:
+def test_an_unsigned_bundle_is_a_finding_only_if_signers_are_given(place, verify):
     status, said = verify(place / "bundle")
     assert status == 0
     assert "the bundle is not signed\n" in said
@@ -193,7 +187,7 @@ def test_an_unsigned_bundle_is_a_finding_only_if_signers_are_given(
 # --- what does not count --------------------------------------------------------------
 
 
-def test_a_foreign_signature_is_a_finding(place: Path, bundle: Path, verify) -> None:
+def test_a_foreign_signature_is_a_finding(place, bundle, verify):
     name = f"signatures/{signature_of(bundle).name}"
     status, said = verify(bundle, "--signer", place / "roe.keys")
     assert status == 1
@@ -217,8 +211,8 @@ def test_a_foreign_signature_is_a_finding(place: Path, bundle: Path, verify) -> 
     ],
 )
 def test_a_key_that_is_not_for_this_or_not_now(
-    place: Path, bundle: Path, tmp_path: Path, options: str, why: str, verify
-) -> None:
+    place, bundle, tmp_path, options, why, verify
+):
     signers = tmp_path / "signers"
     signers.write_text(f"jdoe {options} {read(place / 'jdoe.pub')}\n")
     status, said = verify(bundle, "--signers", signers)
@@ -228,9 +222,7 @@ def test_a_key_that_is_not_for_this_or_not_now(
     assert "rankbench-verify-" not in said
 
 
-def test_a_damaged_line_makes_nobody_a_signer(
-    place: Path, bundle: Path, tmp_path: Path, verify
-) -> None:
+def test_a_damaged_line_makes_nobody_a_signer(place, bundle, tmp_path, verify):
     key = read(place / "jdoe.pub").rpartition(" ")[0]
     signers = tmp_path / "signers"
     for line in (f"jdoe {key[:-4]}", f"!jdoe {key}", f"jdoe expires=never {key}"):
@@ -258,8 +250,8 @@ def test_a_damaged_line_makes_nobody_a_signer(
     ],
 )
 def test_files_without_signers_are_bad_input(
-    place: Path, tmp_path: Path, option: str, name: str, text: str, said: str, verify
-) -> None:
+    place, tmp_path, option, name, text, said, verify
+):
     path = tmp_path / name
     if text is not None:
         text = text.replace("KEY", read(place / "jdoe.pub"))
@@ -270,9 +262,7 @@ def test_files_without_signers_are_bad_input(
     assert said in out
 
 
-def test_a_key_of_two_signers_counts_for_both(
-    place: Path, bundle: Path, tmp_path: Path, verify
-) -> None:
+def test_a_key_of_two_signers_counts_for_both(place, bundle, tmp_path, verify):
     other = shutil.copy(place / "jdoe.keys", tmp_path / "team.keys")
     both = ["--signer", place / "jdoe.keys", "--signer", other]
     status, said = verify(bundle, *both)
@@ -340,9 +330,7 @@ def hostile_lengths(path: Path, key: Path) -> None:
         (hostile_lengths, "is no valid signature"),
     ],
 )
-def test_a_wrong_signature_is_named(
-    place: Path, bundle: Path, damage: Callable[[Path, Path], None], said: str, verify
-) -> None:
+def test_a_wrong_signature_is_named(place, bundle, damage, said, verify):
     path = signature_of(bundle)
     damage(path, place / "jdoe")
     status, out = verify(bundle)
@@ -352,9 +340,7 @@ def test_a_wrong_signature_is_named(
     assert main(["publish", "--sign", str(place / "roe"), "--add-to", str(bundle)]) == 2
 
 
-def test_a_signature_of_a_certificate_is_refused(
-    place: Path, tmp_path: Path, cli
-) -> None:
+def test_a_signature_of_a_certificate_is_refused(place, tmp_path, cli):
     """It would name people, and end with its time."""
     key = make_key(tmp_path / "key")
     words = ["ssh-keygen", "-q", "-s", str(place / "roe"), "-I", "jdoe", f"{key}.pub"]
@@ -364,7 +350,7 @@ def test_a_signature_of_a_certificate_is_refused(
     assert "certificate" in cli("publish", *sign, status=2).err
 
 
-def test_an_extra_file_among_the_signatures_is_a_finding(bundle: Path, verify) -> None:
+def test_an_extra_file_among_the_signatures_is_a_finding(bundle, verify):
     valid = signature_of(bundle)
     for name in ("jdoe.sig", f"{valid.stem}.sig.bak", f"sub/{valid.name}", "A" * 16):
         path = valid.parent / name
@@ -381,9 +367,7 @@ def test_an_extra_file_among_the_signatures_is_a_finding(bundle: Path, verify) -
     assert f"another name than its key gives it: signatures/{valid.name}" in said
 
 
-def test_links_and_pipes_among_the_signatures_are_not_opened(
-    bundle: Path, tmp_path: Path, verify
-) -> None:
+def test_links_and_pipes_among_the_signatures_are_not_opened(bundle, tmp_path, verify):
     valid = signature_of(bundle)
     outside = shutil.copy(valid, tmp_path / "outside")
     valid.unlink()
@@ -395,7 +379,7 @@ def test_links_and_pipes_among_the_signatures_are_not_opened(
         valid.unlink()
 
 
-def test_the_manifest_may_not_list_a_signature(bundle: Path, verify) -> None:
+def test_the_manifest_may_not_list_a_signature(bundle, verify):
     manifest = json.loads((bundle / MANIFEST).read_text())
     name = f"signatures/{signature_of(bundle).name}"
     manifest["files"][name] = {"sha256": "0" * 64, "bytes": 1}
@@ -405,7 +389,7 @@ def test_the_manifest_may_not_list_a_signature(bundle: Path, verify) -> None:
     assert f"{name}: is a signature, but the manifest lists it" in said
 
 
-def test_thousands_of_signatures_are_not_checked(bundle: Path, verify) -> None:
+def test_thousands_of_signatures_are_not_checked(bundle, verify):
     for number in range(100):
         (bundle / f"signatures/{number:016x}.sig").write_bytes(b"")
     status, said = verify(bundle)
@@ -416,13 +400,13 @@ def test_thousands_of_signatures_are_not_checked(bundle: Path, verify) -> None:
 @pytest.mark.parametrize(
     "kind", ["flip_file", "flip_archive", "flip_member", "flip_and_seal", "add"]
 )
-def test_every_change_is_refused_and_named(target: Target, kind: str) -> None:
+def test_every_change_is_refused_and_named(target, kind):
     """`benchmarks/tampering.py` makes 1,800 changes."""
     for trial in run(target, kind, 3, seed=6):
         assert trial.named, trial
 
 
-def test_a_lost_or_swapped_file_is_named(target: Target) -> None:
+def test_a_lost_or_swapped_file_is_named(target):
     for kind in ("swap", "remove"):
         for trial in run(target, kind, 2, seed=6):
             assert trial.named, trial
@@ -454,9 +438,7 @@ def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     subprocess.run(["ssh-agent", "-k"], check=True, stdout=subprocess.DEVNULL)
 
 
-def test_a_public_key_signs_by_the_agent(
-    place: Path, tmp_path: Path, agent: None, verify
-) -> None:
+def test_a_public_key_signs_by_the_agent(place, tmp_path, agent, verify):
     path = shutil.copytree(place / "bundle", tmp_path / "bundle")
     key = shutil.copy(place / "jdoe.pub", tmp_path / "elsewhere.pub")
     sign = ["publish", "--sign", str(key), "--add-to", str(path)]
@@ -512,13 +494,8 @@ def public_alone(folder: Path) -> Path:
     ],
 )
 def test_a_key_that_cannot_sign_is_bad_input(
-    place: Path,
-    tmp_path: Path,
-    make: Callable[[Path], Path],
-    said: str,
-    monkeypatch: pytest.MonkeyPatch,
-    cli,
-) -> None:
+    place, tmp_path, make, said, monkeypatch, cli
+):
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     # A program that asks on the screen must not be started.
     asked = tmp_path / "ask"
@@ -535,7 +512,7 @@ def test_a_key_that_cannot_sign_is_bad_input(
     assert not (tmp_path / "was-asked").exists()
 
 
-def test_no_prompt_reaches_the_terminal(place: Path, tmp_path: Path) -> None:
+def test_no_prompt_reaches_the_terminal(place, tmp_path):
     """ssh-keygen would read a passphrase from the terminal that controls it."""
     key = with_passphrase(tmp_path)
     code = (
@@ -558,9 +535,7 @@ def test_no_prompt_reaches_the_terminal(place: Path, tmp_path: Path) -> None:
     assert b"Enter passphrase" not in done.stdout
 
 
-def test_without_ssh_keygen(
-    place: Path, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cli
-) -> None:
+def test_without_ssh_keygen(place, bundle, tmp_path, monkeypatch, cli):
     before = files_of(bundle)
     monkeypatch.setenv("PATH", str(tmp_path))
     sign = ["publish", "--sign", str(place / "roe"), "--add-to", str(bundle)]
@@ -578,11 +553,11 @@ def test_without_ssh_keygen(
         ["--add-to", "bundle", "--sign", "key", "results"],
     ],
 )
-def test_options_that_contradict(words: list[str], cli) -> None:
+def test_options_that_contradict(words, cli):
     assert cli("publish", *words, status=2).err.startswith("rankbench: --add-to ")
 
 
-def test_a_faulty_bundle_is_not_signed(place: Path, bundle: Path, cli) -> None:
+def test_a_faulty_bundle_is_not_signed(place, bundle, cli):
     (bundle / "table.csv").write_text("")
     before = files_of(bundle)
     assert (

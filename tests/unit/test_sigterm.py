@@ -27,9 +27,7 @@ def scheduler(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize("signals", [1, 2])
-def test_the_handler_does_not_wait_for_the_thread_it_interrupts(
-    scheduler: Any, signals: int
-) -> None:
+def test_the_handler_does_not_wait_for_the_thread_it_interrupts(scheduler, signals):
     def interrupt() -> None:
         for _ in range(signals):
             scheduler.exit_gracefully(15, None)
@@ -45,7 +43,7 @@ def test_the_handler_does_not_wait_for_the_thread_it_interrupts(
     assert scheduler._user_kill == "graceful"
 
 
-def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_is_refused(monkeypatch):
     monkeypatch.setattr("rankbench.snakemake_fixes.version", lambda _: "10.1.0")
     with pytest.raises(ValueError, match=r"snakemake 10.1.0: .* 'snakemake==9\.\*'"):
         take_sigterm_in_a_thread()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -69,7 +68,7 @@ def found() -> dict[str, Any]:
     }
 
 
-def test_a_site_that_is_as_it_says_has_no_fault() -> None:
+def test_a_site_that_is_as_it_says_has_no_fault():
     assert find_faults(SITE, found()) == []
 
 
@@ -100,9 +99,7 @@ def test_a_site_that_is_as_it_says_has_no_fault() -> None:
         ),
     ],
 )
-def test_each_fault_has_its_host_and_a_remedy(
-    change: dict[str, Any], fault: str
-) -> None:
+def test_each_fault_has_its_host_and_a_remedy(change, fault):
     facts = found()
     facts["hosts"][0] |= change
     said = find_faults(SITE, facts)
@@ -111,7 +108,7 @@ def test_each_fault_has_its_host_and_a_remedy(
     assert re.search(fault, said[0]), said[0]
 
 
-def test_a_host_that_says_nothing_is_missed() -> None:
+def test_a_host_that_says_nothing_is_missed():
     facts = found() | {"said": "srun: warning\nsrun: error: node b is gone"}
     del facts["hosts"][1]
     facts["hosts"][0] |= {"seen": ["a"], "names": {}}
@@ -136,7 +133,7 @@ SSH = {
         ({"load": 9.0}, r"is busy \(load 9.0 on 16 cores\): find out by top"),
     ],
 )
-def test_each_fault_of_a_listed_host(change: dict[str, Any], fault: str) -> None:
+def test_each_fault_of_a_listed_host(change, fault):
     facts = found()
     facts["hosts"][1]["gpus"] = ["H100"] * 2
     assert find_faults(SSH, facts) == []
@@ -145,7 +142,7 @@ def test_each_fault_of_a_listed_host(change: dict[str, Any], fault: str) -> None
     assert re.search(f"^a: {fault}", said), said
 
 
-def test_hosts_that_share_no_files_need_not_see_those_of_others() -> None:
+def test_hosts_that_share_no_files_need_not_see_those_of_others():
     facts = found()
     facts["hosts"][0] |= {"seen": ["a"]}
     facts["hosts"][1] |= {"gpus": ["H100"] * 2, "seen": ["b"]}
@@ -154,9 +151,7 @@ def test_hosts_that_share_no_files_need_not_see_those_of_others() -> None:
 
 
 @pytest.mark.parametrize("site", [SSH, SITE], ids=["ssh", "slurm"])
-def test_a_host_that_calls_itself_loopback_needs_an_interface(
-    site: dict[str, Any],
-) -> None:
+def test_a_host_that_calls_itself_loopback_needs_an_interface(site):
     facts = found()
     facts["hosts"][1] |= {"itself": ["127.0.1.1"]}
     assert find_faults(site, facts) == []
@@ -165,7 +160,7 @@ def test_a_host_that_calls_itself_loopback_needs_an_interface(
     assert find_faults({**site, "interface": None, "nodes": 1}, facts) == []
 
 
-def test_a_host_with_ipv6_only_has_no_fault() -> None:
+def test_a_host_with_ipv6_only_has_no_fault():
     facts = found()
     facts["hosts"][1] |= {
         "itself": ["2001:db8::2", "127.0.1.1"],
@@ -196,9 +191,7 @@ def with_torch(image: str, torch: str) -> dict[str, Any]:
         ("2.13.0+cu130", None, None),
     ],
 )
-def test_an_image_that_the_driver_cannot_run(
-    torch: str, driver: str | None, fault: str | None
-) -> None:
+def test_an_image_that_the_driver_cannot_run(torch, driver, fault):
     facts = found()
     facts["hosts"][0]["driver"] = driver
     site = with_torch("nccl-cuda", torch)
@@ -211,7 +204,7 @@ def test_an_image_that_the_driver_cannot_run(
     assert find_faults(site, facts) == [], "no cell uses the image"
 
 
-def test_gpus_that_an_image_has_no_kernels_for() -> None:
+def test_gpus_that_an_image_has_no_kernels_for():
     """V100, in images with CUDA 13."""
     facts = found()
     facts["hosts"][1]["capabilities"] = ["7.0"] * 4
@@ -231,7 +224,7 @@ def test_gpus_that_an_image_has_no_kernels_for() -> None:
     assert find_faults(on_cores, facts, cells=[cell(None)]) == []
 
 
-def test_the_cuda_of_images_that_are_not_built_is_that_of_their_requirements() -> None:
+def test_the_cuda_of_images_that_are_not_built_is_that_of_their_requirements():
     text = (find_asset("containers") / "requirements/cuda.txt").read_text()
     assert f"\nnvidia-cuda-runtime=={CUDA_OF_IMAGES}." in text
 
@@ -243,9 +236,7 @@ def test_the_cuda_of_images_that_are_not_built_is_that_of_their_requirements() -
         ({"memlock": 8 << 20}, "locked memory to 8192 KiB.*MEMLOCK in slurm.conf"),
     ],
 )
-def test_what_keeps_a_library_from_the_adapters(
-    change: dict[str, Any], fault: str
-) -> None:
+def test_what_keeps_a_library_from_the_adapters(change, fault):
     facts = found()
     facts["hosts"][0] |= change
     site = with_torch("nccl-cuda", "2.13.0+cu130")
@@ -258,7 +249,7 @@ def test_what_keeps_a_library_from_the_adapters(
     assert find_faults(site, facts, cells=[cell("nccl-cuda")]) == []
 
 
-def test_hosts_that_do_not_reach_each_other() -> None:
+def test_hosts_that_do_not_reach_each_other():
     view = {"unreached": {"a": [20_100]}, "ssh": {"a": "Permission denied"}}
     facts = found() | {"reach": {"b": view}}
     facts["hosts"][1]["gpus"] = ["H100"] * 2
@@ -271,20 +262,20 @@ def test_hosts_that_do_not_reach_each_other() -> None:
     assert ssh.startswith("b: ssh to a fails (Permission denied): mpirun, hydra and")
 
 
-def test_faults_of_connections_come_first() -> None:
+def test_faults_of_connections_come_first():
     facts = found() | {"faults": ["b: cannot be reached"]}
     del facts["hosts"][1]
     facts["hosts"][0] |= {"seen": ["a"], "names": {}}
     assert find_faults(SSH, facts) == ["b: cannot be reached"]
 
 
-def test_what_images_need_is_asked_only_where_there_are_images() -> None:
+def test_what_images_need_is_asked_only_where_there_are_images():
     facts = found()
     facts["hosts"][0] |= {"apptainer": None, "fuse": False, "container": None}
     assert find_faults({**SITE, "software": "native"}, facts) == []
 
 
-def test_what_hosts_have_is_told() -> None:
+def test_what_hosts_have_is_told():
     lines = describe(SITE, found() | {"pmix": False})
     assert (
         "  GPUs 4 x H100, driver 580.65.06; network eth0 10.0.0.1, ib0 10.1.0.1"
@@ -293,9 +284,7 @@ def test_what_hosts_have_is_told() -> None:
     assert lines[-1].startswith("srun has no PMIx")
 
 
-def test_this_machine_is_looked_at(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_this_machine_is_looked_at(tmp_path, capsys):
     site = {
         **make_gpu_site(gpus=0, device="cpu", cores=1).to_dict(),
         "scratch": str(tmp_path),

@@ -52,9 +52,7 @@ def in_job(monkeypatch: pytest.MonkeyPatch, tasks: str | None = None) -> None:
 
 
 @pytest.mark.parametrize("tasks", [None, "2(x3)", "2,2", "2(x2),2"])
-def test_hosts_of_the_job(
-    monkeypatch: pytest.MonkeyPatch, program: Install, tasks: str | None
-) -> None:
+def test_hosts_of_the_job(monkeypatch, program, tasks):
     in_job(monkeypatch, tasks)
     calls = program("scontrol", "echo node1; echo node2; echo node3")
     assert SlurmJob.find(2) == SlurmJob("4711", ("node1", "node2", "node3"))
@@ -80,17 +78,15 @@ PartitionName=long AllowGroups=ALL Default=NO MaxTime=UNLIMITED MinNodes=0
         ("other", None),
     ],
 )
-def test_the_longest_time_limit_of_a_partition(
-    tmp_path: Path, program: Install, partition: str | None, minutes: int | None
-) -> None:
+def test_the_longest_time_limit_of_a_partition(tmp_path, program, partition, minutes):
     (tmp_path / "said").write_text(PARTITIONS)
     program("scontrol", f"while read line; do echo $line; done < {tmp_path}/said")
     assert find_time_limit(partition) == minutes
 
 
 def test_slurms_commands_start_without_the_users_filters(
-    program: Install, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    program, tmp_path, monkeypatch
+):
     """SQUEUE_STATES=PD hid a running job, whose cells were submitted again."""
     monkeypatch.setenv("SQUEUE_STATES", "PD")
     lines = f"7|RUNNING|node1|None|{tmp_path}|rule_job_wildcards_x_c"
@@ -99,12 +95,12 @@ def test_slurms_commands_start_without_the_users_filters(
     assert not has_ended("7")
 
 
-def test_names_of_clusters_in_the_queue_are_passed_over(tmp_path: Path) -> None:
+def test_names_of_clusters_in_the_queue_are_passed_over(tmp_path):
     said = f"CLUSTER: a\n7|RUNNING|n1|None|{tmp_path}|rule_job_wildcards_x_c\n"
     assert [j.id for j in parse_queue(said, "x", str(tmp_path), {"c": ["c"]})] == ["7"]
 
 
-def test_the_hosts_of_a_small_cell_rotate() -> None:
+def test_the_hosts_of_a_small_cell_rotate():
     job = SlurmJob("7", ("a", "b", "c"))
     one = [*(job.choose(1, turn).names for turn in range(4))]
     assert one == [("a",), ("b",), ("c",), ("a",)]
@@ -113,13 +109,13 @@ def test_the_hosts_of_a_small_cell_rotate() -> None:
     assert job.choose(3, 1) == job
 
 
-def test_no_job(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_job(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     with pytest.raises(ValueError, match=r"no Slurm job: .*`salloc --nodes=2"):
         SlurmJob.find(2)
 
 
-def test_too_few_hosts(monkeypatch: pytest.MonkeyPatch, program: Install) -> None:
+def test_too_few_hosts(monkeypatch, program):
     in_job(monkeypatch)
     program("scontrol", "echo node1")
     with pytest.raises(ValueError, match="2 hosts are needed, job 4711 has 1"):
@@ -127,24 +123,20 @@ def test_too_few_hosts(monkeypatch: pytest.MonkeyPatch, program: Install) -> Non
 
 
 @pytest.mark.parametrize("tasks", ["2(x2),1", "1,2", "4,2(x7)"])
-def test_uneven_hosts(
-    monkeypatch: pytest.MonkeyPatch, program: Install, tasks: str
-) -> None:
+def test_uneven_hosts(monkeypatch, program, tasks):
     in_job(monkeypatch, tasks)
     program("scontrol", "echo node1; echo node2; echo node3")
     with pytest.raises(ValueError, match=rf"{re.escape(tasks)} tasks .* equally many"):
         SlurmJob.find(2)
 
 
-def test_no_scontrol(monkeypatch: pytest.MonkeyPatch, program: Install) -> None:
+def test_no_scontrol(monkeypatch, program):
     in_job(monkeypatch)
     with pytest.raises(ValueError, match="scontrol does not list the hosts"):
         SlurmJob.find(2)
 
 
-def test_what_a_launch_has_left_is_ended_and_waited_for(
-    program: Install, tmp_path: Path
-) -> None:
+def test_what_a_launch_has_left_is_ended_and_waited_for(program, tmp_path):
     calls = program(
         "squeue",
         f"read n < {tmp_path}/n; echo $((n - 1)) > {tmp_path}/n; echo 7.batch;"
@@ -158,7 +150,7 @@ def test_what_a_launch_has_left_is_ended_and_waited_for(
     assert len(asked) == 5
 
 
-def test_steps_of_others_stay(program: Install) -> None:
+def test_steps_of_others_stay(program):
     calls = program("squeue", "echo 7.batch; echo 7.0")
     assert SlurmJob("7", ()).list_steps() == {"7.batch", "7.0"}
     SlurmJob("7", ()).end_steps({"7.batch", "7.0"})
@@ -179,7 +171,7 @@ def test_steps_of_others_stay(program: Install) -> None:
         ("JobState=COMPLETED Reason=None", "over"),
     ],
 )
-def test_why_a_job_ends(program: Install, said: str, why: str | None) -> None:
+def test_why_a_job_ends(program, said, why):
     program("scontrol", f"echo JobId=7 UserId=me {said} Requeue=0")
     assert SlurmJob("7", ()).why_ended() == why
 
@@ -193,15 +185,13 @@ def test_why_a_job_ends(program: Install, said: str, why: str | None) -> None:
         ("down*", "node2"),
     ],
 )
-def test_a_host_that_does_not_answer(
-    program: Install, state: str, lost: str | None
-) -> None:
+def test_a_host_that_does_not_answer(program, state, lost):
     calls = program("sinfo", f"echo 'node1 mixed'; echo 'node2 {state}'")
     assert SlurmJob("7", ("node1", "node2")).find_lost() == lost
     assert "--nodes=node1,node2" in calls.read_text()
 
 
-def test_nobody_tells_why_a_job_ends(program: Install) -> None:
+def test_nobody_tells_why_a_job_ends(program):
     program("scontrol", "exit 1")
     assert SlurmJob("7", ()).why_ended() is None
 
@@ -216,19 +206,17 @@ ENDED = [
 
 
 @pytest.mark.parametrize(("script", "ended"), ENDED)
-def test_a_job_that_is_over(program: Install, script: str, ended: bool) -> None:
+def test_a_job_that_is_over(program, script, ended):
     program("squeue", script)
     assert has_ended("7") == ended
 
 
-def test_without_slurm_no_job_is_known_to_be_over(program: Install) -> None:
+def test_without_slurm_no_job_is_known_to_be_over(program):
     assert not has_ended("7")
 
 
 @pytest.mark.parametrize(("script", "ended"), ENDED)
-def test_the_owner_of_a_claim_lives_with_its_job(
-    program: Install, tmp_path: Path, script: str, ended: bool
-) -> None:
+def test_the_owner_of_a_claim_lives_with_its_job(program, tmp_path, script, ended):
     program("squeue", script)
     (tmp_path / "work").mkdir()
     (tmp_path / "work/heartbeat").touch()
@@ -237,11 +225,8 @@ def test_the_owner_of_a_claim_lives_with_its_job(
 
 
 def test_a_job_array_does_not_wait_for_a_slurm_that_hangs(
-    program: Install,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    program, tmp_path, monkeypatch, capsys
+):
     monkeypatch.setattr(slurm, "ASK_SECONDS", 0.2)
     monkeypatch.setattr(job_array, "SUBMIT_SECONDS", 0.2)
     monkeypatch.setattr(job_array, "ASK_SECONDS", 0.01)
@@ -256,9 +241,7 @@ def test_a_job_array_does_not_wait_for_a_slurm_that_hangs(
     assert time.monotonic() - begun < 20
 
 
-def test_a_job_array_that_slurm_refuses_says_why(
-    program: Install, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_array_that_slurm_refuses_says_why(program, tmp_path, capsys):
     program("sbatch", "echo 'sbatch: error: invalid partition' >&2; exit 1")
     assert job_array.submit(2, tmp_path, [], ["true"]) is None
     assert "invalid partition" in capsys.readouterr().err
@@ -279,17 +262,17 @@ RUNNING = CellJob("7", "ddp.gloo.2x1", "RUNNING", "node[1-2]", "None")
 QUEUED = CellJob("8", "ddp.gloo.1x1", "PENDING", "", "Resources")
 
 
-def test_jobs_of_this_experiment_in_this_folder() -> None:
+def test_jobs_of_this_experiment_in_this_folder():
     cells = ("ddp.gloo.1x1", "ddp.gloo.2x1", "single.none.1x1")
     alone = {cell: [cell] for cell in cells}
     assert parse_queue(SQUEUE, "x", "/p", alone) == [RUNNING, QUEUED]
 
 
-def test_jobs_of_other_cells_are_nobodys() -> None:
+def test_jobs_of_other_cells_are_nobodys():
     assert parse_queue(SQUEUE, "x", "/p", {"ddp.gloo.1x2": ["ddp.gloo.1x2"]}) == []
 
 
-def test_a_shared_job_is_that_of_each_of_its_cells() -> None:
+def test_a_shared_job_is_that_of_each_of_its_cells():
     line = "14|RUNNING|node[1-4]|None|/p|rule_job_wildcards_x_experiment"
     shared = {"experiment": ["ddp.gloo.2x1", "ddp.gloo.4x1"]}
     jobs = parse_queue(line, "x", "/p", shared)
@@ -300,7 +283,7 @@ def test_a_shared_job_is_that_of_each_of_its_cells() -> None:
     assert parse_queue(line, "y", "/p", shared) == []
 
 
-def test_jobs_in_words() -> None:
+def test_jobs_in_words():
     assert RUNNING.describe() == "job 7 running on node[1-2]"
     assert QUEUED.describe() == "job 8 queued (Resources)"
 
@@ -314,12 +297,8 @@ def test_jobs_in_words() -> None:
     ],
 )
 def test_a_queue_that_does_not_answer_is_told(
-    program: Install,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    script: str | None,
-    complaint: str,
-) -> None:
+    program, tmp_path, monkeypatch, script, complaint
+):
     if script is not None:
         program("squeue", script)
     monkeypatch.setattr(slurm, "ASK_SECONDS", 0.2 if "sleep" in f"{script}" else 20)
@@ -327,7 +306,7 @@ def test_a_queue_that_does_not_answer_is_told(
         read_queue("x", tmp_path, {"c": ["c"]})
 
 
-def test_waiting_goes_on_until_no_job_is_left() -> None:
+def test_waiting_goes_on_until_no_job_is_left():
     # None stands for a Slurm that does not answer for a while.
     answers: Iterator[list[CellJob] | None] = iter(
         [[RUNNING, QUEUED], None, [QUEUED], []]
@@ -351,5 +330,5 @@ def test_waiting_goes_on_until_no_job_is_left() -> None:
     ]
 
 
-def test_nothing_is_said_where_nothing_was_lost() -> None:
+def test_nothing_is_said_where_nothing_was_lost():
     assert not wait_for_lost_jobs(list, say=pytest.fail)

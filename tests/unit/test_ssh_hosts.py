@@ -48,21 +48,21 @@ def ssh_site(**changes: object) -> Site:
     return make_site(scheduler="ssh", nodes=2, hosts=hosts, **changes)
 
 
-def test_the_list_of_hosts_says_how_many_there_are(tmp_path: Path) -> None:
+def test_the_list_of_hosts_says_how_many_there_are(tmp_path):
     facts = read_site(write(tmp_path, TWO))
     assert (facts["nodes"], facts["devices_per_node"]) == (2, 2)
     assert facts["shared"] is False
     assert facts["hosts"][1] == {"python": None, "name": "b", "devices": 1}
 
 
-def test_a_hostfile_of_mpirun_and_deepspeed(tmp_path: Path) -> None:
+def test_a_hostfile_of_mpirun_and_deepspeed(tmp_path):
     (tmp_path / "hosts").write_text("# two\na slots=2\n\nb slots=1  # slow\n")
     facts = read_site(write(tmp_path, "scheduler: ssh\nhosts: hosts\n"))
     assert [(h["name"], h["devices"]) for h in facts["hosts"]] == [("a", 2), ("b", 1)]
 
 
 @pytest.mark.parametrize("line", ["a", "a slots=x", "a slots=1 max-slots=2", "a 2"])
-def test_a_wrong_line_of_a_hostfile(tmp_path: Path, line: str) -> None:
+def test_a_wrong_line_of_a_hostfile(tmp_path, line):
     (tmp_path / "hosts").write_text(f"{line}\n")
     with pytest.raises(ValueError, match=r"hosts, line 1: .*such as `a slots=2`"):
         read_site(write(tmp_path, "scheduler: ssh\nhosts: hosts\n"))
@@ -80,12 +80,12 @@ def test_a_wrong_line_of_a_hostfile(tmp_path: Path, line: str) -> None:
         ("scheduler: ssh\nhosts: nowhere\n", "nowhere: cannot be read"),
     ],
 )
-def test_bad_hosts(tmp_path: Path, text: str, said: str) -> None:
+def test_bad_hosts(tmp_path, text, said):
     with pytest.raises(ValueError, match=said):
         read_site(write(tmp_path, text))
 
 
-def test_an_experiment_chooses_hosts() -> None:
+def test_an_experiment_chooses_hosts():
     site = use_hosts(ssh_site(), ["b"], "x.yaml")
     assert ([host["name"] for host in site.hosts], site.nodes) == (["b"], 1)
     assert use_hosts(ssh_site(), None, "x.yaml").nodes == 2
@@ -105,14 +105,14 @@ def test_an_experiment_chooses_hosts() -> None:
         ({}, None),
     ],
 )
-def test_what_cannot_run_there(cell: dict[str, str], said: str | None) -> None:
+def test_what_cannot_run_there(cell, said):
     values = {"strategy": "ddp", "topology": "2x1", "launcher": "torchrun", **cell}
     question = make_candidate(make_cell(**values), ssh_site(), load_catalog())
     obstacle = find_obstacle(question)
     assert obstacle is None if said is None else said in str(obstacle)
 
 
-def test_the_step_is_a_program_with_what_it_needs(tmp_path: Path) -> None:
+def test_the_step_is_a_program_with_what_it_needs(tmp_path):
     session = SimpleNamespace(
         name="a",
         pid=1,
@@ -146,7 +146,7 @@ def test_the_step_is_a_program_with_what_it_needs(tmp_path: Path) -> None:
     assert not hosts.share_files
 
 
-def test_paths_are_those_of_the_other_host() -> None:
+def test_paths_are_those_of_the_other_host():
     places = [("/p/src", "/c/code"), ("/p", "/c/p"), ("/p/src/x", "/y")]
     text = "/p/src:/p/src/x.py -I/p/srcs a=/p/data '/p' /q/p/src"
     assert translate(text, places) == (
@@ -154,18 +154,18 @@ def test_paths_are_those_of_the_other_host() -> None:
     ).replace("/y.py", "/c/code/x.py")
 
 
-def test_a_backslash_in_a_path_is_no_escape() -> None:
+def test_a_backslash_in_a_path_is_no_escape():
     assert translate("/p", [("/p", r"/a\1b")]) == r"/a\1b"
 
 
-def test_the_number_of_a_host_and_its_variables() -> None:
+def test_the_number_of_a_host_and_its_variables():
     env = for_hosts(1, {"PATH": "/bin", "SSH_AUTH_SOCK": "/s", "XDG_RUNTIME_DIR": "/r"})
     assert env == {"PATH": "/bin", "RANKBENCH_NODE": "1"}
     assert read_node(env) == 1
     assert read_node({"SLURM_NODEID": "2", "RANKBENCH_NODE": "1"}) == 2
 
 
-def test_programs_of_the_other_host_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_programs_of_the_other_host_come_first(monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.setenv("HOME", "/users/b")
     order = {"env": {"PATH": "/a/bin:/usr/bin", "HOME": "/users/a"}, "mark": "m"}
@@ -175,7 +175,7 @@ def test_programs_of_the_other_host_come_first(monkeypatch: pytest.MonkeyPatch) 
     assert (env["HOME"], env["RANKBENCH_LAUNCH"]) == ("/users/b", "m")
 
 
-def test_programs_of_a_copied_environment_run_its_python(tmp_path: Path) -> None:
+def test_programs_of_a_copied_environment_run_its_python(tmp_path):
     part, path = tmp_path / "e.part", tmp_path / "e"
     (part / "bin").mkdir(parents=True)
     (part / "bin/python").symlink_to("/usr/bin/python3")
@@ -187,7 +187,7 @@ def test_programs_of_a_copied_environment_run_its_python(tmp_path: Path) -> None
     assert os.readlink(path / "bin/python") == "/usr/bin/python3"
 
 
-def test_copies_lie_under_their_digest(tmp_path: Path) -> None:
+def test_copies_lie_under_their_digest(tmp_path):
     needs = Needs(
         source=tmp_path / "src",
         code="ab" * 32,
@@ -225,7 +225,7 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], str]
     return install
 
 
-def test_ssh_that_fails_says_why_and_what_to_do(ssh: Callable[[str], str]) -> None:
+def test_ssh_that_fails_says_why_and_what_to_do(ssh):
     socket = ssh("echo 'me@b: Permission denied (publickey).' >&2\nexit 255")
     session = Session("b", ["python3"], socket)
     with pytest.raises(LostHost, match="wants a password: let `ssh-copy-id b`"):
@@ -233,9 +233,7 @@ def test_ssh_that_fails_says_why_and_what_to_do(ssh: Callable[[str], str]) -> No
     session.close()
 
 
-def test_an_agent_runs_in_the_first_python_that_is_there(
-    tmp_path: Path, ssh: Callable[[str], str]
-) -> None:
+def test_an_agent_runs_in_the_first_python_that_is_there(tmp_path, ssh):
     socket = ssh(SSHD.format(login=""))
     session = Session("b", ["/no/python", sys.executable], socket)
     session.send(do="hold", folder=str(tmp_path / "cache"), look_for=["/", "/none"])
@@ -261,9 +259,7 @@ def test_an_agent_runs_in_the_first_python_that_is_there(
         "printf '\\xff\\n'",
     ],
 )
-def test_what_a_login_script_prints_is_no_answer(
-    tmp_path: Path, ssh: Callable[[str], str], login: str
-) -> None:
+def test_what_a_login_script_prints_is_no_answer(tmp_path, ssh, login):
     socket = ssh(SSHD.format(login=login))
     session = Session("b", [sys.executable], socket, first=True)
     session.send(do="hold", folder=str(tmp_path / "cache"), look_for=[])
@@ -282,8 +278,8 @@ def test_what_a_login_script_prints_is_no_answer(
     ],
 )
 def test_a_login_script_that_breaks_the_connection_is_named(
-    monkeypatch: pytest.MonkeyPatch, ssh: Callable[[str], str], login: str, said: str
-) -> None:
+    monkeypatch, ssh, login, said
+):
     monkeypatch.setattr(ssh_session, "ANSWER_SECONDS", 0.5)
     session = Session("b", [sys.executable], ssh(SSHD.format(login=login)), first=True)
     session.send(do="hold", folder="/none", look_for=[])
@@ -292,7 +288,7 @@ def test_a_login_script_that_breaks_the_connection_is_named(
     session.close(patience=0.1)
 
 
-def test_waiting_for_the_first_answer_ends_at_ctrl_c(ssh: Callable[[str], str]) -> None:
+def test_waiting_for_the_first_answer_ends_at_ctrl_c(ssh):
     def stop() -> None:
         raise KeyboardInterrupt
 
@@ -304,8 +300,8 @@ def test_waiting_for_the_first_answer_ends_at_ctrl_c(ssh: Callable[[str], str]) 
 
 @pytest.mark.parametrize(("code", "first_only"), [(0, True), (3, True), (0, False)])
 def test_the_exit_code_is_that_of_hosts_that_run_the_command(
-    tmp_path: Path, ssh: Callable[[str], str], code: int, first_only: bool
-) -> None:
+    tmp_path, ssh, code, first_only
+):
     """Hosts that only wait for the first one's launcher are ended; it is no fault."""
     (tmp_path / "work").mkdir()
     socket = ssh(SSHD.format(login=""))
@@ -326,9 +322,7 @@ def test_the_exit_code_is_that_of_hosts_that_run_the_command(
     assert done.returncode == code
 
 
-def test_a_host_may_have_singularity_alone(
-    tmp_path: Path, ssh: Callable[[str], str]
-) -> None:
+def test_a_host_may_have_singularity_alone(tmp_path, ssh):
     (tmp_path / "singularity").write_text("#!/bin/sh\necho ran $*\n")
     (tmp_path / "singularity").chmod(0o755)
     (tmp_path / "sh").symlink_to("/bin/sh")
@@ -348,9 +342,7 @@ def test_a_host_may_have_singularity_alone(
     not shutil.which("rsync"), reason="rsync is not installed: apt-get install rsync"
 )
 @pytest.mark.parametrize("code", [0, 3])
-def test_files_of_a_launch_go_to_a_host_and_come_back(
-    tmp_path: Path, ssh: Callable[[str], str], code: int
-) -> None:
+def test_files_of_a_launch_go_to_a_host_and_come_back(tmp_path, ssh, code):
     work, cache = tmp_path / "launch/work", tmp_path / "cache"
     (work / "progress").mkdir(parents=True)
     (cache / "launches").mkdir(parents=True)
@@ -386,9 +378,7 @@ def test_files_of_a_launch_go_to_a_host_and_come_back(
     assert list((cache / "launches").iterdir()) == []
 
 
-def test_launchers_reach_others_by_the_users_ssh(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_launchers_reach_others_by_the_users_ssh(tmp_path, monkeypatch):
     """Options that would switch off the check of host keys are dropped."""
     became: list[list[str]] = []
 
@@ -412,7 +402,7 @@ def test_launchers_reach_others_by_the_users_ssh(
     ]
 
 
-def test_each_scheduler_has_a_class_of_hosts() -> None:
+def test_each_scheduler_has_a_class_of_hosts():
     assert scheduler_of({}).name == "none"
     for name in SCHEDULERS:
         assert issubclass(hosts_of({"scheduler": name}), Hosts)

@@ -48,24 +48,24 @@ def state_of(plan: Plan, layout: Layout, job: CellJob | None = None) -> State:
     return find_state(plan, layout, plan.cells[CELL], job)
 
 
-def test_a_cell_that_nobody_asked_for(plan: Plan, layout: Layout) -> None:
+def test_a_cell_that_nobody_asked_for(plan, layout):
     assert state_of(plan, layout) == State("not-run", "", "", "")
 
 
-def test_a_cell_that_cannot_run(plan: Plan, layout: Layout) -> None:
+def test_a_cell_that_cannot_run(plan, layout):
     state = find_state(plan, layout, plan.cells["ddp.mpi.1x1.convnet.digits"])
     assert state.status == "unsupported"
     assert "MPI" in state.reason
 
 
-def test_a_measured_cell_tells_job_and_hosts(plan: Plan, layout: Layout) -> None:
+def test_a_measured_cell_tells_job_and_hosts(plan, layout):
     ask(layout, plan)
     add_record(layout, 1, hosts=[{"host": "a"}, {"host": "b"}])
     add_record(layout, 2, hosts=[{"host": "a"}, {"host": "c"}])
     assert state_of(plan, layout) == State("ok", "2/2", "", "on a,c")
 
 
-def test_a_failed_launch_tells_where_it_was_started(plan: Plan, layout: Layout) -> None:
+def test_a_failed_launch_tells_where_it_was_started(plan, layout):
     ask(layout, plan)
     add_record(layout, 1, status="crashed", launcher={"hosts": ["a"]})
     add_record(layout, 2, status="crashed")
@@ -76,9 +76,7 @@ def test_a_failed_launch_tells_where_it_was_started(plan: Plan, layout: Layout) 
     assert cells_to_rerun(plan, layout, "stale") == []
 
 
-def test_a_stale_cell_is_measured_again_only_as_such(
-    plan: Plan, layout: Layout
-) -> None:
+def test_a_stale_cell_is_measured_again_only_as_such(plan, layout):
     ask(layout, plan, cell_hash="another")
     add_record(layout, 1, hosts=[{"host": "a"}])
     assert state_of(plan, layout).status == "stale"
@@ -99,15 +97,13 @@ def test_a_stale_cell_is_measured_again_only_as_such(
         ),
     ],
 )
-def test_a_job_in_the_queue(
-    plan: Plan, layout: Layout, job: CellJob, state: State
-) -> None:
+def test_a_job_in_the_queue(plan, layout, job, state):
     ask(layout, plan)
     assert state_of(plan, layout, job) == state
 
 
 @pytest.mark.parametrize("folder", [".", "gate"])
-def test_a_launch_of_this_machine_runs(plan: Plan, layout: Layout, folder: str) -> None:
+def test_a_launch_of_this_machine_runs(plan, layout, folder):
     ask(layout, plan)
     claim_next(layout.attempt(CELL, 1) / folder)
     state = state_of(plan, layout)
@@ -115,5 +111,5 @@ def test_a_launch_of_this_machine_runs(plan: Plan, layout: Layout, folder: str) 
     assert state.where.startswith("on ")
 
 
-def test_without_slurm_no_queue_is_asked(plan: Plan, tmp_path: Path) -> None:
+def test_without_slurm_no_queue_is_asked(plan, tmp_path):
     assert find_jobs(plan, Layout(tmp_path), tmp_path) == {}

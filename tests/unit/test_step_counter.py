@@ -53,7 +53,7 @@ def make(lr: float = 0.1) -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, torch.optim.SGD(model.parameters(), lr=lr)
 
 
-def test_each_iteration_is_a_step(counter: Counted) -> None:
+def test_each_iteration_is_a_step(counter):
     model, optimizer = make()
     for _ in range(3):
         learn(model)
@@ -62,7 +62,7 @@ def test_each_iteration_is_a_step(counter: Counted) -> None:
     assert counter.leader is optimizer
 
 
-def test_accumulated_gradients_are_one_step(counter: Counted) -> None:
+def test_accumulated_gradients_are_one_step(counter):
     model, optimizer = make()
     for _ in range(2):
         for _ in range(4):
@@ -78,7 +78,7 @@ class Wrapper(torch.optim.SGD):
         return super().step(closure)
 
 
-def test_only_the_outermost_of_nested_optimizers_steps(counter: Counted) -> None:
+def test_only_the_outermost_of_nested_optimizers_steps(counter):
     model = nn.Linear(3, 1)
     inner = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -96,9 +96,7 @@ def test_only_the_outermost_of_nested_optimizers_steps(counter: Counted) -> None
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_of_several_optimizers_the_leader_counts(
-    counter: Counted, shared: bool
-) -> None:
+def test_of_several_optimizers_the_leader_counts(counter, shared):
     first, one = make()
     second, other = make()
     for _ in range(3):
@@ -115,7 +113,7 @@ def test_of_several_optimizers_the_leader_counts(
     assert counter.leader is one
 
 
-def test_an_optimizer_that_is_gone_is_replaced(counter: Counted) -> None:
+def test_an_optimizer_that_is_gone_is_replaced(counter):
     model, optimizer = make()
     for _ in range(2):
         learn(model)
@@ -128,7 +126,7 @@ def test_an_optimizer_that_is_gone_is_replaced(counter: Counted) -> None:
     assert counter.steps == 3
 
 
-def test_a_step_that_computes_nothing_does_not_count(counter: Counted) -> None:
+def test_a_step_that_computes_nothing_does_not_count(counter):
     model, optimizer = make()
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
@@ -140,7 +138,7 @@ def test_a_step_that_computes_nothing_does_not_count(counter: Counted) -> None:
     assert (counter.steps, counter.seen) == (1, 3)
 
 
-def test_a_closure_computes_within_the_step(counter: Counted) -> None:
+def test_a_closure_computes_within_the_step(counter):
     model, _ = make()
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
 
@@ -155,7 +153,7 @@ def test_a_closure_computes_within_the_step(counter: Counted) -> None:
     assert counter.steps == 2
 
 
-def test_tensors_without_a_module_make_steps(counter: Counted) -> None:
+def test_tensors_without_a_module_make_steps(counter):
     weight = torch.ones(3, requires_grad=True)
     optimizer = torch.optim.Adam([weight])
     for _ in range(2):
@@ -164,7 +162,7 @@ def test_tensors_without_a_module_make_steps(counter: Counted) -> None:
     assert counter.steps == 2
 
 
-def test_a_step_that_the_scaler_skips_counts(counter: Counted) -> None:
+def test_a_step_that_the_scaler_skips_counts(counter):
     model, optimizer = make()
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
     before = model.weight.clone()
@@ -179,9 +177,7 @@ def test_a_step_that_the_scaler_skips_counts(counter: Counted) -> None:
     assert not torch.equal(model.weight, before)
 
 
-def test_a_step_that_raises_does_not_count_and_spoils_nothing(
-    counter: Counted,
-) -> None:
+def test_a_step_that_raises_does_not_count_and_spoils_nothing(counter):
     model, optimizer = make()
 
     def closure() -> float:
@@ -194,7 +190,7 @@ def test_a_step_that_raises_does_not_count_and_spoils_nothing(
     assert (counter.steps, counter.seen) == (1, 1)
 
 
-def test_after_removal_nothing_counts() -> None:
+def test_after_removal_nothing_counts():
     plain = torch.autograd.backward, torch.amp.GradScaler.step, nn.Module.__call__
     counter = Counted()
     counter.install()
@@ -228,7 +224,7 @@ def find_root(run) -> nn.Module | None:
     return found
 
 
-def test_the_root_is_the_module_that_is_called_from_outside() -> None:
+def test_the_root_is_the_module_that_is_called_from_outside():
     model, teacher, frozen = Pair(), Pair(), Pair().requires_grad_(False)
 
     def run() -> None:
@@ -241,13 +237,13 @@ def test_the_root_is_the_module_that_is_called_from_outside() -> None:
     assert find_root(run) is model
 
 
-def test_of_several_modules_none_is_the_root() -> None:
+def test_of_several_modules_none_is_the_root():
     model = Pair()
     batch = torch.ones(2, 3)
     assert find_root(lambda: model.second(model.first(batch))) is None
 
 
-def test_a_forward_that_raises_does_not_end_the_search() -> None:
+def test_a_forward_that_raises_does_not_end_the_search():
     model = Pair()
 
     def run() -> None:
@@ -259,7 +255,7 @@ def test_a_forward_that_raises_does_not_end_the_search() -> None:
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_a_watched_root_tells_its_forwards_and_can_be_copied(compiled: bool) -> None:
+def test_a_watched_root_tells_its_forwards_and_can_be_copied(compiled):
     told: list[str] = []
     model = Pair()
     if compiled:
@@ -276,7 +272,7 @@ def test_a_watched_root_tells_its_forwards_and_can_be_copied(compiled: bool) -> 
     assert told == ["begin", "end"]
 
 
-def test_compiled_models_are_compiled_once(counter: Counted) -> None:
+def test_compiled_models_are_compiled_once(counter):
     from torch._dynamo.testing import CompileCounter
 
     backend = CompileCounter()
@@ -294,7 +290,7 @@ def test_compiled_models_are_compiled_once(counter: Counted) -> None:
     assert (counter.steps, backend.frame_count) == (3, 1)
 
 
-def test_the_optimizer_that_steps_is_followed(counter: Counted) -> None:
+def test_the_optimizer_that_steps_is_followed(counter):
     """A new one of the same model counts at once, of another model after a while."""
     model, first = make()
     kept = [first]
@@ -317,7 +313,7 @@ def test_the_optimizer_that_steps_is_followed(counter: Counted) -> None:
     assert (counter.steps - 12 >= 9, counter.restarts) == (True, 1)
 
 
-def test_a_single_step_of_a_probe_does_not_lead(counter: Counted) -> None:
+def test_a_single_step_of_a_probe_does_not_lead(counter):
     model, probe = make()
     learn(model)
     probe.step()
@@ -329,7 +325,7 @@ def test_a_single_step_of_a_probe_does_not_lead(counter: Counted) -> None:
     assert counter.restarts == 1
 
 
-def test_optimizers_that_take_turns_are_one_step(counter: Counted) -> None:
+def test_optimizers_that_take_turns_are_one_step(counter):
     """Five steps of a critic for each of the generator; two heads on one model."""
     (critic, of_critic), (maker, of_maker) = make(), make()
     for _ in range(4):

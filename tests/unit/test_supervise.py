@@ -26,9 +26,7 @@ def wait_for(child: subprocess.Popen[bytes], directory: Path) -> str | None:
         )
 
 
-def test_ranks_that_have_reported_do_not_keep_the_others_waiting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_that_have_reported_do_not_keep_the_others_waiting(tmp_path, monkeypatch):
     monkeypatch.setattr(supervise, "HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr(supervise, "LEAVING_GRACE", 0.1)
     (tmp_path / "work").mkdir()
@@ -41,9 +39,7 @@ def test_ranks_that_have_reported_do_not_keep_the_others_waiting(
             launcher.kill()
 
 
-def test_each_report_is_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_report_is_read_once(tmp_path, monkeypatch):
     read: list[str] = []
 
     def read_json(path: Path) -> Any:
@@ -75,11 +71,8 @@ def test_each_report_is_read_once(
     [({"error": {"message": "no luck"}}, "failure"), ({"rank": {}}, "timeout")],
 )
 def test_those_that_wait_for_a_rank_that_failed_do_not_wait_for_long(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    report: dict[str, Any],
-    reason: str,
-) -> None:
+    tmp_path, monkeypatch, report, reason
+):
     monkeypatch.setattr(supervise, "HEARTBEAT_SECONDS", 0.05)
     monkeypatch.setattr(supervise, "FAILURE_GRACE", 0.1)
     work = tmp_path / "work"

@@ -56,7 +56,7 @@ def look(folder: Path) -> Surroundings:
     return found
 
 
-def test_cpus_of_this_rank_only(kernel: Path) -> None:
+def test_cpus_of_this_rank_only(kernel):
     looking = look(kernel)
     ticks = os.sysconf("SC_CLK_TCK")
     count(kernel, idle=2 * ticks, steal=3 * ticks)
@@ -68,7 +68,7 @@ def test_cpus_of_this_rank_only(kernel: Path) -> None:
     assert (found["quota"], found["periods"], found["stopped"]) == (None, 0, 0.0)
 
 
-def test_the_quota_of_any_group_above(kernel: Path) -> None:
+def test_the_quota_of_any_group_above(kernel):
     limit(kernel / "cgroup/job", "150000", 100, 10)
     limit(kernel / "cgroup/job/step", "max", 0, 0)
     looking = look(kernel)
@@ -78,7 +78,7 @@ def test_the_quota_of_any_group_above(kernel: Path) -> None:
     assert (found["quota"], found["periods"], found["throttled"]) == (1.5, 40, 20)
 
 
-def test_the_quota_of_the_first_version_of_control_groups(kernel: Path) -> None:
+def test_the_quota_of_the_first_version_of_control_groups(kernel):
     (kernel / "proc/self/cgroup").write_text("4:memory:/x\n3:cpu,cpuacct:/job\n0::/\n")
     group = kernel / "cgroup/cpu/job"
     group.mkdir(parents=True)
@@ -92,7 +92,7 @@ def test_the_quota_of_the_first_version_of_control_groups(kernel: Path) -> None:
     assert (found["quota"], found["periods"], found["throttled"]) == (0.5, 4, 3)
 
 
-def test_a_short_window_says_nothing(tmp_path: Path) -> None:
+def test_a_short_window_says_nothing(tmp_path):
     looking = Surroundings(Progress(tmp_path, 0))
     looking.begin()
     assert looking.end() is None
@@ -110,7 +110,7 @@ print(progress.stopped)
 """
 
 
-def test_a_suspension_is_seen(tmp_path: Path) -> None:
+def test_a_suspension_is_seen(tmp_path):
     command = [sys.executable, "-c", SLEEPER, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
@@ -124,8 +124,8 @@ def test_a_suspension_is_seen(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("worked", "stopped"), [(0.0, 5.0), (0.2, 5.0), (4.0, 0.0)])
 def test_a_main_thread_that_works_may_hold_up_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worked: float, stopped: float
-) -> None:
+    tmp_path, monkeypatch, worked, stopped
+):
     """The first turn ends 5 s late; the main thread has worked for so many of them."""
     clocks = {"wall": 100.0, "main": 7.0}
     late = iter([(5.0, worked)])

@@ -52,7 +52,7 @@ def why_not(experiment: Experiment) -> str | None:
     return planned.infeasible
 
 
-def test_a_cell_knows_the_file_by_its_digest(tmp_path: Path) -> None:
+def test_a_cell_knows_the_file_by_its_digest(tmp_path):
     file = write_ids(tmp_path / "ids.bin", list(range(300)))
     first = read(tmp_path, "{file: ./ids.bin}", context=16, batch_size=4)
     assert list(first.cells) == ["single.none.1x1.gpt.ids.context=16.batch_size=4"]
@@ -67,7 +67,7 @@ def test_a_cell_knows_the_file_by_its_digest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "code"), [("uint16", "H"), ("uint32", "I")])
-def test_ranks_read_the_file_as_it_is(tmp_path: Path, dtype: str, code: str) -> None:
+def test_ranks_read_the_file_as_it_is(tmp_path, dtype, code):
     """Sequences are cut one after the other, and the last ones are held out."""
     ids = [(31 * place) % 1000 for place in range(4 * 40 + 1)]
     file = write_ids(tmp_path / "ids.bin", ids, code)
@@ -82,7 +82,7 @@ def test_ranks_read_the_file_as_it_is(tmp_path: Path, dtype: str, code: str) -> 
     assert torch.cat([targets for _, targets in rows]).tolist() == ids[1:]
 
 
-def test_the_file_is_not_read_as_a_whole(tmp_path: Path) -> None:
+def test_the_file_is_not_read_as_a_whole(tmp_path):
     file = write_ids(tmp_path / "ids.bin", list(range(300)))
     arrays = data.TokenFile(file, "uint16", 300).generate(context=16)
     assert not arrays.train.flags.owndata
@@ -104,7 +104,7 @@ def test_the_file_is_not_read_as_a_whole(tmp_path: Path) -> None:
         ("{file: ./short.bin}", "2 ids are too few"),
     ],
 )
-def test_a_wrong_file_is_refused(tmp_path: Path, options: str, says: str) -> None:
+def test_a_wrong_file_is_refused(tmp_path, options, says):
     write_ids(tmp_path / "ids.bin", list(range(300)))
     write_ids(tmp_path / "short.bin", [1, 2])
     (tmp_path / "odd.bin").write_bytes(b"12345")
@@ -113,9 +113,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path, options: str, says: str) -> Non
         read(tmp_path, options)
 
 
-def test_a_context_longer_than_the_file_is_refused_with_the_numbers(
-    tmp_path: Path,
-) -> None:
+def test_a_context_longer_than_the_file_is_refused_with_the_numbers(tmp_path):
     write_ids(tmp_path / "ids.bin", list(range(300)))
     assert why_not(read(tmp_path, "{file: ./ids.bin}", context=150)) == (
         "ids has sequences of 149 tokens or less, not 150"
@@ -126,7 +124,7 @@ def test_a_context_longer_than_the_file_is_refused_with_the_numbers(
     )
 
 
-def test_only_tokens_take_options(tmp_path: Path) -> None:
+def test_only_tokens_take_options(tmp_path):
     path = tmp_path / "some.yaml"
     path.write_text("name: some\nstrategy: single\ndata: {digits: {file: x.bin}}\n")
     with pytest.raises(ValueError, match="data: only tokens takes options"):

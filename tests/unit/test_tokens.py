@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
@@ -20,7 +18,7 @@ pytestmark = pytest.mark.unit
 GPT = {"model": "gpt", "data": "tokens"}
 
 
-def test_an_experiment_names_models_of_libraries(tmp_path: Path) -> None:
+def test_an_experiment_names_models_of_libraries(tmp_path):
     path = tmp_path / "some.yaml"
     path.write_text(
         "name: some\nstrategy: single\nmodel: [torchvision/vit_b_16, "
@@ -39,19 +37,19 @@ def test_an_experiment_names_models_of_libraries(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["timm/", "timm/../x", "transformers/a b"])
-def test_names_in_libraries_are_plain(name: str) -> None:
+def test_names_in_libraries_are_plain(name):
     with pytest.raises(ValueError, match=r"expected .*/NAME"):
         describe_library_model(name)
 
 
-def test_the_loss_is_the_mean_over_all_tokens() -> None:
+def test_the_loss_is_the_mean_over_all_tokens():
     logits, ids = torch.randn(2, 3, 5), torch.tensor([[0, 1, 2], [3, 4, 0]])
     compute = make_loss("fp32", torch.device("cpu"))
     each = -logits.log_softmax(-1).gather(2, ids[..., None])
     torch.testing.assert_close(compute(nn.Identity(), (logits, ids)), each.mean())
 
 
-def test_tokens_have_the_frequencies_of_words_and_a_habit() -> None:
+def test_tokens_have_the_frequencies_of_words_and_a_habit():
     ids = torch.from_numpy(generate(0, context=64).train).long()
     counts = torch.bincount(ids[:, 0], minlength=SHAPE["vocabulary"])
     # The first token of a sequence is drawn alone: 1 / H(512) of them are 0.
@@ -60,7 +58,7 @@ def test_tokens_have_the_frequencies_of_words_and_a_habit() -> None:
     assert 0.45 < torch.bincount(after).max() / len(after) < 0.8
 
 
-def test_parts_of_a_model_are_the_blocks_in_its_lists() -> None:
+def test_parts_of_a_model_are_the_blocks_in_its_lists():
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()

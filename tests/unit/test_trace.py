@@ -75,7 +75,7 @@ def total(spans: list[dict[str, Any]], kind: str) -> float:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_phases_of_a_gpu_are_those_of_its_kernels(rank: int) -> None:
+def test_phases_of_a_gpu_are_those_of_its_kernels(rank):
     spans = find_spans(trace_of(rank))
     late = 0.05 * rank
     phases = {s["name"]: s["ms"] for s in spans if s["kind"] == "phase"}
@@ -88,9 +88,7 @@ def test_phases_of_a_gpu_are_those_of_its_kernels(rank: int) -> None:
 
 
 @pytest.mark.parametrize(("rank", "exposed"), [(0, 0.15), (1, 0.2)])
-def test_exposed_communication_is_what_no_other_kernel_covers(
-    rank: int, exposed: float
-) -> None:
+def test_exposed_communication_is_what_no_other_kernel_covers(rank, exposed):
     spans = find_spans(trace_of(rank))
     sent = [span for span in spans if span["kind"] == "communication"]
     # Each operation counts once, by its kernel.
@@ -102,13 +100,13 @@ def test_exposed_communication_is_what_no_other_kernel_covers(
     assert total(spans, "exposed") == pytest.approx(exposed, rel=0.01)
 
 
-def test_kernels_after_the_last_mark_of_the_host_are_not_dropped() -> None:
+def test_kernels_after_the_last_mark_of_the_host_are_not_dropped():
     """The host is done after 0.1 ms, and the GPU works until 1 ms."""
     spans = find_spans(trace_of(0))
     assert max(s["start_ms"] + s["ms"] for s in spans) == pytest.approx(1.0)
 
 
-def test_a_second_step_begins_when_the_first_one_ends_on_the_gpu() -> None:
+def test_a_second_step_begins_when_the_first_one_ends_on_the_gpu():
     first = trace_of(0)
     gpu = Gpu()
     gpu.events = [dict(event) for event in first if event["cat"] != "user_annotation"]
@@ -121,7 +119,7 @@ def test_a_second_step_begins_when_the_first_one_ends_on_the_gpu() -> None:
     assert last["ms"] == pytest.approx(0.3)
 
 
-def test_without_a_gpu_the_clock_is_that_of_the_host() -> None:
+def test_without_a_gpu_the_clock_is_that_of_the_host():
     events = [
         host("step 0", 1000, 100),
         host("end of forward", 1030),
@@ -136,7 +134,7 @@ def test_without_a_gpu_the_clock_is_that_of_the_host() -> None:
     ]
 
 
-def test_a_trace_without_steps_has_no_spans() -> None:
+def test_a_trace_without_steps_has_no_spans():
     assert find_spans([host("aten::mm", 5)]) == []
 
 
@@ -149,5 +147,5 @@ def test_a_trace_without_steps_has_no_spans() -> None:
         ([(0, 30)], []),
     ],
 )
-def test_subtract(covers: list[tuple], left: list[tuple]) -> None:
+def test_subtract(covers, left):
     assert subtract([(0, 6), (5, 10), (20, 30)], covers) == left

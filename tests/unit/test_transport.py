@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -58,7 +57,7 @@ NCCL: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("log", NCCL)
-def test_nccl(log: str) -> None:
+def test_nccl(log):
     assert read_log(log) == {"nccl": NCCL[log]}
 
 
@@ -75,17 +74,17 @@ def test_nccl(log: str) -> None:
         ("NET/IB/2(3)/GDRDMA/Shared", "NET/IB/2/GDRDMA"),
     ],
 )
-def test_name_of_a_channel(said: str, name: str) -> None:
+def test_name_of_a_channel(said, name):
     line = f"node1:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via {said}\n"
     assert read_log(line)["nccl"]["transports"] == [name]
 
 
-def test_interfaces_of_a_plugin_for_the_same_adapters() -> None:
+def test_interfaces_of_a_plugin_for_the_same_adapters():
     log = logs.NCCL_2_10.replace("network IB", "network IBext_v8")
     assert read_log(log)["nccl"]["interfaces"] == ["mlx5_0:1/IB", "mlx5_1:1/IB"]
 
 
-def test_ucx() -> None:
+def test_ucx():
     told = {"version": "1.13.1", "transports": ["cma/memory", "sysv/memory"]}
     unknown = {"gpu_aware": None, "gpudirect_rdma": None}
     assert read_log(logs.UCX_1_13) == {"ucx": told | unknown}
@@ -96,7 +95,7 @@ def test_ucx() -> None:
 @pytest.mark.parametrize(
     ("log", "direct"), [(logs.UCX_1_18_GPU, True), (logs.UCX_1_18_STAGED, False)]
 )
-def test_ucx_from_gpu_memory(log: str, direct: bool) -> None:
+def test_ucx_from_gpu_memory(log, direct):
     assert read_log(log)["ucx"] == {
         "version": "1.18.0",
         "transports": ["cuda_ipc/cuda", "rc_mlx5/mlx5_0:1"],
@@ -113,19 +112,19 @@ def test_ucx_from_gpu_memory(log: str, direct: bool) -> None:
         (logs.OPENMPI_CM, {"pml": "cm", "mtl": "ofi", "btls": []}),
     ],
 )
-def test_openmpi(log: str, facts: dict[str, Any]) -> None:
+def test_openmpi(log, facts):
     assert read_log(log) == {"openmpi": facts}
 
 
-def test_openmpi_over_ucx_names_both() -> None:
+def test_openmpi_over_ucx_names_both():
     assert read_log(logs.OPENMPI_UCX + logs.UCX_1_13).keys() == {"openmpi", "ucx"}
 
 
-def test_gloo() -> None:
+def test_gloo():
     assert read_log(logs.GLOO) == {"gloo": {"transport": "tcp"}}
 
 
-def test_ccl() -> None:
+def test_ccl():
     assert read_log(logs.CCL) == {
         "ccl": {
             "version": "Gold-2021.15.2",
@@ -141,11 +140,11 @@ def test_ccl() -> None:
     "log",
     ["", "epoch 1\nselected ob1 of 3\n", logs.NCCL_WARN, logs.CCL_OTHER_RANK],
 )
-def test_nothing_told(log: str) -> None:
+def test_nothing_told(log):
     assert read_log(log) == {}
 
 
-def test_ranks_that_agree_stand_together() -> None:
+def test_ranks_that_agree_stand_together():
     texts = [logs.NCCL_2_29_ONE_HOST, logs.NCCL_2_29_OTHER_RANK, logs.NCCL_2_29_SOCKET]
     found = {rank: read_log(text) for rank, text in enumerate(texts)}
     groups = group(found)
@@ -160,13 +159,13 @@ def test_ranks_that_agree_stand_together() -> None:
     ]
 
 
-def test_ranks_with_different_versions_differ() -> None:
+def test_ranks_with_different_versions_differ():
     newer = logs.NCCL_2_29_ONE_HOST.replace("2.29.7", "2.29.8")
     found = {0: read_log(logs.NCCL_2_29_ONE_HOST), 1: read_log(newer)}
     assert [one["ranks"] for one in group(found)] == [[0], [1]]
 
 
-def test_logs_of_a_launch(tmp_path: Path) -> None:
+def test_logs_of_a_launch(tmp_path):
     (tmp_path / "rank0.log").write_text(logs.GLOO)
     (tmp_path / "rank1.log").write_bytes(b"\xff\xfe" + logs.GLOO.encode())
     (tmp_path / "rank2.log").write_text("nothing of the kind\n")
@@ -174,15 +173,13 @@ def test_logs_of_a_launch(tmp_path: Path) -> None:
     assert read_logs(tmp_path, 4) == [{"ranks": [0, 1], "libraries": gloo}]
 
 
-def test_a_huge_log_is_not_read_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_huge_log_is_not_read_whole(tmp_path, monkeypatch):
     monkeypatch.setattr(transport, "READ_AT_MOST", 100)
     (tmp_path / "rank0.log").write_text("x" * 99 + "\n" + logs.GLOO)
     assert read_logs(tmp_path, 1) == []
 
 
-def test_joined_with_what_was_asked_for() -> None:
+def test_joined_with_what_was_asked_for():
     asked = {"backend": "nccl", "asked": {"NCCL_DEBUG": "INFO"}}
     seen = [{"ranks": [0], "libraries": {}}]
     assert join(asked, seen) == asked | {"seen": seen}

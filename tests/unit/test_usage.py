@@ -28,7 +28,7 @@ def work_and_stay(done: Event, leave: Event) -> None:
     leave.wait()
 
 
-def test_threads_count() -> None:
+def test_threads_count():
     before = cpu_time()
     thread = threading.Thread(target=work)
     thread.start()
@@ -39,7 +39,7 @@ def test_threads_count() -> None:
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_loaders_count_for_themselves(ended: bool) -> None:
+def test_loaders_count_for_themselves(ended):
     before = cpu_time()
     context = multiprocessing.get_context("fork")
     done, leave = context.Event(), context.Event()

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -37,9 +36,7 @@ time.sleep(600)
 """
 
 
-def test_a_rank_says_where_it_is_and_ends_without_a_heartbeat(
-    tmp_path: Path,
-) -> None:
+def test_a_rank_says_where_it_is_and_ends_without_a_heartbeat(tmp_path):
     spec = make_spec(directory=tmp_path, heartbeat_grace=120)
     spec.progress.mkdir(parents=True)
 
