@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-import backend_logs as logs
+import logs
 from rankbench.launch.process import transport
 from rankbench.launch.process.transport import group, join, read_log, read_logs
 
