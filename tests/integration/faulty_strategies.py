@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import indent
+
 _HEADER = '''"""A strategy for tests."""
 
 from __future__ import annotations
@@ -36,72 +38,60 @@ class Faulty(Ddp):
     def go_wrong(self) -> None:
 '''
 
-SLOW = _HEADER.replace("if self.count == 3", "if True") + "        time.sleep(0.25)\n"
-LATE = _HEADER.replace("if self.count == 3", "if True") + (
-    "        if self.world.rank == 1:\n            time.sleep(0.06)\n"
-)
-HANG = _HEADER + "        if self.world.rank == 1:\n            time.sleep(10_000)\n"
-KILLED = (
-    _HEADER
-    + "        if self.world.rank == 1:\n"
-    + "            os.kill(os.getpid(), signal.SIGKILL)\n"
-)
-RAISES = (
-    _HEADER
-    + "        if self.world.rank == 1:\n"
-    + '            raise RuntimeError("the disk of the moon is full")\n'
-)
+
+def _strategy(go_wrong: str, *, each_step: bool = False) -> str:
+    header = _HEADER.replace("if self.count == 3", "if True") if each_step else _HEADER
+    return header + indent(go_wrong, 8 * " ")
+
+
+def _of_rank_1(*lines: str, each_step: bool = False) -> str:
+    body = "\n".join(("if self.world.rank == 1:", *(f"    {line}" for line in lines)))
+    return _strategy(f"{body}\n", each_step=each_step)
+
+
+SLOW = _strategy("time.sleep(0.25)\n", each_step=True)
+LATE = _of_rank_1("time.sleep(0.06)", each_step=True)
+HANG = _of_rank_1("time.sleep(10_000)")
+KILLED = _of_rank_1("os.kill(os.getpid(), signal.SIGKILL)")
+RAISES = _of_rank_1('raise RuntimeError("the disk of the moon is full")')
 # An allocation above every address-space limit that a test sets.
-HUNGRY = (
-    _HEADER
-    + "        if self.world.rank == 1:\n"
-    + "            self.kept = torch.ones(2**40, dtype=torch.uint8)\n"
-)
-# An allocation above every limit, once all steps are measured.
-HUNGRY_LATER = (
-    _HEADER
-    + "        def details():\n"
-    + "            if self.world.rank == 1:\n"
-    + "                return torch.ones(2**60, dtype=torch.uint8)\n"
-    + "            return {}\n"
-    + "        self.details = details\n"
-)
+HUNGRY = _of_rank_1("self.kept = torch.ones(2**40, dtype=torch.uint8)")
 # An allocation above the memory limit of a job, for which Slurm kills it sooner or
 # later.
-GREEDY = (
-    _HEADER
-    + "        if self.world.rank == 1:\n"
-    + "            self.kept = torch.ones(3 * 2**30, dtype=torch.uint8)\n"
-    + "            time.sleep(600)\n"
+GREEDY = _of_rank_1(
+    "self.kept = torch.ones(3 * 2**30, dtype=torch.uint8)", "time.sleep(600)"
 )
 # A file that is larger than the scratch folder of a test.
-SPILLS = (
-    _HEADER
-    + "        if self.world.rank == 1:\n"
-    + "            with open(os.path.join(os.environ['TMPDIR'], 'spilt'), 'wb') as f:\n"
-    + "                f.write(bytes(8 * 2**20))\n"
+SPILLS = _of_rank_1(
+    "with open(os.path.join(os.environ['TMPDIR'], 'spilt'), 'wb') as f:",
+    "    f.write(bytes(8 * 2**20))",
 )
+# An allocation above every limit, once all steps are measured.
+HUNGRY_LATER = _strategy("""\
+def details():
+    if self.world.rank == 1:
+        return torch.ones(2**60, dtype=torch.uint8)
+    return {}
+self.details = details
+""")
 # A peer closes its connections first, when all ranks have reported.
-PARTS_BADLY = (
-    _HEADER
-    + "        def part() -> None:\n"
-    + "            raise RuntimeError('Connection closed by peer')\n"
-    + "        torch.distributed.destroy_process_group = part\n"
-)
+PARTS_BADLY = _strategy("""\
+def part() -> None:
+    raise RuntimeError('Connection closed by peer')
+torch.distributed.destroy_process_group = part
+""")
 # A rank crashes while it leaves the others.
-DIES_PARTING = (
-    _HEADER
-    + "        def part() -> None:\n"
-    + "            if self.world.rank == 1:\n"
-    + "                os.kill(os.getpid(), signal.SIGSEGV)\n"
-    + "        torch.distributed.destroy_process_group = part\n"
-)
-PORT_TAKEN_ONCE = (
-    _HEADER
-    + "        flag = os.path.join(os.environ['TMPDIR'], 'port-was-taken')\n"
-    + "        if self.world.rank == 0 and not os.path.exists(flag):\n"
-    + "            open(flag, 'w').close()\n"
-    + "            import socket\n"
-    + "            with socket.create_server(('127.0.0.1', 0)) as server:\n"
-    + "                socket.create_server(server.getsockname())\n"
-)
+DIES_PARTING = _strategy("""\
+def part() -> None:
+    if self.world.rank == 1:
+        os.kill(os.getpid(), signal.SIGSEGV)
+torch.distributed.destroy_process_group = part
+""")
+PORT_TAKEN_ONCE = _strategy("""\
+flag = os.path.join(os.environ['TMPDIR'], 'port-was-taken')
+if self.world.rank == 0 and not os.path.exists(flag):
+    open(flag, 'w').close()
+    import socket
+    with socket.create_server(('127.0.0.1', 0)) as server:
+        socket.create_server(server.getsockname())
+""")
