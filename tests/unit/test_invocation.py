@@ -10,6 +10,7 @@ pytest.importorskip("snakemake", reason="needs the workflow extra")
 
 from snakemake.cli import parse_args
 
+from factories import read_pairs
 from rankbench.invocation import DEFAULT_PROFILE, PASSIVE, read_invocation
 
 pytestmark = pytest.mark.unit
@@ -62,38 +63,11 @@ def test_profile_from_the_environment(monkeypatch, argv, profile):
     assert read_invocation(argv).profile == Path(profile)
 
 
-@pytest.mark.parametrize(
-    ("argv", "dry_run", "passive"),
-    [
-        (["--cores", "1"], False, False),
-        (["--cores", "1", "-k", "--config", "only=strategy=ddp"], False, False),
-        (["--cores", "1", "--rerun-incomplete", "--forceall"], False, False),
-        (["-n"], True, True),
-        (["-np"], True, True),
-        (["-pn", "--cores", "1"], True, True),
-        (["--dry-run"], True, True),
-        (["--dryrun", "rules"], True, True),
-        (["--lint"], False, True),
-        (["--lint", "json"], False, True),
-        (["--list-rules"], False, True),
-        (["-l"], False, True),
-        (["--dag"], False, True),
-        (["--rulegraph", "dot"], False, True),
-        (["--summary"], False, True),
-        (["-D"], False, True),
-        (["--unlock"], False, True),
-        (["--report", "r.html"], False, True),
-        (["--touch", "--cores", "1"], False, True),
-        (["--delete-all-output", "--cores", "1"], False, True),
-        (["--cleanup-metadata", "some.json"], False, True),
-        (["--cleanup-shadow"], False, True),
-        (["--export-cwl", "w.cwl"], False, True),
-        (["--list-conda-envs"], False, True),
-    ],
-)
-def test_flags(argv, dry_run, passive):
-    invocation = read_invocation(["--profile", "local_profile", *argv])
-    assert (invocation.dry_run, invocation.passive) == (dry_run, passive)
+@pytest.mark.parametrize(("argv", "kind"), read_pairs("flags.txt"))
+def test_flags(argv, kind):
+    invocation = read_invocation(["--profile", "local_profile", *argv.split()])
+    found = (invocation.dry_run, invocation.passive)
+    assert found == (kind == "dry run", kind != "runs jobs")
 
 
 @pytest.mark.parametrize(

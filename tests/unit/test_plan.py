@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from factories import make_site, read_plan_of
+from factories import make_site, read_pairs, read_plan_of
 from rankbench.launch.job.measure import run_job
 from rankbench.matrix.selection import find_cell, select_cells
 from rankbench.plan import Plan, read_plan
@@ -62,33 +62,10 @@ def test_plan_holds_what_jobs_need(plan):
         assert cell["phases"][:2] == ["load", "transfer"]
 
 
-@pytest.mark.parametrize(
-    ("keys", "slurm", "complaint"),
-    [
-        ("allocation: topology", False, "allocation: topology needs a cluster"),
-        ("allocation: experiment", False, "this site has no Slurm .*remove the key"),
-        ("launches: {best: 3%, at_most: 40}", True, "needs allocation: experiment"),
-        (
-            "launches: {best: 3%, at_most: 40}\nallocation: topology",
-            True,
-            "launches.best compares .* needs allocation: experiment",
-        ),
-        (
-            "launches: {best: 3%, at_most: 40}\norder: cells",
-            False,
-            "launches.best .* needs order: rounds",
-        ),
-        ("budget: 4 device-hours", True, "budget ends .* needs allocation: experiment"),
-        ("budget: 4 device-hours\norder: cells", False, "needs order: rounds"),
-        (
-            "budget: 1 device-hours\nallocation: experiment\norder: cells",
-            True,
-            "needs order: rounds",
-        ),
-    ],
-)
-def test_keys_about_jobs_that_do_not_fit_are_refused(tmp_path, keys, slurm, complaint):
-    site = make_site(scheduler="slurm" if slurm else "none")
+@pytest.mark.parametrize(("row", "complaint"), read_pairs("refused_jobs.txt"))
+def test_keys_about_jobs_that_do_not_fit_are_refused(tmp_path, row, complaint):
+    place, keys = row.split(": ", 1)
+    site = make_site(scheduler="slurm" if place == "slurm" else "none")
     with pytest.raises(ValueError, match=rf"experiment.yaml: .*{complaint}"):
         read_plan_of(tmp_path, f"{TEXT}\n{keys}\n", site)
 

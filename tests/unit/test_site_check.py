@@ -6,8 +6,9 @@ import re
 from typing import Any
 
 import pytest
+import yaml
 
-from factories import make_gpu_site
+from factories import make_gpu_site, read_pairs
 from rankbench.assets import find_asset
 from rankbench.launch.site.check import (
     CUDA_OF_IMAGES,
@@ -72,36 +73,10 @@ def test_a_site_that_is_as_it_says_has_no_fault():
     assert find_faults(SITE, found()) == []
 
 
-@pytest.mark.parametrize(
-    ("change", "fault"),
-    [
-        ({"gpus": ["H100"] * 3}, "shows 3 GPUs, site.yaml says 4 .*gres"),
-        ({"cores": 8}, "lets a job use 8 physical cores, site.yaml says 16"),
-        ({"interfaces": {"eth0": ["1.2.3.4"]}}, "no interface ib0 .*it has eth0: "),
-        ({"interfaces": {"ib0": []}}, "no interface ib0 .*it has none: "),
-        ({"apptainer": None}, "has no Apptainer on PATH: load its module"),
-        ({"fuse": False, "container": None}, "/dev/fuse must be readable"),
-        ({"container": "no user namespaces"}, "start containers: no user namespaces"),
-        ({"slurm": "slurm 20.02.7"}, "has slurm 20.02.7: rankbench needs 20.11"),
-        ({"missing": ["/opt/efa"]}, "has no /opt/efa: correct binds"),
-        ({"slurm": None}, "no Slurm commands on PATH"),
-        ({"shm_mib": 64}, "has 64 MiB in /dev/shm"),
-        ({"scratch_mib": None}, "cannot write to /scratch: correct scratch"),
-        ({"scratch_mib": 5}, "has 5 MiB free in /scratch: empty it"),
-        ({"seen": ["a"]}, "does not see files of b: the project must lie"),
-        ({"time": 990.0}, "its clock is at least 10 s off"),
-        ({"time": 1011.0}, "its clock is at least 10 s off"),
-        ({"names": {"b": {"addresses": [], "seconds": 0}}}, "cannot resolve b: "),
-        ({"names": {"a": {"addresses": [], "seconds": 0}}}, "cannot resolve a: "),
-        (
-            {"names": {"b": {"addresses": ["1.2.3.4"], "seconds": 10.0}}},
-            "takes 10 s to resolve b and its address",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("change", "fault"), read_pairs("faults_of_hosts.txt"))
 def test_each_fault_has_its_host_and_a_remedy(change, fault):
     facts = found()
-    facts["hosts"][0] |= change
+    facts["hosts"][0] |= yaml.safe_load(change)
     said = find_faults(SITE, facts)
     assert len(said) == 1
     assert said[0].startswith("a: ")
