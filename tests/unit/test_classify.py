@@ -28,7 +28,7 @@ from rankbench.record import STATUSES
 
 pytestmark = pytest.mark.unit
 
-CASES = yaml.safe_load(Path(__file__).with_name("endings.yaml").read_text())
+CASES = yaml.safe_load((Path(__file__).parent / "cases/endings.yaml").read_text())
 FINE: dict[int, dict[str, Any]] = {0: {"rank": {}}, 1: {"rank": {}}}
 
 
