@@ -211,7 +211,7 @@ def make_record(status: str = "ok", cause: str | None = None, **changes: Any) ->
 
 
 def read_pairs(name: str) -> list[tuple[str, str]]:
-    """The lines `LEFT -> RIGHT` of a file in unit/cases, in which `\\n` is a new line."""
+    """The lines `LEFT -> RIGHT` of a file in unit/cases; `\\n` is a new line."""
     lines = (Path(__file__).parent / "unit/cases" / name).read_text().splitlines()
     pairs = [line.replace("\\n", "\n").split(" -> ", 1) for line in lines]
     return [(pair[0], pair[1]) for pair in pairs if pair[1:] and pair[0][0] != "#"]
