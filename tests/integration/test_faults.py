@@ -318,27 +318,6 @@ def test_snakemake_is_killed_and_the_next_run_continues(project) -> None:
     assert "Nothing to be done" in again.stdout
 
 
-@pytest.mark.long  # test_command_run.py interrupts one, too
-def test_control_c_and_the_next_run_continues(project) -> None:
-    cell = prepare(project, "slow", launches=2, steps=12, launcher="torchrun")
-    with project.start() as run:
-        project.wait_for(lambda: in_training(project, cell, 2), what="second launch")
-        os.killpg(run.pid, signal.SIGINT)  # A terminal signals the whole process group.
-        output, _ = run.communicate(timeout=240)
-    assert run.returncode != 0
-    assert f"{cell}  stopped: interrupted by SIGINT; run again to continue" in output
-    project.wait_until_gone(10)
-    row = row_of(project, cell)
-    assert (row["status"], row["launches_ok"]) == ("cancelled", "1")
-    done = project.snakemake()
-    assert done.returncode == 0, done.stdout
-    assert [r["status"] for r in launches_of(project, cell).values()] == [
-        "ok",
-        "cancelled",
-        "ok",
-    ]
-
-
 def test_a_live_run_refuses_a_second_one(project) -> None:
     cell = prepare(project, "slow", steps=60)
     with project.start() as run:

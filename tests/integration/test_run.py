@@ -129,15 +129,6 @@ def test_a_record_explains_itself(measured):
     assert record["hosts"][0]["os"]
 
 
-@pytest.mark.first
-def test_again_does_nothing(again):
-    before = records_of(again.root)
-    done = again.snakemake()
-    assert done.returncode == 0
-    assert "Nothing to be done" in done.stdout
-    assert records_of(again.root) == before
-
-
 def test_forcing_every_job_measures_nothing(again):
     """Snakemake deletes outputs before a forced job; records are no outputs."""
     before = records_of(again.root)

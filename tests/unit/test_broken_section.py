@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from rankbench.record import Layout
 from rankbench.results.elements.section import Content
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.sections import load_sections
-from unit.synthetic import write_example, write_tables
+from unit.synthetic import edited, write_example, write_rows, write_tables
 
 pytestmark = pytest.mark.unit
 
@@ -127,21 +125,13 @@ ODD_RECORDS: dict[str, Change] = {
 
 
 @pytest.mark.parametrize("odd", ODD_RECORDS)
-def test_an_odd_record_does_not_take_down_the_others(tmp_path, odd, capsys):
+def test_an_odd_record_does_not_take_down_the_others(tmp_path, odd):
     layout = write_example(tmp_path)
     cell = "ddp.gloo.1x2.convnet.digits"
-
-    def read_rows() -> dict[str, dict[str, str]]:
-        write_tables(layout)
-        with layout.table("csv").open(newline="") as file:
-            return {row["cell"]: row for row in csv.DictReader(file)}
-
-    before = read_rows()
-    path = layout.launch(cell, 1, 3) / "record.json"
-    record = json.loads(path.read_text())
-    ODD_RECORDS[odd](record)
-    path.write_text(json.dumps(record))
-    after = read_rows()
+    before = write_rows(layout)
+    with edited(layout.launch(cell, 1, 3) / "record.json") as record:
+        ODD_RECORDS[odd](record)
+    after = write_rows(layout)
     assert after.keys() == before.keys()
     for name, row in after.items():
         assert row == before[name] or name == cell

@@ -81,17 +81,6 @@ def test_literals_begin_with_those_of_a_base_class(tmp_path):
     assert not found.keys() & {"more", "none", "unknown"}
 
 
-def test_the_project_has_what_its_default_experiment_names():
-    catalog = load_catalog()
-    assert catalog.strategies.keys() >= {"single", "dp", "ddp"}
-    assert catalog.models.keys() >= {"convnet", "lenet", "resnet50"}
-    assert catalog.data.keys() >= {"digits", "mnist", "cifar10", "synthetic"}
-    assert {"torchrun", "spawn"} <= set(catalog.launchers)
-    assert catalog.data["digits"]["prepared"] is True
-    assert catalog.data["synthetic"]["prepared"] is False
-    assert catalog.data["digits"]["train"] == 1437
-
-
 @pytest.mark.parametrize(
     ("approximate", "said"),
     [

@@ -11,6 +11,7 @@ import pytest
 
 from rankbench import cli
 from unit.synthetic import (
+    edited,
     make_cell,
     plan_cell,
     write_example,
@@ -41,16 +42,16 @@ def pair(tmp_path):
     old, new = tmp_path / "old", tmp_path / "new"
     write_run(old, {SINGLE["id"]: 800, DDP["id"]: 1500})
     write_run(new, {SINGLE["id"]: 802, DDP["id"]: 1350})
-    return str(old), str(new)
+    return old, new
 
 
-def compare(capsys, *arguments: str) -> tuple[int, str, str]:
-    status = cli.main(["compare", *arguments])
+def compare(capsys, *arguments: str | Path) -> tuple[int, str, str]:
+    status = cli.main(["compare", *map(str, arguments)])
     said = capsys.readouterr()
     return status, said.out, said.err
 
 
-def compare_json(capsys, *arguments: str) -> tuple[int, dict[str, Any]]:
+def compare_json(capsys, *arguments: str | Path) -> tuple[int, dict[str, Any]]:
     status, out, _ = compare(capsys, *arguments, "--json")
     return status, json.loads(out)
 
@@ -96,31 +97,22 @@ def test_a_run_equals_itself(pair, capsys):
 def test_a_margin_of_3_percent_forgives(tmp_path, capsys, options, verdict):
     write_run(tmp_path / "old", {SINGLE["id"]: 800}, count=20)
     write_run(tmp_path / "new", {SINGLE["id"]: 788}, count=20)
-    sides = str(tmp_path / "old"), str(tmp_path / "new")
+    sides = tmp_path / "old", tmp_path / "new"
     status, found = compare_json(capsys, *sides, *options)
     assert status == (verdict == "worse")
     assert set(verdicts(found).values()) == {verdict}
 
 
 def test_the_first_line_warns_of_runs_one_after_the_other(tmp_path, capsys):
-    times = {
-        "old": {
-            "started": "2026-01-01T00:00:00+00:00",
-            "ended": "2026-01-01T00:10:00+00:00",
-        },
-        "new": {
-            "started": "2026-01-02T00:00:00+00:00",
-            "ended": "2026-01-02T00:10:00+00:00",
-        },
-    }
-    for name, changes in times.items():
-        write_run(tmp_path / name, {SINGLE["id"]: 800}, **changes)
-    old, new = str(tmp_path / "old"), str(tmp_path / "new")
+    old, new = tmp_path / "old", tmp_path / "new"
+    for side, day in ((old, "2026-01-01"), (new, "2026-01-02")):
+        times = {"started": f"{day}T00:00:00+00:00", "ended": f"{day}T00:10:00+00:00"}
+        write_run(side, {SINGLE["id"]: 800}, **times)
     _, out, _ = compare(capsys, old, new)
     assert out.startswith("warning: OLD before NEW, one after the other: the machine")
     _, out, _ = compare(capsys, new, old)
     assert out.startswith("warning: NEW before OLD, one after the other")
-    baseline = str(tmp_path / "b.json")
+    baseline = tmp_path / "b.json"
     compare(capsys, old, "--save-baseline", baseline)
     _, out, _ = compare(capsys, baseline, new)
     assert out.startswith("warning: OLD before NEW")
@@ -128,7 +120,7 @@ def test_the_first_line_warns_of_runs_one_after_the_other(tmp_path, capsys):
     assert out.startswith("OLD  ")
 
 
-def write_alternatives(root: Path, *, drift: float, rounds: bool) -> str:
+def write_alternatives(root: Path, *, drift: float, rounds: bool) -> Path:
     """Two images in one experiment, of which the second is 5 % slower."""
     cells = [
         plan_cell(make_cell("ddp", "1x2", image=image), suffix=f".image={image}")
@@ -141,7 +133,7 @@ def write_alternatives(root: Path, *, drift: float, rounds: bool) -> str:
             changes = {"round": place} if rounds else {}
             machine = 1 - drift * number
             write_launch(layout, cell, number, rate=rate * machine, wanted=8, **changes)
-    return str(root)
+    return root
 
 
 def test_two_images_of_one_experiment_are_compared_within_rounds(tmp_path, capsys):
@@ -183,7 +175,7 @@ def test_a_key_that_parts_nothing_is_refused(tmp_path, capsys, arguments, compla
 def test_few_launches_are_not_judged(tmp_path, capsys):
     for name in ("old", "new"):
         write_run(tmp_path / name, {SINGLE["id"]: 800}, count=3)
-    status, out, err = compare(capsys, str(tmp_path / "old"), str(tmp_path / "new"))
+    status, out, err = compare(capsys, tmp_path / "old", tmp_path / "new")
     assert status == 2
     assert "too few launches" in out
     assert "no cell could be judged" in err
@@ -194,7 +186,7 @@ def test_a_cell_that_no_longer_runs_is_a_finding(tmp_path, capsys):
     layout = write_plan(tmp_path / "new", [SINGLE, DDP])
     write_launches(layout, SINGLE)
     write_launch(layout, DDP, status="crashed", reason="rank 1 ended by SIGSEGV")
-    arguments = str(tmp_path / "old"), str(tmp_path / "new")
+    arguments = tmp_path / "old", tmp_path / "new"
     status, out, _ = compare(capsys, *arguments)
     assert status == 1
     assert "lost" in out
@@ -207,7 +199,7 @@ def test_a_cell_that_no_longer_runs_is_a_finding(tmp_path, capsys):
 def test_cells_of_one_side_are_listed(tmp_path, capsys):
     write_run(tmp_path / "old", {SINGLE["id"]: 800})
     write_run(tmp_path / "new", {SINGLE["id"]: 800, DDP["id"]: 1500})
-    status, out, _ = compare(capsys, str(tmp_path / "old"), str(tmp_path / "new"))
+    status, out, _ = compare(capsys, tmp_path / "old", tmp_path / "new")
     assert status == 0
     assert f"only in NEW: {DDP['id']}" in out
 
@@ -216,7 +208,7 @@ def test_a_cell_that_is_defined_otherwise_is_not_compared(tmp_path, capsys):
     write_run(tmp_path / "old", {SINGLE["id"]: 800})
     layout = write_plan(tmp_path / "new", [plan_cell(make_cell("single", seed=1))])
     write_launches(layout, plan_cell(make_cell("single", seed=1)), rate=400)
-    status, out, err = compare(capsys, str(tmp_path / "old"), str(tmp_path / "new"))
+    status, out, err = compare(capsys, tmp_path / "old", tmp_path / "new")
     assert status == 2
     assert "changed" in out
     assert "no cell could be judged" in err
@@ -226,18 +218,15 @@ def test_what_differs_is_named_first(tmp_path, capsys):
     software = {"python": "3.11.7", "torch": "2.14.0", "cuda": None, "nccl": None}
     image = {"name": "gloo-cpu", "recipe": "r", "sha256": "ab" * 32}
     host = {"host": "node2", "cpu": "Another CPU", "cores": 2, "memory_gib": 23.4}
-    host |= {
-        "kernel": "6.1",
-        "gpus": [{"name": "GPU", "memory_gib": 80.0}] * 2,
-        "load_1min": 0.5,
-    }
+    host |= {"kernel": "6.1", "gpus": [{"name": "GPU", "memory_gib": 80.0}] * 2}
+    host |= {"load_1min": 0.5}
     write_run(tmp_path / "old", {SINGLE["id"]: 800})
     inside = SINGLE | {"image": "gloo-cpu"}
     layout = write_plan(tmp_path / "new", [inside], images={"gloo-cpu": image})
     code = {"rank": "cd" * 32}
     facts = {"software": software, "hosts": [host], "code": code, "image": image}
     write_launches(layout, inside, **facts)
-    arguments = str(tmp_path / "old"), str(tmp_path / "new")
+    arguments = tmp_path / "old", tmp_path / "new"
     status, out, _ = compare(capsys, *arguments)
     assert status == 0
     assert out.index("2.14.0") < out.index(SINGLE["id"])
@@ -254,25 +243,25 @@ def test_what_differs_is_named_first(tmp_path, capsys):
 
 
 def test_a_baseline_is_as_good_as_its_results(pair, tmp_path, capsys):
-    baseline = str(tmp_path / "baseline.json")
+    baseline = tmp_path / "baseline.json"
     assert compare(capsys, pair[0], "--save-baseline", baseline)[0] == 0
     _, of_results = compare_json(capsys, *pair)
     shutil.rmtree(pair[0])
     status, of_baseline = compare_json(capsys, baseline, pair[1])
     assert status == 1
     assert of_baseline["cells"] == of_results["cells"]
-    assert Path(baseline).stat().st_size < 5000
+    assert baseline.stat().st_size < 5000
 
 
 def test_the_new_side_can_become_the_baseline(pair, tmp_path, capsys):
-    baseline = str(tmp_path / "baseline.json")
+    baseline = tmp_path / "baseline.json"
     assert compare(capsys, *pair, "--save-baseline", baseline)[0] == 1
     assert compare(capsys, baseline, pair[1])[0] == 0
 
 
 def test_rows_of_every_status_are_compared(tmp_path, capsys):
     write_example(tmp_path)
-    status, found = compare_json(capsys, str(tmp_path), str(tmp_path))
+    status, found = compare_json(capsys, tmp_path, tmp_path)
     assert status == 0
     assert found["counts"]["cannot tell"] == 5
     assert found["counts"]["too few launches"] == 1
@@ -289,7 +278,7 @@ def test_many_cells_widen_the_brackets(tmp_path, capsys):
         layout = write_plan(root, cells)
         for cell in cells:
             write_launches(layout, cell)
-        _, found = compare_json(capsys, str(root), str(root))
+        _, found = compare_json(capsys, root, root)
         widths.append(found["cells"][0]["ratio_hi"])
     assert widths[1] > widths[0] > 1
 
@@ -299,7 +288,7 @@ def test_a_machine_that_changed_meanwhile_is_named(tmp_path, capsys):
     layout = write_plan(tmp_path / "new", [SINGLE])
     for launch in range(1, 7):
         write_launch(layout, SINGLE, launch, rate=800 - 5 * launch)
-    arguments = str(tmp_path / "old"), str(tmp_path / "new")
+    arguments = tmp_path / "old", tmp_path / "new"
     _, out, _ = compare(capsys, *arguments)
     assert f"so the machine changed: {SINGLE['id']}" in out
     _, found = compare_json(capsys, arguments[0], arguments[0])
@@ -310,7 +299,7 @@ def test_nothing_in_records_commands_the_terminal(tmp_path, capsys):
     software = {"python": "3", "torch": "\x1b[2J\x1b]0;owned\x07", "cuda": None}
     write_run(tmp_path / "old", {SINGLE["id"]: 800})
     write_run(tmp_path / "new", {SINGLE["id"]: 800}, software=software)
-    _, out, _ = compare(capsys, str(tmp_path / "old"), str(tmp_path / "new"))
+    _, out, _ = compare(capsys, tmp_path / "old", tmp_path / "new")
     assert "owned" in out
     assert "\x1b" not in out
     assert "\x07" not in out
@@ -338,9 +327,8 @@ def test_bad_input_is_said_in_words(tmp_path, monkeypatch, capsys, arguments, sa
     Path("broken.json").write_text('{"schema": 1, "cells": {"a": {}}}')
     write_run(Path("old"), {SINGLE["id"]: 800})
     compare(capsys, "old", "--save-baseline", "nan.json")
-    stored = json.loads(Path("nan.json").read_text())
-    stored["cells"][SINGLE["id"]]["throughput"][0] = float("nan")
-    Path("nan.json").write_text(json.dumps(stored))
+    with edited(Path("nan.json")) as stored:
+        stored["cells"][SINGLE["id"]]["throughput"][0] = float("nan")
     write_run(Path("other"), {DDP["id"]: 800})
     status, _, err = compare(capsys, *arguments)
     assert status == 2

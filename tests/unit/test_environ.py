@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from factories import read_pairs
 from rankbench.environ import (
     Place,
     SlurmAllocation,
@@ -57,50 +58,15 @@ def test_without_a_group_rank_it_is_the_first_host():
     assert read_place(environ).node == 0
 
 
-@pytest.mark.parametrize(
-    "environ",
-    [
-        {
-            "OMPI_COMM_WORLD_RANK": "5",
-            "OMPI_COMM_WORLD_SIZE": "8",
-            "OMPI_COMM_WORLD_LOCAL_RANK": "1",
-            "OMPI_COMM_WORLD_LOCAL_SIZE": "4",
-        },
-        {
-            "PMI_RANK": "5",
-            "PMI_SIZE": "8",
-            "MPI_LOCALRANKID": "1",
-            "MPI_LOCALNRANKS": "4",
-        },
-        {
-            "HOROVOD_RANK": "5",
-            "HOROVOD_SIZE": "8",
-            "HOROVOD_LOCAL_RANK": "1",
-            "HOROVOD_LOCAL_SIZE": "4",
-            "HOROVOD_CROSS_RANK": "1",
-        },
-        {
-            "RANK": "5",
-            "WORLD_SIZE": "8",
-            "LOCAL_RANK": "1",
-            "LOCAL_SIZE": "4",
-            "CROSS_RANK": "1",
-        },
-        SRUN,
-    ],
-    ids=["mpirun", "hydra", "horovodrun", "deepspeed", "srun"],
-)
-def test_other_launchers_have_other_names(environ):
+@pytest.mark.parametrize(("launcher", "variables"), read_pairs("launchers.txt"))
+def test_other_launchers_have_other_names(launcher, variables):
+    environ = dict(word.split("=") for word in variables.split())
     assert read_place(environ) == PLACE
 
 
 def test_ranks_of_horovodrun_are_not_those_of_an_mpirun_around_it():
-    outer = {
-        "OMPI_COMM_WORLD_RANK": "0",
-        "OMPI_COMM_WORLD_SIZE": "1",
-        "OMPI_COMM_WORLD_LOCAL_RANK": "0",
-        "OMPI_COMM_WORLD_LOCAL_SIZE": "1",
-    }
+    outer = {"RANK": "0", "SIZE": "1", "LOCAL_RANK": "0", "LOCAL_SIZE": "1"}
+    outer = {f"OMPI_COMM_WORLD_{name}": value for name, value in outer.items()}
     own = {"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "1"}
     place = read_place({**outer, **own, "HOROVOD_LOCAL_SIZE": "2"})
     assert (place.rank, place.size) == (1, 2)

@@ -28,6 +28,7 @@ from rankbench.results.numbers.result_set import read
 from rankbench.results.read.launches import read_launch
 from rankbench.results.render.files import write_results
 from unit.synthetic import (
+    change_steps,
     edited,
     make_cell,
     plan_cell,
@@ -325,14 +326,9 @@ def test_verify_names_steps_with_a_damaged_header(layout, tmp_path, capsys):
     assert f"{name}: is damaged: " in capsys.readouterr().out
 
 
-def test_steps_that_took_no_time_are_refused(tmp_path, capsys):
-    planned = plan_cell(make_cell("single"))
-    layout = write_plan(tmp_path / "results", [planned], launches=1)
-    write_launches(layout, planned, count=1, wanted=1)
-    path = layout.launch(planned["id"], 1, 1) / "steps.npz"
-    with np.load(path) as members:
-        arrays = {name: members[name] for name in members}
-    np.savez(path, **(arrays | {"rank0/seconds": 0 * arrays["rank0/seconds"]}))
+def test_steps_that_took_no_time_are_refused(layout, capsys):
+    none = np.zeros((8, 6))
+    change_steps(record_of(layout).parent, rank0_seconds=none, rank1_seconds=none)
     assert "its steps took no time" in refused(layout, capsys)
 
 

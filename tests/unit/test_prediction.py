@@ -569,11 +569,6 @@ def test_a_plan_has_what_is_to_be_predicted(tmp_path):
     assert planned[0] == plan.predicted[0]
 
 
-def test_a_plan_that_predicts_nothing_is_as_before(tmp_path):
-    text = PLAN.replace("predict: [1x2, 1x8, 3x1]\n", "")
-    assert b"predicted" not in read_plan_of(tmp_path, text).to_json()
-
-
 def test_a_topology_to_predict_must_be_one(tmp_path):
     with pytest.raises(ValueError, match=r"predict.*'8'"):
         read_plan_of(tmp_path, PLAN.replace("1x8", "'8'"))

@@ -294,26 +294,13 @@ def other_lines(path: Path, key: Path) -> None:
     path.write_text(path.read_text().replace("\nU1NIU0lH", "\nU1NI\nU0lH"))
 
 
-def empty(path: Path, key: Path) -> None:
-    path.write_bytes(b"")
-
-
 def huge(path: Path, key: Path) -> None:
     with path.open("wb") as file:
         file.truncate(2**40)
 
 
-def no_text(path: Path, key: Path) -> None:
-    path.write_bytes(os.urandom(600))
-
-
 def cut_off(path: Path, key: Path) -> None:
     path.write_bytes(path.read_bytes()[:-40])
-
-
-def hostile_lengths(path: Path, key: Path) -> None:
-    begin, end = (f"-----{w} SSH SIGNATURE-----\n" for w in ("BEGIN", "END"))
-    path.write_text(f"{begin}U1NIU0lHAAAAAf////8=\n{end}")
 
 
 @pytest.mark.parametrize(
@@ -323,11 +310,8 @@ def hostile_lengths(path: Path, key: Path) -> None:
         (of_another_text, "is no valid signature of manifest.json: ssh-keygen says: "),
         (other_base64, "is not written as ssh-keygen writes it"),
         (other_lines, "is not written as ssh-keygen writes it"),
-        (empty, "is no valid signature"),
         (huge, "is longer than 16 KiB"),
-        (no_text, "is no valid signature"),
         (cut_off, "is no valid signature"),
-        (hostile_lengths, "is no valid signature"),
     ],
 )
 def test_a_wrong_signature_is_named(place, bundle, damage, said, verify):

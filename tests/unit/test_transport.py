@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
 
 import pytest
+import yaml
 
 import logs
 from rankbench.launch.process import transport
@@ -12,53 +13,13 @@ from rankbench.launch.process.transport import group, join, read_log, read_logs
 
 pytestmark = pytest.mark.unit
 
-NCCL: dict[str, dict[str, Any]] = {
-    logs.NCCL_2_10: {
-        "version": "2.10.3+cuda11.3",
-        "network": "IB",
-        "interfaces": ["mlx5_0:1/IB", "mlx5_1:1/IB"],
-        "transports": ["NET/IB/0", "NET/IB/1/GDRDMA", "SHM/direct"],
-        "gpudirect_possible": None,
-        "gpudirect_rdma": True,
-    },
-    logs.NCCL_2_21_NO_MODULE: {
-        "version": None,
-        "network": "IB",
-        "interfaces": ["mlx5_0:1/RoCE", "mlx5_1:1/RoCE"],
-        "transports": ["NET/IB/0", "NET/IB/1", "P2P/CUMEM/read", "SHM/direct/direct"],
-        "gpudirect_possible": False,
-        "gpudirect_rdma": False,
-    },
-    logs.NCCL_2_29_ONE_HOST: {
-        "version": "2.29.7+cuda13.0",
-        "network": "Socket",
-        "interfaces": ["lo"],
-        "transports": ["P2P/CUMEM"],
-        "gpudirect_possible": None,
-        "gpudirect_rdma": None,
-    },
-    logs.NCCL_2_29_SOCKET: {
-        "version": None,
-        "network": "Socket",
-        "interfaces": ["eth0", "eth1"],
-        "transports": ["NET/Socket/0"],
-        "gpudirect_possible": None,
-        "gpudirect_rdma": False,
-    },
-    logs.NCCL_PLUGIN: {
-        "version": "2.26.2+cuda12.8",
-        "network": "AWS Libfabric",
-        "interfaces": None,
-        "transports": ["NET/AWS Libfabric/0/GDRDMA(PCI)"],
-        "gpudirect_possible": True,
-        "gpudirect_rdma": True,
-    },
-}
+FOLDER = Path(__file__).parents[1] / "real_logs"
+TOLD = yaml.safe_load((FOLDER / "transport.yaml").read_text())
 
 
-@pytest.mark.parametrize("log", NCCL)
-def test_nccl(log):
-    assert read_log(log) == {"nccl": NCCL[log]}
+@pytest.mark.parametrize("name", TOLD)
+def test_a_log_tells_the_transport(name):
+    assert read_log(getattr(logs, name.upper())) == TOLD[name]
 
 
 @pytest.mark.parametrize(
@@ -84,62 +45,11 @@ def test_interfaces_of_a_plugin_for_the_same_adapters():
     assert read_log(log)["nccl"]["interfaces"] == ["mlx5_0:1/IB", "mlx5_1:1/IB"]
 
 
-def test_ucx():
-    told = {"version": "1.13.1", "transports": ["cma/memory", "sysv/memory"]}
-    unknown = {"gpu_aware": None, "gpudirect_rdma": None}
-    assert read_log(logs.UCX_1_13) == {"ucx": told | unknown}
-    from_host = {"gpu_aware": False, "gpudirect_rdma": None}
-    assert read_log(logs.UCX_1_13_TABLES) == {"ucx": told | from_host}
-
-
-@pytest.mark.parametrize(
-    ("log", "direct"), [(logs.UCX_1_18_GPU, True), (logs.UCX_1_18_STAGED, False)]
-)
-def test_ucx_from_gpu_memory(log, direct):
-    assert read_log(log)["ucx"] == {
-        "version": "1.18.0",
-        "transports": ["cuda_ipc/cuda", "rc_mlx5/mlx5_0:1"],
-        "gpu_aware": True,
-        "gpudirect_rdma": direct,
-    }
-
-
-@pytest.mark.parametrize(
-    ("log", "facts"),
-    [
-        (logs.OPENMPI_OB1, {"pml": "ob1", "mtl": None, "btls": ["tcp", "vader"]}),
-        (logs.OPENMPI_UCX, {"pml": "ucx", "mtl": None, "btls": []}),
-        (logs.OPENMPI_CM, {"pml": "cm", "mtl": "ofi", "btls": []}),
-    ],
-)
-def test_openmpi(log, facts):
-    assert read_log(log) == {"openmpi": facts}
-
-
 def test_openmpi_over_ucx_names_both():
     assert read_log(logs.OPENMPI_UCX + logs.UCX_1_13).keys() == {"openmpi", "ucx"}
 
 
-def test_gloo():
-    assert read_log(logs.GLOO) == {"gloo": {"transport": "tcp"}}
-
-
-def test_ccl():
-    assert read_log(logs.CCL) == {
-        "ccl": {
-            "version": "Gold-2021.15.2",
-            "transport": "ofi",
-            "provider": "tcp",
-            "interface": "tcp:eth0",
-            "gpu_aware": False,
-        }
-    }
-
-
-@pytest.mark.parametrize(
-    "log",
-    ["", "epoch 1\nselected ob1 of 3\n", logs.NCCL_WARN, logs.CCL_OTHER_RANK],
-)
+@pytest.mark.parametrize("log", ["", "epoch 1\nselected ob1 of 3\n"])
 def test_nothing_told(log):
     assert read_log(log) == {}
 
@@ -150,12 +60,10 @@ def test_ranks_that_agree_stand_together():
     groups = group(found)
     # Only one rank printed the version, which is that of all ranks.
     version = {"version": "2.29.7+cuda13.0"}
+    other = {"nccl": TOLD["nccl_2_29_socket"]["nccl"] | version}
     assert groups == [
-        {"ranks": [0, 1], "libraries": {"nccl": NCCL[logs.NCCL_2_29_ONE_HOST]}},
-        {
-            "ranks": [2],
-            "libraries": {"nccl": NCCL[logs.NCCL_2_29_SOCKET] | version},
-        },
+        {"ranks": [0, 1], "libraries": TOLD["nccl_2_29_one_host"]},
+        {"ranks": [2], "libraries": other},
     ]
 
 
