@@ -25,36 +25,30 @@ def make_steps(count=200, *, noise=0.03, correlation=0.0, seed=0, slow=()):
     return steps
 
 
-def test_steady_steps_keep_the_fixed_warmup():
-    assert find_warmup(make_steps(), FIXED) == FIXED
-
-
-def test_a_warmup_within_the_fixed_one_changes_nothing():
-    assert find_warmup(make_steps(slow=[(0, 9, 3.0)]), FIXED) == FIXED
-
-
-@pytest.mark.parametrize("end", [30, 60, 100])
-def test_a_longer_warmup_is_found(end):
-    found = find_warmup(make_steps(slow=[(0, end, 1.2)]), FIXED)
-    assert abs(found - end) <= 3
-
-
-def test_a_warmup_of_several_levels_ends_with_the_last():
-    steps = make_steps(slow=[(0, 25, 2.0), (25, 70, 1.3)])
-    assert abs(find_warmup(steps, FIXED) - 70) <= 3
-
-
-def test_a_launch_that_slows_down_is_steady_from_there():
-    steps = make_steps(slow=[(60, 200, 1.2)])
-    assert abs(find_warmup(steps, FIXED) - 60) <= 3
-
-
-def test_a_level_that_comes_late_is_no_steady_state():
-    assert find_warmup(make_steps(slow=[(0, 140, 1.2)]), FIXED) is None
-
-
-def test_a_change_near_the_end_is_no_steady_state():
-    assert find_warmup(make_steps(slow=[(150, 200, 1.5)]), FIXED) is None
+@pytest.mark.parametrize(
+    ("slow", "end"),
+    [
+        ([], FIXED),
+        # Within the fixed one it changes nothing; a longer one is found.
+        ([(0, 9, 3.0)], FIXED),
+        ([(0, 30, 1.2)], 30),
+        ([(0, 60, 1.2)], 60),
+        ([(0, 100, 1.2)], 100),
+        # With several levels it ends with the last.
+        ([(0, 25, 2.0), (25, 70, 1.3)], 70),
+        # A launch that slows down is steady from there.
+        ([(60, 200, 1.2)], 60),
+        # A level that comes late, or ends near the end, is no steady state.
+        ([(0, 140, 1.2)], None),
+        ([(150, 200, 1.5)], None),
+    ],
+)
+def test_a_warmup_ends_with_its_last_level(slow, end):
+    found = find_warmup(make_steps(slow=slow), FIXED)
+    if end in (FIXED, None):
+        assert found == end
+    else:
+        assert abs(found - end) <= 3
 
 
 def test_a_small_change_does_not_matter():
