@@ -48,6 +48,15 @@ def ssh_site(**changes: object) -> Site:
     return make_site(scheduler="ssh", nodes=2, hosts=hosts, **changes)
 
 
+def session_of(
+    name: str, folder: str | Path, python: str, control: str, **copied: str
+) -> SimpleNamespace:
+    """A host as the steps of a launch need it, which no ssh has reached."""
+    facts = {"folder": str(folder)}
+    found = {"name": name, "pid": 1, "python": python, "control": control}
+    return SimpleNamespace(**found, facts=facts, copied=copied)
+
+
 def test_the_list_of_hosts_says_how_many_there_are(tmp_path):
     facts = read_site(write(tmp_path, TWO))
     assert (facts["nodes"], facts["devices_per_node"]) == (2, 2)
@@ -113,14 +122,7 @@ def test_what_cannot_run_there(cell, said):
 
 
 def test_the_step_is_a_program_with_what_it_needs(tmp_path):
-    session = SimpleNamespace(
-        name="a",
-        pid=1,
-        python="/py",
-        control="/s/0",
-        facts={"folder": "/h/.cache"},
-        copied={"/src": "code/1"},
-    )
+    session = session_of("a", "/h/.cache", "/py", "/s/0", **{"/src": "code/1"})
     hosts = SshHosts([session], shared=False)
     how = Step(logs=tmp_path, first_host_only=True)
     program, _, module, facts, dashes, *command = hosts.step(["run", "me"], how)
@@ -305,17 +307,7 @@ def test_the_exit_code_is_that_of_hosts_that_run_the_command(
     """Hosts that only wait for the first one's launcher are ended; it is no fault."""
     (tmp_path / "work").mkdir()
     socket = ssh(SSHD.format(login=""))
-    sessions = [
-        SimpleNamespace(
-            name=name,
-            pid=1,
-            python=sys.executable,
-            control=socket,
-            facts={"folder": str(tmp_path)},
-            copied={},
-        )
-        for name in "ab"
-    ]
+    sessions = [session_of(name, tmp_path, sys.executable, socket) for name in "ab"]
     how = Step(logs=tmp_path / "work", first_host_only=first_only)
     argv = SshHosts(sessions, shared=True).step(["sh", "-c", f"exit {code}"], how)
     done = subprocess.run(argv, timeout=60, check=False)
@@ -347,14 +339,8 @@ def test_files_of_a_launch_go_to_a_host_and_come_back(tmp_path, ssh, code):
     (work / "progress").mkdir(parents=True)
     (cache / "launches").mkdir(parents=True)
     (work / "launch.json").write_text(f"in {work}")
-    session = SimpleNamespace(
-        name="b",
-        pid=1,
-        python=sys.executable,
-        control=ssh(SSHD.format(login="")),
-        facts={"folder": str(cache)},
-        copied={},
-    )
+    socket = ssh(SSHD.format(login=""))
+    session = session_of("b", cache, sys.executable, socket)
     hosts = SshHosts([session], shared=False)
     # It runs in the launch's folder of the host, whose paths it sees.
     script = (
