@@ -78,13 +78,20 @@ def read_text(layout: Layout) -> str:
     return (layout.root / "site/index.html").read_text()
 
 
-@pytest.fixture
-def published(tmp_path: Path) -> Layout:
-    layout = write_example(tmp_path)
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory) -> Layout:
+    """A site that tests leave as it is."""
+    layout = write_example(tmp_path_factory.mktemp("site"))
     (layout.launch(DDP, 1, 1) / "rank0.log").write_text("a line\n")
     (layout.launch(DDP, 1, 1) / "rank1.log").touch()
     write(layout)
     return layout
+
+
+@pytest.fixture
+def published(shown: Layout, tmp_path: Path) -> Layout:
+    """A copy, to change at will."""
+    return Layout(shutil.copytree(shown.root, tmp_path / "copy"))
 
 
 def test_the_site_is_the_page_of_the_table_with_a_script_and_downloads(published):
@@ -97,14 +104,14 @@ def test_the_site_is_the_page_of_the_table_with_a_script_and_downloads(published
         assert line.strip() in site or "All columns" in line or ".csv" in line
 
 
-def test_every_cell_has_a_part_that_says_what_it_is(published):
-    page = Page(read_text(published))
-    plan = json.loads(published.plan.read_text())
+def test_every_cell_has_a_part_that_says_what_it_is(shown):
+    page = Page(read_text(shown))
+    plan = json.loads(shown.plan.read_text())
     assert {f"cell-{cell['id']}" for cell in plan["cells"]} <= set(page.ids)
     # Links lead to parts that exist.
     inner = [link[1:] for link in page.links if link.startswith("#")]
     assert set(inner) <= set(page.ids)
-    text = Words(read_text(published)).text
+    text = Words(read_text(shown)).text
     for part in (
         f"rankbench rerun {DDP}",
         "rank 1 ended by SIGSEGV",
@@ -169,8 +176,8 @@ def test_a_new_site_replaces_the_old_one_whole(published):
     assert sorted(p.name for p in published.root.glob(".*")) == []
 
 
-def test_the_policy_allows_the_script_of_the_page_and_no_request(published):
-    text = read_text(published)
+def test_the_policy_allows_the_script_of_the_page_and_no_request(shown):
+    text = read_text(shown)
     page = Page(text)
     digest = b64encode(hashlib.sha256(page.scripts[None].encode()).digest()).decode()
     rules = dict(rule.split(" ", 1) for rule in page.policy.split("; "))
