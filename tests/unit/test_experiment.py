@@ -128,7 +128,7 @@ def test_values_as_yaml_spells_them(tmp_path: Path) -> None:
     text = BASE + "gpudirect: [on, off]\nlearning_rate: [1e-3, 1E+1]\n"
     cells = read_experiment(tmp_path, text).cells.values()
     found = [(cell.gpudirect, cell.learning_rate) for cell in cells]
-    assert found == [(on, rate) for on in (True, False) for rate in (0.001, 10.0)]
+    assert found == [(on, rate) for rate in (0.001, 10.0) for on in (True, False)]
 
 
 def test_options_are_swept_and_completed(tmp_path: Path) -> None:

@@ -208,8 +208,9 @@ def test_the_base_of_a_row(tmp_path, cells, expected):
         assert row["status"] == "ok"
         named = "" if base is None else planned[base]["id"]
         assert row["base"].partition(" = ")[0] == named
-        found = [float(row[n]) if row[n] else None for n in ("speedup", "efficiency")]
-        assert found == pytest.approx(ratios, rel=1e-3)
+        for name, ratio in zip(("speedup", "efficiency"), ratios, strict=True):
+            found = float(row[name]) if row[name] else None
+            assert found == (ratio and pytest.approx(ratio, rel=1e-3))
 
 
 def test_base_that_is_not_ok_is_no_base(tmp_path):
