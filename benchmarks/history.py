@@ -280,7 +280,6 @@ def make_run(rng: np.random.Generator, number: int, levels: Values) -> Side:
     cells = {
         f"ddp.gloo.1x2.convnet.digits.seed={cell}": CellLaunches(
             hash=hashlib.sha256(str(cell).encode()).hexdigest()[:16],
-            workload="simulated",
             status="ok",
             reason=None,
             facts=facts,

@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from rankbench.results.advice.brief import in_brief, to_lines
+from rankbench.results.advice.words import in_brief, to_lines
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent

@@ -14,7 +14,6 @@ from factories import make_surroundings
 from rankbench.cli import main
 from rankbench.record import Layout
 from rankbench.results.advice.answer import Settings, find_answer
-from rankbench.results.advice.brief import in_brief
 from rankbench.results.advice.choice import (
     EQUAL,
     FEW,
@@ -22,9 +21,8 @@ from rankbench.results.advice.choice import (
     UNTOLD,
     Rival,
     choose,
-    count_launches,
 )
-from rankbench.results.advice.sentences import in_sentences
+from rankbench.results.advice.words import in_brief, in_sentences
 from rankbench.results.elements.names import replace_ids, shorten
 from rankbench.results.numbers.fit import Fit
 from rankbench.results.numbers.result_set import read
@@ -114,7 +112,7 @@ def test_planned_launches_settle_it_mostly() -> None:
     for _ in range(100):
         a, b = (random.lognormal(np.log(rate), 0.03, 200) for rate in (100, 96))
         fit = Fit({"a": list(enumerate(a[:12])), "b": list(enumerate(b[:12]))})
-        count = count_launches(fit.ratio("a", "b"), 0.04, 0.95)
+        count = fit.ratio("a", "b").launches_for(0.04, 0.95)
         assert count is not None
         best, rivals = choose_of(0.001, a=a[:count], b=b[:count])
         settled += best == "a" and rivals["b"].verdict == LESS

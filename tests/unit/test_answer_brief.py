@@ -11,8 +11,8 @@ import pytest
 
 from rankbench.record import Layout
 from rankbench.results.advice.answer import find_answer
-from rankbench.results.advice.brief import COLUMNS, LINES, in_brief, to_lines
-from rankbench.results.advice.facts import Facts, from_json, to_json
+from rankbench.results.advice.choice import Facts
+from rankbench.results.advice.words import COLUMNS, LINES, in_brief, to_lines
 from rankbench.results.elements.text import show_estimate
 from rankbench.results.numbers.result_set import ResultSet, read
 from rankbench.results.numbers.statistics import Estimate
@@ -67,7 +67,7 @@ def said_of(found: ResultSet) -> tuple[Facts, dict[str, str]]:
 
 def shown(number: Estimate) -> str:
     """A number of the table, as the answer shows it."""
-    return str(show_estimate(from_json(to_json(number))))
+    return str(show_estimate(Estimate.from_json(number.to_json())))
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -48,7 +48,6 @@ def make_run(night: int, levels: dict[str, float], **facts: str) -> Side:
     cells = {
         name: CellLaunches(
             hash="0" * 16,
-            workload="any",
             status="ok",
             reason=None,
             facts={key: (value,) for key, value in facts.items()},
@@ -368,7 +367,7 @@ def test_a_cell_that_has_lost_its_number_is_named(slowed, capsys):
 def test_one_cell_has_its_runs(slowed, capsys):
     _, found = run_json(capsys, "--store", slowed, "--cell", A)
     assert [line["cell"] for line in found["cells"]] == [A]
-    assert found["tested"] == 2, "the correction is for all cells"
+    assert found["searched"] == 2, "changes of all cells hold together"
     out = run(capsys, "--store", slowed, "--cell", A)[1]
     assert len([line for line in out.splitlines() if line.startswith("2026-")]) == 21
     assert B not in out

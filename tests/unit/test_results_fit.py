@@ -13,7 +13,9 @@ from scipy import stats
 from rankbench.results.numbers.fit import (
     MARGIN,
     Fit,
+    LogRatio,
     confidence_of_each,
+    find_drifting,
     judge,
 )
 from rankbench.results.numbers.statistics import Estimate
@@ -205,6 +207,37 @@ def test_the_bracket_is_the_verdict(low: float, high: float, verdict: str) -> No
 # --- in a table -----------------------------------------------------------------------
 
 SINGLE, DDP = plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))
+
+
+def test_a_drift_is_told_from_chance() -> None:
+    rng = np.random.default_rng(5)
+    rows = {str(n): rng.lognormal(0, 0.03, 8) for n in range(20)}
+    assert find_drifting(rows) == []
+    rows["7"] = rows["7"] * np.linspace(1.0, 1.5, 8)
+    assert find_drifting(rows) == ["7"]
+    assert find_drifting({"few": [1.0, 1.1, 1.2], "same": [5.0] * 8}) == []
+    steady = {str(n): rng.lognormal(0, 0.03, 8) for n in range(2000)}
+    assert sum(bool(find_drifting({k: v})) for k, v in steady.items()) <= 0.06 * 2000
+
+
+def test_planned_launches_of_one_side_settle_it_mostly() -> None:
+    """As `accept` plans them: those of the other side are what they are."""
+    rng, settled, planned = np.random.default_rng(4), 0, 0
+    for _ in range(60):
+        old, new = rng.lognormal(0, 0.03, 60), rng.lognormal(-0.04, 0.03, 200)
+
+        def ratio(count: int, new: Values = new, old: Values = old) -> LogRatio:
+            sides = {"new": new[:count], "old": old}
+            return Fit(
+                {name: [(None, float(v)) for v in side] for name, side in sides.items()}
+            ).ratio("new", "old")
+
+        count = ratio(6).launches_for(0.04, 0.95, alone=6)
+        if count is not None:
+            planned += 1
+            settled += not ratio(count).bracket(0.95).may_be(1.0)
+    assert planned >= 50
+    assert settled >= 0.6 * planned
 
 
 def write_rounds(tmp_path, *, seeds=(1, 1), drift=0.0, count=8, slow=()):

@@ -11,7 +11,7 @@ import pytest
 
 from rankbench.record import Layout
 from rankbench.results.numbers.composition import compose
-from rankbench.results.numbers.exchange import find_sweeps
+from rankbench.results.numbers.exchange import Sweep, find_sweeps
 from rankbench.results.numbers.losses import find_losses
 from rankbench.results.numbers.result_set import read
 from rankbench.results.numbers.summary import Summary
@@ -61,9 +61,13 @@ def summaries_of(layout: Layout) -> list[Summary]:
     return list(read(layout).summaries)
 
 
+def sweeps_of(layout: Layout) -> list[Sweep]:
+    return [sweep for row in summaries_of(layout) for sweep in find_sweeps(row)]
+
+
 def test_bus_bandwidth(tmp_path):
     layout = summarise_one(tmp_path, collectives=sweep_of(latency=0, rate=2e9))
-    (sweep,) = find_sweeps(summaries_of(layout))
+    (sweep,) = sweeps_of(layout)
     assert [point.size for point in sweep.points] == [2**10, 2**20, 2**24]
     for point in sweep.points:
         # With two ranks, each byte of an all-reduce crosses the link once.
@@ -84,7 +88,7 @@ def test_bus_bandwidth(tmp_path):
 
 def test_time_between_sizes_and_beyond_them(tmp_path):
     layout = summarise_one(tmp_path, collectives=sweep_of(latency=0, rate=1e9))
-    (sweep,) = find_sweeps(summaries_of(layout))
+    (sweep,) = sweeps_of(layout)
     for size in (2**10, 5 * 10**5, 2**24, 10**9):
         assert sweep.seconds_for(size) == pytest.approx(size / 1e9)
 
@@ -93,13 +97,13 @@ def test_sizes_that_a_launch_lacks_are_left_out(tmp_path):
     layout = summarise_one(tmp_path, collectives=sweep_of())
     planned = synthetic.plan_cell(synthetic.make_cell("ddp", "1x2"))
     synthetic.write_launch(layout, planned, 7, wanted=7, collectives=sweep_of()[:2])
-    (sweep,) = find_sweeps(summaries_of(layout))
+    (sweep,) = sweeps_of(layout)
     assert [point.size for point in sweep.points] == [2**10, 2**20]
 
 
 def test_no_sweep_no_section(tmp_path):
     layout = summarise_one(tmp_path)
-    assert find_sweeps(summaries_of(layout)) == []
+    assert sweeps_of(layout) == []
     assert collectives.make(read(layout)) is None
 
 

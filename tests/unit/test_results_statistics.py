@@ -8,12 +8,10 @@ from scipy import stats
 
 from rankbench.results.numbers.statistics import (
     Estimate,
-    adjust,
     difference_of_means,
     geometric_mean,
     mean,
     spread,
-    trend,
 )
 
 pytestmark = pytest.mark.unit
@@ -75,21 +73,3 @@ def test_an_estimate_may_be_what_its_interval_holds():
 def test_scaled_moves_value_and_interval():
     assert Estimate(2.0, 1.0, 4.0).scaled(0.5) == Estimate(1.0, 0.5, 2.0)
     assert Estimate(2.0).scaled(0.5) == Estimate(1.0)
-
-
-def test_a_trend_is_told_from_chance():
-    rising = [1.0, 2, 3, 4, 5, 6]
-    # Two of the 720 orders are that clear.
-    assert trend(rising) == pytest.approx(2 / 720)
-    assert trend([3.0, 1, 6, 2, 5, 4]) > 0.3
-    assert trend(rising[:3]) is None
-    assert trend([1.0] * 6) is None
-
-
-def test_adjusting_keeps_most_of_many_that_changed():
-    assert adjust([0.04]) == [0.04]
-    assert adjust([]) == []
-    # If one of ten cells differs, its evidence must be ten times as strong; if all ten
-    # differ, it need not.
-    assert adjust([0.04] + [0.9] * 9)[0] == pytest.approx(0.4)
-    assert adjust([0.04] * 10) == pytest.approx([0.04] * 10)

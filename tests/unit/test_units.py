@@ -13,7 +13,7 @@ from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
 from rankbench.record import Layout, describe_result
 from rankbench.results.advice.answer import find_answer
-from rankbench.results.advice.sentences import in_sentences
+from rankbench.results.advice.words import in_sentences
 from rankbench.results.compare.comparison import accept
 from rankbench.results.compare.sides import (
     CellLaunches,
@@ -187,7 +187,7 @@ def test_published_numbers_of_another_unit_are_not_compared(tmp_path: Path) -> N
 def test_a_prediction_is_fitted_to_steps(layout: Layout) -> None:
     """Its steps are those of the row, although the row is in tokens/s."""
     (summary,) = [s for s in read(layout).summaries if s.row.id == IDS[1]]
-    step = read_scale(summary, ()).step
+    step = read_scale(summary).step
     assert step == pytest.approx(summary.numbers["step_ms"].value / 1e3, rel=0.02)
 
 

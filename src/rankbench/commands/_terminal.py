@@ -12,8 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rankbench.record import Layout, read_json
-from rankbench.results.advice.brief import in_brief, to_lines
-from rankbench.results.advice.sentences import in_sentences
+from rankbench.results.advice.words import in_brief, in_sentences, to_lines
 from rankbench.results.elements.names import replace_ids, shorten
 from rankbench.results.elements.text import Note, figures
 

@@ -94,17 +94,19 @@ def _choose(operations: Iterable[Operation], world: World) -> list[Operation]:
     all.
     """
     chosen: dict[tuple[str, int], Operation] = {}
-    for one in operations:
-        key = (one.name, one.ranks(world))
+    for operation in operations:
+        key = (operation.name, operation.ranks(world))
         if before := chosen.get(key):
-            known = before.bytes is not None and one.bytes is not None
-            total = (before.bytes or 0) + (one.bytes or 0)
+            known = before.bytes is not None and operation.bytes is not None
+            total = (before.bytes or 0) + (operation.bytes or 0)
             chosen[key] = replace(before, bytes=total if known else None)
-        elif one.ranks(world) > 1:
-            chosen[key] = one
-    most = max((one.bytes or 0 for one in chosen.values()), default=0)
+        elif operation.ranks(world) > 1:
+            chosen[key] = operation
+    most = max((operation.bytes or 0 for operation in chosen.values()), default=0)
     return [
-        one for one in chosen.values() if one.bytes is None or one.bytes > most / 100
+        operation
+        for operation in chosen.values()
+        if operation.bytes is None or operation.bytes > most / 100
     ]
 
 

@@ -158,7 +158,7 @@ class Ledger(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        if any(issubclass(one, DTensor) for one in types):
+        if any(issubclass(kind, DTensor) for kind in types):
             return NotImplemented
         reads = func is torch.ops.aten._local_scalar_dense.default
         if reads and isinstance(args[0], FakeTensor):

@@ -146,7 +146,6 @@ def describe_host() -> dict[str, Any]:
         "os": system,
         "kernel": platform.release(),
         "architecture": platform.machine(),
-        "load_1min": os.getloadavg()[0],
         "nics": describe_nics(),
         "gpus": [describe_gpu(i) for i in range(torch.cuda.device_count())],
         "gpu_links": gpu_links(),

@@ -74,7 +74,7 @@ class Surroundings:
             for after, before in zip(now.periods, then.periods, strict=True)
         ]
         throttled, periods = max(held, default=(0, 0))
-        quotas = [quota for one in self._groups if (quota := _read_quota(one))]
+        quotas = [quota for group in self._groups if (quota := _read_quota(group))]
         return {
             "seconds": seconds,
             "own": now.own - then.own,
@@ -123,7 +123,7 @@ def _find_groups(proc: Path, cgroups: Path) -> Iterator[Path]:
         top = cgroups / "cpu" if controllers else cgroups
         group = top / name.lstrip("/")
         # In a container, the name may be that of a group outside.
-        yield from (one for one in (group, *group.parents) if _is_below(one, top))
+        yield from (limit for limit in (group, *group.parents) if _is_below(limit, top))
 
 
 def _is_below(group: Path, top: Path) -> bool:

@@ -464,7 +464,7 @@ def shard_of(whole: Tensor, sharded: Any) -> Tensor:
     mesh, here = sharded.device_mesh, sharded.device_mesh.get_coordinate()
     placements = list(enumerate(sharded.placements))
     # FSDP divides what tensor parallelism has left, though its dimension is first.
-    late = [one for one in placements if "Strided" in type(one[1]).__name__]
+    late = [placed for placed in placements if "Strided" in type(placed[1]).__name__]
     for dim, placement in [p for p in placements if p not in late] + late[::-1]:
         if (axis := getattr(placement, "dim", None)) is not None:
             parts = whole.chunk(mesh.size(dim), axis)

@@ -42,7 +42,7 @@ from rankbench.rank.facts.fake_ranks import (
 )
 from rankbench.rank.purposes.setup import draw_model, set_up_strategy, sizes_of_data
 from rankbench.rank.strategies import find_strategy, runtime_of
-from rankbench.rank.strategies.base import Batch, Strategy, World
+from rankbench.rank.strategies.base import Strategy, World
 
 
 class CannotBeEstimated(Exception):
@@ -129,18 +129,26 @@ def _run(
         replica_ranks=shape.replica_ranks,
         load=blueprint.allocate,
     )
-    batch = _make_batch(sizes, shape.rank_batch)
+    inputs = models.example_inputs(sizes, shape.rank_batch)
+    labels = torch.zeros(shape.rank_batch, dtype=torch.int64)
+    batch = (inputs, torch.zeros_like(inputs) if "context" in sizes else labels)
     last = strategy.phases[-2]
 
     def mark(phase: str) -> None:
         if phase == last:
-            ledger.label([one.grad for one in _parameters(strategy)], GRADIENTS)
+            ledger.label([weight.grad for weight in _parameters(strategy)], GRADIENTS)
 
     strategy.step(batch, mark)
     setup = ledger.peak
     for _ in range(strategy.settled_after - 1):
         strategy.step(batch, mark)
-    _label_state(strategy, ledger)
+    # Say what the tensors that outlive a step are for.
+    ledger.label_rest(GATHERED)
+    groups = strategy.optimizer.param_groups
+    ledger.label((p for group in groups for p in group["params"]), OPTIMIZER)
+    for state in strategy.optimizer_state():
+        ledger.label(tree_leaves(state), OPTIMIZER)
+    ledger.label(_parameters(strategy), WEIGHTS)
     ledger.turn_page()
     strategy.step(batch, mark)
     return {
@@ -149,13 +157,21 @@ def _run(
         "step": ledger.peak,
         "parts": ledger.parts(),
         "sent": [
-            _describe(one.operation, one.group, one.dtype, size, ledger.calls[one])
-            for one, size in ledger.sent.items()
+            _describe(
+                traffic.operation,
+                traffic.group,
+                traffic.dtype,
+                size,
+                ledger.calls[traffic],
+            )
+            for traffic, size in ledger.sent.items()
         ],
         "declared": [
-            _describe(one.name, one.ranks(world), one.dtype, one.bytes)
-            for one in strategy.operations()
-            if one.ranks(world) > 1
+            _describe(
+                operation.name, operation.ranks(world), operation.dtype, operation.bytes
+            )
+            for operation in strategy.operations()
+            if operation.ranks(world) > 1
         ],
         "waits": ledger.waits,
         "may_wait": strategy.waits + strategy.scaler.is_enabled(),
@@ -198,26 +214,9 @@ def _balance(cell: Cell, shape: Shape, sizes: Mapping[str, int]) -> Mapping[str,
     return options | {"balance": ",".join(map(str, counts))}
 
 
-def _make_batch(sizes: Mapping[str, int], samples: int) -> Batch:
-    inputs = models.example_inputs(sizes, samples)
-    if "context" in sizes:
-        return inputs, torch.zeros_like(inputs)
-    return inputs, torch.zeros(samples, dtype=torch.int64)
-
-
 def _parameters(strategy: Strategy) -> list[nn.Parameter]:
     engine = getattr(strategy, "engine", None)
     return list((engine.module if engine else strategy.model).parameters())
-
-
-def _label_state(strategy: Strategy, ledger: Ledger) -> None:
-    """Say what the tensors that outlive a step are for."""
-    groups = strategy.optimizer.param_groups
-    ledger.label_rest(GATHERED)
-    ledger.label((p for group in groups for p in group["params"]), OPTIMIZER)
-    for state in strategy.optimizer_state():
-        ledger.label(tree_leaves(state), OPTIMIZER)
-    ledger.label(_parameters(strategy), WEIGHTS)
 
 
 def estimate_all(asked: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -227,7 +226,7 @@ def estimate_all(asked: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]
         asked: cell and shape as they are in a plan, own (kind -> file), ranks.
     """
     os.environ["DS_ACCELERATOR"] = "cpu"
-    for name in {one["cell"]["strategy"] for one in asked if not one["own"]}:
+    for name in {cell["cell"]["strategy"] for cell in asked if not cell["own"]}:
         # Once for all processes.
         for package in find_strategy(name).needs.get("packages", ()):
             with contextlib.suppress(ImportError):
@@ -235,10 +234,10 @@ def estimate_all(asked: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]
     # Each in a process of its own, because libraries keep their groups of ranks.
     processes = len(os.sched_getaffinity(0))
     with multiprocessing.get_context("fork").Pool(processes, None, (), 1) as pool:
-        jobs = [[(one, rank) for rank in one["ranks"]] for one in asked]
-        for job in [pool.map_async(_estimate, one, chunksize=1) for one in jobs]:
+        jobs = [[(cell, rank) for rank in cell["ranks"]] for cell in asked]
+        for job in [pool.map_async(_estimate, job, chunksize=1) for job in jobs]:
             found = job.get()
-            unknown = [one for one in found if "unknown" in one]
+            unknown = [rank for rank in found if "unknown" in rank]
             yield unknown[0] if unknown else {"ranks": found}
 
 

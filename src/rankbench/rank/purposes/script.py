@@ -65,6 +65,9 @@ def run(duty: Duty) -> None:
     except BaseException as error:
         ended = error
     session.end()
+    window, progress = session.window, "ended before its first training step"
+    if window.ended:
+        progress = f"ended after {window.ended} of {window.needed} training steps"
     if session.is_complete:
         if not isinstance(ended, SystemExit):
             traceback.print_exception(ended)
@@ -73,25 +76,18 @@ def run(duty: Duty) -> None:
     elif not isinstance(ended, SystemExit):
         raise ended
     elif ended.code in (None, 0):
-        raise ScriptError(_describe(session, name))
+        raise ScriptError(_describe(session, name, progress))
     else:
-        raise ScriptError(explain_exit(name, ended.code, _how_far(session), log, since))
+        raise ScriptError(explain_exit(name, ended.code, progress, log, since))
     duty.progress.enter(THE_END)
 
 
-def _how_far(session: ScriptSession) -> str:
-    window = session.window
-    if not window.ended:
-        return "ended before its first training step"
-    return f"ended after {window.ended} of {window.needed} training steps"
-
-
-def _describe(session: ScriptSession, name: str) -> str:
+def _describe(session: ScriptSession, name: str, progress: str) -> str:
     """Why a script that ended by itself was not measured."""
-    window, counter = session.window, session.counter
-    if window.ended:
+    counter = session.counter
+    if session.window.ended:
         return (
-            f"{name} {_how_far(session)} (the first, the warm-up and the timed ones): "
+            f"{name} {progress} (the first, the warm-up and the timed ones): "
             "let it train longer, or measure fewer steps"
         )
     seen = (

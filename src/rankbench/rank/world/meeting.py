@@ -33,7 +33,9 @@ def main() -> None:
     try:
         check_name(arguments.address)
     except OSError as error:
-        report_failure(spec.parent, _first_rank(spec), error)
+        # The failure of the launcher is reported as that of this host's first rank.
+        first = read_node() * LaunchSpec.read(spec).shape.ranks_per_node
+        report_failure(spec.parent, first, error)
         raise
     port = str(arguments.port or find_free_port())
     known = {"{port}": port, "{node}": str(read_node())}
@@ -44,11 +46,6 @@ def main() -> None:
     print("rendezvous:", *(f"{k}={v}" for k, v in meeting.items()), flush=True)
     kept = keep_devices() if arguments.keep_devices else {}
     os.execvpe(argv[0], argv, {**without_job(), **kept, **meeting})  # noqa: S606
-
-
-def _first_rank(spec: Path) -> int:
-    """The first rank of this host; the failure of the launcher is reported as its."""
-    return read_node() * LaunchSpec.read(spec).shape.ranks_per_node
 
 
 if __name__ == "__main__":

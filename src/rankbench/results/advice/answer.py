@@ -1,24 +1,35 @@
 """What the records of a result directory say about the question of its user.
 
-The answer is made of JSON values: `answer.json` holds them, and `sentences.py` says the
+The answer is made of JSON values: `answer.json` holds them, and `words.py` says the
 same in words, from these values alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rankbench.results.advice.choice import EQUAL, LESS, Rival, choose
-from rankbench.results.advice.facts import Facts, round_off, to_json
-from rankbench.results.advice.next_launches import plan_next
-from rankbench.results.advice.training import compare_training
-from rankbench.results.advice.trust import find_doubts
+import numpy as np
+
+from rankbench.disturbance import disturbances
+from rankbench.record import NO_EXCHANGE, OTHER_OPTIMIZER, UNCLEAN_END
+from rankbench.results.advice.choice import EQUAL, LESS, Facts, choose, plan_next
 from rankbench.results.numbers.losses import Loss, find_losses
+from rankbench.results.numbers.measures import Measures
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.series import Panel, Series, is_shared
-from rankbench.results.numbers.statistics import Estimate
-from rankbench.results.numbers.summary import Summary
+from rankbench.results.numbers.statistics import (
+    MIN_LAUNCHES,
+    Estimate,
+    mean,
+    round_off,
+)
+from rankbench.results.numbers.summary import (
+    DRIFTING,
+    NO_STEADY_STATE,
+    UNPAIRED,
+    Summary,
+)
 
 ANSWER_VERSION = 1
 
@@ -27,6 +38,30 @@ _NO_SPEED = "functional"
 
 # Packages beside torch that a row may need, by what its strategy or launcher is called.
 _PACKAGES = ("horovod", "deepspeed")
+
+# A script has no epochs: its topologies take so many samples.
+_MANY = 1_000_000
+
+# The loss of single steps scatters: it is the mean of so many steps.
+_STEPS = 20
+
+# Marks that weaken a row, in words. There are no grades.
+_DOUBTS = {
+    "approximate": "a lossy option changes what is trained",
+    DRIFTING: "its launches became faster or slower one after the other",
+    "emulated": "its computation is emulated",
+    "mixed-hosts": "its launches ran on different hosts",
+    "mixed-torch": "it or its base ran different versions of torch",
+    NO_STEADY_STATE: "step times still changed their level at the end of a launch",
+    NO_EXCHANGE: "its ranks exchange no gradients",
+    OTHER_OPTIMIZER: "its script changed the optimizer that is counted",
+    "other-code": "the code of the ranks has changed since",
+    "oversubscribed": "ranks share a core or a GPU, or lack cores",
+    "throttled": "a GPU lowered its clocks",
+    UNCLEAN_END: "a launch hung or crashed after its ranks had reported",
+    UNPAIRED: "it was not launched in the same rounds as its base",
+    "unchecked": "no gate has checked what it trains",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,52 +87,59 @@ def find_answer(found: ResultSet, settings: Settings | None = None) -> Facts:
         settings: by default, with the price that the site file gave.
     """
     chosen = settings or Settings(price=found.results.price)
-    losses = {one.cell: one for one in find_losses(found.summaries)}
+    losses = {loss.cell: loss for loss in find_losses(found.summaries)}
     return {
         "schema": ANSWER_VERSION,
         "experiment": found.results.experiment,
         "margin": chosen.margin,
         "efficiency": chosen.efficiency,
-        "workloads": [_of_workload(panel, losses, chosen) for panel in found.panels],
+        "workloads": [_judge_workload(panel, losses, chosen) for panel in found.panels],
     }
 
 
-def _of_workload(panel: Panel, losses: Mapping[str, Loss], settings: Settings) -> Facts:
-    timed = {one.row.id: one for one in panel.points if _NO_SPEED not in one.marks}
-    base = next((name for name, one in timed.items() if one.row.cell.is_base), None)
-    # A control only says what a strategy costs by itself: nobody would choose it.
-    spread = any(one.row.devices > 1 for one in timed.values())
+def _judge_workload(
+    panel: Panel, losses: Mapping[str, Loss], settings: Settings
+) -> Facts:
+    timed = {row.row.id: row for row in panel.points if _NO_SPEED not in row.marks}
+    base = next((name for name, row in timed.items() if row.row.cell.is_base), None)
+    # A control, which is a strategy for several devices on one, only says what the
+    # strategy costs by itself: nobody would choose it.
+    spread = base and any(row.row.devices > 1 for row in timed.values())
     rows = {
-        name: one
-        for name, one in timed.items()
-        if not (spread and _is_control(one, base))
+        name: row
+        for name, row in timed.items()
+        if not spread or row.row.devices > 1 or name == base
     }
     facts: Facts = {
         "workload": panel.title,
         "rows": len(rows),
         "measured": _describe_launches(list(timed.values())),
-        "names": {name: _name(one, panel) for name, one in timed.items()},
+        "names": {name: _name(row, panel) for name, row in timed.items()},
     }
     if len(rows) < 2:
         return facts
     fastest = _choose(rows, settings.margin, per_device=False)
     cheapest = _choose(rows, settings.margin, per_device=True)
-    judged = [_scale(one, settings.efficiency) for one in panel.series]
-    scaling = [one for one in judged if one is not None]
-    named = [fastest["cell"], fastest["recommended"], *_names(fastest["rivals"])]
-    lost = _explain(rows, losses)
-    rest_on = dict.fromkeys([*named, *([base] if base else [])])
+    judged = [_scale(series, settings.efficiency) for series in panel.series]
+    scaling = [series for series in judged if series is not None]
+    rest_on = dict.fromkeys(
+        [
+            *(fastest["cell"], fastest["recommended"]),
+            *(rival["cell"] for rival in fastest["rivals"]),
+            *([base] if base else []),
+        ]
+    )
     return {
         **facts,
         "base": base,
         "fastest": fastest,
         "cheapest": {**cheapest, **_cost(rows[cheapest["cell"]], settings)},
         "scaling": scaling,
-        "lost": lost,
-        "training": compare_training(
+        "lost": _explain(rows, losses),
+        "training": _compare_training(
             rows, fastest["recommended"], fastest["cell"], base
         ),
-        "trust": find_doubts([rows[name] for name in rest_on]),
+        "trust": _find_doubts([rows[name] for name in rest_on]),
         "next": plan_next(
             timed,
             {"fastest": fastest, "cheapest": cheapest},
@@ -107,14 +149,9 @@ def _of_workload(panel: Panel, losses: Mapping[str, Loss], settings: Settings) -
     }
 
 
-def _is_control(summary: Summary, base: str | None) -> bool:
-    """Whether it is a strategy for several devices, on one, beside the base."""
-    return summary.row.devices == 1 and base is not None and summary.row.id != base
-
-
 def _describe_launches(rows: Sequence[Summary]) -> Facts:
     """When and where the launches of a workload ran."""
-    records = [launch.record for one in rows for launch in one.row.launches]
+    records = [launch.record for row in rows for launch in row.row.launches]
     days = sorted({record["started"][:10] for record in records if "started" in record})
     hosts = {host["host"]: host for record in records for host in record["hosts"]}
     kinds = {
@@ -125,10 +162,10 @@ def _describe_launches(rows: Sequence[Summary]) -> Facts:
     }
     return {
         "days": days,
-        "launches": sorted({len(one.row.launches) for one in rows}),
+        "launches": sorted({len(row.row.launches) for row in rows}),
         "total": len(records),
-        "disturbed": sum(len(one.disturbed) for one in rows),
-        "repeated": sum(one.row.repeated for one in rows),
+        "disturbed": sum(len(row.disturbed) for row in rows),
+        "repeated": sum(row.row.repeated for row in rows),
         "hosts": len(hosts),
         "machines": sorted(kinds),
     }
@@ -138,9 +175,9 @@ def _name(summary: Summary, panel: Panel) -> str:
     """A row in words: `ddp over gloo on 2 devices`."""
     cell, devices = summary.row.cell, summary.row.devices
     series = next(
-        one.name
-        for one in panel.series
-        if summary.row.id in [point.row.id for point in one.points]
+        series.name
+        for series in panel.series
+        if summary.row.id in [point.row.id for point in series.points]
     )
     words = series.removeprefix(f"{cell.strategy} {cell.backend}").strip()
     own = words.removeprefix(cell.strategy).strip()
@@ -160,42 +197,34 @@ def _choose(rows: Mapping[str, Summary], margin: float, *, per_device: bool) -> 
     fit = next(iter(rows.values())).fit
     assert fit is not None
     best, rivals = choose(fit, factors, margin)
+
+    def burden(name: str) -> tuple[int, int, int, bool]:
+        """What a row asks for: devices, processes, packages."""
+        row = rows[name].row
+        named = f"{row.cell.strategy} {row.cell.launcher}"
+        packages = sum(package in named for package in _PACKAGES)
+        ranks = int(row.launches[0].record["shape"]["ranks"])
+        return row.devices, ranks, packages, name != best
+
     equal = [name for name, rival in rivals.items() if rival.verdict == EQUAL]
-    simplest = min([best, *equal], key=lambda name: (_burden(rows[name]), name != best))
     unit = rows[best].row.cell.unit
     close = {n: rival for n, rival in rivals.items() if rival.verdict != LESS}
     return {
         "cell": best,
-        "throughput": to_json(rows[best].numbers["throughput"].scaled(factors[best])),
+        "throughput": rows[best].numbers["throughput"].scaled(factors[best]).to_json(),
         **({} if unit == "samples" else {"unit": f"{unit}/s"}),
-        "recommended": simplest,
-        "rivals": [_describe_rival(name, one) for name, one in close.items()],
+        "recommended": min([best, *equal], key=burden),
+        "rivals": [
+            {
+                "cell": name,
+                "ratio": rival.ratio.to_json(),
+                "verdict": rival.verdict,
+                "launches": rival.launches,
+            }
+            for name, rival in close.items()
+        ],
         "less": len(rivals) - len(close),
     }
-
-
-def _burden(summary: Summary) -> tuple[int, int, int]:
-    """What a row asks for: devices, processes, packages."""
-    cell, shape = summary.row.cell, summary.row.launches[0].record["shape"]
-    named = f"{cell.strategy} {cell.launcher}"
-    packages = sum(package in named for package in _PACKAGES)
-    return summary.row.devices, int(shape["ranks"]), packages
-
-
-def _describe_rival(name: str, rival: Rival) -> Facts:
-    return {
-        "cell": name,
-        "ratio": to_json(rival.ratio),
-        "verdict": rival.verdict,
-        "launches": rival.launches,
-    }
-
-
-_MANY = 1_000_000  # samples
-
-
-def _names(rivals: Sequence[Facts]) -> list[str]:
-    return [rival["cell"] for rival in rivals]
 
 
 def _cost(summary: Summary, settings: Settings) -> Facts:
@@ -205,17 +234,16 @@ def _cost(summary: Summary, settings: Settings) -> Facts:
     samples = record["steps_per_epoch"] * record["shape"]["global_batch"]
     has_epochs = summary.row.cell.script is None
     if not has_epochs:
-        # Nobody knows the epochs of a script: its topologies take equal samples.
         hours, samples = hours.scaled(_MANY / samples), _MANY
     facts: Facts = {
-        "device_hours_per_epoch": to_json(hours),
+        "device_hours_per_epoch": hours.to_json(),
         "samples_per_epoch": samples,
     }
     if not has_epochs:
         facts["has_epochs"] = False
     if settings.price is not None:
         amount, currency = settings.price
-        facts["price_per_epoch"] = to_json(hours.scaled(amount))
+        facts["price_per_epoch"] = hours.scaled(amount).to_json()
         facts["currency"] = currency
     return facts
 
@@ -223,26 +251,29 @@ def _cost(summary: Summary, settings: Settings) -> Facts:
 def _scale(series: Series, wanted: float) -> Facts | None:
     """How far a series keeps its efficiency; None if it is on one topology."""
     points = [
-        one
-        for one in series.points
-        if not is_shared(one) and one.row.devices > 1 and "efficiency" in one.numbers
+        point
+        for point in series.points
+        if not is_shared(point) and "efficiency" in point.numbers
     ]
-    if not points:
+    several = [point for point in points if point.row.devices > 1]
+    if not several:
         return None
-    verdicts = [(one, _judge(one.numbers["efficiency"], wanted)) for one in points]
-    above = [one for one, verdict in verdicts if verdict is True]
-    below = [one for one, verdict in verdicts if verdict is False]
-    untold = [one for one, verdict in verdicts if verdict is None]
+    verdicts = [_judge(point.numbers["efficiency"], wanted) for point in several]
+    judged = list(zip(several, verdicts, strict=True))
+
+    def end(verdict: bool, choose: Callable[..., Summary | None]) -> Facts | None:
+        own = [point for point, told in judged if told is verdict]
+        chosen = choose(own, key=lambda point: point.row.devices, default=None)
+        return None if chosen is None else _describe_point(chosen)
+
     return {
         "series": series.name,
         "points": [
-            {**_describe_point(one), "devices": one.row.devices}
-            for one in series.points
-            if not is_shared(one) and "efficiency" in one.numbers
+            {**_describe_point(point), "devices": point.row.devices} for point in points
         ],
-        "largest": _point(max(above, key=_devices, default=None)),
-        "first_below": _point(min(below, key=_devices, default=None)),
-        "untold": [_point(one) for one in untold],
+        "largest": end(True, max),
+        "first_below": end(False, min),
+        "untold": [_describe_point(point) for point, told in judged if told is None],
     }
 
 
@@ -255,21 +286,13 @@ def _judge(efficiency: Estimate, wanted: float) -> bool | None:
     return False if efficiency.high < wanted else None
 
 
-def _devices(summary: Summary) -> int:
-    return summary.row.devices
-
-
-def _point(summary: Summary | None) -> Facts | None:
-    return None if summary is None else _describe_point(summary)
-
-
 def _describe_point(summary: Summary) -> Facts:
     rate = summary.numbers["throughput"]
     return {
-        "per_device": to_json(rate.scaled(1 / summary.row.devices)),
+        "per_device": rate.scaled(1 / summary.row.devices).to_json(),
         "cell": summary.row.id,
         "topology": summary.row.cell.topology,
-        "efficiency": to_json(summary.numbers["efficiency"]),
+        "efficiency": summary.numbers["efficiency"].to_json(),
     }
 
 
@@ -278,16 +301,117 @@ def _explain(rows: Mapping[str, Summary], losses: Mapping[str, Loss]) -> Facts |
     several = [name for name in rows if name in losses]
     if not several:
         return None
-    name = max(several, key=lambda one: rows[one].numbers["throughput"].value)
+    name = max(several, key=lambda name: rows[name].numbers["throughput"].value)
     loss = losses[name]
     return {
         "cell": loss.cell,
         "base": loss.base,
         "step_ms": round_off(loss.step),
         "promised_ms": round_off(loss.promised),
-        "lost_ms": to_json(loss.lost),
-        "parts_ms": {part: to_json(value) for part, value in loss.parts.items()},
+        "lost_ms": loss.lost.to_json(),
+        "parts_ms": {part: value.to_json() for part, value in loss.parts.items()},
         "is_separate": loss.is_separate,
         "late_rank": None if loss.late is None else loss.late[0],
         "late_phase": None if loss.late is None else loss.late[1],
     }
+
+
+def _compare_training(rows: Mapping[str, Summary], *names: str | None) -> Facts | None:
+    """Accuracy, and loss at equal samples and times; None unless there are two rows.
+
+    Args:
+        rows: of the workload, by id.
+        names: of the rows; a name may occur twice, or be missing.
+    """
+    chosen = [rows[name] for name in dict.fromkeys(names) if name is not None]
+    if len(chosen) < 2:
+        return None
+    batches = [row.row.launches[0].record["shape"]["global_batch"] for row in chosen]
+    samples = min(
+        len(launch.losses) * batch
+        for row, batch in zip(chosen, batches, strict=True)
+        for launch in row.counted
+    )
+    seconds = min(_time_of_steps(launch) for row in chosen for launch in row.counted)
+    cells = []
+    for row, batch in zip(chosen, batches, strict=True):
+        accuracy = row.numbers.get("accuracy")
+        ends = [
+            round(seconds / _time_of_steps(launch) * len(launch.losses))
+            for launch in row.counted
+        ]
+        cells.append(
+            {
+                "cell": row.row.id,
+                "global_batch": batch,
+                "accuracy": None if accuracy is None else accuracy.to_json(),
+                "loss_at_equal_samples": _loss(
+                    row, [round(samples / batch)] * len(ends)
+                ),
+                "loss_at_equal_time": _loss(row, ends),
+            }
+        )
+    return {
+        "samples": int(samples),
+        "seconds": round_off(seconds),
+        "scaling": chosen[0].row.cell.scaling,
+        "cells": cells,
+    }
+
+
+def _time_of_steps(launch: Measures) -> float:
+    """Seconds of all steps, those of the warm-up at the mean of the timed ones."""
+    return launch.total_s * len(launch.losses) / len(launch.steps_s)
+
+
+def _loss(summary: Summary, ends: Sequence[int]) -> Facts | None:
+    """Mean loss of the steps before a step of each launch; None if it is no number."""
+    found = [
+        float(np.mean(launch.losses[max(0, end - _STEPS) : max(1, end)]))
+        for launch, end in zip(summary.counted, ends, strict=True)
+    ]
+    return mean(found).to_json() if np.isfinite(found).all() else None
+
+
+def _find_doubts(rows: Sequence[Summary]) -> list[Facts]:
+    """What weakens rows: one entry for each row that something weakens.
+
+    Args:
+        rows: those that the answer rests on, the fastest first.
+    """
+    # Processors and GPUs of the hosts of all launches.
+    hardware = [
+        {
+            (host["cpu"], *sorted(gpu["name"] for gpu in host["gpus"]))
+            for launch in row.row.launches
+            for host in launch.record["hosts"]
+        }
+        for row in rows
+    ]
+    found = []
+    for row, own in zip(rows, hardware, strict=True):
+        doubts = list(_doubt(row))
+        if own != hardware[0]:
+            doubts.append(f"it ran on other hardware than {rows[0].row.id}")
+        if doubts:
+            found.append({"cell": row.row.id, "doubts": doubts})
+    return found
+
+
+def _doubt(summary: Summary) -> Iterator[str]:
+    count = len(summary.measures)
+    if count < MIN_LAUNCHES:
+        launches = "launch" if count == 1 else "launches"
+        yield f"{count} {launches} only, so it has no interval"
+    if summary.disturbed:
+        yield (
+            f"{len(summary.disturbed)} of its {count} launches were disturbed, and are "
+            "left out"
+        )
+    yield from (_DOUBTS[mark] for mark in summary.marks if mark in _DOUBTS)
+    found = [disturbances(launch.record) for launch in summary.row.launches]
+    if disturbed := [words for words in found if words]:
+        yield (
+            f"{len(disturbed)} of its {count} launches were disturbed, as their "
+            f"repetitions were: {disturbed[-1][0]}"
+        )

@@ -1,28 +1,24 @@
-"""The best of several rows, and which others cannot be told apart from it."""
+"""The best of several rows, which others cannot be told apart, and what would tell."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any
 
 from rankbench.results.numbers import fit as fits
 from rankbench.results.numbers.fit import Fit, LogRatio, confidence_of_each
-from rankbench.results.numbers.statistics import (
-    MIN_LAUNCHES,
-    Estimate,
-    quantile_of_t,
-)
+from rankbench.results.numbers.statistics import Estimate, round_off
+from rankbench.results.numbers.summary import Summary
+
+# Values of an answer, as JSON has them.
+Facts = dict[str, Any]
 
 # What a row is, beside the best: certainly less; equal within the margin; or neither
 # can be told; or it has too few launches to be judged.
 LESS, EQUAL, UNTOLD, FEW = "less", "equal", "untold", "few"
-
-# More launches are planned so that they settle a question with this probability.
-POWER = 0.8
-
-# Nobody launches a cell more often to settle one question.
-MOST_LAUNCHES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +29,7 @@ class Rival:
         ratio: this row over the best one.
         verdict: `LESS`, `EQUAL`, `UNTOLD` or `FEW`.
         launches: how many launches of both would settle it, all in all; None if it is
-            settled, or if more than `MOST_LAUNCHES` would be needed.
+            settled, or if too many would be needed.
     """
 
     ratio: Estimate
@@ -74,32 +70,69 @@ def choose(
 
 def _judge(ratio: LogRatio, margin: float, confidence: float) -> Rival:
     bracket = ratio.bracket(confidence)
-    if bracket.interval is None:
-        return Rival(bracket, FEW, MIN_LAUNCHES)
     verdict = fits.judge(bracket, margin)
-    if verdict != fits.UNTOLD:
+    if bracket.interval and verdict != fits.UNTOLD:
         return Rival(bracket, EQUAL if verdict == fits.EQUAL else LESS, None)
     # The ratio may turn out to differ from 1, or to be within the margin.
     off = abs(ratio.value)
     distance = max(off, math.log1p(margin) - off)
-    return Rival(bracket, UNTOLD, count_launches(ratio, distance, confidence))
+    launches = ratio.launches_for(distance, confidence)
+    return Rival(bracket, UNTOLD if bracket.interval else FEW, launches)
 
 
-def count_launches(ratio: LogRatio, distance: float, confidence: float) -> int | None:
-    """Launches of both rows after which the bracket of their ratio is so narrow.
+def plan_next(
+    rows: Mapping[str, Summary],
+    choices: Mapping[str, Facts],
+    scaling: Sequence[Facts],
+    wanted: float,
+) -> list[Facts]:
+    """For each open question, the launches that would settle it, and their cost.
 
     Args:
-        ratio: by the launches that there are; they have an interval.
-        distance: from the ratio to an end of its bracket, on the scale of logarithms.
-        confidence: of the bracket.
-
-    Returns:
-        More launches than there are; None if they are too many.
+        rows: of the workload, by id.
+        choices: question -> the best row with its rivals.
+        scaling: how far each series scales.
+        wanted: the efficiency that a topology should have.
     """
-    for launches in range(ratio.launches + 1, MOST_LAUNCHES + 1):
-        share = launches / ratio.launches
-        reach = quantile_of_t((1 + confidence) / 2, ratio.freedom * share)
-        reach += quantile_of_t(POWER, ratio.freedom * share)
-        if reach * ratio.error / math.sqrt(share) <= distance:
-            return launches
-    return None
+    asked: dict[str, dict[str, int]] = {}
+
+    def ask(question: str, launches: int | None, *names: str) -> None:
+        """Ask for so many launches that count, beside the disturbed ones."""
+        if launches is None:
+            return  # Too many.
+        own = asked.setdefault(question, {})
+        for name in names:
+            needed = launches + len(rows[name].disturbed)
+            if needed > len(rows[name].measures):
+                own[name] = max(needed, own.get(name, 0))
+
+    for question, choice in choices.items():
+        for rival in choice["rivals"]:
+            if rival["verdict"] in (UNTOLD, FEW):
+                ask(question, rival["launches"], choice["cell"], rival["cell"])
+    for point in [point for series in scaling for point in series["untold"]]:
+        summary = rows.get(point["cell"])
+        base = summary and summary.efficiency_base
+        if summary and base and base.id in rows:
+            assert summary.fit is not None
+            ratio = summary.fit.ratio(summary.row.id, base.id)
+            distance = abs(math.log(wanted / summary.numbers["efficiency"].value))
+            launches = ratio.launches_for(distance, summary.confidence)
+            ask("scaling", launches, summary.row.id, base.id)
+    return [_describe(question, rows, own) for question, own in asked.items() if own]
+
+
+def _describe(
+    question: str, rows: Mapping[str, Summary], asked: Mapping[str, int]
+) -> Facts:
+    """What settles a question: the cells, their launches, and device-hours."""
+    cells, seconds = [], 0.0
+    for name, launches in asked.items():
+        summary = rows[name]
+        more = launches - len(summary.measures)
+        records = [launch.record for launch in summary.row.launches]
+        each = fmean((r.get("seconds") or {}).get("launch") or 0.0 for r in records)
+        seconds += more * each * summary.row.devices
+        cells.append({"cell": name, "launches": launches, "more": more})
+    hours = round_off(seconds / 3600)
+    return {"settles": question, "cells": cells, "device_hours": hours}

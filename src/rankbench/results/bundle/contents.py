@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import rankbench
-from rankbench.assets import OF_JOBS, find_asset
+from rankbench.assets import OF_JOBS
 from rankbench.own_files import SKIPPED, files_below, hash_file
 from rankbench.record import (
     GATE,
@@ -122,9 +122,9 @@ def own_digests(plan: Any, records: Iterable[Record]) -> list[str]:
     for entry in (*plan["cells"], *records):
         cell = entry.get("cell") or {}
         own = cell.get("own_files") or {}
-        for one in (*own.values(), cell.get("own_strategy")):
-            if one is not None:
-                found.add(str(one["digest"]))
+        for frozen in (*own.values(), cell.get("own_strategy")):
+            if frozen is not None:
+                found.add(str(frozen["digest"]))
     for digest in found:
         if not _DIGEST.fullmatch(digest):
             raise ValueError(f"plan.json is damaged: {digest!r:.80} is no digest")
@@ -179,11 +179,6 @@ def pack_code(target: Path) -> None:
         found += [Path(folder, name).relative_to(package.parent) for name in files]
     target.parent.mkdir(parents=True, exist_ok=True)
     pack(package.parent, [name.as_posix() for name in found], target)
-
-
-def find_citation() -> Path:
-    """CITATION.cff, which a frozen copy of the code has as well."""
-    return find_asset(CITATION)
 
 
 def write_about(

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import yaml
 
-from rankbench.record import Record, read_json
-from rankbench.results.bundle.manifest import Finding, list_files
-from rankbench.results.read.archive import is_plain_name
+from rankbench.record import Record
+from rankbench.results.bundle.manifest import list_files
 
 CRATE, README = OF_CRATE = "ro-crate-metadata.json", "README.md"
 
@@ -86,8 +84,6 @@ _CITATION = "CITATION.cff"
 _PURPOSES = {"gate": "check of the strategy", "profile": "profiled launch"}
 
 _WEB = ("https://", "http://")
-_DATA = ("File", "Dataset", "MediaObject", "Directory")
-_MOST_FAULTS = 20
 
 Reference = dict[str, str]
 # Identifier -> the entity with its other properties.
@@ -105,11 +101,8 @@ def write_crate(
         root: the bundle.
         plan, records: of the bundle; records by the folder of the launch.
         anonymised: whether names of people are placeholders.
-
-    Raises:
-        ValueError: CITATION.cff is damaged; the message names it.
     """
-    if any(_time(record, "ended") for record in records.values()):
+    if any(record.get("ended") for record in records.values()):
         names, _ = list_files(root)
         graph = _make_graph(root, names, plan, records, anonymised=anonymised)
         crate = {
@@ -121,64 +114,6 @@ def write_crate(
         (root / README).write_text(_README_TEXT)
 
 
-def check_crate(root: Path, records: Iterable[Record]) -> list[Finding]:
-    """What is wrong with the links of a crate, whoever wrote it; none is opened.
-
-    Files and folders must be below the bundle. Persons, licences and the like may have
-    a web address.
-
-    Raises:
-        ValueError: the crate is not valid JSON; the message names it.
-    """
-    if not (root / CRATE).is_file():
-        if any(_time(record, "ended") for record in records):
-            return [Finding(CRATE, "is missing: it follows from the records")]
-        return []
-    crate = read_json(root / CRATE)
-    graph = crate.get("@graph") if isinstance(crate, dict) else None
-    if not isinstance(graph, list) or not all(isinstance(one, dict) for one in graph):
-        said = "is damaged: expected an object with a list @graph of objects"
-        return [Finding(CRATE, said)]
-    return [Finding(CRATE, said) for said in islice(_find_faults(graph), _MOST_FAULTS)]
-
-
-def _find_faults(graph: list[dict[str, Any]]) -> Iterator[str]:
-    for entity in graph:
-        identifier, kinds = entity.get("@id"), entity.get("@type")
-        if not isinstance(identifier, str):
-            yield f"is damaged: an entity has the @id {identifier!r:.60}"
-            continue
-        kinds = kinds if isinstance(kinds, list) else [kinds]
-        is_data = any(kind in _DATA for kind in kinds)
-        for link in _find_links(entity):
-            is_web = link.startswith(_WEB) and not (is_data and link == identifier)
-            if not is_web and not _stays(link):
-                yield f"has a link that leads out of the bundle: {link!r:.200}"
-
-
-def _find_links(entity: dict[str, Any]) -> Iterator[str]:
-    """The identifier of an entity, and every reference in its properties."""
-    rest: list[Any] = [entity]
-    while rest:
-        value = rest.pop()
-        if isinstance(value, list):
-            rest += value
-        elif isinstance(value, dict):
-            for key, one in value.items():
-                if key in ("@id", "contentUrl", "url") and isinstance(one, str):
-                    yield one
-                else:
-                    rest.append(one)
-
-
-def _stays(link: str) -> bool:
-    """Whether it leads to the crate, to an entity in it, or to a file below it."""
-    path = unquote(link.partition("#")[0])
-    return path in ("", "./") or (
-        ":" not in path and is_plain_name(path.removesuffix("/"))
-    )
-
-
 def _make_graph(
     root: Path,
     names: Sequence[str],
@@ -187,7 +122,7 @@ def _make_graph(
     *,
     anonymised: bool,
 ) -> Graph:
-    cited = _read_citation(root / _CITATION)
+    cited = yaml.safe_load((root / _CITATION).read_bytes())
     home = _link(cited, "url", "repository-code") or {"@id": _CITATION}
     experiment = plan["experiment"]
     title = f"rankbench results: {experiment['name']}"
@@ -195,7 +130,9 @@ def _make_graph(
         "./": {
             "@type": "Dataset",
             # The time of writing would give other bytes.
-            "datePublished": max(filter(None, _times(records, "ended"))),
+            "datePublished": max(
+                r["ended"] for r in records.values() if r.get("ended")
+            ),
             "name": title,
             "description": str(experiment.get("description") or title),
             "conformsTo": [{"@id": name} for name in _PROFILES],
@@ -249,20 +186,6 @@ def _make_graph(
     return graph
 
 
-def _read_citation(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        cited = yaml.safe_load(path.read_bytes())
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{path} is damaged: {reason}") from error
-    authors = cited.get("authors") if isinstance(cited, dict) else None
-    if not isinstance(authors, list) or not all(isinstance(a, dict) for a in authors):
-        raise ValueError(f"{path} is damaged: expected a mapping with a list authors")
-    return dict(cited)
-
-
 def _add_authors(
     graph: Graph, cited: Mapping[str, Any], home: Reference
 ) -> dict[str, Any]:
@@ -272,17 +195,17 @@ def _add_authors(
         link = _link(author, "orcid", "website")
         identifier = link["@id"] if link else f"#author-{number}"
         authors.append({"@id": identifier})
-        names = [_text(author.get(f"{part}-names", "")) for part in ("given", "family")]
+        names = [str(author.get(f"{part}-names", "")) for part in ("given", "family")]
         # A person has a family name, everything else is an organisation.
         if not any(names):
-            said = {"name": _text(author.get("name", "")), "url": link or home}
+            said = {"name": str(author.get("name", "")), "url": link or home}
             graph[identifier] = {"@type": "Organization", **said}
             publishers.append({"@id": identifier})
             continue
         graph[identifier] = {"@type": "Person", "name": " ".join(names).strip()}
         if "affiliation" in author:
             place = f"#affiliation-{number}"
-            said = {"name": _text(author["affiliation"]), "url": home}
+            said = {"name": str(author["affiliation"]), "url": home}
             graph[place] = {"@type": "Organization", **said}
             graph[identifier]["affiliation"] = {"@id": place}
     licence = cited.get("license")
@@ -313,7 +236,7 @@ def _add_workflow(
     graph[quote(name)] = {
         "@type": ["File", "SoftwareSourceCode", "ComputationalWorkflow", "HowTo"],
         "name": "rankbench: measures each cell of an experiment",
-        "version": _text(cited.get("version") or "unknown"),
+        "version": str(cited.get("version") or "unknown"),
         **credit,
         "encodingFormat": "text/plain",
         "conformsTo": {"@id": _BIOSCHEMAS},
@@ -350,7 +273,7 @@ def _add_run(
     inputs = [_EXPERIMENT, *(["own/"] if "own/" in graph else [])]
     good = any(record["status"] == "ok" for record in records.values())
     starts, ends = (
-        [*filter(None, _times(records, key))] for key in ("started", "ended")
+        [r[key] for r in records.values() if r.get(key)] for key in ("started", "ended")
     )
     graph["#run"] = {
         "@type": "CreateAction",
@@ -393,8 +316,8 @@ def _add_launch(
         "result": {"@id": f"{quote(folder)}/"},
         "agent": {"@id": "#operator"},
         "actionStatus": _COMPLETED if record["status"] == "ok" else _FAILED,
-        "startTime": _time(record, "started"),
-        "endTime": _time(record, "ended"),
+        "startTime": record.get("started"),
+        "endTime": record.get("ended"),
         "error": record["reason"] if record["status"] != "ok" else None,
     }
     variables = []
@@ -446,16 +369,6 @@ def _variables(record: Record) -> dict[str, Any]:
     return (record.get("launcher") or {}).get("env") or {}
 
 
-def _times(records: Mapping[str, Record], key: str) -> list[str | None]:
-    return [_time(record, key) for record in records.values()]
-
-
-def _time(record: Record, key: str) -> str | None:
-    """Records come from anywhere: only a text is a time."""
-    value = record.get(key)
-    return value if isinstance(value, str) else None
-
-
 def _link(said: Mapping[str, Any], *keys: str) -> Reference | None:
     """The first of these keys that is a web address."""
     for key in keys:
@@ -468,10 +381,6 @@ def _link(said: Mapping[str, Any], *keys: str) -> Reference | None:
 def _compact(values: list[Any]) -> Any:
     """A list of one value as the value: RO-Crate recommends it."""
     return values[0] if len(values) == 1 else values
-
-
-def _text(value: Any) -> str:
-    return str(value)[:1000]
 
 
 def _digest(*words: str) -> str:

@@ -13,8 +13,6 @@ from rankbench.results.bundle.manifest import Finding
 _MOST = 20
 _WIDTH = 60
 
-_MISSING, _TOO_MUCH = "is missing", "does not follow from the records"
-
 
 def find_differences(name: str, published: bytes, made: bytes) -> list[Finding]:
     """Lines, columns and cells that differ; none only if the bytes are the same."""
@@ -22,70 +20,64 @@ def find_differences(name: str, published: bytes, made: bytes) -> list[Finding]:
         return []
     try:
         texts = published.decode(), made.decode()
-    except UnicodeDecodeError:
+        if name.endswith(".csv"):
+            rows = [list(csv.reader(io.StringIO(text, newline=""))) for text in texts]
+            places = _compare_rows(*rows)
+        else:
+            places = _compare_lines(*(text.splitlines() for text in texts))
+    except (UnicodeDecodeError, csv.Error):
         return [Finding(name, "differs from the one made anew; it is no text")]
-    if name.endswith(".csv"):
-        compared = _compare_cells(name, *map(_read, texts))
-    else:
-        compared = _compare_lines(name, *texts)
-    found = list(itertools.islice(compared, _MOST))
+    found: list[Finding] = []
+    for where, *sides in itertools.islice(places, _MOST):
+        if None in sides:
+            missing = sides[0] is None
+            said = "is missing" if missing else "does not follow from the records"
+            found.append(Finding(name, said, where))
+        else:
+            theirs, ours = (repr(side)[: _WIDTH + 2] for side in sides)
+            found.append(Finding(name, f"published {theirs}, made anew {ours}", where))
     # The files may differ in the kind of line ends, for example.
     return found or [Finding(name, "differs from the one made anew in white space")]
 
 
-def _compare_cells(
-    name: str, theirs: Sequence[Sequence[str]], ours: Sequence[Sequence[str]]
-) -> Iterator[Finding]:
-    """Compare published rows with those made anew."""
-    header = ours[0] if ours else []
-    for number, (left, right) in enumerate(itertools.zip_longest(theirs, ours), 1):
+# Where it is, and what is there in the published file and in the other; None if the
+# line is missing.
+_Difference = tuple[str, str | None, str | None]
+
+
+def _compare_rows(
+    published: Sequence[Sequence[str]], made: Sequence[Sequence[str]]
+) -> Iterator[_Difference]:
+    header = made[0] if made else []
+    key = header.index("cell") if "cell" in header else 0
+    for number, (left, right) in enumerate(itertools.zip_longest(published, made), 1):
+        where = f"row {number}"
         if left is None or right is None:
-            row = repr(",".join(left or right or [])[:_WIDTH])
-            said = _MISSING if left is None else _TOO_MUCH
-            yield Finding(name, f"the row {row} {said}", f"row {number}")
-            continue
-        if len(left) != len(right):
-            said = f"has {len(left)} cells, made anew {len(right)}"
-            yield Finding(name, said, f"row {number}")
-            continue
-        for column, (one, other) in enumerate(zip(left, right, strict=True)):
-            if one != other:
-                title = header[column] if column < len(header) else str(column + 1)
-                whose = f" of {right[_key(header)]}" if number > 1 else ""
-                yield Finding(
-                    name,
-                    f"published {one[:_WIDTH]!r}, made anew {other[:_WIDTH]!r}",
-                    f"row {number}{whose}, column {title}",
-                )
+            row = ",".join(left or right or [])[:_WIDTH]
+            missing = left is None
+            yield f"{where} ({row})", None if missing else row, row if missing else None
+        elif len(left) != len(right):
+            yield where, f"{len(left)} cells", f"{len(right)} cells"
+        else:
+            whose = f" of {right[key]}" if number > 1 else ""
+            for title, theirs, ours in zip(header, left, right, strict=False):
+                if theirs != ours:
+                    yield f"{where}{whose}, column {title}", theirs, ours
 
 
-def _read(text: str) -> list[list[str]]:
-    try:
-        return list(csv.reader(io.StringIO(text, newline=""), strict=True))
-    except csv.Error:
-        return [[line] for line in text.splitlines()]
-
-
-def _key(header: Sequence[str]) -> int:
-    """The column that names a row."""
-    return header.index("cell") if "cell" in header else 0
-
-
-def _compare_lines(name: str, published: str, made: str) -> Iterator[Finding]:
-    lines = itertools.zip_longest(published.splitlines(), made.splitlines())
-    for number, (left, right) in enumerate(lines, start=1):
-        if left == right:
-            continue
+def _compare_lines(
+    published: Sequence[str], made: Sequence[str]
+) -> Iterator[_Difference]:
+    for number, (left, right) in enumerate(itertools.zip_longest(published, made), 1):
         if left is None or right is None:
-            said = _MISSING if left is None else _TOO_MUCH
-            yield Finding(name, f"the line {said}", f"line {number}")
-            continue
-        pairs = enumerate(zip(left, right, strict=False))
-        place = next((i for i, (a, b) in pairs if a != b), min(len(left), len(right)))
-        start = max(0, place - _WIDTH // 3)
-        one, other = left[start : start + _WIDTH], right[start : start + _WIDTH]
-        yield Finding(
-            name,
-            f"published {one!r}, made anew {other!r}",
-            f"line {number}, character {place + 1}",
-        )
+            yield f"line {number}", left, right
+        elif left != right:
+            pairs = enumerate(zip(left, right, strict=False))
+            shorter = min(len(left), len(right))
+            place = next((i for i, (a, b) in pairs if a != b), shorter)
+            start = max(0, place - _WIDTH // 3)
+            yield (
+                f"line {number}, character {place + 1}",
+                left[start : start + _WIDTH],
+                right[start : start + _WIDTH],
+            )

@@ -77,12 +77,12 @@ def _find(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
     if key in KEPT:
         return
     if isinstance(value, dict):
-        for name, one in value.items():
+        for name, item in value.items():
             # Hosts that a site lists are called `name`, like much else.
-            yield from _find(one, "host" if (key, name) == ("hosts", "name") else name)
+            yield from _find(item, "host" if (key, name) == ("hosts", "name") else name)
     elif isinstance(value, list):
-        for one in value:
-            yield from _find(one, key)
+        for item in value:
+            yield from _find(item, key)
     elif isinstance(value, str):
         yield from (("user", name) for name in _HOME.findall(value))
         if key == "HOME":
@@ -158,11 +158,11 @@ class Disguise:
             return value
         if isinstance(value, dict):
             return {
-                self.in_text(name): self.in_value(one, name)
-                for name, one in value.items()
+                self.in_text(name): self.in_value(item, name)
+                for name, item in value.items()
             }
         if isinstance(value, list):
-            return [self.in_value(one, key) for one in value]
+            return [self.in_value(item, key) for item in value]
         if not isinstance(value, str) or value in self._cells:
             return value
         if key in KEYS and value not in COMMON and not value.startswith("127."):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -88,10 +87,16 @@ def write_site(layout: Layout, bundle: Path, folder: Path) -> Publication:
     document = make_document(found)
     with tempfile.TemporaryDirectory(prefix=".site-", dir=folder.parent) as place:
         beside = Path(place) / folder.name
-        for source in find_downloads(layout):
-            _copy(source, beside / source.relative_to(layout.root))
-        _copy(bundle, beside / bundle.name)
-        downloads = dict(_list_sizes(beside))
+        beside.mkdir()
+        # The table, and the plots that the page shows.
+        sources = [layout.table(suffix) for suffix in DOCUMENTS]
+        sources += sorted((layout.root / "plots").glob("*.svg"))
+        for source in filter(Path.exists, sources):
+            target = beside / source.relative_to(layout.root)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+        shutil.copyfile(bundle, beside / bundle.name)
+        downloads = _measure_files(beside)
         logs = {
             summary.row.id: [
                 _copy_end(log, beside / log.relative_to(layout.root))
@@ -106,7 +111,7 @@ def write_site(layout: Layout, bundle: Path, folder: Path) -> Publication:
         page = beside / "index.html"
         text = to_site(document, found, SiteFiles(downloads, names))
         page.write_text(text, encoding="utf-8")
-        sizes = dict(_list_sizes(beside))
+        sizes = _measure_files(beside)
         shutil.rmtree(folder, ignore_errors=True)
         beside.rename(folder)
     log_bytes = sum(sizes[name] for own in names.values() for name in own)
@@ -121,30 +126,16 @@ def write_site(layout: Layout, bundle: Path, folder: Path) -> Publication:
     )
 
 
-def find_downloads(layout: Layout) -> Iterator[Path]:
-    """The table, and the plots that the page shows."""
-    paths = [layout.table(suffix) for suffix in DOCUMENTS]
-    yield from (path for path in paths if path.exists())
-    yield from sorted((layout.root / "plots").glob("*.svg"))
-
-
 def find_logs(layout: Layout, cell: str) -> list[Path]:
     """The log of a cell and those of its launches that are not empty."""
     paths = [layout.log(cell), *sorted((layout.records / cell).glob("**/*.log"))]
     return [path for path in paths if path.exists() and path.stat().st_size]
 
 
-def _list_sizes(folder: Path) -> list[tuple[str, int]]:
+def _measure_files(folder: Path) -> dict[str, int]:
     """Files below a folder, by name, and their bytes."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [
-        (path.relative_to(folder).as_posix(), path.stat().st_size) for path in files
-    ]
-
-
-def _copy(source: Path, place: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source, place)
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
 
 
 def _copy_end(log: Path, place: Path) -> Path:

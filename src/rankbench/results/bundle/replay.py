@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,11 @@ def plan_replay(root: Path) -> Replay:
         override=plan["experiment"].get("override"),
         cells=sorted({folder.split("/")[1] for folder in records}),
         code=code,
-        images=dict(_find_images(records.values())),
+        images={
+            image["name"]: image["sha256"]
+            for record in records.values()
+            if (image := record.get("image"))
+        },
         text=yaml.safe_dump(changed, sort_keys=False, allow_unicode=True),
     )
 
@@ -112,19 +116,19 @@ def _find_named(plan: Record) -> dict[str, set[str]]:
     for entry in plan["cells"]:
         cell = entry["cell"]
         own = (cell.get("own_files") or {}).values()
-        for one in (*own, cell.get("own_strategy")):
-            if one is not None:
-                folder = Layout(Path()).own(str(one["digest"])).as_posix()
-                found.setdefault(str(one["file"]), set()).add(folder)
+        for frozen in (*own, cell.get("own_strategy")):
+            if frozen is not None:
+                folder = Layout(Path()).own(str(frozen["digest"])).as_posix()
+                found.setdefault(str(frozen["file"]), set()).add(folder)
     return found
 
 
 def _redirect(value: Any, named: Mapping[str, set[str]], key: str = "") -> Any:
     """The experiment with files of the bundle in place of files of its author."""
     if isinstance(value, dict):
-        return {name: _redirect(one, named, str(name)) for name, one in value.items()}
+        return {name: _redirect(item, named, str(name)) for name, item in value.items()}
     if isinstance(value, list):
-        return [_redirect(one, named, key) for one in value]
+        return [_redirect(item, named, key) for item in value]
     if key not in _OWN_KEYS or not isinstance(value, str) or not value.endswith(".py"):
         return value
     name = value.replace("\\", "/").rpartition("/")[2]
@@ -134,9 +138,3 @@ def _redirect(value: Any, named: Mapping[str, set[str]], key: str = "") -> Any:
         said = f"the bundle has {many} of that name"
         raise ValueError(f"experiment.yaml names {value!r:.60}, and {said}")
     return f"{folders[0]}/{name}"
-
-
-def _find_images(records: Iterator[Record] | Any) -> Iterator[tuple[str, str | None]]:
-    for record in records:
-        if image := record.get("image"):
-            yield image["name"], image["sha256"]

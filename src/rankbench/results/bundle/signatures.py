@@ -138,9 +138,9 @@ def check_signatures(
         return [], [Finding(SIGNATURES, said)]
     manifest = (root / MANIFEST).read_bytes()
     found = [_check(root, name, manifest, signers) for name in files]
-    findings = [Finding(one.file, one.fault) for one in found if one.fault]
+    findings = [Finding(signed.file, signed.fault) for signed in found if signed.fault]
     if signers is not None:
-        principals = {name for one in found for name in one.principals or ()}
+        principals = {name for signed in found for name in signed.principals or ()}
         findings += [
             Finding(SIGNATURES, f"there is none by {user}, whose keys are in {path}")
             for user, path in signers.wanted

@@ -15,7 +15,7 @@ from rankbench.own_files import files_below, hash_files
 from rankbench.plan import PLAN_VERSION
 from rankbench.record import Layout, Record, read_json
 from rankbench.results.bundle import contents
-from rankbench.results.bundle.crate import OF_CRATE, check_crate
+from rankbench.results.bundle.crate import CRATE, OF_CRATE
 from rankbench.results.bundle.differences import find_differences
 from rankbench.results.bundle.manifest import (
     MANIFEST,
@@ -132,7 +132,9 @@ def check_contents(root: Path, anew: Path, into: Verification) -> None:
     about = _read_about(root)
     into.findings += _check_about(root, about, plan, records.values())
     into.findings += _check_own(layout, plan, records.values())
-    into.findings += check_crate(root, records.values())
+    ended = any(record.get("ended") for record in records.values())
+    if ended and not (root / CRATE).is_file():
+        into.findings.append(Finding(CRATE, _MISSING))
     files = {name for name in list_files(root)[0] if not is_signature(name)}
     _rederive(root, anew, files - raw - {*OF_CRATE}, raw, about, into)
 
@@ -149,7 +151,13 @@ def _rederive(
     maker = about[contents.MADE_WITH]
     version, method = maker["rankbench"], maker["method"]
     if version != __version__ or method != METHOD:
-        foreign = {name for name in derived if not _may_follow(name)}
+        # Any version of rankbench could have made a file of such a name.
+        paths = {name: PurePosixPath(name) for name in derived}
+        foreign = {
+            name
+            for name, path in paths.items()
+            if str(path.parent) not in (".", "plots") or path.suffix not in _SUFFIXES
+        }
         into.findings += [Finding(name, _TOO_MUCH) for name in sorted(foreign)]
         derived = derived - foreign
     if method != METHOD:
@@ -184,12 +192,6 @@ def _rederive(
             published, ours = (root / name).read_bytes(), (anew / name).read_bytes()
             into.findings += find_differences(name, published, ours)
     into.rederived = True
-
-
-def _may_follow(name: str) -> bool:
-    """Whether any version of rankbench could have made a file of this name."""
-    path = PurePosixPath(name)
-    return path.parent.as_posix() in (".", "plots") and path.suffix in _SUFFIXES
 
 
 def _copy_raw(

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from rankbench.assets import find_asset
 from rankbench.failures import find_failures
 from rankbench.plan import PLAN_VERSION
 from rankbench.record import Layout, Record
@@ -129,7 +130,8 @@ def _collect(
             disguise.in_file(source, target)
         else:
             shutil.copyfile(source, target)
-    shutil.copyfile(contents.find_citation(), root / contents.CITATION)
+    # A frozen copy of the code has it as well.
+    shutil.copyfile(find_asset(contents.CITATION), root / contents.CITATION)
     contents.pack_code(root / contents.CODE)
     if disguise:
         layout = Layout(root)

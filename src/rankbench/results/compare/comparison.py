@@ -10,20 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 
 from rankbench.results.compare.sides import CellLaunches, Side, find_differing
 from rankbench.results.numbers import fit
-from rankbench.results.numbers.fit import MARGIN, Fit, confidence_of_each
+from rankbench.results.numbers.fit import (
+    MARGIN,
+    Fit,
+    LogRatio,
+    confidence_of_each,
+    find_drifting,
+)
 from rankbench.results.numbers.statistics import (
     CONFIDENCE,
     MIN_LAUNCHES,
     Estimate,
-    adjust,
-    geometric_mean,
-    trend,
 )
 
 BETTER, WORSE, EQUAL, UNTOLD = "better", "worse", "equal", "cannot tell"
@@ -45,11 +47,6 @@ VERDICTS = {
 
 # Verdicts of `accept`, in the order of the output.
 FAIL, UNDECIDED, PASS = "FAIL", "UNDECIDED", "PASS"
-
-# More launches are planned so that they decide a row with this probability.
-_POWER = 0.8
-
-MOST_LAUNCHES = 1000
 
 # Statuses of a row that was tried and gave no number.
 _FAILED = ("crashed", "oom", "timeout", "mismatch")
@@ -150,15 +147,13 @@ class Comparison:
 
         The machine changed meanwhile, perhaps between OLD and NEW as well.
         """
-        chances = {
-            (cell.id, place): chance
+        sides = {
+            f"{cell.id} {place}": side.throughput
             for cell in self.cells
-            for place, side in enumerate((cell.old, cell.new))
-            if side and (chance := trend(side.throughput)) is not None
+            for place, side in (("old", cell.old), ("new", cell.new))
+            if side
         }
-        adjusted = zip(chances, adjust(list(chances.values())), strict=True)
-        level = 1 - self.confidence
-        names = [name for (name, _), chance in adjusted if chance <= level]
+        names = [name.partition(" ")[0] for name in find_drifting(sides)]
         return list(dict.fromkeys(names))
 
 
@@ -260,7 +255,8 @@ def accept(
     cells = []
     for name, before in old.cells.items():
         after, launches = new.cells.get(name), None
-        ratio = _find_ratio(before, after, each)
+        found = _find_ratio(before, after)
+        ratio = found.bracket(each) if found else None
         verdict = UNDECIDED
         if not before.throughput:
             verdict = NO_NUMBER
@@ -269,15 +265,18 @@ def accept(
                 verdict = FAIL
             if after is not None and 0 < len(after.throughput) < MIN_LAUNCHES:
                 launches = MIN_LAUNCHES
-        elif ratio and ratio.low is not None and ratio.high is not None:
+        elif found and ratio and ratio.low is not None and ratio.high is not None:
             if ratio.low > at_least:
                 verdict = PASS
             elif ratio.high < at_least:
                 verdict = FAIL
             else:
                 assert after is not None
-                distance = abs(math.log(ratio.value / at_least))
-                launches = _plan_launches(before, after, distance, each)
+                launches = found.launches_for(
+                    abs(found.value - math.log(at_least)),
+                    each,
+                    alone=len(after.throughput),
+                )
         cells.append(
             ComparedCell(
                 id=name,
@@ -325,31 +324,16 @@ def _find_missing(old: CellLaunches, new: CellLaunches | None) -> str | None:
     return None
 
 
-def _find_ratio(
-    old: CellLaunches, new: CellLaunches | None, confidence: float
-) -> Estimate | None:
+def _find_ratio(old: CellLaunches, new: CellLaunches | None) -> LogRatio | None:
     if not old.throughput or new is None or not new.throughput:
         return None
-    if old.is_fixed:
-        ratios = [value / old.throughput[0] for value in new.throughput]
-        return geometric_mean(ratios, confidence)
-    return _fit(old, new).ratio("new", "old").bracket(confidence)
-
-
-def _plan_launches(
-    old: CellLaunches, new: CellLaunches, distance: float, confidence: float
-) -> int | None:
-    """Launches of NEW that decide; those of OLD are what they are.
-
-    A plan, not a test: launches count as normal, on the scale of logarithms.
-    """
-    reach = NormalDist().inv_cdf((1 + confidence) / 2) + NormalDist().inv_cdf(_POWER)
-    allowed = (distance / reach) ** 2
     if not old.is_fixed:
-        allowed -= float(np.log(old.throughput).var(ddof=1)) / len(old.throughput)
-    scatter = float(np.log(new.throughput).var(ddof=1))
-    if allowed * MOST_LAUNCHES <= scatter:
-        return None
-    # Without scatter, one more launch is as good as many.
-    needed = math.ceil(scatter / allowed) if scatter else 0
-    return max(len(new.throughput) + 1, needed)
+        return _fit(old, new).ratio("new", "old")
+    logs = np.log(new.throughput) - math.log(old.throughput[0])
+    count = len(logs)
+    if count < MIN_LAUNCHES:
+        return LogRatio(float(logs.mean()), math.inf, 1, count)
+    variance = float(logs.var(ddof=1)) / count
+    return LogRatio(
+        float(logs.mean()), math.sqrt(variance), count - 1, count, own=variance
+    )

@@ -44,7 +44,6 @@ class CellLaunches:
 
     Attributes:
         hash: identity of the cell, with all its options; empty for a published number.
-        workload: equal for cells that are alternatives.
         status: one of `rankbench.record.STATUSES`.
         reason: None exactly if the status is ``ok``.
         marks: of its row.
@@ -57,7 +56,6 @@ class CellLaunches:
     """
 
     hash: str
-    workload: str = ""
     status: str
     reason: str | None
     marks: tuple[str, ...] = ()
@@ -272,7 +270,6 @@ def _make_side(
             times += [record[key] for key in ("started", "ended") if record.get(key)]
         cells[cell_id] = CellLaunches(
             hash=row.cell.hash(),
-            workload=row.cell.workload(),
             status=row.status,
             reason=row.reason,
             marks=tuple(row.marks),
@@ -300,33 +297,22 @@ def encode_run(side: Side) -> bytes:
             f"{side.name}: no launch has ended, so there is nothing to keep"
         )
     facts: list[Facts] = []
-    workloads: list[str] = []
     cells = {}
     for name, cell in side.cells.items():
-        places = {
-            "workload": _place(cell.workload, workloads),
-            "facts": _place(cell.facts, facts),
-        }
-        cells[name] = {**asdict(cell), **places}
+        if cell.facts not in facts:
+            facts.append(cell.facts)
+        cells[name] = {**asdict(cell), "facts": facts.index(cell.facts)}
     run = {
         "schema": _VERSION,
         "experiment": side.experiment,
         "begun": side.begun,
         "ended": side.ended,
         "facts": facts,
-        "workloads": workloads,
         "cells": cells,
     }
     check(run, "history", Path(side.name))
     text = json.dumps(run, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return f"{text}\n".encode()
-
-
-def _place(value: Any, values: list[Any]) -> int:
-    """The place of a value among few, to which it is added if it is new."""
-    if value not in values:
-        values.append(value)
-    return values.index(value)
 
 
 def read_run(path: Path) -> Side:
@@ -343,15 +329,13 @@ def read_run(path: Path) -> Side:
         ) from None
     cells = {}
     for name, cell in run["cells"].items():
-        places = cell["facts"], cell["workload"]
-        if places[0] >= len(run["facts"]) or places[1] >= len(run["workloads"]):
-            raise ValueError(f"{path} is damaged: {name}: facts or workload not there")
+        if cell["facts"] >= len(run["facts"]):
+            raise ValueError(f"{path} is damaged: {name}: facts not there")
         if not len(cell["started"]) == len(cell["throughput"]) == len(cell["rounds"]):
             raise ValueError(f"{path} is damaged: {name}: launches without a time")
         values = {
             **cell,
-            "workload": run["workloads"][places[1]],
-            "facts": run["facts"][places[0]],
+            "facts": run["facts"][cell["facts"]],
             "rounds": [place and tuple(place) for place in cell["rounds"]],
         }
         lists = ("marks", "throughput", "started", "rounds")
@@ -414,9 +398,9 @@ _HOST = {"memory_gib": "memory (GiB)", "gpus": "GPUs", "nics": "network cards"}
 def _show(value: Any) -> str:
     """``none``, ``4``, ``4 x NVIDIA H200 139.8 9.0 132``."""
     if isinstance(value, dict):
-        return " ".join(_show(one) for one in value.values() if one is not None)
+        return " ".join(_show(each) for each in value.values() if each is not None)
     if isinstance(value, list):
-        names = [_show(one) for one in value]
+        names = [_show(each) for each in value]
         counted = {name: names.count(name) for name in names}
         texts = [name if n == 1 else f"{n} x {name}" for name, n in counted.items()]
         return ", ".join(texts) or "none"

@@ -13,7 +13,6 @@ from rankbench.results.compare.comparison import (
     CHANGED,
     EQUAL,
     FAIL,
-    MOST_LAUNCHES,
     NO_NUMBER,
     PASS,
     UNDECIDED,
@@ -24,6 +23,7 @@ from rankbench.results.compare.comparison import (
 )
 from rankbench.results.compare.sides import CellLaunches
 from rankbench.results.elements.text import figures, show_estimate
+from rankbench.results.numbers.fit import MOST_LAUNCHES
 
 # A line with more values would be hard to read.
 _MOST_VALUES = 4
@@ -82,7 +82,8 @@ def _ratio_to_json(cell: ComparedCell) -> dict[str, Any]:
 
 def compared_to_text(comparison: Comparison) -> str:
     """Circumstances that differ, cells, summary."""
-    return printable("\n".join(_lines(comparison)))
+    lines = [*_warn(comparison), *_tell(comparison), "", *_summarise(comparison)]
+    return printable("\n".join(lines))
 
 
 def compared_to_json(comparison: Comparison) -> dict[str, Any]:
@@ -121,8 +122,8 @@ def _compared_cell(cell: ComparedCell) -> dict[str, Any]:
     return {"cell": cell.id, "verdict": cell.verdict, **sides, **_ratio_to_json(cell)}
 
 
-def _lines(comparison: Comparison) -> Iterator[str]:
-    yield from _warn(comparison)
+def _tell(comparison: Comparison) -> Iterator[str]:
+    """The sides, what differs between them, and a line for each cell."""
     for title, side in (("OLD", comparison.old), ("NEW", comparison.new)):
         yield f"{title}  {side.name} (experiment {side.experiment})"
     yield ""
@@ -148,8 +149,6 @@ def _lines(comparison: Comparison) -> Iterator[str]:
         ],
         *("cell", "verdict", "NEW / OLD", "OLD", "NEW"),
     )
-    yield ""
-    yield from _summarise(comparison)
 
 
 def _warn(comparison: Comparison) -> Iterator[str]:
@@ -217,22 +216,18 @@ def accepted_to_text(comparison: Comparison) -> str:
         for cell in _sort(comparison, order)
     ]
     old, new = comparison.old.name, comparison.new.name
+    compared = sum(cell.ratio is not None for cell in comparison.cells)
     return "\n".join(
         [
             f"{comparison.verdict}: {new} against {old}: every row at least "
             f"{comparison.at_least:g} times the baseline, at "
             f"{comparison.confidence:.0%} confidence over all rows",
-            f"  {_count_compared(comparison)}: {', '.join(_count(comparison, order))}",
+            f"  {compared} of {len(comparison.cells)} rows of the baseline were "
+            f"compared: {', '.join(_count(comparison, order))}",
             "",
             _tabulate(rows, "verdict", "cell", "RESULTS / BASELINE", "launches", ""),
         ]
     )
-
-
-def _count_compared(comparison: Comparison) -> str:
-    """``3 of 4 rows of the baseline were compared``."""
-    compared = sum(cell.ratio is not None for cell in comparison.cells)
-    return f"{compared} of {len(comparison.cells)} rows of the baseline were compared"
 
 
 def accepted_to_json(comparison: Comparison) -> dict[str, Any]:

@@ -18,14 +18,12 @@ from rankbench.results.elements.text import Grid, Note, Text, one_line, show_est
 from rankbench.results.history.changes import Change, History, HistoryPoint, Line
 from rankbench.results.history.segments import MIN_RUNS, MIN_SERIES
 from rankbench.results.history.store import Store
-from rankbench.results.numbers.statistics import geometric_mean
+from rankbench.results.numbers.statistics import CONFIDENCE, geometric_mean
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-CORRECTION = "benjamini-hochberg"
-
-_CHANGES = ("since", "cell", "", "NEW / OLD", "runs", "p", "differs")
+_CHANGES = ("since", "cell", "", "NEW / OLD", "runs", "differs")
 _POINTS = ("begun", "{unit}/s", "launches", "marks", "run", "differs")
 
 # The plot of a page has room for so many cells, in inches each.
@@ -44,8 +42,8 @@ def choose(history: History, cell: str | None) -> History:
     if not lines:
         known = ", ".join(dict.fromkeys(line.id for line in history.lines))
         raise ValueError(f"no run has a number of the cell {cell} (there are: {known})")
-    changes = [one for one in history.changes if one.line.id == cell]
-    return History(history.runs, lines, changes, history.level)
+    changes = [change for change in history.changes if change.line.id == cell]
+    return History(history.runs, lines, changes, history.searched)
 
 
 def to_text(store: Store, history: History, cell: str | None = None) -> str:
@@ -79,9 +77,8 @@ def to_json(store: Store, history: History, cell: str | None = None) -> dict[str
             for run in history.runs
         ],
         "worse": shown.begins_worse,
-        "level": history.level,
-        "correction": CORRECTION,
-        "tested": history.tested,
+        "confidence": CONFIDENCE,
+        "searched": history.searched,
         "changes": [
             {
                 "cell": change.line.id,
@@ -96,8 +93,6 @@ def to_json(store: Store, history: History, cell: str | None = None) -> dict[str
                 "ratio_hi": change.ratio.high,
                 "runs_old": change.runs[0],
                 "runs_new": change.runs[1],
-                "p_value": change.line.p_value,
-                "p_adjusted": change.line.adjusted,
                 "by_newest_run": change.is_new,
                 "differs": {
                     key: {"old": list(old), "new": list(new)}
@@ -115,10 +110,7 @@ def _line_to_json(line: Line) -> dict[str, Any]:
     return {
         "cell": line.id,
         "hash": line.hash,
-        "workload": line.points[-1].cell.workload,
         "unit": line.unit,
-        "p_value": line.p_value,
-        "p_adjusted": line.adjusted,
         "segments": [
             {
                 "since": part[0].time,
@@ -169,7 +161,7 @@ def write_page(
         draw=lambda width: _draw(chosen, width),
     )
     rows = [_change_fields(change) for change in shown.changes]
-    headings = {name or "level": name in ("NEW / OLD", "p") for name in _CHANGES}
+    headings = {name or "level": name == "NEW / OLD" for name in _CHANGES}
     changes = Content(
         grids=[Grid("What changed", headings, rows)],
         before=[
@@ -178,21 +170,25 @@ def write_page(
         ],
         notes=[Note("cells", one_line("; ".join(_summarise(history, shown))))],
     )
+    parts = [
+        DocumentSection(
+            Section(name=name, title=title, reading="", order=0, make=lambda _: None),
+            content,
+        )
+        for name, title, content in (
+            ("changes", "What changed", changes),
+            ("cells", "Over time", Content(drawings=[drawing])),
+        )
+    ]
     document = Document(
         title=f"{', '.join(sorted({run.experiment for run in shown.runs}))}: history",
         names={},
         shared="",
-        table=DocumentSection(_section("changes", "What changed"), changes),
-        sections=[
-            DocumentSection(_section("cells", "Over time"), Content(drawings=[drawing]))
-        ],
+        table=parts[0],
+        sections=parts[1:],
     )
     write_atomically(path, to_html(document).encode())
     draw(Layout(path.parent), [drawing])
-
-
-def _section(name: str, title: str) -> Section:
-    return Section(name=name, title=title, reading="", order=0, make=lambda _: None)
 
 
 def _draw(lines: Sequence[Line], width: float) -> Figure:
@@ -208,7 +204,7 @@ def _draw(lines: Sequence[Line], width: float) -> Figure:
         locator = AutoDateLocator()
         axes.xaxis.set_major_locator(locator)
         axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
-        times = [date2num(datetime.fromisoformat(one.time)) for one in line.points]
+        times = [date2num(datetime.fromisoformat(point.time)) for point in line.points]
         for place, point in enumerate(line.points):
             number = geometric_mean(point.cell.throughput)
             axes.plot(times[place], number.value, "o", ms=4, color=run)
@@ -244,7 +240,6 @@ def _change_fields(change: Change) -> list[Text]:
         Text(change.verdict),
         show_estimate(change.ratio),
         Text(f"{change.runs[0]} -> {change.runs[1]}"),
-        Text(f"{change.line.adjusted:.2g}"),
         Text(_explain(change.before, change.since) or "no fact that is known"),
     ]
 
@@ -285,22 +280,22 @@ def _show_points(line: Line) -> Iterator[str]:
             _explain(line.points[place - 1] if place else point, point),
         ]
         rows.append(row)
-    headers = [one.format(unit=line.unit) for one in _POINTS]
+    headers = [name.format(unit=line.unit) for name in _POINTS]
     yield tabulate(rows, headers=headers, disable_numparse=True)
     levels = [str(show_estimate(level)) for level in line.levels]
     yield f"levels, means of runs: {' -> '.join(levels)} {line.unit}/s"
 
 
 def _summarise(history: History, shown: History) -> Iterator[str]:
-    short = sum(line.p_value is None for line in shown.lines)
+    short = sum(not line.is_long for line in shown.lines)
     changed = sum(bool(line.breaks) for line in shown.lines)
     stable = len(shown.lines) - short - changed
     counts = [(changed, "changed"), (stable, "without a change")]
     counts += [(short, f"with less than {MIN_SERIES} runs, too few for any change")]
     yield f"cells: {'; '.join(f'{count} {what}' for count, what in counts if count)}"
     yield (
-        f"  tests at {100 * history.level:g} %, corrected for {history.tested} cells "
-        f"({CORRECTION}); a level lasts at least {MIN_RUNS} runs"
+        f"  with {100 * CONFIDENCE:g} % confidence, all changes of {history.searched} "
+        f"cells at once; a level lasts at least {MIN_RUNS} runs"
     )
     for name, group in itertools.groupby(shown.lines, key=lambda line: line.id):
         for line in list(group)[1:]:
@@ -308,7 +303,7 @@ def _summarise(history: History, shown: History) -> Iterator[str]:
             yield f"{name}: defined otherwise since {begun}: a new line begins there"
     for lost in _list_lost(shown):
         yield f"{lost['cell']}: no number in the newest run: {lost['status']}"
-    news = [one for one in shown.changes if one.is_new and one.is_worse]
+    news = [change for change in shown.changes if change.is_new and change.is_worse]
     if news:
-        names = ", ".join(one.line.id for one in news)
+        names = ", ".join(change.line.id for change in news)
         yield f"the newest run shows that these became slower: {names}"

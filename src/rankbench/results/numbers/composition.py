@@ -65,9 +65,11 @@ def compose(steps: NDArray[np.float64], record: Record) -> Composition:
     mean = 1e3 * steps.mean(axis=1)
     at = {name: i for i, name in enumerate(phases)}
     step = float(1e3 * steps.sum(axis=2).max(axis=0).mean())
-    shares = _bubbles(record)
-    if shares is not None and PIPELINE in at:
-        waiting = float((shares * mean[:, at[PIPELINE]]).mean())
+    # Share of the pipeline in which each rank waits, if it is one.
+    shares = [(rank.get("details") or {}).get("bubble") for rank in record["ranks"]]
+    is_pipeline = None not in shares and len(shares) > 1
+    if is_pipeline and PIPELINE in at:
+        waiting = float((np.array(shares) * mean[:, at[PIPELINE]]).mean())
         parts, late = mean.mean(axis=0), None
         longest = step
         work = step - waiting
@@ -84,7 +86,14 @@ def compose(steps: NDArray[np.float64], record: Record) -> Composition:
         waiting = longest - work
         late = _find_late(1e3 * own.mean(axis=1), typical, phases)
     loading = float(sum(parts[at[name]] for name in INPUT if name in at))
-    host = min(work - loading, max(0.0, _idle_share(record) * step - loading))
+    # Shares of the window in which no kernel ran on a GPU.
+    idle = [
+        1 - device["utilisation_mean"]
+        for device in record.get("devices") or []
+        if device.get("utilisation_mean") is not None
+    ]
+    idle_share = float(np.mean(idle)) if idle else 0.0
+    host = min(work - loading, max(0.0, idle_share * step - loading))
     return Composition(
         step=step,
         input=loading,
@@ -92,17 +101,12 @@ def compose(steps: NDArray[np.float64], record: Record) -> Composition:
         waiting=waiting,
         exchange=step - longest,
         host=host,
-        is_separate=len(mean) == 1 or shares is not None or _is_separate(record),
+        # Ranks that share a replica communicate within forward and backward.
+        is_separate=len(mean) == 1
+        or is_pipeline
+        or (EXCHANGE in phases and record["shape"]["replica_ranks"] == 1),
         late=late,
     )
-
-
-def _is_separate(record: Record) -> bool:
-    """Whether all communication is in the phase of that name.
-
-    Ranks that share a replica communicate within forward and backward.
-    """
-    return EXCHANGE in record["phases"] and record["shape"]["replica_ranks"] == 1
 
 
 def _find_late(
@@ -112,21 +116,3 @@ def _find_late(
     if latest == typical:
         return None
     return latest, phases[int((own[latest] - own[typical]).argmax())]
-
-
-def _bubbles(record: Record) -> NDArray[np.float64] | None:
-    """Share of the pipeline in which each rank waits; None if it is no pipeline."""
-    found = [(rank.get("details") or {}).get("bubble") for rank in record["ranks"]]
-    if any(share is None for share in found) or len(found) < 2:
-        return None
-    return np.array(found, dtype=np.float64)
-
-
-def _idle_share(record: Record) -> float:
-    """Share of the window in which no kernel ran on the GPUs; 0 if it is unknown."""
-    busy = [
-        device["utilisation_mean"]
-        for device in record.get("devices") or []
-        if device.get("utilisation_mean") is not None
-    ]
-    return 1 - float(np.mean(busy)) if busy else 0.0

@@ -75,12 +75,8 @@ class Sweep:
         return float(np.interp(size, sizes, seconds))
 
 
-def find_sweeps(summaries: Sequence[Summary]) -> list[Sweep]:
-    """One sweep for each operation of each row that is ok."""
-    return [sweep for summary in summaries for sweep in _find(summary)]
-
-
-def _find(summary: Summary) -> list[Sweep]:
+def find_sweeps(summary: Summary) -> list[Sweep]:
+    """One sweep for each operation of a row; none unless it is ok."""
     launches = [
         launch.record.get("collectives") or [] for launch in summary.row.launches
     ]
@@ -109,11 +105,10 @@ def _find(summary: Summary) -> list[Sweep]:
             ranks,
             times[operation, ranks],
             tuple(
-                _point(
-                    operation,
+                _make_point(
                     size,
                     [launch[operation, ranks, size] for launch in calls],
-                    ranks,
+                    _BUS.get(operation, lambda _: 1.0)(ranks),
                 )
                 for *group, size in known
                 if group == [operation, ranks]
@@ -123,10 +118,7 @@ def _find(summary: Summary) -> list[Sweep]:
     ]
 
 
-def _point(operation: str, size: int, seconds: Sequence[float], ranks: int) -> Point:
-    factor = _BUS.get(operation, lambda _: 1.0)(ranks)
-    return Point(
-        size,
-        us=geometric_mean([1e6 * one for one in seconds]),
-        bus_gb_s=geometric_mean([factor * size / one / 1e9 for one in seconds]),
-    )
+def _make_point(size: int, seconds: Sequence[float], factor: float) -> Point:
+    """One size; the factor is that of the bus bandwidth."""
+    us = geometric_mean([1e6 * each for each in seconds])
+    return Point(size, us, us.inverse().scaled(factor * size / 1e3))

@@ -49,6 +49,10 @@ _USUAL = 0.85
 # Weight of the usual variance beside the cell's own, in degrees of freedom.
 _PRIOR = 1.0
 
+# More launches are planned so that they settle a question with this probability. Nobody
+# launches a cell more often to settle one question.
+POWER, MOST_LAUNCHES = 0.8, 200
+
 # Cell -> round and throughput of each of its launches.
 Launches = Mapping[str, Sequence[tuple[Hashable, float]]]
 
@@ -65,12 +69,14 @@ class LogRatio:
         error: its standard error; infinite if the launches do not tell.
         freedom: degrees of freedom of the error.
         launches: of the cell that has fewer, without disturbed ones.
+        own: the part of the squared error that the first cell's launches bring.
     """
 
     value: float
     error: float
     freedom: float
     launches: int
+    own: float = 0.0
 
     def bracket(self, confidence: float) -> Estimate:
         """The ratio with its bracket; without one if the launches do not tell."""
@@ -79,6 +85,35 @@ class LogRatio:
             return Estimate(ratio)
         reach = quantile_of_t((1 + confidence) / 2, self.freedom) * self.error
         return Estimate(ratio, ratio * math.exp(-reach), ratio * math.exp(reach))
+
+    def launches_for(
+        self, distance: float, confidence: float, *, alone: int = 0
+    ) -> int | None:
+        """Launches of both cells after which the bracket is probably so narrow.
+
+        Args:
+            distance: from the ratio to an end of its bracket, on the scale of
+                logarithms.
+            confidence: of the bracket.
+            alone: launches that the first cell has, if it alone is launched again.
+
+        Returns:
+            More launches than there are; `MIN_LAUNCHES` if there is no bracket yet;
+            None if they are too many.
+        """
+        if math.isinf(self.error):
+            return MIN_LAUNCHES
+        stays, freedom = (self.error**2 - self.own, self.freedom) if alone else (0, 0)
+        known = alone or self.launches
+        for launches in range(known + 1, MOST_LAUNCHES + 1):
+            share = launches / known
+            degrees = freedom or self.freedom * share
+            reach = quantile_of_t((1 + confidence) / 2, degrees)
+            reach += quantile_of_t(POWER, degrees)
+            error = math.sqrt(stays + (self.error**2 - stays) / share)
+            if reach * error <= distance:
+                return launches
+        return None
 
 
 class Fit:
@@ -176,7 +211,8 @@ class Fit:
             return LogRatio(value, math.inf, 1.0, few)
         parts = np.bincount(self._cell, shares**2, minlength=cells) * self._variance
         error, freedom = satterthwaite(parts, self._freedom)
-        return LogRatio(value, error, min(freedom, self._all_freedom), few)
+        mine = float(parts[self._cells[name]])
+        return LogRatio(value, error, min(freedom, self._all_freedom), few, mine)
 
 
 def ratio_of_samples(
@@ -188,8 +224,30 @@ def ratio_of_samples(
         values, others: positive, one number for each launch.
     """
     sides = {"values": values, "others": others}
-    fit = Fit({name: [(None, one) for one in side] for name, side in sides.items()})
+    fit = Fit({name: [(None, value) for value in side] for name, side in sides.items()})
     return fit.ratio("values", "others").bracket(confidence)
+
+
+def find_drifting(series: Mapping[str, Sequence[float]]) -> list[str]:
+    """The series that rise or fall along a line, all at once with 95 % confidence.
+
+    Args:
+        series: name -> throughput of each launch, in order of time.
+    """
+    long = {name: own for name, own in series.items() if len(own) >= MIN_LAUNCHES}
+    each = confidence_of_each(len(long))
+    found = []
+    for name, own in long.items():
+        logs, turn = np.log(own), np.arange(len(own)) - (len(own) - 1) / 2
+        square, reach, freedom = float(turn @ turn), len(own) - 1, len(own) - 2
+        slope = float(turn @ logs) / square
+        rest = logs - logs.mean() - slope * turn
+        error = max(1e-9, math.sqrt(float(rest @ rest) / freedom / square))
+        # The last launch over the first.
+        ratio = LogRatio(reach * slope, reach * error, freedom, len(own))
+        if not ratio.bracket(each).may_be(1.0):
+            found.append(name)
+    return found
 
 
 def judge(ratio: Estimate, margin: float = MARGIN) -> str:

@@ -8,11 +8,12 @@ the base's step. All are means over rounds, so the parts add up to the loss.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rankbench.results.numbers.composition import Composition
-from rankbench.results.numbers.exchange import Sweep, find_sweeps
+from rankbench.results.numbers.exchange import find_sweeps
 from rankbench.results.numbers.statistics import (
     MIN_LAUNCHES,
     Estimate,
@@ -54,11 +55,6 @@ class Loss:
     late: tuple[int, str] | None
 
     @property
-    def largest(self) -> str:
-        """The part that costs most."""
-        return max(self.parts, key=lambda name: self.parts[name].value)
-
-    @property
     def is_certain(self) -> bool:
         """Whether anything is lost at all."""
         return self.lost.low is not None and self.lost.low > 0
@@ -67,44 +63,42 @@ class Loss:
 def find_losses(summaries: Sequence[Summary]) -> list[Loss]:
     """The losses of the rows on several devices that have a base."""
     by_id = {summary.row.id: summary for summary in summaries if summary.measures}
-    exchanged = _find_exchanges(summaries)
     return [
-        _find(summary, by_id[base.id], exchanged.get(summary.row.id))
+        _find(summary, by_id[base.id])
         for summary in by_id.values()
         if (base := summary.efficiency_base) and base.id != summary.row.id
         if summary.row.devices > 1
     ]
 
 
-def _find_exchanges(summaries: Sequence[Summary]) -> dict[str, float]:
-    """Milliseconds of the exchange of a step by itself, by row."""
-    sweeps: dict[str, list[Sweep]] = {}
-    for sweep in find_sweeps(summaries):
-        sweeps.setdefault(sweep.cell, []).append(sweep)
-    found = {}
-    for name, own in sweeps.items():
-        model = own[0].summary.row.launches[0].record.get("model")
-        times = [sweep.times_weights for sweep in own]
-        if model and None not in times:
-            size = model["parameter_bytes"]
-            found[name] = 1e3 * sum(
-                count * sweep.seconds_for(size)
-                for count, sweep in zip(times, own, strict=True)
-                if count is not None
-            )
-    return found
+def _find_exchange(summary: Summary) -> float | None:
+    """Milliseconds of the exchange of a step by itself; None if it is not known."""
+    sweeps = find_sweeps(summary)
+    model = summary.row.launches[0].record.get("model")
+    if not sweeps or not model or any(s.times_weights is None for s in sweeps):
+        return None
+    size = model["parameter_bytes"]
+    times = ((sweep.times_weights or 0.0) * sweep.seconds_for(size) for sweep in sweeps)
+    return 1e3 * sum(times)
 
 
-def _find(summary: Summary, base: Summary, exchange: float | None) -> Loss:
+def _find(summary: Summary, base: Summary) -> Loss:
+    exchange = _find_exchange(summary)
     own, theirs = counted_by_round(summary), counted_by_round(base)
-    factor = _factor(summary, base)
-    above = {one: _divide(launch.parts, exchange) for one, launch in own.items()}
+    # The step that efficiency 1 promises, over that of the base.
+    samples = [
+        row.row.launches[0].record["shape"]["global_batch"] for row in (summary, base)
+    ]
+    factor = samples[0] / samples[1] / summary.row.devices * base.row.devices
+    above = {turn: _divide(launch.parts, exchange) for turn, launch in own.items()}
     below = {
-        one: {name: factor * ms for name, ms in _divide(launch.parts, None).items()}
-        for one, launch in theirs.items()
+        turn: {name: factor * ms for name, ms in _divide(launch.parts, None).items()}
+        for turn, launch in theirs.items()
     }
-    common = [one for one in above if one in below]
+    common = [turn for turn in above if turn in below]
     rounds = common if len(common) >= MIN_LAUNCHES else []
+    # The slow rank that more than half of the launches name.
+    late = Counter(launch.parts.late for launch in summary.counted).most_common(1)[0]
     return Loss(
         cell=summary.row.id,
         base=base.row.id,
@@ -113,18 +107,10 @@ def _find(summary: Summary, base: Summary, exchange: float | None) -> Loss:
         lost=_differ(above, below, rounds, PARTS),
         parts={name: _differ(above, below, rounds, [name]) for name in PARTS},
         exchange=exchange,
-        is_separate=all(one.parts.is_separate for one in summary.measures),
+        is_separate=all(launch.parts.is_separate for launch in summary.measures),
         is_paired=bool(rounds),
-        late=_agree([one.parts.late for one in summary.counted]),
+        late=late[0] if 2 * late[1] > len(summary.counted) else None,
     )
-
-
-def _factor(summary: Summary, base: Summary) -> float:
-    """The step that efficiency 1 promises, over that of the base."""
-    samples = [
-        one.row.launches[0].record["shape"]["global_batch"] for one in (summary, base)
-    ]
-    return float(samples[0] / samples[1] / summary.row.devices * base.row.devices)
 
 
 def _divide(parts: Composition, exchange: float | None) -> dict[str, float]:
@@ -152,16 +138,6 @@ def _differ(
         return sum(parts[name] for name in names)
 
     if rounds:
-        return mean([total(above[one]) - total(below[one]) for one in rounds])
+        return mean([total(above[turn]) - total(below[turn]) for turn in rounds])
     own, base = ([total(parts) for parts in side.values()] for side in (above, below))
     return difference_of_means(own, base)
-
-
-def _agree(late: Sequence[tuple[int, str] | None]) -> tuple[int, str] | None:
-    """The slow rank that more than half of the launches name."""
-    counts: dict[tuple[int, str], int] = {}
-    for one in late:
-        if one is not None:
-            counts[one] = counts.get(one, 0) + 1
-    found = max(counts, key=lambda one: counts[one], default=None)
-    return found if found and 2 * counts[found] > len(late) else None

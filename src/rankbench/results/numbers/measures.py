@@ -123,6 +123,9 @@ def measure(launch: Launch, units: int = 1) -> Measures:
         if not mean_ms.any():
             raise ValueError(f"{launch.path} is damaged: its steps took no time")
         accuracy, parts = record["accuracy"], compose(steps, record)
+        loss = record.get("loss") or {}
+        setup = [{"memory": rank["memory"].get("setup")} for rank in ranks]
+        epochs = zip(*(rank.get("epochs_s") or () for rank in ranks), strict=False)
         return Measures(
             warmup=warmup,
             steady=found is not None,
@@ -131,13 +134,15 @@ def measure(launch: Launch, units: int = 1) -> Measures:
             step_p95_ms=1e3 * float(np.quantile(slowest, 0.95)),
             step_spread=spread(slowest),
             epoch_s=seconds * record["steps_per_epoch"] / kept,
-            epochs_s=_slowest_epochs(ranks),
+            epochs_s=tuple(map(max, epochs)),
             total_s=float(windows.max()),
             memory_mib=peak_memory(ranks),
-            setup_memory_mib=_setup_memory(ranks),
+            setup_memory_mib=(
+                None if {"memory": None} in setup else peak_memory(setup)
+            ),
             accuracy=None if accuracy is None else accuracy["overall"],
             class_accuracy=tuple((accuracy or {}).get("per_class") or ()),
-            loss=_loss_ends(record.get("loss") or {}),
+            loss=(loss.get("first"), loss.get("last")),
             phase_ms=dict(zip(record["phases"], mean_ms.tolist(), strict=True)),
             parts=parts,
             torch=record["software"]["torch"],
@@ -157,24 +162,9 @@ def slowest_rank(*parts: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(np.concatenate(parts, axis=1).sum(axis=2).max(axis=0))
 
 
-def _slowest_epochs(ranks: Sequence[Record]) -> tuple[float, ...]:
-    """Seconds of each whole epoch; empty for older records."""
-    told = [rank.get("epochs_s") or () for rank in ranks]
-    return tuple(max(epoch) for epoch in zip(*told, strict=False))
-
-
-def _loss_ends(loss: Record) -> tuple[float | None, float | None]:
-    return loss.get("first"), loss.get("last")
-
-
 def peak_memory(ranks: Sequence[Record]) -> float:
     """Peak MiB of the rank that used most: CUDA tensors, or else resident memory."""
     cuda = [rank["memory"]["cuda_allocated_mib"] for rank in ranks]
     present = [mib for mib in cuda if mib is not None]
     resident = [rank["memory"]["rss_peak_mib"] for rank in ranks]
     return float(max(present or resident))
-
-
-def _setup_memory(ranks: Sequence[Record]) -> float | None:
-    found = [{"memory": rank["memory"].get("setup")} for rank in ranks]
-    return None if {"memory": None} in found else peak_memory(found)

@@ -60,11 +60,11 @@ def cut(panels: Sequence[Panel], *, panels_at_most: int, cells: int) -> list[Pan
     kept = []
     for panel in panels[:panels_at_most]:
         series = []
-        for one in panel.series:
-            points = one.points[: max(0, cells)]
+        for each in panel.series:
+            points = each.points[: max(0, cells)]
             cells -= len(points)
             if points:
-                series.append(Series(one.name, points))
+                series.append(Series(each.name, points))
         if series:
             kept.append(Panel(panel.title, tuple(series), panel.bases))
     return kept
@@ -78,22 +78,15 @@ def make_panels(summaries: Sequence[Summary]) -> list[Panel]:
     for summary in ok:
         groups.setdefault(summary.group, []).append(summary)
     titles = _name_groups([group[0].row.cell for group in groups.values()])
-    return [
-        _make_panel(title, group, names)
-        for title, group in zip(titles, groups.values(), strict=True)
-    ]
-
-
-def _make_panel(title: str, group: Sequence[Summary], names: dict[str, str]) -> Panel:
-    series: dict[str, list[Summary]] = {}
-    for summary in group:
-        series.setdefault(names[_key(summary.row.cell)], []).append(summary)
-    bases = {s.speedup_base.id: s.speedup_base for s in group if s.speedup_base}
-    return Panel(
-        title,
-        tuple(Series(name, tuple(points)) for name, points in series.items()),
-        tuple(bases.values()),
-    )
+    panels = []
+    for title, group in zip(titles, groups.values(), strict=True):
+        series: dict[str, list[Summary]] = {}
+        for summary in group:
+            series.setdefault(names[_key(summary.row.cell)], []).append(summary)
+        bases = {s.speedup_base.id: s.speedup_base for s in group if s.speedup_base}
+        found = (Series(name, tuple(points)) for name, points in series.items())
+        panels.append(Panel(title, tuple(found), tuple(bases.values())))
+    return panels
 
 
 def count_hosts(cell: Cell) -> int:
@@ -145,11 +138,11 @@ def _name_groups(cells: Sequence[Cell]) -> list[str]:
     """Title of each panel: model, data, batch, and whatever else distinguishes it."""
     fields = [{**cell.to_dict(), **cell.model_options} for cell in cells]
     titles = []
-    for cell, one in zip(cells, fields, strict=True):
+    for cell, values in zip(cells, fields, strict=True):
         batch = f"batch {cell.batch_size} ({cell.scaling} scaling)"
         differing = [
             f"{name} {value}"
-            for name, value in one.items()
+            for name, value in values.items()
             if name not in _NOT_TOLD
             and any(other.get(name) != value for other in fields)
         ]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,13 +54,36 @@ class Estimate:
         low, high = self.low * factor, self.high * factor
         return replace(self, value=self.value * factor, low=low, high=high)
 
+    def inverse(self) -> Estimate:
+        """The estimate of one over the quantity, which is positive."""
+        if self.low is None or self.high is None:
+            return Estimate(1 / self.value)
+        return Estimate(1 / self.value, 1 / self.high, 1 / self.low)
+
+    def to_json(self) -> dict[str, float | None]:
+        """Value and ends with 4 significant digits, as all files show them."""
+        ends = {"value": self.value, "low": self.low, "high": self.high}
+        return {name: None if v is None else round_off(v) for name, v in ends.items()}
+
+    @classmethod
+    def from_json(cls, facts: dict[str, Any]) -> Estimate:
+        """What `to_json` was made of, with 4 significant digits."""
+        return cls(facts["value"], facts["low"], facts["high"])
+
+
+def round_off(value: float) -> float:
+    """The value with 4 significant digits."""
+    return float(f"{value:.4g}")
+
 
 def mean(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
     """Arithmetic mean, with the interval of Student's t."""
     return _estimate(np.asarray(values, float), confidence)
 
 
-def geometric_mean(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:
+def geometric_mean(
+    values: Sequence[float] | NDArray[np.float64], confidence: float = CONFIDENCE
+) -> Estimate:
     """Geometric mean of positive values, with Student's interval of their logarithms.
 
     Times and rates scatter by factors; the mean of a rate is one over that of its time.
@@ -112,40 +135,6 @@ def spread(values: Sequence[float] | NDArray[np.float64]) -> float:
     """Interquartile range over the median: scatter without assuming a distribution."""
     low, center, high = np.quantile(values, (0.25, 0.5, 0.75))
     return float((high - low) / center)
-
-
-def trend(values: Sequence[float]) -> float | None:
-    """P-value of a trend in the order of the launches (Mann 1945, Kendall).
-
-    A trend means that launches differ for another reason than chance. None below 4
-    launches.
-    """
-    if len(values) < MIN_LAUNCHES or min(values) == max(values):
-        return None
-    return float(_stats().kendalltau(range(len(values)), values).pvalue)
-
-
-def adjust(p_values: Sequence[float]) -> list[float]:
-    """P-values of many cells, such that few of the differences found are false.
-
-    Benjamini and Hochberg (1995): of the cells that are called different at level a, at
-    most the share a is so by chance on average; where nothing has changed at all, even
-    one such cell is found with probability a at most. Holm's correction would bound
-    that for every run; it would miss more of a change that hits many cells at once,
-    which is what another version of a library does.
-    """
-    if not p_values:
-        return []
-    found: list[float] = _stats().false_discovery_control(p_values).tolist()
-    return found
-
-
-def _stats() -> ModuleType:
-    """scipy.stats, imported on demand: that takes half a second."""
-    from scipy import stats
-
-    module: ModuleType = stats
-    return module
 
 
 def _estimate(values: NDArray[np.float64], confidence: float) -> Estimate:

@@ -45,7 +45,9 @@ def find_warmup(seconds: Values, fixed: int) -> int | None:
     if len(seconds) < FEWEST_STEPS:
         return fixed
     size = math.ceil(len(seconds) / _BLOCKS)
-    logs = np.log(np.maximum(_block_medians(seconds, size), np.finfo(float).tiny))
+    # The median of each block of neighbors; a remainder at the end is left out.
+    blocks = seconds[: len(seconds) // size * size].reshape(-1, size)
+    logs = np.log(np.maximum(np.median(blocks, axis=1), np.finfo(float).tiny))
     borders = [0, *sorted(_change_points(logs, 0, len(logs))), len(logs)]
     levels = [float(np.median(logs[a:b])) for a, b in itertools.pairwise(borders)]
     lasting = len(levels) - 1
@@ -96,8 +98,8 @@ def _split(values: Values) -> int | None:
     return place if chance < _ALPHA else None
 
 
-def _is_alike(one: float, other: float) -> bool:
-    return abs(one - other) <= math.log1p(SHIFT)
+def _is_alike(level: float, other: float) -> bool:
+    return abs(level - other) <= math.log1p(SHIFT)
 
 
 def _autocorrelation(values: Values) -> float:
@@ -114,9 +116,3 @@ def _ranks(values: Values) -> Values:
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
     return np.asarray((last - (counts - 1) / 2)[places])
-
-
-def _block_medians(values: Values, size: int) -> Values:
-    """The median of each `size` neighbors; a remainder at the end is left out."""
-    count = len(values) // size
-    return np.asarray(np.median(values[: count * size].reshape(count, size), axis=1))

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,33 +46,22 @@ class Bucket:
     takes: float
 
 
-class Model(Protocol):
-    """A fitted series."""
-
-    def seconds(self, shape: Shape) -> float:
-        """Of a step of this shape.
-
-        Raises:
-            ValueError: the model of the cell cannot be shared by so many ranks.
-        """
-
-
-def find_model(scales: Sequence[Scale]) -> Model | str:
+def find_model(scales: Sequence[Scale]) -> _DataParallel | _Pipeline | str:
     """Fit what explains these scales, or say what is missing for it.
 
     Args:
         scales: of one series, by ascending devices; at least two.
     """
-    several = [one for one in scales if one.shape.ranks > 1]
+    several = [scale for scale in scales if scale.shape.ranks > 1]
     if not several:
         return "no row has several ranks"
     if several[-1].stages:
         return _Pipeline.fit(several)
-    if any(one.shape.replica_ranks > 1 for one in scales):
+    if any(scale.shape.replica_ranks > 1 for scale in scales):
         return "its ranks share replicas, and what they exchange is not recorded"
-    if any(call.ranks < one.shape.ranks for one in several for call in one.calls):
+    if any(call.ranks < scale.shape.ranks for scale in several for call in scale.calls):
         return "its ranks exchange within groups, whose sizes do not scale"
-    if not all(one.operations and one.weights for one in several):
+    if not all(scale.operations and scale.weights for scale in several):
         return "there is no sweep of its operations (collectives: true measures it)"
     if not any(map(_is_pure, scales)):
         return "its phases contain communication, and no row of one rank is without"
@@ -121,19 +109,20 @@ class _DataParallel:
 
     @classmethod
     def fit(cls, scales: Sequence[Scale]) -> _DataParallel:
-        several = [one for one in scales if one.shape.ranks > 1]
-        late = np.sort(np.concatenate([one.late for one in several]))
-        network = fit_network([call for one in several for call in one.calls])
-        pure = [one for one in scales if _is_pure(one)]
+        several = [scale for scale in scales if scale.shape.ranks > 1]
+        late = np.sort(np.concatenate([scale.late for scale in several]))
+        network = fit_network([call for scale in several for call in scale.calls])
+        pure = [scale for scale in scales if _is_pure(scale)]
         last = several[-1]
         # Without a phase for communication, forward and backward contain it.
         hiding = last if last.has_exchange else pure[-1]
         fitted = cls(_fit_work(pure), late, last, hiding, network)
-        found = np.array([fitted._find_slowdowns(one) for one in several])
+        found = np.array([fitted._find_slowdowns(scale) for scale in several])
         beside, alone = np.median(found, axis=0)
         return replace(fitted, slowdowns=(float(beside), float(alone)))
 
     def seconds(self, shape: Shape) -> float:
+        """Of a step of this shape."""
         buckets, computing = self._buckets(shape)
         beside, alone = self.slowdowns
         return (
@@ -209,20 +198,27 @@ class _Pipeline:
 
     @classmethod
     def fit(cls, scales: Sequence[Scale]) -> _Pipeline | str:
-        stages = [one.stages for one in scales]
+        stages = [scale.stages for scale in scales]
         last = stages[-1]
         if last is None or None in stages or not last.costs:
             return "what each part of its model costs is not recorded"
         if last.schedule not in _SCHEDULES:
             return f"the schedule {last.schedule} is not modelled"
         # The last micro-batch goes forward and backward through all stages.
-        hops = np.array([2.0 * (one.shape.ranks - 1) for one in scales])
-        rest = np.array([one.step - cls(one).seconds(one.shape) for one in scales])
+        hops = np.array([2.0 * (scale.shape.ranks - 1) for scale in scales])
+        rest = np.array(
+            [scale.step - cls(scale).seconds(scale.shape) for scale in scales]
+        )
         known = np.stack([np.ones_like(hops), hops], axis=1)
         (fixed, hop), _ = optimize.nnls(known, np.maximum(0.0, rest))
         return cls(scales[-1], float(fixed), float(hop))
 
     def seconds(self, shape: Shape) -> float:
+        """Of a step of this shape.
+
+        Raises:
+            ValueError: the model of the cell cannot be shared by so many ranks.
+        """
         stages = self.measured.stages
         assert stages is not None
         counts = (
@@ -248,8 +244,8 @@ class _Pipeline:
 
 def _fit_work(scales: Sequence[Scale]) -> tuple[float, float]:
     """Seconds of a step without samples, and of a sample; neither is negative."""
-    samples = np.array([float(one.shape.rank_batch) for one in scales])
-    seconds = np.array([one.work for one in scales])
+    samples = np.array([float(scale.shape.rank_batch) for scale in scales])
+    seconds = np.array([scale.work for scale in scales])
     if len(set(samples)) == 1:
         return 0.0, float(np.median(seconds / samples))
     known = np.stack([np.ones_like(samples), samples], axis=1) / seconds[:, None]
@@ -278,7 +274,7 @@ def exposed(buckets: Sequence[Bucket], computing: float, slowdown: float) -> flo
         slowdown: how much longer communication takes beside computation.
     """
     end = 0.0
-    for bucket in sorted(buckets, key=lambda one: one.ready):
+    for bucket in sorted(buckets, key=lambda bucket: bucket.ready):
         end = max(end, bucket.ready) + slowdown * bucket.takes
     return max(0.0, end - computing)
 

@@ -85,7 +85,9 @@ class Operation:
         fitted += self.beta * self.shares.volume(ranks) * size
         sizes = sorted(self.rest)
         known = np.log2(sizes)
-        rest = np.interp(math.log2(size), known, [self.rest[one] for one in sizes])
+        rest = np.interp(
+            math.log2(size), known, list(map(self.rest.__getitem__, sizes))
+        )
         return float(fitted * math.exp(rest))
 
 

@@ -18,7 +18,6 @@ from scipy import optimize
 from rankbench.cell import Cell, Shape
 from rankbench.disturbance import OVERSUBSCRIBED
 from rankbench.plan import PredictedCell
-from rankbench.results.numbers.exchange import Sweep, find_sweeps
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
 from rankbench.results.prediction.mechanism import find_model
@@ -80,23 +79,18 @@ def predict(
     Args:
         summaries: of all rows.
     """
-    ok = [one for one in summaries if one.measures]
-    sweeps: dict[str, list[Sweep]] = {}
-    for sweep in find_sweeps(ok):
-        sweeps.setdefault(sweep.cell, []).append(sweep)
+    ok = [row for row in summaries if row.measures]
     for target in targets:
-        yield _predict(target, ok, sweeps)
+        yield _predict(target, ok)
 
 
-def _predict(
-    target: PredictedCell, rows: Sequence[Summary], sweeps: dict[str, list[Sweep]]
-) -> Prediction:
+def _predict(target: PredictedCell, rows: Sequence[Summary]) -> Prediction:
     if target.infeasible:
         return Prediction(target=target, refused=target.infeasible)
-    if not any(_is_alike(one.row.cell, target.cell) for one in rows):
+    if not any(_is_alike(row.row.cell, target.cell) for row in rows):
         return Prediction(target=target, refused="none of its rows is measured")
     chosen = _choose(target, rows)
-    scales = [read_scale(one, sweeps.get(one.row.id, ())) for one in chosen]
+    scales = list(map(read_scale, chosen))
     refused = _refuse(target, scales)
     if refused:
         return Prediction(target=target, refused=refused)
@@ -104,7 +98,7 @@ def _predict(
     devices = target.cell.size.devices
     doublings = math.log2(devices / scales[-1].devices)
     if isinstance(model, str):
-        known = [(one.devices, one.throughput.value) for one in scales]
+        known = [(scale.devices, scale.throughput.value) for scale in scales]
         value, method, why = extrapolate(known, devices), TOTALS, model
         misses = _LAW_MISSES
     else:
@@ -113,7 +107,7 @@ def _predict(
         except ValueError as error:
             return Prediction(target=target, refused=str(error))
         method, why, misses = MECHANISM, None, _learn_misses(scales, _miss_step)
-    noise = max(_AGAIN, *(one.noise for one in scales))
+    noise = max(_AGAIN, *(scale.noise for scale in scales))
     low, high = find_interval(value, doublings, misses, noise)
     units = target.cell.units_per_sample
     throughput = Estimate(value, low, high).scaled(units)
@@ -149,26 +143,26 @@ def _choose(target: PredictedCell, rows: Sequence[Summary]) -> list[Summary]:
     devices are on several hosts exactly if the target is. Of rows with equally many
     devices the one counts whose hosts have as many as those of the target.
     """
-    own = [one for one in rows if _is_alike(one.row.cell, target.cell)]
-    alone = [one for one in own if one.row.devices == 1] or [
-        one
-        for one in rows
-        if one.row.cell.is_base and one.row.cell.workload() == target.cell.workload()
+    own = [row for row in rows if _is_alike(row.row.cell, target.cell)]
+    alone = [row for row in own if row.row.devices == 1] or [
+        row
+        for row in rows
+        if row.row.cell.is_base and row.row.cell.workload() == target.cell.workload()
     ]
     several = [
-        one
-        for one in own
-        if one.row.devices > 1
-        and OVERSUBSCRIBED not in one.marks
-        and (one.row.cell.size.nodes > 1) == (target.cell.size.nodes > 1)
+        row
+        for row in own
+        if row.row.devices > 1
+        and OVERSUBSCRIBED not in row.marks
+        and (row.row.cell.size.nodes > 1) == (target.cell.size.nodes > 1)
     ]
     wanted = target.cell.size.devices_per_node
     by_devices: dict[int, Summary] = {}
     nearest = sorted(
-        several, key=lambda one: abs(one.row.cell.size.devices_per_node - wanted)
+        several, key=lambda row: abs(row.row.cell.size.devices_per_node - wanted)
     )
-    for one in [*alone, *nearest]:
-        by_devices.setdefault(one.row.devices, one)
+    for row in [*alone, *nearest]:
+        by_devices.setdefault(row.row.devices, row)
     return [
         by_devices[count]
         for count in sorted(by_devices)
@@ -176,14 +170,14 @@ def _choose(target: PredictedCell, rows: Sequence[Summary]) -> list[Summary]:
     ]
 
 
-def _is_alike(one: Cell, other: Cell) -> bool:
+def _is_alike(cell: Cell, other: Cell) -> bool:
     free = ("topology", "oversubscribe")
-    return one.workload(free) == other.workload(free)
+    return cell.workload(free) == other.workload(free)
 
 
 def _refuse(target: PredictedCell, scales: Sequence[Scale]) -> str | None:
     """The reason why these rows are too little or do not fit together, or None."""
-    several = [one for one in scales if one.devices > 1]
+    several = [scale for scale in scales if scale.devices > 1]
     where = "on several hosts" if target.cell.size.nodes > 1 else "on one host"
     if not several:
         return (
@@ -195,23 +189,16 @@ def _refuse(target: PredictedCell, scales: Sequence[Scale]) -> str | None:
             f"{scales[0].summary.row.id} is its only smaller row {where}; "
             "a prediction needs two scales"
         )
-    kinds = {
-        _hardware(host)
-        for one in scales
-        for launch in one.summary.row.launches
-        for host in launch.record["hosts"]
-    }
+    kinds = set()
+    for scale in scales:
+        for launch in scale.summary.row.launches:
+            for host in launch.record["hosts"]:
+                names = sorted(f" + {gpu['name']}" for gpu in host.get("gpus") or ())
+                kinds.add(f"{host.get('cpus')} x {host.get('cpu')}{''.join(names)}")
     if len(kinds) > 1:
         listed = "; ".join(sorted(kinds))
         return f"its rows were measured on hosts that differ: {listed}"
     return None
-
-
-def _hardware(host: dict[str, object]) -> str:
-    gpus = host.get("gpus") or []
-    assert isinstance(gpus, list)
-    names = sorted(str(gpu["name"]) for gpu in gpus)
-    return f"{host.get('cpus')} x {host.get('cpu')}" + "".join(f" + {n}" for n in names)
 
 
 def extrapolate(known: Sequence[tuple[float, float]], devices: float) -> float:
@@ -251,10 +238,10 @@ def _learn_misses(
     """
     missed = []
     for hidden in scales[1:]:
-        rest = [one for one in scales if one is not hidden]
+        rest = [scale for scale in scales if scale is not hidden]
         error = miss(rest, hidden)
         if error is not None:
-            far = min(abs(math.log2(hidden.devices / one.devices)) for one in rest)
+            far = min(abs(math.log2(hidden.devices / scale.devices)) for scale in rest)
             missed.append(abs(error) / far)
     error = _LEAST + (float(np.mean(missed)) if missed else _UNTRIED)
     return _FACTORS[0] * error, _FACTORS[1] * error
@@ -270,7 +257,7 @@ def _miss_step(known: Sequence[Scale], hidden: Scale) -> float | None:
 def _predict_memory(
     scales: Sequence[Scale], target: PredictedCell, doublings: float
 ) -> Estimate:
-    several = [one for one in scales if one.devices > 1]
+    several = [scale for scale in scales if scale.devices > 1]
     known = several if len(several) > 1 else scales
     value = _fit_memory(known, target.shape)
     misses = _learn_misses(
@@ -283,11 +270,11 @@ def _predict_memory(
 def _fit_memory(scales: Sequence[Scale], shape: Shape) -> float:
     """MiB of a rank: what is always there, what samples need, what ranks share."""
 
-    def terms(one: Shape) -> list[float]:
-        return [1.0, float(one.rank_batch), 1.0 / one.ranks]
+    def terms(shape: Shape) -> list[float]:
+        return [1.0, float(shape.rank_batch), 1.0 / shape.ranks]
 
-    values = np.array([one.memory for one in scales])
-    table = np.array([terms(one.shape) for one in scales]) / values[:, None]
+    values = np.array([scale.memory for scale in scales])
+    table = np.array([terms(scale.shape) for scale in scales]) / values[:, None]
     weights, _ = optimize.nnls(table, np.ones(len(scales)))
     return float(np.dot(weights, terms(shape)))
 

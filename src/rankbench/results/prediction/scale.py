@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from rankbench.cell import Shape
 from rankbench.record import Record
 from rankbench.results.numbers.composition import EXCHANGE
+from rankbench.results.numbers.exchange import find_sweeps
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.prediction.network import Call
 
 if TYPE_CHECKING:
-    from rankbench.results.numbers.exchange import Sweep
     from rankbench.results.numbers.summary import Summary
 
 # Of so many steps of a launch, at most, the ranks are compared.
@@ -95,16 +95,16 @@ class Scale:
         return 0.0 if ends is None else math.log(ends[1] / ends[0]) / 2
 
 
-def read_scale(summary: Summary, sweeps: Sequence[Sweep]) -> Scale:
-    """Reduce a row that is ok.
-
-    Args:
-        sweeps: of this row.
-    """
+def read_scale(summary: Summary) -> Scale:
+    """Reduce a row that is ok."""
+    sweeps = find_sweeps(summary)
     records = [launch.record for launch in summary.row.launches]
-    parts = [one.parts for one in summary.measures]
+    parts = [launch.parts for launch in summary.measures]
     times = [sweep.times_weights for sweep in sweeps]
     model = records[0].get("model") or {}
+    has_exchange = EXCHANGE in records[0]["phases"]
+    # Communication hides behind backward; if it is mixed in, behind forward, too.
+    hiding = ("backward",) if has_exchange else ("forward", "backward")
     return Scale(
         summary=summary,
         shape=Shape(**records[0]["shape"]),
@@ -115,9 +115,14 @@ def read_scale(summary: Summary, sweeps: Sequence[Sweep]) -> Scale:
         work=_middle([(p.input + p.computation + p.host) / 1e3 for p in parts]),
         exposed=_middle([p.exchange / 1e3 for p in parts]),
         is_separate=all(p.is_separate for p in parts),
-        has_exchange=EXCHANGE in records[0]["phases"],
-        window=_middle([_window(one.phase_ms) / 1e3 for one in summary.measures]),
-        late=np.concatenate([_late(one) for one in summary.row.launches]),
+        has_exchange=has_exchange,
+        window=_middle(
+            [
+                sum(launch.phase_ms.get(phase, 0.0) for phase in hiding) / 1e3
+                for launch in summary.measures
+            ]
+        ),
+        late=np.concatenate([_late(launch) for launch in summary.row.launches]),
         operations={
             sweep.operation: sweep.times_weights
             for sweep in sweeps
@@ -141,13 +146,6 @@ def _middle(values: Sequence[float]) -> float:
     return float(np.median(values))
 
 
-def _window(phase_ms: Mapping[str, float]) -> float:
-    """Communication hides behind backward; if it is mixed in, behind forward, too."""
-    if EXCHANGE in phase_ms:
-        return phase_ms.get("backward", 0.0)
-    return phase_ms.get("forward", 0.0) + phase_ms.get("backward", 0.0)
-
-
 def _late(launch: Any) -> NDArray[np.float64]:
     """Seconds that each rank of each step exceeds a typical one: [ranks x steps]."""
     record, steps = launch.record, launch.read_steps().timed[:, -_STEPS:]
@@ -168,10 +166,10 @@ def _buckets(records: Sequence[Record]) -> tuple[tuple[float, float], ...]:
         for record in records
         for rank in record["ranks"]
     ]
-    sizes = {tuple(bucket["bytes"] for bucket in one) for one in found}
+    sizes = {tuple(bucket["bytes"] for bucket in rank) for rank in found}
     if len(sizes) != 1:
         return ()
-    ready = np.array([[bucket["ready_s"] for bucket in one] for one in found])
+    ready = np.array([[bucket["ready_s"] for bucket in rank] for rank in found])
     medians = np.median(ready, axis=0) if ready.size else ()
     return tuple(zip(map(float, sizes.pop()), map(float, medians), strict=True))
 
@@ -190,7 +188,7 @@ def _stages(summary: Summary) -> Stages | None:
         forward=_middle([sum(r["forward_s"] for r in ranks) for ranks in launches]),
         backward=_middle([sum(r["backward_s"] for r in ranks) for ranks in launches]),
         update=_middle(
-            [one.phase_ms.get("update", 0.0) / 1e3 for one in summary.measures]
+            [launch.phase_ms.get("update", 0.0) / 1e3 for launch in summary.measures]
         ),
         costs=tuple(map(float, costs)),
         counts=tuple(

@@ -109,27 +109,32 @@ def load(layout: Layout) -> Results:
     plan = parse_plan(value, layout.plan)
     try:
         study = read_study(plan.experiment, plan.cells)
-        given = plan.site.get("peak_tflops") or {}
-        peaks = {str(name): float(value) for name, value in given.items()}
-        price = _read_price(plan.site)
+        rates = plan.site.get("peak_tflops") or {}
+        peaks = {str(name): float(value) for name, value in rates.items()}
+        price = None
+        if given := plan.site.get("device_hour_price"):
+            amount, currency = given.split()
+            price = (float(amount), currency)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ValueError(f"{layout.plan} is damaged: {error!r}") from error
     attempts = [_read_attempt(layout, plan, cell) for cell in plan.cells.values()]
     enough = find_enough(
-        {one.planned.id: one.launched() for one in attempts if one.counts},
+        {
+            own.planned.id: LaunchHistory(
+                rule=own.rule,
+                workload=own.planned.cell.workload(),
+                devices=own.planned.cell.size.devices,
+                is_base=own.planned.cell.is_base,
+                records=own.records,
+                beside=[launch.record for launch in own.gate],
+            )
+            for own in attempts
+            if own.planned.infeasible is None and own.number and own.stale is None
+        },
         budget=plan.experiment.get("budget"),
     )
-    rows = tuple(_make_row(layout, one, enough.get(one.planned.id)) for one in attempts)
+    rows = tuple(_make_row(layout, own, enough.get(own.planned.id)) for own in attempts)
     return Results(plan.name, rows, study, peaks, price, tuple(plan.predicted))
-
-
-def _read_price(site: Record) -> tuple[float, str] | None:
-    """The price of a device-hour: ``2.50 EUR``."""
-    given = site.get("device_hour_price")
-    if given is None:
-        return None
-    amount, currency = given.split()
-    return float(amount), currency
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,26 +165,22 @@ class _Attempt:
         last = self.launches[-1].record
         return Rule.read(last.get("rule") or last["wanted"])
 
-    @property
-    def counts(self) -> bool:
-        """Whether its launches are those of a cell of the plan."""
-        is_feasible = self.planned.infeasible is None
-        return is_feasible and self.number is not None and self.stale is None
-
-    def launched(self) -> LaunchHistory:
-        cell = self.planned.cell
-        return LaunchHistory(
-            rule=self.rule,
-            workload=cell.workload(),
-            devices=cell.size.devices,
-            is_base=cell.is_base,
-            records=self.records,
-            beside=[launch.record for launch in self.gate],
-        )
-
 
 def _read_attempt(layout: Layout, plan: Plan, planned: PlannedCell) -> _Attempt:
-    number, gate, launches = _latest(layout, planned.id)
+    """Read the latest attempt with a record, of the cell or of its gate.
+
+    There are no launches of its own if the gate refused the strategy.
+    """
+    number: int | None = None
+    gate: list[Launch] = []
+    launches: list[Launch] = []
+    for attempt in reversed(layout.attempts(planned.id)):
+        place = layout.attempt(planned.id, attempt)
+        gate = read_launches(place / GATE, measured=False)
+        launches = read_launches(place)
+        if gate or launches:
+            number = attempt
+            break
     records = [launch.record for launch in launches]
     image = plan.image_of(planned)
     stale = why_stale(records, cell_hash=planned.hash, image=image)
@@ -208,7 +209,9 @@ def _make_row(layout: Layout, attempt: _Attempt, enough: StopReason | None) -> R
             marks |= _marks(counted, attempt)
             if status == "ok":
                 kept = set(map(id, counted))
-                published = [one for one in attempt.launches if id(one.record) in kept]
+                published = [
+                    launch for launch in attempt.launches if id(launch.record) in kept
+                ]
     if status == "not-run":
         needs = find_needs([(planned.image, planned.cell.data, planned.id)])
         reason = explain_failures(layout, needs) or reason
@@ -227,27 +230,14 @@ def _make_row(layout: Layout, attempt: _Attempt, enough: StopReason | None) -> R
     )
 
 
-def _latest(
-    layout: Layout, cell_id: str
-) -> tuple[int | None, list[Launch], list[Launch]]:
-    """The latest attempt with a record, the launches of its gate, and its own launches.
-
-    There are no own launches if the gate refused the strategy.
-    """
-    for attempt in reversed(layout.attempts(cell_id)):
-        place = layout.attempt(cell_id, attempt)
-        gate, found = read_launches(place / GATE, measured=False), read_launches(place)
-        if gate or found:
-            return attempt, gate, found
-    return None, [], []
-
-
 def _marks(records: Sequence[Record], attempt: _Attempt) -> set[str]:
     """Marks that follow from the records of an attempt."""
     planned, code = attempt.planned, attempt.plan.code["rank"]
     ok = [record for record in records if record["status"] == "ok"]
     found = {mark for record in records for mark in record.get("marks") or ()}
-    if any(_code(record) not in (None, code) for record in records):
+    # A launch that failed early may not know its code.
+    known = [(record.get("code") or {}).get("rank") for record in records]
+    if any(rank not in (None, code) for rank in known):
         found.add("other-code")
     if ok and planned.cell.strategy != REFERENCE and not all(r.get("gate") for r in ok):
         found.add("unchecked")
@@ -265,11 +255,6 @@ def _marks(records: Sequence[Record], attempt: _Attempt) -> set[str]:
     if any(map(lacks_cores, ok)):
         found.add(OVERSUBSCRIBED)
     return found
-
-
-def _code(record: Record) -> str | None:
-    """Hash of the rank-side code; a launch that failed early may not know it."""
-    return (record.get("code") or {}).get("rank")
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,18 +304,21 @@ def read_study(experiment: Mapping[str, Any], cells: Collection[str]) -> Study |
     value = experiment.get("study")
     if value is None:
         return None
-    rows = tuple(_read_row(row) for row in value["rows"])
+    words = {"label", "cell", "note"}
+    rows = tuple(
+        PublishedRow(
+            row["label"],
+            row["cell"],
+            {
+                key: tuple(found) if isinstance(found, list) else (found,)
+                for key, found in row.items()
+                if key not in words
+            },
+            row.get("note", ""),
+        )
+        for row in value["rows"]
+    )
     unknown = [row.cell for row in rows if row.cell not in cells]
     if unknown:
         raise LookupError(f"published rows of unknown cells: {', '.join(unknown)}")
     return Study(value["source"], rows, experiment.get("override"))
-
-
-def _read_row(row: Mapping[str, Any]) -> PublishedRow:
-    words = {"label", "cell", "note"}
-    numbers = {
-        key: tuple(found) if isinstance(found, list) else (found,)
-        for key, found in row.items()
-        if key not in words
-    }
-    return PublishedRow(row["label"], row["cell"], numbers, row.get("note", ""))

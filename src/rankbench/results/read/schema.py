@@ -65,10 +65,7 @@ def _explain(error: fastjsonschema.JsonSchemaValueException) -> str:
     said = re.sub(r"^data\.?", "", error.message).strip()
     if error.rule in ("required", "dependencies"):
         return said
-    return f"{said} (found {_show(error.value)})"
-
-
-def _show(value: object) -> str:
-    """The beginning of a value, without characters that a terminal obeys."""
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    # The beginning of the value, without characters that a terminal obeys.
+    text = repr(error.value)
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+    return f"{said} (found {shown})"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from rankbench.results.advice.answer import find_answer
-from rankbench.results.advice.brief import in_brief
-from rankbench.results.advice.facts import Facts, from_json
-from rankbench.results.advice.sentences import in_sentences
+from rankbench.results.advice.choice import Facts
+from rankbench.results.advice.words import in_brief, in_sentences
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.section import Row as Shown
 from rankbench.results.numbers.result_set import ResultSet
@@ -42,7 +41,10 @@ def _rows(chosen: Facts) -> list[Shown]:
     }
     return [
         best,
-        *({**one, "ratio": from_json(one["ratio"])} for one in chosen["rivals"]),
+        *(
+            {**one, "ratio": Estimate.from_json(one["ratio"])}
+            for one in chosen["rivals"]
+        ),
     ]
 
 

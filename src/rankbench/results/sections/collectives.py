@@ -36,7 +36,7 @@ COLUMNS = {
 
 def make(found: ResultSet) -> Content | None:
     """A row for each size of each operation of each cell with a sweep."""
-    sweeps = find_sweeps(found.summaries)
+    sweeps = [one for row in found.summaries for one in find_sweeps(row)]
     if not sweeps:
         return None
     names, _ = shorten([summary.row.id for summary in found.summaries])

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from rankbench.results.elements.section import (
@@ -15,7 +16,6 @@ from rankbench.results.elements.section import (
     Section,
     make_frame,
 )
-from rankbench.results.numbers.pipelines import bubbles, find_pipelines, rank_details
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.statistics import Estimate, mean
 from rankbench.results.numbers.summary import Summary
@@ -28,7 +28,7 @@ _HEIGHT = 2.9
 
 def make(found: ResultSet) -> Content | None:
     """A row for each cell that is a pipeline."""
-    rows = [_row(summary) for summary in find_pipelines(found.summaries)]
+    rows = list(map(_row, filter(_is_pipeline, found.measured)))
     if not rows:
         return None
     groups = find_microbatches(found.measured)
@@ -41,15 +41,31 @@ def make(found: ResultSet) -> Content | None:
     return Content(rows=rows, drawings=[drawing] if groups else [])
 
 
+def _describe_ranks(summary: Summary) -> list[list[dict[str, Any]]]:
+    """What the strategy recorded of itself, by launch and rank."""
+    records = [launch.record for launch in summary.counted_launches]
+    return [[rank.get("details", {}) for rank in r["ranks"]] for r in records]
+
+
+def _is_pipeline(summary: Summary) -> bool:
+    """Whether its ranks have recorded how long they wait."""
+    return {"schedule", "microbatches"} <= summary.row.cell.options.keys() and all(
+        "bubble" in rank for ranks in _describe_ranks(summary) for rank in ranks
+    )
+
+
 def _row(summary: Summary) -> dict[str, Any]:
-    ranks = rank_details(summary)[0]
+    launches = _describe_ranks(summary)
+    ranks = launches[0]
     options = summary.row.cell.options
+    # Share of a step in which a rank waits, mean over the ranks: by launch.
+    bubbles = [float(np.mean([rank["bubble"] for rank in own])) for own in launches]
     return {
         "cell": summary.row.id,
         "schedule": options["schedule"],
         "microbatches": options["microbatches"],
         "ranks": len(ranks),
-        "bubble": mean(bubbles(summary)),
+        "bubble": mean(bubbles),
         "ideal_bubble": Estimate(ranks[0]["ideal_bubble"]),
         "speedup": summary.numbers.get("speedup"),
     }

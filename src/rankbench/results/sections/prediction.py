@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from rankbench.results.advice.facts import Facts, round_off, to_json
+from rankbench.results.advice.choice import Facts
 from rankbench.results.elements.panels import counts_tokens
 from rankbench.results.elements.section import (
     Content,
@@ -18,7 +18,7 @@ from rankbench.results.elements.section import (
 from rankbench.results.elements.text import Grid, Note, Text, show_estimate
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.series import Panel, Series
-from rankbench.results.numbers.statistics import Estimate
+from rankbench.results.numbers.statistics import Estimate, round_off
 from rankbench.results.prediction.predict import Prediction, predict
 
 if TYPE_CHECKING:
@@ -136,7 +136,8 @@ def describe(
             "fitted": [summary.row.id for summary in one.fitted],
             "doublings": round_off(one.doublings),
             **{
-                name: to_json(number) for name, number in in_numbers(one, price).items()
+                name: number.to_json()
+                for name, number in in_numbers(one, price).items()
             },
             "currency": price[1] if price else None,
         }
