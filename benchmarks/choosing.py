@@ -19,7 +19,7 @@ from unittest import mock
 
 import numpy as np
 
-from rankbench.launch.hosts.this_machine import ThisMachine
+from rankbench.launch.hosts.base import ThisMachine
 from rankbench.launch.job.attempt import Attempt, LaunchSeries
 from rankbench.launch.job.claim import claim_next
 from rankbench.launch.job.requests import read_request

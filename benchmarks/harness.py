@@ -119,8 +119,7 @@ def _slowest(ranks: list[list[list[float]]]) -> list[float]:
 
 def be_rank(spec: Path, pairs: int, data_dir: Path, out: Path) -> None:
     """Run one rank: alternate blocks of the bare loop and of the harness."""
-    from rankbench.cores import physical_cores
-    from rankbench.environ import read_place
+    from rankbench.environ import physical_cores, read_place
     from rankbench.rank.world.places import choose_cores, pin
 
     fields, numbers = json.loads(spec.read_text())

@@ -23,10 +23,10 @@ import numpy as np
 from pairs import report
 
 from rankbench.cell import Cell, Shape
-from rankbench.launch.hosts.this_machine import ThisMachine
+from rankbench.launch.hosts.base import ThisMachine
 from rankbench.launch.job.provenance import describe_code
 from rankbench.launch.process import command
-from rankbench.launch.process.environment import SOURCE
+from rankbench.launch.process.command import SOURCE
 from rankbench.launch.process.processes import Stop
 from rankbench.launch.process.supervise import run_launch
 from rankbench.launch_spec import LaunchOptions, LaunchSpec

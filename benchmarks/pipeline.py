@@ -115,8 +115,7 @@ def busy(spans: Sequence[Span]) -> float:
 
 def be_rank(steps: int, out: Path) -> None:
     """Run one rank: for each number of micro-batches, time the work of its stage."""
-    from rankbench.cores import physical_cores
-    from rankbench.environ import read_place
+    from rankbench.environ import physical_cores, read_place
     from rankbench.rank.world.places import choose_cores, pin
 
     place = read_place()

@@ -98,7 +98,7 @@ def finish(root: Path) -> None:
     """Write the files of a finished run: plan, requests, summaries, table."""
     os.chdir(root)
     from rankbench.project import begin, open_run
-    from rankbench.project.snakefile import data_files
+    from rankbench.project.jobs import data_files
     from rankbench.record import PLOTS, write_json
 
     run = open_run(

@@ -18,7 +18,7 @@ from pathlib import Path
 from pairs import report
 
 from rankbench.environ import Place
-from rankbench.launch.process.environment import build_environment
+from rankbench.launch.process.command import build_environment
 from rankbench.launch_spec import LaunchSpec
 from rankbench.matrix.selection import find_cell
 from rankbench.project import open_run

@@ -10,9 +10,8 @@ from rankbench.cell import Cell, Shape
 from rankbench.launch_spec import LaunchSpec
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import Experiment, load_experiment
-from rankbench.matrix.layers import keys_of
 from rankbench.matrix.plan import make_plan
-from rankbench.matrix.schema import load_schema, with_defaults
+from rankbench.matrix.schema import keys_of, load_schema, with_defaults
 from rankbench.matrix.site import PROGRAMS, Site, Software, describe_software
 from rankbench.plan import Plan
 

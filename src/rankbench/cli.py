@@ -15,6 +15,7 @@ from importlib import import_module
 import shtab
 
 from rankbench import __version__, commands
+from rankbench.commands._extras import find_extra, say_missing
 from rankbench.commands._options import (
     BAD_INPUT,
     COMMANDS,
@@ -23,7 +24,6 @@ from rankbench.commands._options import (
     OK,
     Command,
 )
-from rankbench.extras import find_extra, say_missing
 
 USAGE = "rankbench COMMAND [options]"
 HELP = """\

@@ -99,28 +99,21 @@ def read_invocation(argv: Sequence[str] | None = None) -> Invocation:
 
 
 def snakemake_argv(
+    config: Mapping[str, str],
     *,
-    experiment: str,
-    override: str | None,
     profile: str,
-    only: str | None = None,
-    rerun: str | None = None,
-    more: str | None = None,
-    plots: bool = True,
     targets: Sequence[str] = (),
     flags: Sequence[str] = (),
 ) -> list[str]:
     """The command with which Snakemake does what a command of rankbench was asked for.
 
     Args:
-        experiment, override, only, rerun, more, plots: as for `project.open_run`.
+        config: as for `project.open_run`.
         profile: folder of the profile.
         targets: in place of everything.
         flags: further options of Snakemake.
     """
-    config = {"experiment": experiment, "override": override, "only": only}
-    config |= {"rerun": rerun, "more": more, "plots": None if plots else "false"}
-    pairs = [f"{key}={value}" for key, value in config.items() if value is not None]
+    pairs = [f"{key}={value}" for key, value in config.items()]
     command = [sys.executable, "-m", "snakemake", "--profile", profile]
     # Snakemake would merge a profile that lies in profiles/default.
     command += ["--workflow-profile", "none"]

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Cell, Shape
-from rankbench.disturbance import OVERSUBSCRIBED
-from rankbench.record import read_json, write_json
+from rankbench.record import OVERSUBSCRIBED, read_json, write_json
 
 LOOPBACK = "127.0.0.1"
 

@@ -1,15 +1,24 @@
-"""Files of the user's own: which of them belong together, and their digest.
+"""Files of the user's own: what planning and ranks both know of them.
 
-Standard library only. A file of the user's is read here, but neither imported nor run.
+Which of them belong together, and their digest; the arguments of a training script, and
+its number of samples in a step; files of token ids. Standard library only. A file of
+the user's is read here, but neither imported nor run.
 """
 
 from __future__ import annotations
 
+import array
 import ast
 import hashlib
+import operator
+import shlex
+import string
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
+
+from rankbench.cell import Cell
 
 # Name of a file below the folder of the first one -> its path.
 Files = dict[str, Path]
@@ -79,7 +88,7 @@ def find_files(first: Path, more: Sequence[str] = ()) -> Files:
             found[name] = path
             waiting += _local_imports(read_source(path), path, folder)
     for given in more:
-        found |= _find_more(folder, given)
+        found |= files_at(folder, given)
     return {name: found[name] for name in sorted(found)}
 
 
@@ -102,8 +111,8 @@ def imports_of(files: Mapping[str, Path]) -> set[str]:
     return found - local - set(sys.stdlib_module_names)
 
 
-def _find_more(folder: Path, given: str) -> Files:
-    """The file, or all files of the folder, that `given` names."""
+def files_at(folder: Path, given: str) -> Files:
+    """The file, or all files of the folder, that `given` names below a folder."""
     name = PurePosixPath(given)
     if name.is_absolute() or ".." in name.parts:
         raise ValueError(f"{given}: expected a path below {folder}")
@@ -140,3 +149,190 @@ def _resolve(base: Path, parts: Sequence[str]) -> Iterator[Path]:
         for path in (place / "__init__.py", place.with_suffix(".py")):
             if path.is_file():
                 yield path
+
+
+# --- the arguments of a training script ----------------------------------------------
+
+_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+}
+
+# Fields of a cell that say nothing to a script.
+_HIDDEN = {
+    *("strategy", "own_strategy", "options", "model", "model_options", "data"),
+    *("own_files", "script"),
+}
+
+
+def values_of(cell: Cell) -> dict[str, Any]:
+    """Placeholder -> value: the fields of a cell, and the sizes of its topology."""
+    size = cell.size
+    fields = {k: v for k, v in cell.to_dict().items() if k not in _HIDDEN}
+    return fields | {
+        "nodes": size.nodes,
+        "devices": size.devices,
+        "devices_per_node": size.devices_per_node,
+    }
+
+
+def fill_arguments(template: str, values: Mapping[str, Any]) -> list[str]:
+    """The arguments of a script: ``--batch-size {batch_size}`` -> two words.
+
+    The template is split into words as a shell does it, before values are filled in.
+
+    Raises:
+        ValueError: a quotation mark is missing, or a placeholder is unknown.
+    """
+    try:
+        words = shlex.split(template)
+    except ValueError as error:
+        raise ValueError(f"args: {error} in {template!r}") from error
+    return ["".join(_fill(word, values)) for word in words]
+
+
+def placeholders(template: str) -> set[str]:
+    """Names in braces.
+
+    Raises:
+        ValueError: the braces do not match.
+    """
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError as error:
+        said = f"{error} in {template!r} (a brace is written twice)"
+        raise ValueError(f"args: {said}") from error
+    return {name for _, name, _, _ in parts if name is not None}
+
+
+def _fill(word: str, values: Mapping[str, Any]) -> list[str]:
+    unknown = placeholders(word) - values.keys()
+    if unknown:
+        raise ValueError(
+            f"args: unknown placeholder {{{min(unknown)}}} "
+            f"(known: {', '.join(sorted(values))})"
+        )
+    parts = []
+    for text, name, form, _ in string.Formatter().parse(word):
+        parts.append(text)
+        if name is not None:
+            parts.append(format(values[name], form or ""))
+    return parts
+
+
+def count_samples(expression: str, values: Mapping[str, Any]) -> int:
+    """The samples of a step over all ranks: ``batch_size * devices``.
+
+    Args:
+        expression: whole numbers and placeholders without braces, with + - * // and
+            parentheses.
+        values: from `values_of`.
+
+    Raises:
+        ValueError: it is something else, or not at least 1.
+    """
+    place = f"samples_per_step: {expression!r}"
+    try:
+        tree = ast.parse(expression.strip(), mode="eval").body
+    except SyntaxError as error:
+        raise ValueError(f"{place}: {error.msg}") from error
+    found = _evaluate(tree, values, place)
+    if found < 1:
+        raise ValueError(f"{place} is {found}: expected at least 1")
+    return found
+
+
+def names_in(expression: str) -> set[str]:
+    """The placeholders that an expression for `count_samples` names."""
+    tree = ast.parse(expression.strip(), mode="eval")
+    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+
+
+def _evaluate(node: ast.expr, values: Mapping[str, Any], place: str) -> int:
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        left, right = (_evaluate(n, values, place) for n in (node.left, node.right))
+        try:
+            return int(_OPERATORS[type(node.op)](left, right))
+        except ZeroDivisionError as error:
+            raise ValueError(f"{place}: {error}") from error
+    found = values.get(node.id) if isinstance(node, ast.Name) else None
+    if isinstance(node, ast.Constant):
+        found = node.value
+    if type(found) is not int:
+        numbers = sorted(name for name, value in values.items() if type(value) is int)
+        raise ValueError(
+            f"{place}: {ast.unparse(node)!r} is no whole number "
+            f"(known: {', '.join(numbers)}; with + - * // and parentheses)"
+        )
+    return found
+
+
+# --- files of token ids -------------------------------------------------------------
+#
+# Raw ids one after the other, little-endian, as nanoGPT and Megatron write them:
+# without header and gaps.
+
+SUFFIX = ".bin"
+# Name of a type of ids -> bytes of an id, and the code of Python's arrays.
+TYPES = {"uint16": (2, "H"), "uint32": (4, "I")}
+# Tokens of a sequence unless the experiment says otherwise, or the file has fewer.
+CONTEXT = 1024
+
+_CHUNK = 2**20  # ids
+# One of so many sequences is held out.
+_HELD_OUT = 20
+
+
+def describe_tokens(
+    path: Path, dtype: str, vocabulary: int | None = None
+) -> dict[str, int]:
+    """The `SHAPE` of a file of token ids, and under `tokens` their number.
+
+    Args:
+        path: the file.
+        dtype: a key of `TYPES`.
+        vocabulary: number of tokens; by default the largest id of the file plus one.
+
+    Raises:
+        ValueError: the file has no whole ids, too few, or ids beyond the vocabulary.
+    """
+    width, code = TYPES[dtype]
+    size = path.stat().st_size
+    if size % width:
+        raise ValueError(f"{path}: {size} bytes are no whole number of {dtype} ids")
+    count = size // width
+    # Two sequences of one token, and the token that follows the last.
+    if count < 3:
+        raise ValueError(f"{path}: {count} ids are too few for two sequences")
+    needed = 0
+    with path.open("rb") as file:
+        while chunk := file.read(width * _CHUNK):
+            ids = array.array(code)
+            ids.frombytes(chunk)
+            if sys.byteorder == "big":
+                ids.byteswap()
+            needed = max(needed, max(ids) + 1)
+    if vocabulary is not None and vocabulary < needed:
+        raise ValueError(
+            f"{path}: vocabulary {vocabulary}, but the file has the id {needed - 1}"
+        )
+    longest = (count - 1) // 2
+    context = min(CONTEXT, longest)
+    train, test = count_sequences(count, context)
+    return {
+        "vocabulary": vocabulary or needed,
+        "context": context,
+        "longest_context": longest,
+        "train": train,
+        "test": test,
+        "tokens": count,
+    }
+
+
+def count_sequences(tokens: int, context: int) -> tuple[int, int]:
+    """Numbers of sequences to train on and held out; the latter end the file."""
+    whole = max(0, (tokens - 1) // context)
+    held_out = min(whole, max(1, whole // _HELD_OUT))
+    return whole - held_out, held_out

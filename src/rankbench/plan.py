@@ -77,11 +77,6 @@ class Plan:
         return str(self.experiment["name"])
 
     @property
-    def is_study(self) -> bool:
-        """Whether the experiment repeats published measurements."""
-        return self.experiment.get("study") is not None
-
-    @property
     def rule(self) -> Rule:
         """How many launches a cell gets."""
         return Rule.read(self.experiment["launches"])

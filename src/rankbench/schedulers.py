@@ -34,7 +34,7 @@ _ALL = (
     Scheduler(
         name="none",
         profile="local_profile",
-        hosts="this_machine:ThisMachine",
+        hosts="base:ThisMachine",
         has_hosts=False,
     ),
     Scheduler(

@@ -12,7 +12,7 @@ from ranks import start_commands
 from torch.multiprocessing.spawn import ProcessExitedException
 
 from factories import make_cell, prepare_launch
-from rankbench.launch.process.judge_gate import judge_gate
+from rankbench.launch.process.classify import judge_gate
 from rankbench.matrix.candidate import shape_of
 from rankbench.matrix.catalog import load_catalog
 

@@ -16,7 +16,7 @@ from torch.multiprocessing import ProcessExitedException
 
 from factories import make_cell, make_shape, make_spec, prepare_launch
 from rankbench.launch.process.classify import Ending, classify
-from rankbench.launch.process.environment import build_environment
+from rankbench.launch.process.command import build_environment
 from rankbench.launch.process.reports import merge_reports, read_reports
 
 ROOT = Path(__file__).resolve().parents[2]

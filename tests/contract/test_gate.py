@@ -8,7 +8,7 @@ import pytest
 from equipment import case, require_packages
 from gate_ranks import copy_code, run_gate
 
-from rankbench.launch.process.judge_gate import TOLERANCE
+from rankbench.launch.process.classify import TOLERANCE
 from rankbench.matrix.catalog import load_catalog
 
 pytestmark = pytest.mark.contract

@@ -27,12 +27,12 @@ from logs import (
 )
 from rankbench.launch.launchers import (
     Launcher,
-    _intel_mpi,
-    _open_mpi,
     find_launcher,
     horovodrun,
     host_list,
     hostfile,
+    hydra,
+    mpirun,
 )
 from rankbench.launch_spec import LaunchSpec
 from rankbench.matrix.catalog import load_catalog
@@ -105,25 +105,25 @@ YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 
 
 def test_open_mpi_stays_on_the_loopback_interface_of_one_host() -> None:
-    told = _open_mpi.build_variables(make_launch(2), root=False)
+    told = mpirun.build_variables(make_launch(2), root=False)
     assert told == {
         "OMPI_MCA_btl_tcp_if_include": "lo",
         "OMPI_MCA_oob_tcp_if_include": "lo",
     }
     shape = make_shape(2, nodes=2, ranks_per_node=1)
     spread = make_launch(2, shape=shape, hosts=("node1", "node2"))
-    assert _open_mpi.build_variables(spread, root=False) == {}
+    assert mpirun.build_variables(spread, root=False) == {}
     over = dataclasses.replace(spread, interface="ib0")
-    assert set(_open_mpi.build_variables(over, root=False).values()) == {"ib0"}
+    assert set(mpirun.build_variables(over, root=False).values()) == {"ib0"}
 
 
 def test_open_mpi_yields_cores_that_are_shared_and_runs_as_root_for_root() -> None:
-    usual = _open_mpi.build_variables(make_launch(2), root=False)
-    shared = _open_mpi.build_variables(
+    usual = mpirun.build_variables(make_launch(2), root=False)
+    shared = mpirun.build_variables(
         make_launch(2, marks=["oversubscribed"]), root=False
     )
     assert shared == usual | YIELD
-    root = _open_mpi.build_variables(make_launch(2), root=True)
+    root = mpirun.build_variables(make_launch(2), root=True)
     assert root.keys() - usual.keys() == {
         "OMPI_ALLOW_RUN_AS_ROOT",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
@@ -134,24 +134,24 @@ ON_ONE_HOST = {"I_MPI_FABRICS": "shm", "I_MPI_HYDRA_BOOTSTRAP": "fork"}
 
 
 def test_intel_mpi_stays_in_the_memory_of_one_host_and_pins_no_rank() -> None:
-    told = _intel_mpi.build_variables(make_launch(2))
+    told = hydra.build_variables(make_launch(2))
     assert told["I_MPI_PIN"] == "0"
     assert told.items() > ON_ONE_HOST.items()
     shape = make_shape(2, nodes=2, ranks_per_node=1)
-    across = _intel_mpi.build_variables(make_launch(2, shape=shape))
+    across = hydra.build_variables(make_launch(2, shape=shape))
     assert (
         across.items() >= {k: told[k] for k in told.keys() - ON_ONE_HOST.keys()}.items()
     )
     assert across.keys() - told.keys() == set()
     assert across["I_MPI_HYDRA_BOOTSTRAP"] == "ssh"
-    shared = _intel_mpi.build_variables(make_launch(2, marks=["oversubscribed"]))
+    shared = hydra.build_variables(make_launch(2, marks=["oversubscribed"]))
     assert shared == told | {"I_MPI_WAIT_MODE": "1"}
 
 
 def test_horovodrun_tells_whichever_mpi_it_finds() -> None:
     spec = make_launch(2, backend="ccl")
     told = horovodrun.build_variables(spec)
-    for mpi in (_open_mpi, _intel_mpi):
+    for mpi in (mpirun, hydra):
         assert told.items() > mpi.build_variables(spec).items()
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from gate_ranks import run_gate
 
-from rankbench.launch.process.judge_gate import TOLERANCE
+from rankbench.launch.process.classify import TOLERANCE
 from rankbench.rank import models
 
 pytestmark = pytest.mark.contract

@@ -13,7 +13,7 @@ import pytest
 
 from factories import make_cell, make_shape, prepare_launch
 from rankbench.environ import Place
-from rankbench.launch.process.environment import build_environment
+from rankbench.launch.process.command import build_environment
 from rankbench.launch_spec import COLLECTIVES, STAGES, LaunchOptions
 
 pytestmark = [pytest.mark.integration, pytest.mark.equipment]

@@ -9,8 +9,7 @@ import pytest
 
 from factories import make_cell, make_spec
 from rankbench.launch.images.apptainer import find_program
-from rankbench.launch.process.command import environment_for, exec_argv
-from rankbench.launch.process.environment import SOURCE
+from rankbench.launch.process.command import SOURCE, environment_for, exec_argv
 
 pytestmark = pytest.mark.unit
 

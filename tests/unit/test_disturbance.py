@@ -7,9 +7,15 @@ from typing import Any
 import pytest
 
 from factories import make_shape, make_surroundings
-from rankbench.disturbance import disturbances, lacks_cores
 from rankbench.launch.process.reports import merge_surroundings
-from rankbench.record import Record, counting, judge, repeated
+from rankbench.record import (
+    Record,
+    counting,
+    disturbances,
+    judge,
+    lacks_cores,
+    repeated,
+)
 from rankbench.stopping import LaunchHistory, Rule, brief, find_enough
 
 pytestmark = pytest.mark.unit

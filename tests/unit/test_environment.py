@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from factories import make_cell, make_shape, make_spec
-from rankbench.launch.process.command import check_binds
-from rankbench.launch.process.environment import (
+from rankbench.launch.process.command import (
     SOURCE,
     build_environment,
+    check_binds,
 )
 from rankbench.launch_spec import LaunchOptions
 from rankbench.matrix.site import OWN_VARIABLES

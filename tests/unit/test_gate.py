@@ -10,7 +10,7 @@ from torch import nn
 
 from factories import make_cell
 from rankbench.cell import Shape
-from rankbench.launch.process.judge_gate import judge_gate
+from rankbench.launch.process.classify import judge_gate
 from rankbench.rank.models import complete
 from rankbench.rank.models.gpt import PRESETS
 from rankbench.rank.purposes.gate import (

@@ -13,9 +13,9 @@ import torch
 
 from factories import make_cell, make_shape, make_spec
 from rankbench.environ import Place, keep_devices, restore_devices
+from rankbench.launch.hosts.base import ThisMachine
 from rankbench.launch.hosts.slurm import SlurmJob
 from rankbench.launch.hosts.slurm_job_array import JobArray
-from rankbench.launch.hosts.this_machine import ThisMachine
 from rankbench.launch.process import gpu_usage, supervise
 from rankbench.launch.process.reports import find_shared_gpu
 from rankbench.rank.facts import collectives, usage

@@ -117,6 +117,7 @@ def test_an_experiment_of_any_length_has_a_short_name(
     "value", ["08", "1e3", "run #2.yaml", "x: y.yaml", "{x}", "a=b"]
 )
 def test_snakemake_gets_values_as_they_are_written(value: str) -> None:
-    argv = snakemake_argv(experiment=value, override=value, profile="local_profile")
+    given = {"experiment": value, "override": value}
+    argv = snakemake_argv(given, profile="local_profile")
     config = read_invocation(argv[3:]).config
-    assert config == {"experiment": value, "override": value}
+    assert config == given

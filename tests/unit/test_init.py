@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from rankbench.assets import find_asset
-from rankbench.extras import find_extra, require
+from rankbench.commands._extras import find_extra, require
 from rankbench.matrix.site import read_site
 
 pytestmark = pytest.mark.unit
@@ -89,7 +89,7 @@ def without(monkeypatch: pytest.MonkeyPatch) -> set[str]:
             raise metadata.PackageNotFoundError(name)
         return find(name)
 
-    monkeypatch.setattr("rankbench.extras.metadata.version", version)
+    monkeypatch.setattr("rankbench.commands._extras.metadata.version", version)
     return names
 
 

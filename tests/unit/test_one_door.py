@@ -13,7 +13,7 @@ import pytest
 
 from rankbench.cli import load_commands, main, read_arguments
 from rankbench.commands import images, prepare, rerun
-from rankbench.commands._base import how_to_continue
+from rankbench.commands._base import how_to_continue, plan_run
 
 pytestmark = pytest.mark.unit
 
@@ -52,6 +52,11 @@ def test_what_continues_a_run_asks_for_the_same(
     command = shlex.split(how_to_continue(given))
     assert command[0] == "rankbench"
     assert read_arguments(command[1:]) == given
+
+
+def test_a_run_without_plots_plans_no_plots(folder: Path) -> None:
+    assert not plan_run(read_arguments(["run", "--no-plots"]), write=False).plots
+    assert plan_run(read_arguments(["run"]), write=False).plots
 
 
 def test_ctrl_c_before_anything_runs_leaves_no_trace(
@@ -145,7 +150,7 @@ def test_rerun_of_a_part(
     )
     given: list[list[str]] = []
 
-    def keep(run: Any, argv: list[str], *, rest: str, verbose: bool) -> int:
+    def keep(run: Any, argv: list[str], _: Any) -> int:
         given.append([cell.id for cell in run.chosen])
         assert argv[-1] == f"rerun={','.join(given[-1])}"
         return 0

@@ -9,10 +9,15 @@ import pytest
 
 from factories import read_experiment, read_pairs, read_plan_of
 from rankbench.launch.job.provenance import freeze_files
-from rankbench.own_files import files_below, find_files, hash_files
+from rankbench.own_files import (
+    count_samples,
+    files_below,
+    fill_arguments,
+    find_files,
+    hash_files,
+)
 from rankbench.plan import read_plan
 from rankbench.rank import models, variants
-from rankbench.templates import count_samples, fill_arguments
 
 pytestmark = pytest.mark.unit
 

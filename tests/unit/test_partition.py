@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from rankbench.partition import split_evenly
+from rankbench.decoder import split_evenly
 from rankbench.rank.models import Blueprint
 from rankbench.rank.strategies._partition import measure_parts
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rankbench.cores import physical_cores
+from rankbench.environ import physical_cores
 from rankbench.rank.world.places import bind_near, choose_cores
 
 pytestmark = pytest.mark.unit

@@ -14,9 +14,9 @@ import pytest
 
 from factories import make_site, read_plan_of
 from rankbench.cell import Shape, Topology
+from rankbench.decoder import split_evenly
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.plan import plan_predicted
-from rankbench.partition import split_evenly
 from rankbench.plan import PredictedCell, read_plan
 from rankbench.record import Layout
 from rankbench.results.numbers.result_set import read

@@ -12,17 +12,16 @@ import pytest
 from factories import make_probe, make_site, read_plan_of
 from rankbench.failures import DATA, PLAN_VARIABLE, Need
 from rankbench.project import (
-    InUse,
     Run,
     begin,
     find_pending,
     jobs,
     make_preview,
     open_run,
-    opening,
     reopen_run,
     start,
 )
+from rankbench.project import run as run_module
 from rankbench.project.status import find_verdict
 from rankbench.record import Layout, read_json, write_json
 
@@ -31,7 +30,9 @@ pytestmark = pytest.mark.unit
 
 @pytest.fixture
 def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    monkeypatch.setattr(opening, "probe_machine", lambda programs, write: make_probe())
+    monkeypatch.setattr(
+        run_module, "probe_machine", lambda programs, write: make_probe()
+    )
     monkeypatch.setenv(PLAN_VARIABLE, "unset")
     monkeypatch.setenv("PYTHONPATH", "")
     (tmp_path / "e.yaml").write_text(
@@ -89,7 +90,7 @@ def test_a_run_forgets_why_an_earlier_one_could_not_prepare(opened: Run) -> None
 def test_a_second_run_is_refused_and_told_by_whom(opened: Run, tmp_path: Path) -> None:
     begin(opened)
     config = {"experiment": tmp_path / "e.yaml"}
-    with pytest.raises(InUse, match=r"is in use by process \d+ on "):
+    with pytest.raises(ValueError, match=r"is in use by process \d+ on "):
         begin(open_run(config, profile=tmp_path, write=False))
 
 

@@ -106,7 +106,7 @@ def test_each_row_gets_a_verdict(tmp_path, monkeypatch, cli):
     shutil.copytree(ROOT / "local_profile", tmp_path / "local_profile")
     monkeypatch.chdir(tmp_path)
 
-    def execute(run: Run, argv: list[str], **_: object) -> int:
+    def execute(run: Run, argv: list[str], _: object) -> int:
         shutil.copytree(EXAMPLE, run.layout.root, dirs_exist_ok=True)
         return 0
 

@@ -12,9 +12,9 @@ from jsonschema import Draft202012Validator
 from factories import read_pairs
 from rankbench.cell import Cell
 from rankbench.matrix.catalog import load_catalog
-from rankbench.matrix.layers import keys_of
 from rankbench.matrix.schema import (
     check,
+    keys_of,
     load_schema,
     load_yaml,
     with_defaults,

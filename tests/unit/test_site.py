@@ -9,7 +9,7 @@ import pytest
 
 from factories import make_probe, read_pairs
 from rankbench.matrix.site import Site, read_site
-from rankbench.project.opening import native_site
+from rankbench.project.run import native_site
 
 pytestmark = pytest.mark.unit
 

@@ -12,7 +12,7 @@ from rankbench.failures import DATA, IMAGE
 from rankbench.invocation import read_invocation
 from rankbench.launch.hosts.slurm_resources import check_resources
 from rankbench.project import begin, has_begun, make_preview, open_run, reopen_run
-from rankbench.project.snakefile import (
+from rankbench.project.jobs import (
     job_files,
     job_inputs,
     jobs_here,
@@ -75,7 +75,7 @@ gc.set_threshold(100_000, 50, 50)
 LAYOUT = RUN.layout
 
 RESULTS = [str(LAYOUT.table(suffix)) for suffix in ("csv", "md", "html", "tex")]
-if RUN.plan.is_study:
+if RUN.plan.experiment["study"]:
     RESULTS += [str(LAYOUT.table(suffix, "published")) for suffix in ("csv", "md")]
 PLOT_FILES = [
     str(LAYOUT.plot(name, suffix)) for name in PLOTS for suffix in ("svg", "png", "csv")

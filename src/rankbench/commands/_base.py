@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rankbench.extras import require
+from rankbench.commands._extras import require
 from rankbench.invocation import (
     DEFAULT_EXPERIMENT,
     DEFAULT_PROFILE,
@@ -49,15 +49,6 @@ def plan_run(
     default = os.environ.get("SNAKEMAKE_PROFILE", DEFAULT_PROFILE)
     arguments.experiment = arguments.experiment or DEFAULT_EXPERIMENT
     arguments.site = arguments.site or default
-    config = {
-        "experiment": arguments.experiment,
-        "override": arguments.override,
-        # The cells to rerun are chosen already.
-        "only": None if rerun or more else _only(arguments),
-        "rerun": rerun,
-        "more": more,
-    }
-    given = {key: value for key, value in config.items() if value is not None}
     site = Path(arguments.site)
     if not (site / "site.yaml").exists():
         there = sorted(str(path.parent) for path in Path().glob("*/site.yaml"))
@@ -65,12 +56,29 @@ def plan_run(
             f"{site} is not a profile: it has no site.yaml (profiles here: "
             f"{', '.join(there) or 'none; `rankbench init` writes two'})"
         )
-    return open_run(given, profile=site, write=write)
+    config = _config_of(arguments, rerun=rerun, more=more)
+    return open_run(config, profile=site, write=write)
 
 
 def _only(arguments: argparse.Namespace) -> str | None:
     """Return the filter as `project.open_run` takes it; None for all cells."""
     return " ".join(getattr(arguments, "only", None) or ()) or None
+
+
+def _config_of(
+    arguments: argparse.Namespace, *, rerun: str | None = None, more: str | None = None
+) -> dict[str, str]:
+    """Return the options of a command as `project.open_run` and Snakemake take them."""
+    config = {
+        "experiment": arguments.experiment,
+        "override": arguments.override,
+        # The cells to rerun are chosen already.
+        "only": None if rerun or more else _only(arguments),
+        "rerun": rerun,
+        "more": more,
+        "plots": "false" if getattr(arguments, "no_plots", False) else None,
+    }
+    return {key: value for key, value in config.items() if value is not None}
 
 
 def argv_for(
@@ -82,17 +90,8 @@ def argv_for(
     flags: Sequence[str] = (),
 ) -> list[str]:
     """Return the command of Snakemake for the options of a command."""
-    return snakemake_argv(
-        experiment=arguments.experiment,
-        override=arguments.override,
-        profile=arguments.site,
-        only=None if rerun or more else _only(arguments),
-        plots=not getattr(arguments, "no_plots", False),
-        rerun=rerun,
-        more=more,
-        targets=targets,
-        flags=flags,
-    )
+    config = _config_of(arguments, rerun=rerun, more=more)
+    return snakemake_argv(config, profile=arguments.site, targets=targets, flags=flags)
 
 
 def require_workflow(run: Run, *extras: str) -> None:

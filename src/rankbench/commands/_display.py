@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress import (
@@ -25,14 +23,23 @@ LISTED = 12
 _COLOURS = {"ok": "green", "unsupported": "dim", "not-run": "yellow"}
 
 
-class Display(Protocol):
-    """The output for the progress of a run."""
+class Plain:
+    """Prints a line for each event, for logs and for programs."""
+
+    def __init__(self, console: Console, cells: list[WatchedCell]) -> None:
+        self._console, self._cells = console, cells
 
     def show(self, event: Event, state: State | None) -> None:
         """Show an event of a cell; `state` is the cell's state if it is done."""
+        if event.kind == "begun":
+            return  # the line at its end says more
+        words = describe_event(event, state)
+        done = sum(cell.done for cell in self._cells)
+        self.say(f"[{done}/{len(self._cells)}] {event.cell.id}  {words}")
 
     def say(self, text: str, *, warning: bool = False) -> None:
         """Show a line of text."""
+        print(text, file=self._console.file, flush=True)
 
     def refresh(self, waiting_for: str) -> None:
         """Update the display; `waiting_for` is Snakemake's last line."""
@@ -41,37 +48,11 @@ class Display(Protocol):
         """End the display."""
 
 
-class Plain:
-    """Prints a line for each event, for logs and for programs."""
-
-    def __init__(self, console: Console, cells: list[WatchedCell]) -> None:
-        self._console, self._cells = console, cells
-
-    def show(self, event: Event, state: State | None) -> None:
-        if event.kind == "begun":
-            return  # the line at its end says more
-        words = describe_event(event, state)
-        done = sum(cell.done for cell in self._cells)
-        self._print(f"[{done}/{len(self._cells)}] {event.cell.id}  {words}")
-
-    def say(self, text: str, *, warning: bool = False) -> None:
-        self._print(text)
-
-    def refresh(self, waiting_for: str) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def _print(self, text: str) -> None:
-        print(text, file=self._console.file, flush=True)
-
-
-class Terminal:
+class Terminal(Plain):
     """Prints a line per finished cell; below are unfinished cells and a bar."""
 
     def __init__(self, console: Console, cells: list[WatchedCell]) -> None:
-        self._console, self._cells = console, cells
+        super().__init__(console, cells)
         self._waiting_for = ""
         self._seconds: list[float] = []
         self._bar = Progress(
@@ -144,23 +125,20 @@ class Terminal:
 
 def describe_event(event: Event, state: State | None) -> str:
     """Return a description of an event, without the name of its cell."""
-    # Reasons quote logs: a terminal must not obey control characters in them.
-    return make_printable(_describe(event, state))
-
-
-def _describe(event: Event, state: State | None) -> str:
+    words = event.text
     if event.kind == "done" and state is not None:
         reason = f": {state.reason}" if state.reason else ""
         took = f", done in {minutes(event.cell.seconds)}" if event.cell.seconds else ""
-        return f"{state.status}{reason}  {state.launches}{took}"
-    if event.record is not None:
-        took = event.record.get("seconds", {}).get("launch")
-        end = f"  {took:.1f} s" if took else ""
-        return f"{event.text}  {describe_result(event.record)}{end}"
-    return event.text
+        words = f"{state.status}{reason}  {state.launches}{took}"
+    elif event.record is not None:
+        seconds = event.record.get("seconds", {}).get("launch")
+        end = f"  {seconds:.1f} s" if seconds else ""
+        words = f"{event.text}  {describe_result(event.record)}{end}"
+    # Reasons quote logs: a terminal must not obey control characters in them.
+    return make_printable(words)
 
 
-def open_display(console: Console, cells: list[WatchedCell], *, plain: bool) -> Display:
+def open_display(console: Console, cells: list[WatchedCell], *, plain: bool) -> Plain:
     """Return a live display if the output is a terminal, or else a plain one."""
     # Not `is_terminal`: with FORCE_COLOR it is true for a file, too.
     if plain or not console.file.isatty() or console.is_dumb_terminal:

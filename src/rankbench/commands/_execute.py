@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
 from rich.console import Console
 
-from rankbench.commands._base import require_workflow
-from rankbench.commands._display import Display, open_display
+from rankbench.commands._base import how_to_continue, require_workflow
+from rankbench.commands._display import Plain, open_display
 from rankbench.commands._options import FINDING, INTERRUPTED, OK
-from rankbench.commands._watch import Watch
+from rankbench.commands._watch import Tail, Watch
 from rankbench.invocation import shown
 from rankbench.project import BEGUN, Run, begin, find_pending
 from rankbench.project.start import tell
@@ -37,14 +38,14 @@ ASK = 30.0  # seconds between looks at the queue
 LAST_LINES = 15
 
 
-def execute(run: Run, argv: Sequence[str], *, rest: str, verbose: bool) -> int:
+def execute(run: Run, argv: Sequence[str], arguments: argparse.Namespace) -> int:
     """Run Snakemake to its end, and show the progress of the cells.
 
     Args:
         run: the run, not begun yet; it is begun here, so that Snakemake need not.
         argv: the command.
-        rest: the command that continues after an interruption.
-        verbose: whether to show the output of Snakemake as well.
+        arguments: of the command of rankbench; verbose: whether to show the output of
+            Snakemake as well.
 
     Returns:
         The exit status: 0 success, 1 a cell or Snakemake failed, 130 interrupted.
@@ -59,22 +60,41 @@ def execute(run: Run, argv: Sequence[str], *, rest: str, verbose: bool) -> int:
     log.parent.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True, highlight=False)
     print(f"$ {shown(argv)}\n  log: {log}", file=sys.stderr, flush=True)
-    watch = Watch(run.layout, find_pending(run), _kept(run))
-    display = open_display(console, watch.cells, plain=verbose)
+    again = {cell.id for cell in run.rerun}
+    verdicts = {
+        cell.id: find_verdict(run.plan, run.layout, cell)
+        for cell in run.feasible
+        if cell.id not in again
+    }
+    # How many launches of each requested attempt exist already.
+    kept = {cell: verdict.ok for cell, verdict in verdicts.items() if verdict}
+    watch = Watch(run.layout, find_pending(run), kept)
+    display = open_display(console, watch.cells, plain=arguments.verbose)
     with (
         open(log, "w+") as file,
         start_snakemake(argv, file, run.lock.handle) as (child, signals),
     ):
         try:
-            _follow(run, child, watch, display, log, verbose=verbose)
+            _follow(run, child, watch, display, log, verbose=arguments.verbose)
         finally:
             display.close()
     run.lock.release()
     if signals:
         name = signal.Signals(signals[0]).name
+        rest = how_to_continue(arguments)
         tell(f"stopped by {name}: finished launches are kept. To continue:\n  {rest}")
         return INTERRUPTED
-    return _conclude(run, child.returncode, log)
+    # Say why Snakemake failed, if it did.
+    status = child.returncode
+    failed = any(state.has_failed for state in states_of(run).values())
+    reasons = {why_not_run(run.layout, cell) for cell in run.feasible} - {None}
+    for reason in reasons:
+        tell(f"not measured: {reason}")
+    if status and not failed and not reasons:
+        lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+        tell(f"Snakemake failed (exit status {status}). The end of {log}:")
+        tell("\n".join(f"  {line}" for line in lines))
+    return FINDING if status or failed else OK
 
 
 def run_target(argv: Sequence[str]) -> int:
@@ -94,7 +114,7 @@ def _follow(
     run: Run,
     child: subprocess.Popen[bytes],
     watch: Watch,
-    display: Display,
+    display: Plain,
     log: Path,
     *,
     verbose: bool,
@@ -102,7 +122,7 @@ def _follow(
     """Show the progress of the cells until Snakemake ends."""
     on_cluster = scheduler_of(run.plan.site).has_queue
     pause = LOOK_ON_CLUSTER if on_cluster else LOOK
-    tail, looked, asked = _Tail(log), 0.0, 0.0
+    tail, looked, asked = Tail(log), 0.0, 0.0
     changed = time.monotonic()
     while True:
         ended = child.poll() is not None
@@ -116,7 +136,12 @@ def _follow(
             quiet = looked - changed
             if on_cluster and looked - asked >= seconds_between_looks(ASK, quiet):
                 asked = looked
-                _ask_queue(run, watch)
+                # Slurm may answer the next time.
+                with suppress(ValueError):
+                    jobs = find_jobs(run.plan, run.layout, Path())
+                    for waiting in watch.cells:
+                        job = jobs.get(waiting.id)
+                        waiting.queued = job.describe() if job else "queued"
             for event in watch.look():
                 changed = looked
                 cell = run.plan.cells[event.cell.id]
@@ -129,67 +154,13 @@ def _follow(
         time.sleep(min(LOOK, pause))
 
 
-def _conclude(run: Run, status: int, log: Path) -> int:
-    """Print why Snakemake failed, if it did; return the exit status."""
-    failed = [cell for cell, state in states_of(run).items() if state.has_failed]
-    reasons = {why_not_run(run.layout, cell) for cell in run.feasible} - {None}
-    for reason in reasons:
-        tell(f"not measured: {reason}")
-    if status and not failed and not reasons:
-        lines = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-        tell(f"Snakemake failed (exit status {status}). The end of {log}:")
-        tell("\n".join(f"  {line}" for line in lines))
-    return FINDING if status or failed else OK
-
-
 def states_of(run: Run) -> dict[str, State]:
     """Return the states of the chosen cells of a run."""
     return {cell.id: find_state(run.plan, run.layout, cell) for cell in run.chosen}
 
 
-class _Tail:
-    """Reads the lines that are appended to a file."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._place = path, 0
-        self.last = ""
-
-    def read(self) -> Iterator[str]:
-        with open(self._path, "rb") as file:
-            file.seek(self._place)
-            new = file.read()
-        new = new[: new.rfind(b"\n") + 1]
-        self._place += len(new)
-        for line in new.decode(errors="replace").splitlines():
-            if line.strip():
-                self.last = line.strip()
-                yield line
-
-
 # Part of lines that explain why a cell is not measured.
 _FOR_PEOPLE = "  not measured: "
-
-
-def _kept(run: Run) -> dict[str, int]:
-    """Return how many launches of each requested attempt exist already."""
-    again = {cell.id for cell in run.rerun}
-    verdicts = {
-        cell.id: find_verdict(run.plan, run.layout, cell)
-        for cell in run.feasible
-        if cell.id not in again
-    }
-    return {cell: verdict.ok for cell, verdict in verdicts.items() if verdict}
-
-
-def _ask_queue(run: Run, watch: Watch) -> None:
-    """Note which cells wait in Slurm's queue, and why."""
-    try:
-        jobs = find_jobs(run.plan, run.layout, Path())
-    except ValueError:
-        return  # Slurm may answer the next time
-    for cell in watch.cells:
-        job = jobs.get(cell.id)
-        cell.queued = job.describe() if job else "queued"
 
 
 def own_cache(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -225,11 +196,9 @@ def start_snakemake(
 
     def interrupt() -> None:
         if child is not None:
-            try:
+            with suppress(ProcessLookupError):
                 # As Ctrl-C does: after other signals, Snakemake waits for its jobs.
                 os.killpg(child.pid, signal.SIGINT)
-            except ProcessLookupError:
-                pass
 
     def pass_on(number: int, _: object) -> None:
         came.append(number)

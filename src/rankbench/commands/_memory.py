@@ -7,8 +7,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Cell, Shape
@@ -46,12 +46,15 @@ def estimate_cells(run: Run, cells: Sequence[PlannedCell]) -> dict[str, Estimate
     Raises:
         ValueError: the estimator has failed, such as without torch.
     """
-    known = dict(_read_cache(run))
+    path = run.layout.root / "memory.json"
+    known: dict[str, Estimate] = {}
+    with suppress(OSError, ValueError, KeyError):
+        kept = read_json(path)
+        known = kept["cells"] if kept["code"] == run.plan.code["rank"] else {}
     asked = [cell for cell in cells if cell.hash not in known]
     answers = _ask(run, [(cell.cell, cell.shape) for cell in asked])
     known |= {cell.hash: found for cell, found in zip(asked, answers, strict=True)}
     if asked:
-        path = _cache(run)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, {"code": run.plan.code["rank"], "cells": known})
     memory = run.plan.site["device_memory_gib"]
@@ -167,15 +170,3 @@ def _ask(run: Run, cells: Sequence[tuple[Cell, Shape]]) -> list[Estimate]:
     if done.returncode:
         raise ValueError(f"memory cannot be estimated: {said[-1]}")
     return [json.loads(line) for line in done.stdout.splitlines()]
-
-
-def _cache(run: Run) -> Path:
-    return run.layout.root / "memory.json"
-
-
-def _read_cache(run: Run) -> Mapping[str, Estimate]:
-    try:
-        kept = read_json(_cache(run))
-        return kept["cells"] if kept["code"] == run.plan.code["rank"] else {}
-    except (OSError, ValueError, KeyError):
-        return {}

@@ -7,11 +7,37 @@ is done has a summary. So this works for jobs on other hosts, too.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankbench.record import GATE, PROFILE, Layout, Record, numbered, read_json
+
+
+class Tail:
+    """Reads the lines that are appended to a file.
+
+    Attributes:
+        last: the last one that is not blank.
+    """
+
+    def __init__(self, path: Path, *, from_end: bool = False) -> None:
+        self._path, self.last = path, ""
+        self._place = path.stat().st_size if from_end and path.exists() else 0
+
+    def read(self) -> Iterator[str]:
+        """Yield new lines that are complete and not blank."""
+        if not self._path.exists():
+            return
+        with open(self._path, "rb") as file:
+            file.seek(self._place)
+            new = file.read()
+        new = new[: new.rfind(b"\n") + 1]
+        self._place += len(new)
+        for line in new.decode(errors="replace").splitlines():
+            if line.strip():
+                self.last = line.strip()
+                yield line
 
 
 @dataclass
@@ -83,7 +109,9 @@ class Watch:
             WatchedCell(cell, wanted, launched=(kept or {}).get(cell, 0))
             for cell, wanted in pending.items()
         ]
-        self._logs = {cell.id: _size(layout.log(cell.id)) for cell in self.cells}
+        self._logs = {
+            cell.id: Tail(layout.log(cell.id), from_end=True) for cell in self.cells
+        }
         for cell in self.cells:
             cell._seen = {place for _, place in self._launches(cell, ended=True)}
             # A run that was killed leaves launches without a record.
@@ -117,8 +145,11 @@ class Watch:
             cell.begun = cell.begun or time.monotonic()
             yield Event("begun", cell, running)
         cell.running = running
-        for line in self._new_lines(cell):
-            yield Event("said", cell, line)
+        # Messages of its job: why it waits, and errors.
+        refused = f"{cell.id}  not measured: "
+        for line in self._logs[cell.id].read():
+            if line.startswith((" ", refused)):
+                yield Event("said", cell, line.removeprefix(refused).strip())
         if summary is not None and summary != cell._summary:
             cell.done, cell.running = True, None
             yield Event("done", cell)
@@ -129,13 +160,12 @@ class Watch:
         """Yield purpose and folder of each launch of all attempts."""
         for attempt in self._layout.attempts(cell.id):
             place = self._layout.attempt(cell.id, attempt)
-            for purpose, folder in _folders(place):
+            for purpose in (GATE, "launch", PROFILE):
+                folder = place if purpose == "launch" else place / purpose
                 for number in numbered(folder):
                     launch = folder / str(number)
-                    if launch in cell._seen:
-                        if ended:
-                            yield purpose, launch
-                    elif (launch / "record.json").exists() == ended:
+                    known = launch in cell._seen
+                    if (known or (launch / "record.json").exists()) == ended:
                         yield purpose, launch
 
     def _name(self, cell: WatchedCell, purpose: str, *, ended: bool = False) -> str:
@@ -145,39 +175,9 @@ class Watch:
         # A retried launch counts once more.
         return f"launch {number} of {max(number, cell.wanted)}"
 
-    def _new_lines(self, cell: WatchedCell) -> Iterable[str]:
-        """Return new messages of its job: why it waits, and errors."""
-        path, begin = self._layout.log(cell.id), self._logs[cell.id]
-        if _size(path) <= begin:
-            return []
-        with open(path, "rb") as file:
-            file.seek(begin)
-            new = file.read()
-        new = new[: new.rfind(b"\n") + 1]
-        self._logs[cell.id] = begin + len(new)
-        refused = f"{cell.id}  not measured: "
-        return [
-            line.removeprefix(refused).strip()
-            for line in new.decode(errors="replace").splitlines()
-            if line.startswith((" ", refused))
-        ]
-
-
-def _folders(attempt: Path) -> Iterator[tuple[str, Path]]:
-    yield GATE, attempt / GATE
-    yield "launch", attempt
-    yield PROFILE, attempt / PROFILE
-
 
 def _mtime(path: Path) -> int | None:
     try:
         return path.stat().st_mtime_ns
     except FileNotFoundError:
         return None
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0

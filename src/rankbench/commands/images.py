@@ -17,13 +17,14 @@ from rankbench.commands._options import command, print_json
 from rankbench.failures import IMAGE
 from rankbench.launch.images.store import (
     Image,
+    choose_images,
     load_images,
     read_sidecar,
     reason_to_make,
 )
 from rankbench.matrix.catalog import CONTAINERS
 from rankbench.project import Run
-from rankbench.project.snakefile import need_files
+from rankbench.project.jobs import need_files
 
 
 @command(
@@ -69,11 +70,8 @@ def _choose(run: Run, names: list[str]) -> dict[str, Image]:
         ValueError: an image does not exist, or no cell runs in an image.
     """
     known = run.known_images or load_images(CONTAINERS, run.image_dir, {})
-    for name in names:
-        if name not in known:
-            raise ValueError(f"{name}: no such image (known: {', '.join(known)})")
     if names:
-        return {name: known[name] for name in names}
+        return choose_images(known, names)
     need_files(run, IMAGE)  # raises if no cell runs in an image
     return {name: known[name] for name in run.image_names}
 

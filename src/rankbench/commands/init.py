@@ -17,57 +17,6 @@ from rankbench.matrix.site import check_hosts
 OWN = ("config.yaml", "local_profile", "slurm_profile")
 
 SSH_PROFILE = "ssh_profile"
-SSH_SITE = """\
-# Facts about hosts that ssh reaches, without Slurm. Edit them, then run
-# `rankbench site-check --site ssh_profile`. docs/several-hosts.md explains them;
-# workflow/schemas/site.schema.yaml lists all keys.
-scheduler: ssh
-
-# The hosts in the order in which cells use them, with their devices: GPUs, or cores for
-# device cpu. A name is what ssh and the other hosts call the host.
-hosts:
-{hosts}
-
-# Kind of device: cpu or cuda.
-device: cpu
-
-# native: ranks run in Python of the hosts; container: in the image of their backend.
-software: native
-
-# Whether all hosts see this folder at the same path. Otherwise rankbench copies what
-# ranks need, to ~/.cache/rankbench on each host.
-shared: false
-
-# Network interface between hosts, such as eth0; `ip -brief address` lists them.
-interface: null
-
-data_dir: data
-results_dir: results
-"""
-
-SNAKEFILE = """\
-# The workflow of the installed rankbench. You can add rules of your own below.
-from rankbench.assets import find_asset
-
-
-include: str(find_asset("Snakefile"))
-
-
-# Snakemake ignores the default target of an included file.
-rule default:
-    default_target: True
-    input:
-        rules.all.input,
-"""
-
-# Everything that runs write.
-IGNORED = """\
-.snakemake/
-data/
-images/
-logs/
-results/
-"""
 
 
 @command(
@@ -107,10 +56,11 @@ def init(arguments: argparse.Namespace) -> int:
         # The settings of Snakemake are those of one machine.
         shutil.copytree(folder / "local_profile", folder / SSH_PROFILE)
         listed = [f"  - {{name: {h['name']}, devices: {h['devices']}}}" for h in hosts]
-        text = SSH_SITE.format(hosts="\n".join(listed))
+        text = find_asset("new_project/ssh_site.yaml").read_text()
+        text = text.replace("{hosts}", "\n".join(listed))
         (folder / SSH_PROFILE / "site.yaml").write_text(text)
-    (folder / "Snakefile").write_text(SNAKEFILE)
-    (folder / ".gitignore").write_text(IGNORED)
+    shutil.copyfile(find_asset("new_project/Snakefile"), folder / "Snakefile")
+    shutil.copyfile(find_asset("new_project/gitignore"), folder / ".gitignore")
     files = sorted(
         str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()
     )

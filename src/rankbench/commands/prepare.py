@@ -7,7 +7,7 @@ import argparse
 from rankbench.commands._base import argv_for, plan_run, require_workflow
 from rankbench.commands._execute import run_target
 from rankbench.commands._options import command, print_json
-from rankbench.project.snakefile import data_files
+from rankbench.project.jobs import data_files
 
 
 @command(

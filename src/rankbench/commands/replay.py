@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankbench.commands._base import argv_for, how_to_continue, plan_run
+from rankbench.commands._base import argv_for, plan_run
 from rankbench.commands._execute import execute
 from rankbench.commands._options import FINDING, OK, UNDECIDED, command, print_json
 from rankbench.invocation import shown
@@ -69,8 +69,7 @@ def replay(arguments: argparse.Namespace) -> int:
         lines = [*_describe(wanted, run), *make_preview(run).lines()]
     argv = argv_for(arguments)
     print(*lines, sep="\n", file=sys.stderr)
-    rest = how_to_continue(arguments)
-    status = execute(run, argv, rest=rest, verbose=arguments.verbose)
+    status = execute(run, argv, arguments)
     if not run.layout.plan.exists():
         return status  # Nothing was begun; the output says why.
     return _compare(arguments, run)

@@ -7,7 +7,6 @@ import argparse
 from rankbench.cell import find_base
 from rankbench.commands._base import (
     argv_for,
-    how_to_continue,
     plan_run,
     shift_experiment,
 )
@@ -54,8 +53,7 @@ def rerun_cells(arguments: argparse.Namespace) -> int:
     cells = ",".join(wanted)
     run = plan_run(arguments, rerun=cells)
     argv = argv_for(arguments, rerun=cells)
-    rest = how_to_continue(arguments)
-    status = execute(run, argv, rest=rest, verbose=arguments.verbose)
+    status = execute(run, argv, arguments)
     show_end(run, arguments)
     if status == OK and any(s.status != "ok" for s in states_of(run).values()):
         return FINDING

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from rankbench.commands._base import (
     argv_for,
     describe_states,
-    how_to_continue,
     plan_run,
 )
 from rankbench.commands._execute import execute, states_of
@@ -65,16 +64,14 @@ def measure(arguments: argparse.Namespace) -> int:
     run = plan_run(arguments, more=more, write=not arguments.dry_run)
     argv = argv_for(arguments, more=more, flags=arguments.snakemake)
     preview = make_preview(run)
-    lines = preview.lines()
     if arguments.dry_run and arguments.json:
         print_json({"command": shown(argv), **preview.facts()})
         return OK
     if arguments.dry_run:
-        print(*lines, f"$ {shown(argv)}", sep="\n")
+        print(*preview.lines(), f"$ {shown(argv)}", sep="\n")
         return OK
-    print(*lines, sep="\n", file=sys.stderr)
-    rest = how_to_continue(arguments)
-    status = execute(run, argv, rest=rest, verbose=arguments.verbose)
+    print(*preview.lines(), sep="\n", file=sys.stderr)
+    status = execute(run, argv, arguments)
     show_end(run, arguments)
     return status
 

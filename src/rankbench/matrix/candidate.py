@@ -8,7 +8,7 @@ from rankbench.cell import Cell, Shape
 from rankbench.matrix.catalog import AUTO, Catalog, find_image
 from rankbench.matrix.declarations import StrategyFacts
 from rankbench.matrix.site import CONTAINER, Site, Software
-from rankbench.templates import count_samples, values_of
+from rankbench.own_files import count_samples, values_of
 
 
 @dataclass(frozen=True, slots=True)

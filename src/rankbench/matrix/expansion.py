@@ -9,12 +9,11 @@ from typing import Any
 from rankbench.cell import LONGEST_ID, Cell, safe_name
 from rankbench.matrix.catalog import Catalog, default_image
 from rankbench.matrix.declarations import NONE, StrategyFacts
-from rankbench.matrix.layers import keys_of
 from rankbench.matrix.own import OwnFiles
-from rankbench.matrix.schema import Schema, check, did_you_mean, with_defaults
+from rankbench.matrix.schema import Schema, check, did_you_mean, keys_of, with_defaults
 from rankbench.matrix.selection import spell_value
 from rankbench.matrix.site import read_env
-from rankbench.templates import (
+from rankbench.own_files import (
     count_samples,
     fill_arguments,
     names_in,

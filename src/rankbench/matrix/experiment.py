@@ -1,22 +1,33 @@
-"""Reads an experiment file: checks it, fills in defaults, and expands its cells."""
+"""Reads an experiment file: checks it, fills in defaults, and expands its cells.
+
+Its layers are merged: its top level, its blocks, and an override.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rankbench.cell import Cell
+from rankbench.cell import Cell, safe_name
 from rankbench.matrix.catalog import Catalog
 from rankbench.matrix.expansion import expand
-from rankbench.matrix.layers import Block, keys_of, naming, read_layers
 from rankbench.matrix.own import OwnFiles, adopt
-from rankbench.matrix.schema import Schema, did_you_mean, load_schema
+from rankbench.matrix.schema import (
+    Schema,
+    check,
+    did_you_mean,
+    keys_of,
+    load_schema,
+    load_yaml,
+    with_defaults,
+)
 from rankbench.matrix.selection import Filter
-from rankbench.stopping import BEST, FIRST_LOOK, UNTIL, Rule
+from rankbench.stopping import BEST, UNTIL, Rule
 
 DEFAULT_EPOCHS = 1
 
@@ -73,7 +84,13 @@ def load_experiment(
     with naming(str(path)):
         protocol = _read_protocol(values)
         values["launches"] = read_rule(values["launches"]).to_json()
-        values["budget"] = read_budget(values["budget"])
+        if (budget := values["budget"]) is not None:
+            # `4 device-hours` is 14400 device-seconds.
+            values["budget"] = 3600 * float(budget.split()[0])
+            if not values["budget"] > 0:
+                raise ValueError(
+                    f"budget: expected more than 0 device-hours, got {budget!r}"
+                )
         adopted, own = adopt([b.values for b in blocks], catalog, path.parent)
         catalog = catalog.with_own(own.facts())
         cells: dict[str, Cell] = {}
@@ -84,7 +101,13 @@ def load_experiment(
                 found = expand(
                     chosen, protocol, schema, catalog, own, cuda=cuda, slurm=slurm
                 )
-                rows += join_rows(block, list(found))
+                if block.published and len(found) != 1:
+                    raise ValueError(
+                        "published: needs a block with one cell, this block has "
+                        f"{len(found)}: {', '.join(found)}"
+                    )
+                # The published rows of a block are those of its cell.
+                rows += [{**row, "cell": next(iter(found))} for row in block.published]
                 for cell_id, cell in found.items():
                     if cells.setdefault(cell_id, cell) != cell:
                         raise ValueError(
@@ -145,85 +168,30 @@ def _exclude(cells: dict[str, Cell], entries: list[str]) -> dict[str, Cell]:
     return left
 
 
-_MOST = 1000
-
-
 def read_rule(value: int | Mapping[str, Any]) -> Rule:
     """Read the key `launches`: a number, or such as ``{until: 3%, at_most: 40}``.
 
     Raises:
-        ValueError: it is neither; says what is expected.
+        ValueError: it has not one share between 0 and 1.
     """
     if isinstance(value, int):
         return Rule(value)
-    known = (UNTIL, BEST, "at_most")
-    for key in value:
-        if key not in known:
-            raise ValueError(
-                f"launches: unknown key {key!r}{did_you_mean(key, known)} "
-                f"(known keys: {', '.join(known)})"
-            )
     kinds = [kind for kind in (UNTIL, BEST) if kind in value]
     if len(kinds) != 1:
         raise ValueError(f"launches: give {UNTIL} or {BEST}, one of them")
-    at_most = value.get("at_most")
-    if not isinstance(at_most, int) or not FIRST_LOOK <= at_most <= _MOST:
-        raise ValueError(
-            f"launches.at_most: expected an integer from {FIRST_LOOK} to {_MOST}, got "
-            f"{at_most!r} (the launches are first looked at after {FIRST_LOOK}; for "
-            "fewer, give a number: launches: 6)"
-        )
     (kind,) = kinds
-    return Rule(at_most, kind, _read_share(value[kind], f"launches.{kind}"))
-
-
-def _read_share(value: object, key: str) -> float:
-    """Read ``3%`` or ``0.03``."""
-    text = str(value).strip()
-    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(%?)", text)
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) ?(%?)", str(value[kind]).strip())
     share = float(match[1]) / (100 if match[2] else 1) if match else 0.0
     if not 0 < share < 1:
         raise ValueError(
-            f"{key}: expected a share of more than 0 and less than 100 %, such as 3%, "
-            f"got {value!r}"
+            f"launches.{kind}: expected a share of more than 0 and less than 100 %, "
+            f"such as 3%, got {value[kind]!r}"
         )
-    return share
-
-
-def read_budget(value: str | None) -> float | None:
-    """Read the key `budget`: ``4 device-hours`` is 14400 device-seconds.
-
-    Raises:
-        ValueError: it is 0.
-    """
-    if value is None:
-        return None
-    hours = float(value.split()[0])
-    if not hours > 0:
-        raise ValueError(f"budget: expected more than 0 device-hours, got {value!r}")
-    return 3600 * hours
+    return Rule(value["at_most"], kind, share)
 
 
 # Keys of a published row that are text; all others are numbers.
 _WORDS = ("label", "note")
-
-
-def join_rows(block: Block, cells: Sequence[str]) -> list[dict[str, Any]]:
-    """The published rows of a block, each with the id of the cell that repeats it.
-
-    Args:
-        block: a sweep.
-        cells: the ids of its cells.
-
-    Raises:
-        ValueError: the block has rows, but not exactly one cell.
-    """
-    if block.published and len(cells) != 1:
-        raise ValueError(
-            f"published: needs a block with one cell, this block has {len(cells)}: "
-            f"{', '.join(cells)}"
-        )
-    return [{**row, "cell": cells[0]} for row in block.published]
 
 
 def make_study(
@@ -261,3 +229,133 @@ def make_study(
             "that the others are compared with"
         )
     return {"source": dict(source), "rows": [dict(row) for row in rows]}
+
+
+# Keys that an override cannot replace.
+_FIXED = ("name", "blocks", "overrides", "source")
+
+
+@dataclass(frozen=True)
+class Block:
+    """One sweep.
+
+    Attributes:
+        place: name of the block in errors: ``block 3``; empty if the file has none.
+        values: key that is swept -> list of its values; and keys of a block.
+        published: rows of the source that the cell of this block repeats.
+    """
+
+    place: str
+    values: dict[str, Any]
+    published: Sequence[dict[str, Any]] = field(default_factory=list)
+
+
+def read_layers(
+    path: Path, schema: Schema, override: str | None
+) -> tuple[dict[str, Any], list[Block]]:
+    """Read an experiment file and apply an override.
+
+    Args:
+        path: the YAML file.
+        schema: schema of an experiment.
+        override: the name of one of the file's overrides, or None.
+
+    Returns:
+        The values of all keys, and the sweeps.
+
+    Raises:
+        ValueError: a key of the file is wrong, or there is no such override.
+    """
+    given = _with_lists(load_yaml(path), schema)
+    of_block = [*keys_of(schema), *keys_of(schema, "block")]
+    # All keys except those within blocks, for which errors name the block.
+    properties = dict(schema["properties"])
+    properties["blocks"] = {**properties["blocks"], "items": {}}
+    required = [
+        key
+        for key in schema["required"]
+        if key != "strategy" or not (given.get("blocks") or given.get("script"))
+    ]
+    top_level = {**schema, "properties": properties, "required": required}
+    check(given, top_level, source=str(path))
+    overrides = _read_overrides(given, schema, source=str(path))
+    if override is not None and override not in overrides:
+        raise ValueError(
+            f"{path}: override {override!r}: there is no such override"
+            f"{did_you_mean(override, overrides)} "
+            f"(this file has: {', '.join(overrides) or 'none'})"
+        )
+    replaced = {} if override is None else overrides[override]
+    top = {**given, **replaced}
+    values = with_defaults(top, schema)
+    name = values["name"] if override is None else f"{values['name']}-{override}"
+    values["name"] = safe_name(name)
+    if not values["blocks"]:
+        return values, [Block("", {key: values[key] for key in of_block})]
+    blocks = []
+    for number, entry in enumerate(given["blocks"], 1):
+        block = _read_block(entry, schema, source=f"{path}: block {number}")
+        published = block.pop("published", [])
+        merged = {**top, **block, **replaced}
+        if not merged.get("strategy") and not merged.get("script"):
+            raise ValueError(f"{path}: block {number}: the key 'strategy' is missing")
+        complete = with_defaults(merged, schema)
+        chosen = {key: complete[key] for key in of_block}
+        blocks.append(Block(f"block {number}", chosen, published))
+    return values, blocks
+
+
+@contextmanager
+def naming(place: str) -> Iterator[None]:
+    """Prefix each line of a ValueError with the place, unless that is empty."""
+    try:
+        yield
+    except ValueError as error:
+        if not place:
+            raise
+        lines = str(error).splitlines()
+        raise ValueError("\n".join(f"{place}: {line}" for line in lines)) from error
+
+
+def _read_overrides(
+    given: Mapping[str, Any], schema: Schema, *, source: str
+) -> dict[str, dict[str, Any]]:
+    """All overrides of the file by name; each is checked, even if it is not used."""
+    properties = schema["properties"]
+    allowed = {key: rule for key, rule in properties.items() if key not in _FIXED}
+    overrides = {}
+    for name, keys in given.get("overrides", {}).items():
+        place = f"{source}: overrides"
+        check(
+            {"name": name}, {"properties": {"name": properties["name"]}}, source=place
+        )
+        listed = _with_lists(keys, schema)
+        check(
+            listed,
+            {"properties": allowed, "additionalProperties": False},
+            source=f"{place}.{name}",
+        )
+        overrides[name] = listed
+    return overrides
+
+
+def _read_block(entry: Any, schema: Schema, *, source: str) -> dict[str, Any]:
+    if not isinstance(entry, Mapping):
+        raise ValueError(f"{source}: expected keys with values, got {entry!r}")
+    rule = schema["properties"]["blocks"]["items"]
+    own = rule["properties"]
+    keys = (*keys_of(schema), *keys_of(schema, "block"))
+    sweeps = {key: schema["properties"][key] for key in keys}
+    block = _with_lists(entry, {"properties": {**sweeps, **own}})
+    check(block, {**rule, "properties": {**sweeps, **own}}, source=source)
+    return block
+
+
+def _with_lists(given: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
+    """Turn a single value into a list of one, for keys that take a list."""
+    rules = schema["properties"]
+    lists = {key for key in given if rules.get(key, {}).get("type") == "array"}
+    return {
+        key: [value] if key in lists and not isinstance(value, list) else value
+        for key, value in given.items()
+    }

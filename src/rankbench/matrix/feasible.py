@@ -7,10 +7,10 @@ from typing import Any
 
 from rankbench.cell import is_lossy
 from rankbench.decoder import describe_decoder
-from rankbench.disturbance import OVERSUBSCRIBED
 from rankbench.matrix import obstacles
 from rankbench.matrix.candidate import Candidate, demand, is_oversubscribed
 from rankbench.matrix.declarations import SCRIPT
+from rankbench.record import OVERSUBSCRIBED
 from rankbench.schedulers import SCHEDULERS
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from rankbench.matrix.candidate import Candidate
 from rankbench.matrix.schema import fits
-from rankbench.token_file import count_sequences
+from rankbench.own_files import count_sequences
 
 
 def _backend_of_strategy(c: Candidate) -> str | None:

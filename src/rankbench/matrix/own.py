@@ -20,13 +20,15 @@ from rankbench.matrix.declarations import (
 )
 from rankbench.matrix.schema import check
 from rankbench.own_files import (
+    SUFFIX,
+    TYPES,
     Files,
+    describe_tokens,
     find_files,
     hash_files,
     imports_of,
     read_source,
 )
-from rankbench.token_file import SUFFIX, TYPES, describe_tokens
 
 # Keys of an experiment that may name such a file. A script is a strategy of its own.
 KEYS = ("model", "data", "strategy", "script")

@@ -148,18 +148,14 @@ def plan_predicted(
     for key, name in series.items():
         for topology in dict.fromkeys(topologies):
             if (key, topology) not in measured:
-                found.append(_predicted(name, cells[name], topology, site, catalog))
+                like = cells[name]
+                cell = replace(like, topology=topology, oversubscribe=False)
+                candidate = make_candidate(cell, site, catalog)
+                planned = PredictedCell(
+                    id=name.replace(f".{like.topology}.", f".{topology}.", 1),
+                    cell=cell,
+                    shape=candidate.shape,
+                    infeasible=find_obstacle(candidate, anywhere=True),
+                )
+                found.append(planned)
     return found
-
-
-def _predicted(
-    name: str, like: Cell, topology: str, site: Site, catalog: Catalog
-) -> PredictedCell:
-    cell = replace(like, topology=topology, oversubscribe=False)
-    candidate = make_candidate(cell, site, catalog)
-    return PredictedCell(
-        id=name.replace(f".{like.topology}.", f".{topology}.", 1),
-        cell=cell,
-        shape=candidate.shape,
-        infeasible=find_obstacle(candidate, anywhere=True),
-    )

@@ -110,6 +110,12 @@ _UniqueKeyLoader.add_implicit_resolver(
 )
 
 
+def keys_of(schema: Schema, scope: str = "sweep") -> list[str]:
+    """The keys of a scope; by default those that can be swept, such as `strategy`."""
+    rules = schema["properties"].items()
+    return [key for key, rule in rules if rule.get("x-scope", "sweep") == scope]
+
+
 def with_defaults(values: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """Fill in defaults for missing keys; keys are in the order of the schema."""
     filled = {}
@@ -214,17 +220,21 @@ def _explain(error: ValidationError, whole: Schema) -> list[str]:
     return [f"{prefix}expected {expected}, got {_kind(found)} {found!r}{meaning}"]
 
 
+_LIMITS = {
+    "minimum": "at least",
+    "maximum": "at most",
+    "exclusiveMinimum": "more than",
+    "exclusiveMaximum": "less than",
+}
+
+
 def _expectation(error: ValidationError) -> str:
     rule: Any = error.validator_value
     if error.validator == "type":
         kinds = [rule] if isinstance(rule, str) else rule
         return " or ".join(kinds)
-    if error.validator == "minimum":
-        return f"at least {rule}"
-    if error.validator == "exclusiveMinimum":
-        return f"more than {rule}"
-    if error.validator == "exclusiveMaximum":
-        return f"less than {rule}"
+    if error.validator in _LIMITS:
+        return f"{_LIMITS[error.validator]} {rule}"
     if error.validator == "pattern":
         # Hide the part of the pattern that stops $ from matching before a line break.
         return f"text like {rule.removesuffix(_NO_LINE_BREAK)}"

@@ -1,24 +1,35 @@
 """The jobs of a run: each measures a group of cells, most often of one.
 
-Also which launches are pending, and what a job requests from Slurm.
+Also which launches are pending, what a job requests from Slurm, and what the Snakefile
+asks about a run: files of its rules, and their resources.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+import zipfile
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
+from rankbench.failures import DATA, IMAGE, Need, find_needs
 from rankbench.launch.hosts.slurm import find_time_limit
 from rankbench.launch.hosts.slurm_resources import (
     Resources,
+    check_resources,
     job_resources,
     job_seconds,
     launch_seconds,
 )
+from rankbench.launch.images.store import reason_to_make
 from rankbench.launch.job.requests import read_request
 from rankbench.launch.launchers import find_launcher, is_array
-from rankbench.launch.process.judge_gate import has_gate
+from rankbench.launch.process.classify import has_gate
+from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.plan import CELL, EXPERIMENT, TOPOLOGY
+from rankbench.matrix.site import NATIVE
 from rankbench.plan import PlannedCell
 from rankbench.project.run import Job, Run
 from rankbench.record import read_json
@@ -26,6 +37,12 @@ from rankbench.schedulers import scheduler_of
 from rankbench.stopping import BUDGET
 
 ON_THIS_MACHINE = "this-machine"
+
+# These resources differ between jobs; all others are facts of the site.
+OF_A_JOB = (
+    *("nodes", "tasks", "cpus_per_task", "runtime"),
+    *("gres", "mpi", "slurm_extra"),
+)
 
 
 def find_pending(run: Run) -> dict[str, int]:
@@ -75,18 +92,10 @@ def jobs_of(run: Run) -> dict[str, Job]:
         ValueError: a job would take longer than `max_job_minutes`, or the budget is
             smaller than one round.
     """
-    if run.jobs is None:
-        run.jobs = _make_jobs(run)
-    return run.jobs
-
-
-def _make_jobs(run: Run) -> dict[str, Job]:
-    pending = find_pending(run)
-    cells = [cell for cell in run.feasible if cell.id in pending]
-    _check_budget(run, cells)
-    groups: dict[str, list[PlannedCell]] = {}
-    for cell in cells:
-        groups.setdefault(_group_of(run, cell), []).append(cell)
+    if run.jobs is not None:
+        return run.jobs
+    groups = _group(run, find_pending(run))
+    _check_budget(run, [cell for group in groups.values() for cell in group])
     jobs: dict[str, Job] = {}
     for name, group in groups.items():
         ids = [cell.id for cell in group]
@@ -97,12 +106,25 @@ def _make_jobs(run: Run) -> dict[str, Job]:
             continue
         before = None
         for part in range(math.ceil(_most_launches(run, ids) / rounds)):
-            jobs[f"{name}.{part + 1}"] = Job(cells=ids, rounds=rounds, after=before)
+            job = Job(cells=ids, rounds=rounds, after=before)
             before = f"{name}.{part + 1}"
+            jobs[before] = job
+    run.jobs = jobs
     return jobs
 
 
-def _group_of(run: Run, cell: PlannedCell, allocation: str | None = None) -> str:
+def _group(
+    run: Run, pending: Mapping[str, int], allocation: str | None = None
+) -> dict[str, list[PlannedCell]]:
+    """Return the pending cells by the names of their jobs."""
+    groups: dict[str, list[PlannedCell]] = {}
+    for cell in run.feasible:
+        if cell.id in pending:
+            groups.setdefault(group_of(run, cell, allocation), []).append(cell)
+    return groups
+
+
+def group_of(run: Run, cell: PlannedCell, allocation: str | None = None) -> str:
     """Return the name of the job that measures a cell: its id if it has its own.
 
     Args:
@@ -116,11 +138,6 @@ def _group_of(run: Run, cell: PlannedCell, allocation: str | None = None) -> str
     if allocation == CELL or _is_array(cell):
         return cell.id
     return cell.cell.topology if allocation == TOPOLOGY else EXPERIMENT
-
-
-def is_alone(run: Run, cell: PlannedCell) -> bool:
-    """Return whether no other cell shares its job."""
-    return _group_of(run, cell) == cell.id
 
 
 def _is_array(cell: PlannedCell) -> bool:
@@ -140,13 +157,7 @@ def _rounds_of_a_job(run: Run, name: str, cells: Sequence[str]) -> int | None:
     minutes = run.plan.site["max_job_minutes"]
     if not scheduler_of(run.plan.site).has_queue or minutes is None:
         return None
-    most, limit = _most_launches(run, cells), run.plan.experiment["time_limit"]
-    facts = [(count_beside(run, cell), mean_seconds(run, cell)) for cell in cells]
-
-    def seconds(rounds: int) -> float:
-        launches = [(rounds + beside, mean) for beside, mean in facts]
-        return job_seconds(launches, time_limit=limit)
-
+    most, seconds = _most_launches(run, cells), _seconds(run, cells)
     fits = [n for n in range(1, most + 1) if seconds(n) <= 60 * minutes]
     rounds = max(fits, default=0)
     if rounds == most:
@@ -155,7 +166,8 @@ def _rounds_of_a_job(run: Run, name: str, cells: Sequence[str]) -> int | None:
         needed = math.ceil(seconds(1) / 60)
         raise ValueError(
             f"max_job_minutes: {minutes}: one round of the {len(cells)} cells of the "
-            f"job {name} may take {needed} minutes (time_limit: {limit:g} s): raise "
+            f"job {name} may take {needed} minutes (time_limit: "
+            f"{run.plan.experiment['time_limit']:g} s): raise "
             "max_job_minutes in the site file, lower time_limit, or let fewer cells "
             "share a job (allocation: topology or cell)"
         )
@@ -163,10 +175,12 @@ def _rounds_of_a_job(run: Run, name: str, cells: Sequence[str]) -> int | None:
     return math.ceil(most / math.ceil(most / rounds))
 
 
-def _seconds(run: Run, cells: Sequence[str], rounds: int) -> float:
-    """Return the seconds that a job may take."""
-    return job_seconds(
-        [(rounds + count_beside(run, cell), mean_seconds(run, cell)) for cell in cells],
+def _seconds(run: Run, cells: Sequence[str]) -> Callable[[int], float]:
+    """Return the seconds that a job may take, as a function of its rounds."""
+    # Files of the cells are read once.
+    facts = [(count_beside(run, cell), mean_seconds(run, cell)) for cell in cells]
+    return lambda rounds: job_seconds(
+        [(rounds + beside, mean) for beside, mean in facts],
         time_limit=run.plan.experiment["time_limit"],
     )
 
@@ -181,7 +195,7 @@ def resources_of(run: Run, name: str) -> Resources:
         run.resources[name] = job_resources(
             [(cell.cell, cell.shape) for cell in cells],
             run.plan.site,
-            seconds=_seconds(run, job.cells, rounds),
+            seconds=_seconds(run, job.cells)(rounds),
         )
     return run.resources[name]
 
@@ -235,12 +249,8 @@ def held_seconds(run: Run, pending: Mapping[str, int], allocation: str) -> float
         allocation: a value of the key.
     """
     limit = run.plan.experiment["time_limit"]
-    groups: dict[str, list[PlannedCell]] = {}
-    for cell in run.feasible:
-        if cell.id in pending:
-            groups.setdefault(_group_of(run, cell, allocation), []).append(cell)
     total = 0.0
-    for group in groups.values():
+    for group in _group(run, pending, allocation).values():
         sizes = [cell.cell.size for cell in group]
         hosts = max(size.nodes for size in sizes)
         devices = hosts * max(size.devices_per_node for size in sizes)
@@ -273,3 +283,94 @@ def _check_budget(run: Run, cells: Sequence[PlannedCell]) -> None:
             f"count with time_limit: {limit:g} s): raise budget, lower time_limit, or "
             "choose fewer cells (only)"
         )
+
+
+def needs_of(run: Run) -> Sequence[Need]:
+    """Return the images and data sets of the chosen cells that must be made first."""
+    if run.needs is None:
+        files = {Need(DATA, name): file for name, file in data_files(run).items()}
+        run.needs = [need for need, file in files.items() if not _is_whole(file)]
+        for name in run.image_names:
+            if reason_to_make(run.known_images[name]):
+                run.needs.append(Need(IMAGE, name))
+    return run.needs
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether a prepared file is there and its checksums hold."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            return file.testzip() is None
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error):
+        return False
+
+
+def data_files(run: Run) -> dict[str, Path]:
+    """Return the prepared file of each data set that the chosen cells read.
+
+    Data of the user's own have none, nor have those of a script.
+    """
+    known = load_catalog().data
+    names = sorted({cell.cell.data for cell in run.feasible})
+    prepared = [n for n in names if n in known and known[n]["prepared"]]
+    return {name: run.data_dir / f"{name}.npz" for name in prepared}
+
+
+def need_files(run: Run, kind: str) -> list[str]:
+    """Return the notes about images (or data sets) that must be made.
+
+    Raises:
+        ValueError: this site has no images.
+    """
+    if kind == IMAGE and run.plan.site["software"] == NATIVE:
+        raise ValueError(
+            "no cell runs in an image here: the site file has software: native "
+            "(with software: container, each cell runs in the image of its backend)"
+        )
+    return [str(n.file(run.layout)) for n in needs_of(run) if n.kind == kind]
+
+
+def job_inputs(run: Run, name: str) -> tuple[list[str], list[str]]:
+    """Return what the job before leaves, and the notes about what the cells need."""
+    job = jobs_of(run)[name]
+    cells = [run.plan.cells[cell] for cell in job.cells]
+    wanted = find_needs([(cell.image, cell.cell.data) for cell in cells])
+    missing = set(needs_of(run))
+    notes = [str(need.file(run.layout)) for need in wanted if need in missing]
+    return [] if job.after is None else [str(run.layout.job(job.after))], notes
+
+
+def job_files(run: Run) -> list[str]:
+    """Return what the last job of each cell leaves."""
+    jobs = jobs_of(run)
+    followed = {job.after for job in jobs.values()}
+    return [str(run.layout.job(name)) for name in jobs if name not in followed]
+
+
+def summary_files(run: Run) -> list[str]:
+    """Return the summaries of cells that were measured and are not measured now."""
+    pending = {cell for job in jobs_of(run).values() for cell in job.cells}
+    paths = [run.layout.summary(c.id) for c in run.plan.feasible if c.id not in pending]
+    return [str(path) for path in paths if path.exists()]
+
+
+def jobs_here(run: Run) -> str:
+    """Return a pattern that matches jobs which run here though others are submitted."""
+    names = [re.escape(name) for name, job in jobs_of(run).items() if job.here]
+    return "|".join(names) or "(?!)"
+
+
+def rule_resources(run: Run) -> dict[str, Any]:
+    """Return the resources of the rule `job`: values, and functions of its wildcards.
+
+    Snakemake calls each function several times per job: twelve functions doubled the
+    time of a dry run. So there are as few as possible, and none without a queue.
+    """
+    found: dict[str, Any] = dict(check_resources(run.plan.site))
+    if scheduler_of(run.plan.site).has_queue:
+        # None omits the resource.
+        for name in OF_A_JOB:
+            found[name] = lambda wildcards, name=name: resources_of(
+                run, wildcards.job
+            ).get(name)
+    return found

@@ -12,8 +12,8 @@ from rankbench.plan import PlannedCell
 from rankbench.project.jobs import (
     count_beside,
     find_pending,
+    group_of,
     held_seconds,
-    is_alone,
     jobs_of,
     mean_seconds,
     resources_of,
@@ -96,7 +96,7 @@ class Preview:
         """Upper limit of the device time, in seconds summed over devices."""
         return (
             sum(
-                _devices(c) * (self.pending[c.id] + self.beside.get(c.id, 0))
+                c.cell.size.devices * (self.pending[c.id] + self.beside.get(c.id, 0))
                 for c in self.chosen
                 if c.id in self.pending
             )
@@ -124,7 +124,8 @@ class Preview:
         known = [c for c in pending if c.id in self.seconds]
         if known:
             spent = sum(
-                _devices(c) * self.pending[c.id] * self.seconds[c.id] for c in known
+                c.cell.size.devices * self.pending[c.id] * self.seconds[c.id]
+                for c in known
             )
             lines.append(
                 f"estimate for {len(known)} of them, from earlier records: "
@@ -162,7 +163,7 @@ def make_preview(run: Run) -> Preview:
     experiment, has_queue = run.plan.experiment, scheduler_of(run.plan.site).has_queue
     means = {cell_id: mean_seconds(run, cell_id) for cell_id in pending}
     images = {name: reason_to_make(run.known_images[name]) for name in run.image_names}
-    alone = [c.id for c in run.feasible if c.id in pending and is_alone(run, c)]
+    alone = [c.id for c in run.feasible if c.id in pending and group_of(run, c) == c.id]
     shared = len(alone) < len(pending)
     asked = {name: resources_of(run, name) for name in jobs} if has_queue else {}
     return Preview(
@@ -190,10 +191,6 @@ def make_preview(run: Run) -> Preview:
         apart=[] if experiment["allocation"] == CELL else alone,
         too_long=why_too_long(run),
     )
-
-
-def _devices(cell: PlannedCell) -> int:
-    return cell.cell.size.devices
 
 
 def _hours(seconds: float) -> str:

@@ -4,21 +4,42 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from rankbench.failures import Need
+from rankbench.environ import keep_job, physical_cores
+from rankbench.failures import PLAN_VARIABLE, Need
+from rankbench.invocation import DEFAULT_EXPERIMENT
 from rankbench.launch.hosts.slurm_resources import Resources
-from rankbench.launch.images.store import NO_LOCKS, Image
+from rankbench.launch.images.store import NO_LOCKS, Image, load_images
+from rankbench.launch.job.provenance import rank_code_hash
+from rankbench.launch.site.machine import count_gpus, probe_machine
+from rankbench.matrix.catalog import CONTAINERS, load_catalog
+from rankbench.matrix.experiment import load_experiment
 from rankbench.matrix.own import OwnFiles
-from rankbench.plan import Plan, PlannedCell
+from rankbench.matrix.plan import make_plan
+from rankbench.matrix.schema import did_you_mean
+from rankbench.matrix.selection import find_cell, select_cells
+from rankbench.matrix.site import (
+    NATIVE,
+    PROGRAMS,
+    Site,
+    cuda_devices_of,
+    describe_software,
+    make_site,
+    read_site,
+    why_no_cuda,
+)
+from rankbench.plan import Plan, PlannedCell, read_plan
+from rankbench.project.status import RERUN_WORDS, cells_to_rerun
 from rankbench.record import Layout, read_json
+from rankbench.schedulers import SCHEDULERS, scheduler_of
 from rankbench.stopping import Rule
 
-
-class InUse(ValueError):
-    """Another run holds the lock of the result directory."""
+CONFIG_KEYS = ("experiment", "override", "only", "rerun", "more", "plots")
 
 
 class Lock:
@@ -37,8 +58,8 @@ class Lock:
         """Keep other runs from measuring until this process ends or releases the lock.
 
         Raises:
-            InUse: another run holds the lock; the message names its process.
-            ValueError: the file system has no locks.
+            ValueError: another run holds the lock, and the message names its process;
+                or the file system has no locks.
         """
         self._layout.root.mkdir(parents=True, exist_ok=True)
         handle = os.open(self._layout.lock, os.O_RDWR | os.O_CREAT, 0o644)
@@ -46,7 +67,7 @@ class Lock:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(handle)
-            raise InUse(
+            raise ValueError(
                 f"{self._layout.root} is in use by {self._holder()}: wait for it or "
                 "end it; `rankbench status` shows its progress"
             ) from None
@@ -110,7 +131,7 @@ class Run:
         lock: the lock of the result directory, not acquired yet.
         resources: job -> what it requests from Slurm, if computed.
         jobs: `project.jobs.jobs_of`; None: not computed.
-        needs: `project.snakefile.needs_of`; None: not computed.
+        needs: `project.jobs.needs_of`; None: not computed.
     """
 
     plan: Plan
@@ -151,3 +172,171 @@ class Run:
     def image_names(self) -> list[str]:
         """The names of the images that the chosen cells run in."""
         return sorted({cell.image for cell in self.feasible if cell.image is not None})
+
+
+def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
+    """Plan an experiment; change nothing in its result directory.
+
+    Args:
+        config: `experiment` (a file), `override` (the name of one of its overrides),
+            `only` (a filter), `rerun` (cell ids, `failed`, `stale`), `more` (CELL=N,
+            how many launches the attempt of a cell shall have), and `plots` (whether
+            to draw plots).
+        profile: folder with `site.yaml`.
+        write: whether the facts about this machine may be cached.
+
+    Raises:
+        ValueError: the input is wrong; the message explains the error.
+    """
+    for key in config:
+        if key not in CONFIG_KEYS:
+            raise ValueError(
+                f"--config {key}: unknown key{did_you_mean(key, CONFIG_KEYS)} "
+                f"(known: {', '.join(CONFIG_KEYS)}; give an experiment file as "
+                "experiment=FILE, not with --configfile)"
+            )
+    # Snakemake passes `false` on as a string.
+    plots = str(config.get("plots", "true")).lower()
+    if plots not in ("true", "false"):
+        raise ValueError(f"--config plots: expected true or false, not {plots!r}")
+    source = Path(str(config.get("experiment", DEFAULT_EXPERIMENT)))
+    catalog = load_catalog()
+    site, images = survey_site(profile / "site.yaml", write=write)
+    override = config.get("override")
+    experiment = load_experiment(
+        source,
+        catalog,
+        cuda=site.device == "cuda",
+        slurm=SCHEDULERS[site.scheduler].has_queue,
+        override=None if override is None else str(override),
+    )
+    plan = make_plan(
+        experiment,
+        site,
+        catalog,
+        code=rank_code_hash(),
+        source=os.fspath(source),
+        images={name: image.describe() for name, image in images.items()},
+    )
+    given = [key for key in ("only", "rerun", "more") if config.get(key)]
+    if len(given) > 1:
+        raise ValueError(f"{' and '.join(given)}: give one of them, not both")
+    only = config.get("only")
+    run = Run(
+        plan,
+        Layout(Path(site.results_dir) / plan.name),
+        select_cells(plan, None if only is None else str(only)),
+        known_images=images,
+        plots=plots == "true",
+        own=experiment.own,
+    )
+    if rerun := config.get("rerun"):
+        run.chosen = run.rerun = _cells_to_rerun(plan, run.layout, str(rerun))
+    if more := config.get("more"):
+        run.more = _read_more(plan, str(more))
+        run.chosen = [plan.cells[name] for name in run.more]
+    return run
+
+
+def reopen_run(environ: Mapping[str, str] = os.environ) -> Run:
+    """Return the run of this process, which reads the plan and never makes one."""
+    keep_job()
+    path = Path(environ[PLAN_VARIABLE])
+    plan, layout = read_plan(path), Layout(path.parent)
+    agenda = read_json(layout.agenda)
+    return Run(
+        plan,
+        layout,
+        list(plan.cells.values()),
+        more=agenda["more"],
+        plots=agenda["plots"],
+        jobs={name: Job(**job) for name, job in agenda["jobs"].items()},
+        needs=[Need(**need) for need in agenda["needs"]],
+    )
+
+
+def _read_more(plan: Plan, given: str) -> dict[str, int]:
+    """Return how many launches each of these cells shall have.
+
+    Raises:
+        ValueError: an entry is not CELL=N, or names no cell that can run here.
+    """
+    found = {}
+    for word in given.split():
+        name, _, count = word.rpartition("=")
+        if not (name and count.isdecimal()):
+            raise ValueError(f"more: {word!r}: expected CELL=N, the launches in all")
+        cell = find_cell(plan, name)
+        if cell.infeasible:
+            raise ValueError(f"{name} cannot run here: {cell.infeasible}")
+        found[name] = int(count)
+    return found
+
+
+def _cells_to_rerun(plan: Plan, layout: Layout, wanted: str) -> list[PlannedCell]:
+    found: dict[str, PlannedCell] = {}
+    for word in filter(None, re.split(r"[\s,]+", wanted)):
+        if word in RERUN_WORDS:
+            found |= {cell.id: cell for cell in cells_to_rerun(plan, layout, word)}
+            continue
+        cell = find_cell(plan, word)
+        if cell.infeasible:
+            raise ValueError(f"{word} cannot run here: {cell.infeasible}")
+        found[word] = cell
+    if not found:
+        raise ValueError(f"nothing to measure again: no cell is {wanted}")
+    return list(found.values())
+
+
+def survey_site(path: Path, *, write: bool) -> tuple[Site, dict[str, Image]]:
+    """Read the site file, and inspect the machine or its images.
+
+    Args:
+        path: `site.yaml` of a profile.
+        write: whether the facts about this machine may be cached.
+
+    Returns:
+        The site, and its images by name and flavour ({} if native).
+
+    Raises:
+        ValueError: the file does not match its schema, or contradicts the machine.
+    """
+    facts = read_site(path)
+    if facts["software"] == NATIVE:
+        return native_site(facts, probe_machine(PROGRAMS, write=write), source=path), {}
+    gpus = cuda_devices_of(facts, found=count_gpus())
+    images = load_images(CONTAINERS, Path(facts["image_dir"]), facts["images"])
+    software = {
+        name: describe_software(image.facts(), gpus, name)
+        for name, image in images.items()
+    }
+    site = make_site(
+        facts,
+        source=path,
+        cores=len(physical_cores()),
+        cuda_devices=gpus,
+        no_cuda="this machine shows no NVIDIA GPU",
+        images=software,
+    )
+    return site, images
+
+
+def native_site(
+    facts: Mapping[str, Any], probe: Mapping[str, Any], *, source: Path
+) -> Site:
+    """Return a site whose ranks run in the environment that the probe describes."""
+    gpus = cuda_devices_of(facts, found=len(probe["cuda_devices"]))
+    # GiB of the smallest GPU of this machine; without GPUs, of the machine.
+    pages = os.sysconf("SC_PHYS_PAGES")
+    memory: float | None = os.sysconf("SC_PAGE_SIZE") * pages / 2**30
+    if probe["cuda_devices"]:
+        memory = min(probe.get("cuda_memory_gib") or (), default=None)
+    return make_site(
+        facts,
+        source=source,
+        cores=probe["cores"],
+        cuda_devices=gpus,
+        no_cuda=why_no_cuda(probe, f"this torch ({probe['torch']})"),
+        native=describe_software(probe, gpus),
+        memory_gib=None if scheduler_of(facts).has_hosts else memory,
+    )

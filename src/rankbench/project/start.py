@@ -7,7 +7,6 @@ import socket
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from rankbench.environ import job_id
 from rankbench.failures import PLAN_VARIABLE, find_needs
@@ -19,11 +18,11 @@ from rankbench.project.jobs import (
     find_pending,
     has_new_budget,
     jobs_of,
+    needs_of,
     why_too_long,
 )
 from rankbench.project.preview import make_preview
 from rankbench.project.run import Run
-from rankbench.project.snakefile import needs_of
 from rankbench.project.status import find_jobs
 from rankbench.record import write_if_changed, write_json
 from rankbench.schedulers import scheduler_of
@@ -45,12 +44,19 @@ def begin(run: Run, *, measures: bool = True) -> None:
         measures: whether jobs may be submitted. If not, Slurm does not have to answer.
 
     Raises:
-        InUse: another run uses this result directory.
-        ValueError: Slurm does not answer.
+        ValueError: another run uses this result directory, Slurm does not answer, or a
+            file of the user's own was changed since the plan was made.
     """
     run.lock.take()
+    chosen = {cell.id for cell in run.chosen}
+
+    def find_lost_jobs() -> list[CellJob]:
+        jobs = find_jobs(run.plan, run.layout, Path()).values()
+        return [job for job in jobs if job.cell in chosen]
+
     try:
-        if _wait_for_lost_jobs(run):
+        # Those of an earlier run, which has ended, since this run has the lock.
+        if wait_for_lost_jobs(find_lost_jobs, say=tell):
             # They have measured some of the cells.
             run.jobs = None
             run.resources.clear()
@@ -79,9 +85,20 @@ def begin(run: Run, *, measures: bool = True) -> None:
     # This run tries again what an earlier one could not make.
     for need in find_needs((c.image, c.cell.data, c.id) for c in run.feasible):
         need.file(run.layout).unlink(missing_ok=True)
-    _set_environment(run)
+    # By these variables all jobs, Slurm jobs too, find the plan and the frozen code.
+    os.environ[PLAN_VARIABLE] = str(run.layout.plan)
+    frozen = freeze_code(run.layout.root.absolute() / "code") / "src"
+    others = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = f"{frozen}:{others}" if others else str(frozen)
+    for own in run.own.files.values():
+        freeze_files(run.layout.own(own.digest), own.files, own.digest)
+    program = Path(sys.argv[0])
+    # `python -m NAME` runs NAME/__main__.py.
+    name = program.parent.name if program.name == "__main__.py" else program.name
     agenda = {
-        **_describe_process(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "command": " ".join([name, *sys.argv[1:]]),
         "launches": pending,
         "jobs": {name: asdict(job) for name, job in jobs.items()},
         "needs": [asdict(need) for need in needs_of(run)],
@@ -113,44 +130,6 @@ def _make_requests(run: Run) -> None:
                 profile=experiment["profile"],
                 budget=experiment["budget"],
             )
-
-
-def _wait_for_lost_jobs(run: Run) -> bool:
-    """Wait for jobs of an earlier run. It has ended, since this run has the lock."""
-    chosen = {cell.id for cell in run.chosen}
-
-    def look() -> list[CellJob]:
-        jobs = find_jobs(run.plan, run.layout, Path()).values()
-        return [job for job in jobs if job.cell in chosen]
-
-    return wait_for_lost_jobs(look, say=tell)
-
-
-def _set_environment(run: Run) -> None:
-    """Set variables by which all jobs, Slurm jobs too, find the plan and the code.
-
-    Code is frozen, files of the user's own as well.
-
-    Raises:
-        ValueError: such a file was changed since the plan was made.
-    """
-    os.environ[PLAN_VARIABLE] = str(run.layout.plan)
-    for own in run.own.files.values():
-        freeze_files(run.layout.own(own.digest), own.files, own.digest)
-    frozen = freeze_code(run.layout.root.absolute() / "code") / "src"
-    others = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = f"{frozen}:{others}" if others else str(frozen)
-
-
-def _describe_process() -> dict[str, Any]:
-    program = Path(sys.argv[0])
-    # `python -m NAME` runs NAME/__main__.py.
-    name = program.parent.name if program.name == "__main__.py" else program.name
-    return {
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "command": " ".join([name, *sys.argv[1:]]),
-    }
 
 
 def tell(text: str) -> None:

@@ -50,14 +50,34 @@ class State:
         return self.status in FAILURES
 
 
-def find_verdict(plan: Plan, layout: Layout, cell: PlannedCell) -> Verdict | None:
-    """Return the verdict on a cell's requested attempt; None without a request."""
+def _judge(
+    plan: Plan, layout: Layout, cell: PlannedCell
+) -> tuple[Verdict, Path, Sequence[Record]] | None:
+    """The verdict on a cell's requested attempt, with its folder and its records.
+
+    Those of the gate, if there are no others; None without a request.
+    """
     request = read_request(layout, cell.id)
     if request is None:
         return None
     attempt = layout.attempt(cell.id, request.attempt)
     gate, records = read_attempt(attempt / GATE), read_attempt(attempt)
-    return _judge(plan, layout, cell, request, gate, records)
+    verdict = judge_gated(gate, records, _wanted(layout, cell, request))
+    reason = why_stale(
+        records,
+        cell_hash=cell.hash,
+        image=plan.image_of(cell),
+        asked_hash=request.cell_hash,
+    )
+    if reason is not None:
+        verdict = replace(verdict, status="stale", reason=reason)
+    return verdict, attempt, records or gate
+
+
+def find_verdict(plan: Plan, layout: Layout, cell: PlannedCell) -> Verdict | None:
+    """Return the verdict on a cell's requested attempt; None without a request."""
+    judged = _judge(plan, layout, cell)
+    return None if judged is None else judged[0]
 
 
 def find_state(
@@ -66,23 +86,24 @@ def find_state(
     """Return the state of a cell; `job` is its job in Slurm's queue, if any."""
     if cell.infeasible:
         return State("unsupported", "", cell.infeasible, "")
-    request = read_request(layout, cell.id)
-    if request is None:
+    judged = _judge(plan, layout, cell)
+    if judged is None:
         return State("not-run", "", why_not_run(layout, cell) or "", "")
-    attempt = layout.attempt(cell.id, request.attempt)
-    gate, records = read_attempt(attempt / GATE), read_attempt(attempt)
-    verdict = _judge(plan, layout, cell, request, gate, records)
-    if verdict.status == "not-run":
-        reason = why_not_run(layout, cell) or verdict.reason
-        verdict = replace(verdict, reason=reason)
+    verdict, attempt, records = judged
     launches = f"{verdict.ok}/{verdict.wanted}"
     if job is not None:
         status = "running" if job.hosts else "queued"
         return State(status, launches, "", job.describe())
-    if host := _measuring_host(attempt):
-        return State("running", launches, "", host)
-    where = _place_of(records or gate)
-    return State(verdict.status, launches, verdict.reason or "", where)
+    for folder in (attempt, attempt / GATE, attempt / PROFILE):
+        for _, launch in open_claims(folder):
+            owner = read_owner(launch)
+            if owner.is_alive(launch):
+                return State("running", launches, "", f"on {owner.host}")
+    reason = verdict.reason
+    if verdict.status == "not-run":
+        reason = why_not_run(layout, cell) or reason
+    where = _place_of(records)
+    return State(verdict.status, launches, reason or "", where)
 
 
 def why_not_run(layout: Layout, cell: PlannedCell) -> str | None:
@@ -113,26 +134,6 @@ def cells_to_rerun(plan: Plan, layout: Layout, word: str) -> list[PlannedCell]:
     return found
 
 
-def _judge(
-    plan: Plan,
-    layout: Layout,
-    cell: PlannedCell,
-    request: Request,
-    gate: Sequence[Record],
-    records: Sequence[Record],
-) -> Verdict:
-    verdict = judge_gated(gate, records, _wanted(layout, cell, request))
-    reason = why_stale(
-        records,
-        cell_hash=cell.hash,
-        image=plan.image_of(cell),
-        asked_hash=request.cell_hash,
-    )
-    if reason is None:
-        return verdict
-    return replace(verdict, status="stale", reason=reason)
-
-
 def _wanted(layout: Layout, cell: PlannedCell, request: Request) -> int:
     """Return the number of launches that suffice, as the cell's summary has it."""
     path = layout.summary(cell.id)
@@ -143,16 +144,6 @@ def _wanted(layout: Layout, cell: PlannedCell, request: Request) -> int:
     except (AttributeError, TypeError, ValueError) as error:
         raise ValueError(f"{path} is damaged: {error}") from error
     return request.rule.at_most
-
-
-def _measuring_host(attempt: Path) -> str | None:
-    """Return the host on which a launch of the attempt runs now."""
-    for folder in (attempt, attempt / GATE, attempt / PROFILE):
-        for _, launch in open_claims(folder):
-            owner = read_owner(launch)
-            if owner.is_alive(launch):
-                return f"on {owner.host}"
-    return None
 
 
 def _place_of(records: Sequence[Record]) -> str:

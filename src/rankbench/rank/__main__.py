@@ -15,8 +15,7 @@ import os
 import sys
 from pathlib import Path
 
-from rankbench.cores import physical_cores
-from rankbench.environ import Place, read_place, restore_devices
+from rankbench.environ import Place, physical_cores, read_place, restore_devices
 from rankbench.launch_spec import LaunchSpec
 from rankbench.rank import variants
 from rankbench.rank.purposes import Duty

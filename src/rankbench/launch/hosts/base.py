@@ -216,6 +216,21 @@ class Hosts(ABC):
         return job_id()
 
 
+class ThisMachine(Hosts):
+    """This machine, on which a command simply runs."""
+
+    names = ("localhost",)
+    start_within = 0.0
+    share_files = False
+
+    @classmethod
+    def find(cls, nodes: int) -> Self:
+        return cls()
+
+    def step(self, argv: Sequence[str], how: Step) -> list[str]:
+        return list(argv)
+
+
 def hosts_of(site: Mapping[str, Any]) -> type[Hosts]:
     """Return the class of a site's hosts; its `open` gives them to a job."""
     module, _, name = scheduler_of(site).hosts.partition(":")

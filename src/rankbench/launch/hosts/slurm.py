@@ -187,28 +187,20 @@ def find_time_limit(partition: str | None) -> int | None:
         words = dict(word.partition("=")[::2] for word in line.split())
         named = words.get("PartitionName") in (partition or "").split(",")
         if named or (partition is None and words.get("Default") == "YES"):
-            if (minutes := _minutes(words.get("MaxTime", ""))) is None:
+            # [DAYS-]HOURS:MINUTES:SECONDS; another word is no limit.
+            limit = words.get("MaxTime", "")
+            found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", limit)
+            if found is None:
                 return None
-            limits.append(minutes)
+            days, hours, minutes, _ = (int(number or 0) for number in found.groups())
+            limits.append(60 * (24 * days + hours) + minutes)
     return max(limits, default=None)
-
-
-def _minutes(time: str) -> int | None:
-    """The minutes of ``[DAYS-]HOURS:MINUTES:SECONDS``; None for another word."""
-    found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", time)
-    if found is None:
-        return None
-    days, hours, minutes, _ = (int(number or 0) for number in found.groups())
-    return 60 * (24 * days + hours) + minutes
-
-
-# The plugin's comment on a rule with two wildcards: see workflow/rules/measure.smk.
-_COMMENT = "rule_job_wildcards_{experiment}_{job}"
 
 
 def comment_of(experiment: str, job: str) -> str:
     """The comment in the queue of a job; that of a single cell has the cell's id."""
-    return _COMMENT.format(experiment=experiment, job=job)
+    # The plugin's comment on a rule with two wildcards: see workflow/rules/measure.smk.
+    return f"rule_job_wildcards_{experiment}_{job}"
 
 
 _FORMAT = "%i|%T|%N|%r|%Z|%k"

@@ -37,22 +37,20 @@ def job_resources(
     tasks = max(min(shape.ranks_per_node, site["cores"]) for _, shape in cells)
     nodes = max(shape.nodes for _, shape in cells)
     gpus = max(_gpus(cell, site) for cell, _ in cells)
-    gres = f"{site['gres']}:{gpus}" if gpus else None
     cores = max(_cores(cell, site) for cell, _ in cells)
-    return _ask(site, nodes, tasks, gres, seconds, cores=cores)
+    return _ask(site, nodes, tasks, gpus, seconds, cores=cores)
 
 
 def check_resources(site: Mapping[str, Any]) -> Resources:
     """The resources of the job that looks at all hosts of a site, as a cell would."""
-    gres = f"{site['gres']}:{site['cuda_devices']}" if site["cuda_devices"] else None
-    return _ask(site, site["nodes"], 1, gres, OVERHEAD)
+    return _ask(site, site["nodes"], 1, site["cuda_devices"], OVERHEAD)
 
 
 def _ask(
     site: Mapping[str, Any],
     nodes: int,
     tasks_per_node: int,
-    gres: str | None,
+    gpus: int,
     seconds: float,
     *,
     cores: int | None = None,
@@ -70,7 +68,7 @@ def _ask(
         # 0 requests no memory: Snakemake needs a number.
         "mem_mb": site["memory"] or 0,
         "runtime": math.ceil(seconds / 60),
-        "gres": gres,
+        "gres": f"{site['gres']}:{gpus}" if gpus else None,
         # With GPUs, the plugin would read `tasks` as tasks per GPU.
         "tasks_per_gpu": 0,
         # With this resource, the plugin does not start the supervisor by srun, so that
@@ -104,8 +102,7 @@ def plan_array(
     # The first task may have to wait so long for the last one.
     seconds = job_seconds([(1, None)], time_limit=start_within + time_limit)
     gpus, cores = _gpus(cell, site), _cores(cell, site)
-    gres = f"{site['gres']}:{gpus}" if gpus else None
-    asked = _ask(site, 1, 1, gres, seconds, cores=cores)
+    asked = _ask(site, 1, 1, gpus, seconds, cores=cores)
     values = {
         "--nodes": 1,
         "--ntasks": 1,

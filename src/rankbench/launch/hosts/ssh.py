@@ -183,7 +183,16 @@ def _connect(
         said = [f"{session.name}: {fault}" for fault in _faults(session, site, needs)]
         faults += said
         usable += [] if said else [session]
-    return usable, faults + _twins(usable)
+    first: dict[tuple[str, str], str] = {}
+    for session in usable:
+        machine = session.facts["hostname"], session.facts["boot"]
+        if machine in first:
+            faults.append(
+                f"{session.name}: is the same machine as {first[machine]}: list it "
+                "once, with all its devices"
+            )
+        first.setdefault(machine, session.name)
+    return usable, faults
 
 
 def _pythons(host: Mapping[str, Any], site: _Site, needs: Needs) -> tuple[str, ...]:
@@ -228,21 +237,6 @@ def _faults(session: Session, site: _Site, needs: Needs) -> Iterator[str]:
         )
     if not needs.native and not facts["apptainer"]:
         yield "has no Apptainer on PATH: install it there"
-
-
-def _twins(found: Sequence[Session]) -> list[str]:
-    """Hosts that are the same machine under two names."""
-    first: dict[tuple[str, str], str] = {}
-    faults = []
-    for session in found:
-        machine = session.facts["hostname"], session.facts["boot"]
-        if machine in first:
-            faults.append(
-                f"{session.name}: is the same machine as {first[machine]}: list it "
-                "once, with all its devices"
-            )
-        first.setdefault(machine, session.name)
-    return faults
 
 
 def _differing_images(
@@ -342,25 +336,20 @@ def bring(session: Session, needs: Needs, say: Callable[[str], None]) -> None:
         rsync(str(image), to=f"{name}:{path}", options=options)
     environment = environment_place()
     if needs.native and environment and session.facts["copy"]:
-        _bring_environment(session, f"{folder}/{environment}", say)
         session.copied[sys.prefix] = environment
-
-
-def _bring_environment(session: Session, path: str, say: Callable[[str], None]) -> None:
-    """Copy this process's virtual environment to a host unless it is there."""
-    session.python = f"{path}/bin/python"
-    if not _lacks(session, [path]):
-        return
-    prefix = Path(sys.prefix)
-    size = sum(file.lstat().st_size for file in prefix.rglob("*"))
-    _check_room(session, prefix, size)
-    say(f"  copying Python's packages ({size >> 20} MiB) to {session.name}")
-    part = f"{path}.part"
-    # Facts about this machine are cached in the folder `var`.
-    options = ("--archive", "--exclude=/var")
-    to = f"{session.name}:{part}/"
-    session.rsync(f"{prefix}/", to=to, options=options)
-    session.ask(do="move in", part=part, path=path, was=sys.prefix)
+        path = f"{folder}/{environment}"
+        session.python = f"{path}/bin/python"
+        if not _lacks(session, [path]):
+            return
+        prefix = Path(sys.prefix)
+        size = sum(file.lstat().st_size for file in prefix.rglob("*"))
+        _check_room(session, prefix, size)
+        say(f"  copying Python's packages ({size >> 20} MiB) to {session.name}")
+        part = f"{path}.part"
+        # Facts about this machine are cached in the folder `var`.
+        options = ("--archive", "--exclude=/var")
+        session.rsync(f"{prefix}/", to=f"{session.name}:{part}/", options=options)
+        session.ask(do="move in", part=part, path=path, was=sys.prefix)
 
 
 def _lacks(session: Session, paths: Iterable[str]) -> list[str]:

@@ -343,14 +343,10 @@ def end_processes(find: Callable[[], set[int]]) -> None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
         told |= found
-        _reap()
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         time.sleep(0.05)
-
-
-def _reap() -> None:
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
 
 
 def descendants() -> set[int]:

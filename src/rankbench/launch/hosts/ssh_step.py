@@ -146,7 +146,15 @@ class RemoteStep:
             places.append((str(self._launch), folder))
         places.append((sys.executable, host["python"]))
         if folder:
-            self._send_folder(session, folder, places)
+            # What launcher and ranks read at their start, with the host's paths.
+            with tempfile.TemporaryDirectory() as temporary:
+                shutil.copytree(self._inputs, temporary, dirs_exist_ok=True)
+                for path in Path(temporary).rglob("*"):
+                    if path.is_file():
+                        text = path.read_bytes().decode(errors="surrogateescape")
+                        text = translate(text, places)
+                        path.write_bytes(text.encode(errors="surrogateescape"))
+                session.rsync(f"{temporary}/", to=f"{session.name}:{folder}/")
         silent = node > 0 and self._facts["first_only"]
         env = for_hosts(node).items()
         session.send(
@@ -176,19 +184,6 @@ class RemoteStep:
                 if message["exit"] == 0:
                     raise
         return message["exit"], refused
-
-    def _send_folder(
-        self, session: Session, folder: str, places: Sequence[Sequence[str]]
-    ) -> None:
-        """Copy what launcher and ranks read at their start, with the host's paths."""
-        with tempfile.TemporaryDirectory() as temporary:
-            shutil.copytree(self._inputs, temporary, dirs_exist_ok=True)
-            for path in Path(temporary).rglob("*"):
-                if path.is_file():
-                    text = path.read_bytes().decode(errors="surrogateescape")
-                    text = translate(text, places)
-                    path.write_bytes(text.encode(errors="surrogateescape"))
-            session.rsync(f"{temporary}/", to=f"{session.name}:{folder}/")
 
     def _keep(self, name: str, data: bytes) -> None:
         """Write a file that a host sends into the folder of the launch."""

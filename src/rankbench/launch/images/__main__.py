@@ -13,6 +13,7 @@ from rankbench.failures import IMAGE, Need, note_attempt
 from rankbench.launch.images.build import Work, make_image
 from rankbench.launch.images.store import (
     Image,
+    choose_images,
     load_images,
     read_given,
 )
@@ -25,12 +26,15 @@ def main() -> int:
     # Clean up after SIGTERM as after Ctrl-C.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        images = _choose(arguments)
+        image_dir = Path(os.path.abspath(arguments.image_dir))
+        containers = Path(os.path.abspath(arguments.containers))
+        known = load_images(containers, image_dir, read_given(image_dir))
+        images = choose_images(known, arguments.name)
     except (ValueError, OSError) as error:
         print(f"images: {error}", file=sys.stderr)
         return 2
     try:
-        for image in images:
+        for image in images.values():
             arguments.command(image, arguments)
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
@@ -97,16 +101,6 @@ def _parse() -> argparse.Namespace:
             sub.add_argument("--key", type=Path, help="private key (PEM) that signs")
             sub.add_argument("--force", action="store_true", help="even if up to date")
     return parser.parse_args()
-
-
-def _choose(arguments: argparse.Namespace) -> list[Image]:
-    image_dir = Path(os.path.abspath(arguments.image_dir))
-    containers = Path(os.path.abspath(arguments.containers))
-    images = load_images(containers, image_dir, read_given(image_dir))
-    for name in arguments.name:
-        if name not in images:
-            raise ValueError(f"{name}: no such image (known: {', '.join(images)})")
-    return [images[name] for name in arguments.name]
 
 
 def _tell(text: str) -> None:

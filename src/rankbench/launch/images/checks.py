@@ -179,19 +179,15 @@ def build_dir() -> Path:
 def diagnose(log: str) -> str | None:
     """Return the cause of a failure, from Apptainer's log; None if it is unknown."""
     there = "is not accessible for you" if os.path.exists("/dev/fuse") else "is missing"
-    facts = {"fuse": there, "user": _user_name(), "build": build_dir()}
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # in a container
+        user = f"the user {os.getuid()}"
+    facts = {"fuse": there, "user": user, "build": build_dir()}
     for pattern, cause in _CAUSES:
         if found := re.search(pattern, log):
             return cause.format(found=found[0], **facts)
     return None
-
-
-def _user_name() -> str:
-    """The name of this user; in containers, a user id may have none."""
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"the user {os.getuid()}"
 
 
 def last_words(log: str, lines: int = 1) -> str:

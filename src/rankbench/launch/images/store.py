@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -184,6 +184,20 @@ def load_images(
             given=own,
         )
     return images
+
+
+def choose_images(
+    images: Mapping[str, Image], names: Sequence[str]
+) -> dict[str, Image]:
+    """Return the images with these names.
+
+    Raises:
+        ValueError: there is no such image.
+    """
+    for name in names:
+        if name not in images:
+            raise ValueError(f"{name}: no such image (known: {', '.join(images)})")
+    return {name: images[name] for name in names}
 
 
 def read_sidecar(image: Image) -> Sidecar | None:

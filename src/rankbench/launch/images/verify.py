@@ -23,7 +23,7 @@ from typing import Any
 from rankbench.launch.hosts.base import run_to_end
 from rankbench.launch.images import apptainer
 from rankbench.launch.images.store import TEST, Image, Sidecar
-from rankbench.launch.process.environment import SOURCE
+from rankbench.launch.process.command import SOURCE
 from rankbench.own_files import hash_file
 from rankbench.record import first_line, read_json, write_atomically, write_json
 

@@ -10,19 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.environ import job_id
-from rankbench.launch.hosts.base import Hosts
-from rankbench.launch.hosts.this_machine import ThisMachine
-from rankbench.launch.images.checks import check_runs
-from rankbench.launch.images.verify import check_file, check_signed, read_image
+from rankbench.launch.hosts.base import Hosts, ThisMachine
 from rankbench.launch.job.claim import claim_next, open_claims, read_owner
 from rankbench.launch.job.provenance import describe_code
 from rankbench.launch.job.requests import Request
-from rankbench.launch.process.classify import Outcome
+from rankbench.launch.process.classify import Outcome, has_gate
 from rankbench.launch.process.command import check_binds
-from rankbench.launch.process.judge_gate import has_gate
 from rankbench.launch.process.processes import Stop
 from rankbench.launch.process.scratch import scratch_of
-from rankbench.launch.process.supervise import close_launch, run_launch
+from rankbench.launch.process.supervise import close_launch
 from rankbench.launch_spec import MEASURE, LaunchOptions, LaunchSpec
 from rankbench.plan import Plan, PlannedCell
 from rankbench.record import (
@@ -68,6 +64,9 @@ class Attempt:
         self.image = None if name is None else dict(plan.images[name])
         self._no_image: str | None = None
         if self.image is not None:
+            # Jobs without images need none of these.
+            from rankbench.launch.images.verify import read_image
+
             try:
                 self.image = read_image(self.image)
             except ValueError as error:
@@ -99,6 +98,9 @@ class Attempt:
         """
         if self.image is None:
             return None
+        from rankbench.launch.images.checks import check_runs
+        from rankbench.launch.images.verify import check_file, check_signed
+
         started = datetime.now(UTC)
         try:
             if self._no_image:
@@ -235,34 +237,6 @@ class LaunchSeries:
     def is_complete(self) -> bool:
         """Whether a launch that is not measured needs no repetition."""
         return judge(self.records, 1).complete
-
-    def launch(
-        self,
-        hosts: Hosts,
-        stop: Stop,
-        *,
-        serial: int,
-        turn: Mapping[str, Any] | None = None,
-    ) -> Record:
-        """Run the next launch, and return its record.
-
-        Args:
-            hosts: where its ranks run.
-            stop: whether this process was told to end.
-            serial: number of the launch in this process.
-            turn: its place in a round, if cells take turns.
-
-        Raises:
-            Interrupted: a signal came.
-        """
-        stop.heed()
-        number, directory = claim_next(self.directory)
-        spec = self.attempt.spec(
-            self, number, directory, hosts, serial=serial, turn=turn
-        )
-        record = run_launch(spec, hosts, stop)
-        self.read()
-        return record
 
     def settle(self, hosts: Hosts, stop: Stop, say: Callable[[str], None]) -> None:
         """Wait for launches of other processes; close those whose owner is dead.

@@ -11,9 +11,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
-from rankbench.cores import read_stat
-from rankbench.environ import job_id
-from rankbench.launch.hosts.slurm import has_ended
+from rankbench.environ import job_id, read_stat
 from rankbench.record import numbered, read_json, write_json
 
 HEARTBEAT = "work/heartbeat"
@@ -49,8 +47,11 @@ class Owner:
                 return False
             # The start time distinguishes it from a later process with the same id.
             return _start_ticks(self.pid) == self.started
-        if self.job_id is not None and has_ended(self.job_id):
-            return False
+        if self.job_id is not None:
+            from rankbench.launch.hosts.slurm import has_ended
+
+            if has_ended(self.job_id):
+                return False
         try:
             beat = (directory / HEARTBEAT).stat().st_mtime
         except FileNotFoundError:

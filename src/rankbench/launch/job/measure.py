@@ -11,16 +11,14 @@ from typing import Any
 
 from rankbench.failures import explain_failures, find_needs
 from rankbench.launch.hosts.base import Needs, hosts_of, machine_to_itself
-from rankbench.launch.hosts.slurm import comment_of
-from rankbench.launch.hosts.slurm_resources import plan_array
 from rankbench.launch.job.attempt import Attempt
 from rankbench.launch.job.requests import read_request
 from rankbench.launch.job.rounds import Choose, Rounds, Say
 from rankbench.launch.launchers import find_launcher, is_array
 from rankbench.launch.process import processes
-from rankbench.launch.process.environment import SOURCE
+from rankbench.launch.process.command import SOURCE
 from rankbench.launch.process.processes import Stop
-from rankbench.plan import Plan, PlannedCell, read_plan
+from rankbench.plan import Plan, read_plan
 from rankbench.record import (
     Layout,
     Verdict,
@@ -64,7 +62,13 @@ def run_job(layout: Layout, name: str, *, project: Path, say: Say) -> bool:
     attempts = []
     for cell_id in job["cells"]:
         try:
-            attempt = _open(layout, plan.cells[cell_id], plan, project)
+            planned, request = plan.cells[cell_id], read_request(layout, cell_id)
+            if planned.infeasible:
+                raise ValueError(f"it cannot run here: {planned.infeasible}")
+            if request is None:
+                path = layout.request(cell_id)
+                raise ValueError(f"{path} is missing: `rankbench run` writes it")
+            attempt = Attempt(layout, plan, planned, request, project)
             reason = why_stale(
                 attempt.measured.read(),
                 cell_hash=attempt.planned.hash,
@@ -87,7 +91,13 @@ def run_job(layout: Layout, name: str, *, project: Path, say: Say) -> bool:
         for together in [attempts] if in_turn else [[alone] for alone in attempts]:
             rounds = Rounds(together, say=say, budget=budget, others=others)
             for attempt in rounds.find_unfinished():
-                if why := _why_not(layout, attempt):
+                # Data or image were not made, or are not here.
+                needs = find_needs([(attempt.planned.image, attempt.cell.data)])
+                try:
+                    why = explain_failures(layout, needs) or attempt.refuse_image()
+                except (ValueError, OSError) as error:
+                    why = str(error)
+                if why:
                     say(attempt.id, f"{attempt.id}  not measured: {why}")
                     del rounds.attempts[attempt.id]
             if rounds.find_unfinished():
@@ -108,25 +118,6 @@ def run_job(layout: Layout, name: str, *, project: Path, say: Say) -> bool:
     if name in jobs:
         write_json(layout.job(name), statuses)
     return not is_last or len(statuses) == len(job["cells"])
-
-
-def _open(layout: Layout, planned: PlannedCell, plan: Plan, project: Path) -> Attempt:
-    if planned.infeasible:
-        raise ValueError(f"it cannot run here: {planned.infeasible}")
-    request = read_request(layout, planned.id)
-    if request is None:
-        path = layout.request(planned.id)
-        raise ValueError(f"{path} is missing: `rankbench run` writes it")
-    return Attempt(layout, plan, planned, request, project)
-
-
-def _why_not(layout: Layout, attempt: Attempt) -> str | None:
-    """Why a cell cannot be measured: data or image were not made, or are not here."""
-    try:
-        needs = find_needs([(attempt.planned.image, attempt.cell.data)])
-        return explain_failures(layout, needs) or attempt.refuse_image()
-    except (ValueError, OSError) as error:
-        return str(error)
 
 
 def _read_others(
@@ -166,6 +157,10 @@ def _open_hosts(
         "told_to_stop": stop.heed,
     }
     if is_array(find_launcher(attempts[0].cell.launcher)):
+        # Few jobs need them.
+        from rankbench.launch.hosts.slurm import comment_of
+        from rankbench.launch.hosts.slurm_resources import plan_array
+
         with machine_to_itself(**waiting):
             yield (
                 lambda attempt, _: plan_array(
@@ -179,25 +174,9 @@ def _open_hosts(
                 None,
             )
         return
-    nodes = max(attempt.shape.nodes for attempt in attempts)
-    with hosts_of(site).open(site, nodes, _needs_of(attempts), **waiting) as hosts:
-        processes.spared.update(hosts.helpers)
-        if len(attempts) == 1:
-            # All launches are on the same hosts.
-            yield lambda attempt, _: hosts.choose(nodes, 0), None
-            return
-        widest = max(attempt.cell.size.devices_per_node for attempt in attempts)
-        devices = hosts.held * widest
-        yield (
-            lambda attempt, turn: hosts.choose(attempt.shape.nodes, turn),
-            devices or None,
-        )
-
-
-def _needs_of(attempts: Sequence[Attempt]) -> Needs:
     images = [attempt.image for attempt in attempts if attempt.image is not None]
     files = {attempt.data_dir / f"{attempt.cell.data}.npz" for attempt in attempts}
-    return Needs(
+    needs = Needs(
         source=SOURCE,
         code=attempts[0].code["rank"],
         data_dir=attempts[0].data_dir,
@@ -207,6 +186,18 @@ def _needs_of(attempts: Sequence[Attempt]) -> Needs:
         own=sorted({file.parent for each in attempts for file in each.own.values()}),
         native=len(images) < len(attempts),
     )
+    nodes = max(attempt.shape.nodes for attempt in attempts)
+    with hosts_of(site).open(site, nodes, needs, **waiting) as hosts:
+        processes.spared.update(hosts.helpers)
+        if len(attempts) == 1:
+            # All launches are on the same hosts.
+            yield lambda attempt, _: hosts.choose(nodes, 0), None
+            return
+        widest = max(attempt.cell.size.devices_per_node for attempt in attempts)
+        yield (
+            lambda attempt, turn: hosts.choose(attempt.shape.nodes, turn),
+            hosts.held * widest or None,
+        )
 
 
 def _end(

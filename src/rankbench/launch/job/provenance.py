@@ -17,7 +17,7 @@ from typing import Any
 from rankbench import __version__
 from rankbench.assets import OF_JOBS
 from rankbench.launch.hosts.base import run_to_end
-from rankbench.own_files import files_below, hash_files
+from rankbench.own_files import files_at, files_below, hash_files
 from rankbench.record import read_json, write_json
 
 PACKAGE = Path(__file__).resolve().parents[2]
@@ -32,8 +32,8 @@ DESCRIPTION = "code.json"
 def rank_code_hash(package: Path = PACKAGE) -> str:
     """SHA-256 over names and contents of the rank-side files."""
     shared = (
-        *("cell.py", "cores.py", "decoder.py", "environ.py", "launch_spec.py"),
-        *("partition.py", "record.py", "templates.py", "token_file.py"),
+        *("cell.py", "decoder.py", "environ.py"),
+        *("launch_spec.py", "own_files.py", "record.py"),
     )
     files = [package / name for name in shared]
     files += sorted((package / "rank").rglob("*.py"))
@@ -76,14 +76,13 @@ def freeze_code(place: Path, package: Path = PACKAGE) -> Path:
         The copy.
     """
     files = {
-        PLACE / path.relative_to(package): path
-        for path in _files_below(package)
+        f"{PLACE}/{name}": path
+        for name, path in files_below(package).items()
         if package / "assets" not in path.parents or path.name == "__init__.py"
     }
     for name in OF_JOBS:
-        asset = package / "assets" / name
-        files |= {name / path.relative_to(asset): path for path in _files_below(asset)}
-    copy = place / hash_files({str(name): path for name, path in files.items()})[:16]
+        files |= files_at(package / "assets", name)
+    copy = place / hash_files(files)[:16]
     if not copy.exists():
         place.mkdir(parents=True, exist_ok=True)
         beside = Path(tempfile.mkdtemp(prefix=".copy-", dir=place))
@@ -123,12 +122,6 @@ def freeze_files(place: Path, files: Mapping[str, Path], digest: str) -> None:
             names = ", ".join(files)
             raise ValueError(f"{names}: changed while the run began: run again")
         copy.rename(place)
-
-
-def _files_below(place: Path) -> list[Path]:
-    """The file itself, or all files of a folder except compiled ones, sorted."""
-    found = sorted([place, *place.rglob("*")])
-    return [path for path in found if path.is_file() and path.suffix != ".pyc"]
 
 
 def _git(project: Path, *arguments: str) -> str | None:

@@ -9,21 +9,22 @@ from __future__ import annotations
 import random
 import secrets
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
 
-from rankbench.disturbance import disturbances
 from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.job.attempt import Attempt, LaunchSeries
-from rankbench.launch.job.claim import open_claims
+from rankbench.launch.job.claim import claim_next, open_claims
 from rankbench.launch.process.processes import Interrupted, Stop
+from rankbench.launch.process.supervise import run_launch
 from rankbench.launch_spec import MEASURE
 from rankbench.record import (
     CURED_BY_NEXT_RUN,
     Record,
     Verdict,
     describe_result,
+    disturbances,
     minutes,
     repeated,
     round_of,
@@ -110,8 +111,14 @@ class Rounds:
                 self._launch_once(attempt.gate)
             self._settle(attempt.measured)
         waiting = self._find_waiting()
-        records = (r for attempt in waiting for r in attempt.measured.records)
-        seed, number = find_rounds(records, seed=secrets.randbits(32))
+        records = [r for attempt in waiting for r in attempt.measured.records]
+        rounds = [place for record in records if (place := round_of(record))]
+        # A run goes on with the last round that began before an interruption. Several
+        # seeds only meet if cells were measured at different times. The one that most
+        # launches have gives the most pairs.
+        seeds = [known for known, _ in rounds] or [secrets.randbits(32)]
+        seed = max(dict.fromkeys(seeds), key=seeds.count)
+        number = max((n for known, n in rounds if known == seed), default=0)
         self._in_turn = len(self.attempts) > 1 or number > 0
         done = 0
         while waiting and done != at_most:
@@ -182,7 +189,11 @@ class Rounds:
         hosts = self._choose(attempt, number)
         serial, begun = len(self._seconds) + 1, time.monotonic()
         try:
-            record = series.launch(hosts, self._stop, serial=serial, turn=turn)
+            self._stop.heed()
+            launch, folder = claim_next(series.directory)
+            spec = attempt.spec(series, launch, folder, hosts, serial=serial, turn=turn)
+            record = run_launch(spec, hosts, self._stop)
+            series.read()
         except (Interrupted, ValueError, OSError) as error:
             # The message at the end of the job shall name the cell.
             error.add_note(attempt.id)
@@ -223,25 +234,6 @@ def _took_part(attempt: Attempt, seed: int, number: int) -> bool:
         round_of(record) == (seed, number) and id(record) not in again
         for record in records
     )
-
-
-def find_rounds(records: Iterable[Record], seed: int) -> tuple[int, int]:
-    """Return the rounds that a run goes on with, after an interruption.
-
-    Args:
-        records: of all cells that take turns.
-        seed: of new rounds, if there are none to continue.
-
-    Returns:
-        The seed, and the number of the last round that began; 0 if none did.
-    """
-    rounds = [place for record in records if (place := round_of(record))]
-    # Several seeds only meet if cells were measured at different times. The one that
-    # most launches have gives the most pairs.
-    seeds = [known for known, _ in rounds]
-    if seeds:
-        seed = max(dict.fromkeys(seeds), key=seeds.count)
-    return seed, max((n for known, n in rounds if known == seed), default=0)
 
 
 def draw(names: Sequence[str], seed: int, number: int) -> list[str]:

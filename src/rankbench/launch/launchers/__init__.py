@@ -56,6 +56,31 @@ def meeting_argv(spec: LaunchSpec) -> list[str]:
     return [spec.python, "-m", module, *(place if spec.is_spread else [])]
 
 
+def ssh_argv(spec: LaunchSpec, argv: list[str]) -> list[str]:
+    """The command of a launcher that runs on the first host: mpirun, hydra, horovodrun.
+
+    It gets a place to meet and, over several hosts, a way to them. In a Slurm job and
+    in images, a stand-in takes the place of ssh.
+    """
+    if not spec.is_spread:
+        return [*meeting_argv(spec), *argv]
+    if spec.goes_by_ssh:
+        parent = "rankbench.rank.world.own_ssh"
+        folder = str(spec.work / "bin")
+        return [*meeting_argv(spec), spec.python, "-m", parent, folder, *argv]
+    return [
+        *meeting_argv(spec),
+        spec.python,
+        "-m",
+        "rankbench.rank.world.remote",
+        "--node={node}",
+        f"--hosts={','.join(spec.hosts)}",
+        f"--port={spec.port}",
+        f"--secret={spec.secret}",
+        *argv,
+    ]
+
+
 def slots_of(spec: LaunchSpec) -> dict[str, int]:
     """Ranks of each host, by the name that a launcher knows it by."""
     # localhost serves, because a host may know itself by another name than Slurm does.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from rankbench.launch.launchers import _intel_mpi, _open_mpi, _ssh, host_list, rank_argv
+from rankbench.launch.launchers import host_list, hydra, mpirun, rank_argv, ssh_argv
 from rankbench.launch_spec import LaunchSpec
 
 NEEDS = {
@@ -20,7 +20,7 @@ _FAILED = re.compile(r"^Process (\d+) exit with status code (\d+)\.$", re.MULTIL
 
 def build_variables(spec: LaunchSpec) -> dict[str, str]:
     # Each of the two controllers ignores the options of the other.
-    return _open_mpi.build_variables(spec) | _intel_mpi.build_variables(spec)
+    return mpirun.build_variables(spec) | hydra.build_variables(spec)
 
 
 def build_argv(spec: LaunchSpec) -> list[str]:
@@ -28,7 +28,7 @@ def build_argv(spec: LaunchSpec) -> list[str]:
     through_mpi = spec.cell.backend in ("mpi", "ccl")
     # Without an interface, horovodrun searches for one that all hosts have.
     interface = ["--network-interfaces", spec.interface] if spec.interface else []
-    return _ssh.build_argv(
+    return ssh_argv(
         spec,
         [
             spec.python,
@@ -52,5 +52,5 @@ def read_exits(log: str) -> Mapping[int, int]:
     """Exit codes by rank; a shell runs each, and calls signal N exit code 128+N."""
     codes = {int(rank): int(code) for rank, code in _FAILED.findall(log)}
     signals = {rank: 128 - code for rank, code in codes.items() if code > 128}
-    told = {**_open_mpi.read_exits(log), **_intel_mpi.read_exits(log)}
+    told = {**mpirun.read_exits(log), **hydra.read_exits(log)}
     return {**told, **codes, **signals}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from rankbench.launch.launchers import _intel_mpi, _ssh, rank_argv, slots_of
+import re
+from collections.abc import Mapping
+
+from rankbench.launch.launchers import rank_argv, slots_of, ssh_argv
 from rankbench.launch_spec import LaunchSpec
 
 NEEDS = {
@@ -12,12 +15,38 @@ NEEDS = {
     "backends": ["none", "gloo", "mpi", "nccl", "ccl", "tensorpipe"],
 }
 
-read_exits = _intel_mpi.read_exits
-build_variables = _intel_mpi.build_variables
+_KILLED = re.compile(r"RANK (\d+) PID .*\n.*KILLED BY SIGNAL: (\d+)")
+
+
+def build_variables(spec: LaunchSpec) -> dict[str, str]:
+    """Variables for mpiexec.hydra and its ranks."""
+    variables = {
+        # Ranks pin themselves.
+        "I_MPI_PIN": "0",
+        # When a rank dies, the launcher ends the others, which therefore report another
+        # signal.
+        "I_MPI_JOB_ABORT_SIGNAL": "15",
+        # A second worker thread of oneCCL would need a core of its own.
+        "CCL_WORKER_COUNT": "1",
+    }
+    if not spec.is_spread:
+        # Ranks of one host use shared memory, and no ssh is needed to start them.
+        variables |= {"I_MPI_FABRICS": "shm", "I_MPI_HYDRA_BOOTSTRAP": "fork"}
+    else:
+        variables["I_MPI_HYDRA_BOOTSTRAP"] = "ssh"
+    if spec.is_spread and spec.interface:
+        variables |= {
+            "I_MPI_HYDRA_IFACE": spec.interface,
+            "FI_TCP_IFACE": spec.interface,
+        }
+    if spec.shares_cores:
+        # Otherwise a rank that waits keeps the core from the one that it waits for.
+        variables["I_MPI_WAIT_MODE"] = "1"
+    return variables
 
 
 def build_argv(spec: LaunchSpec) -> list[str]:
-    return _ssh.build_argv(
+    return ssh_argv(
         spec,
         [
             "mpiexec.hydra",
@@ -30,3 +59,8 @@ def build_argv(spec: LaunchSpec) -> list[str]:
             *rank_argv(spec),
         ],
     )
+
+
+def read_exits(log: str) -> Mapping[int, int]:
+    """Exit codes by rank: of those that a signal ended."""
+    return {int(rank): -int(number) for rank, number in _KILLED.findall(log)}

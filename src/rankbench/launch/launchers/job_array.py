@@ -5,8 +5,7 @@ Nobody knows beforehand where: the tasks meet by a file that all hosts see.
 
 from __future__ import annotations
 
-from rankbench.launch.launchers import _parent
-from rankbench.launch_spec import LaunchSpec
+from rankbench.launch.launchers import manual
 
 NEEDS = {
     "per": "array",
@@ -15,8 +14,5 @@ NEEDS = {
     "init_methods": ["file"],
 }
 
-read_exits = _parent.read_exits
-
-
-def build_argv(spec: LaunchSpec) -> list[str]:
-    return _parent.build_argv("manual", spec, f"--init-method={spec.cell.init_method}")
+build_argv = manual.build_argv
+read_exits = manual.read_exits

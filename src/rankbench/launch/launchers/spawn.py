@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rankbench.launch.launchers import _parent
+from rankbench.launch.launchers import manual
 from rankbench.launch_spec import LaunchSpec
 
-read_exits = _parent.read_exits
+read_exits = manual.read_exits
 
 
 def build_argv(spec: LaunchSpec) -> list[str]:
-    return _parent.build_argv("spawn", spec)
+    return manual.parent_argv("spawn", spec)

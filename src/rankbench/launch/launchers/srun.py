@@ -6,7 +6,7 @@ import re
 import signal
 from collections.abc import Mapping
 
-from rankbench.launch.launchers import _open_mpi, rank_argv
+from rankbench.launch.launchers import mpirun, rank_argv
 from rankbench.launch_spec import LaunchSpec
 
 NEEDS = {
@@ -19,17 +19,20 @@ NEEDS = {
 _ENDED = re.compile(r"^srun: error: \S+: tasks? ([\d,-]+): (.+?)\.?$", re.MULTILINE)
 _CODE = re.compile(r"Exited with exit code (\d+)")
 _SIGNALS = {
-    signal.strsignal(number): number
-    for number in (
-        signal.SIGKILL,
-        signal.SIGTERM,
-        signal.SIGSEGV,
-        signal.SIGABRT,
-        signal.SIGBUS,
-        signal.SIGFPE,
-        signal.SIGILL,
-        signal.SIGINT,
-    )
+    "Out Of Memory": signal.SIGKILL,
+    **{
+        signal.strsignal(number): number
+        for number in (
+            signal.SIGKILL,
+            signal.SIGTERM,
+            signal.SIGSEGV,
+            signal.SIGABRT,
+            signal.SIGBUS,
+            signal.SIGFPE,
+            signal.SIGILL,
+            signal.SIGINT,
+        )
+    },
 }
 
 
@@ -39,7 +42,7 @@ def build_argv(spec: LaunchSpec) -> list[str]:
 
 def build_variables(spec: LaunchSpec) -> dict[str, str]:
     return {
-        **_open_mpi.build_variables(spec),
+        **mpirun.build_variables(spec),
         "MASTER_ADDR": spec.address,
         "MASTER_PORT": str(spec.port),
     }
@@ -49,25 +52,15 @@ def read_exits(log: str) -> Mapping[int, int]:
     """Exit codes by rank: ``node2: tasks 1,3: Killed``, ``Exited with exit code 3``."""
     exits: dict[int, int] = {}
     for tasks, words in _ENDED.findall(log):
-        code = _read_code(words)
-        if code is not None:
-            exits |= dict.fromkeys(_expand(tasks), code)
+        name = words.removesuffix(" (core dumped)")
+        if found := _CODE.match(words):
+            code = int(found[1])
+        elif name in _SIGNALS:
+            code = -_SIGNALS[name]
+        else:
+            continue
+        # Numbers of ``0-1,3``.
+        for part in tasks.split(","):
+            first, _, last = part.partition("-")
+            exits |= dict.fromkeys(range(int(first), int(last or first) + 1), code)
     return exits
-
-
-def _read_code(words: str) -> int | None:
-    if found := _CODE.match(words):
-        return int(found[1])
-    if words == "Out Of Memory":
-        return -signal.SIGKILL
-    name = words.removesuffix(" (core dumped)")
-    return -_SIGNALS[name] if name in _SIGNALS else None
-
-
-def _expand(tasks: str) -> list[int]:
-    """Numbers of ``0-1,3``."""
-    found: list[int] = []
-    for part in tasks.split(","):
-        first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found

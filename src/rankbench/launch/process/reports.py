@@ -104,6 +104,18 @@ def merge_reports(
     first = reports[0]
     stages = first["rank"]["seconds"]
     hosts = {report["host"]["host"]: report["host"] for report in reports}
+    collectives = None
+    if first["collectives"] is not None:
+        points = zip(*(report["collectives"] for report in reports), strict=True)
+        # A call is over when the slowest rank has come to its end.
+        collectives = [
+            {
+                **point[0],
+                "seconds": [max(of_one) for of_one in zip(*seconds, strict=True)],
+            }
+            for point in points
+            if (seconds := [of_rank["seconds"] for of_rank in point])
+        ]
     return {
         "seconds": {
             stage: max(report["rank"]["seconds"][stage] for report in reports)
@@ -129,7 +141,7 @@ def merge_reports(
         "surroundings": merge_surroundings(reports),
         "software": first["software"],
         "transport": first["transport"],
-        "collectives": _merge_collectives([r["collectives"] for r in reports]),
+        "collectives": collectives,
         "step_id": first["step_id"],
         "marks": sorted({mark for r in reports for mark in r.get("marks") or ()}),
     }
@@ -234,20 +246,6 @@ def find_shared_gpu(reports: list[dict[str, Any]]) -> str | None:
                     f"{rank['host']} ({uuid}): each needs its own"
                 )
     return None
-
-
-def _merge_collectives(
-    of_ranks: list[list[dict[str, Any]] | None],
-) -> list[dict[str, Any]] | None:
-    """A call is over when the slowest rank has come to its end."""
-    if of_ranks[0] is None:
-        return None
-    points = zip(*of_ranks, strict=True)
-    return [
-        {**point[0], "seconds": [max(of_one) for of_one in zip(*seconds, strict=True)]}
-        for point in points
-        if (seconds := [of_rank["seconds"] for of_rank in point])
-    ]
 
 
 def merge_steps(work: Path, ranks: int, target: Path) -> None:

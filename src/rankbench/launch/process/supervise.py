@@ -20,10 +20,8 @@ from rankbench.environ import job_id
 from rankbench.launch.hosts.base import Hosts
 from rankbench.launch.launchers import find_launcher, hostfile
 from rankbench.launch.process import processes
-from rankbench.launch.process.classify import Ending, Outcome, classify
-from rankbench.launch.process.command import build_command
-from rankbench.launch.process.environment import find_settings
-from rankbench.launch.process.judge_gate import judge_gate
+from rankbench.launch.process.classify import Ending, Outcome, classify, judge_gate
+from rankbench.launch.process.command import build_command, find_settings
 from rankbench.launch.process.processes import Heartbeat, Stop
 from rankbench.launch.process.reports import (
     are_all_in,
@@ -88,7 +86,15 @@ def close_launch(spec: LaunchSpec, outcome: Outcome, started: datetime) -> Recor
 def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) -> Record:
     clock = time.monotonic()
     command = build_command(spec, hosts)
-    _write_inputs(spec)
+    # What launcher and ranks read at their start.
+    spec.write()
+    spec.progress.mkdir()
+    spec.hostfile.write_text(hostfile(spec))
+    if spec.image is not None:
+        spec.home.mkdir()
+    if spec.is_spread:
+        spec.secret.touch(0o600)
+        spec.secret.write_text(secrets.token_hex())
     steps = hosts.list_steps()
     devices = find_devices(spec, hosts, command.env)
     # Time in the queue counts as well.
@@ -187,18 +193,6 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
         record["devices"] = devices.describe() if devices else None
     finish(spec.directory, record)
     return record
-
-
-def _write_inputs(spec: LaunchSpec) -> None:
-    """Write the files that launcher and ranks read at their start."""
-    spec.write()
-    spec.progress.mkdir()
-    spec.hostfile.write_text(hostfile(spec))
-    if spec.image is not None:
-        spec.home.mkdir()
-    if spec.is_spread:
-        spec.secret.touch(0o600)
-        spec.secret.write_text(secrets.token_hex())
 
 
 def find_devices(

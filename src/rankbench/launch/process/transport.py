@@ -58,7 +58,18 @@ def group(found: Mapping[int, Facts]) -> list[Facts]:
     """Group ranks with equal facts: one entry if all ranks agree."""
     groups: list[Facts] = []
     for rank, facts in sorted(found.items()):
-        libraries = _with_version(facts, found)
+        libraries = {}
+        for name, said in facts.items():
+            told = {
+                all_of[name].get("version")
+                for all_of in found.values()
+                if name in all_of
+            }
+            told.discard(None)
+            if "version" in said and len(told) == 1:
+                # A version that only one rank prints is that of all.
+                said = {**said, "version": min(told)}
+            libraries[name] = said
         for known in groups:
             if known["libraries"] == libraries:
                 known["ranks"].append(rank)
@@ -66,18 +77,6 @@ def group(found: Mapping[int, Facts]) -> list[Facts]:
         else:
             groups.append({"ranks": [rank], "libraries": libraries})
     return groups
-
-
-def _with_version(facts: Facts, found: Mapping[int, Facts]) -> Facts:
-    """A version that only one rank prints is that of all."""
-    completed = {}
-    for name, said in facts.items():
-        told = {other[name].get("version") for other in found.values() if name in other}
-        told.discard(None)
-        if "version" in said and len(told) == 1:
-            said = {**said, "version": min(told)}
-        completed[name] = said
-    return completed
 
 
 _CHANNEL = re.compile(

@@ -121,7 +121,14 @@ def _faults_of(host: Facts, site: Facts, hosts: Sequence[Facts]) -> Iterator[str
             f"lets a job use {host['cores']} physical cores, site.yaml says {cores}: "
             f"correct {'devices in hosts' if declared else 'cores, or exclusive'}"
         )
-    yield from _disturbances(host, site)
+    # No scheduler reserves a host that is only listed.
+    if scheduler.lists_hosts and host["measures"]:
+        yield "another run of rankbench measures there now: wait, or end it"
+    if scheduler.lists_hosts and host["load"] > MOST_LOAD * host["cores"]:
+        yield (
+            f"is busy (load {host['load']:.1f} on {host['cores']} cores): find out by "
+            "top what runs there, and end it"
+        )
     wanted = site["interface"]
     if wanted is not None and not host["interfaces"].get(wanted):
         there = [name for name, addresses in host["interfaces"].items() if addresses]
@@ -190,19 +197,6 @@ def _faults_of(host: Facts, site: Facts, hosts: Sequence[Facts]) -> Iterator[str
                 f"takes {answer['seconds']:.0f} s to resolve {other} and its address: "
                 "so long each connection takes; correct /etc/resolv.conf"
             )
-
-
-def _disturbances(host: Facts, site: Facts) -> Iterator[str]:
-    """What would disturb measurements on a host that no scheduler reserves."""
-    if not scheduler_of(site).lists_hosts:
-        return
-    if host["measures"]:
-        yield "another run of rankbench measures there now: wait, or end it"
-    if host["load"] > MOST_LOAD * host["cores"]:
-        yield (
-            f"is busy (load {host['load']:.1f} on {host['cores']} cores): find out by "
-            "top what runs there, and end it"
-        )
 
 
 def _numbers(version: str) -> tuple[int, ...]:

@@ -30,8 +30,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from rankbench.cores import physical_cores
-from rankbench.environ import host_name, read_node, restore_job, without_job
+from rankbench.environ import (
+    host_name,
+    physical_cores,
+    read_node,
+    restore_job,
+    without_job,
+)
 from rankbench.launch.hosts.base import (
     FIRST_PORT,
     LAST_PORT,
@@ -43,8 +48,7 @@ from rankbench.launch.hosts.base import (
     take_lock,
 )
 from rankbench.launch.hosts.ssh_agent import CONTAINER_PROGRAMS
-from rankbench.launch.process.command import environment_for
-from rankbench.launch.process.environment import SOURCE
+from rankbench.launch.process.command import SOURCE, environment_for
 from rankbench.record import read_json, write_json
 from rankbench.schedulers import scheduler_of
 
@@ -192,6 +196,11 @@ def look(site: Facts, folder: Path) -> Facts:
         lock.close()
     scratch = Path(site["scratch"] or tempfile.gettempdir())
     program = next(filter(shutil.which, CONTAINER_PROGRAMS), None)
+    container = None
+    if program and site["image"]:
+        # Empty if it starts.
+        command = [program, "--quiet", "exec", site["image"], "true"]
+        container = _why_not(command, _ASK_SECONDS, env=environment_for({}))
     return {
         "host": name,
         "time": now,
@@ -210,7 +219,7 @@ def look(site: Facts, folder: Path) -> Facts:
         "interfaces": _interfaces(),
         "slurm": _output("sinfo", "--version"),
         "apptainer": _output(program, "--version") if program else None,
-        "container": _start_container(program, site["image"]),
+        "container": container,
         "missing": [path for path in site["binds"] if not os.path.exists(path)],
         "fuse": os.access("/dev/fuse", os.R_OK | os.W_OK),
         "shm_mib": _free_mib(Path("/dev/shm")),  # noqa: S108
@@ -251,13 +260,10 @@ def _read_driver(file: Path = Path("/proc/driver/nvidia/version")) -> str | None
     return found[1] if found else None
 
 
-def _start_container(program: str | None, image: str | None) -> str | None:
-    """Run nothing in an image; empty if it starts, else why not. None: not tried."""
-    if program is None or image is None:
-        return None
-    command, env = [program, "--quiet", "exec", image, "true"], environment_for({})
+def _why_not(command: Sequence[str], timeout: float, **options: Any) -> str:
+    """Run a program; empty if it succeeds, else what it has said last."""
     try:
-        done = run_to_end(command, timeout=_ASK_SECONDS, env=env)
+        done = run_to_end(command, timeout=timeout, **options)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
@@ -327,12 +333,20 @@ def reach(node: int, hosts: Sequence[Facts], ports: Sequence[int]) -> Facts:
             for host in others
             for port in free
         }
-        said = {h["name"]: pool.submit(_why_no_ssh, h["name"]) for h in others}
+        ssh = ("ssh", "-T", "-o", "BatchMode=yes", "-o")
+        said = {
+            host["name"]: pool.submit(
+                _why_not,
+                [*ssh, f"ConnectTimeout={_SSH_SECONDS}", "--", host["name"], "true"],
+                2 * _SSH_SECONDS,
+            )
+            for host in others
+        }
         unreached: dict[str, list[int]] = {}
         for (name, port), connects in tried.items():
             if not connects.result():
                 unreached.setdefault(name, []).append(port)
-        by_ssh = {name: answer.result() for name, answer in said.items()}
+        by_ssh = {name: answer.result() or None for name, answer in said.items()}
         # The others may not have connected yet.
         for _ in tried:
             if not accepted.acquire(timeout=max(0.0, end - time.monotonic())):
@@ -367,18 +381,6 @@ def _connects(address: str, port: int, end: float) -> bool:
         else:
             return True
     return False
-
-
-def _why_no_ssh(host: str) -> str | None:
-    command = ["ssh", "-T", "-o", "BatchMode=yes"]
-    command += ["-o", f"ConnectTimeout={_SSH_SECONDS}", "--", host, "true"]
-    try:
-        done = run_to_end(command, timeout=2 * _SSH_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    if done.returncode == 0:
-        return None
-    return (done.stderr.strip().splitlines() or [f"exit {done.returncode}"])[-1]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

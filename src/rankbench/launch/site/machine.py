@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.cell import PACKAGES
-from rankbench.cores import physical_cores
+from rankbench.environ import physical_cores
 from rankbench.launch.hosts.base import run_to_end
-from rankbench.launch.process.environment import SOURCE
+from rankbench.launch.process.command import SOURCE
 from rankbench.record import write_json
 
 # A file of each package that every new build of it replaces.
@@ -61,9 +61,18 @@ def probe_machine(
     except (OSError, ValueError):
         kept = {}
     if kept.get("fingerprint") == mark:
-        facts: dict[str, Any] = kept["facts"]
-        return {**facts, **now}
-    facts = _look()
+        return {**kept["facts"], **now}
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONNOUSERSITE": "1"}
+    probe = [sys.executable, "-m", "rankbench.rank.facts.probe"]
+    done = run_to_end(probe, env=environment)
+    if done.returncode != 0:
+        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
+        raise ValueError(
+            f"torch does not work in {sys.executable}: {said} "
+            "(install it with `pip install 'rankbench[rank]'`, in a checkout with "
+            "`pip install -r requirements-torch.txt`)"
+        )
+    facts = json.loads(done.stdout)
     if write:
         try:
             write_json(cache, {"fingerprint": mark, "facts": facts})
@@ -89,21 +98,6 @@ def find_programs(names: Sequence[str]) -> dict[str, bool]:
         name: (beside / name).exists() or shutil.which(name) is not None
         for name in names
     }
-
-
-def _look() -> dict[str, Any]:
-    environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONNOUSERSITE": "1"}
-    probe = [sys.executable, "-m", "rankbench.rank.facts.probe"]
-    done = run_to_end(probe, env=environment)
-    if done.returncode != 0:
-        said = (done.stderr.strip().splitlines() or ["nothing"])[-1]
-        raise ValueError(
-            f"torch does not work in {sys.executable}: {said} "
-            "(install it with `pip install 'rankbench[rank]'`, in a checkout with "
-            "`pip install -r requirements-torch.txt`)"
-        )
-    facts: dict[str, Any] = json.loads(done.stdout)
-    return facts
 
 
 def _fingerprint() -> str:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from rankbench.token_file import count_sequences
+from rankbench.own_files import count_sequences
 
 # So many sequences are checked: a file that is mapped into memory may be large.
 _CHECKED = 1000

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from rankbench.cores import physical_cores
+from rankbench.environ import physical_cores
 from rankbench.record import first_line
 
 NET, INFINIBAND = Path("/sys/class/net"), Path("/sys/class/infiniband")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from rankbench.cores import read_stat
+from rankbench.environ import read_stat
 from rankbench.rank.facts.host import identify_gpu
 from rankbench.rank.world.devices import gpus_among
 

@@ -29,8 +29,8 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from rankbench.cell import Cell, Shape
+from rankbench.decoder import split_evenly
 from rankbench.environ import Place
-from rankbench.partition import split_evenly
 from rankbench.rank import models, variants
 from rankbench.rank.facts.fake_ranks import (
     GATHERED,

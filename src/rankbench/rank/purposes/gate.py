@@ -2,7 +2,7 @@
 
 Both train with the same seed, initial weights and global batches in float64; after a
 few steps, loss and weights must agree. This module measures the difference, and
-launch/process/judge_gate.py decides whether it is small enough.
+launch/process/classify.py decides whether it is small enough.
 """
 
 from __future__ import annotations

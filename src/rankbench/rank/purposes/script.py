@@ -9,6 +9,7 @@ import torch
 from torch import distributed
 
 from rankbench.launch_spec import SET_UP, THE_END
+from rankbench.own_files import fill_arguments, values_of
 from rankbench.rank.facts import usage
 from rankbench.rank.purposes import Duty
 from rankbench.rank.purposes.report import describe_rank
@@ -27,7 +28,6 @@ from rankbench.rank.scripts.running import (
 )
 from rankbench.rank.scripts.session import ScriptSession
 from rankbench.record import NO_EXCHANGE, OTHER_OPTIMIZER, write_json
-from rankbench.templates import fill_arguments, values_of
 
 
 def run(duty: Duty) -> None:

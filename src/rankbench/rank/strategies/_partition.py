@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from rankbench.partition import split_evenly
+from rankbench.decoder import split_evenly
 from rankbench.rank.strategies.base import Load
 
 # Of a part that is timed. The first includes one-time set-up.

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankbench.disturbance import disturbances
-from rankbench.record import NO_EXCHANGE, OTHER_OPTIMIZER, UNCLEAN_END
+from rankbench.record import NO_EXCHANGE, OTHER_OPTIMIZER, UNCLEAN_END, disturbances
 from rankbench.results.advice.choice import EQUAL, LESS, Facts, choose, plan_next
 from rankbench.results.numbers.losses import Loss, find_losses
 from rankbench.results.numbers.measures import Measures

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rankbench.cell import ALTERNATIVE, Cell
-from rankbench.disturbance import OVERSUBSCRIBED
+from rankbench.record import OVERSUBSCRIBED
 from rankbench.results.numbers.summary import Base, Summary
 
 

@@ -6,8 +6,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rankbench.cell import find_base
-from rankbench.disturbance import DISTURBED
-from rankbench.record import NO_EXCHANGE, round_of
+from rankbench.record import DISTURBED, NO_EXCHANGE, round_of
 from rankbench.results.numbers.fit import (
     Fit,
     confidence_of_each,

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy import optimize
 
 from rankbench.cell import Shape
-from rankbench.partition import split_evenly
+from rankbench.decoder import split_evenly
 from rankbench.results.prediction.network import Operation, fit_network
 from rankbench.results.prediction.scale import Scale
 

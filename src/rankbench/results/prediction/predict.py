@@ -16,8 +16,8 @@ import numpy as np
 from scipy import optimize
 
 from rankbench.cell import Cell, Shape
-from rankbench.disturbance import OVERSUBSCRIBED
 from rankbench.plan import PredictedCell
+from rankbench.record import OVERSUBSCRIBED
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
 from rankbench.results.prediction.mechanism import find_model

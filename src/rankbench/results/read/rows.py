@@ -7,12 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rankbench.cell import REFERENCE, Cell
-from rankbench.disturbance import (
-    DISTURBED,
-    OVERSUBSCRIBED,
-    disturbances,
-    lacks_cores,
-)
 from rankbench.failures import explain_failures, find_needs
 from rankbench.plan import (
     PLAN_VERSION,
@@ -22,12 +16,16 @@ from rankbench.plan import (
     parse_plan,
 )
 from rankbench.record import (
+    DISTURBED,
     GATE,
     NOT_MEASURED,
+    OVERSUBSCRIBED,
     Layout,
     Record,
     counting,
+    disturbances,
     judge_gated,
+    lacks_cores,
     repeated,
     why_stale,
 )
