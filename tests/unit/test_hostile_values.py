@@ -17,48 +17,8 @@ from rankbench.record import Layout
 
 pytestmark = pytest.mark.unit
 
-PIECES = (
-    *("../", "/", "\\", ".", "..", "{x}", "{", "}", "'", '"', "\n", "\t", "#", " #2"),
-    *(
-        ": ",
-        ":",
-        "*",
-        "?",
-        "~",
-        "$HOME",
-        "`id`",
-        "$(id)",
-        ";",
-        "&",
-        "|",
-        "-",
-        "--x",
-        "=",
-    ),
-    *(
-        "08",
-        "007",
-        "1e3",
-        "null",
-        "\u202e",
-        "\u200f",
-        "é",
-        "\U0001f600",
-        "%s",
-        "\x1b[2J",
-    ),
-    *(
-        "a" * 300,
-        "ab" * 40,
-        "facebook/opt-125m",
-        "gelu/tanh",
-        "",
-        " ",
-        "@",
-        "!x",
-        "[1]",
-    ),
-)
+CASES = Path(__file__).parent / "cases"
+PIECES = [*json.loads((CASES / "pieces.json").read_text()), "a" * 300, "ab" * 40]
 SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+,~-]*")
 
 
