@@ -20,8 +20,10 @@ from unit.synthetic import (
     BATCH,
     STEPS,
     WARMUP,
+    change_steps,
     make_cell,
     plan_cell,
+    plan_one,
     write_launch,
     write_plan,
 )
@@ -34,18 +36,25 @@ DDP = "ddp.gloo.1x2.convnet.digits"
 
 def set_losses(directory: Path, *ranks: Any) -> None:
     """Losses of the ranks, in place of those of a launch."""
-    path = directory / "steps.npz"
-    with np.load(path) as members:
-        kept = dict(members)
-    for rank, losses in enumerate(ranks):
-        kept[f"rank{rank}/loss"] = np.asarray(losses, dtype=np.float32)
-    np.savez(path, **kept)
+    arrays = [np.asarray(losses, dtype=np.float32) for losses in ranks]
+    change_steps(directory, **{f"rank{n}_loss": one for n, one in enumerate(arrays)})
+
+
+def write_long(root: Path, losses: np.ndarray) -> ResultSet:
+    """A launch of `single` without a warm-up, with a step for each loss."""
+    layout, planned = plan_one(root, "single")
+    steps = {"steps": len(losses), "warmup": 0, "samples": len(losses) * BATCH}
+    place = write_launch(layout, planned, wanted=1, **steps)
+    with np.load(place / "steps.npz") as members:
+        seconds = np.resize(members["rank0/seconds"], (len(losses), 6))
+    change_steps(place, rank0_seconds=seconds, rank0_warmup=np.empty((0, 6)))
+    set_losses(place, losses)
+    return read(layout)
 
 
 def find(root: Path, *launches: Any) -> ResultSet:
     """ddp on two ranks: for each launch the losses of both."""
-    planned = plan_cell(make_cell("ddp", "1x2"))
-    layout = write_plan(root, [planned])
+    layout, planned = plan_one(root, "ddp", "1x2")
     for number, ranks in enumerate(launches, start=1):
         place = write_launch(layout, planned, number, wanted=len(launches))
         set_losses(place, *ranks)
@@ -93,20 +102,7 @@ def test_a_curve_is_over_the_samples_of_all_replicas(tmp_path):
 
 
 def test_many_steps_become_means(tmp_path):
-    planned = plan_cell(make_cell("single"))
-    layout = write_plan(tmp_path, [planned])
-    steps = 3 * POINTS
-    place = write_launch(
-        layout, planned, wanted=1, steps=steps, warmup=0, samples=steps * BATCH
-    )
-    with np.load(place / "steps.npz") as members:
-        kept = dict(members) | {
-            "rank0/seconds": np.resize(members["rank0/seconds"], (steps, 6)),
-            "rank0/warmup": np.empty((0, 6)),
-            "rank0/loss": np.arange(steps, dtype=np.float32),
-        }
-    np.savez(place / "steps.npz", **kept)
-    (point,) = read(layout).summaries
+    (point,) = write_long(tmp_path, np.arange(3 * POINTS)).summaries
     seen, ((first, second, *_),) = find_curve(point)
     assert len(seen) == POINTS
     assert (first, second) == (1, 4)
@@ -168,20 +164,8 @@ def test_curves_that_coincide_share_one_line_in_all_colors(tmp_path, off_by, ali
 
 
 def test_a_drawn_point_is_the_mean_of_the_points_around_it(tmp_path):
-    planned = plan_cell(make_cell("single"))
-    layout = write_plan(tmp_path, [planned])
-    place = write_launch(
-        layout, planned, wanted=1, steps=100, warmup=0, samples=100 * BATCH
-    )
-    with np.load(place / "steps.npz") as members:
-        kept = dict(members) | {
-            "rank0/seconds": np.resize(members["rank0/seconds"], (100, 6)),
-            "rank0/warmup": np.empty((0, 6)),
-            # The loss of every other step is three times as large.
-            "rank0/loss": np.resize([1.0, 3.0], 100).astype(np.float32),
-        }
-    np.savez(place / "steps.npz", **kept)
-    found = read(layout)
+    # The loss of every other step is three times as large.
+    found = write_long(tmp_path, np.resize([1.0, 3.0], 100))
     (axes,) = draw_curves(found).axes
     (line,) = axes.get_lines()
     assert len(line.get_ydata()) == 100
@@ -192,8 +176,7 @@ def test_a_drawn_point_is_the_mean_of_the_points_around_it(tmp_path):
 
 
 def test_the_same_losses_over_time(tmp_path):
-    planned = plan_cell(make_cell("single"))
-    layout = write_plan(tmp_path, [planned])
+    layout, planned = plan_one(tmp_path, "single")
     # 8 timed steps of 64 samples in 0.64 s.
     set_losses(write_launch(layout, planned, wanted=1, rate=800), np.arange(ALL))
     found = read(layout)
