@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,22 @@ from unit.test_bundle import seal
 pytestmark = pytest.mark.unit
 
 
-@pytest.fixture
-def bundle(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Path:
     """A bundle with a model that would leave a mark, if anything executed it."""
-    layout = write_own_model(tmp_path)
+    place = tmp_path_factory.mktemp("own")
+    layout = write_own_model(place)
     (folder,) = (layout.root / "own").iterdir()
     (folder / "__pycache__").mkdir()
     (folder / "__pycache__/net.pyc").write_text("compiled")
-    write_bundle(layout, tmp_path / "bundle", anonymise=True)
-    return tmp_path / "bundle"
+    write_bundle(layout, place / "bundle", anonymise=True)
+    return place / "bundle"
+
+
+@pytest.fixture
+def bundle(made: Path, tmp_path: Path) -> Path:
+    """A copy, which a test may damage."""
+    return shutil.copytree(made, tmp_path / "bundle")
 
 
 def said(bundle: Path) -> list[str]:
@@ -36,9 +44,9 @@ def net_of(bundle: Path) -> Path:
     return path
 
 
-def test_it_verifies_without_executing_anything(bundle, tmp_path):
+def test_it_verifies_without_executing_anything(bundle, made):
     assert not verify_bundle(bundle).findings
-    assert not (tmp_path / "executed").exists()
+    assert not (made.parent / "executed").exists()
     assert [path.name for path in net_of(bundle).parent.iterdir()] == ["net.py"]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,14 +23,27 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "docs/example"
 
 
-def write_own(tmp_path: Path, experiment: str) -> Path:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory) -> Iterator[Path]:
     """A bundle with a model of its own, which leaves a mark if anything executes it."""
-    layout = write_own_model(tmp_path)
-    write_bundle(layout, tmp_path / "bundle", anonymise=True)
-    # An anonymous bundle need not have the experiment file of its plan.
-    (tmp_path / "bundle/experiment.yaml").write_text(experiment)
-    seal(tmp_path / "bundle")
-    return tmp_path / "bundle"
+    place = tmp_path_factory.mktemp("own")
+    write_bundle(write_own_model(place), place / "bundle", anonymise=True)
+    yield place / "bundle"
+    assert not (place / "executed").exists()
+
+
+@pytest.fixture
+def write_own(made: Path, tmp_path: Path) -> Callable[[str], Path]:
+    """A copy of the bundle with another experiment."""
+
+    def write(experiment: str) -> Path:
+        bundle = shutil.copytree(made, tmp_path / "bundle")
+        # An anonymous bundle need not have the experiment file of its plan.
+        (bundle / "experiment.yaml").write_text(experiment)
+        seal(bundle)
+        return bundle
+
+    return write
 
 
 def test_the_example_becomes_an_experiment_of_another_name(tmp_path):
@@ -42,9 +56,9 @@ def test_the_example_becomes_an_experiment_of_another_name(tmp_path):
     assert replay.name.startswith("replay-quickstart-")
 
 
-def test_their_files_are_taken_from_the_bundle(tmp_path):
+def test_their_files_are_taken_from_the_bundle(tmp_path, write_own):
     text = "name: x\nmodel: [lenet, ../models/net.py]\nsweeps: [{model: net.py}]\n"
-    bundle = write_own(tmp_path, text)
+    bundle = write_own(text)
     replay = plan_replay(bundle)
     (name,) = replay.code
     path = write_replay(replay, tmp_path / "here")
@@ -52,7 +66,6 @@ def test_their_files_are_taken_from_the_bundle(tmp_path):
     assert written["model"] == ["lenet", name]
     assert written["sweeps"] == [{"model": name}]
     assert (path.parent / name).read_bytes() == (bundle / name).read_bytes()
-    assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize(
@@ -68,15 +81,17 @@ def test_their_files_are_taken_from_the_bundle(tmp_path):
         ("#" * 1_100_000, "has more than"),
     ],
 )
-def test_a_hostile_experiment_is_bad_input(tmp_path, text, said):
-    bundle = write_own(tmp_path, text)
+def test_a_hostile_experiment_is_bad_input(write_own, text, said):
+    bundle = write_own(text)
     with pytest.raises(ValueError, match=r"experiment\.yaml") as error:
         plan_replay(bundle)
     assert said in str(error.value)
 
 
-def test_their_code_needs_a_word_and_a_faulty_bundle_none(tmp_path, monkeypatch, cli):
-    bundle = write_own(tmp_path, "name: x\nmodel: net.py\n")
+def test_their_code_needs_a_word_and_a_faulty_bundle_none(
+    tmp_path, write_own, monkeypatch, cli
+):
+    bundle = write_own("name: x\nmodel: net.py\n")
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     said = cli("replay", bundle, "--run", status=2).err
