@@ -33,19 +33,14 @@ def prepare(source: Path) -> Arrays:
     enlarged = functional.interpolate(pixels, size=(28, 28), mode="bilinear")
     images = enlarged.round().to(torch.uint8).numpy()
     labels = labels.astype(np.int64)
-    train, test = _split(labels)
-    return Arrays(
-        train_images=images[train],
-        train_labels=labels[train],
-        test_images=images[test],
-        test_labels=labels[test],
-    )
-
-
-def _split(labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Indices of the training samples (4/5 of each class) and the test samples."""
+    # Test samples are 1/5 of each class, at random.
     shuffled = np.random.default_rng(0).permutation(len(labels))
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     test = np.zeros(len(labels), dtype=bool)
     test[by_class[::5]] = True
-    return np.flatnonzero(~test), np.flatnonzero(test)
+    return Arrays(
+        train_images=images[~test],
+        train_labels=labels[~test],
+        test_images=images[test],
+        test_labels=labels[test],
+    )

@@ -123,11 +123,9 @@ def _find_groups(proc: Path, cgroups: Path) -> Iterator[Path]:
         top = cgroups / "cpu" if controllers else cgroups
         group = top / name.lstrip("/")
         # In a container, the name may be that of a group outside.
-        yield from (limit for limit in (group, *group.parents) if _is_below(limit, top))
-
-
-def _is_below(group: Path, top: Path) -> bool:
-    return (group / "cpu.stat").exists() and (group == top or top in group.parents)
+        for limit in (group, *group.parents):
+            if (limit / "cpu.stat").exists() and limit.is_relative_to(top):
+                yield limit
 
 
 def _read_periods(group: Path) -> tuple[int, int]:

@@ -194,12 +194,6 @@ def reset_peaks(devices: Sequence[torch.device]) -> None:
         torch.cuda.reset_peak_memory_stats(gpu)
 
 
-def free_pools(devices: Sequence[torch.device]) -> None:
-    """Return memory that torch keeps for later to the GPUs, for others to allocate."""
-    if gpus_among(devices):
-        torch.cuda.empty_cache()
-
-
 def read_peaks(
     devices: Sequence[torch.device], optimizer_state: Iterable[Any] | None = None
 ) -> dict[str, Any]:

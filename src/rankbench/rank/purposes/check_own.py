@@ -97,10 +97,15 @@ def check_model(
     again = other.state_dict()
     equal = all(torch.equal(v, again[k]) for k, v in model.state_dict().items())
     needs = {"batch_statistics": normalises}
+    blueprint = models.Blueprint(build, seed=_SEED)
+    shards = Check("shards", True, "a rank holds only the part that it keeps")
+    if blueprint.reason is not None:
+        said = f"each rank holds the whole model at first: it {blueprint.reason}"
+        shards = Check("shards", None, said)
     checks = [
         Check("builds", True, f"{count:,} parameters", needs),
         Check("seeds", equal, _say(equal, "equal weights from equal seeds")),
-        _shard(models.Blueprint(build, seed=_SEED)),
+        shards,
     ]
     for title, attempt in _ATTEMPTS.items():
         try:
@@ -128,13 +133,6 @@ def _failed(name: str, error: Exception) -> Check:
 
 def _say(equal: bool, said: str) -> str:
     return said if equal else f"not {said}"
-
-
-def _shard(blueprint: models.Blueprint) -> Check:
-    if blueprint.reason is None:
-        return Check("shards", True, "a rank holds only the part that it keeps")
-    said = f"each rank holds the whole model at first: it {blueprint.reason}"
-    return Check("shards", None, said)
 
 
 def _loss(model: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:

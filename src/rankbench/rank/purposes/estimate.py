@@ -68,7 +68,15 @@ def estimate(cell: Cell, shape: Shape, rank: int) -> dict[str, Any]:
     Raises:
         CannotBeEstimated: it cannot be known without running.
     """
-    _check(cell, shape)
+    if cell.script is not None:
+        raise CannotBeEstimated("a script is not taken apart")
+    runtime = runtime_of(cell.strategy)
+    if runtime != "process_group":
+        raise CannotBeEstimated(
+            f"{cell.strategy} communicates outside of torch ({runtime})"
+        )
+    if cell.device == "cuda" and shape.devices_per_rank > 1:
+        raise CannotBeEstimated(f"one process of {cell.strategy} drives several GPUs")
     device = torch.device("cpu")
     # CUDA's allocator gives memory in blocks of 512 bytes.
     ledger = Ledger(device, unit=512 if cell.device == "cuda" else 1)
@@ -95,18 +103,6 @@ def estimate(cell: Cell, shape: Shape, rank: int) -> dict[str, Any]:
             return _run(cell, shape, world, ledger, fake)
     except (DataDependentOutputException, NotImplementedError) as error:
         raise CannotBeEstimated(str(error).splitlines()[0]) from error
-
-
-def _check(cell: Cell, shape: Shape) -> None:
-    if cell.script is not None:
-        raise CannotBeEstimated("a script is not taken apart")
-    runtime = runtime_of(cell.strategy)
-    if runtime != "process_group":
-        raise CannotBeEstimated(
-            f"{cell.strategy} communicates outside of torch ({runtime})"
-        )
-    if cell.device == "cuda" and shape.devices_per_rank > 1:
-        raise CannotBeEstimated(f"one process of {cell.strategy} drives several GPUs")
 
 
 def _run(

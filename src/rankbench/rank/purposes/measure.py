@@ -24,7 +24,7 @@ from rankbench.rank.purposes.setup import (
 from rankbench.rank.training.loop import train
 from rankbench.rank.training.recipe import memory_format_of
 from rankbench.rank.training.saving import save_model
-from rankbench.rank.world.devices import leave_world, wait_for_all
+from rankbench.rank.world.devices import gpus_among, leave_world, wait_for_all
 from rankbench.record import write_json
 
 
@@ -85,7 +85,8 @@ def run(duty: Duty) -> None:
     )
     # What follows may need more memory than there is.
     write_json(spec.work / f"measured{world.rank}.json", report)
-    usage.free_pools(world.devices)
+    if gpus_among(world.devices):
+        torch.cuda.empty_cache()  # torch keeps memory for later
     duty.progress.enter(COLLECTIVES)
     swept = None
     if spec.options.collectives and world.size > 1:

@@ -331,7 +331,7 @@ def _explain(facts: Facts, answer: Facts) -> Iterator[Note]:
     if facts["next"]:
         said = [
             f"to tell {_QUESTIONS[plan['settles']]}, launch {_launch(plan['cells'])}: "
-            f"about {_about(plan['device_hours'])}, by "
+            f"about {show_device_time(Estimate(plan['device_hours']), rough=True)}, by "
             f"rankbench run --next {plan['settles']}."
             for plan in facts["next"]
         ]
@@ -363,23 +363,13 @@ def _cheapest(facts: Facts, margin: float) -> str:
     return " ".join([f"{text}.", *_rivals(facts, margin, of_cost=True)])
 
 
-def show_device_time(hours: Estimate) -> str:
-    """In the largest unit in which it is 1 or more."""
-    factor, unit = _unit(hours.value)
-    return f"{show_estimate(hours.scaled(factor))} {unit}"
-
-
-def _about(hours: float) -> str:
-    """As `show_device_time`, but a rough number."""
-    factor, unit = _unit(hours)
-    return f"{figures(float(f'{hours * factor:.2g}'))} {unit}"
-
-
-def _unit(hours: float) -> tuple[int, str]:
-    for factor, unit in ((1, "device-hours"), (60, "device-minutes")):
-        if hours * factor >= 1:
-            return factor, unit
-    return 3600, "device-seconds"
+def show_device_time(hours: Estimate, *, rough: bool = False) -> str:
+    """In the largest unit in which it is 1 or more; with two digits if it is rough."""
+    units = {1: "hours", 60: "minutes"}
+    factor = next((n for n in units if hours.value * n >= 1), 3600)
+    shown = hours.scaled(factor)
+    digits = figures(float(f"{shown.value:.2g}")) if rough else show_estimate(shown)
+    return f"{digits} device-{units.get(factor, 'seconds')}"
 
 
 def _rivals(facts: Facts, margin: float, *, of_cost: bool = False) -> Iterator[str]:

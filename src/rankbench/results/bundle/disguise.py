@@ -53,7 +53,11 @@ def collect_names(layout: Layout) -> dict[str, set[str]]:
     """
     names: dict[str, set[str]] = {kind: set() for kind in (*KEYS.values(), "path")}
     names["path"].add(str(layout.root.absolute()))
-    for path in _tell(layout):
+    # These files name hosts and users; not all of them are published.
+    paths = [layout.plan, *([layout.agenda] if layout.agenda.exists() else [])]
+    for file in ("claim.json", "record.json"):
+        paths += sorted(layout.records.rglob(file))
+    for path in paths:
         for kind, name in _find(read_json(path)):
             names[kind].add(name)
     try:
@@ -61,15 +65,6 @@ def collect_names(layout: Layout) -> dict[str, set[str]]:
     except KeyError:
         pass  # The owner of the folder has no name on this machine.
     return {kind: found - COMMON for kind, found in names.items()}
-
-
-def _tell(layout: Layout) -> Iterator[Path]:
-    """Files that name hosts and users; not all of them are published."""
-    yield layout.plan
-    if layout.agenda.exists():
-        yield layout.agenda
-    for name in ("claim.json", "record.json"):
-        yield from sorted(layout.records.rglob(name))
 
 
 def _find(value: Any, key: str = "") -> Iterator[tuple[str, str]]:

@@ -53,8 +53,12 @@ def write_bundle(
             sign.
     """
     as_folder = not out.name.endswith(SUFFIX)
-    if as_folder:
-        _check_target(out)
+    is_free = not out.exists() or (out.is_dir() and not any(out.iterdir()))
+    if as_folder and not is_free and not (out / MANIFEST).is_file():
+        raise ValueError(
+            f"{out} is no bundle, so it is not replaced: name a new folder, or a "
+            f"file that ends in {SUFFIX}"
+        )
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".bundle-", dir=out.parent) as place:
         root = Path(place) / "bundle"
@@ -66,7 +70,12 @@ def write_bundle(
         signature = add_signature(root, key) if key else None
         names, _ = list_files(root)
         if as_folder:
-            _replace(out, root, names)
+            # A bundle that is there is replaced.
+            shutil.rmtree(out, ignore_errors=True)
+            for name in names:
+                target = out / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(root / name, target)
         else:
             pack(root, names, out)
     return signature
@@ -154,23 +163,3 @@ def _find(
     for path in contents.find_own(layout, plan, records):
         yield path.relative_to(layout.root).as_posix(), path
     yield from contents.find_sidecars(plan)
-
-
-def _check_target(folder: Path) -> None:
-    """Refuse to replace anything but a bundle."""
-    if not folder.exists() or (folder / MANIFEST).is_file():
-        return
-    if not folder.is_dir() or any(folder.iterdir()):
-        raise ValueError(
-            f"{folder} is no bundle, so it is not replaced: name a new folder, or a "
-            f"file that ends in {SUFFIX}"
-        )
-
-
-def _replace(folder: Path, root: Path, names: Sequence[str]) -> None:
-    """Replace a bundle by another one."""
-    shutil.rmtree(folder, ignore_errors=True)
-    for name in names:
-        target = folder / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(root / name, target)

@@ -69,7 +69,15 @@ def read_store(folder: Path) -> Store:
     runs, damaged = [], []
     for path in sorted(folder.glob("*.json")):
         try:
-            runs.append(_read(path))
+            if not _NAME.fullmatch(path.name):
+                raise ValueError(f"{path} is no run: its name is no digest")
+            digest = hashlib.sha256(path.read_bytes()).hexdigest()
+            if digest != path.stem:
+                raise ValueError(
+                    f"{path} is damaged: its digest is {digest[:12]}...: adding the "
+                    "same results again restores it"
+                )
+            runs.append(replace(read_run(path), name=digest))
         except (ValueError, OSError) as error:
             damaged.append(str(error))
     if not runs:
@@ -77,15 +85,3 @@ def read_store(folder: Path) -> Store:
         raise ValueError(f"{folder} has no run: {said}")
     runs.sort(key=lambda run: (run.begun, run.name))
     return Store(folder, runs, damaged)
-
-
-def _read(path: Path) -> Side:
-    if not _NAME.fullmatch(path.name):
-        raise ValueError(f"{path} is no run: its name is no digest")
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
-    if digest != path.stem:
-        raise ValueError(
-            f"{path} is damaged: its digest is {digest[:12]}...: adding the same "
-            "results again restores it"
-        )
-    return replace(read_run(path), name=digest)

@@ -84,7 +84,11 @@ def compose(steps: NDArray[np.float64], record: Record) -> Composition:
         parts = mean[typical]
         work = float(by_rank[typical])
         waiting = longest - work
-        late = _find_late(1e3 * own.mean(axis=1), typical, phases)
+        # What the latest rank needs more than a typical one, by phase.
+        means = own.mean(axis=1)
+        latest = int(means.sum(axis=1).argmax())
+        phase = phases[int((means[latest] - means[typical]).argmax())]
+        late = None if latest == typical else (latest, phase)
     loading = float(sum(parts[at[name]] for name in INPUT if name in at))
     # Shares of the window in which no kernel ran on a GPU.
     idle = [
@@ -107,12 +111,3 @@ def compose(steps: NDArray[np.float64], record: Record) -> Composition:
         or (EXCHANGE in phases and record["shape"]["replica_ranks"] == 1),
         late=late,
     )
-
-
-def _find_late(
-    own: NDArray[np.float64], typical: int, phases: Sequence[str]
-) -> tuple[int, str] | None:
-    latest = int(own.sum(axis=1).argmax())
-    if latest == typical:
-        return None
-    return latest, phases[int((own[latest] - own[typical]).argmax())]

@@ -10,14 +10,14 @@ def find_network(record: Record) -> str | None:
 
     Ranks that went different ways are joined by semicolons.
     """
-    seen = (record.get("transport") or {}).get("seen") or []
-    ways = {_describe(entry["libraries"].get("nccl") or {}) for entry in seen}
-    return "; ".join(sorted(ways - {""})) or None
-
-
-def _describe(nccl: Record) -> str:
-    transports = [str(name) for name in nccl.get("transports") or ()]
-    if not any(name.startswith(("NET/", "COLLNET/")) for name in transports):
-        return ", ".join(transports)
     direct = {True: " with GPUDirect", False: " without GPUDirect", None: ""}
-    return f"{nccl.get('network') or 'network'}{direct[nccl.get('gpudirect_rdma')]}"
+    ways = set()
+    for entry in (record.get("transport") or {}).get("seen") or []:
+        nccl = entry["libraries"].get("nccl") or {}
+        transports = [str(name) for name in nccl.get("transports") or ()]
+        way = ", ".join(transports)
+        if any(name.startswith(("NET/", "COLLNET/")) for name in transports):
+            way = f"{nccl.get('network') or 'network'}"
+            way += direct[nccl.get("gpudirect_rdma")]
+        ways.add(way)
+    return "; ".join(sorted(ways - {""})) or None

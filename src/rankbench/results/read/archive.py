@@ -42,7 +42,15 @@ def pack(root: Path, names: Sequence[str], target: Path) -> None:
     beside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         with tempfile.TemporaryFile(dir=target.parent) as plain:
-            _write_tar(root, names, plain)
+            # Sorted names, with the default metadata of TarInfo.
+            with tarfile.open(
+                fileobj=plain, mode="w", format=tarfile.PAX_FORMAT
+            ) as archive:
+                for name in sorted(names):
+                    member = tarfile.TarInfo(name)
+                    member.size = (root / name).stat().st_size
+                    with (root / name).open("rb") as source:
+                        archive.addfile(member, source)
             size = plain.tell()
             plain.seek(0)
             with beside.open("wb") as file:
@@ -51,16 +59,6 @@ def pack(root: Path, names: Sequence[str], target: Path) -> None:
         beside.replace(target)
     finally:
         beside.unlink(missing_ok=True)
-
-
-def _write_tar(root: Path, names: Sequence[str], target: IO[bytes]) -> None:
-    """Write a tar of sorted names, with the default metadata of TarInfo."""
-    with tarfile.open(fileobj=target, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for name in sorted(names):
-            member = tarfile.TarInfo(name)
-            member.size = (root / name).stat().st_size
-            with (root / name).open("rb") as file:
-                archive.addfile(member, file)
 
 
 def unpack(path: Path, into: Path) -> None:

@@ -81,7 +81,11 @@ class Launch:
             # in a checksum. Each raises exceptions of its own.
             reason = first_line(str(error)) or type(error).__name__
             raise ValueError(f"{self._steps} is damaged: {reason}") from error
-        return Steps(found["warmup"], found["seconds"], _mean_of_known(found["loss"]))
+        # In a pipeline, the last stage alone knows the loss. NaN if one of the ranks
+        # that know it has no number: training has diverged.
+        known = [losses for losses in found["loss"] if not np.isnan(losses).all()]
+        mean = np.asarray(np.mean(known or found["loss"], axis=0))
+        return Steps(found["warmup"], found["seconds"], mean)
 
     @property
     def _steps(self) -> Path:
@@ -100,16 +104,6 @@ class Launch:
         elif not ((array >= 0) & (array <= _LONGEST_STEP)).all():
             raise ValueError(f"{name} that are no times")
         return array
-
-
-def _mean_of_known(ranks: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Mean loss over the ranks that know it; in a pipeline the last stage alone does.
-
-    NaN if one of these ranks has no number: training has diverged.
-    """
-    known = [losses for losses in ranks if not np.isnan(losses).all()]
-    mean = np.mean(known, axis=0) if known else np.full(ranks.shape[1], np.nan)
-    return np.asarray(mean)
 
 
 def _read_array(
