@@ -65,7 +65,7 @@ def test_ctrl_c_before_anything_runs_leaves_no_trace(
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("rankbench.commands._base.open_run", interrupt)
+    monkeypatch.setattr("rankbench.project.open_run", interrupt)
     assert cli("run", status=130).err == "rankbench: interrupted\n"
     assert not (folder / "results").exists()
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rankbench.commands._extras import require
 from rankbench.invocation import (
@@ -17,12 +17,14 @@ from rankbench.invocation import (
     rankbench_command,
     snakemake_argv,
 )
-from rankbench.matrix.selection import select_cells
 from rankbench.plan import PLAN_VERSION, parse_plan
-from rankbench.project import Run, open_run
-from rankbench.project.status import State, find_jobs
 from rankbench.record import RECORD_VERSION, Layout
 from rankbench.schedulers import scheduler_of
+
+# Results need neither the matrix nor launchers, which a project imports.
+if TYPE_CHECKING:
+    from rankbench.project import Run
+    from rankbench.project.status import State
 
 # Members that every record has, and that states and pages of cells are made of.
 _OF_RECORDS = ("launch", "started", "cell_hash", "image")
@@ -57,6 +59,8 @@ def plan_run(
             f"{', '.join(there) or 'none; `rankbench init` writes two'})"
         )
     config = _config_of(arguments, rerun=rerun, more=more)
+    from rankbench.project import open_run
+
     return open_run(config, profile=site, write=write)
 
 
@@ -167,6 +171,10 @@ def open_cells(
     Results have no queue. `arguments` then get experiment and site from their plan, for
     the commands that rerun a cell.
     """
+    from rankbench.matrix.selection import select_cells
+    from rankbench.project import Run
+    from rankbench.project.status import find_jobs
+
     if not names_results(arguments):
         run = plan_run(arguments)
         yield run, find_jobs(run.plan, run.layout, Path())

@@ -19,11 +19,12 @@ from rankbench.results.elements.text import Grid, Note, Text, show_estimate
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.series import Panel, Series
 from rankbench.results.numbers.statistics import Estimate, round_off
-from rankbench.results.prediction.predict import Prediction, predict
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from rankbench.results.prediction.predict import Prediction
 
 _TITLE = "Predicted topologies"
 _HEIGHT = 3.6
@@ -46,14 +47,16 @@ _COLUMNS: dict[str, type] = {
 }
 
 # A series, its rows that predictions rest on, and its predictions.
-_Line = tuple[Panel, Series, Sequence[Prediction]]
+_Line = tuple[Panel, Series, Sequence["Prediction"]]
 
 
 def make(found: ResultSet) -> Content | None:
     """A row for each topology that the experiment wants to be predicted."""
-    made = list(predict(found.summaries, found.results.targets))
-    if not made:
+    if not found.results.targets:
         return None
+    from rankbench.results.prediction.predict import predict
+
+    made = list(predict(found.summaries, found.results.targets))
     price = found.results.price
     rows = []
     for one in made:
