@@ -18,6 +18,7 @@ import pytest
 import yaml
 from filelock import FileLock
 
+import logs
 from rankbench.launch.images import checks
 from rankbench.launch.images.build import Work, fetched, make_image
 from rankbench.launch.images.store import (
@@ -283,41 +284,6 @@ def test_given_image_of_an_unknown_name(containers: Path, image_dir: Path) -> No
         load(containers, image_dir, mpj_cpu={"file": "x", "sha256": 64 * "a"})
 
 
-# Messages of Apptainer 1.4 and debootstrap in each of these situations.
-SAID = {
-    "fuse": """\
-FATAL:   container creation failed: image driver mount failure: image driver \
-squashfuse_ll instance exited with error: squashfuse_ll exited: fuse: failed to open \
-/dev/fuse: Permission denied
-""",
-    "subuid": """\
-INFO:    User not listed in /etc/subuid, trying root-mapped namespace
-INFO:    The %post section will be run under the fakeroot command
-INFO:    Starting build...
-mknod: /tmp/build-temp-95009436/rootfs/test-dev-null: Operation not permitted
-E: Cannot install into target '/tmp/build-temp-95009436/rootfs' mounted with noexec or \
-nodev
-FATAL:   While performing build: conveyor failed to get: while debootstrapping: exit \
-status 1
-""",
-    "root": """\
-INFO:    Running post scriptlet
-\x1b[91mERROR  : Requesting capability set 0x000001ffffffffff while permitted \
-capability set is 0x000001fffeffffff
-\x1b[0mFATAL:   While performing build: while running engine: while running %post \
-section: exit status 1
-""",
-    "mirror": """\
-I: Checking Release signature
-E: Failed getting release file http://mirror.example/debian/dists/bookworm/Release
-""",
-    "disk": """\
-tar: ./usr/bin/perl: Cannot write: No space left on device
-FATAL:   While performing build: conveyor failed to get: while debootstrapping
-""",
-}
-
-
 @pytest.mark.parametrize(
     ("what", "cause", "remedy"),
     [
@@ -329,7 +295,7 @@ FATAL:   While performing build: conveyor failed to get: while debootstrapping
     ],
 )
 def test_diagnosis(what: str, cause: str, remedy: str) -> None:
-    found = checks.diagnose(SAID[what])
+    found = checks.diagnose(getattr(logs, f"APPTAINER_{what.upper()}"))
     assert found
     assert cause in found
     assert remedy in found
