@@ -81,6 +81,7 @@ def test_a_section_keeps_its_declaration(name, example, nothing):
                 if drawing.name == plot or drawing.name.startswith(f"{plot}-")
             ]
             assert families, f"{drawing.name} is not declared in plots"
+            assert drawing.question.endswith("?")
             assert list(drawing.frame().columns)
 
 

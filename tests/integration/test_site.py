@@ -71,7 +71,7 @@ def test_opens_from_disk_without_network_or_complaints(browser, page, place):
 
 def test_the_page_begins_with_the_answer_and_the_table(browser, page):
     browser.open(page)
-    assert browser.find("main > .notes").text.startswith("WHAT")
+    assert browser.find(".opening .notes").text.startswith("WHAT")
     assert cells_of(browser)[0] == SINGLE
     text = browser.find("#section-table").text
     for part in (

@@ -63,7 +63,7 @@ def test_bubble_stands_beside_the_ideal_and_the_speedup(layout):
     assert [float(row["speedup"]) for row in rows] == pytest.approx([1.125, 1.5])
     assert "| 0.45 [0.45, 0.45]" in layout.table("md", "pipeline").read_text()
     page = layout.table("html").read_text()
-    assert "<h2>Pipelines</h2>" in page
+    assert "<summary>Pipelines</summary>" in page
     assert '<td class="number">0.3333</td>' in page
 
 

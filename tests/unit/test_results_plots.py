@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 
 import matplotlib
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
-from matplotlib.lines import Line2D
 
 from rankbench.record import PLOTS, Layout
-from rankbench.results.elements import panels as panel_plots
+from rankbench.results.elements.plotting import choose_styles
 from rankbench.results.numbers.result_set import read
 from rankbench.results.numbers.series import cut, make_panels
 from rankbench.results.numbers.summary import summarise
 from rankbench.results.read.rows import load
 from rankbench.results.render.files import write_results
-from rankbench.results.sections import memory, phases, scaling, steps, throughput
+from rankbench.results.sections import load_sections
 from unit.synthetic import (
     edited,
     make_cell,
     plan_cell,
-    plan_one,
     write_cells,
     write_example,
     write_launch,
@@ -32,7 +31,11 @@ from unit.synthetic import (
 
 pytestmark = pytest.mark.unit
 
-FILES = [(name, suffix) for name in PLOTS for suffix in ("svg", "png", "csv")]
+# Plots of an experiment with several topologies.
+EVERY = (
+    *("throughput", "per_device", "scaling", "cost", "communication"),
+    *("phases", "curves"),
+)
 STARTS = {"png": b"\x89PNG", "svg": b"<?xml", "csv": b"panel,series,cell"}
 
 
@@ -70,10 +73,17 @@ def panels_of(root, *cells):
     return make_panels(summarise(load(write_cells(root, *cells))))
 
 
-def draw(section, layout):
-    """The only plot of a section."""
-    (drawing,) = section.SECTION.make(read(layout)).drawings
-    return drawing.draw(8)
+def drawings_of(found):
+    """Name -> drawing, of all sections."""
+    contents = [section.make(found) for section in load_sections().values()]
+    return {
+        one.name: one for content in contents if content for one in content.drawings
+    }
+
+
+def draw(root, name, *cells, rates=()):
+    """A plot of these cells."""
+    return drawings_of(read(write_cells(root, *cells, rates=rates)))[name].draw(6.4)
 
 
 def lines_of(axes, **style):
@@ -86,25 +96,47 @@ def lines_of(axes, **style):
     ]
 
 
-@pytest.mark.parametrize("kind", ["all", "partly", "none"])
-def test_plots_exist_for_every_outcome(tmp_path, example, kind):
+def markers_of(axes):
+    """Marker and color of each large marker within the axes."""
+    return [
+        (line.get_marker(), to_rgb(line.get_markeredgecolor()))
+        for line in axes.get_lines()
+        if line.get_markersize() == 5.5
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("all", {*EVERY} - {"memory"}),
+        ("partly", {*EVERY}),
+        ("none", {*PLOTS}),
+    ],
+)
+def test_plots_exist_if_they_say_something(tmp_path, example, kind, names):
     layout = example if kind == "partly" else make_layout(tmp_path, kind)
     if kind != "partly":
         build(layout)
-    for name, suffix in FILES:
-        data = layout.plot(name, suffix).read_bytes()
-        assert data.startswith(STARTS[suffix])
-    same = layout.plot("scaling", "svg").read_bytes() == (
-        layout.plot("phases", "svg").read_bytes()
-    )
-    assert same == (kind == "none")
+    there = {path.name for path in (layout.root / "plots").iterdir()}
+    assert there == {f"{name}.{suffix}" for name in names for suffix in STARTS}
+    for name in names:
+        for suffix, start in STARTS.items():
+            assert layout.plot(name, suffix).read_bytes().startswith(start)
 
 
 def test_plot_of_nothing_says_so(tmp_path):
-    figure = draw(scaling, make_layout(tmp_path, "none"))
-    texts = [text.get_text() for text in figure.texts]
+    found = read(make_layout(tmp_path, "none"))
+    texts = [text.get_text() for text in drawings_of(found)["throughput"].draw(8).texts]
     assert "No cell of quickstart is ok" in texts[0]
     assert texts[1] == "2 crashed"
+
+
+def test_a_title_is_a_question(tmp_path):
+    drawings = drawings_of(read(write_example(tmp_path)))
+    assert len(drawings) > 6
+    for drawing in drawings.values():
+        assert drawing.question.endswith("?")
+        assert drawing.draw(6.4).get_suptitle() == drawing.question
 
 
 def test_same_plan_and_records_give_the_same_bytes(tmp_path, example):
@@ -118,7 +150,7 @@ def test_same_plan_and_records_give_the_same_bytes(tmp_path, example):
     documents = {f"{name}.{s}" for name in names for s in ("csv", "md", "tex")}
     made = {p.relative_to(second.root).as_posix(): p for p in files_of(second.root)}
     assert made.keys() == documents | {"answer.json", "table.html", "plan.json"} | {
-        f"plots/{name}.{suffix}" for name, suffix in FILES
+        f"plots/{name}.{suffix}" for name in EVERY for suffix in STARTS
     }
     for name, path in made.items():
         assert path.read_bytes() == (example.root / name).read_bytes(), name
@@ -131,19 +163,30 @@ def files_of(root):
 
 
 def test_the_data_of_a_plot_is_what_it_shows(example):
-    frames = {name: pd.read_csv(example.plot(name, "csv")) for name in PLOTS}
+    frames = {name: pd.read_csv(example.plot(name, "csv")) for name in EVERY}
     of_cell = {
         name: frame[frame["cell"] == "ddp.gloo.1x2.convnet.digits"]
         for name, frame in frames.items()
     }
-    scaling = of_cell["scaling"]
-    assert len(scaling) == 1 + 6
-    (shown,) = scaling[scaling["launch"].isna()].to_dict("records")
-    median = scaling["throughput"].iloc[1:].median()
-    assert shown["throughput"] == pytest.approx(median, rel=1e-3)
-    assert shown["throughput_lo"] < shown["throughput"] < shown["throughput_hi"]
-    assert shown["ideal"] == pytest.approx(2 * 800, rel=0.02)
-    assert of_cell["phases"]["ms"].sum() == pytest.approx(1e3 * 128 / 1500, rel=0.02)
+    rates = of_cell["per_device"]
+    assert len(rates) == 1 + 6
+    (shown,) = rates[rates["launch"].isna()].to_dict("records")
+    median = rates["per_device"].iloc[1:].median()
+    assert shown["per_device"] == pytest.approx(median, rel=1e-3)
+    assert shown["per_device_lo"] < shown["per_device"] < shown["per_device_hi"]
+    assert shown["ideal"] == pytest.approx(800, rel=0.02)
+    (speedup,) = of_cell["scaling"]["speedup"]
+    assert speedup == pytest.approx(1500 / 800, rel=0.02)
+    (cost,) = of_cell["cost"].to_dict("records")
+    assert cost["minutes"] == pytest.approx(1e6 / 1500 / 60, rel=0.02)
+    assert cost["device_minutes"] == pytest.approx(2 * cost["minutes"], rel=1e-3)
+    (exposed,) = of_cell["communication"]["exposed_pct"]
+    assert exposed == pytest.approx(12, rel=0.01)
+    phases = of_cell["phases"]
+    # The parts are the step of the table.
+    table = pd.read_csv(example.table("csv")).set_index("cell")
+    step = table.loc["ddp.gloo.1x2.convnet.digits", "step_ms"]
+    assert phases[phases["launch"].isna()]["ms"].sum() == pytest.approx(step, rel=1e-3)
     assert list(of_cell["curves"]["loss"])[::9] == [2.3, 0.4]
 
 
@@ -151,16 +194,13 @@ def test_data_is_written_without_drawing(tmp_path, example):
     layout = write_example(tmp_path / "data")
     write_results(read(layout), draw=False)
     there = {path.name for path in (layout.root / "plots").iterdir()}
-    assert there == {f"{name}.csv" for name in PLOTS}
-    for name in PLOTS:
+    assert there == {f"{name}.csv" for name in EVERY}
+    for name in EVERY:
         path = layout.plot(name, "csv")
         assert path.read_bytes() == example.plot(name, "csv").read_bytes()
 
 
-def test_of_many_cells_the_first_are_drawn_and_all_are_in_the_data(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(panel_plots, "MOST_PANELS", 2)
+def test_of_many_cells_the_first_are_drawn_and_all_are_in_the_data(tmp_path):
     cells = [
         plan_cell(make_cell("ddp", batch_size=size), suffix=f".batch_size={size}")
         for size in range(1, 31)
@@ -170,9 +210,10 @@ def test_of_many_cells_the_first_are_drawn_and_all_are_in_the_data(
     left = cut(panels, panels_at_most=24, cells=20)
     assert [panel.title for panel in left] == [panel.title for panel in panels[:20]]
     assert len(cut(panels, panels_at_most=7, cells=100)) == 7
-    (drawing,) = scaling.SECTION.make(read(Layout(tmp_path))).drawings
-    said = [text.get_text() for text in drawing.draw(8).texts]
-    assert any("the first 2 of 30 cells; scaling.csv has all" in one for one in said)
+    drawing = drawings_of(read(Layout(tmp_path)))["throughput"]
+    (legend,) = drawing.draw(6.4).legends
+    said = legend.get_title().get_text()
+    assert re.fullmatch(r"the first \d of 30 cells; throughput\.csv has all", said)
     assert drawing.frame()["cell"].nunique() == 30
 
 
@@ -249,7 +290,7 @@ def test_shared_cores_are_in_no_line(tmp_path):
     assert len(series.points) == 3
 
 
-def test_scaling_shows_launches_means_and_the_ideal(tmp_path):
+def test_scaling_shows_means_and_the_ideal_on_logarithmic_axes(tmp_path):
     cells = [
         plan_cell(make_cell("single")),
         plan_cell(make_cell("ddp", "1x1")),
@@ -258,86 +299,125 @@ def test_scaling_shows_launches_means_and_the_ideal(tmp_path):
         plan_cell(make_cell("ddp", "1x8"), marks=["oversubscribed"]),
     ]
     rates = [800, 790, 1500, 2800, 1400]
-    (axes,) = draw(scaling, write_cells(tmp_path, *cells, rates=rates)).axes
-    columns = [line for line in axes.get_lines() if len(line.get_xdata()) == 6]
-    means = [line for line in axes.get_lines() if len(line.get_xdata()) == 1]
-    assert len(columns) == len(means) == 5
-    # Launches are drawn in the column of their mean, series beside each other.
-    assert [set(line.get_xdata()) for line in columns] == [
-        set(line.get_xdata()) for line in means
-    ]
+    (axes,) = draw(tmp_path, "scaling", *cells, rates=rates).axes
+    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+    means = [line for line in axes.get_lines() if line.get_markersize() == 5.5]
+    assert len(means) == 5
+    heights = [float(line.get_ydata()[0]) for line in means]
+    assert heights == pytest.approx([rate / 800 for rate in rates], rel=0.01)
     single, ddp = (float(line.get_xdata()[0]) for line in means[:2])
     assert single < 1 < ddp
     (ideal,) = lines_of(axes, linestyle="--")
-    assert list(ideal.get_xdata()) == [1, 2, 4, 8]
-    assert list(ideal.get_ydata()) == pytest.approx(
-        [803.884 * n for n in (1, 2, 4, 8)], rel=1e-5
-    )
-    assert ideal.get_label() == "ideal: devices x 803.9 samples/s of single none 1x1"
+    assert list(ideal.get_xdata()) == list(ideal.get_ydata()) == [1, 2, 4, 8]
     (trend,) = lines_of(axes, linestyle="-")
     assert len(trend.get_xdata()) == 3
     hollow = [m for m in means if to_rgb(m.get_markerfacecolor()) == (1, 1, 1)]
     assert len(hollow) == 1
+    # Names stand at the ends of the series.
+    assert [text.get_text() for text in axes.texts] == ["single", "ddp gloo"]
+
+
+def test_throughput_per_device_has_launches_and_the_goal(tmp_path):
+    cells = [plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))]
+    (axes,) = draw(tmp_path, "per_device", *cells, rates=[800, 1500]).axes
+    columns = [line for line in axes.get_lines() if len(line.get_xdata()) == 6]
+    means = [line for line in axes.get_lines() if line.get_markersize() == 5.5]
+    # Launches are drawn in the column of their mean.
+    assert [set(line.get_xdata()) for line in columns] == [
+        set(line.get_xdata()) for line in means
+    ]
+    base, goal = (
+        float(line.get_ydata()[0])
+        for style in ("--", ":")
+        for line in axes.get_lines()
+        if line.get_linestyle() == style
+    )
+    assert base == pytest.approx(803.884, rel=1e-5)
+    assert goal == pytest.approx(0.7 * base)
     assert axes.get_ylim()[0] == 0
+
+
+def test_the_cost_joins_the_rows_that_no_other_beats(tmp_path):
+    cells = [
+        plan_cell(make_cell("single")),
+        plan_cell(make_cell("ddp", "1x1")),
+        plan_cell(make_cell("ddp", "1x2")),
+    ]
+    (axes,) = draw(tmp_path, "cost", *cells, rates=[800, 400, 1500]).axes
+    (best,) = lines_of(axes, linestyle=":")
+    minutes = [1e6 / rate / 60 for rate in (1500, 800)]
+    assert list(best.get_xdata()) == pytest.approx(minutes, rel=0.01)
+    prices = [2 * minutes[0], minutes[1]]
+    assert list(best.get_ydata()) == pytest.approx(prices, rel=0.01)
 
 
 def test_two_points_are_not_joined(tmp_path):
     cells = [plan_cell(make_cell("ddp", topology)) for topology in ("1x1", "1x2")]
-    (axes,) = draw(scaling, write_cells(tmp_path, *cells)).axes
-    assert lines_of(axes, linestyle="-") == []
+    (axes,) = draw(tmp_path, "per_device", *cells).axes
+    assert not [line for line in lines_of(axes) if to_rgb(line.get_color())[0] != 0.5]
 
 
-def test_throughput_has_the_fastest_first_with_labels(tmp_path):
+def test_throughput_has_the_fastest_first_with_values(tmp_path):
     cells = [plan_cell(make_cell(s, "1x1")) for s in ("single", "ddp", "fsdp")]
-    layout = write_cells(tmp_path, *cells, rates=[800, 900, 200])
-    (axes,) = draw(throughput, layout).axes
+    (axes,) = draw(tmp_path, "throughput", *cells, rates=[800, 900, 200]).axes
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names == ["ddp gloo 1x1", "single 1x1", "fsdp 1x1"]
     texts = [text.get_text() for text in axes.texts]
-    assert [text.partition("  ")[0] for text in texts] == [
-        "ddp gloo 1x1",
-        "single 1x1",
-        "fsdp 1x1",
-    ]
-    assert texts[0].endswith("904 [887, 922]")
-    places = [text.xy[1] for text in axes.texts]
-    assert places == [0, 1, 2]
+    assert texts[0] == "904 [887, 922]"
+    assert [text.xy[1] for text in axes.texts] == [0, 1, 2]
     assert axes.get_ylim() == (2.5, -0.5)
-    (drawing,) = throughput.SECTION.make(read(layout)).drawings
-    assert drawing.frame()["series"].tolist() == ["ddp gloo", "single", "fsdp"]
+    # No room is left beyond the fastest.
+    assert axes.get_xlim()[1] < 1.1 * 922
 
 
-def test_an_outlier_does_not_set_the_axis_and_is_counted(tmp_path):
-    layout, planned = plan_one(tmp_path, "single")
-    write_launches(layout, planned, count=5)
-    path = write_launch(layout, planned, 6) / "record.json"
-    with edited(path) as record:
-        record["ranks"][0]["memory"]["rss_peak_mib"] = 9000.0
-    (axes,) = draw(memory, layout).axes
-    assert axes.get_xlim()[1] == pytest.approx(1.5 * 350, rel=0.02)
-    assert [text.get_text() for text in axes.texts] == ["1 up to 9000 \u25b6"]
-    # Without an outlier there is no note.
-    (axes,) = draw(steps, layout).axes
-    assert [text.get_text() for text in axes.texts] == []
+def memory_of(root, *peaks):
+    """The plot of a row with launches of these peaks in MiB, if there is one."""
+    planned, other = (plan_cell(make_cell(name)) for name in ("single", "ddp"))
+    layout = write_plan(root, [planned, other])
+    write_launches(layout, other)
+    for number, peak in enumerate(peaks, start=1):
+        with edited(write_launch(layout, planned, number) / "record.json") as record:
+            record["ranks"][0]["memory"]["rss_peak_mib"] = peak
+    drawing = drawings_of(read(layout)).get("memory")
+    return drawing and drawing.draw(6.4).axes[0]
 
 
-def test_many_devices_are_logarithmic(tmp_path):
-    cells = [plan_cell(make_cell("ddp", topology)) for topology in ("1x1", "4x4")]
-    (axes,) = draw(scaling, write_cells(tmp_path, *cells)).axes
-    assert (axes.get_xscale(), axes.get_yscale()) == ("log", "log")
+def test_memory_has_its_limit_and_an_outlier_is_counted(tmp_path):
+    axes = memory_of(tmp_path / "far", *[700.0] * 5, 9000.0)
+    mean = (5 * 700 + 9000) / 6 / 1024
+    assert axes.get_xlim()[1] == pytest.approx(1.2 * mean)
+    texts = [text.get_text() for text in axes.texts]
+    assert "1 up to 8.789 \u25b6" in texts
+    assert texts[0] == "2.03 of 23.4"
+    near = memory_of(tmp_path / "near", *[15 * 1024.0] * 6)
+    assert near.get_xlim()[1] >= 23.4
 
 
-def test_phases_stack_to_the_mean_step(tmp_path):
-    planned = plan_cell(make_cell("single"), phases=["load", "forward", "optimize"])
-    layout = write_cells(tmp_path, planned)
-    (panel,) = read(layout).panels
-    figure = draw(phases, layout)
+def test_memory_that_tells_nothing_is_not_drawn(tmp_path):
+    assert memory_of(tmp_path, *[350.0] * 6) is None
+
+
+def test_phases_stack_to_the_step_of_the_table(tmp_path):
+    planned = plan_cell(make_cell("ddp", "1x2"), phases=["load", "forward", "optimize"])
+    found = read(write_cells(tmp_path, planned))
+    (panel,) = found.panels
+    figure = drawings_of(found)["phases"].draw(6.4)
     (axes,) = figure.axes
     widths = [bar.get_width() for bar in axes.patches]
     (point,) = panel.points
-    steps = [sum(launch.phase_ms.values()) for launch in point.measures]
-    assert sum(widths) == pytest.approx(sum(steps) / len(steps))
+    assert sum(widths) == pytest.approx(point.numbers["step_ms"].value)
+    # The second rank is 1 % faster, so the slowest takes longer than their mean.
+    assert widths[-1] == pytest.approx(0.005 * sum(widths), rel=0.01)
     (legend,) = figure.legends
     names = [text.get_text() for text in legend.get_texts()]
-    assert names == ["load", "forward", "optimize"]
+    assert names[:4] == ["load", "forward", "optimize", "slowest rank more"]
+
+
+def test_steps_of_different_size_say_so(tmp_path):
+    cells = [plan_cell(make_cell("ddp", topology)) for topology in ("1x1", "1x2")]
+    (axes,) = draw(tmp_path, "phases", *cells).axes
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names == ["ddp gloo 1x1 (64)", "ddp gloo 1x2 (128)"]
 
 
 def test_a_phase_has_one_color_in_all_panels(tmp_path):
@@ -345,12 +425,12 @@ def test_a_phase_has_one_color_in_all_panels(tmp_path):
         plan_cell(make_cell("single", model="convnet")),
         plan_cell(make_cell("single", model="lenet"), phases=["forward", "update"]),
     ]
-    first, second = draw(phases, write_cells(tmp_path, *cells)).axes
+    first, second = draw(tmp_path, "phases", *cells).axes
     forward = first.patches[2].get_facecolor()
     assert forward in {bar.get_facecolor() for bar in second.patches if bar.get_width()}
 
 
-def test_a_series_has_one_color_in_all_panels(tmp_path):
+def test_a_strategy_has_one_color_and_one_marker_on_all_plots(tmp_path):
     cells = [
         plan_cell(make_cell(strategy, topology, model=model))
         for model, strategy in [
@@ -360,6 +440,27 @@ def test_a_series_has_one_color_in_all_panels(tmp_path):
         ]
         for topology in ("1x1", "1x2")
     ]
-    first, second = draw(scaling, write_cells(tmp_path, *cells)).axes
-    assert isinstance(first.get_lines()[1], Line2D)
-    assert first.get_lines()[1].get_color() == second.get_lines()[0].get_color()
+    drawings = drawings_of(read(write_cells(tmp_path, *cells)))
+    found = set()
+    for name in ("throughput", "per_device", "scaling", "cost"):
+        first, second = drawings[name].draw(6.4).axes
+        # The second panel has ddp alone.
+        (ddp,) = set(markers_of(second))
+        (single,) = set(markers_of(first)) - {ddp}
+        found.add((ddp, single))
+    ((ddp, single),) = found
+    assert ddp[0] != single[0]
+    assert ddp[1] != single[1]
+
+
+def test_series_of_a_strategy_differ_in_paleness(tmp_path):
+    cells = [
+        plan_cell(make_cell("zero", options={"stage": stage}), suffix=f".{stage}")
+        for stage in (1, 2, 3)
+    ]
+    panels = panels_of(tmp_path, *cells)
+    styles = list(choose_styles(panels, panels).values())
+    assert len({style.marker for style in styles}) == 1
+    sums = [sum(style.color) for style in styles]
+    assert sums == sorted(sums)
+    assert len({*sums}) == 3

@@ -140,7 +140,7 @@ def test_of_many_ranks_the_first_are_shown(tmp_path):
     (profile,) = find(write(tmp_path, ranks=MOST_RANKS + 3))
     (axes,) = draw_timeline(profile, width=8).axes
     assert len(axes.get_yticks()) == MOST_RANKS
-    assert axes.get_title() == f"{CELL} (the first 8 of 11 ranks)"
+    assert axes.get_title(loc="left") == f"{CELL} (the first 8 of 11 ranks)"
 
 
 def test_lanes_hold_no_overlap():
@@ -160,5 +160,5 @@ def test_files_go_with_the_profile(tmp_path):
     shutil.rmtree(layout.attempt(CELL, 1) / "profile")
     write_results(read(layout), draw=False)
     assert not any(path.exists() for path in made)
-    assert layout.plot("scaling", "svg").exists()
+    assert layout.plot("throughput", "svg").exists()
     assert "Profiles" not in layout.table("html").read_text()

@@ -20,8 +20,8 @@ BUNDLE, SITE = "results.tar.zst", "site"
 # The site shows only the end of a longer log.
 LONGEST_LOG = 64 * 1024
 
-# Formats of the table beside the page; all other tables are in the bundle.
-DOCUMENTS = ("csv", "md", "tex")
+# Files beside the page, and the plots that it shows. All others are in the bundle.
+DOWNLOADS = ("*.csv", "answer.*", "table.md", "table.tex", "plots/*.svg")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,10 +88,8 @@ def write_site(layout: Layout, bundle: Path, folder: Path) -> Publication:
     with tempfile.TemporaryDirectory(prefix=".site-", dir=folder.parent) as place:
         beside = Path(place) / folder.name
         beside.mkdir()
-        # The table, and the plots that the page shows.
-        sources = [layout.table(suffix) for suffix in DOCUMENTS]
-        sources += sorted((layout.root / "plots").glob("*.svg"))
-        for source in filter(Path.exists, sources):
+        sources = [file for one in DOWNLOADS for file in sorted(layout.root.glob(one))]
+        for source in sources:
             target = beside / source.relative_to(layout.root)
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target)

@@ -4,115 +4,155 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from rankbench.results.elements.section import (
+    Columns,
     Content,
     Drawing,
+    Row,
     Section,
     make_frame,
 )
-from rankbench.results.numbers.series import Panel, Series, cut
+from rankbench.results.numbers.series import Panel, cut
 from rankbench.results.numbers.summary import Summary
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from rankbench.results.elements.plotting import Mark, Style
     from rankbench.results.numbers.result_set import ResultSet
+
+    Ends = Sequence[tuple[Mark, str, Style]]
+
+# With more cells, not each has a name of its own.
+NAMED = 12
 
 # A plot with more cells could not be read, and its bitmap would not fit into memory.
 MOST_PANELS, _MOST_CELLS = 6, 60
 
-Place = tuple[Panel, Series, Summary]
+
+def fit_labels(count: int) -> float:
+    """Inches of a panel with so many names on its right."""
+    return max(2.5, 0.16 * count + 0.4)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PanelPlot:
+    """A plot of all cells, with a panel for each group that may be compared.
+
+    Attributes:
+        name, question, caption: as of `Drawing`.
+        columns: of its data, after panel, series and cell.
+        rows: of a cell.
+        says: whether a panel says anything. The others are not drawn.
+        height: of a panel in inches.
+        draw: draws a panel, given the style of each series by its name. It returns what
+            the names on the right belong to, if they are to be written there.
+        lines: label in the legend -> style of a grey line.
+        legend: other entries of the legend.
+        explains: which marks the legend explains: `launches` and their intervals, the
+            intervals of `means` alone, or ``""`` for none.
+        beside: axes of a panel, beside each other.
+    """
+
+    name: str
+    question: str
+    caption: str
+    columns: Columns
+    rows: Callable[[Summary], Iterable[Row]]
+    draw: Callable[[Sequence[Axes], Panel, Mapping[str, Style]], Ends | None]
+    says: Callable[[Panel], bool] = lambda _: True
+    height: Callable[[Panel], float] = lambda panel: fit_labels(len(panel.series))
+    lines: Mapping[str, str] = field(default_factory=dict)
+    legend: Callable[[Sequence[Panel]], Sequence[Artist]] = lambda _: ()
+    explains: str = "means"
+    beside: int = 1
+
+    @property
+    def every_column(self) -> Columns:
+        """The columns of its data and their types."""
+        return {**dict.fromkeys(("panel", "series", "cell"), str), **self.columns}
+
+
+def draw_panels(found: ResultSet, plots: Iterable[PanelPlot]) -> Iterator[Drawing]:
+    """The plots that say something about these results."""
+    for plot in plots:
+        panels = [panel for panel in found.panels if plot.says(panel)]
+        if panels:
+            yield Drawing(
+                name=plot.name,
+                question=plot.question,
+                caption=plot.caption,
+                frame=partial(_frame, plot, panels),
+                draw=partial(_draw, plot, panels, found.panels),
+            )
 
 
 def make_plot_section(
-    *,
-    name: str,
-    title: str,
-    reading: str,
-    order: int,
-    columns: Mapping[str, type],
-    rows: Callable[[Summary], Iterable[Mapping[str, Any]]],
-    draw: Callable[[Sequence[Panel], float], Figure],
-    sort: Callable[[Place], Any] | None = None,
+    name: str, title: str, order: int, plots: Sequence[PanelPlot]
 ) -> Section:
-    """A section of one plot, which every experiment has, whatever was measured.
+    """A section of plots alone; of those that say something about the results."""
 
-    Args:
-        name, title, reading, order: as of `Section`.
-        columns: of the data of the plot, after panel, series and cell.
-        rows: cell -> its rows.
-        draw: panels, at least one, and width in inches -> the figure.
-        sort: key by which the cells are sorted; by default they keep their order.
-    """
-    every = {"panel": str, "series": str, "cell": str, **columns}
-
-    def frame(panels: Sequence[Panel]) -> pd.DataFrame:
-        places = each_point(panels)
-        has_units = "throughput" in columns and counts_tokens(panels)
-        found = [
-            {"panel": panel.title, "series": series.name, "cell": point.row.id, **row}
-            | ({"unit": f"{panel.unit}/s"} if has_units else {})
-            for panel, series, point in (sorted(places, key=sort) if sort else places)
-            for row in rows(point)
-        ]
-        return make_frame(every | ({"unit": str} if has_units else {}), found)
-
-    def make(found: ResultSet) -> Content:
-        return Content(drawings=[draw_panels(found, name, reading, frame, draw)])
+    def make(found: ResultSet) -> Content | None:
+        drawings = list(draw_panels(found, plots))
+        return Content(drawings=drawings) if drawings else None
 
     return Section(
         name=name,
         title=title,
-        reading=reading,
+        reading=plots[0].caption,
         order=order,
         make=make,
-        plots=(name,),
+        plots=[plot.name for plot in plots],
     )
 
 
-def draw_panels(
-    found: ResultSet,
-    name: str,
-    caption: str,
-    frame: Callable[[Sequence[Panel]], pd.DataFrame],
-    draw: Callable[[Sequence[Panel], float], Figure],
-) -> Drawing:
-    """A plot of all panels, or of the first ones; or a sentence if there are none."""
+def _frame(plot: PanelPlot, panels: Sequence[Panel]) -> pd.DataFrame:
+    rows = [
+        {"panel": panel.title, "series": series.name, "cell": point.row.id, **row}
+        for panel in panels
+        for series in panel.series
+        for point in series.points
+        for row in plot.rows(point)
+    ]
+    return make_frame(plot.every_column, rows)
 
-    def draw_some(width: float) -> Figure:
-        if not found.panels:
-            return _draw_nothing(found, width)
-        panels = cut(found.panels, panels_at_most=MOST_PANELS, cells=_MOST_CELLS)
-        figure = draw(panels, width)
-        shown, there = (sum(len(p.points) for p in x) for x in (panels, found.panels))
-        if shown < there:
-            said = f"the first {shown} of {there} cells; {name}.csv has all"
-            figure.suptitle(said, size=9)
-        return figure
 
-    return Drawing(
-        name=name, caption=caption, frame=lambda: frame(found.panels), draw=draw_some
+def _draw(
+    plot: PanelPlot, panels: Sequence[Panel], known: Sequence[Panel], width: float
+) -> Figure:
+    from rankbench.results.elements import plotting
+
+    shown = cut(panels, panels_at_most=MOST_PANELS, cells=_MOST_CELLS)
+    styles = plotting.choose_styles(shown, known)
+    figure, grid = plotting.make_figure(
+        list(map(plot.height, shown)),
+        width=width,
+        question=plot.question,
+        columns=plot.beside,
     )
+    for row, panel in zip(grid, shown, strict=True):
+        plotting.write_title(row[0], panel.title)
+        if ends := plot.draw(row, panel, styles):
+            plotting.label_ends(row[-1], ends, plot.height(panel))
+    lines = [plotting.make_line(name, ls=ls) for name, ls in plot.lines.items()]
+    marks = plotting.explain_marks(shown, plot.explains) if plot.explains else []
+    drawn, there = (sum(len(p.points) for p in some) for some in (shown, panels))
+    said = f"the first {drawn} of {there} cells; {plot.name}.csv has all"
+    handles = [*plot.legend(shown), *lines, *marks]
+    plotting.add_legend(figure, handles, said if drawn < there else "")
+    return figure
 
 
-def counts_tokens(panels: Iterable[Panel]) -> bool:
-    """Whether a throughput is in tokens/s, so that data must name its unit."""
-    return any(panel.unit == "tokens" for panel in panels)
-
-
-def each_point(panels: Sequence[Panel]) -> Iterator[Place]:
-    """Every cell, with the panel and the series that it belongs to."""
-    for panel in panels:
-        for series in panel.series:
-            for point in series.points:
-                yield panel, series, point
-
-
-def _draw_nothing(found: ResultSet, width: float) -> Figure:
+def draw_nothing(found: ResultSet, width: float) -> Figure:
+    """A sentence in the place of a plot: no cell is ok."""
     from matplotlib.figure import Figure
 
     counts = Counter(summary.row.status for summary in found.summaries)

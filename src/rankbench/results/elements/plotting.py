@@ -1,30 +1,41 @@
-"""What plots share: colors, markers, intervals, axes and legends."""
+"""What plots share: styles of strategies, marks with intervals, axes and labels."""
 
 from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import seaborn as sns
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, ScalarFormatter
+from matplotlib.transforms import ScaledTranslation
 
+from rankbench.cell import REFERENCE
 from rankbench.results.numbers.series import Panel, Series, is_shared
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
 
-# With more devices than this, their axis is logarithmic.
-_LINEAR_UP_TO = 8
-_LEGEND_WIDTH = 100  # characters
-_TITLE_WIDTH = 64  # characters
-_MARKERS = "osD^vPX*"
+_TITLE_WIDTH, _NAME_WIDTH = 84, 34  # characters
+_LABEL = 0.16  # height of a name on the right of a panel, in inches
+_MARKERS = "osD^vPX*<>"
 
-# Distance between series with equal numbers of devices, in units of a linear axis.
+# On a logarithmic axis that spans less, the ticks are those of a linear axis.
+_DECADE = 8.0
+
+LINES = ("-", (0, (6, 1.5)), (0, (3, 1)), (0, (1, 1)))
+
+# The reference is grey. Place 7 of seaborn's colorblind palette is grey, too.
+_REFERENCE = ("0.35", "o")
+_PLACES = (0, 1, 2, 3, 4, 5, 9, 8, 6)
+
+# Distance between series with equal numbers of devices, in doublings.
 _APART = 0.07
 
 # Phases in the order of a step, each with its place in seaborn's colorblind palette.
@@ -38,44 +49,63 @@ _PHASES = {
 }
 _OTHER_PHASES = (1, 4, 5, 6)
 
-T = TypeVar("T")
+
+class Style(NamedTuple):
+    """How a series is drawn: color and marker are those of its strategy."""
+
+    color: Any
+    marker: str
+    line: Any = "-"
 
 
-def make_figure(heights: Sequence[float], *, width: float) -> tuple[Figure, list[Axes]]:
-    """A figure with panels below each other.
+class Mark(NamedTuple):
+    """A cell on two axes; each of its launches is a small mark beside it."""
+
+    x: Estimate
+    y: Estimate
+    launches: Sequence[float] = ()
+
+
+def choose_styles(panels: Sequence[Panel], known: Sequence[Panel]) -> dict[str, Style]:
+    """The style of each series, by name.
 
     Args:
-        heights: of the panels, in inches.
-        width: of the figure, in inches.
+        panels: with the series.
+        known: all panels of the experiment: their strategies share out colors and
+            markers, so that a strategy has the same ones on all plots. Several series
+            of a strategy differ in their lines, and in how pale their color is.
     """
-    figure = Figure(figsize=(width, sum(heights) + 0.5), layout="constrained")
-    grid = figure.subplots(len(heights), squeeze=False, height_ratios=list(heights))
-    return figure, list(grid[:, 0])
+    every = [s for panel in (*known, *panels) for s in panel.series]
+    others = dict.fromkeys(_strategy(s) for s in every if _strategy(s) != REFERENCE)
+    palette = sns.color_palette("colorblind")
+    colors = [palette[place] for place in _PLACES]
+    if len(others) > len(colors):
+        colors = sns.color_palette("husl", len(others))
+    looks = dict(zip(others, zip(colors, itertools.cycle(_MARKERS[1:])), strict=False))
+    looks[REFERENCE] = _REFERENCE
+    alike: dict[str, list[str]] = {}
+    for series in (s for panel in panels for s in panel.series):
+        names = alike.setdefault(_strategy(series), [])
+        names += [series.name] if series.name not in names else []
+    return {
+        name: Style(
+            pale(looks[strategy][0], place, len(names)),
+            looks[strategy][1],
+            LINES[place % len(LINES)],
+        )
+        for strategy, names in alike.items()
+        for place, name in enumerate(names)
+    }
 
 
-def add_legend(figure: Figure, handles: Sequence[Artist], *, columns: int = 4) -> None:
-    """A legend below all panels, in as many columns as fit."""
-    longest = max(len(str(handle.get_label())) for handle in handles)
-    fit = max(1, min(columns, _LEGEND_WIDTH // (longest + 6)))
-    figure.legend(handles=handles, loc="outside lower center", ncols=fit)
+def _strategy(series: Series) -> str:
+    return series.points[0].row.cell.strategy
 
 
-def choose_colors(things: Sequence[T]) -> dict[T, Any]:
-    """A color for each."""
-    kind = "colorblind" if len(things) <= 10 else "husl"
-    return dict(zip(things, sns.color_palette(kind, len(things)), strict=True))
-
-
-def choose_markers(things: Sequence[T]) -> dict[T, str]:
-    """A marker for each, so that they differ in grey too."""
-    return {thing: _MARKERS[i % len(_MARKERS)] for i, thing in enumerate(things)}
-
-
-def color_series(panels: Sequence[Panel]) -> dict[str, Any]:
-    """A color for the name of each series, the same in all panels and plots."""
-    return choose_colors(
-        list(dict.fromkeys(s.name for panel in panels for s in panel.series))
-    )
+def pale(color: Any, place: int, count: int) -> tuple[float, ...]:
+    """The color, mixed with more white for later places of a count."""
+    share = 0.65 * place / count
+    return tuple((1 - share) * np.array(to_rgb(color)) + share)
 
 
 def color_phases(names: Iterable[str]) -> dict[str, Any]:
@@ -87,6 +117,36 @@ def color_phases(names: Iterable[str]) -> dict[str, Any]:
     return {p: palette[_PHASES[p] if p in _PHASES else next(others)] for p in ordered}
 
 
+def make_figure(
+    heights: Sequence[float], *, width: float, question: str = "", columns: int = 1
+) -> tuple[Figure, list[list[Axes]]]:
+    """A figure with rows of panels below each other.
+
+    Args:
+        heights: of the rows, in inches.
+        width: of the figure, in inches.
+        question: that the figure answers; its title.
+        columns: panels in a row, which share their vertical axis.
+    """
+    figure = Figure(figsize=(width, sum(heights) + 0.6), layout="constrained")
+    grid = figure.subplots(
+        len(heights),
+        columns,
+        squeeze=False,
+        height_ratios=list(heights),
+        sharey="row" if columns > 1 else False,
+    )
+    if question:
+        figure.suptitle(question, x=0.01, ha="left", size=11, weight="bold")
+    return figure, [list(row) for row in grid]
+
+
+def write_title(axes: Axes, title: str) -> None:
+    """Write a title in one line or two; a workload may have long arguments."""
+    lines = textwrap.fill(title, _TITLE_WIDTH, max_lines=2, placeholder=" ...")
+    axes.set_title(lines, parse_math=False, loc="left", size=8.5, color="0.35")
+
+
 def draw_interval(
     axes: Axes, x: float, number: Estimate, *, color: Any, horizontal: bool = False
 ) -> None:
@@ -96,46 +156,149 @@ def draw_interval(
         draw(x, *number.interval, color=color, lw=4, alpha=0.3, zorder=2)
 
 
+def draw_mark(axes: Axes, mark: Mark, point: Summary, style: Style) -> None:
+    """A cell with its launches and intervals.
+
+    The marker is hollow if ranks share cores or GPUs.
+    """
+    draw_interval(axes, mark.x.value, mark.y, color=style.color)
+    draw_interval(axes, mark.y.value, mark.x, color=style.color, horizontal=True)
+    draw_launches(axes, [mark.x.value] * len(mark.launches), mark.launches, style)
+    fill = "white" if is_shared(point) else style.color
+    places = [mark.x.value], [mark.y.value]
+    axes.plot(*places, style.marker, ms=5.5, mec=style.color, mfc=fill, zorder=4)
+
+
 def draw_launches(
-    axes: Axes,
-    place: float,
-    values: Sequence[float],
-    number: Estimate,
-    point: Summary,
-    color: Any,
-    *,
-    marker: str = "o",
-    horizontal: bool = False,
+    axes: Axes, x: Sequence[float], y: Sequence[float], style: Style
 ) -> None:
-    """Every launch (small), their mean (large) and its interval, in one line.
+    """Small marks of launches; nothing if there are none."""
+    if len(x):
+        axes.plot(x, y, "o", ms=2.4, mew=0, mfc=style.color, alpha=0.7, zorder=4)
+
+
+def places(marks: Sequence[Mark]) -> tuple[list[float], list[float]]:
+    """Where marks are: the values of both axes."""
+    return [mark.x.value for mark in marks], [mark.y.value for mark in marks]
+
+
+def draw_series(
+    axes: Axes,
+    panel: Panel,
+    styles: Mapping[str, Style],
+    find: Callable[[Series, Summary], Mark | None],
+    *,
+    names_points: bool = False,
+) -> list[tuple[Mark, str, Style]]:
+    """All cells of a panel as marks; those of a series are joined.
+
+    Two points are not joined: they would suggest a trend.
 
     Args:
-        place: on the other axis.
-        values: of the launches.
-        number: their mean.
-        point: the cell. Its marker is hollow if its ranks share cores or GPUs.
-        horizontal: whether the line is horizontal.
+        find: the mark of a cell; None if it has none.
+        names_points: whether each mark has its topology beside it.
+
+    Returns:
+        For each series its last mark, its name and its style, for `label_ends`.
     """
-    draw_interval(axes, place, number, color=color, horizontal=horizontal)
-    fill = "white" if is_shared(point) else color
-    for some, shape, style in (
-        (values, "o", {"ms": 2.4, "mew": 0, "mfc": color, "alpha": 0.7}),
-        ([number.value], marker, {"ms": 5.5, "mec": color, "mfc": fill}),
+    ends = []
+    for series in panel.series:
+        style = styles[series.name]
+        found = {point.row.id: find(series, point) for point in series.points}
+        for line in series.lines:
+            known = [mark for point in line if (mark := found[point.row.id])]
+            if len(known) > 2:
+                axes.plot(
+                    *places(known), color=style.color, ls=style.line, lw=1.1, zorder=1
+                )
+        last = None
+        for point in series.points:
+            if mark := found[point.row.id]:
+                draw_mark(axes, mark, point, style)
+                last = mark if last is None or mark.x.value >= last.x.value else last
+                if names_points:
+                    axes.annotate(
+                        point.row.cell.topology,
+                        (mark.x.value, mark.y.value),
+                        (5, 4),
+                        textcoords="offset points",
+                        size=6.5,
+                        color="0.35",
+                    )
+        if last:
+            ends.append((last, series.name, style))
+    return ends
+
+
+def label_ends(
+    axes: Axes, ends: Sequence[tuple[Mark, str, Style]], height: float
+) -> None:
+    """Names on the right of the axes, each led to by a thin line.
+
+    The limits of the axes must be final.
+
+    Args:
+        ends: what a name belongs to, the name, and its style.
+        height: of the axes, in inches.
+    """
+    at = axes.transScale + axes.transLimits
+    heights = [at.transform((m.x.value, m.y.value))[1] for m, _, _ in ends]
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    inches = figure.dpi_scale_trans
+    for_marker, for_text = (
+        axes.transAxes + ScaledTranslation(points / 72, 0, inches) for points in (8, 14)
+    )
+    for (mark, name, style), place in zip(
+        ends, _spread(heights, _LABEL / height), strict=True
     ):
-        places = [place] * len(some)
-        x, y = (some, places) if horizontal else (places, some)
-        axes.plot(x, y, shape, zorder=4, **style)
+        axes.annotate(
+            _clip(name),
+            (mark.x.value, mark.y.value),
+            (1, place),
+            textcoords=for_text,
+            va="center",
+            size=8,
+            parse_math=False,
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "linestyle": (0, (1, 2)),
+                "color": style.color,
+                "lw": 0.7,
+                "alpha": 0.7,
+                "shrinkA": 0,
+                "shrinkB": 3,
+                "relpos": (0, 0.5),
+            },
+        )
+        axes.plot(
+            [1],
+            [place],
+            style.marker,
+            color=style.color,
+            ms=4,
+            transform=for_marker,
+            clip_on=False,
+        )
 
 
-def name_point(series: Series, point: Summary) -> str:
-    """``ddp gloo 1x2``."""
-    return f"{series.name} {point.row.cell.topology}"
+def _spread(heights: Sequence[float], gap: float) -> list[float]:
+    """Nearly the same heights, 0 to 1, none closer to another than a gap."""
+    order = np.argsort(heights, kind="stable")
+    places = np.clip(np.array(heights, float), 0, 1)
+    low = -np.inf
+    for index in order:
+        places[index] = low = max(places[index], low + gap)
+    high = max(1.0, gap * (len(heights) - 1))
+    for index in order[::-1]:
+        places[index] = high = min(places[index], high)
+        high -= gap
+    return [float(place) for place in places]
 
 
-def scale_devices(panel: Panel) -> tuple[list[int], bool]:
-    """The numbers of devices that occur, and whether their axis is linear."""
-    devices = sorted({point.row.devices for point in panel.points})
-    return devices, devices[-1] <= _LINEAR_UP_TO
+def _clip(name: str) -> str:
+    return name if len(name) <= _NAME_WIDTH else f"{name[: _NAME_WIDTH - 4]} ..."
 
 
 def place_series(panel: Panel) -> Callable[[Series, Summary], float]:
@@ -144,150 +307,118 @@ def place_series(panel: Panel) -> Callable[[Series, Summary], float]:
     Series stand beside each other in a fixed order. All that is drawn of a cell, its
     mean, its interval and its launches, has the same place.
     """
-    _, linear = scale_devices(panel)
     middle = (len(panel.series) - 1) / 2
+    apart = min(_APART, 0.6 / len(panel.series))
     shifts = {
-        series.name: _APART * (place - middle)
+        series.name: 2 ** (apart * (place - middle))
         for place, series in enumerate(panel.series)
     }
-
-    def place(series: Series, point: Summary) -> float:
-        count, shift = point.row.devices, shifts[series.name]
-        return count + shift if linear else count * 2.0**shift
-
-    return place
+    return lambda series, point: point.row.devices * shifts[series.name]
 
 
-def join_points(
-    axes: Axes,
-    series: Series,
-    place: Callable[[Series, Summary], float],
-    name: str,
-    color: Any,
-) -> None:
-    """Lines between three points or more: two of them would suggest a trend."""
-    for line in series.lines:
-        known = [point for point in line if name in point.numbers]
-        if len(known) > 2:
-            x = [place(series, point) for point in known]
-            y = [point.numbers[name].value for point in known]
-            axes.plot(x, y, color=color, lw=1.1, zorder=1)
-
-
-def write_title(axes: Axes, title: str) -> None:
-    """Write a title in one line or two; a workload may have long arguments."""
-    lines = textwrap.fill(title, _TITLE_WIDTH, max_lines=2, placeholder=" ...")
-    axes.set_title(lines, parse_math=False)
-
-
-def finish_devices(axes: Axes, panel: Panel) -> None:
-    """Title, and the axis of devices."""
-    devices, linear = scale_devices(panel)
-    write_title(axes, panel.title)
-    if linear:
-        axes.set_xlim(devices[0] - 0.5, devices[-1] + 0.5)
-    else:
-        axes.set_xscale("log", base=2)
-        axes.set_xlim(devices[0] / 2**0.5, devices[-1] * 2**0.5)
-    axes.set_xticks(devices, [str(count) for count in devices])
+def scale_devices(axes: Axes, devices: Iterable[int]) -> list[int]:
+    """A logarithmic axis with a tick for each number of devices that occurs."""
+    counts = sorted(set(devices))
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(counts[0] / 2**0.4, counts[-1] * 2**0.4)
+    axes.set_xticks(counts, [str(count) for count in counts])
     axes.minorticks_off()
     axes.grid(visible=False, axis="x")
-    sns.despine(ax=axes)
+    axes.set_xlabel("devices")
+    return counts
 
 
-def scale_by_logarithm(axes: Axes) -> None:
-    """A logarithmic vertical axis with numbers that people read."""
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter("{x:g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
+def scale_by_logarithm(axes: Axes, axis: str = "y") -> None:
+    """A logarithmic axis with numbers that people read."""
+    (axes.set_yscale if axis == "y" else axes.set_xscale)("log")
+    scaled = axes.yaxis if axis == "y" else axes.xaxis
+    low, high = scaled.get_view_interval()
+    few = high < _DECADE * low
+    scaled.set_major_locator(MaxNLocator(5) if few else LogLocator(subs=(1, 2, 5)))
+    scaled.set_major_formatter(PlainFormatter())
+    scaled.set_minor_formatter(NullFormatter())
 
 
-def draw_rows(
-    panels: Sequence[Panel],
-    draw_row: Callable[[Axes, Summary, int], None],
+class PlainFormatter(ScalarFormatter):
+    """Ticks such as ``0.5``, ``20`` and ``3,000``."""
+
+    def __call__(self, value: float, place: int | None = None) -> str:
+        return f"{value:,.6g}"
+
+
+def each_row(panel: Panel) -> list[tuple[Series, Summary]]:
+    """Every cell with its series."""
+    return [(series, point) for series in panel.series for point in series.points]
+
+
+def finish_rows(
+    axes: Axes,
+    names: Sequence[str],
+    values: Sequence[str],
     *,
-    width: float,
-    row: float,
-    label: str,
-    values: Callable[[Summary], Sequence[float]] | None = None,
-    limit: Callable[[Sequence[float]], float] = max,
-) -> Figure:
-    """A line of its own for each cell, by name.
+    end: float,
+    beyond: Sequence[Sequence[float]] | None = None,
+) -> None:
+    """A name on the left of each row, its value on the right; the axis begins at 0.
 
     Args:
-        panels: at least one.
-        draw_row: draws a cell at a place of the vertical axis.
-        width: of the figure, in inches.
-        row: the height of a line, in inches.
-        label: of the horizontal axis.
-        values: of a cell, those beyond the end of the axis are counted there. By
-            default all of them fit.
-        limit: values of a cell -> where the axis may end. It ends at the largest.
+        end: where the axis ends.
+        beyond: of each row, values of which those beyond the end are counted there.
     """
-    heights = [row * len(panel.points) + 0.75 for panel in panels]
-    figure, grid = make_figure(heights, width=width)
-    for axes, panel in zip(grid, panels, strict=True):
-        names: list[str] = []
-        for series in panel.series:
-            for point in series.points:
-                draw_row(axes, point, len(names))
-                note = " (oversubscribed)" if is_shared(point) else ""
-                names.append(f"{name_point(series, point)}{note}")
-        axes.margins(x=0.08)
-        axes.set_xlim(left=0)
-        if values:
-            every = [values(point) for point in panel.points]
-            end = max(map(limit, every))
-            axes.set_xlim(right=end)
-            for place, some in enumerate(every):
-                _mark_beyond(axes, place, [value for value in some if value > end])
-        finish_rows(axes, panel, names)
-    grid[-1].set_xlabel(label)
-    return figure
-
-
-def finish_rows(axes: Axes, panel: Panel, names: Sequence[str]) -> None:
-    """Title, and a name for each line."""
-    write_title(axes, panel.title)
-    axes.set_yticks(range(len(names)), names, parse_math=False)
+    axes.set_yticks(range(len(names)), list(map(_clip, names)), parse_math=False)
     axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xlim(0, end)
+    axes.xaxis.set_major_formatter(PlainFormatter())
     axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
     sns.despine(ax=axes, left=True)
+    at: dict[str, Any] = {"textcoords": "offset points", "annotation_clip": False}
+    at |= {"xycoords": ("axes fraction", "data"), "va": "center", "parse_math": False}
+    for place, text in enumerate(values):
+        axes.annotate(text, (1, place), (6, 0), size=8, **at)
+    for place, some in enumerate(beyond or ()):
+        if far := [value for value in some if value > end]:
+            said = f"{len(far)} up to {max(far):.4g} \u25b6"
+            axes.annotate(said, (1, place), (-2, 6), size=6.5, ha="right", **at)
 
 
-def _mark_beyond(axes: Axes, place: float, beyond: Sequence[float]) -> None:
-    """Say at the edge how many values lie beyond the axis, and how far the largest."""
-    if beyond:
-        axes.annotate(
-            f"{len(beyond)} up to {max(beyond):.4g} \u25b6",
-            (1, place),
-            (-2, 6),
-            xycoords=("axes fraction", "data"),
-            textcoords="offset points",
-            ha="right",
-            va="center",
-            size=6.5,
-            color="0.35",
+def name_point(series: Series, point: Summary) -> str:
+    """``ddp gloo 1x2``."""
+    note = " (oversubscribed)" if is_shared(point) else ""
+    return f"{series.name} {point.row.cell.topology}{note}"
+
+
+def add_legend(figure: Figure, handles: Sequence[Artist], note: str = "") -> None:
+    """A legend below all panels, and a note above it."""
+    if handles or note:
+        figure.legend(
+            handles=handles,
+            loc="outside lower center",
+            ncols=min(4, max(1, len(handles))),
+            title=note,
+            title_fontsize=8,
         )
 
 
-def make_handle(
-    label: str, marker: str, *, color: Any = "0.4", ms: float = 5, **style: Any
-) -> Line2D:
-    """An entry of a legend: a marker."""
-    return Line2D(
-        [], [], ls="", marker=marker, ms=ms, color=color, label=label, **style
-    )
+def make_line(label: str, *, color: Any = "0.5", lw: float = 1, **style: Any) -> Line2D:
+    """An entry of a legend: a line."""
+    return Line2D([], [], color=color, lw=lw, label=label, **style)
 
 
-def launch_handles(panels: Sequence[Panel]) -> list[Line2D]:
-    """Entries of a legend: launches, their interval, and hollow markers if any."""
-    interval = "95 % interval of the mean"
-    handles = [
-        make_handle("each launch", "o", ms=2.6),
-        Line2D([], [], lw=4, alpha=0.3, color="0.4", label=interval),
-    ]
-    if any(is_shared(point) for panel in panels for point in panel.points):
-        handles.append(make_handle("oversubscribed", "o", mfc="white"))
+def explain_marks(panels: Sequence[Panel], kind: str) -> list[Line2D]:
+    """Entries of a legend: `launches`, intervals, and hollow markers, if there are any.
+
+    Args:
+        kind: `launches`, or `means` without them.
+    """
+    points = [point for panel in panels for point in panel.points]
+    handles = []
+    if kind == "launches":
+        handles.append(make_line("a launch", color="0.4", ls="", marker="o", ms=2.6))
+    if any(number.interval for point in points for number in point.numbers.values()):
+        handles.append(make_line("95 % interval", color="0.4", lw=4, alpha=0.3))
+    if any(map(is_shared, points)):
+        handles.append(
+            make_line("oversubscribed", color="0.4", ls="", marker="o", mfc="white")
+        )
     return handles

@@ -35,12 +35,14 @@ class Drawing:
 
     Attributes:
         name: the plot is `plots/NAME.svg` and `.png`; its data are `plots/NAME.csv`.
+        question: that it answers; its title.
         caption: how to read it.
         frame: gives the data.
         draw: width in inches -> the figure.
     """
 
     name: str
+    question: str
     caption: str
     frame: Callable[[], pd.DataFrame]
     draw: Callable[[float], Figure]

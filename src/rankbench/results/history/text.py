@@ -153,6 +153,7 @@ def write_page(
     chosen = list(lines.values() or shown.lines)[:_MOST_PANELS]
     drawing = Drawing(
         name=path.stem,
+        question="When did the speed change?",
         caption=(
             "Median of the launches of each run with its 95 % interval; the level of "
             "each segment; dashed: the environment changed."
@@ -197,8 +198,8 @@ def _draw(lines: Sequence[Line], width: float) -> Figure:
     from rankbench.results.elements import plotting
 
     figure, grid = plotting.make_figure([_HEIGHT] * len(lines), width=width)
-    run, level = plotting.choose_colors(["run", "level"]).values()
-    for axes, line in zip(grid, lines, strict=True):
+    run, level = "C0", "C1"
+    for (axes,), line in zip(grid, lines, strict=True):
         plotting.write_title(axes, line.id)
         axes.set_ylabel(f"{line.unit}/s")
         locator = AutoDateLocator()

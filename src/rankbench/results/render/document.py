@@ -11,13 +11,16 @@ from typing import TYPE_CHECKING
 
 from rankbench.record import first_line
 from rankbench.results.elements.names import replace_ids, shorten
-from rankbench.results.elements.section import Content, Section
+from rankbench.results.elements.section import Content, Drawing, Section
 from rankbench.results.elements.text import Grid, Note, Text
 from rankbench.results.sections import load_sections
 
 if TYPE_CHECKING:
     from rankbench.results.numbers.result_set import ResultSet
     from rankbench.results.read.rows import Row
+
+# The first plot of these that there is stands beside the answer.
+_BESIDE_ANSWER = ("per_device", "throughput")
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,13 @@ class Document:
     def rest(self) -> list[DocumentSection]:
         """The sections that come after the table."""
         return [one for one in self.sections if one.section.order >= 0]
+
+    @property
+    def beside_answer(self) -> list[Drawing]:
+        """The plot that stands beside the answer: what each device does."""
+        drawings = {d.name: d for made in self.sections for d in made.content.drawings}
+        shown = (drawings.get(name) for name in _BESIDE_ANSWER)
+        return [drawing for drawing in shown if drawing][:1]
 
     def name(self, text: str) -> str:
         """The text with short names instead of ids."""

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 _STATIC = files("rankbench.results.render") / "static"
 
+# A line that ends within a sentence was broken to fit a terminal.
+_WRAPPED = re.compile(r"(?<![.;:])\n")
+
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
@@ -75,6 +78,7 @@ def _render(
     )
     environment.filters["short"] = document.name
     environment.filters["sort_value"] = _sort_value
+    environment.filters["unwrap"] = lambda text: _WRAPPED.sub(" ", text)
     environment.tests["cell"] = lambda text: text in document.names
     library = script = digest = ""
     if beside is not None:

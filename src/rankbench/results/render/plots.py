@@ -10,7 +10,8 @@ from rankbench.record import Layout, write_if_changed
 from rankbench.results.elements.section import Drawing
 from rankbench.results.render.csv import to_csv
 
-_WIDTH = 8.0  # inches
+# Inches: narrow, so that letters can be read on a telephone.
+_WIDTH = 5.6
 _DPI = 150
 
 # Fonts and the ids of SVG elements would differ from machine to machine.
@@ -19,10 +20,14 @@ _RC: dict[str, Any] = {
     "font.sans-serif": ["DejaVu Sans"],
     "svg.hashsalt": "rankbench",
     "figure.dpi": 100,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
+    "font.size": 9,
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "legend.fontsize": 8,
     "legend.frameon": False,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
     "grid.color": "0.9",
     # A dollar sign in a name does not start a formula.
     "text.parse_math": False,

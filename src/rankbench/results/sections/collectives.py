@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from rankbench.results.elements.names import shorten
-from rankbench.results.elements.section import (
-    Content,
-    Drawing,
-    Section,
-    make_frame,
-)
+from rankbench.results.elements.panels import PanelPlot, draw_panels, fit_labels
+from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Grid, Text, figures, show_estimate
 from rankbench.results.numbers.exchange import Sweep, find_sweeps
 from rankbench.results.numbers.result_set import ResultSet
+from rankbench.results.numbers.series import Panel
 from rankbench.results.numbers.statistics import Estimate
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
+
+    from rankbench.results.elements.panels import Ends
+    from rankbench.results.elements.plotting import Style
 
 _TITLE = "Exchange between ranks"
-_HEIGHT = 3.7
 
 COLUMNS = {
     "cell": str,
@@ -39,25 +36,20 @@ def make(found: ResultSet) -> Content | None:
     sweeps = [one for row in found.summaries for one in find_sweeps(row)]
     if not sweeps:
         return None
-    names, _ = shorten([summary.row.id for summary in found.summaries])
-    rows = [
-        {
+    rows = [row for sweep in sweeps for row in _rows(sweep)]
+    drawings = draw_panels(found, [_plot(sweeps)])
+    return Content(rows=rows, grids=[_show(sweeps)], drawings=list(drawings))
+
+
+def _rows(sweep: Sweep) -> Iterator[dict[str, Any]]:
+    for point in sweep.points:
+        yield {
             "cell": sweep.cell,
             "operation": sweep.title,
             "bytes": point.size,
             "us": point.us,
             "bus_gb_s": point.bus_gb_s,
         }
-        for sweep in sweeps
-        for point in sweep.points
-    ]
-    drawing = Drawing(
-        name="bandwidth",
-        caption="Bus bandwidth against the size of a call, means over launches.",
-        frame=partial(make_frame, COLUMNS, rows),
-        draw=partial(_draw, sweeps, names),
-    )
-    return Content(rows=rows, grids=[_show(sweeps)], drawings=[drawing])
 
 
 def _show(sweeps: Sequence[Sweep]) -> Grid:
@@ -83,41 +75,75 @@ def _show(sweeps: Sequence[Sweep]) -> Grid:
     return Grid(_TITLE, columns, rows)
 
 
-def _draw(sweeps: Sequence[Sweep], names: Mapping[str, str], width: float) -> Figure:
-    """A line for each operation of each cell; between sizes interpolation is valid."""
-    import seaborn as sns
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+def _plot(sweeps: Sequence[Sweep]) -> PanelPlot:
+    by_cell: dict[str, list[Sweep]] = {}
+    for sweep in sweeps:
+        by_cell.setdefault(sweep.cell, []).append(sweep)
+    links = _find_links(sweeps)
 
-    from rankbench.results.elements import plotting
+    def draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> Ends:
+        """A line for each sweep; between sizes interpolation is valid."""
+        from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    figure, (axes,) = plotting.make_figure([_HEIGHT], width=width)
-    places = range(len(sweeps))
-    colors, markers = plotting.choose_colors(places), plotting.choose_markers(places)
-    for place, sweep in enumerate(sweeps):
-        axes.plot(
-            [point.size for point in sweep.points],
-            [point.bus_gb_s.value for point in sweep.points],
-            color=colors[place],
-            marker=markers[place],
-            ms=4.5,
-            lw=1.1,
-            label=f"{names[sweep.cell]} {sweep.title}",
-        )
-        for point in sweep.points:
-            plotting.draw_interval(
-                axes, point.size, point.bus_gb_s, color=colors[place]
-            )
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    axes.xaxis.set_major_locator(LogLocator(base=4))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: _bytes(size)))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: figures(value)))
-    axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("size of a call")
-    axes.set_ylabel("bus bandwidth (GB/s)")
-    sns.despine(ax=axes)
-    figure.legend(loc="outside lower center", ncols=1 if len(sweeps) < 4 else 2)
-    return figure
+        from rankbench.results.elements import plotting
+
+        (axes,) = grid
+        ends, values = [], [*links]
+        for link in links:
+            axes.axhline(link, color="0.5", ls="--", lw=1, zorder=1)
+        for series, cell in plotting.each_row(panel):
+            for place, sweep in enumerate(by_cell.get(cell.row.id, ())):
+                line = plotting.LINES[place % len(plotting.LINES)]
+                style = styles[series.name]._replace(line=line)
+                marks = [
+                    plotting.Mark(Estimate(float(point.size)), point.bus_gb_s)
+                    for point in sweep.points
+                ]
+                x, y = plotting.places(marks)
+                axes.plot(x, y, color=style.color, ls=line, lw=1.1)
+                for mark in marks:
+                    plotting.draw_mark(axes, mark, cell, style)
+                name = f"{plotting.name_point(series, cell)} {sweep.title}"
+                ends.append((marks[-1], name, style))
+                values += y
+        axes.set_xscale("log", base=2)
+        axes.xaxis.set_major_locator(LogLocator(base=16))
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: _bytes(size)))
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        plotting.scale_by_logarithm(axes)
+        # An interval that spans a factor of ten must not set the axis.
+        axes.set_ylim(min(values) / 2, max(values) * 2)
+        axes.set_xlabel("size of a call")
+        axes.set_ylabel("bus bandwidth (GB/s)")
+        return ends
+
+    return PanelPlot(
+        name="bandwidth",
+        question="How fast do ranks exchange bytes?",
+        caption="Bus bandwidth against the size of a call, means over launches.",
+        columns={name: COLUMNS[name] for name in COLUMNS if name != "cell"},
+        rows=lambda summary: (
+            row for sweep in by_cell.get(summary.row.id, ()) for row in _rows(sweep)
+        ),
+        says=lambda panel: any(point.row.id in by_cell for point in panel.points),
+        height=lambda panel: fit_labels(
+            sum(len(by_cell.get(point.row.id, ())) for point in panel.points)
+        ),
+        draw=draw,
+        lines={"speed of the network card": "--"} if links else {},
+    )
+
+
+def _find_links(sweeps: Sequence[Sweep]) -> list[float]:
+    """GB/s of the fastest network card of a host; none if ranks are on one host."""
+    records = [sweep.summary.row.launches[0].record for sweep in sweeps]
+    cards = [
+        [card["gbit_s"] / 8 for card in host.get("nics") or () if card.get("gbit_s")]
+        for record in records
+        if len(record["hosts"]) > 1
+        for host in record["hosts"]
+    ]
+    return sorted({max(speeds) for speeds in cards if speeds})
 
 
 def _bytes(size: float) -> str:

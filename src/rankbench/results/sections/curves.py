@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from rankbench.results.elements.panels import draw_panels, each_point
-from rankbench.results.elements.section import Content, Section
-from rankbench.results.numbers.result_set import ResultSet
+from rankbench.results.elements.panels import NAMED, PanelPlot, make_plot_section
 from rankbench.results.numbers.series import Panel
+from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-_COLUMNS = ("panel", "series", "cell", "samples", "loss", "loss_lo", "loss_hi")
-
-_HEIGHT = 3.2
+    from rankbench.results.elements.panels import Ends
+    from rankbench.results.elements.plotting import Style
 
 # Lines coincide if no point differs by more than this share.
 _ALIKE = 0.02
@@ -41,43 +36,26 @@ _SMOOTHED = 11
 # Losses that span more than this are easier to tell apart on a logarithmic axis.
 _LINEAR_UP_TO = 30
 
-_LABELS = {
-    "samples": "samples seen (warm-up included)",
-    "seconds": "seconds of training (steps at their mean time, warm-up included)",
-}
-_TIME_CAPTION = "The same over time: which cell gets there first."
+# A narrower range of launches could not be seen.
+_VISIBLE = 0.02
+
+_COLUMNS = ("samples", "seconds", "loss", "loss_lo", "loss_hi")
+_OVER = {"samples": "samples seen, warm-up included", "seconds": "seconds of training"}
 
 Values = NDArray[np.float64]
 
 
-def make(found: ResultSet) -> Content:
-    """The plots over samples, and over time."""
-    drawings = [
-        draw_panels(
-            found, name, caption, partial(_frame, over=over), partial(_draw, over=over)
-        )
-        for name, over, caption in (
-            ("curves", "samples", SECTION.reading),
-            ("time", "seconds", _TIME_CAPTION),
-        )
-    ]
-    return Content(drawings=drawings)
-
-
-def _frame(panels: Sequence[Panel], *, over: str) -> pd.DataFrame:
-    """A row for each point of each cell.
+def _rows(point: Summary) -> Iterator[dict[str, Any]]:
+    """A row for each point of a curve: the median of the launches and their range.
 
     Raises:
         ValueError: the steps of a launch are damaged; the message names the file.
     """
-    frames = []
-    for panel, series, point in each_point(panels):
-        seen, losses = find_curve(point, over)
-        center, low, high = np.median(losses, axis=0), losses.min(0), losses.max(0)
-        columns = (panel.title, series.name, point.row.id, seen, center, low, high)
-        frames.append(pd.DataFrame(dict(zip(_COLUMNS, columns, strict=True))))
-    frame = pd.concat(frames) if frames else pd.DataFrame(columns=list(_COLUMNS))
-    return frame.rename(columns={"samples": over})
+    seen, losses = find_curve(point)
+    seconds, _ = find_curve(point, "seconds")
+    ends = np.median(losses, axis=0), losses.min(axis=0), losses.max(axis=0)
+    for values in np.stack([seen, seconds, *ends], axis=1).tolist():
+        yield dict(zip(_COLUMNS, values, strict=True))
 
 
 def find_curve(point: Summary, over: str = "samples") -> tuple[Values, Values]:
@@ -89,12 +67,12 @@ def find_curve(point: Summary, over: str = "samples") -> tuple[Values, Values]:
         a few.
     """
     record = point.row.launches[0].record
-    steps = np.stack([one.losses for one in point.measures])
+    steps = np.stack([launch.losses for launch in point.measures])
     steps[~np.isfinite(steps)] = np.nan
     each = record["samples"] / record["steps"]
     if over == "seconds":
         # The first warm-up steps take longer, which a loss curve should not show.
-        each = float(np.median([one.total_s for one in point.measures]))
+        each = float(np.mean([launch.total_s for launch in point.counted]))
         each /= record["steps"]
     seen = each * np.arange(1, steps.shape[1] + 1)
     parts = np.array_split(np.arange(len(seen)), min(len(seen), POINTS))
@@ -102,57 +80,67 @@ def find_curve(point: Summary, over: str = "samples") -> tuple[Values, Values]:
     return np.array([seen[part].mean() for part in parts]), np.stack(means, axis=1)
 
 
-def _draw(panels: Sequence[Panel], width: float, *, over: str) -> Figure:
+def _draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> Ends:
     """The median of the launches as a line, their range as a band."""
-    from matplotlib.lines import Line2D
+    from matplotlib.ticker import MaxNLocator
 
     from rankbench.results.elements import plotting
 
-    figure, grid = plotting.make_figure([_HEIGHT] * len(panels), width=width)
-    names = {
-        point.row.id: plotting.name_point(series, point)
-        for _, series, point in each_point(panels)
-    }
-    colors = plotting.choose_colors(list(dict.fromkeys(names.values())))
-    for axes, panel in zip(grid, panels, strict=True):
-        cells = {point.row.id: colors[names[point.row.id]] for point in panel.points}
-        _draw_panel(axes, panel, cells, over)
-    grid[-1].set_xlabel(_LABELS[over])
-    handles = [
-        Line2D([], [], color=color, lw=2, label=n) for n, color in colors.items()
-    ]
-    if any(len(p.row.launches) > 1 for _, _, p in each_point(panels)):
-        band = Line2D([], [], color="0.4", lw=6, alpha=0.2, label="range of launches")
-        handles.append(band)
-    plotting.add_legend(figure, handles, columns=5)
-    return figure
+    looks = _choose_looks(panel, styles)
+    ends = []
+    for axes, (over, label) in zip(grid, _OVER.items(), strict=True):
+        drawn: list[Values] = []
+        lines: list[Line2D] = []
+        for series, point in plotting.each_row(panel):
+            seen, losses = find_curve(point, over)
+            losses = _smooth(losses)
+            middle, style = np.median(losses, axis=0), looks[point.row.id]
+            lines += axes.plot(seen, middle, color=style.color, lw=1.4)
+            if _is_wide(losses):
+                band = losses.min(axis=0), losses.max(axis=0)
+                axes.fill_between(seen, *band, color=style.color, alpha=0.2, lw=0)
+            drawn.append(losses)
+            known = np.flatnonzero(np.isfinite(middle))
+            is_named = len(panel.points) <= NAMED or point is series.points[-1]
+            if axes is grid[-1] and len(known) and is_named:
+                at = Estimate(seen[known[-1]]), Estimate(middle[known[-1]])
+                name = plotting.name_point(series, point)
+                ends.append((plotting.Mark(*at), name, style))
+        _dash_coinciding(lines)
+        _scale(axes, np.concatenate([losses.ravel() for losses in drawn]))
+        axes.set_xlim(left=0)
+        axes.xaxis.set_major_locator(MaxNLocator(4))
+        axes.xaxis.set_major_formatter(plotting.PlainFormatter())
+        axes.grid(visible=False, axis="x")
+        axes.set_xlabel(label)
+    grid[0].set_ylabel("loss")
+    return ends
 
 
-def _draw_panel(axes: Axes, panel: Panel, colors: dict[str, Any], over: str) -> None:
-    import seaborn as sns
-    from matplotlib.ticker import EngFormatter
-
+def _choose_looks(panel: Panel, styles: Mapping[str, Style]) -> dict[str, Style]:
+    """The style of each cell: the fewer devices of a strategy, the paler."""
     from rankbench.results.elements import plotting
 
-    drawn: list[Values] = []
-    lines: list[Line2D] = []
+    alike: dict[str, list[Summary]] = {}
     for point in panel.points:
-        seen, losses = find_curve(point, over)
-        losses = _smooth(losses)
-        color = colors[point.row.id]
-        lines += axes.plot(seen, np.median(losses, axis=0), color=color, lw=1.6)
-        if len(losses) > 1:
-            ends = losses.min(axis=0), losses.max(axis=0)
-            axes.fill_between(seen, *ends, color=color, alpha=0.2, lw=0)
-        drawn.append(losses)
-    _dash_coinciding(lines)
-    _scale(axes, np.concatenate([losses.ravel() for losses in drawn]))
-    plotting.write_title(axes, panel.title)
-    axes.set_ylabel("loss")
-    axes.set_xlim(left=0)
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.grid(visible=False, axis="x")
-    sns.despine(ax=axes)
+        alike.setdefault(point.row.cell.strategy, []).append(point)
+    names = {p.row.id: series.name for series, p in plotting.each_row(panel)}
+    looks = {}
+    for points in alike.values():
+        points.sort(key=lambda point: -point.row.devices)
+        for place, point in enumerate(points):
+            style = styles[names[point.row.id]]
+            color = plotting.pale(style.color, place, len(points))
+            looks[point.row.id] = style._replace(color=color)
+    return looks
+
+
+def _is_wide(losses: Values) -> bool:
+    """Whether launches differ by more than a line is wide."""
+    known = losses[:, np.isfinite(losses).all(axis=0)]
+    if not known.size:
+        return False
+    return bool((np.ptp(known, axis=0) > _VISIBLE * np.ptp(known)).any())
 
 
 def _dash_coinciding(lines: Sequence[Line2D]) -> None:
@@ -198,18 +186,25 @@ def _scale(axes: Axes, losses: Values) -> None:
         axes.set_ylim(bottom=0)
 
 
-SECTION = Section(
+_PLOT = PanelPlot(
     name="curves",
-    title="Loss while training",
-    reading=(
+    question="Which learns fastest, by samples and by time?",
+    caption=(
         "Mean loss over the ranks that know it: median of the launches, and their "
-        "range as a band; running means. Curves that coincide "
-        "share one line in the colors of all. A gap is a loss that is not a number."
+        "range as a band where it can be seen; running means. Seconds: steps at their "
+        "mean time. Curves that coincide share one line in the colors of all. A gap is "
+        "a loss that is not a number."
     ),
-    order=7,
-    make=make,
-    plots=(
-        "curves",
-        "time",
+    columns=dict.fromkeys(_COLUMNS, float),
+    rows=_rows,
+    says=lambda panel: any(
+        np.isfinite(launch.losses).any()
+        for point in panel.points
+        for launch in point.measures
     ),
+    draw=_draw,
+    explains="",
+    beside=len(_OVER),
 )
+
+SECTION = make_plot_section("curves", "Loss while training", 7, [_PLOT])

@@ -3,35 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rankbench.record import Record
-from rankbench.results.elements.names import shorten
-from rankbench.results.elements.section import (
-    Content,
-    Drawing,
-    Row,
-    Section,
-    make_frame,
-)
+from rankbench.results.elements.panels import PanelPlot, draw_panels
+from rankbench.results.elements.section import Content, Section
 from rankbench.results.numbers.result_set import ResultSet
+from rankbench.results.numbers.series import Panel, Series
 from rankbench.results.numbers.statistics import Estimate, geometric_mean
 from rankbench.results.numbers.summary import Summary
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
+
+    from rankbench.results.elements.panels import Ends
+    from rankbench.results.elements.plotting import Mark, Style
 
 # Drivers renew their counters up to ten times a second, so a shorter window would be
 # wrong by more than two percent.
 SHORTEST = 5.0  # seconds
-
-_HEIGHT = 2.9
-
-# A legend with more cells would be larger than the plot.
-_NAMED = 24
-_POINTS = {"cell": str, "throughput": Estimate, "j_per_sample": Estimate}
 
 
 def make(found: ResultSet) -> Content | None:
@@ -44,32 +35,7 @@ def make(found: ResultSet) -> Content | None:
     on_gpus = {s.row.id for s in found.measured if s.row.cell.device == "cuda"}
     if not any("j_per_sample" in row or row["cell"] in on_gpus for row in rows):
         return None
-    measured = [row for row in rows if "j_per_sample" in row]
-    if len(measured) < 2:
-        return Content(rows=rows)
-    names, _ = shorten([summary.row.id for summary in found.summaries])
-    rates = {
-        summary.row.id: summary.numbers["throughput"].scaled(
-            1 / summary.row.cell.units_per_sample
-        )
-        for summary in found.measured
-    }
-    points = [
-        {
-            "cell": row["cell"],
-            "throughput": rates[row["cell"]],
-            "j_per_sample": row["j_per_sample"],
-        }
-        for row in measured
-    ]
-    drawing = Drawing(
-        name="energy",
-        caption="Energy of a sample against throughput: lower and further right is "
-        "better.",
-        frame=partial(make_frame, _POINTS, points),
-        draw=partial(_draw, points, names),
-    )
-    return Content(rows=rows, drawings=[drawing])
+    return Content(rows=rows, drawings=list(draw_panels(found, [_PLOT])))
 
 
 def _row(summary: Summary) -> dict[str, Any]:
@@ -84,6 +50,16 @@ def _row(summary: Summary) -> dict[str, Any]:
     row["j_per_sample"] = geometric_mean([joules for joules, _ in known])
     row["watts"] = geometric_mean([watts for _, watts in known])
     return row
+
+
+def _points(summary: Summary) -> Iterator[dict[str, Any]]:
+    """Throughput and energy of a cell whose energy is known."""
+    if not summary.row.launches[0].record["ranks"][0].get("energy"):
+        return
+    if joules := _row(summary).get("j_per_sample"):
+        rate = summary.numbers["throughput"]
+        rate = rate.scaled(1 / summary.row.cell.units_per_sample)
+        yield {"throughput": rate, "j_per_sample": joules}
 
 
 def _measure(record: Record) -> tuple[float, float] | str:
@@ -123,33 +99,31 @@ def _describe_devices(devices: Sequence[Record]) -> dict[str, Any]:
     }
 
 
-def _draw(points: Sequence[Row], names: dict[str, str], width: float) -> Figure:
-    import seaborn as sns
-
+def _draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> Ends:
     from rankbench.results.elements import plotting
 
-    figure, (axes,) = plotting.make_figure([_HEIGHT], width=width)
-    cells = [point["cell"] for point in points]
-    colors, markers = plotting.choose_colors(cells), plotting.choose_markers(cells)
-    for point in points:
-        x, energy = point["throughput"], point["j_per_sample"]
-        color, marker = colors[point["cell"]], markers[point["cell"]]
-        plotting.draw_interval(axes, x.value, energy, color=color)
-        plotting.draw_interval(axes, energy.value, x, color=color, horizontal=True)
-        axes.plot(x.value, energy.value, marker, ms=5.5, color=color)
-    if len(cells) <= _NAMED:
-        handles = [
-            plotting.make_handle(names[cell], markers[cell], color=colors[cell])
-            for cell in cells
-        ]
-        plotting.add_legend(figure, handles)
+    (axes,) = grid
+
+    def mark(_: Series, point: Summary) -> Mark | None:
+        return next((plotting.Mark(*row.values()) for row in _points(point)), None)
+
+    ends = plotting.draw_series(axes, panel, styles, mark, names_points=True)
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     axes.set_xlabel("samples/s")
     axes.set_ylabel("joules per sample")
-    sns.despine(ax=axes)
-    return figure
+    return ends
 
+
+_PLOT = PanelPlot(
+    name="energy",
+    question="How much energy does it take to be faster?",
+    caption="Energy of a sample against throughput: lower and further right is better.",
+    columns=dict.fromkeys(("throughput", "j_per_sample"), Estimate),
+    rows=_points,
+    says=lambda panel: sum(len([*_points(point)]) for point in panel.points) > 1,
+    draw=_draw,
+)
 
 SECTION = Section(
     name="energy",
@@ -173,5 +147,5 @@ SECTION = Section(
         "throttled": (str, "lower clocks because of"),
         "reason": (str, "why not"),
     },
-    plots=("energy",),
+    plots=(_PLOT.name,),
 )

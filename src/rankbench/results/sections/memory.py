@@ -1,67 +1,115 @@
-"""Peak memory of every rank in every launch."""
+"""Peak memory, and how much there is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from statistics import median
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from rankbench.results.elements.panels import make_plot_section
+from rankbench.results.elements.panels import PanelPlot, make_plot_section
+from rankbench.results.elements.text import figures
 from rankbench.results.numbers.measures import peak_memory
 from rankbench.results.numbers.series import Panel
 from rankbench.results.numbers.summary import Summary
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-_ROW = 0.34  # inches
+    from rankbench.results.elements.plotting import Style
 
-# The axis ends at this multiple of the largest median of a cell.
-_BEYOND = 1.5
+_ROW = 0.25  # inches
+_GIB = 1024.0  # MiB
+_RED = "C3"
+
+# The axis ends at this multiple of the largest mean of a cell.
+_BEYOND = 1.2
+
+# A smaller share of the memory is not worth a look, if all cells take the same.
+_MUCH, _ALIKE = 0.25, 1.1
+
+
+def find_limit(point: Summary) -> float | None:
+    """MiB that a rank may use at most; None if that is not recorded."""
+    record = point.row.launches[0].record
+    gpus = [gpu for host in record["hosts"] for gpu in host.get("gpus") or ()]
+    if point.row.cell.device == "cuda":
+        sizes = [gpu["memory_gib"] for gpu in gpus if gpu.get("memory_gib")]
+        return _GIB * min(sizes) if sizes else None
+    sizes = [host["memory_gib"] for host in record["hosts"] if host.get("memory_gib")]
+    per_host = -(-len(record["ranks"]) // len(record["hosts"]))
+    return _GIB * min(sizes) / per_host if sizes else None
 
 
 def _rows(point: Summary) -> Iterator[dict[str, Any]]:
     """A row for each rank of each launch."""
+    limit = find_limit(point)
     for launch in point.row.launches:
         for rank in launch.record["ranks"]:
             mib = peak_memory([rank])
-            yield {"launch": launch.number, "rank": rank["rank"], "mib": mib}
+            own = {"launch": launch.number, "rank": rank["rank"]}
+            yield {**own, "mib": mib, "limit_mib": limit}
 
 
-def _draw(panels: Sequence[Panel], width: float) -> Figure:
+def _says(panel: Panel) -> bool:
+    peaks = [point.numbers["memory_mib"].value for point in panel.points]
+    limits = [find_limit(point) for point in panel.points]
+    near = any(
+        peak > _MUCH * limit for peak, limit in zip(peaks, limits, strict=True) if limit
+    )
+    return near or max(peaks) > _ALIKE * min(peaks)
+
+
+def _draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> None:
     from rankbench.results.elements import plotting
 
-    return plotting.draw_rows(
-        panels,
-        _draw_ranks,
-        width=width,
-        row=_ROW,
-        label="peak MiB of each rank and launch",
-        values=lambda point: [row["mib"] for row in _rows(point)],
-        limit=lambda peaks: _BEYOND * median(peaks),
-    )
+    (axes,) = grid
+    rows = plotting.each_row(panel)
+    largest = max(point.numbers["memory_mib"].value for _, point in rows)
+    end, names, texts, beyond = _BEYOND * largest / _GIB, [], [], []
+    for place, (series, point) in enumerate(rows):
+        style, gib = styles[series.name], point.numbers["memory_mib"].value / _GIB
+        ranks = [row["mib"] / _GIB for row in _rows(point)]
+        axes.barh(place, gib, 0.5, color=style.color, alpha=0.35, lw=0)
+        plotting.draw_launches(axes, ranks, [place] * len(ranks), style)
+        text = f"{gib:.3g}"
+        limit = find_limit(point)
+        if limit:
+            axes.vlines(limit / _GIB, place - 0.4, place + 0.4, color=_RED, lw=1.5)
+            text += f" of {figures(round(limit / _GIB, 1))}"
+        names.append(plotting.name_point(series, point))
+        texts.append(text)
+        beyond.append(ranks)
+    near = [limit / _GIB for _, p in rows if (limit := find_limit(p))]
+    if near and min(near) < 2 * end:
+        end = max(end, 1.02 * min(near))
+    plotting.finish_rows(axes, names, texts, end=end, beyond=beyond)
+    axes.set_xlabel("GiB of the rank that takes most")
 
 
-def _draw_ranks(axes: Axes, point: Summary, place: int) -> None:
-    for launch in point.row.launches:
-        peaks = [peak_memory([rank]) for rank in launch.record["ranks"]]
-        heights = np.linspace(-0.25, 0.25, len(peaks)) if len(peaks) > 1 else [0.0]
-        axes.plot(peaks, place + np.asarray(heights), "o", ms=3, mfc="none", mec="C0")
+def _explain(panels: Sequence[Panel]) -> Sequence[Artist]:
+    from rankbench.results.elements import plotting
+
+    return [
+        plotting.make_line("a rank of a launch", color="0.4", ls="", marker="o", ms=3),
+        plotting.make_line("all that there is for a rank", color=_RED, lw=1.5),
+    ]
 
 
-SECTION = make_plot_section(
+_PLOT = PanelPlot(
     name="memory",
-    title="Memory",
-    reading=(
-        "Peak memory of every rank in every launch; the ranks of a cell stand below "
-        "each other. The axis ends at 1.5 times the largest median of a cell; ranks "
-        "beyond are counted at its end."
+    question="Does it fit?",
+    caption=(
+        "Peak memory of steps, of the rank that takes most, in GiB, and how much there "
+        "is for a rank (red). Dots: every rank of every launch; those beyond the axis "
+        "are counted at its end."
     ),
-    order=6,
-    columns={"launch": int, "rank": int, "mib": float},
+    columns={"launch": int, "rank": int, "mib": float, "limit_mib": float},
     rows=_rows,
+    says=_says,
+    height=lambda panel: _ROW * len(panel.points) + 0.7,
     draw=_draw,
+    legend=_explain,
+    explains="",
 )
+
+SECTION = make_plot_section("memory", "Memory", 6, [_PLOT])

@@ -2,76 +2,145 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rankbench.results.elements.panels import make_plot_section
-from rankbench.results.elements.text import figures
+import numpy as np
+
+from rankbench.results.elements.panels import PanelPlot, make_plot_section
+from rankbench.results.elements.text import figures, show_estimate
 from rankbench.results.numbers.series import Panel
 from rankbench.results.numbers.summary import Summary
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-# Hatches distinguish phases in grey prints as well.
-_HATCHES = {"load": "...", "transfer": "xx", "communication": "///", "update": "\\\\\\"}
-_BAR = 0.3  # inches
+    from rankbench.results.elements.plotting import Style
+
+_ROW = 0.4  # inches
+
+# What the step of the slowest rank takes longer than that of a mean rank.
+SLOWEST = "slowest rank"
+_COLOR = "0.85"
+
+# The axis ends at this multiple of the longest mean step.
+_BEYOND = 1.6
+
+
+def split_step(point: Summary) -> dict[str, float]:
+    """Milliseconds by phase, mean over ranks; with the last part they are the step."""
+    counted = point.counted
+    parts = {
+        phase: sum(launch.phase_ms.get(phase, 0.0) for launch in counted) / len(counted)
+        for phase in counted[0].phase_ms
+    }
+    rest = point.numbers["step_ms"].value - sum(parts.values())
+    return {**parts, SLOWEST: max(0.0, rest)}
 
 
 def _rows(point: Summary) -> Iterator[dict[str, Any]]:
-    for phase in point.measures[0].phase_ms:
-        yield {"phase": phase, "ms": _mean_ms(point, phase)}
+    """A row for each part of the step, and one for each launch."""
+    for phase, ms in split_step(point).items():
+        yield {"phase": phase, "ms": ms}
+    for launch, measures in zip(point.row.launches, point.measures, strict=True):
+        low, high = np.quantile(1e3 * measures.steps_s, (0.05, 0.95))
+        own = {"launch": launch.number, "ms": measures.step_ms}
+        yield {**own, "p5_ms": low, "p95_ms": high}
 
 
-def _draw(panels: Sequence[Panel], width: float) -> Figure:
-    """A stacked bar for every cell."""
+def _draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> None:
+    from rankbench.results.elements import plotting
+
+    (axes,) = grid
+    rows = plotting.each_row(panel)
+    samples = {point.row.id: _samples_of_step(point) for _, point in rows}
+    differ = len({*samples.values()}) > 1
+    names, texts, beyond, ends = [], [], [], []
+    _draw_bars(axes, [split_step(point) for _, point in rows])
+    for place, (series, point) in enumerate(rows):
+        _draw_launches(axes, place + 0.3, point, styles[series.name])
+        name = plotting.name_point(series, point)
+        names.append(f"{name} ({samples[point.row.id]})" if differ else name)
+        texts.append(str(show_estimate(point.numbers["step_ms"])))
+        beyond.append([launch.step_ms for launch in point.measures])
+        ends += [*beyond[-1], _steps_between(point)[1]]
+    longest = max(point.numbers["step_ms"].value for _, point in rows)
+    end = min(_BEYOND * longest, 1.03 * max(ends))
+    plotting.finish_rows(axes, names, texts, end=end, beyond=beyond)
+    axes.set_xlabel("ms of a step" + (" (of so many samples)" if differ else ""))
+
+
+def _draw_bars(axes: Axes, steps: Sequence[Mapping[str, float]]) -> None:
+    from rankbench.results.elements import plotting
+
+    names = {name for parts in steps for name in parts} - {SLOWEST}
+    colors = {**plotting.color_phases(names), SLOWEST: _COLOR}
+    left = np.zeros(len(steps))
+    for phase, color in colors.items():
+        widths = np.array([parts.get(phase, 0.0) for parts in steps])
+        places = np.arange(len(steps)) - 0.1
+        axes.barh(places, widths, 0.5, left=left, color=color, lw=0)
+        left += widths
+
+
+def _draw_launches(axes: Axes, place: float, point: Summary, style: Style) -> None:
+    """Launches, their interval, and most of their steps."""
+    from rankbench.results.elements import plotting
+
+    axes.hlines(place, *_steps_between(point), color="0.6", lw=0.8)
+    number = point.numbers["step_ms"]
+    plotting.draw_interval(axes, place, number, color=style.color, horizontal=True)
+    each = [launch.step_ms for launch in point.measures]
+    plotting.draw_launches(axes, each, [place] * len(each), style)
+
+
+def _steps_between(point: Summary) -> tuple[float, float]:
+    """Milliseconds that 5 %, and that 95 % of all steps stay below."""
+    steps = np.concatenate([launch.steps_s for launch in point.measures])
+    low, high = np.quantile(1e3 * steps, (0.05, 0.95))
+    return float(low), float(high)
+
+
+def _samples_of_step(point: Summary) -> str:
+    record = point.row.launches[0].record
+    return figures(record["samples"] / record["steps"])
+
+
+def _explain(panels: Sequence[Panel]) -> Sequence[Artist]:
     from matplotlib.patches import Patch
 
     from rankbench.results.elements import plotting
 
-    measures = [m for panel in panels for point in panel.points for m in point.measures]
-    colors = plotting.color_phases([name for one in measures for name in one.phase_ms])
-    label = "ms per step (mean over ranks, steps and launches)"
-    draw = partial(_draw_bar, colors=colors)
-    figure = plotting.draw_rows(panels, draw, width=width, row=_BAR, label=label)
-    handles = [Patch(label=phase, **_style(phase, colors)) for phase in colors]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
-    return figure
+    points = [point for panel in panels for point in panel.points]
+    names = {name for point in points for name in point.counted[0].phase_ms}
+    phases = plotting.color_phases(names)
+    return [
+        *(Patch(color=color, label=phase) for phase, color in phases.items()),
+        Patch(color=_COLOR, label=f"{SLOWEST} more"),
+    ]
 
 
-def _draw_bar(
-    axes: Axes, point: Summary, place: int, *, colors: dict[str, Any]
-) -> None:
-    left = 0.0
-    for phase in colors:
-        width = _mean_ms(point, phase)
-        axes.barh(place, width, 0.7, left=left, **_style(phase, colors))
-        left += width
-    end, right_of_it = (left, place), (4, 0)
-    axes.annotate(
-        figures(left), end, right_of_it, textcoords="offset points", va="center", size=8
-    )
-
-
-def _style(phase: str, colors: dict[str, Any]) -> dict[str, Any]:
-    hatch = _HATCHES.get(phase)
-    return {"facecolor": colors[phase], "edgecolor": "white", "hatch": hatch, "lw": 0}
-
-
-def _mean_ms(point: Summary, phase: str) -> float:
-    """0 for a phase that the strategy does not have."""
-    values = [launch.phase_ms.get(phase, 0.0) for launch in point.counted]
-    return sum(values) / len(values)
-
-
-SECTION = make_plot_section(
+_PLOT = PanelPlot(
     name="phases",
-    title="Phases of a step",
-    reading="Mean time of a step by phase, over ranks, steps and launches.",
-    order=4,
-    columns={"phase": str, "ms": float},
+    question="Where does the time of a step go?",
+    caption=(
+        "Mean time of a step by phase, over ranks and launches, and how much longer "
+        "the slowest rank takes: together the step of the table. Beneath: every "
+        "launch, the 95 % interval of their mean, and 5 to 95 % of all steps. If "
+        "launches differ by more than their steps do, more steps would not have shown "
+        "it."
+    ),
+    columns={
+        **{"phase": str, "launch": int},
+        **dict.fromkeys(("ms", "p5_ms", "p95_ms"), float),
+    },
     rows=_rows,
+    height=lambda panel: _ROW * len(panel.points) + 0.7,
     draw=_draw,
+    lines={"5 to 95 % of steps": "-"},
+    legend=_explain,
+    explains="launches",
 )
+
+SECTION = make_plot_section("phases", "Phases of a step", 4, [_PLOT])

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
-from rankbench.results.elements.section import (
-    Content,
-    Drawing,
-    Section,
-    make_frame,
-)
+from rankbench.results.elements.panels import PanelPlot, draw_panels
+from rankbench.results.elements.section import Content, Section
 from rankbench.results.numbers.result_set import ResultSet
+from rankbench.results.numbers.series import Panel, Series
 from rankbench.results.numbers.statistics import Estimate, mean
 from rankbench.results.numbers.summary import Summary
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
-_HEIGHT = 2.9
+    from rankbench.results.elements.panels import Ends
+    from rankbench.results.elements.plotting import Mark, Style
 
 
 def make(found: ResultSet) -> Content | None:
@@ -31,14 +27,8 @@ def make(found: ResultSet) -> Content | None:
     rows = list(map(_row, filter(_is_pipeline, found.measured)))
     if not rows:
         return None
-    groups = find_microbatches(found.measured)
-    drawing = Drawing(
-        name="microbatches",
-        caption="Speedup against microbatches: more of them shorten the bubble.",
-        frame=partial(_frame, groups),
-        draw=partial(_draw, groups),
-    )
-    return Content(rows=rows, drawings=[drawing] if groups else [])
+    plot = _plot(find_microbatches(found.measured))
+    return Content(rows=rows, drawings=list(draw_panels(found, [plot])))
 
 
 def _describe_ranks(summary: Summary) -> list[list[dict[str, Any]]]:
@@ -93,64 +83,68 @@ def find_microbatches(summaries: Sequence[Summary]) -> dict[str, list[Summary]]:
     return found
 
 
-def _frame(groups: Mapping[str, Sequence[Summary]]) -> pd.DataFrame:
-    columns = {
-        "series": str,
-        "cell": str,
-        "microbatches": int,
-        "speedup": Estimate,
-        "throughput": Estimate,
-    }
-    rows = [
-        {
-            "series": name,
-            "cell": summary.row.id,
-            "microbatches": summary.row.cell.options["microbatches"],
-            "speedup": summary.numbers.get("speedup"),
-            "throughput": _rate(summary),
-        }
-        for name, group in groups.items()
-        for summary in group
-    ]
-    return make_frame(columns, rows)
-
-
 def _rate(summary: Summary) -> Estimate | None:
     """Samples/s, also of language models, so that one axis fits all."""
     number = summary.numbers.get("throughput")
     return number and number.scaled(1 / summary.row.cell.units_per_sample)
 
 
-def _draw(groups: Mapping[str, Sequence[Summary]], width: float) -> Figure:
+def _plot(groups: Mapping[str, Sequence[Summary]]) -> PanelPlot:
     """Speedup against microbatches; throughput if a row has no base."""
-    import seaborn as sns
+    of_cell = {point.row.id: name for name, own in groups.items() for point in own}
+    points = [point for own in groups.values() for point in own]
+    has_base = all("speedup" in point.numbers for point in points)
 
-    from rankbench.results.elements import plotting
+    def rows(point: Summary) -> Iterator[dict[str, Any]]:
+        if point.row.id in of_cell:
+            yield {
+                "series": of_cell[point.row.id],
+                "microbatches": _count(point),
+                "speedup": point.numbers.get("speedup"),
+                "throughput": _rate(point),
+            }
 
-    figure, (axes,) = plotting.make_figure([_HEIGHT], width=width)
-    members = [summary for group in groups.values() for summary in group]
-    what = "speedup" if all("speedup" in s.numbers for s in members) else "throughput"
-    names = list(groups)
-    colors, markers = plotting.choose_colors(names), plotting.choose_markers(names)
-    for name, group in groups.items():
-        ordered = sorted(group, key=lambda s: s.row.cell.options["microbatches"])
-        x = [s.row.cell.options["microbatches"] for s in ordered]
-        found = [_rate(s) if what == "throughput" else s.numbers[what] for s in ordered]
-        numbers = [number for number in found if number]
-        style = {"color": colors[name], "marker": markers[name], "ms": 5, "lw": 1.1}
-        axes.plot(x, [number.value for number in numbers], label=name, **style)
-        for at, number in zip(x, numbers, strict=True):
-            plotting.draw_interval(axes, at, number, color=colors[name])
-    counts = sorted({s.row.cell.options["microbatches"] for s in members})
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(counts, [str(count) for count in counts])
-    axes.minorticks_off()
-    axes.set_xlabel("microbatches")
-    axes.set_ylabel(what if what == "speedup" else "samples/s")
-    axes.set_ylim(bottom=0)
-    figure.legend(loc="outside lower center", ncols=2)
-    sns.despine(ax=axes)
-    return figure
+    def draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> Ends:
+        from rankbench.results.elements import plotting
+
+        (axes,) = grid
+        looks: dict[str, Style] = {}
+        lines: dict[str, list[Summary]] = {}
+        for series, point in plotting.each_row(panel):
+            if name := of_cell.get(point.row.id):
+                looks.setdefault(name, styles[series.name])
+                lines.setdefault(name, []).append(point)
+
+        def mark(_: Series, point: Summary) -> Mark | None:
+            number = point.numbers["speedup"] if has_base else _rate(point)
+            return plotting.Mark(Estimate(_count(point)), number) if number else None
+
+        joined = tuple(
+            Series(name, tuple(sorted(own, key=_count))) for name, own in lines.items()
+        )
+        ends = plotting.draw_series(axes, Panel("", joined, ()), looks, mark)
+        plotting.scale_devices(axes, map(_count, panel.points))
+        axes.set_xlabel("microbatches")
+        axes.set_ylabel("speedup" if has_base else "samples/s")
+        axes.set_ylim(bottom=0)
+        return ends
+
+    return PanelPlot(
+        name="microbatches",
+        question="How many microbatches?",
+        caption="Speedup against microbatches: more of them shorten the bubble.",
+        columns={
+            "microbatches": int,
+            **dict.fromkeys(("speedup", "throughput"), Estimate),
+        },
+        rows=rows,
+        says=lambda panel: any(point.row.id in of_cell for point in panel.points),
+        draw=draw,
+    )
+
+
+def _count(point: Summary) -> int:
+    return int(point.row.cell.options["microbatches"])
 
 
 SECTION = Section(
@@ -174,6 +168,5 @@ SECTION = Section(
         "ideal_bubble": (Estimate, "ideal"),
         "speedup": (Estimate, "speedup"),
     },
-    # Version 2: the speedup is paired by round.
     plots=("microbatches",),
 )

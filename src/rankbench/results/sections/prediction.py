@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
-
 from rankbench.results.advice.choice import Facts
-from rankbench.results.elements.panels import counts_tokens
-from rankbench.results.elements.section import (
-    Content,
-    Drawing,
-    Section,
-    make_frame,
-)
+from rankbench.results.elements.panels import PanelPlot, draw_panels
+from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import Grid, Note, Text, show_estimate
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.series import Panel, Series
 from rankbench.results.numbers.statistics import Estimate, round_off
+from rankbench.results.numbers.summary import Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
+    from rankbench.results.elements.panels import Ends
+    from rankbench.results.elements.plotting import Mark, Style
     from rankbench.results.prediction.predict import Prediction
 
 _TITLE = "Predicted topologies"
-_HEIGHT = 3.6
 _MILLION = 1e6
 
 _HEADINGS = {
@@ -38,16 +33,6 @@ _HEADINGS = {
     "hours": "device-hours per million {unit}",
     "cost": "cost per million {unit}",
 }
-
-_COLUMNS: dict[str, type] = {
-    **dict.fromkeys(("panel", "series", "cell", "kind"), str),
-    "devices": int,
-    "throughput": Estimate,
-    "ideal": float,
-}
-
-# A series, its rows that predictions rest on, and its predictions.
-_Line = tuple[Panel, Series, Sequence["Prediction"]]
 
 
 def make(found: ResultSet) -> Content | None:
@@ -70,16 +55,6 @@ def make(found: ResultSet) -> Content | None:
                 **in_numbers(one, price),
             }
         )
-    lines = _find_lines(found, made)
-    drawing = Drawing(
-        name="prediction",
-        caption=(
-            "Measured medians (filled) and predictions (hollow) with their 95 % "
-            "intervals. Dashed: the ideal."
-        ),
-        frame=lambda: _frame(lines),
-        draw=lambda width: _draw(lines, width),
-    )
     return Content(
         rows=rows,
         grids=[
@@ -87,7 +62,7 @@ def make(found: ResultSet) -> Content | None:
             for unit in sorted({one.target.cell.unit for one in made})
         ],
         notes=in_sentences(made),
-        drawings=[drawing] if lines else [],
+        drawings=list(draw_panels(found, [_plot(made)])),
         facts={"predictions": describe(made, price)},
     )
 
@@ -186,130 +161,96 @@ def _show(
     return Grid(_TITLE, {"cell": False, **headings}, rows)
 
 
-def _find_lines(found: ResultSet, made: Sequence[Prediction]) -> list[_Line]:
-    """The series that have predictions, in the order of the plots."""
-    lines: list[_Line] = []
-    for panel in found.panels:
-        for series in panel.series:
-            ids = {point.row.id for point in series.points}
-            own = [one for one in made if one.fitted and one.fitted[-1].row.id in ids]
-            if own:
-                own.sort(key=lambda one: one.target.cell.size.devices)
-                lines.append((panel, series, own))
-    return lines
+def _plot(made: Sequence[Prediction]) -> PanelPlot:
+    """Measured and predicted throughput over devices."""
+    by_row: dict[str, list[Prediction]] = {}
+    for one in sorted(made, key=lambda one: one.target.cell.size.devices):
+        if one.throughput:
+            by_row.setdefault(one.fitted[-1].row.id, []).append(one)
 
-
-def _frame(lines: Sequence[_Line]) -> pd.DataFrame:
-    rows: list[dict[str, Any]] = []
-    tokens = counts_tokens(panel for panel, _, _ in lines)
-    for panel, series, own in lines:
-        base = own[0].fitted[-1].efficiency_base
-        points = [
-            ("measured", point.row.id, point.row.devices, point.numbers["throughput"])
-            for point in series.points
+    def rows(point: Summary) -> Iterator[dict[str, Any]]:
+        """A cell, and what is predicted from it and smaller ones."""
+        same = {"kind": "measured", "unit": f"{point.row.cell.unit}/s"}
+        base, own = point.efficiency_base, by_row.get(point.row.id, ())
+        found = [(point.row.id, point.row.devices, point.numbers["throughput"])]
+        found += [
+            (each.target.id, each.target.cell.size.devices, each.throughput)
+            for each in own
+            if each.throughput
         ]
-        points += [
-            ("predicted", one.target.id, one.target.cell.size.devices, one.throughput)
-            for one in own
-            if one.throughput
-        ]
-        for kind, cell, devices, throughput in points:
-            rows.append(
-                {
-                    "panel": panel.title,
-                    "series": series.name,
-                    "cell": cell,
-                    "kind": kind,
-                    "devices": devices,
-                    "throughput": throughput,
-                    "ideal": base and devices * base.throughput.value,
-                    **({"unit": f"{panel.unit}/s"} if tokens else {}),
-                }
-            )
-    return make_frame({**_COLUMNS, "unit": str} if tokens else _COLUMNS, rows)
+        for cell, devices, throughput in found:
+            ideal = base and devices * base.throughput.value
+            row = {"cell": cell, "devices": devices, "throughput": throughput}
+            yield {**same, **row, "ideal": ideal}
+            same["kind"] = "predicted"
 
-
-def _draw(lines: Sequence[_Line], width: float) -> Figure:
-    from rankbench.results.elements import plotting
-
-    titles = list(dict.fromkeys(panel.title for panel, _, _ in lines))
-    figure, grid = plotting.make_figure([_HEIGHT] * len(titles), width=width)
-    colors = plotting.choose_colors(
-        list(dict.fromkeys(series.name for _, series, _ in lines))
+    return PanelPlot(
+        name="prediction",
+        question="What would more devices give?",
+        caption=(
+            "Measured means (filled) and predictions (hollow) with their 95 % "
+            "intervals. Dashed: the ideal."
+        ),
+        columns={
+            **{"kind": str, "unit": str, "devices": int},
+            "throughput": Estimate,
+            "ideal": float,
+        },
+        rows=rows,
+        says=lambda panel: any(point.row.id in by_row for point in panel.points),
+        draw=partial(_draw, by_row),
+        lines={"ideal": "--"},
     )
-    markers = plotting.choose_markers(list(colors))
-    for axes, title in zip(grid, titles, strict=True):
-        ideals = set()
-        for panel, series, own in lines:
-            if panel.title == title:
-                color, marker = colors[series.name], markers[series.name]
-                _draw_line(axes, series, own, color, marker)
-                if base := own[0].fitted[-1].efficiency_base:
-                    ends = (1, max(one.target.cell.size.devices for one in own))
-                    ideals.add((base.throughput.value, ends))
-        for rate, ends in ideals:
-            values = [count * rate for count in ends]
-            axes.plot(ends, values, "--", color="0.5", lw=1, zorder=1)
-        _finish(axes, title, [one for one in lines if one[0].title == title])
-    grid[-1].set_xlabel("devices")
-    handles = [plotting.make_handle(n, markers[n], color=colors[n]) for n in colors]
-    plotting.add_legend(
-        figure,
-        [
-            *handles,
-            plotting.make_handle("predicted", "o", mfc="white"),
-            plotting.Line2D([], [], lw=4, alpha=0.3, color="0.4", label="95 %"),
-            plotting.Line2D([], [], color="0.5", ls="--", lw=1, label="ideal"),
-        ],
-    )
-    return figure
 
 
-def _draw_line(
-    axes: Axes, series: Series, own: Sequence[Prediction], color: Any, marker: str
-) -> None:
+def _draw(
+    by_row: Mapping[str, Sequence[Prediction]],
+    grid: Sequence[Axes],
+    panel: Panel,
+    styles: Mapping[str, Style],
+) -> Ends:
     """Measured points, then a band that opens from the last row of the fit."""
     from rankbench.results.elements import plotting
 
-    for point in series.points:
-        number, x = point.numbers["throughput"], point.row.devices
-        plotting.draw_interval(axes, x, number, color=color)
-        axes.plot([x], [number.value], marker, ms=5.5, color=color, zorder=4)
-    last = own[0].fitted[-1]
-    start = last.numbers["throughput"]
-    points = [(last.row.devices, Estimate(start.value, start.value, start.value))]
-    points += [
-        (one.target.cell.size.devices, one.throughput) for one in own if one.throughput
-    ]
-    devices = [count for count, _ in points]
-    y = [number.value for _, number in points]
-    axes.plot(devices, y, color=color, lw=1.1, ls=":", zorder=2)
-    axes.plot(
-        devices[1:], y[1:], marker, ms=5.5, mec=color, mfc="white", ls="", zorder=4
-    )
-    ends = [number.interval or (number.value,) * 2 for _, number in points]
-    low, high = zip(*ends, strict=True)
-    axes.fill_between(devices, low, high, color=color, alpha=0.15)
+    (axes,) = grid
+
+    def measured(_: Series, point: Summary) -> Mark:
+        devices = Estimate(float(point.row.devices))
+        return plotting.Mark(devices, point.numbers["throughput"])
+
+    ends = plotting.draw_series(axes, panel, styles, measured)
+    devices = {point.row.devices for point in panel.points}
+    for series, point in plotting.each_row(panel):
+        if own := by_row.get(point.row.id):
+            style, last = styles[series.name], measured(series, point)
+            start = last.y.value
+            marks = [last._replace(y=Estimate(start, start, start))]
+            for each in own:
+                devices.add(each.target.cell.size.devices)
+                x = Estimate(float(each.target.cell.size.devices))
+                marks.append(plotting.Mark(x, each.throughput or last.y))
+            _draw_band(axes, marks, style)
+            ends = [end for end in ends if end[1] != series.name]
+            ends.append((marks[-1], series.name, style))
+    counts = plotting.scale_devices(axes, devices)
+    for base in {p.efficiency_base for p in panel.points if p.efficiency_base}:
+        ideal = [count * base.throughput.value for count in counts]
+        axes.plot(counts, ideal, "--", color="0.5", lw=1, zorder=1)
+    plotting.scale_by_logarithm(axes)
+    axes.set_ylabel(f"{panel.unit}/s")
+    return ends
 
 
-def _finish(axes: Axes, title: str, lines: Sequence[_Line]) -> None:
-    import seaborn as sns
-
+def _draw_band(axes: Axes, marks: Sequence[Mark], style: Style) -> None:
     from rankbench.results.elements import plotting
 
-    devices = sorted(
-        {point.row.devices for _, series, _ in lines for point in series.points}
-        | {one.target.cell.size.devices for _, _, own in lines for one in own}
-    )
-    plotting.write_title(axes, title)
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(devices[0] / 2**0.25, devices[-1] * 2**0.25)
-    axes.set_xticks(devices, [str(count) for count in devices])
-    axes.minorticks_off()
-    axes.grid(visible=False, axis="x")
-    axes.set_ylabel(f"{lines[0][0].unit}/s")
-    plotting.scale_by_logarithm(axes)
-    sns.despine(ax=axes)
+    x, y = plotting.places(marks)
+    axes.plot(x, y, color=style.color, lw=1.1, ls=":", zorder=2)
+    hollow: dict[str, Any] = {"ls": "", "ms": 5.5, "mec": style.color, "mfc": "white"}
+    axes.plot(x[1:], y[1:], style.marker, **hollow, zorder=4)
+    ends = [mark.y.interval or (mark.y.value,) * 2 for mark in marks]
+    low, high = zip(*ends, strict=True)
+    axes.fill_between(x, low, high, color=style.color, alpha=0.15)
 
 
 SECTION = Section(

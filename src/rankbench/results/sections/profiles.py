@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -135,8 +134,7 @@ MOST_RANKS = 8
 
 _PHASE, _COMMUNICATION, _EXPOSED = "phase", "communication", "exposed"
 _HEIGHT = 0.62  # Height of a rank in inches.
-_LEGEND_COLUMNS = 8
-_TITLE_WIDTH = 90  # characters
+_QUESTION = "What does a rank do during a step?"
 _COLLECTIVE = "0.35"
 
 # Start and height of the two rows of a rank, in units of the height of a rank.
@@ -196,6 +194,7 @@ def make(found: ResultSet) -> Content | None:
         drawings=[
             Drawing(
                 name=profile.plot,
+                question=_QUESTION,
                 caption=_CAPTION.format(cell=profile.cell),
                 frame=partial(make_timeline_frame, profile),
                 draw=partial(draw_timeline, profile),
@@ -246,14 +245,13 @@ def make_timeline_frame(profile: Profile) -> pd.DataFrame:
 def draw_timeline(profile: Profile, width: float) -> Figure:
     """Two rows for each rank, over the milliseconds since its first profiled step."""
     import seaborn as sns
-    from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
     from rankbench.results.elements import plotting
 
     ranks = profile.ranks[:MOST_RANKS]
-    figure = Figure(figsize=(width, _HEIGHT * len(ranks) + 1.3), layout="constrained")
-    axes = figure.subplots()
+    height = _HEIGHT * len(ranks) + 0.7
+    figure, ((axes,),) = plotting.make_figure([height], width=width, question=_QUESTION)
     names = [span["name"] for rank in ranks for span in _of(rank, _PHASE)]
     colors = plotting.color_phases(names)
     for place, rank in enumerate(ranks):
@@ -261,7 +259,7 @@ def draw_timeline(profile: Profile, width: float) -> Figure:
     title = profile.cell
     if len(profile.ranks) > len(ranks):
         title += f" (the first {len(ranks)} of {len(profile.ranks)} ranks)"
-    axes.set_title(textwrap.fill(title, _TITLE_WIDTH), parse_math=False)
+    plotting.write_title(axes, title)
     places = [place + _PHASES[0] + _PHASES[1] / 2 for place in range(len(ranks))]
     axes.set_yticks(places, [f"rank {rank.rank}" for rank in ranks])
     axes.set_ylim(len(ranks) - 0.5, -0.5)
@@ -272,13 +270,7 @@ def draw_timeline(profile: Profile, width: float) -> Figure:
     handles = [Patch(color=color, label=name) for name, color in colors.items()]
     if any(_of(rank, _COMMUNICATION) for rank in ranks):
         handles.append(Patch(color=_COLLECTIVE, label="collectives"))
-    figure.legend(
-        handles=handles,
-        loc="outside upper center",
-        ncols=max(1, min(_LEGEND_COLUMNS, len(handles))),
-        handlelength=1.2,
-        columnspacing=1.4,
-    )
+    plotting.add_legend(figure, handles)
     return figure
 
 

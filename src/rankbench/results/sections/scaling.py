@@ -1,102 +1,267 @@
-"""Throughput against devices."""
+"""What more devices give, and what they cost."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rankbench.results.elements.panels import make_plot_section
-from rankbench.results.elements.text import figures
-from rankbench.results.numbers.series import Panel, count_hosts
-from rankbench.results.numbers.statistics import Estimate
+from rankbench.results.advice.answer import Settings
+from rankbench.results.elements.panels import NAMED, PanelPlot, make_plot_section
+from rankbench.results.numbers.composition import EXCHANGE
+from rankbench.results.numbers.series import Panel, Series, count_hosts
+from rankbench.results.numbers.statistics import Estimate, mean
 from rankbench.results.numbers.summary import Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-_HEIGHT = 3.6
+    from rankbench.results.elements.panels import Ends
+    from rankbench.results.elements.plotting import Mark, Style
+
+    Draw = Callable[[Sequence[Axes], Panel, Mapping[str, Style]], Ends]
+
+_GOAL = Settings().efficiency
+_MILLION = 1e6
+
+Find = Callable[[Summary], Estimate | None]
 
 
-def _rows(point: Summary) -> Iterator[dict[str, Any]]:
+def per_device(point: Summary) -> Estimate:
+    """Throughput of each device."""
+    return point.numbers["throughput"].scaled(1 / point.row.devices)
+
+
+def speedup(point: Summary) -> Estimate | None:
+    """Over the row on one device that the efficiency is relative to."""
+    number = point.numbers.get("efficiency")
+    return number and number.scaled(point.row.devices)
+
+
+def exposed(point: Summary) -> Estimate | None:
+    """Percent of a step that is communication which nothing hides.
+
+    None for a strategy whose phases do not tell.
+    """
+    shares = [
+        100 * launch.phase_ms[EXCHANGE] / sum(launch.phase_ms.values())
+        for launch in point.counted
+        if EXCHANGE in launch.phase_ms
+    ]
+    return mean(shares) if shares else None
+
+
+def cost(point: Summary) -> tuple[Estimate, Estimate]:
+    """Minutes, and device-minutes, for a million samples or tokens."""
+    rate = point.numbers["throughput"]
+    minutes = Estimate(_MILLION / rate.value / 60)
+    if rate.interval:
+        high, low = (_MILLION / end / 60 for end in rate.interval)
+        minutes = Estimate(minutes.value, low, high)
+    return minutes, minutes.scaled(point.row.devices)
+
+
+def _rows_of(name: str, find: Find) -> Callable[[Summary], Iterator[dict[str, Any]]]:
+    """A row for a cell that has the number."""
+
+    def rows(point: Summary) -> Iterator[dict[str, Any]]:
+        if number := find(point):
+            yield {**_size(point), name: number}
+
+    return rows
+
+
+def _rows_per_device(point: Summary) -> Iterator[dict[str, Any]]:
     """The mean of a cell, and a row for each launch."""
-    base, devices = point.speedup_base, point.row.devices
-    same = {"hosts": count_hosts(point.row.cell), "devices": devices}
-    ideal = base and devices * base.throughput.value
-    yield {**same, "throughput": point.numbers["throughput"], "ideal": ideal}
-    for launch, one in zip(point.row.launches, point.measures, strict=True):
-        yield {**same, "launch": launch.number, "throughput": one.throughput}
+    base = point.efficiency_base
+    same = {**_size(point), "unit": f"{point.row.cell.unit}/s"}
+    ideal = base and base.throughput.value
+    yield {**same, "per_device": per_device(point), "ideal": ideal}
+    for launch, rate in zip(point.row.launches, _launches(point), strict=True):
+        yield {**same, "launch": launch.number, "per_device": rate}
 
 
-def _draw(panels: Sequence[Panel], width: float) -> Figure:
-    """Every launch, means with intervals, and the ideal."""
+def _rows_of_cost(point: Summary) -> Iterator[dict[str, Any]]:
+    minutes, of_devices = cost(point)
+    unit = point.row.cell.unit
+    yield {
+        **_size(point),
+        "unit": unit,
+        "minutes": minutes,
+        "device_minutes": of_devices,
+    }
+
+
+def _size(point: Summary) -> dict[str, int]:
+    return {"hosts": count_hosts(point.row.cell), "devices": point.row.devices}
+
+
+def _launches(point: Summary) -> list[float]:
+    """Throughput of each device in each launch."""
+    return [launch.throughput / point.row.devices for launch in point.measures]
+
+
+def _compares(find: Find) -> Callable[[Panel], bool]:
+    """Whether the number is known for different numbers of devices."""
+    return lambda panel: len({p.row.devices for p in panel.points if find(p)}) > 1
+
+
+def _over_devices(
+    find: Find,
+    finish: Callable[[Axes, Panel, Sequence[int]], None],
+    launches: Callable[[Summary], Sequence[float]] = lambda _: (),
+) -> Draw:
+    """Draw a number over devices.
+
+    Args:
+        find: the number of a cell.
+        finish: draws what else belongs to a panel, and finishes the vertical axis; gets
+            the numbers of devices that occur.
+        launches: the same number of each launch.
+    """
+
+    def draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> Ends:
+        from rankbench.results.elements import plotting
+
+        (axes,) = grid
+        at = plotting.place_series(panel)
+
+        def mark(series: Series, point: Summary) -> Mark | None:
+            if number := find(point):
+                x = Estimate(at(series, point))
+                return plotting.Mark(x, number, launches(point))
+            return None
+
+        ends = plotting.draw_series(axes, panel, styles, mark)
+        devices = {point.row.devices for point in panel.points if find(point)}
+        finish(axes, panel, plotting.scale_devices(axes, devices))
+        return ends
+
+    return draw
+
+
+def _finish_per_device(axes: Axes, panel: Panel, devices: Sequence[int]) -> None:
+    """The base, and the share of it that a sensible topology keeps."""
     from rankbench.results.elements import plotting
 
-    figure, grid = plotting.make_figure([_HEIGHT] * len(panels), width=width)
-    points = [point for panel in panels for point in panel.points]
-    colors = plotting.color_series(panels)
-    hosts = sorted({count_hosts(point.row.cell) for point in points})
-    markers = plotting.choose_markers(hosts)
-    for axes, panel in zip(grid, panels, strict=True):
-        _draw_panel(axes, panel, colors, markers)
-    grid[-1].set_xlabel("devices")
-    handles = [plotting.make_handle(n, "o", color=colors[n]) for n in colors]
-    if len(hosts) > 1:
-        handles += [
-            plotting.make_handle("1 host" if n == 1 else f"{n} hosts", markers[n])
-            for n in hosts
-        ]
-    plotting.add_legend(figure, [*handles, *plotting.launch_handles(panels)])
-    return figure
+    bases = [point.efficiency_base for point in panel.points]
+    ideals = {base.throughput.value for base in bases if base}
+    for rate in ideals:
+        axes.axhline(rate, color="0.5", ls="--", lw=1, zorder=1)
+        axes.axhline(_GOAL * rate, color="0.5", ls=":", lw=1, zorder=1)
+    rates = [rate for point in panel.points for rate in _launches(point)]
+    axes.set_ylim(0, 1.08 * max([*rates, *ideals]))
+    axes.yaxis.set_major_formatter(plotting.PlainFormatter())
+    axes.set_ylabel(f"{panel.unit}/s of each device")
 
 
-def _draw_panel(
-    axes: Axes, panel: Panel, colors: dict[str, Any], markers: dict[int, str]
-) -> None:
+def _finish_speedup(axes: Axes, panel: Panel, devices: Sequence[int]) -> None:
     from rankbench.results.elements import plotting
 
-    devices, linear = plotting.scale_devices(panel)
-    place = plotting.place_series(panel)
-    for base in panel.bases:
-        ideal = [count * base.throughput.value for count in devices]
-        name = " ".join(base.id.split(".")[:3])
-        rate = f"{figures(base.throughput.value)} {base.unit}/s"
-        label = f"ideal: devices x {rate} of {name}"
-        axes.plot(devices, ideal, "--", color="0.5", lw=1, zorder=1, label=label)
-    for series in panel.series:
-        color = colors[series.name]
-        plotting.join_points(axes, series, place, "throughput", color)
-        for point in series.points:
-            rates = [launch.throughput for launch in point.measures]
-            number, marker = point.numbers["throughput"], count_hosts(point.row.cell)
-            x = place(series, point)
-            plotting.draw_launches(
-                axes, x, rates, number, point, color, marker=markers[marker]
-            )
-    if panel.bases:
-        axes.legend(loc="upper left", fontsize=7.5)
-    plotting.finish_devices(axes, panel)
-    axes.set_ylabel(f"{panel.unit}/s")
-    if linear:
-        axes.set_ylim(bottom=0)
-    else:
-        plotting.scale_by_logarithm(axes)
+    axes.plot(devices, devices, "--", color="0.5", lw=1, zorder=1)
+    axes.set_yscale("log", base=2)
+    axes.yaxis.set_major_formatter(plotting.PlainFormatter())
+    axes.set_ylabel("speedup over one device")
 
 
-SECTION = make_plot_section(
-    name="scaling",
-    title="Throughput against devices",
-    reading=(
-        "Mean over launches (large), every launch (small) and the 95 % interval of "
-        "the mean. Hollow: ranks share a core or a GPU. Dashed: the ideal. Series "
-        "with equally many devices stand beside each other."
+def _finish_exposed(axes: Axes, panel: Panel, devices: Sequence[int]) -> None:
+    shares = [
+        share.high or share.value for share in map(exposed, panel.points) if share
+    ]
+    axes.set_ylim(0, 1.15 * max(shares))
+    axes.set_ylabel("% of a step")
+
+
+def _draw_cost(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> Ends:
+    """Cost against time, and a line through the rows that no other row beats."""
+    from rankbench.results.elements import plotting
+
+    (axes,) = grid
+    ends = plotting.draw_series(
+        axes,
+        panel,
+        styles,
+        lambda _, point: plotting.Mark(*cost(point)),
+        names_points=len(panel.points) <= NAMED,
+    )
+    least, best = float("inf"), []
+    for time, price in sorted((x.value, y.value) for x, y in map(cost, panel.points)):
+        if price < least:
+            least = price
+            best.append((time, price))
+    axes.plot(*zip(*best, strict=True), color="0.5", ls=":", lw=1, zorder=1)
+    axes.margins(0.1)
+    for axis in ("x", "y"):
+        plotting.scale_by_logarithm(axes, axis)
+    axes.set_xlabel(f"minutes for a million {panel.unit}")
+    axes.set_ylabel("device-minutes for the same")
+    return ends
+
+
+_SIZE = dict.fromkeys(("hosts", "devices"), int)
+
+_PLOTS = (
+    PanelPlot(
+        name="per_device",
+        question="How much does each device still do?",
+        caption=(
+            "Throughput of a device: mean over launches (large), every launch (small) "
+            "and the 95 % interval of the mean. Dashed: the base on one device; "
+            f"dotted: {_GOAL:g} of it. Series with equally many devices stand beside "
+            "each other."
+        ),
+        columns={
+            **_SIZE,
+            "launch": int,
+            "unit": str,
+            "per_device": Estimate,
+            "ideal": float,
+        },
+        rows=_rows_per_device,
+        says=_compares(per_device),
+        draw=_over_devices(per_device, _finish_per_device, _launches),
+        lines={"base on one device": "--", f"{_GOAL:g} of it": ":"},
+        explains="launches",
     ),
-    order=2,
-    columns={
-        **dict.fromkeys(("hosts", "devices", "launch"), int),
-        "throughput": Estimate,
-        "ideal": float,
-    },
-    rows=_rows,
-    draw=_draw,
+    PanelPlot(
+        name="scaling",
+        question="How much faster are more devices?",
+        caption=(
+            "Speedup over the base on one device, with the brackets of the table, "
+            "beside the ideal. Both axes are logarithmic: a constant efficiency below "
+            "1 is a line below the ideal."
+        ),
+        columns={**_SIZE, "speedup": Estimate},
+        rows=_rows_of("speedup", speedup),
+        says=_compares(speedup),
+        draw=_over_devices(speedup, _finish_speedup),
+        lines={"ideal": "--"},
+    ),
+    PanelPlot(
+        name="cost",
+        question="What does it cost to be faster?",
+        caption=(
+            "Device-minutes against minutes for a million samples or tokens: lower is "
+            "cheaper, further left is faster. Dotted: rows that no other row beats in "
+            "both."
+        ),
+        columns={**_SIZE, "unit": str, "minutes": Estimate, "device_minutes": Estimate},
+        rows=_rows_of_cost,
+        says=_compares(per_device),
+        draw=_draw_cost,
+        lines={"none is both faster and cheaper": ":"},
+    ),
+    PanelPlot(
+        name="communication",
+        question="How much of a step is communication that nothing hides?",
+        caption=(
+            "Mean share of a step from a rank's last gradient to the end of backward. "
+            "Strategies that communicate within forward and backward are not here."
+        ),
+        columns={**_SIZE, "exposed_pct": Estimate},
+        rows=_rows_of("exposed_pct", exposed),
+        says=_compares(exposed),
+        draw=_over_devices(exposed, _finish_exposed),
+    ),
 )
+
+SECTION = make_plot_section("scaling", "Scaling", 2, _PLOTS)

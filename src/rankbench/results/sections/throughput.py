@@ -2,75 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rankbench.results.elements.panels import Place, each_point, make_plot_section
+from rankbench.results.elements.panels import PanelPlot, draw_nothing, draw_panels
+from rankbench.results.elements.section import Content, Drawing, Section, make_frame
 from rankbench.results.elements.text import show_estimate
+from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.series import Panel
 from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import Summary
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
 
-_ROW = 0.34  # inches
+    from rankbench.results.elements.plotting import Style
+
+_ROW = 0.25  # inches
+
+
+def make(found: ResultSet) -> Content:
+    """The plot that every experiment has, even if nothing was measured."""
+    nothing = Drawing(
+        name=_PLOT.name,
+        question=_PLOT.question,
+        caption=_PLOT.caption,
+        frame=lambda: make_frame(_PLOT.every_column, []),
+        draw=lambda width: draw_nothing(found, width),
+    )
+    return Content(drawings=list(draw_panels(found, [_PLOT])) or [nothing])
 
 
 def _rows(point: Summary) -> Iterator[dict[str, Any]]:
-    yield {"throughput": point.numbers["throughput"]}
+    """The mean of a cell, and a row for each launch."""
+    unit = f"{point.row.cell.unit}/s"
+    yield {"unit": unit, "throughput": point.numbers["throughput"]}
+    for launch, measures in zip(point.row.launches, point.measures, strict=True):
+        own = {"launch": launch.number, "throughput": measures.throughput}
+        yield {"unit": unit, **own}
 
 
-def _order(place: Place) -> tuple[str, float]:
-    panel, _, point = place
-    return panel.title, -point.numbers["throughput"].value
-
-
-def _draw(panels: Sequence[Panel], width: float) -> Figure:
+def _draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> None:
     from rankbench.results.elements import plotting
 
-    heights = [_ROW * len(panel.points) + 0.75 for panel in panels]
-    figure, grid = plotting.make_figure(heights, width=width)
-    colors = plotting.color_series(panels)
-    is_mixed = len({panel.unit for panel in panels}) > 1
-    for axes, panel in zip(grid, panels, strict=True):
-        ordered = sorted(each_point([panel]), key=_order)
-        for place, (_, series, point) in enumerate(ordered):
-            color, rates = colors[series.name], [m.throughput for m in point.measures]
-            number = point.numbers["throughput"]
-            plotting.draw_launches(
-                axes, place, rates, number, point, color, horizontal=True
-            )
-            axes.annotate(
-                f"{plotting.name_point(series, point)}  {show_estimate(number)}",
-                (max(rates), place),
-                (8, 0),
-                textcoords="offset points",
-                va="center",
-                size=7.5,
-                parse_math=False,
-            )
-        # The labels need room on the right.
-        largest = max(m.throughput for _, _, p in ordered for m in p.measures)
-        axes.set_xlim(0, 1.75 * largest)
-        plotting.finish_rows(axes, panel, [""] * len(ordered))
-        axes.set_yticks([])
-        axes.set_xlabel(f"{panel.unit}/s" if panel is panels[-1] or is_mixed else "")
-    plotting.add_legend(figure, plotting.launch_handles(panels))
-    return figure
+    (axes,) = grid
+    rows = plotting.each_row(panel)
+    rows.sort(key=lambda row: -row[1].numbers["throughput"].value)
+    for place, (series, point) in enumerate(rows):
+        number, style = point.numbers["throughput"], styles[series.name]
+        rates = [launch.throughput for launch in point.measures]
+        plotting.draw_launches(axes, rates, [place] * len(rates), style)
+        mark = plotting.Mark(number, Estimate(place))
+        plotting.draw_mark(axes, mark, point, style)
+    numbers = [point.numbers["throughput"] for _, point in rows]
+    ends = [max(number.value, number.high or 0) for number in numbers]
+    plotting.finish_rows(
+        axes,
+        [plotting.name_point(*row) for row in rows],
+        [str(show_estimate(number)) for number in numbers],
+        end=1.05 * max(ends),
+        beyond=[[launch.throughput for launch in p.measures] for _, p in rows],
+    )
+    axes.set_xlabel(f"{panel.unit}/s")
 
 
-SECTION = make_plot_section(
+_PLOT = PanelPlot(
     name="throughput",
-    title="Throughput",
-    reading=(
+    question="Which is the fastest?",
+    caption=(
         "Cells by throughput, the fastest first: mean over launches (large), every "
         "launch (small) and the 95 % interval of the mean. Cells of one panel may be "
         "compared. Rows whose intervals overlap widely may be equally fast."
     ),
-    order=1,
-    columns={"throughput": Estimate},
+    columns={"unit": str, "launch": int, "throughput": Estimate},
     rows=_rows,
+    height=lambda panel: _ROW * len(panel.points) + 0.7,
     draw=_draw,
-    sort=_order,
+    explains="launches",
+)
+
+SECTION = Section(
+    name="throughput",
+    title="Throughput",
+    reading=_PLOT.caption,
+    order=1,
+    make=make,
+    columns={},
+    plots=(_PLOT.name,),
 )
