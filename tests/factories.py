@@ -6,13 +6,13 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from rankbench.cell import Cell, Shape
+from rankbench.cell import PROGRAMS, Cell, Shape
 from rankbench.launch_spec import LaunchSpec
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import Experiment, load_experiment
 from rankbench.matrix.plan import make_plan
 from rankbench.matrix.schema import keys_of, load_schema, with_defaults
-from rankbench.matrix.site import PROGRAMS, Site, Software, describe_software
+from rankbench.matrix.site import Site, Software, describe_software
 from rankbench.plan import Plan
 
 NCCL_MISSING = "nccl needs a CUDA device; this torch (2.9.0) is built without CUDA"

@@ -21,6 +21,12 @@ CELL_VERSION = 1
 # Packages besides torch that strategies and models may need.
 PACKAGES = ("horovod", "deepspeed", "torchvision", "timm", "transformers")
 
+# The image that is chosen by backend and device.
+AUTO = "auto"
+
+# Programs that start ranks, and a compiler.
+PROGRAMS = ("torchrun", "mpirun", "mpiexec.hydra", "horovodrun", "deepspeed", "c++")
+
 # The strategy that the others are compared with.
 REFERENCE = "single"
 
@@ -36,10 +42,11 @@ ALTERNATIVE = (
     "init_method",
     "gpudirect",
     "env",
+    "image",
     "oversubscribe",
 )
 
-_TOPOLOGY = re.compile(r"([1-9]\d*)x([1-9]\d*)")
+TOPOLOGY = re.compile(r"([1-9]\d*)x([1-9]\d*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,7 @@ class Topology:
         Raises:
             ValueError: the text is not two positive numbers joined by ``x``.
         """
-        match = _TOPOLOGY.fullmatch(text)
+        match = TOPOLOGY.fullmatch(text)
         if not match:
             raise ValueError(f"topology {text!r} is not NODESxDEVICES, such as 1x2")
         return cls(int(match[1]), int(match[2]))
@@ -214,8 +221,8 @@ def find_base(cell_id: str, cells: Mapping[str, Cell]) -> str | None:
         cells: by id, those that come into question.
 
     Returns:
-        Of several, the cell itself, or one with its variables and its launcher; None
-        if there is none.
+        Of several, the cell itself, or one with its image, its variables and its
+        launcher; None if there is none.
     """
     cell = cells[cell_id]
     bases = {
@@ -230,6 +237,7 @@ def find_base(cell_id: str, cells: Mapping[str, Cell]) -> str | None:
         bases,
         key=lambda name: (
             name != cell_id,
+            bases[name].image != cell.image,
             bases[name].env != cell.env,
             bases[name].launcher != cell.launcher,
             bases[name].init_method != cell.init_method,

@@ -178,6 +178,11 @@ def launch_id(environ: Mapping[str, str] = os.environ) -> str | None:
     return ".".join(word for word in (job, step_id(environ)) if word) or None
 
 
+def read_setup_fault(environ: Mapping[str, str] = os.environ) -> str | None:
+    """What failed of the site's key `setup` in this job; None if nothing did."""
+    return environ.get("RANKBENCH_SETUP") or None
+
+
 def for_srun(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """The variables that srun needs to find its job, without those that set options."""
     names = ("SLURM_JOB_ID", "SLURM_CONF")

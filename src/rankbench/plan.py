@@ -59,7 +59,7 @@ class Plan:
     """The cells of an experiment on a site; all jobs read them from `plan.json`.
 
     Attributes:
-        images: name and flavour -> file, recipe and sha256 (None: not built yet).
+        images: name -> file, recipe and sha256 (None: not built yet).
         predicted: cells that are not measured but predicted.
         own: variants in files of the user's own, as the catalog describes them.
     """

@@ -161,6 +161,30 @@ def test_job_that_slurm_refuses_says_why_and_the_table_shows_it(
     assert "partition in site.yaml" in row["reason"]
 
 
+def test_options_of_the_site_reach_sbatch_and_its_setup_the_ranks(
+    site: Site, profile: Path, snakemake: Snakemake
+) -> None:
+    text = "name: {}" + SHORT.replace("[1x1, 2x1]", "1x1")
+    facts = profile / "site.yaml"
+    more = "sbatch: {{{}}}\nsetup: |\n  export GLOO_WORD='a {{b}}'\n"
+    try:
+        facts.write_text(SITE_FILE + more.format("constraint: nosuch"))
+        site.project.experiment(text.format("lacking"), "lacking.yaml")
+        snakemake("--config", "experiment=lacking.yaml", status=1)
+        facts.write_text(SITE_FILE + more.format("nice: 7, gres-flags: none"))
+        site.project.experiment(text.format("nice"), "nice.yaml")
+        snakemake("--config", "experiment=nice.yaml")
+    finally:
+        facts.write_text(SITE_FILE)
+    row = table_of(site, "lacking")[ONE]
+    assert row["status"] == "not-run"
+    assert "feature" in row["reason"]
+    assert "correct sbatch in site.yaml" in row["reason"]
+    (records,) = site.records("nice").values()
+    for record in records:
+        assert record["launcher"]["env"]["GLOO_WORD"] == "a {b}"
+
+
 def test_site_check_names_what_is_wrong(profile: Path, snakemake: Snakemake) -> None:
     facts = profile / "site.yaml"
     facts.write_text(SITE_FILE.replace(INTERFACE, "ib0"))

@@ -218,3 +218,67 @@ def test_native_rows_and_those_of_images_never_stand_in_one_table(
     assert row["cell"] in cells.splitlines()  # The cell is the same.
     status = project.rankbench("status", "experiment.yaml").stdout
     assert status.startswith("stale")
+
+
+NAMED = """
+name: named
+images:
+  old: {{file: {images}/mpi-cpu.sif}}
+  new: {{file: {images}/gloo-cpu.sif}}
+strategy: ddp
+gate: false
+model: lenet
+data: synthetic
+batch_size: 16
+topology: 1x2
+launcher: [spawn, torchrun]
+image: [old, new]
+launches: 4
+repeat_disturbed: false
+steps: 2
+warmup: 1
+time_limit: 120
+"""
+
+
+def test_named_images_are_probed_once_and_compared(
+    open_tmp: Path, digits_file: Path, ordinary_user: list[str], images: Path
+) -> None:
+    """Images that are there already, named as those of somebody else would be."""
+    own = open_tmp / "named-images"
+    own.mkdir()
+    own.chmod(0o777)
+    project = make_project(open_tmp / "named", digits_file, ordinary_user, own)
+    text = NAMED.format(images=images)
+    project.experiment(text)
+    cells = project.rankbench("cells", "experiment.yaml").stdout
+    assert "old was not probed yet" in cells
+    assert not any(own.iterdir())
+
+    project.measure(text)
+    sidecars = [own / f"{name}.given.json" for name in ("old", "new")]
+    before = [path.read_bytes() for path in sidecars]
+    rows = read_rows(project.root, "named")
+    found = {
+        (row["launcher"], name.rpartition("=")[2]): row for name, row in rows.items()
+    }
+    assert {key: row["status"] for key, row in found.items()} == {
+        ("spawn", "old"): "ok",
+        ("spawn", "new"): "ok",
+        # Debian's torch lacks it.
+        ("torchrun", "old"): "unsupported",
+        ("torchrun", "new"): "ok",
+    }
+    assert found["torchrun", "old"]["reason"] == "the image old has no torchrun"
+    assert found["spawn", "old"]["torch"].startswith("2.6.0")
+    assert found["spawn", "new"]["torch"].startswith("2.13.0")
+    said = project.rankbench("compare", "results/named", "--between", "image=old,new")
+    assert "image=new" in said.stdout
+    assert "launches took turns" in said.stdout
+
+    # Nothing is probed again, and no rows become stale.
+    project.measure(text)
+    assert [path.read_bytes() for path in sidecars] == before
+    assert {row["attempt"] for row in read_rows(project.root, "named").values()} <= {
+        *("1", "")
+    }

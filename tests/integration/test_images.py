@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import io
 import json
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
+import tarfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -241,43 +248,252 @@ def test_workflow_rebuilds_one_whose_input_has_changed(
 
 
 def test_promise_that_is_not_kept(built: Images) -> None:
-    """The image given is a good file, and not what was promised."""
-    root = built.root / "broken"
-    broken = give(built, root, promise={"torch": "2.6.0"})
-    said = broken.fails("build", "mpi-cpu")
-    assert "verify failed" in said
+    """The image is a good file, and not what its entry promises."""
+    ask = (
+        "import dataclasses as d, pathlib; P = pathlib.Path;"
+        "from rankbench.launch.images.store import load_images;"
+        "from rankbench.launch.images.verify import ask_facts;"
+        "image = load_images(P('containers'), P('images'))['gloo-cpu'];"
+        "promise = {**image.promise, 'torch': '2.6.0'};"
+        "ask_facts(d.replace(image, promise=promise), image.file)"
+    )
+    said = built.start([sys.executable, "-c", ask]).stdout
     assert "torch: promised 2.6.0, found 2.13.0+cpu" in said
-    assert not (broken.dir / "mpi-cpu.given.json").exists()
 
 
-def give(built: Images, root: Path, **given) -> Images:
-    """An image of `built`, given to another folder as a site gives one."""
+def give(built: Images, root: Path, **given: str) -> tuple[Images, list[str]]:
+    """A folder of images, and the option that gives it an image of `built`."""
     root.mkdir()
     images = make_images(root, built.user)
-    known = json.loads((built.dir / "gloo-cpu.json").read_text())
-    file = str(built.dir / "gloo-cpu.sif")
-    entry = {"file": file, "sha256": known["sha256"], "source": None, "promise": {}}
-    (images.dir / ".recipes").mkdir()
-    (images.dir / ".recipes").chmod(0o777)
-    request = images.dir / ".recipes" / "mpi-cpu.json"
-    request.write_text(json.dumps({"given": {**entry, **given}}))
-    return images
+    entry = {"file": str(built.dir / "gloo-cpu.sif"), **given}
+    return images, ["own", "--given", json.dumps({"own": entry})]
 
 
-def test_given_image_is_verified_where_it_lies(built: Images) -> None:
-    images = give(built, built.root / "given")
-    done = images.run("build", "mpi-cpu")
+def test_given_image_is_probed_where_it_lies(built: Images) -> None:
+    images, given = give(built, built.root / "given")
+    done = images.run("build", *given)
     assert done.returncode == 0, done.stdout
-    known = json.loads((images.dir / "mpi-cpu.given.json").read_text())
+    known = json.loads((images.dir / "own.given.json").read_text())
     assert known["definition"] is None
-    assert not (images.dir / "mpi-cpu.sif").exists()
+    assert known["sha256"] == hash_file(built.dir / "gloo-cpu.sif")
+    facts = known["facts"]
+    assert facts["torch"] == "2.13.0+cpu"
+    assert facts["python"].startswith("3.11")
+    assert facts["programs"]["mpirun"]
+    assert not facts["programs"]["deepspeed"]
+    assert not (images.dir / "own.given.sif").exists()
+    assert images.run("test", *given).returncode == 0
 
 
 def test_given_image_with_another_digest(built: Images) -> None:
-    images = give(built, built.root / "other", sha256=64 * "0")
-    said = images.fails("build", "mpi-cpu")
-    assert f"the site key images: mpi-cpu says {64 * '0'}" in said
-    assert not (images.dir / "mpi-cpu.given.json").exists()
+    images, given = give(built, built.root / "other", sha256=64 * "0")
+    said = images.fails("build", *given)
+    assert f"the key images: own says {64 * '0'}" in said
+    assert not (images.dir / "own.given.json").exists()
+
+
+@pytest.mark.parametrize("fault", ["text", "arm64", "torch"])
+def test_a_file_that_ranks_cannot_run_in(built: Images, fault: str) -> None:
+    file = built.root / f"{fault}.sif"
+    images, given = give(built, built.root / fault, file=str(file))
+    if fault == "text":
+        file.write_text("no image")
+    elif fault == "arm64":
+        content = bytearray((built.dir / "gloo-cpu.sif").read_bytes())
+        # The primary partition: squashfs, of the system, for amd64.
+        place = content.index(b"\1\0\0\0\2\0\0\0" + b"02\0") + 8
+        content[place : place + 3] = b"04\0"
+        file.write_bytes(content)
+    else:
+        definition = built.root / "bare.def"
+        base = built.dir / "gloo-cpu.sif"
+        remove = "rm /usr/lib/python3/dist-packages/torch.py"
+        definition.write_text(
+            f"Bootstrap: localimage\nFrom: {base}\n%post\n    {remove}\n"
+        )
+        make = ["apptainer", "build", str(images.dir / "bare.sif"), str(definition)]
+        done = images.start(make)
+        assert done.returncode == 0, done.stdout
+        shutil.move(images.dir / "bare.sif", file)
+    said = images.fails("build", *given)
+    why = rf"image own: verify failed after \d+ s: rankbench cannot look into {file}: "
+    assert re.search(why, said)
+    assert {"text": "image", "arm64": "arm64", "torch": "No module named 'torch'"}[
+        fault
+    ] in said
+    assert not (images.dir / "own.given.json").exists()
+
+
+@dataclass
+class Registry:
+    """A registry of images on the loopback interface.
+
+    Attributes:
+        address: of its images.
+        root: folder of its files.
+    """
+
+    address: str
+    root: Path
+
+    def push(self, name: str, layer: bytes) -> str:
+        """Push an image of one layer; return its source with the digest."""
+        layout = self.root / name
+        blobs = layout / "blobs/sha256"
+        blobs.mkdir(parents=True)
+        packed = gzip.compress(layer, compresslevel=1, mtime=0)
+        oci = "application/vnd.oci.image"
+
+        def add(content: bytes, kind: str) -> dict[str, object]:
+            digest = hashlib.sha256(content).hexdigest()
+            (blobs / digest).write_bytes(content)
+            facts = {"digest": f"sha256:{digest}", "size": len(content)}
+            return {"mediaType": f"{oci}.{kind}", **facts}
+
+        plain = f"sha256:{hashlib.sha256(layer).hexdigest()}"
+        config = {
+            **{"architecture": "amd64", "os": "linux", "config": {}},
+            "rootfs": {"type": "layers", "diff_ids": [plain]},
+        }
+        manifest = {
+            "schemaVersion": 2,
+            "mediaType": f"{oci}.manifest.v1+json",
+            "config": add(json.dumps(config).encode(), "config.v1+json"),
+            "layers": [add(packed, "layer.v1.tar+gzip")],
+        }
+        found = add(json.dumps(manifest).encode(), "manifest.v1+json")
+        index = {"schemaVersion": 2, "manifests": [found]}
+        (layout / "index.json").write_text(json.dumps(index))
+        (layout / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
+        copy = ["skopeo", "--insecure-policy", "copy", "--dest-tls-verify=false"]
+        target = f"docker://{self.address}/{name}"
+        subprocess.run([*copy, f"oci:{layout}", f"{target}:1"], check=True)
+        return f"{target}@{found['digest']}"
+
+    def halve(self) -> None:
+        """Cut the largest file of all images in half."""
+        files = (self.root / "files").rglob("data")
+        largest = max(files, key=lambda path: path.stat().st_size)
+        os.truncate(largest, largest.stat().st_size // 2)
+
+
+def start_registry(root: Path, port: int) -> subprocess.Popen:
+    settings = {
+        "version": 0.1,
+        "log": {"level": "error"},
+        "storage": {"filesystem": {"rootdirectory": str(root / "files")}},
+        "http": {"addr": f"127.0.0.1:{port}"},
+    }
+    root.mkdir(exist_ok=True)
+    (root / "settings.yml").write_text(json.dumps(settings))
+    command = ["docker-registry", "serve", str(root / "settings.yml")]
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT
+    )
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/"):
+                return process
+        except OSError:
+            time.sleep(0.1)
+    process.kill()
+    raise TimeoutError("the registry does not answer")
+
+
+@pytest.fixture
+def registry(open_tmp: Path) -> Iterator[Registry]:
+    for program in ("docker-registry", "skopeo"):
+        if not shutil.which(program):
+            pytest.skip(f"no {program}: apt-get install docker-registry skopeo")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    root = open_tmp / f"registry-{port}"
+    process = start_registry(root, port)
+    yield Registry(f"127.0.0.1:{port}", root)
+    process.kill()
+    process.wait()
+
+
+def pack(folder: Path) -> bytes:
+    """The files of a folder as a layer, all of them root's."""
+
+    def to_root(member: tarfile.TarInfo) -> tarfile.TarInfo:
+        member.uid = member.gid = 0
+        member.uname = member.gname = "root"
+        return member
+
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        archive.add(folder, arcname=".", filter=to_root)
+    return packed.getvalue()
+
+
+def pulling(built: Images, source: str) -> tuple[Images, list[str]]:
+    """A folder of images, and the option that gives it the image of this source."""
+    images = make_images(built.root / f"pull-{time.monotonic_ns()}", built.user)
+    cache = images.root / "cache"
+    images.env = {"APPTAINER_NOHTTPS": "true", "APPTAINER_CACHEDIR": str(cache)}
+    return images, ["own", "--given", json.dumps({"own": {"source": source}})]
+
+
+@pytest.mark.equipment
+def test_an_image_is_pulled_by_its_digest_and_probed(
+    built: Images, registry: Registry
+) -> None:
+    unpacked = built.root / "unpacked"
+    sif = str(built.dir / "gloo-cpu.sif")
+    done = built.start(["apptainer", "build", "--sandbox", str(unpacked), sif])
+    assert done.returncode == 0, done.stdout
+    images, given = pulling(built, registry.push("group/own", pack(unpacked)))
+    done = images.run("build", *given)
+    assert done.returncode == 0, done.stdout
+    known = json.loads((images.dir / "own.given.json").read_text())
+    assert known["source"].startswith(f"docker://{registry.address}/group/own@sha256:")
+    assert known["sha256"] == hash_file(images.dir / "own.given.sif")
+    assert known["facts"]["torch"] == "2.13.0+cpu"
+    assert set(known["steps"]) == {"pull", "verify", "provenance"}
+
+
+@pytest.mark.equipment
+@pytest.mark.parametrize("fault", ["digest", "down", "half"])
+def test_pulls_that_fail_say_why_and_leave_nothing(
+    built: Images, registry: Registry, tmp_path: Path, fault: str
+) -> None:
+    (tmp_path / "file").write_bytes(os.urandom(2**20))
+    source = registry.push("own", pack(tmp_path))
+    if fault == "digest":
+        source = f"{source[:-64]}{64 * '0'}"
+    elif fault == "half":
+        registry.halve()
+    else:
+        source = source.replace(registry.address, "127.0.0.1:1")
+    images, given = pulling(built, source)
+    said = images.fails("build", *given)
+    assert re.search(r"image own: pull failed after \d+ s: ", said)
+    assert {
+        "digest": "manifest unknown",
+        "down": "127.0.0.1:1: connect: connection refused",
+        "half": "error verifying size",
+    }[fault] in said
+    assert "log: " in said
+    assert not list(images.dir.glob("*own*.[sj]*"))
+
+
+@pytest.mark.equipment
+def test_a_pull_that_fills_the_disk(
+    built: Images, registry: Registry, tmp_path: Path, small_disk: Path
+) -> None:
+    (tmp_path / "file").write_bytes(os.urandom(64 * 2**20))
+    images, given = pulling(built, registry.push("own", pack(tmp_path)))
+    images.env |= {
+        "APPTAINER_TMPDIR": str(small_disk),
+        "APPTAINER_CACHEDIR": str(small_disk / "cache"),
+    }
+    said = images.fails("build", *given)
+    assert "pull failed" in said
+    assert "the disk is full: make room" in said
 
 
 def test_no_apptainer(images: Images) -> None:
@@ -408,7 +624,7 @@ def test_a_signed_image_that_was_changed_is_refused_by_a_cell(
     site = project.root / "local_profile/site.yaml"
     site.write_text(f"{site.read_text()}\nimage_signers: [{author}]\n")
     known = json.loads((built.dir / "gloo-cpu.json").read_text())
-    wanted = load_images(project.root / "containers", root, {})["gloo-cpu"].recipe
+    wanted = load_images(project.root / "containers", root)["gloo-cpu"].recipe
     known |= {"sha256": hash_file(sif), "recipe": wanted}
     (root / "gloo-cpu.json").write_text(json.dumps(known))
     project.experiment(ONE)

@@ -229,7 +229,33 @@ def test_ranks_have_the_variables_of_their_cell(project):
     assert "RB_MODE is slow" in slow["reason"]
 
 
-def test_profile_experiment_and_filter_on_one_command_line(project):
+def test_setup_of_the_site_comes_before_the_ranks_and_its_faults_are_reasons(
+    project,
+) -> None:
+    project.add_strategy("wanting", WANTS_A_VARIABLE.replace("RB_MODE", "TORCH_MODE"))
+    text = (
+        "name: small\nstrategy: wanting\nmodel: lenet\nlaunches: 1\nsteps: 2\n"
+        "warmup: 0\ngate: false\n"
+    )
+    site = project.root / "local_profile/site.yaml"
+    before = site.read_text()
+    site.write_text(f"{before}\nsetup: |\n  export TORCH_MODE=fast\n")
+    project.measure(text)
+    (row,) = read_table(project.root).values()
+    assert row["status"] == "ok", row["reason"]
+    site.write_text(f"{before}\nsetup: |\n  module-x load cuda\n")
+    project.experiment(text)
+    project.snakemake("experiment=experiment.yaml", f"rerun={row['cell']}")
+    site.write_text(before)
+    (row,) = read_table(project.root).values()
+    assert row["status"] == "crashed"
+    assert (
+        "setup in site.yaml failed: module-x load cuda: exit status 127"
+        in (row["reason"])
+    )
+
+
+def test_profile_experiment_and_filter_on_one_command_line(project) -> None:
     """`--config` of the command line must not displace the site or the experiment."""
     project.experiment(SMALL.replace("name: small", "name: other"))
     site = project.root / "local_profile/site.yaml"

@@ -333,3 +333,44 @@ def test_bad_input_is_said_in_words(tmp_path, monkeypatch, capsys, arguments, sa
     status, _, err = compare(capsys, *arguments)
     assert status == 2
     assert says in err
+
+
+def test_several_runs_are_one_table(pair, tmp_path, capsys):
+    """Each is compared with the first one; another machine only stands beside it."""
+    host = {"host": "node2", "cpu": "Another CPU", "cores": 2, "memory_gib": 23.4}
+    rates = {SINGLE["id"]: 400, DDP["id"]: 900}
+    write_run(tmp_path / "lab", rates, hosts=[{**host, "gpus": []}])
+    names = [*map(str, pair), str(tmp_path / "lab")]
+    assert cli.main(["table", *names, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [(row["cell"], row["run"]) for row in rows] == [
+        (cell["id"], name) for cell in (SINGLE, DDP) for name in names
+    ]
+    assert [row["verdict"] for row in rows] == [
+        *(None, "cannot tell", "another machine"),
+        *(None, "worse", "another machine"),
+    ]
+    assert [row["ratio"] is None for row in rows] == [True, False, True] * 2
+    assert rows[4]["ratio_lo"] < 0.9 < rows[4]["ratio_hi"] < 1
+    # The brackets of all runs hold together, so each is wider than that of two runs.
+    assert rows[4]["ratio_lo"] < compare_json(capsys, *pair)[1]["cells"][1]["ratio_lo"]
+
+    assert cli.main(["table", *names]) == 0
+    out = capsys.readouterr().out
+    assert f"cpu  {names[2]}: Another CPU" in out
+    (line,) = (s for s in out.splitlines() if DDP["id"] in s and names[1] in s)
+    assert line.rstrip().endswith("worse")
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        (["old", "old"], "named twice"),
+        (["old", "new", "--site", "x"], "--override and --site"),
+        (["old", "nowhere"], "nowhere"),
+    ],
+)
+def test_runs_that_make_no_table(pair, monkeypatch, capsys, more, complaint):
+    monkeypatch.chdir(Path(pair[0]).parent)
+    assert cli.main(["table", *more]) == 2
+    assert complaint in capsys.readouterr().err

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from factories import read_experiment
 from rankbench.cli import load_commands, read_arguments
 from rankbench.matrix.schema import load_schema
 
@@ -66,7 +67,19 @@ def test_targets_of_snakemake(document, words):
     assert {word for word in words if not word.startswith("-")} <= TARGETS
 
 
-def test_keys_of_an_experiment_are_all_documented():
+EXPERIMENT = re.compile(r"^```yaml\n(name: .*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("name", ["experiments", "comparing", "slurm"])
+def test_experiments_of_documents_are_valid(name: str, tmp_path: Path) -> None:
+    blocks = EXPERIMENT.findall((ROOT / f"docs/{name}.md").read_text())
+    assert blocks
+    for block in blocks:
+        # Each value of the sweep that the text is about makes a cell.
+        assert len(read_experiment(tmp_path, block).cells) > 1
+
+
+def test_keys_of_an_experiment_are_all_documented() -> None:
     text = (ROOT / "docs/experiments.md").read_text()
     table = text[text.index("| key | default") : text.index("## Several sweeps")]
     undocumented = [

@@ -14,6 +14,7 @@ from rankbench.cell import find_base
 from rankbench.matrix import experiment as experiment_module
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.expansion import choose_launcher
+from rankbench.matrix.experiment import load_experiment
 from rankbench.matrix.schema import load_schema
 
 pytestmark = pytest.mark.unit
@@ -207,6 +208,71 @@ def test_device(tmp_path: Path, text: str, cuda: bool, device: str) -> None:
 def test_id_does_not_depend_on_the_machine(tmp_path: Path) -> None:
     here, there = (read_experiment(tmp_path, BASE, cuda=c) for c in (False, True))
     assert here.cells.keys() == there.cells.keys()
+
+
+def test_values_follow_the_topology(tmp_path: Path) -> None:
+    text = f"name: e\n{SWEPT}batch_size: {{1x1: [64, 128], 1x2: 32, 2x8: 8}}\nseed: 1\n"
+    cells = read_experiment(tmp_path, text).cells.values()
+    found = [(cell.strategy, cell.topology, cell.batch_size) for cell in cells]
+    assert sorted(found) == [
+        ("ddp", "1x1", 64),
+        ("ddp", "1x1", 128),
+        ("ddp", "1x2", 32),
+        ("single", "1x1", 64),
+        ("single", "1x1", 128),
+        ("single", "1x2", 32),
+    ]
+
+
+def test_blocks_and_overrides_replace_values_by_topology(tmp_path: Path) -> None:
+    text = (
+        "name: e\nbatch_size: {1x1: 64, 1x2: 32}\nstrategy: ddp\n"
+        "blocks:\n  - topology: [1x1, 1x2]\n  - {topology: 1x4, batch_size: 8}\n"
+        "overrides: {small: {batch_size: {1x1: 2, 1x2: 2, 1x4: 1}}}\n"
+    )
+    sizes = [c.batch_size for c in read_experiment(tmp_path, text).cells.values()]
+    assert sizes == [64, 32, 8]
+    path = tmp_path / "experiment.yaml"
+    small = load_experiment(path, load_catalog(), cuda=False, override="small")
+    assert [cell.batch_size for cell in small.cells.values()] == [2, 2, 1]
+
+
+def test_lists_of_zip_advance_together(tmp_path: Path) -> None:
+    text = (
+        f"{BASE}topology: [1x1, 1x2]\nlearning_rate: [0.1, 0.2]\nmomentum: [0, 0.5]\n"
+        "env: [{}, {NCCL_ALGO: Tree}]\nzip: [learning_rate, momentum, env]\n"
+    )
+    cells = read_experiment(tmp_path, text).cells.values()
+    found = [(c.learning_rate, c.momentum, len(c.env), c.topology) for c in cells]
+    assert found == [
+        (0.1, 0, 0, "1x1"),
+        (0.1, 0, 0, "1x2"),
+        (0.2, 0.5, 1, "1x1"),
+        (0.2, 0.5, 1, "1x2"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "{strategy: {ddp: {bucket_mb: 1}}, topology: [1x1, 1x2]}",
+        "{bucket_mb: 1, topology: [1x1, 1x2]}",
+        "'strategy=ddp bucket_mb=1 topology=1x1,1x2'",
+    ],
+)
+def test_exclude_takes_mappings_as_the_rest_of_the_file(
+    tmp_path: Path, entry: str
+) -> None:
+    text = "name: e\nstrategy: {ddp: {bucket_mb: [1, 25]}}\ntopology: [1x1, 1x2, 1x4]\n"
+    cells = read_experiment(tmp_path, f"{text}exclude: [{entry}]\n").cells.values()
+    kept = [(cell.options["bucket_mb"], cell.topology) for cell in cells]
+    assert kept == [(1, "1x4"), (25, "1x1"), (25, "1x2"), (25, "1x4")]
+
+
+def test_exclude_takes_variables(tmp_path: Path) -> None:
+    text = f"{BASE}env: [{{}}, {{A: 1}}]\noversubscribe: [true, false]\n"
+    text += "exclude: {env: {A: 1}, oversubscribe: true}\n"
+    assert len(read_experiment(tmp_path, text).cells) == 3
 
 
 @pytest.mark.parametrize(

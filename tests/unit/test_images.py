@@ -23,8 +23,8 @@ from rankbench.launch.images import checks
 from rankbench.launch.images.build import Work, fetched, make_image
 from rankbench.launch.images.store import (
     Image,
+    load_given,
     load_images,
-    read_given,
     read_sidecar,
     reason_to_make,
     request_image,
@@ -48,10 +48,8 @@ def image_dir(tmp_path: Path) -> Path:
     return tmp_path / "images"
 
 
-def load(containers: Path, image_dir: Path, **given: Any) -> dict[str, Image]:
-    return load_images(
-        containers, image_dir, {k.replace("_", "-"): v for k, v in given.items()}
-    )
+def load(containers: Path, image_dir: Path) -> dict[str, Image]:
+    return load_images(containers, image_dir)
 
 
 def pretend_built(image: Image, content: bytes = b"an image") -> None:
@@ -61,6 +59,7 @@ def pretend_built(image: Image, content: bytes = b"an image") -> None:
         "recipe": image.recipe,
         "inputs": image.inputs,
         "sha256": hashlib.sha256(content).hexdigest(),
+        "state": image.state,
     }
     image.sidecar.write_text(json.dumps(sidecar))
 
@@ -177,36 +176,25 @@ def test_file_that_was_tampered_with(containers: Path, image_dir: Path) -> None:
 
 def test_given_file_stays_where_it_lies(containers: Path, image_dir: Path) -> None:
     given = {"file": "/apps/mpi.sif", "sha256": 64 * "a"}
-    image = load(containers, image_dir, mpi_cpu=given)["mpi-cpu"]
+    image = load_given(containers, image_dir, {"vendor": given})["vendor"]
     assert image.file == Path("/apps/mpi.sif")
-    assert image.sidecar == image_dir / "mpi-cpu.given.json"
-    # For an existing image, only the script that tests it is an input.
-    assert list(image.inputs) == ["check_image.py"]
+    assert image.sidecar == image_dir / "vendor.given.json"
     assert image.definition is None
+    assert image.facts() is None
 
 
-def test_a_built_image_stays_while_the_site_gives_another(
-    containers: Path, image_dir: Path
+def test_a_given_file_is_probed_again_if_another_one_lies_there(
+    containers: Path, image_dir: Path, tmp_path: Path
 ) -> None:
-    built = load(containers, image_dir)["gloo-cpu"]
-    pretend_built(built)
-    request_image(built)
-    given = load(
-        containers,
-        image_dir,
-        gloo_cpu={"file": str(image_dir / "o.sif"), "sha256": 64 * "a"},
-    )["gloo-cpu"]
-    assert request_image(given)
-    pretend_built(given, b"another")
-    assert reason_to_make(given) is None
-    assert read_given(image_dir).keys() == {"gloo-cpu"}
-    # The key is removed from site.yaml.
-    again = load(containers, image_dir)["gloo-cpu"]
-    assert reason_to_make(again) is None
-    request_image(again)
-    assert read_given(image_dir) == {}
-    assert again.file.read_bytes() == b"an image"
-    assert check_sif(again)["recipe"] == built.recipe
+    file = tmp_path / "vendor.sif"
+    image = load_given(containers, image_dir, {"vendor": {"file": str(file)}})["vendor"]
+    with pytest.raises(ValueError, match=r"vendor.sif is missing: .*key images"):
+        make(image)
+    image_dir.mkdir(exist_ok=True)
+    pretend_built(image)
+    assert reason_to_make(image) is None
+    os.utime(file, ns=(0, 0))
+    assert reason_to_make(image) == f"{file} is another file"
 
 
 @pytest.mark.parametrize(
@@ -241,27 +229,6 @@ def test_a_folder_of_images_that_cannot_be_written(
         make(image)
 
 
-def test_given_source_is_kept_with_the_others(
-    containers: Path, image_dir: Path
-) -> None:
-    given = {
-        "source": f"docker://registry.example/mpi@{DIGEST}",
-        "promise": {"torch": "2.9.0", "horovod": []},
-    }
-    image = load(containers, image_dir, mpi_cuda=given)["mpi-cuda"]
-    assert image.file == image_dir / "mpi-cuda.given.sif"
-    assert image.promise["torch"] == "2.9.0"
-    assert image.promise["flavour"] == "cuda"
-    request_image(image)
-    again = load_images(containers, image_dir, read_given(image_dir))
-    assert again["mpi-cuda"] == image
-
-
-def test_given_file_without_its_hash(containers: Path, image_dir: Path) -> None:
-    with pytest.raises(ValueError, match=r"images: mpi-cpu: .*`sha256sum x\.sif`"):
-        load(containers, image_dir, mpi_cpu={"file": "x.sif"})
-
-
 @pytest.mark.parametrize(
     "given",
     [
@@ -270,18 +237,23 @@ def test_given_file_without_its_hash(containers: Path, image_dir: Path) -> None:
         "{file: x.sif, sha256: abc}",
         "{source: 'docker://registry.example/mpi:latest'}",
         f"{{source: 'library://x@{DIGEST}'}}",
+        "{file: x.sif, promise: {torch: 2.9.0}}",
+        "built",
     ],
 )
 def test_given_image_that_is_not_pinned(tmp_path: Path, given: str) -> None:
     path = tmp_path / "site.yaml"
-    path.write_text(f"images: {{mpi-cpu: {given}}}\n")
-    with pytest.raises(ValueError, match=r"site.yaml: images.*mpi-cpu"):
+    path.write_text(f"images: {{vendor: {given}}}\n")
+    with pytest.raises(ValueError, match=r"site.yaml: images.*vendor"):
         read_site(path)
 
 
-def test_given_image_of_an_unknown_name(containers: Path, image_dir: Path) -> None:
-    with pytest.raises(ValueError, match=r"images: mpj-cpu: no such image \(known: gl"):
-        load(containers, image_dir, mpj_cpu={"file": "x", "sha256": 64 * "a"})
+@pytest.mark.parametrize("name", ["auto", "mpi-cpu", "own-cuda"])
+def test_names_of_built_images_are_reserved(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "site.yaml"
+    path.write_text(f"images: {{{name}: {{file: x.sif}}}}\n")
+    with pytest.raises(ValueError, match=rf"site.yaml: images\.{name}: .*another"):
+        read_site(path)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +19,7 @@ from rankbench.launch.hosts.slurm_resources import (
     plan_array,
 )
 from rankbench.matrix.site import Site
+from rankbench.snakemake_fixes.submitting import add_options
 
 pytestmark = pytest.mark.unit
 
@@ -57,7 +59,7 @@ class Asked(dict[str, Any]):
 def sbatch_line(resources: Resources) -> str:
     """The sbatch command of the plugin's own code, without the paths of a run."""
     plugin = pytest.importorskip("snakemake_executor_plugin_slurm", reason="make venv")
-    submit, validation, utils = plugin.submit_string, plugin.validation, plugin.utils
+    submit = plugin.submit_string
     # This repeats what the plugin's executor does, whose own methods call Slurm.
     asked = {"account": "slurm_account", "partition": "slurm_partition"}
     flags = {"account": "-A", "partition": "-p"}
@@ -72,8 +74,7 @@ def sbatch_line(resources: Resources) -> str:
         },
     }
     job = SimpleNamespace(resources=Asked(resources), threads=1)
-    validation.validate_slurm_extra(job)
-    line = submit.get_submit_command(job, params) + utils.set_gres_string(job)
+    line = submit.get_submit_command(job, params) + add_options(job)
     begin = "sbatch --parsable --job-name RUN --output LOG --export=ALL --comment CELL "
     assert line.startswith(begin)
     return " ".join(line.removeprefix(begin).split())
@@ -114,10 +115,9 @@ GPU_SITE_ASKS = "-A physics -p gpu -t 10 --qos=short --mem 240000"
 @pytest.mark.parametrize(
     ("topology", "asks"),
     [
-        # One task is Slurm's default; with GPUs the plugin does not name it.
         (
             "1x1",
-            "--nodes=1 --cpus-per-task=32"
+            "--nodes=1 --ntasks=1 --cpus-per-task=32"
             " --ntasks-per-node=1 --exclusive --gres=gpu:a100:1",
         ),
         (
@@ -148,7 +148,7 @@ def test_one_process_has_all_gpus_of_its_cell(tmp_path: Path) -> None:
     site = GPU_SITE.to_dict()
     asked = job_resources([(planned.cell, planned.shape)], site, seconds=60)
     assert (asked["tasks"], asked["cpus_per_task"]) == (1, 32)
-    assert asked["gres"] == "gpu:a100:4"
+    assert "--gres=gpu:a100:4" in asked["sbatch"]
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,15 @@ def test_one_process_has_all_gpus_of_its_cell(tmp_path: Path) -> None:
     [
         # With more ranks than cores or GPUs, ranks share those of a host.
         (CPU_SITE, "2x10", {"tasks": 16, "cpus_per_task": 1}),
-        (GPU_SITE, "1x8", {"tasks": 8, "cpus_per_task": 4, "gres": "gpu:a100:4"}),
+        (
+            GPU_SITE,
+            "1x8",
+            {
+                "tasks": 8,
+                "cpus_per_task": 4,
+                "sbatch": "--ntasks-per-node=8 --exclusive --gres=gpu:a100:4",
+            },
+        ),
     ],
 )
 def test_oversubscribed_cells_ask_for_what_there_is(
@@ -198,9 +206,42 @@ def test_each_host_of_a_job_array_is_a_job_of_its_own(tmp_path: Path) -> None:
     assert (request.tasks, request.start_within) == (3, 60)
     assert " ".join(request.options) == (
         "--nodes=1 --ntasks=1 --cpus-per-task=32 --time=14 --mem=240000"
-        " --gres=gpu:a100:2 --partition=gpu --account=physics --qos=short"
-        " --job-name=rankbench --comment=a cell --no-requeue --exclusive"
+        " --partition=gpu --account=physics --qos=short --job-name=rankbench"
+        " --comment=a cell --no-requeue --exclusive --gres=gpu:a100:2"
     )
+
+
+@pytest.mark.parametrize(
+    ("facts", "asks"),
+    [
+        (
+            {"sbatch": {"constraint": "a100&ib", "switches": 1, "spread-job": True}},
+            " --exclusive --gres=gpu:a100:2 '--constraint=a100&ib' --switches=1"
+            " --spread-job",
+        ),
+        ({"gpus_per_node": True}, " --exclusive --gpus-per-node=a100:2"),
+        ({"gpus_per_node": True, "gres": "gpu"}, " --exclusive --gpus-per-node=2"),
+    ],
+)
+def test_options_of_the_site_are_in_every_job(
+    tmp_path: Path, facts: dict[str, Any], asks: str
+) -> None:
+    site = Site.from_dict({**GPU_SITE.to_dict(), **facts})
+    assert sbatch_line(resources_of(tmp_path, site, "1x2")).endswith(
+        f" --ntasks-per-node=2{asks}"
+    )
+    text = "name: x\nstrategy: ddp\ntopology: 1x2"
+    (planned,) = read_plan_of(tmp_path, text, site).feasible
+    array = plan_array(
+        planned.cell,
+        planned.shape,
+        site.to_dict(),
+        time_limit=600,
+        start_within=60,
+        comment="a cell",
+    )
+    # The program that submits an array uses no shell.
+    assert list(array.options)[-len(asks.split()) :] == shlex.split(asks)
 
 
 def test_nothing_is_asked_of_a_machine_without_slurm(tmp_path: Path) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from factories import make_cell, read_experiment, read_plan_of, site_with_images
+from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import find_image, load_catalog
+from rankbench.matrix.feasible import find_obstacle
 
 pytestmark = pytest.mark.unit
 
@@ -32,7 +34,10 @@ def test_a_backend_has_its_image(cell: dict[str, Any], image: str) -> None:
 @pytest.mark.parametrize(
     ("cell", "reason"),
     [
-        ({"backend": "mpi", "device": "cuda"}, "no image serves mpi on cuda"),
+        (
+            {"backend": "mpi", "device": "cuda"},
+            "no image serves mpi on cuda: name one that has it (image: ...)",
+        ),
         (
             {"backend": "mpi", "device": "cuda", "image": "mpi"},
             "the image mpi is made for cpu, not for cuda",
@@ -50,6 +55,57 @@ def test_naming_the_image_of_the_backend_is_the_same_cell(tmp_path: Path) -> Non
     other = read_experiment(tmp_path, text.format("mpi")).cells
     assert said == silent
     assert list(other) == ["ddp.gloo.1x1.convnet.digits.image=mpi"]
+
+
+NAMED = """
+name: e
+images: {ngc: {file: ngc.sif}, ours: auto, mpi: {file: mpi.sif}}
+strategy: ddp
+backend: [gloo, mpi]
+image: [ours, ngc]
+"""
+
+
+def test_named_images_are_swept_and_alternatives(tmp_path: Path) -> None:
+    site = site_with_images()
+    site.images["mpi"] = site.images["mpi-cpu"]
+    plan = read_plan_of(tmp_path, NAMED, site)
+    gloo = "ddp.gloo.1x1.convnet.digits.image="
+    mpi = "ddp.mpi.1x1.convnet.digits.image="
+    assert {name: cell.image for name, cell in plan.cells.items()} == {
+        f"{gloo}ours": "gloo-cpu",
+        f"{gloo}ngc": None,
+        # Its name is that of a built one, whose place it takes.
+        f"{mpi}ours": "mpi",
+        f"{mpi}ngc": None,
+    }
+    ours, ngc = plan.cells[f"{gloo}ours"], plan.cells[f"{gloo}ngc"]
+    assert ngc.infeasible == "ngc was not probed yet: `rankbench images` does so"
+    assert ours.hash != ngc.hash
+    assert ours.cell.workload() == ngc.cell.workload()
+
+
+def test_an_image_that_no_file_names(tmp_path: Path) -> None:
+    text = "name: e\nimages: {ngc: {file: x.sif}}\nstrategy: ddp\nimage: ncg\n"
+    with pytest.raises(ValueError, match=r"image: 'ncg' is not one of .*'ngc'\?"):
+        read_experiment(tmp_path, text)
+
+
+@pytest.mark.parametrize("entry", ["{}", "{file: x, source: y}", "{digest: x}", "1"])
+def test_a_named_image_that_is_none(tmp_path: Path, entry: str) -> None:
+    text = f"name: e\nimages: {{ngc: {entry}}}\nstrategy: ddp\nimage: ngc\n"
+    with pytest.raises(ValueError, match=r"\.yaml: images\.ngc"):
+        read_experiment(tmp_path, text)
+
+
+def test_a_gpu_needs_an_image_with_cuda() -> None:
+    site = site_with_images(device="cuda", cuda_devices=1)
+    site.images["ngc"] = site.images["gloo-cpu"]
+    catalog = load_catalog().with_images({"ngc": {"file": "ngc.sif"}})
+    cell = make_cell(image="ngc", device="cuda")
+    assert find_obstacle(make_candidate(cell, site, catalog)) == (
+        "the torch of the image gloo-cpu (2.13.0) is built without CUDA"
+    )
 
 
 def test_a_plan_names_the_images_of_its_cells(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,7 @@ from rankbench.project import (
     start,
 )
 from rankbench.project import run as run_module
+from rankbench.project.jobs import with_setup
 from rankbench.project.status import find_verdict
 from rankbench.record import Layout, read_json, write_json
 
@@ -332,3 +335,27 @@ def test_one_round_must_fit(
     run = share(tmp_path, keys, max_job_minutes=minutes)
     with pytest.raises(ValueError, match=complaint):
         make_preview(run)
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("true", "None"),
+        ("no-such-module cuda\nfalse", "no-such-module cuda: exit status 127"),
+        ("if false; then x; fi; [ -d / ] || x", "None"),
+    ],
+)
+def test_setup_of_the_site_runs_before_a_job(
+    opened: Run, tmp_path: Path, line: str, fault: str
+) -> None:
+    text = "'it is {a}, \\'"
+    opened.plan.site["setup"] = f"export WORD={text}\n{line}"
+    show = (
+        "import os, sys; from rankbench.environ import read_setup_fault;"
+        "print(os.environ['WORD'], sys.argv[1:], read_setup_fault(), sep='|')"
+    )
+    command = with_setup(opened, [sys.executable, "-c", show, "a b"])
+    done = subprocess.run([*command, "c"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"it is {{a}}, \\|['a b', 'c']|{fault}\n"
+    opened.plan.site["setup"] = None
+    assert with_setup(opened, ["x"]) == ["x"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import rankbench.results
@@ -16,6 +18,9 @@ from rankbench.results.numbers.statistics import Estimate
 from rankbench.results.numbers.summary import summarise
 from rankbench.results.read.rows import load
 from unit.synthetic import (
+    BATCH,
+    STEPS,
+    WARMUP,
     make_cell,
     plan_cell,
     read_rows,
@@ -527,3 +532,49 @@ def test_the_room_itself_imports_nothing():
     assert rankbench.results.__file__
     body = ast.parse(Path(rankbench.results.__file__).read_text()).body
     assert [type(node) for node in body] == [ast.Expr]
+
+
+def test_time_to_a_loss(tmp_path):
+    """The losses of these launches fall evenly from 2.3 to 0.4, in equal steps."""
+    cells = [plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))]
+    layout = write_plan(tmp_path, cells)
+    write_launches(layout, cells[0], rate=800)
+    write_launches(layout, cells[1], rate=1600)
+    plan = json.loads(layout.plan.read_text())
+    losses = np.linspace(2.3, 0.4, WARMUP + STEPS)
+    width = min(20, len(losses))
+    last = float(losses[-width:].mean())
+
+    def rows_for(goal):
+        plan["experiment"]["target"] = goal and {"loss": goal}
+        layout.plan.write_text(json.dumps(plan))
+        return list(write_rows(layout).values())
+
+    assert "target" not in rows_for(None)[0]
+    single, ddp = rows_for(last + 1e-3)
+    assert (single["target"], ddp["target"]) == ("reached", "reached")
+    steps = WARMUP + STEPS
+    assert float(single["target_samples"]) == steps * BATCH
+    assert float(ddp["target_samples"]) == 2 * steps * BATCH
+    # The window of the record, for each of its steps.
+    seconds = float(single["total_s"]) * steps / STEPS
+    assert float(single["target_s"]) == pytest.approx(seconds, rel=1e-3)
+    assert float(single["target_s_lo"]) < seconds < float(single["target_s_hi"])
+    assert f"to loss {last + 1e-3:g} (s)" in layout.table("md").read_text()
+    single, _ = rows_for(last - 1e-3)
+    assert (single["target"], single.get("target_s", "")) == ("not reached", "")
+
+
+def test_the_version_of_torch_is_a_column_where_it_differs(tmp_path):
+    cells = [
+        plan_cell(make_cell("ddp", "1x2", image=image), suffix=f".image={image}")
+        for image in ("old", "new")
+    ]
+    layout = write_plan(tmp_path, cells)
+    software = {"python": "3.11.7", "cuda": None, "nccl": None}
+    write_launches(layout, cells[0])
+    assert "torch" not in next(iter(write_rows(layout).values()))
+    write_launches(layout, cells[1], software={**software, "torch": "2.9.0"})
+    rows = write_rows(layout)
+    assert [row["torch"] for row in rows.values()] == ["2.13.0", "2.9.0"]
+    assert "2.9.0" in layout.table("md").read_text()

@@ -67,6 +67,9 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
         ("Batch job submission failed: Invalid qos specification", "qos in site.yaml"),
         ("Socket timed out on send/recv operation", "scontrol ping"),
         ("Job violates accounting/QOS policy (job submit limit)", "site.yaml"),
+        ("Batch job submission failed: Invalid feature specification", "sbatch in"),
+        ("Requested reservation is invalid", "sbatch in site.yaml"),
+        ("unrecognized option '--nosuch=1'", "sbatch in site.yaml"),
         ("something new", "something new"),
     ],
 )
@@ -131,9 +134,9 @@ def test_a_cell_id_may_have_characters_that_no_image_has(layout: Layout) -> None
 def test_names_of_gpus_that_slurm_makes(plugin: Any, layout: Layout, gres: str) -> None:
     check_gres(gres, "site.yaml")
     submit_well(layout)
-    option = plugin.set_gres_string(SimpleNamespace(resources={"gres": f"{gres}:4"}))
-    assert shlex.split(option) == [f"--gres={gres}:4"]
-    assert plugin.set_gres_string(SimpleNamespace(resources={})) == ""
+    job = SimpleNamespace(resources={"sbatch": f"--gres={gres}:4"})
+    assert shlex.split(plugin.set_gres_string(job)) == [f"--gres={gres}:4"]
+    assert plugin.set_gres_string(SimpleNamespace(resources={})).strip() == ""
 
 
 @pytest.mark.parametrize(

@@ -108,7 +108,7 @@ def fetch(tmp_path: Path, requirements: str, index: str) -> list[str]:
     """Names of the wheels that an image with these requirements gets."""
     containers = write_containers(tmp_path / "containers", "gloo")
     (containers / "requirements/cpu.txt").write_text(requirements)
-    image = load_images(containers, tmp_path / "images", {})["gloo-cpu"]
+    image = load_images(containers, tmp_path / "images")["gloo-cpu"]
     with fetched(image, torch_index=index, log=print) as folder:
         return sorted(path.name for path in folder.iterdir())
 

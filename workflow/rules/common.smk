@@ -19,6 +19,7 @@ from rankbench.project.jobs import (
     need_files,
     rule_resources,
     summary_files,
+    with_setup,
 )
 from rankbench.record import PLOTS, Layout
 from rankbench.schedulers import scheduler_of
@@ -37,7 +38,8 @@ def get_run():
         run = reopen_run()
     else:
         values = {**config, **invocation.config}
-        run = open_run(values, profile=invocation.profile, write=not invocation.passive)
+        starts = not invocation.passive
+        run = open_run(values, profile=invocation.profile, write=starts, probe=starts)
         if invocation.dry_run or not invocation.passive:
             print(*make_preview(run).lines(), sep="\n", file=sys.stderr)
         if not invocation.passive:

@@ -17,7 +17,9 @@ def get_inputs(wildcards):
 
 # Part of the command's text, not params: Snakemake formats params three times per job.
 # exec makes the supervisor Snakemake's own child, so that it notices when Snakemake dies.
-MEASURE = as_text(sys.executable, "-m", "rankbench.launch", str(LAYOUT.root))
+MEASURE = as_text(
+    *with_setup(RUN, [sys.executable, "-m", "rankbench.launch", str(LAYOUT.root)])
+)
 
 
 rule job:

@@ -27,10 +27,9 @@ rule hosts:
     resources:
         **check_resources(RUN.plan.site),
     params:
-        python=sys.executable,
+        inspect=with_setup(RUN, [sys.executable, "-m", "rankbench.launch.site.inventory"]),
         plan=str(LAYOUT.plan),
     message:
         "inspecting the hosts"
     shell:
-        "{params.python:q} -m rankbench.launch.site.inventory {params.plan:q} --out {output:q}"
-        " > {log:q} 2>&1"
+        "{params.inspect:q} {params.plan:q} --out {output:q} > {log:q} 2>&1"

@@ -36,14 +36,14 @@ def plan_run(
     rerun: str | None = None,
     more: str | None = None,
     write: bool = True,
+    probe: bool = False,
 ) -> Run:
     """Return the run that EXPERIMENT, --override, --site and --only choose.
 
     Experiment and site are set to their defaults if they were not given.
 
     Args:
-        rerun, more: as for `project.open_run`.
-        write: whether the facts about this machine may be cached.
+        rerun, more, write, probe: as for `project.open_run`.
 
     Raises:
         ValueError: the input is wrong; the message explains the error.
@@ -61,7 +61,7 @@ def plan_run(
     config = _config_of(arguments, rerun=rerun, more=more)
     from rankbench.project import open_run
 
-    return open_run(config, profile=site, write=write)
+    return open_run(config, profile=site, write=write, probe=probe)
 
 
 def _only(arguments: argparse.Namespace) -> str | None:

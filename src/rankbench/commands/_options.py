@@ -140,6 +140,7 @@ def _switch(said: str) -> dict[str, Any]:
 OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "EXPERIMENT": _row("experiment file (config.yaml)", nargs="?"),
     "WHAT": _row("experiment file (config.yaml), result folder, or bundle", nargs="?"),
+    "MORE": _row("further result folders or bundles", nargs="*"),
     "CELL": _row("id of a cell (`rankbench cells` lists them)"),
     "CELLS": _row("ids of cells", nargs="*"),
     "NAME": _row("an image, such as gloo-cpu", nargs="*"),

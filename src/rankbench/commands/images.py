@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
+from dataclasses import asdict
 from typing import Any
 
 from rankbench.commands._base import (
@@ -40,15 +42,15 @@ from rankbench.project.jobs import need_files
     json_holds="each image: why it must be made (or null), file and SHA-256",
 )
 def make_images(arguments: argparse.Namespace) -> int:
-    """Build or pull the images of an experiment, one for each backend, that are
-    missing or out of date. If names are given, build these images, even if the
-    experiment does not need them. docs/images.md explains them.
+    """Build, pull or probe the images of an experiment that are missing or out of
+    date. If names are given, make these images, even if the experiment does not need
+    them. docs/images.md explains them.
     """
     shift_experiment(arguments, "name")
     given = [f"--{o}" for o in ("test", "show", "force") if getattr(arguments, o)]
     if len(given) > 1:
         raise ValueError(f"{' and '.join(given)}: give one of them, not both")
-    run = plan_run(arguments)
+    run = plan_run(arguments, probe=not arguments.show and not arguments.name)
     images = _choose(run, arguments.name)
     status = 0
     if not arguments.show:
@@ -69,7 +71,7 @@ def _choose(run: Run, names: list[str]) -> dict[str, Image]:
     Raises:
         ValueError: an image does not exist, or no cell runs in an image.
     """
-    known = run.known_images or load_images(CONTAINERS, run.image_dir, {})
+    known = run.known_images or load_images(CONTAINERS, run.image_dir)
     if names:
         return choose_images(known, names)
     need_files(run, IMAGE)  # raises if no cell runs in an image
@@ -82,6 +84,9 @@ def _argv(run: Run, names: list[str], arguments: argparse.Namespace) -> list[str
         return argv_for(arguments, targets=["images"])
     module = [sys.executable, "-m", "rankbench.launch.images"]
     where = ["--image-dir", str(run.image_dir)]
+    named = {name: run.known_images[name].given for name in names if run.known_images}
+    if given := {name: asdict(entry) for name, entry in named.items() if entry}:
+        where += ["--given", json.dumps(given)]
     if arguments.test:
         return [*module, "test", *names, *where]
     mirror = ["--mirror", run.plan.site["debian_mirror"]]

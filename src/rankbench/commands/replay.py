@@ -79,7 +79,7 @@ def _plan(arguments: argparse.Namespace, experiment: Path, wanted: Replay) -> Ru
     """Plan the experiment of a bundle here."""
     arguments.experiment, arguments.override = str(experiment), wanted.override
     arguments.only, arguments.no_plots = None, True
-    return plan_run(arguments, write=arguments.run)
+    return plan_run(arguments, write=arguments.run, probe=arguments.run)
 
 
 def _show(arguments: argparse.Namespace, wanted: Replay, run: Run) -> int:

@@ -51,7 +51,7 @@ def rerun_cells(arguments: argparse.Namespace) -> int:
         bases = [base for cell in chosen if (base := find_base(cell, feasible))]
         wanted = list(dict.fromkeys([*chosen, *bases]))
     cells = ",".join(wanted)
-    run = plan_run(arguments, rerun=cells)
+    run = plan_run(arguments, rerun=cells, probe=True)
     argv = argv_for(arguments, rerun=cells)
     status = execute(run, argv, arguments)
     show_end(run, arguments)

@@ -61,7 +61,8 @@ def measure(arguments: argparse.Namespace) -> int:
         if not more:
             print(f"nothing to launch: no launch would settle {question}")
             return OK
-    run = plan_run(arguments, more=more, write=not arguments.dry_run)
+    starts = not arguments.dry_run
+    run = plan_run(arguments, more=more, write=starts, probe=starts)
     argv = argv_for(arguments, more=more, flags=arguments.snakemake)
     preview = make_preview(run)
     if arguments.dry_run and arguments.json:

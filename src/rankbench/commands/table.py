@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+from pathlib import Path
 
 from rankbench.commands._base import open_results
 from rankbench.commands._options import OK, command, print_json
@@ -13,19 +14,23 @@ from rankbench.commands._options import OK, command, print_json
 @command(
     place=("read", 2),
     summary="write tables and plots from plan and records",
-    options="WHAT --override --site --no-plots",
+    options="WHAT MORE --override --site --no-plots",
     examples=(
         "table",
         "table studies/lenet-mnist-workers.yaml",
         "table results/quickstart --no-plots --json",
+        "table results/monday results/friday results.tar.zst",
     ),
-    json_holds="the rows of table.csv",
+    json_holds="the rows of table.csv; of several results, the rows that are printed",
 )
 def write_table(arguments: argparse.Namespace) -> int:
     """Write tables and plots from the plan and the records of a result folder, and
-    print the table. The table of a packed bundle is only printed. Nothing is
-    measured.
+    print the table. The table of a packed bundle is only printed. Of several results,
+    print one table, which compares each with the first as `compare` does, unless it is
+    of another machine. Nothing is measured.
     """
+    if arguments.more:
+        return _print_runs([arguments.experiment, *arguments.more], arguments)
     import pandas as pd
 
     from rankbench.results.numbers.result_set import read
@@ -46,4 +51,23 @@ def write_table(arguments: argparse.Namespace) -> int:
             print_json(json.loads(rows))
         else:
             print(layout.table("md").read_text())
+    return OK
+
+
+def _print_runs(names: list[str], arguments: argparse.Namespace) -> int:
+    """Print one table of several result folders, bundles or baselines."""
+    from rankbench.results.compare.comparison import compare_runs
+    from rankbench.results.compare.sides import read_side
+    from rankbench.results.compare.text import runs_to_json, runs_to_text
+
+    if arguments.override or arguments.site:
+        raise ValueError("--override and --site: are of an experiment, not of results")
+    if len({*names}) < len(names):
+        raise ValueError("a result folder is named twice: its rows would be, too")
+    sides = [read_side(Path(name)) for name in names]
+    rows = compare_runs(sides)
+    if arguments.json:
+        print_json(runs_to_json(rows))
+    else:
+        print(runs_to_text(sides, rows))
     return OK

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rankbench.cell import Cell, Shape
-from rankbench.matrix.catalog import AUTO, Catalog, find_image
+from rankbench.cell import AUTO, Cell, Shape
+from rankbench.matrix.catalog import Catalog, find_image
 from rankbench.matrix.declarations import StrategyFacts
 from rankbench.matrix.site import CONTAINER, Site, Software
 from rankbench.own_files import count_samples, values_of
@@ -40,6 +40,9 @@ def make_candidate(cell: Cell, site: Site, catalog: Catalog) -> Candidate:
     image, reason = None, None
     if site.software == CONTAINER:
         image, reason = find_image(cell, catalog.images)
+        if image is not None and image not in site.images:
+            reason = f"{image} was not probed yet: `rankbench images` does so"
+            image = None
     elif cell.image != AUTO:
         reason = (
             f"the cell names the image {cell.image}; here ranks run in none "

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.assets import find_asset
-from rankbench.cell import Cell, list_variants
+from rankbench.cell import AUTO, Cell, list_variants
 from rankbench.matrix.declarations import (
     LAUNCHER_DEFAULTS,
     MODEL_DEFAULTS,
@@ -43,13 +43,26 @@ class Catalog:
     images: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def names(self, kind: str) -> list[str]:
-        """Names of the models, data sets or strategies."""
+        """Names of the models, data sets, strategies or images."""
         of_kind: dict[str, Mapping[str, object]] = {
             "model": self.models,
             "data": self.data,
             "strategy": self.strategies,
+            "image": {AUTO: None, **self.images},
         }
         return list(of_kind[kind])
+
+    def with_images(self, given: Mapping[str, Any]) -> Catalog:
+        """The catalog together with images that a site or an experiment names.
+
+        Args:
+            given: name -> `AUTO`, or where the image comes from.
+        """
+        more = {
+            name: {**self.images.get(name, {"serves": {}}), "given": entry}
+            for name, entry in given.items()
+        }
+        return dataclasses.replace(self, images={**self.images, **more})
 
     def with_own(self, own: Mapping[str, Mapping[str, dict[str, Any]]]) -> Catalog:
         """The catalog together with variants of the user's own."""
@@ -105,9 +118,6 @@ def load_catalog(package: Path = PACKAGE, containers: Path = CONTAINERS) -> Cata
     )
 
 
-AUTO = "auto"
-
-
 def default_image(
     promises: Mapping[str, Mapping[str, Any]], backend: str, device: str
 ) -> str | None:
@@ -121,17 +131,20 @@ def default_image(
 def find_image(
     cell: Cell, promises: Mapping[str, Mapping[str, Any]]
 ) -> tuple[str | None, str | None]:
-    """The image of a cell with its flavour, such as ``gloo-cpu``.
+    """The image of a cell: with its flavour, such as ``gloo-cpu``, unless it is given.
 
     Returns:
         (image, None), or (None, the reason why there is no image).
     """
     name = cell.image
-    if name == AUTO:
+    if name == AUTO or promises[name].get("given") == AUTO:
         chosen = default_image(promises, cell.backend, cell.device)
         if chosen is None:
-            return None, f"no image serves {cell.backend} on {cell.device}"
+            said = f"no image serves {cell.backend} on {cell.device}"
+            return None, f"{said}: name one that has it (image: ...)"
         name = chosen
+    if promises[name].get("given", AUTO) != AUTO:
+        return name, None
     if cell.device not in promises[name]["flavours"]:
         made = " and ".join(promises[name]["flavours"])
         return None, f"the image {name} is made for {made}, not for {cell.device}"

@@ -45,8 +45,9 @@ def expand(
         strategies = [(name, {}) for name in values["script"]]
         values = {**values, "model": [NONE], "data": [NONE]}
     models = list(expand_variants("model", values["model"], catalog))
-    for name in values["data"]:
-        _check_name("data", name, catalog)
+    for key in ("data", "image"):
+        for name in values[key]:
+            _check_name(key, name, catalog)
     values = {**values, "env": [read_env(given) for given in values["env"]]}
     sweeps = {key: values[key] for key in keys_of(schema)} | {"model": models}
     del sweeps["strategy"], sweeps["script"]

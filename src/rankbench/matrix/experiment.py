@@ -6,6 +6,7 @@ Its layers are merged: its top level, its blocks, and an override.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rankbench.cell import Cell, safe_name
+from rankbench.cell import TOPOLOGY, Cell, safe_name
 from rankbench.matrix.catalog import Catalog
 from rankbench.matrix.expansion import expand
 from rankbench.matrix.own import OwnFiles, adopt
@@ -27,6 +28,7 @@ from rankbench.matrix.schema import (
     with_defaults,
 )
 from rankbench.matrix.selection import Filter
+from rankbench.matrix.site import check_images
 from rankbench.stopping import BEST, UNTIL, Rule
 
 DEFAULT_EPOCHS = 1
@@ -91,6 +93,8 @@ def load_experiment(
                 raise ValueError(
                     f"budget: expected more than 0 device-hours, got {budget!r}"
                 )
+        check_images(values["images"], "images")
+        catalog = catalog.with_images(values["images"])
         adopted, own = adopt([b.values for b in blocks], catalog, path.parent)
         catalog = catalog.with_own(own.facts())
         cells: dict[str, Cell] = {}
@@ -130,7 +134,8 @@ def experiment_schema(catalog: Catalog) -> Schema:
     schema = load_schema("experiment")
     properties = schema["properties"]
     properties["launcher"]["items"]["enum"] = ["auto", *catalog.launchers]
-    properties["image"]["items"]["enum"] = ["auto", *catalog.images]
+    rules = load_schema("site")["properties"]["images"]
+    properties["images"] = {**rules, **properties["images"]}
     return schema
 
 
@@ -149,11 +154,11 @@ def _read_protocol(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _exclude(cells: dict[str, Cell], entries: list[str]) -> dict[str, Cell]:
+def _exclude(cells: dict[str, Cell], entries: list[Any]) -> dict[str, Cell]:
     filters = []
     for entry in entries:
         with naming("exclude"):
-            refused = Filter.parse(entry)
+            refused = Filter.read(entry)
             refused.check(list(cells.values()))
             if not any(refused.accepts(cell) for cell in cells.values()):
                 raise ValueError(f"no cell matches {entry!r}")
@@ -261,13 +266,13 @@ def read_layers(
         override: the name of one of the file's overrides, or None.
 
     Returns:
-        The values of all keys, and the sweeps.
+        The values of all keys, and the sweeps: a block is one, or several if it has
+        `zip` or values that follow the topology.
 
     Raises:
         ValueError: a key of the file is wrong, or there is no such override.
     """
     given = _with_lists(load_yaml(path), schema)
-    of_block = [*keys_of(schema), *keys_of(schema, "block")]
     # All keys except those within blocks, for which errors name the block.
     properties = dict(schema["properties"])
     properties["blocks"] = {**properties["blocks"], "items": {}}
@@ -277,7 +282,7 @@ def read_layers(
         if key != "strategy" or not (given.get("blocks") or given.get("script"))
     ]
     top_level = {**schema, "properties": properties, "required": required}
-    check(given, top_level, source=str(path))
+    check(_without_topologies(given), top_level, source=str(path))
     overrides = _read_overrides(given, schema, source=str(path))
     if override is not None and override not in overrides:
         raise ValueError(
@@ -291,18 +296,65 @@ def read_layers(
     name = values["name"] if override is None else f"{values['name']}-{override}"
     values["name"] = safe_name(name)
     if not values["blocks"]:
-        return values, [Block("", {key: values[key] for key in of_block})]
+        with naming(str(path)):
+            return values, [Block("", sweep) for sweep in _unfold(top, schema)]
     blocks = []
     for number, entry in enumerate(given["blocks"], 1):
-        block = _read_block(entry, schema, source=f"{path}: block {number}")
+        place = f"block {number}"
+        block = _read_block(entry, schema, source=f"{path}: {place}")
         published = block.pop("published", [])
         merged = {**top, **block, **replaced}
         if not merged.get("strategy") and not merged.get("script"):
-            raise ValueError(f"{path}: block {number}: the key 'strategy' is missing")
-        complete = with_defaults(merged, schema)
-        chosen = {key: complete[key] for key in of_block}
-        blocks.append(Block(f"block {number}", chosen, published))
+            raise ValueError(f"{path}: {place}: the key 'strategy' is missing")
+        with naming(f"{path}: {place}"):
+            sweeps = list(_unfold(merged, schema))
+        blocks += [Block(place, sweep, published) for sweep in sweeps]
     return values, blocks
+
+
+def _unfold(given: Mapping[str, Any], schema: Schema) -> Iterator[dict[str, Any]]:
+    """The plain sweeps that `zip` and values which follow the topology stand for.
+
+    Raises:
+        ValueError: lists of `zip` differ in length, or a topology has no value.
+    """
+    keys = (*keys_of(schema), *keys_of(schema, "block"))
+    known = {"properties": {key: schema["properties"][key] for key in keys}}
+    sweep = {key: given[key] for key in keys if key in given}
+    zipped = {}
+    for key in sweep.pop("zip", ()):
+        if key not in keys_of(schema):
+            raise ValueError(
+                f"zip: {key!r} is no key that takes a list{did_you_mean(key, keys)}"
+            )
+        zipped[key] = sweep.get(key, [])
+    lengths = {key: len(values) for key, values in zipped.items()}
+    if len({*lengths.values()}) > 1 or any(map(is_followed, zipped.values())):
+        said = ", ".join(f"{key} {length}" for key, length in lengths.items())
+        raise ValueError(f"zip: expected lists of equal length, got {said}")
+    for values in zip(*zipped.values(), strict=True) if zipped else [()]:
+        step = {key: [value] for key, value in zip(zipped, values, strict=True)}
+        plain = with_defaults({**sweep, **step}, known)
+        followed = {key: values for key, values in plain.items() if is_followed(values)}
+        if not followed:
+            yield plain
+            continue
+        for topology in plain["topology"]:
+            chosen: dict[str, Any] = {"topology": [topology]}
+            for key, by_topology in followed.items():
+                if topology not in by_topology:
+                    raise ValueError(
+                        f"{key}: no value for the topology {topology} (there are "
+                        f"{', '.join(by_topology)})"
+                    )
+                chosen[key] = by_topology[topology]
+            yield with_defaults({**plain, **chosen}, known)
+
+
+def is_followed(values: Any) -> bool:
+    """Whether these are values by topology, such as ``{1x1: 64, 2x8: 32}``."""
+    names = values if isinstance(values, Mapping) else ()
+    return bool(names) and all(TOPOLOGY.fullmatch(str(name)) for name in names)
 
 
 @contextmanager
@@ -331,7 +383,7 @@ def _read_overrides(
         )
         listed = _with_lists(keys, schema)
         check(
-            listed,
+            _without_topologies(listed),
             {"properties": allowed, "additionalProperties": False},
             source=f"{place}.{name}",
         )
@@ -347,7 +399,8 @@ def _read_block(entry: Any, schema: Schema, *, source: str) -> dict[str, Any]:
     keys = (*keys_of(schema), *keys_of(schema, "block"))
     sweeps = {key: schema["properties"][key] for key in keys}
     block = _with_lists(entry, {"properties": {**sweeps, **own}})
-    check(block, {**rule, "properties": {**sweeps, **own}}, source=source)
+    whole = {**rule, "properties": {**sweeps, **own}}
+    check(_without_topologies(block), whole, source=source)
     return block
 
 
@@ -355,7 +408,29 @@ def _with_lists(given: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """Turn a single value into a list of one, for keys that take a list."""
     rules = schema["properties"]
     lists = {key for key in given if rules.get(key, {}).get("type") == "array"}
+    swept = lists & {*keys_of(schema)} - {"topology"}
     return {
-        key: [value] if key in lists and not isinstance(value, list) else value
+        key: {str(name): _listed(one) for name, one in value.items()}
+        if key in swept and is_followed(value)
+        else _listed(value)
+        if key in lists
+        else value
         for key, value in given.items()
     }
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _without_topologies(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The same with a list of all values in place of values by topology."""
+    plain = dict(given)
+    for key, value in given.items():
+        if is_followed(value):
+            plain[key] = []
+            for one in itertools.chain(*value.values()):
+                # Different topologies may have equal values.
+                if one not in plain[key]:
+                    plain[key].append(one)
+    return plain

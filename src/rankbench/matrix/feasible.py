@@ -134,6 +134,8 @@ def _hosts(c: Candidate) -> str | None:
 def _devices(c: Candidate) -> str | None:
     if c.cell.device == "cuda" and not c.site.cuda_devices:
         return "the cell asks for CUDA devices; this machine has none"
+    if c.cell.device == "cuda" and c.image and c.software.no_cuda:
+        return c.software.no_cuda
     if is_oversubscribed(c.cell, c.site) and not c.cell.oversubscribe:
         what, needed, present = demand(c.cell, c.site)
         return (

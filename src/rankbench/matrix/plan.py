@@ -42,7 +42,7 @@ def make_plan(
         catalog: the variants that exist.
         code: SHA-256 of the rank-side code.
         source: name of the experiment file in the plan and in errors.
-        images: name and flavour -> facts about the image.
+        images: name -> facts about the image.
 
     Raises:
         ValueError: cells cannot share jobs here as the experiment wants, or it names
@@ -50,7 +50,7 @@ def make_plan(
     """
     site = use_hosts(site, experiment.values["hosts"], source)
     own = experiment.own.facts()
-    catalog = catalog.with_own(own)
+    catalog = catalog.with_own(own).with_images(experiment.values["images"])
     planned = {}
     for cell_id, cell in experiment.cells.items():
         candidate = make_candidate(cell, site, catalog)

@@ -40,6 +40,31 @@ class Filter:
             raise ValueError("an empty filter: expected key=value,value")
         return cls(wanted)
 
+    @classmethod
+    def read(cls, given: str | Mapping[str, Any]) -> Filter:
+        """Read the text of `parse`, or ``{strategy: [dp, ddp], topology: 1x2}``.
+
+        A value may be a name with its options, as in an experiment, or variables.
+
+        Raises:
+            ValueError: it is neither.
+        """
+        if isinstance(given, str):
+            return cls.parse(given)
+        flat: dict[str, Any] = {}
+        for key, value in given.items():
+            if key == "env" and isinstance(value, Mapping):
+                flat |= value
+            elif isinstance(value, Mapping):
+                if len(value) != 1:
+                    raise ValueError(f"{key}: expected a name with its options")
+                ((name, options),) = value.items()
+                flat |= {key: name, **(options or {})}
+            else:
+                flat[key] = value
+        lists = {k: v if isinstance(v, list) else [v] for k, v in flat.items()}
+        return cls({k: frozenset(map(spell_value, v)) for k, v in lists.items()})
+
     def accepts(self, cell: Cell) -> bool:
         return all(spell(cell, key) in values for key, values in self.wanted.items())
 

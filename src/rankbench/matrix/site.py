@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rankbench.cell import PACKAGES
+from rankbench.cell import AUTO, PACKAGES, PROGRAMS
 from rankbench.matrix.schema import (
     check,
     did_you_mean,
@@ -69,7 +69,7 @@ class Site:
         shared: for ``ssh``, whether hosts see this machine's files.
         software: ``native``, or ``container``: each cell in the image of its backend.
         native: software of the machine itself; None if ranks run in images.
-        images: name and flavour of an image -> its software; empty if native.
+        images: name of an image -> its software; empty if native.
         results_dir: folder of the results.
         device_memory_gib: memory of a GPU, or without GPUs of a host; None: not known.
         others: all other keys of the site file, which planning only passes on.
@@ -143,6 +143,8 @@ def read_site(path: Path) -> dict[str, Any]:
     check(given, schema, source=str(path))
     facts = with_defaults(given, schema)
     check_gres(facts["gres"], str(path))
+    check_images(facts["images"], f"{path}: images")
+    check_sbatch(facts["sbatch"], f"{path}: sbatch")
     facts["env"] = read_env(facts["env"], f"{path}: env")
     if not scheduler_of(facts).lists_hosts:
         if keys := [key for key in ("hosts", "shared") if key in given]:
@@ -180,6 +182,62 @@ def read_env(given: Mapping[str, str | float], place: str = "env") -> dict[str, 
                 f"{OWN_VARIABLES[name]}"
             )
     return {name: str(value) for name, value in sorted(given.items())}
+
+
+_OF_CELLS = "remove it: it follows from the topology of each cell"
+_OURS = "remove it: rankbench finds its jobs and their output by it"
+
+# Options of sbatch that a site cannot pass on, and what to do instead.
+OWN_SBATCH = {
+    **dict.fromkeys(
+        ("nodes", "ntasks", "ntasks-per-node", "ntasks-per-gpu"), _OF_CELLS
+    ),
+    **dict.fromkeys(("array", "wrap", "parsable", "job-name", "comment"), _OURS),
+    **dict.fromkeys(("output", "error", "export", "chdir", "clusters"), _OURS),
+    **dict.fromkeys(("requeue", "no-requeue"), "remove it: no job is started again"),
+    **{key: f"set the key {key}" for key in ("partition", "account", "qos", "gres")},
+    **dict.fromkeys(("cpus-per-task", "cpus-per-gpu"), "set the key cores"),
+    **dict.fromkeys(("gpus", "gpus-per-node", "gpus-per-task"), "set gpus_per_node"),
+    **dict.fromkeys(("mem", "mem-per-cpu", "mem-per-gpu"), "set the key memory"),
+    "exclusive": "set the key exclusive",
+    "time": "set the key time_limit of an experiment",
+}
+
+
+def check_sbatch(given: Mapping[str, Any], place: str) -> None:
+    """Check the options of sbatch that a site passes on.
+
+    Raises:
+        ValueError: rankbench sets one of them itself, or one is false.
+    """
+    for name, value in given.items():
+        # sbatch takes the beginning of a name for the whole.
+        for own, remedy in OWN_SBATCH.items():
+            if own.startswith(name):
+                raise ValueError(
+                    f"{place}.{name}: rankbench sets --{own} itself; {remedy}"
+                )
+        if value is False:
+            raise ValueError(f"{place}.{name}: expected true or a value, got false")
+
+
+def check_images(given: Mapping[str, Any], place: str) -> None:
+    """Check the images that a file names.
+
+    Args:
+        given: name -> `AUTO`, or keys of the image.
+        place: of the images, for errors.
+
+    Raises:
+        ValueError: a name is reserved, or an image has no file or source, or both.
+    """
+    for name, entry in given.items():
+        if name == AUTO or name.endswith(("-cpu", "-cuda")):
+            raise ValueError(
+                f"{place}.{name}: images that are built have such names: choose another"
+            )
+        if entry != AUTO and ("file" in entry) == ("source" in entry):
+            raise ValueError(f"{place}.{name}: give file or source, one of them")
 
 
 def make_site(
@@ -358,7 +416,6 @@ def use_hosts(site: Site, wanted: Sequence[str] | None, source: str) -> Site:
 # --- the software that ranks find ---------------------------------------------------
 
 BACKENDS = ("gloo", "mpi", "nccl", "ccl")
-PROGRAMS = ("torchrun", "mpirun", "mpiexec.hydra", "horovodrun", "deepspeed", "c++")
 
 # Name -> None if it is available, else the reason why not and what to do.
 Obstacles = dict[str, str | None]
@@ -373,12 +430,14 @@ class Software:
         backends: runtime -> obstacles for each backend.
         packages: obstacles for each package.
         programs: obstacles for each program.
+        no_cuda: the reason why its torch cannot use a GPU, or None.
     """
 
     torch: str
     backends: dict[str, Obstacles]
     packages: Obstacles
     programs: Obstacles
+    no_cuda: str | None = None
 
 
 _EXTRAS = "`make extras` builds it"
@@ -461,6 +520,7 @@ def describe_software(
         },
         packages=look_for("packages", PACKAGES),
         programs=look_for("programs", PROGRAMS),
+        no_cuda=None if facts["cuda"] else f"{torch} is built without CUDA",
     )
 
 

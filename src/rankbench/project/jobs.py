@@ -41,7 +41,7 @@ ON_THIS_MACHINE = "this-machine"
 # These resources differ between jobs; all others are facts of the site.
 OF_A_JOB = (
     *("nodes", "tasks", "cpus_per_task", "runtime"),
-    *("gres", "mpi", "slurm_extra"),
+    *("mpi", "sbatch"),
 )
 
 
@@ -283,6 +283,24 @@ def _check_budget(run: Run, cells: Sequence[PlannedCell]) -> None:
             f"count with time_limit: {limit:g} s): raise budget, lower time_limit, or "
             "choose fewer cells (only)"
         )
+
+
+# The first command that fails is told to the supervisor (environ.read_setup_fault).
+_SETUP = """\
+unset RANKBENCH_SETUP
+trap ': "${RANKBENCH_SETUP:=$BASH_COMMAND: exit status $?}"' ERR
+{}
+trap - ERR
+export RANKBENCH_SETUP
+exec "$@"
+"""
+
+
+def with_setup(run: Run, command: Sequence[str]) -> list[str]:
+    """Return a command of a job, after the site's key `setup`."""
+    if not (setup := run.plan.site["setup"]):
+        return list(command)
+    return ["bash", "-c", _SETUP.replace("{}", setup), "setup", *command]
 
 
 def needs_of(run: Run) -> Sequence[Need]:

@@ -5,28 +5,37 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rankbench.cell import AUTO, PROGRAMS
 from rankbench.environ import keep_job, physical_cores
 from rankbench.failures import PLAN_VARIABLE, Need
 from rankbench.invocation import DEFAULT_EXPERIMENT
 from rankbench.launch.hosts.slurm_resources import Resources
-from rankbench.launch.images.store import NO_LOCKS, Image, load_images
+from rankbench.launch.images.store import (
+    NO_LOCKS,
+    Image,
+    load_given,
+    load_images,
+    reason_to_make,
+)
 from rankbench.launch.job.provenance import rank_code_hash
 from rankbench.launch.site.machine import count_gpus, probe_machine
-from rankbench.matrix.catalog import CONTAINERS, load_catalog
-from rankbench.matrix.experiment import load_experiment
+from rankbench.matrix.catalog import CONTAINERS, Catalog, find_image, load_catalog
+from rankbench.matrix.experiment import Experiment, load_experiment
 from rankbench.matrix.own import OwnFiles
 from rankbench.matrix.plan import make_plan
 from rankbench.matrix.schema import did_you_mean
 from rankbench.matrix.selection import find_cell, select_cells
 from rankbench.matrix.site import (
+    CONTAINER,
     NATIVE,
-    PROGRAMS,
     Site,
+    Software,
     cuda_devices_of,
     describe_software,
     make_site,
@@ -174,7 +183,9 @@ class Run:
         return sorted({cell.image for cell in self.feasible if cell.image is not None})
 
 
-def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
+def open_run(
+    config: Mapping[str, Any], *, profile: Path, write: bool, probe: bool = False
+) -> Run:
     """Plan an experiment; change nothing in its result directory.
 
     Args:
@@ -184,9 +195,12 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
             to draw plots).
         profile: folder with `site.yaml`.
         write: whether the facts about this machine may be cached.
+        probe: whether given images that the cells need are pulled and looked into; if
+            not, cells in those that were not yet cannot run.
 
     Raises:
-        ValueError: the input is wrong; the message explains the error.
+        ValueError: the input is wrong, or a given image is; the message explains the
+            error.
     """
     for key in config:
         if key not in CONFIG_KEYS:
@@ -200,8 +214,8 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
     if plots not in ("true", "false"):
         raise ValueError(f"--config plots: expected true or false, not {plots!r}")
     source = Path(str(config.get("experiment", DEFAULT_EXPERIMENT)))
-    catalog = load_catalog()
-    site, images = survey_site(profile / "site.yaml", write=write)
+    site, images, named = survey_site(profile / "site.yaml", write=write)
+    catalog = load_catalog().with_images(named)
     override = config.get("override")
     experiment = load_experiment(
         source,
@@ -210,6 +224,8 @@ def open_run(config: Mapping[str, Any], *, profile: Path, write: bool) -> Run:
         slurm=SCHEDULERS[site.scheduler].has_queue,
         override=None if override is None else str(override),
     )
+    named |= experiment.values["images"]
+    site, images = add_given(site, images, named, catalog, experiment, probe=probe)
     plan = make_plan(
         experiment,
         site,
@@ -288,7 +304,9 @@ def _cells_to_rerun(plan: Plan, layout: Layout, wanted: str) -> list[PlannedCell
     return list(found.values())
 
 
-def survey_site(path: Path, *, write: bool) -> tuple[Site, dict[str, Image]]:
+def survey_site(
+    path: Path, *, write: bool
+) -> tuple[Site, dict[str, Image], dict[str, Any]]:
     """Read the site file, and inspect the machine or its images.
 
     Args:
@@ -296,29 +314,74 @@ def survey_site(path: Path, *, write: bool) -> tuple[Site, dict[str, Image]]:
         write: whether the facts about this machine may be cached.
 
     Returns:
-        The site, and its images by name and flavour ({} if native).
+        The site, the images that can be built for it ({} if native), and its key
+        `images`.
 
     Raises:
         ValueError: the file does not match its schema, or contradicts the machine.
     """
     facts = read_site(path)
     if facts["software"] == NATIVE:
-        return native_site(facts, probe_machine(PROGRAMS, write=write), source=path), {}
+        found = probe_machine(PROGRAMS, write=write)
+        return native_site(facts, found, source=path), {}, facts["images"]
     gpus = cuda_devices_of(facts, found=count_gpus())
-    images = load_images(CONTAINERS, Path(facts["image_dir"]), facts["images"])
-    software = {
-        name: describe_software(image.facts(), gpus, name)
-        for name, image in images.items()
-    }
+    images = load_images(CONTAINERS, Path(facts["image_dir"]))
     site = make_site(
         facts,
         source=path,
         cores=len(physical_cores()),
         cuda_devices=gpus,
         no_cuda="this machine shows no NVIDIA GPU",
-        images=software,
+        images=_software_in(images, gpus),
     )
-    return site, images
+    return site, images, facts["images"]
+
+
+def _software_in(images: Mapping[str, Image], gpus: int) -> dict[str, Software]:
+    """Return what is known to be in each image."""
+    known = {name: image.facts() for name, image in images.items()}
+    return {n: describe_software(f, gpus, n) for n, f in known.items() if f}
+
+
+def add_given(
+    site: Site,
+    images: Mapping[str, Image],
+    given: Mapping[str, Any],
+    catalog: Catalog,
+    experiment: Experiment,
+    *,
+    probe: bool,
+) -> tuple[Site, dict[str, Image]]:
+    """Add the images that files name; a native site has none.
+
+    Args:
+        site, images: from `survey_site`.
+        given: name -> `AUTO`, or keys of the image.
+        catalog: with the images of the site.
+        experiment: its cells choose the images that are looked into.
+        probe: whether to do so, where nobody has yet.
+
+    Raises:
+        ValueError: an image cannot be pulled, or is none that ranks can run in.
+    """
+    if site.software != CONTAINER:
+        return site, {}
+    entries = {name: entry for name, entry in given.items() if entry != AUTO}
+    found = load_given(CONTAINERS, Path(site.others["image_dir"]), entries)
+    known = catalog.with_images(experiment.values["images"]).images
+    used = {find_image(cell, known)[0] for cell in experiment.cells.values()}
+    for image in found.values() if probe else ():
+        if image.name in used and reason_to_make(image):
+            # Needs spython, which a native site has not.
+            from rankbench.launch.images.build import make_image
+
+            make_image(
+                image,
+                log_path=image.sidecar.with_suffix(".log"),
+                tell=lambda line: print(line, file=sys.stderr, flush=True),
+            )
+    software = {**site.images, **_software_in(found, site.cuda_devices)}
+    return replace(site, images=software), {**images, **found}
 
 
 def native_site(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from typing import Any
 
 from rankbench.environ import submit_from_here
@@ -20,7 +19,8 @@ _REMEDIES = {
     r"gres|generic resource": "correct gres or devices_per_node in site.yaml",
     r"time limit": "set max_job_minutes in site.yaml, or lower time_limit",
     r"memory": "correct memory in site.yaml",
-    r"node count|node configuration": "correct nodes or cores in site.yaml",
+    r"node count|node configuration": "correct nodes, cores or sbatch in site.yaml",
+    r"feature|reservation|license|option|switch": "correct sbatch in site.yaml",
     r"timed out|unable to contact|connect": "try `scontrol ping`, and run again later",
     r"limit": "lower `jobs` in the profile's config.yaml",
 }
@@ -30,8 +30,9 @@ def submit_well(layout: Layout) -> None:
     """Patch three faults of the plugin in this process.
 
     It names the reason of a refused job only amid its own output, so nobody who reads
-    the table learns it. It refuses types of GPUs with a hyphen, which Slurm itself
-    makes. And it deletes the variable that names Slurm's configuration.
+    the table learns it. It refuses options of sbatch, and types of GPUs with a hyphen,
+    which Slurm itself makes. And it deletes the variable that names Slurm's
+    configuration.
 
     Args:
         layout: of the run, whose rows tell why their jobs were refused.
@@ -41,7 +42,7 @@ def submit_well(layout: Layout) -> None:
 
     submit_from_here()
     plugin.delete_slurm_environment = submit_from_here
-    plugin.set_gres_string = name_gres
+    plugin.set_gres_string = add_options
     report = plugin.Executor._report_job_error_threadsafe
 
     def report_with_note(executor: Any, info: Any, msg: str) -> None:
@@ -54,10 +55,9 @@ def submit_well(layout: Layout) -> None:
     plugin.Executor._report_job_error_threadsafe = report_with_note
 
 
-def name_gres(job: Any) -> str:
-    """The option of sbatch for GPUs; matrix/site.py has checked the name."""
-    gres = job.resources.get("gres")
-    return f" --gres={shlex.quote(gres)}" if gres else ""
+def add_options(job: Any) -> str:
+    """What the plugin adds to the command of sbatch: options of job_resources."""
+    return f" {job.resources.get('sbatch', '')}"
 
 
 def explain_refusal(message: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -58,9 +59,7 @@ def _ask(
     if not scheduler_of(site).has_queue:
         return {"mem_mb": 0}
     tasks = nodes * tasks_per_node
-    extra = [f"--ntasks-per-node={tasks_per_node}"]
-    if site["exclusive"]:
-        extra.append("--exclusive")
+    options = [f"--ntasks-per-node={tasks_per_node}", *_options(site, gpus)]
     asked: dict[str, int | str | None] = {
         "nodes": nodes,
         "tasks": tasks,
@@ -68,9 +67,6 @@ def _ask(
         # 0 requests no memory: Snakemake needs a number.
         "mem_mb": site["memory"] or 0,
         "runtime": math.ceil(seconds / 60),
-        "gres": f"{site['gres']}:{gpus}" if gpus else None,
-        # With GPUs, the plugin would read `tasks` as tasks per GPU.
-        "tasks_per_gpu": 0,
         # With this resource, the plugin does not start the supervisor by srun, so that
         # the supervisor can start steps itself. With one task the plugin refuses a
         # value.
@@ -78,9 +74,29 @@ def _ask(
         "slurm_partition": site["partition"],
         "slurm_account": site["account"],
         "qos": site["qos"],
-        "slurm_extra": " ".join(extra),
+        # Not `slurm_extra` and `gres`: the plugin refuses options and types of GPUs
+        # there that Slurm knows. snakemake_fixes/submitting.py passes this on.
+        "sbatch": shlex.join(options),
     }
     return {name: value for name, value in asked.items() if value is not None}
+
+
+def _options(site: Mapping[str, Any], gpus: int) -> list[str]:
+    """The options of sbatch that every job of a site has.
+
+    Args:
+        site: the site of the plan.
+        gpus: number of GPUs of each host.
+    """
+    options = ["--exclusive"] if site["exclusive"] else []
+    if gpus and site["gpus_per_node"]:
+        kind = site["gres"].partition(":")[2]
+        options.append(f"--gpus-per-node={kind}{':' if kind else ''}{gpus}")
+    elif gpus:
+        options.append(f"--gres={site['gres']}:{gpus}")
+    for name, value in site["sbatch"].items():
+        options.append(f"--{name}" if value is True else f"--{name}={value}")
+    return options
 
 
 def plan_array(
@@ -109,7 +125,6 @@ def plan_array(
         "--cpus-per-task": asked["cpus_per_task"],
         "--time": asked["runtime"],
         "--mem": asked["mem_mb"] or None,
-        "--gres": asked.get("gres"),
         "--partition": asked.get("slurm_partition"),
         "--account": asked.get("slurm_account"),
         "--qos": asked.get("qos"),
@@ -117,7 +132,7 @@ def plan_array(
         "--comment": comment,
     }
     options = [f"{name}={value}" for name, value in values.items() if value is not None]
-    options += ["--no-requeue", *(["--exclusive"] if site["exclusive"] else [])]
+    options += ["--no-requeue", *_options(site, gpus)]
     return JobArray(shape.nodes, start_within, tuple(options))
 
 

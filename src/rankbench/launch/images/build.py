@@ -33,7 +33,6 @@ from rankbench.launch.images.verify import (
     ask_facts,
     check_sif,
     list_packages,
-    prove,
     read_status,
     write_bills,
 )
@@ -110,7 +109,9 @@ class Work:
                 self.log.write(line)
                 said.append(line)
                 for sign, step in _STEPS.items():
-                    if line.startswith("INFO:") and sign in line:
+                    # A pull says some of the same.
+                    built = self.image.given is None
+                    if built and line.startswith("INFO:") and sign in line:
                         self.begin(step)
                 if line.startswith("== "):
                     # A message of %post; the seconds before it are dropped.
@@ -126,14 +127,14 @@ class Work:
 def make_image(
     image: Image,
     *,
-    mirror: str,
-    torch_index: str,
+    mirror: str = "auto",
+    torch_index: str = "auto",
     log_path: Path,
     tell: Callable[[str], None],
     force: bool = False,
     key: Path | None = None,
 ) -> Sidecar:
-    """Build or pull an image, test its promises, and move it to its place.
+    """Build or pull an image, look into it, and move it to its place.
 
     If the image is up to date, only its sidecar is written again, so that Snakemake
     finds it newer than the request.
@@ -189,11 +190,11 @@ def _make(work: Work, mirror: str, torch_index: str, key: Path | None) -> Sideca
         sha256 = hash_file(sif)
         if image.given and image.given.sha256 not in (None, sha256):
             raise ValueError(
-                f"{sif} has the SHA-256 {sha256}, the site key images: {image.name} "
-                f"says {image.given.sha256}: use the right file, or correct the key if "
-                "you trust this one"
+                f"{sif} has the SHA-256 {sha256}, the key images: {image.name} says "
+                f"{image.given.sha256}: use the right file, or correct the key if you "
+                "trust this one"
             )
-        facts = prove(image, sif, work.follow) if image.given else ask_facts(image, sif)
+        facts = ask_facts(image, sif)
         work.begin("provenance")
         packages = list_packages(sif)
         if key and image.definition:
@@ -209,6 +210,7 @@ def _make(work: Work, mirror: str, torch_index: str, key: Path | None) -> Sideca
             "definition": image.promise["definition"] if image.definition else None,
             "inputs": image.inputs,
             "source": image.given.source if image.given else None,
+            "state": image.state,
             "built": begun.isoformat(timespec="seconds"),
             "apptainer": run_to_end([program, "--version"]).stdout.strip(),
             "facts": facts,
@@ -240,15 +242,16 @@ def _make(work: Work, mirror: str, torch_index: str, key: Path | None) -> Sideca
 def _obtain(work: Work, mirror: str, torch_index: str, beside: Path) -> Path:
     """Return the file of an image; it is at `beside` if it was made here."""
     image = work.image
-    if image.given and image.given.file:
-        return image.file
-    building, kept = SPACE[image.flavour]
-    checks.check_space({checks.build_dir(): building, beside.parent: kept})
     if image.given and image.given.source:
         work.begin("pull")
         work.follow(apptainer.pull(beside, image.given.source))
         return beside
-    assert image.definition
+    if image.definition is None:
+        if not image.file.exists():
+            raise ValueError(f"{image.file} is missing: correct the key images")
+        return image.file
+    building, kept = SPACE[image.flavour]
+    checks.check_space({checks.build_dir(): building, beside.parent: kept})
     checks.find_debootstrap()
     address = checks.find_mirror(mirror, tell=work.say)
     checks.check_mirror(address, image.promise["suite"])

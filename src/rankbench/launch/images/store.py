@@ -3,10 +3,11 @@
     containers/images.yaml            promises of each image
     IMAGE_DIR/NAME.sif                the image, if it is built or pulled here
     IMAGE_DIR/NAME.json               its sidecar: SHA-256, recipe, packages, facts
-    IMAGE_DIR/NAME.given.json, .sif   likewise, of an image that the site provides
+    IMAGE_DIR/NAME.given.json, .sif   likewise, of an image that a file names
     IMAGE_DIR/.recipes/NAME.json      request; a newer one rebuilds the image
 
-NAME is the name of the entry and the flavour: ``mpi-cpu``.
+NAME is the name of the entry and the flavour: ``mpi-cpu``; or that of a
+given image.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import errno
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from rankbench.record import read_json, write_json
 
 SIDECAR_VERSION = 1
 
-# Runs inside an image, also a given one, and tests its promises.
+# Runs inside an image that was built, and tests its promises.
 TEST = "check_image.py"
 
 # Requirements file of all images: packages without wheels.
@@ -41,19 +42,17 @@ Sidecar = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class GivenImage:
-    """An image that the site provides instead of building it.
+    """An image of a name that the site or the experiment gives, which is not built.
 
     Attributes:
         file: path of a SIF file, which is used in place; None if `source` is set.
         source: URI with a digest, to pull the image from; None if `file` is set.
-        sha256: SHA-256 of the SIF file; None if only the source's digest is known.
-        promise: keys that differ from the image's entry in images.yaml.
+        sha256: SHA-256 that the SIF file must have; None: any.
     """
 
     file: str | None = None
     source: str | None = None
     sha256: str | None = None
-    promise: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +60,10 @@ class Image:
     """One image of this site.
 
     Attributes:
-        name: name of the entry in images.yaml, and the flavour: ``mpi-cpu``.
-        flavour: ``cpu`` or ``cuda``.
-        promise: its entry in images.yaml, with name and flavour.
+        name: name of the entry in images.yaml, and the flavour: ``mpi-cpu``; or the
+            name of a given image.
+        flavour: ``cpu`` or ``cuda``; empty if it is given.
+        promise: its entry in images.yaml, with name and flavour; empty if it is given.
         containers: folder of the definitions.
         inputs: file below `containers` that it is made from -> SHA-256.
         recipe: SHA-256 over everything whose change requires a new image. Mirrors are
@@ -71,7 +71,7 @@ class Image:
         file: the SIF file.
         sidecar: JSON file with facts about the SIF file.
         request: JSON file whose change rebuilds the image.
-        given: the image that the site provides; None if it is built.
+        given: where a given image comes from; None if it is built.
     """
 
     name: str
@@ -87,8 +87,16 @@ class Image:
 
     @property
     def definition(self) -> Path | None:
-        """The definition to build it from; None if the site provides the image."""
+        """The definition to build it from; None if the image is given."""
         return None if self.given else self.containers / self.promise["definition"]
+
+    @property
+    def state(self) -> list[Any] | None:
+        """What differs for another file in the place of a given one; else None."""
+        if self.given is None or self.given.file is None or not self.file.exists():
+            return None
+        found = self.file.stat()
+        return [str(self.file), found.st_size, found.st_mtime_ns]
 
     def describe(self) -> dict[str, Any]:
         """Return facts for the plan; sha256 is None if the image must be made."""
@@ -102,11 +110,16 @@ class Image:
             "sha256": None if known is None else known["sha256"],
         }
 
-    def facts(self) -> dict[str, Any]:
-        """Return facts found in the image, or its promises if it must be made."""
+    def facts(self) -> dict[str, Any] | None:
+        """Return facts found in the image, or its promises if it must be built.
+
+        None: it is given, and nobody has looked into it yet.
+        """
         known = read_sidecar(self)
         if known is not None:
             return dict(known["facts"])
+        if self.given:
+            return None
         promised = {
             key: self.promise[key] for key in ("torch", "backends", "rpc", "horovod")
         }
@@ -118,48 +131,28 @@ class Image:
         }
 
 
-def load_images(
-    containers: Path, image_dir: Path, given: Mapping[str, Any]
-) -> dict[str, Image]:
-    """Return all images that this site can have, by name and flavour.
+def load_images(containers: Path, image_dir: Path) -> dict[str, Image]:
+    """Return all images that can be built for this site, by name and flavour.
 
     Args:
         containers: folder with `images.yaml`.
         image_dir: folder of the images.
-        given: `images` of the site file: name -> ``{file, sha256}`` or
-            ``{source, sha256}``, either with changed promises (`promise`).
 
     Raises:
-        ValueError: a definition, an input or a given image is invalid.
+        ValueError: a definition or an input is missing.
     """
     entries: dict[str, Any] = yaml.safe_load((containers / "images.yaml").read_text())
     wanted = {
-        f"{name}-{flavour}": (name, flavour)
+        f"{name}-{flavour}": (entry, flavour)
         for name, entry in entries.items()
         for flavour in entry["flavours"]
     }
-    for name in given:
-        kind, _, flavour = name.rpartition("-")
-        if kind not in entries or flavour not in ("cpu", "cuda"):
-            known = ", ".join(f"{kind}-cpu, {kind}-cuda" for kind in entries)
-            raise ValueError(f"site key images: {name}: no such image (known: {known})")
-        wanted[name] = (kind, flavour)
     images = {}
-    for name, (kind, flavour) in sorted(wanted.items()):
-        # The schema of the site file has checked the entry, except for this.
-        entry, own = entries[kind], GivenImage(**given[name]) if name in given else None
-        if own and own.file and own.sha256 is None:
-            raise ValueError(
-                f"site key images: {name}: sha256 is missing: `sha256sum {own.file}` "
-                "prints it"
-            )
-        changes = own.promise if own else {}
-        promise = {**entry, **changes, "name": name, "flavour": flavour}
+    for name, (entry, flavour) in sorted(wanted.items()):
+        promise = {**entry, "name": name, "flavour": flavour}
         # The cells that run in the image are no part of its recipe.
         promise.pop("serves", None)
-        files = [TEST]
-        if own is None:
-            files = [entry["definition"], *entry["inputs"], *requirements_of(promise)]
+        files = [TEST, entry["definition"], *entry["inputs"], *requirements_of(promise)]
         try:
             inputs = {file: hash_file(containers / file) for file in sorted(files)}
         except OSError as error:
@@ -167,23 +160,52 @@ def load_images(
                 f"{containers / 'images.yaml'}: {name} names "
                 f"{Path(error.filename).name}, which cannot be read: {error.strerror}"
             ) from error
-        origin = [own.source, own.sha256] if own else None
-        made_of = json.dumps([promise, inputs, origin], sort_keys=True)
-        # Beside the built one, which is used again when the site's is taken away.
-        file = image_dir / f"{name}{'.given' if own else ''}.sif"
         images[name] = Image(
             name=name,
             flavour=flavour,
             promise=promise,
             containers=containers,
             inputs=inputs,
-            recipe=hashlib.sha256(made_of.encode()).hexdigest(),
-            file=Path(own.file) if own and own.file else file,
+            recipe=_hash([promise, inputs, None]),
+            file=image_dir / f"{name}.sif",
+            sidecar=image_dir / f"{name}.json",
+            request=image_dir / ".recipes" / f"{name}.json",
+            given=None,
+        )
+    return images
+
+
+def load_given(
+    containers: Path, image_dir: Path, given: Mapping[str, Any]
+) -> dict[str, Image]:
+    """Return the given images by name.
+
+    Args:
+        containers: folder with `images.yaml`.
+        image_dir: folder of the images.
+        given: name -> attributes of `GivenImage`.
+    """
+    images = {}
+    for name, entry in given.items():
+        own = GivenImage(**entry)
+        file = image_dir / f"{name}.given.sif"
+        images[name] = Image(
+            name=name,
+            flavour="",
+            promise={},
+            containers=containers,
+            inputs={},
+            recipe=_hash([SIDECAR_VERSION, own.source, own.sha256]),
+            file=Path(own.file) if own.file else file,
             sidecar=file.with_suffix(".json"),
             request=image_dir / ".recipes" / f"{name}.json",
             given=own,
         )
     return images
+
+
+def _hash(parts: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def choose_images(
@@ -227,6 +249,8 @@ def reason_to_make(image: Image) -> str | None:
         return f"changed: {', '.join(changed) or 'its promises, or its source'}"
     if not image.file.exists():
         return f"{image.file} is gone"
+    if known.get("state") != image.state:
+        return f"{image.file} is another file"
     return None
 
 
@@ -254,18 +278,10 @@ def request_image(image: Image) -> bool:
     Raises:
         ValueError: the request cannot be written; says which file, and what to do.
     """
-    given = None if image.given is None else asdict(image.given)
     reason = reason_to_make(image)
-    # Jobs read from the request which image is given.
-    known = read_json(image.request) if image.request.exists() else {"given": given}
-    if reason is None and known["given"] == given:
+    if reason is None:
         return False
-    wanted = {
-        "name": image.name,
-        "recipe": image.recipe,
-        "inputs": image.inputs,
-        "given": given,
-    }
+    wanted = {"name": image.name, "recipe": image.recipe, "inputs": image.inputs}
     # Written even if a request exists, and with a new time in it: after a failed build,
     # Snakemake restores the old sidecar with a new time, and would take a request with
     # the same content as fulfilled.
@@ -273,16 +289,9 @@ def request_image(image: Image) -> bool:
     try:
         write_json(image.request, asked)
     except OSError as error:
-        why = f"image {image.name} ({reason or 'now another one is given'})"
+        why = f"image {image.name} ({reason})"
         raise ValueError(f"{why}: {explain_folder(error, image.request)}") from error
     return True
-
-
-def read_given(image_dir: Path) -> dict[str, Any]:
-    """Return the given images, read from the requests: jobs read no site file."""
-    requests = sorted((image_dir / ".recipes").glob("*.json"))
-    found = {path.stem: read_json(path)["given"] for path in requests}
-    return {name: given for name, given in found.items() if given is not None}
 
 
 def requirements_of(promise: Mapping[str, Any]) -> list[str]:

@@ -20,8 +20,10 @@ from pathlib import Path
 from socket import gethostname
 from typing import Any
 
+from rankbench.cell import PROGRAMS
 from rankbench.launch.hosts.base import run_to_end
 from rankbench.launch.images import apptainer
+from rankbench.launch.images.checks import diagnose, last_words
 from rankbench.launch.images.store import TEST, Image, Sidecar
 from rankbench.launch.process.command import SOURCE
 from rankbench.own_files import hash_file
@@ -125,7 +127,7 @@ def check_signed(image: Mapping[str, Any], signers: Sequence[Path]) -> None:
 def prove(
     image: Image, sif: Path, follow: Callable[[Iterable[str]], None]
 ) -> dict[str, Any]:
-    """Test the promises of an image; return the facts found in it.
+    """Test the promises of an image that was built; return the facts found in it.
 
     Args:
         image: the image.
@@ -151,15 +153,30 @@ def ask_facts(image: Image, sif: Path) -> dict[str, Any]:
     """Return the facts about an image that planning needs, found by a probe inside.
 
     Raises:
-        ValueError: the facts contradict the promises of the image.
+        ValueError: the facts contradict the promises of the image, or the probe does
+            not run there.
     """
-    probe = ["python3", "-m", "rankbench.rank.facts.probe", *image.promise["programs"]]
+    programs = image.promise.get("programs", PROGRAMS)
+    probe = ["python3", "-m", "rankbench.rank.facts.probe", *programs]
     options = [*apptainer.APART, "--env", f"PYTHONPATH={_INSIDE}"]
-    said = _ask(sif, probe, binds=[f"{SOURCE}:{_INSIDE}:ro"], options=options)
-    facts: dict[str, Any] = json.loads(said.splitlines()[-1])
+    binds = [f"{SOURCE}:{_INSIDE}:ro"]
+    said: list[str] = []
+    try:
+        said.extend(apptainer.execute(sif, probe, binds=binds, options=options))
+    except subprocess.CalledProcessError:
+        log = "".join(said)
+        raise ValueError(
+            f"rankbench cannot look into {sif}: {diagnose(log) or last_words(log)} (it "
+            "must be an image for this machine's processors, in which python3 is "
+            "Python 3.11 or newer and imports torch)"
+        ) from None
+    # Libraries may print, too.
+    facts: dict[str, Any] = json.loads([s for s in said if s.startswith("{")][-1])
     # These are facts of this machine, not of the image.
-    for key in ("cores", "cuda_devices"):
+    for key in ("cores", "cuda_devices", "cuda_memory_gib"):
         facts.pop(key, None)
+    if image.given:
+        return facts
     broken = [
         f"{key}: promised {image.promise[key]}, found {facts[key]}"
         for key, kept in _kept(image.promise, facts).items()

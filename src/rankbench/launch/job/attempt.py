@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rankbench.environ import job_id
+from rankbench.environ import job_id, read_setup_fault
 from rankbench.launch.hosts.base import Hosts, ThisMachine
 from rankbench.launch.job.claim import claim_next, open_claims, read_owner
 from rankbench.launch.job.provenance import describe_code
@@ -88,21 +88,25 @@ class Attempt:
         self.gate = LaunchSeries(self, GATE, self.directory / GATE)
         self.profile = LaunchSeries(self, PROFILE, self.directory / PROFILE)
 
-    def refuse_image(self) -> str | None:
-        """Leave a record of a launch that its image prevents on this host.
+    def refuse_host(self) -> str | None:
+        """Leave a record of a launch that this host prevents.
 
-        The image must be unchanged and signed, and start here with its binds.
+        What the site sets up before must have worked. An image must be unchanged and
+        signed, and start here with its binds.
 
         Returns:
-            Its reason; None, without a record, if the image is good.
+            Its reason; None, without a record, if all is well.
         """
-        if self.image is None:
+        fault = read_setup_fault()
+        if self.image is None and fault is None:
             return None
         from rankbench.launch.images.checks import check_runs
         from rankbench.launch.images.verify import check_file, check_signed
 
         started = datetime.now(UTC)
         try:
+            if fault or self.image is None:
+                raise ValueError(f"setup in site.yaml failed: {fault}")
             if self._no_image:
                 raise ValueError(self._no_image)
             check_binds(self._plan.site["binds"])

@@ -94,7 +94,7 @@ def run_job(layout: Layout, name: str, *, project: Path, say: Say) -> bool:
                 # Data or image were not made, or are not here.
                 needs = find_needs([(attempt.planned.image, attempt.cell.data)])
                 try:
-                    why = explain_failures(layout, needs) or attempt.refuse_image()
+                    why = explain_failures(layout, needs) or attempt.refuse_host()
                 except (ValueError, OSError) as error:
                     why = str(error)
                 if why:

@@ -7,6 +7,7 @@ launch/site/machine.py runs it on this machine, launch/images runs it in an imag
 from __future__ import annotations
 
 import json
+import platform
 import shutil
 import sys
 
@@ -19,6 +20,7 @@ from rankbench.rank.facts.host import built_backends, package_version
 def main() -> None:
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     facts = {
+        "python": platform.python_version(),
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
         "cuda_devices": [torch.cuda.get_device_name(i) for i in range(count)],

@@ -14,7 +14,7 @@ import numpy as np
 from rankbench.record import NO_EXCHANGE, OTHER_OPTIMIZER, UNCLEAN_END, disturbances
 from rankbench.results.advice.choice import EQUAL, LESS, Facts, choose, plan_next
 from rankbench.results.numbers.losses import Loss, find_losses
-from rankbench.results.numbers.measures import Measures
+from rankbench.results.numbers.measures import LOSS_STEPS, Measures
 from rankbench.results.numbers.result_set import ResultSet
 from rankbench.results.numbers.series import Panel, Series, is_shared
 from rankbench.results.numbers.statistics import (
@@ -40,9 +40,6 @@ _PACKAGES = ("horovod", "deepspeed")
 
 # A script has no epochs: its topologies take so many samples.
 _MANY = 1_000_000
-
-# The loss of single steps scatters: it is the mean of so many steps.
-_STEPS = 20
 
 # Marks that weaken a row, in words. There are no grades.
 _DOUBTS = {
@@ -360,13 +357,13 @@ def _compare_training(rows: Mapping[str, Summary], *names: str | None) -> Facts 
 
 def _time_of_steps(launch: Measures) -> float:
     """Seconds of all steps, those of the warm-up at the mean of the timed ones."""
-    return launch.total_s * len(launch.losses) / len(launch.steps_s)
+    return launch.seconds_of(len(launch.losses))
 
 
 def _loss(summary: Summary, ends: Sequence[int]) -> Facts | None:
     """Mean loss of the steps before a step of each launch; None if it is no number."""
     found = [
-        float(np.mean(launch.losses[max(0, end - _STEPS) : max(1, end)]))
+        float(np.mean(launch.losses[max(0, end - LOSS_STEPS) : max(1, end)]))
         for launch, end in zip(summary.counted, ends, strict=True)
     ]
     return mean(found).to_json() if np.isfinite(found).all() else None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -44,6 +44,11 @@ VERDICTS = {
     CHANGED: "defined otherwise in OLD and NEW: not compared",
     NO_NUMBER: "has a number on neither side",
 }
+
+# Of a row of several runs that is not compared with that of the first run.
+OTHER_MACHINE = "another machine"
+# Facts of hosts that make them another machine. Hosts of a cluster are alike.
+_OF_MACHINE = ("cpu", "cores", "memory (GiB)", "GPUs")
 
 # Verdicts of `accept`, in the order of the output.
 FAIL, UNDECIDED, PASS = "FAIL", "UNDECIDED", "PASS"
@@ -200,6 +205,75 @@ def compare(
     return Comparison(
         old=old, new=new, confidence=confidence, margin=margin, cells=cells
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCell:
+    """A cell of one of several runs.
+
+    Attributes:
+        run: name of the run.
+        cell: id of the cell.
+        launches: its launches.
+        verdict: one of `VERDICTS` against the first run, or `OTHER_MACHINE`; empty in
+            the first run, and if that has no such cell.
+        ratio: throughput over that of the first run; None if they are not compared.
+    """
+
+    run: str
+    cell: str
+    launches: CellLaunches
+    verdict: str = ""
+    ratio: Estimate | None = None
+
+
+def compare_runs(
+    sides: Sequence[Side], *, confidence: float = CONFIDENCE
+) -> list[RunCell]:
+    """The cells of several runs, each compared with that of the first run.
+
+    Cells of different machines are not compared.
+
+    Args:
+        sides: two or more runs.
+        confidence: that all brackets hold at once.
+
+    Returns:
+        Cells in the order of the runs; those with the same id follow each other.
+    """
+    first, *others = sides
+    rows = [
+        RunCell(run=first.name, cell=name, launches=cell)
+        for name, cell in first.cells.items()
+    ]
+    each = confidence_of_each(len(others), confidence)
+    for side in others:
+        common = side.cells.keys() & first.cells.keys()
+        apart = {
+            name
+            for name in common
+            if find_differing(first.cells[name].facts, side.cells[name].facts).keys()
+            & {*_OF_MACHINE}
+        }
+        alike = {n: cell for n, cell in side.cells.items() if n in common - apart}
+        found = {}
+        if alike:
+            compared = compare(first, replace(side, cells=alike), confidence=each)
+            found = {cell.id: cell for cell in compared.cells}
+        for name, cell in side.cells.items():
+            judged = found.get(name)
+            verdict = OTHER_MACHINE if name in apart else ""
+            rows.append(
+                RunCell(
+                    run=side.name,
+                    cell=name,
+                    launches=cell,
+                    verdict=judged.verdict if judged else verdict,
+                    ratio=judged.ratio if judged else None,
+                )
+            )
+    order = list(dict.fromkeys(row.cell for row in rows))
+    return sorted(rows, key=lambda row: order.index(row.cell))
 
 
 def _fit(old: CellLaunches, new: CellLaunches) -> Fit:

@@ -20,8 +20,9 @@ from rankbench.results.compare.comparison import (
     VERDICTS,
     ComparedCell,
     Comparison,
+    RunCell,
 )
-from rankbench.results.compare.sides import CellLaunches
+from rankbench.results.compare.sides import CellLaunches, Side, find_differing
 from rankbench.results.elements.text import figures, show_estimate
 from rankbench.results.numbers.fit import MOST_LAUNCHES
 
@@ -68,7 +69,7 @@ def _count(comparison: Comparison, order: Sequence[str]) -> list[str]:
     return [f"{count} {verdict}" for verdict, count in counts.items() if count]
 
 
-def _ratio_to_json(cell: ComparedCell) -> dict[str, Any]:
+def _ratio_to_json(cell: ComparedCell | RunCell) -> dict[str, Any]:
     ratio = cell.ratio
     return {
         "ratio": ratio and ratio.value,
@@ -197,6 +198,55 @@ def _summarise(comparison: Comparison) -> Iterator[str]:
     for title, names in sides:
         if names:
             yield f"only in {title}: {', '.join(names)}"
+
+
+# --- several runs ---------------------------------------------------------------------
+
+
+def runs_to_text(sides: Sequence[Side], rows: Sequence[RunCell]) -> str:
+    """What differs between the runs, and a line for each cell of each."""
+    facts: dict[str, dict[str, Sequence[str]]] = {}
+    for side in sides[1:]:
+        for key, (old, new) in find_differing(sides[0].facts, side.facts).items():
+            facts.setdefault(key, {sides[0].name: old})[side.name] = new
+    lines = ["The runs differ in:"] if facts else []
+    lines += [
+        f"  {key}  {name}: {show_values(values)}"
+        for key, by_run in facts.items()
+        for name, values in by_run.items()
+    ]
+    shown = [
+        [
+            row.cell,
+            row.run,
+            _show_launches(row.launches),
+            str(show_estimate(row.ratio)),
+            row.verdict,
+        ]
+        for row in rows
+    ]
+    first = f"/ {sides[0].name}"
+    table = _tabulate(shown, "cell", "run", "throughput (launches)", first, "")
+    return printable("\n".join([*lines, "", table]))
+
+
+def runs_to_json(rows: Sequence[RunCell]) -> list[dict[str, Any]]:
+    """A mapping for each cell of each run."""
+    return [
+        {
+            "run": row.run,
+            "cell": row.cell,
+            "status": row.launches.status,
+            "reason": row.launches.reason,
+            "marks": list(row.launches.marks),
+            "throughput": _middle(row.launches),
+            "unit": f"{row.launches.unit}/s",
+            "launches": len(row.launches.throughput),
+            "verdict": row.verdict or None,
+            **_ratio_to_json(row),
+        }
+        for row in rows
+    ]
 
 
 # --- accept, and replay ---------------------------------------------------------------

@@ -15,6 +15,9 @@ from rankbench.results.numbers.statistics import spread
 from rankbench.results.numbers.steady import find_warmup
 from rankbench.results.read.launches import Launch
 
+# The loss of single steps scatters: it is the mean of so many steps.
+LOSS_STEPS = 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measures:
@@ -65,6 +68,20 @@ class Measures:
     torch: str
     steps_s: NDArray[np.float64] = field(repr=False, compare=False)
     losses: NDArray[np.float64] = field(repr=False, compare=False)
+
+    def steps_to(self, loss: float) -> int | None:
+        """Steps from the first of the warm-up until the loss is reached; None if never.
+
+        It is reached when the mean of the last `LOSS_STEPS` steps is not above it.
+        """
+        width = min(LOSS_STEPS, len(self.losses))
+        means = np.convolve(self.losses, np.full(width, 1 / width), mode="valid")
+        reached = np.flatnonzero(means <= loss)
+        return int(reached[0]) + width if len(reached) else None
+
+    def seconds_of(self, steps: float) -> float:
+        """Time of steps, each taking the mean time of the timed ones."""
+        return self.total_s * steps / len(self.steps_s)
 
     @property
     def load_ms(self) -> float:

@@ -99,7 +99,7 @@ def is_shared(point: Summary) -> bool:
 
 
 def _key(cell: Cell) -> str:
-    start = [cell.launcher, cell.init_method, cell.gpudirect]
+    start = [cell.launcher, cell.init_method, cell.gpudirect, cell.image]
     fields = [cell.strategy, cell.backend, *start, dict(cell.env), dict(cell.options)]
     return json.dumps(fields, sort_keys=True)
 
@@ -119,6 +119,7 @@ def _name_series(cells: Sequence[Cell]) -> dict[str, str]:
                 "launcher": cell.launcher,
                 "init_method": cell.init_method,
                 "gpudirect": cell.gpudirect,
+                "image": cell.image,
                 **cell.env,
                 **cell.options,
             }

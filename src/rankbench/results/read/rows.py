@@ -81,6 +81,7 @@ class Results:
             file says so.
         price: of a device-hour, and its currency, where the site file says so.
         targets: what the experiment wants to be predicted.
+        target_loss: the loss to which time and samples are counted.
     """
 
     experiment: str
@@ -89,6 +90,7 @@ class Results:
     peaks: Mapping[str, float] = field(default_factory=dict)
     price: tuple[float, str] | None = None
     targets: tuple[PredictedCell, ...] = ()
+    target_loss: float | None = None
 
 
 # GPUs reach their power cap at full load, as their makers intend.
@@ -132,7 +134,9 @@ def load(layout: Layout) -> Results:
         budget=plan.experiment.get("budget"),
     )
     rows = tuple(_make_row(layout, own, enough.get(own.planned.id)) for own in attempts)
-    return Results(plan.name, rows, study, peaks, price, tuple(plan.predicted))
+    target = plan.experiment.get("target") or {"loss": None}
+    predicted = tuple(plan.predicted)
+    return Results(plan.name, rows, study, peaks, price, predicted, target["loss"])
 
 
 @dataclass(frozen=True, slots=True)

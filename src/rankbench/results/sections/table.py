@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
+
+import numpy as np
 
 from rankbench.results.elements.notes import collect_notes
 from rankbench.results.elements.section import Content, Section
@@ -16,8 +19,8 @@ from rankbench.results.elements.text import (
 )
 from rankbench.results.numbers.network import find_network
 from rankbench.results.numbers.result_set import ResultSet
-from rankbench.results.numbers.statistics import Estimate
-from rankbench.results.numbers.summary import Summary
+from rankbench.results.numbers.statistics import Estimate, mean
+from rankbench.results.numbers.summary import DETERMINISTIC, Summary
 
 _TITLE = "Cells"
 
@@ -42,12 +45,15 @@ def make(found: ResultSet) -> Content:
     experiment, summaries = found.results.experiment, found.summaries
     # Without tokens all are samples/s, as in tables that have been published.
     has_tokens = any(summary.row.cell.unit == "tokens" for summary in summaries)
-    grids = [_show_measured(found.measured)] if found.measured else []
+    goal = found.results.target_loss
+    grids = [_show_measured(found.measured, goal)] if found.measured else []
     grids += _show_others(summaries)
+    builds = {build for summary in summaries if (build := _torch(summary))}
     return Content(
         rows=[
-            {"experiment": experiment, **_row(summary)}
+            {"experiment": experiment, **_row(summary), **_reach(summary, goal)}
             | ({"unit": f"{summary.row.cell.unit}/s"} if has_tokens else {})
+            | ({"torch": _torch(summary)} if len(builds) > 1 else {})
             for summary in summaries
         ],
         grids=grids,
@@ -85,6 +91,29 @@ def _row(summary: Summary) -> dict[str, Any]:
         **{f"{name}_verdict": _verdict(summary, name) for name in _RATIOS},
         **summary.numbers,
     }
+
+
+def _reach(summary: Summary, goal: float | None) -> dict[str, Any]:
+    """Seconds and samples until the loss is reached; numbers if each launch does."""
+    if goal is None or not summary.measures:
+        return {}
+    counted = summary.counted
+    steps = [number for one in counted if (number := one.steps_to(goal)) is not None]
+    if len(steps) < len(counted):
+        known = any(np.isfinite(one.losses).all() for one in counted)
+        said = f"reached in {len(steps)} of {len(counted)}" if steps else "not reached"
+        return {"target": said if known else "not measured"}
+    batch = summary.row.launches[0].record["shape"]["global_batch"]
+    times = [one.seconds_of(n) for one, n in zip(counted, steps, strict=True)]
+    samples = mean([batch * number for number in steps])
+    if len({*steps}) == 1:
+        samples = replace(samples, verdict=DETERMINISTIC)
+    return {"target": "reached", "target_s": mean(times), "target_samples": samples}
+
+
+def _torch(summary: Summary) -> str | None:
+    """The versions of torch in its launches."""
+    return "; ".join(sorted({one.torch for one in summary.measures})) or None
 
 
 def _per_device(summary: Summary) -> Estimate | None:
@@ -131,21 +160,26 @@ def _count(summaries: Sequence[Summary]) -> list[Note]:
     return [Note("cells", f"{len(summaries)}: {', '.join(counts)}.")]
 
 
-def _show_measured(measured: Sequence[Summary]) -> Grid:
+def _show_measured(measured: Sequence[Summary], goal: float | None) -> Grid:
     shown = {
         heading: name
         for heading, name in _ESTIMATES.items()
         if any(name in summary.numbers for summary in measured)
     }
     rates = _rates(measured)
+    goals = [_reach(summary, goal) for summary in measured] if goal is not None else []
     marks = any(summary.marks for summary in measured)
     networks = {summary.row.id: _find_network(summary) for summary in measured}
     network = any(networks.values())
+    several = len({_torch(summary) for summary in measured}) > 1
     stopped = any(summary.row.stopped for summary in measured)
     columns = {"cell": False, "launches": False}
     columns |= {"stopped": False} if stopped else {}
     columns |= dict.fromkeys([*rates, *shown], True)
+    if goals:
+        columns |= {f"to loss {goal:g} (s)": True, "to it (samples)": True}
     columns |= {"network": False} if network else {}
+    columns |= {"torch": False} if several else {}
     columns |= {"marks": False} if marks else {}
     rows = [
         [
@@ -154,12 +188,20 @@ def _show_measured(measured: Sequence[Summary]) -> Grid:
             *([Text(summary.row.stopped or "")] if stopped else []),
             *(show_estimate(rate.get(summary.row.id)) for rate in rates.values()),
             *(show_estimate(summary.numbers.get(name)) for name in shown.values()),
+            *(_show_goal(goals[place]) if goals else []),
             *([Text(networks[summary.row.id] or "")] if network else []),
+            *([Text(_torch(summary) or "")] if several else []),
             *([Text(", ".join(summary.marks))] if marks else []),
         ]
-        for summary in measured
+        for place, summary in enumerate(measured)
     ]
     return Grid(_TITLE, columns, rows)
+
+
+def _show_goal(reached: dict[str, Any]) -> list[Text]:
+    if "target_s" not in reached:
+        return [Text(reached["target"]), Text("")]
+    return [show_estimate(reached[name]) for name in ("target_s", "target_samples")]
 
 
 def _show_others(summaries: Sequence[Summary]) -> list[Grid]:
@@ -212,8 +254,15 @@ SECTION = Section(
         "disturbed": int,
         "repeated": int,
         "setup_memory_mib": Estimate,
+        "torch": str,
+        "target": str,
+        "target_s": Estimate,
+        "target_samples": Estimate,
     },
-    optional=["network", "stopped", "unit", "per_device", "setup_memory_mib"],
+    optional=[
+        *("network", "stopped", "unit", "per_device", "setup_memory_mib", "torch"),
+        *("target", "target_s", "target_samples"),
+    ],
     appendix=False,
     # Version 2 has other reasons for rows that are not measured than version 1. Version
     # 3 pairs ratios by round, and all efficiencies of a workload have the same base.
