@@ -368,18 +368,15 @@ def why_stale(
     hashes = {record.get("cell_hash") for record in records} | {asked_hash or cell_hash}
     if hashes != {cell_hash}:
         return CHANGED_CELL
-    if any(_is_other_image(image, record.get("image")) for record in records):
-        return CHANGED_IMAGE
+    for measured in (record.get("image") for record in records):
+        if image is None or measured is None:
+            is_other = image is not measured
+        else:
+            known = {image["sha256"], measured["sha256"]} - {None}
+            is_other = image["recipe"] != measured["recipe"] or len(known) > 1
+        if is_other:
+            return CHANGED_IMAGE
     return None
-
-
-def _is_other_image(planned: Record | None, measured: Record | None) -> bool:
-    if planned is None or measured is None:
-        return planned is not measured
-    if planned["recipe"] != measured["recipe"]:
-        return True
-    known = {planned["sha256"], measured["sha256"]} - {None}
-    return len(known) > 1
 
 
 def make_printable(text: str) -> str:

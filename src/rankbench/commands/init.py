@@ -36,7 +36,14 @@ def init(arguments: argparse.Namespace) -> int:
         ValueError: the folder is not empty, or is a file, or a host is no host.
     """
     folder: Path = arguments.folder
-    hosts = [_read_host(word) for word in arguments.ssh or ()]
+    hosts: list[dict[str, Any]] = []
+    for word in arguments.ssh or ():
+        name, colon, devices = word.partition(":")
+        if colon and not devices.isdecimal():
+            raise ValueError(
+                f"--ssh: {word}: expected HOST or HOST:DEVICES, such as a:2"
+            )
+        hosts.append({"name": name, "devices": int(devices or 1)})
     if hosts:
         check_hosts(hosts, "--ssh")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -79,11 +86,3 @@ def init(arguments: argparse.Namespace) -> int:
         f"schemas with all keys of both files: {find_asset('workflow/schemas')}"
     )
     return OK
-
-
-def _read_host(word: str) -> dict[str, Any]:
-    """A host and its devices: ``alpha:2``."""
-    name, colon, devices = word.partition(":")
-    if colon and not devices.isdecimal():
-        raise ValueError(f"--ssh: {word}: expected HOST or HOST:DEVICES, such as a:2")
-    return {"name": name, "devices": int(devices or 1)}

@@ -12,8 +12,7 @@ from rankbench.commands._options import FINDING, OK, command, print_json
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.plan import plan_predicted
 from rankbench.matrix.site import Site
-from rankbench.plan import PredictedCell, read_plan
-from rankbench.record import Layout
+from rankbench.plan import read_plan
 
 
 @command(
@@ -41,7 +40,16 @@ def predict_topologies(arguments: argparse.Namespace) -> int:
         found = read(layout)
         targets = list(found.results.targets)
         if arguments.topology:
-            targets = list(_plan_targets(layout, arguments.topology))
+            for topology in arguments.topology:
+                Topology.parse(topology)
+            plan = read_plan(layout.plan)
+            # Each for each series of the plan, unless it is measured already.
+            targets = plan_predicted(
+                {name: planned.cell for name, planned in plan.cells.items()},
+                arguments.topology,
+                Site.from_dict(plan.site),
+                load_catalog().with_own(plan.own),
+            )
     if not targets:
         raise ValueError(
             "nothing to predict: name topologies that were not measured "
@@ -54,20 +62,6 @@ def predict_topologies(arguments: argparse.Namespace) -> int:
         cells = [summary.row.id for summary in found.summaries]
         _print(made, in_sentences(made), found.results.price, cells)
     return OK if any(prediction.throughput for prediction in made) else FINDING
-
-
-def _plan_targets(layout: Layout, topologies: Sequence[str]) -> Sequence[PredictedCell]:
-    """Each topology for each series of the plan, unless it is measured already.
-
-    Raises:
-        ValueError: a topology is not NODESxDEVICES, or the plan is of another version.
-    """
-    for topology in topologies:
-        Topology.parse(topology)
-    plan = read_plan(layout.plan)
-    cells = {name: planned.cell for name, planned in plan.cells.items()}
-    catalog = load_catalog().with_own(plan.own)
-    return plan_predicted(cells, topologies, Site.from_dict(plan.site), catalog)
 
 
 def _print(

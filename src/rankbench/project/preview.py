@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,7 +78,11 @@ class Preview:
             made = [f"{name}  {reason}" for name, reason in self.images.items()]
             text += _listed("images to make:", made)
         if infeasible:
-            text += _listed("cannot run here:", _grouped(infeasible))
+            reasons = [f"{c.id}  {c.infeasible}" for c in infeasible]
+            if len(infeasible) > LISTED:
+                counts = Counter(c.infeasible for c in infeasible)
+                reasons = [f"{count} cells  {why}" for why, count in counts.items()]
+            text += _listed("cannot run here:", reasons)
         return text
 
     def facts(self) -> dict[str, Any]:
@@ -195,17 +200,6 @@ def make_preview(run: Run) -> Preview:
 
 def _hours(seconds: float) -> str:
     return f"{seconds / 3600:.3g}"
-
-
-def _grouped(cells: Sequence[PlannedCell]) -> list[str]:
-    """A line for each cell; a line for each reason if there are many cells."""
-    if len(cells) <= LISTED:
-        return [f"{c.id}  {c.infeasible}" for c in cells]
-    counts: dict[str, int] = {}
-    for cell in cells:
-        reason = str(cell.infeasible)
-        counts[reason] = counts.get(reason, 0) + 1
-    return [f"{count} cells  {reason}" for reason, count in counts.items()]
 
 
 def _listed(title: str, lines: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rankbench.failures import explain_failures, find_needs
 from rankbench.launch.hosts.slurm import CellJob, read_queue
 from rankbench.launch.job.claim import open_claims, read_owner
-from rankbench.launch.job.requests import Request, read_request
+from rankbench.launch.job.requests import read_request
 from rankbench.plan import Plan, PlannedCell
 from rankbench.record import (
     FAILURES,
@@ -62,7 +62,15 @@ def _judge(
         return None
     attempt = layout.attempt(cell.id, request.attempt)
     gate, records = read_attempt(attempt / GATE), read_attempt(attempt)
-    verdict = judge_gated(gate, records, _wanted(layout, cell, request))
+    wanted, path = request.rule.at_most, layout.summary(cell.id)
+    summary = read_json(path) if path.exists() else {}
+    try:
+        # The number of launches that suffice, as the cell's summary has it.
+        if summary.get("attempt") == request.attempt and summary.get("enough"):
+            wanted = int(summary["enough"][0])
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{path} is damaged: {error}") from error
+    verdict = judge_gated(gate, records, wanted)
     reason = why_stale(
         records,
         cell_hash=cell.hash,
@@ -102,7 +110,14 @@ def find_state(
     reason = verdict.reason
     if verdict.status == "not-run":
         reason = why_not_run(layout, cell) or reason
-    where = _place_of(records)
+    where = ""
+    if records:
+        # Those in the reports of the ranks, or else those given to the launcher.
+        hosts = [host["host"] for host in records[-1].get("hosts") or ()]
+        given = (records[-1].get("launcher") or {}).get("hosts", ["an unknown host"])
+        where = f"on {','.join(hosts or given)}"
+        if (number := records[-1].get("job_id")) is not None:
+            where = f"job {number} {where}"
     return State(verdict.status, launches, reason or "", where)
 
 
@@ -132,27 +147,3 @@ def cells_to_rerun(plan: Plan, layout: Layout, word: str) -> list[PlannedCell]:
         if verdict is not None and verdict.status in RERUN_WORDS[word]:
             found.append(cell)
     return found
-
-
-def _wanted(layout: Layout, cell: PlannedCell, request: Request) -> int:
-    """Return the number of launches that suffice, as the cell's summary has it."""
-    path = layout.summary(cell.id)
-    summary = read_json(path) if path.exists() else {}
-    try:
-        if summary.get("attempt") == request.attempt and summary.get("enough"):
-            return int(summary["enough"][0])
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
-    return request.rule.at_most
-
-
-def _place_of(records: Sequence[Record]) -> str:
-    """Return job and hosts of the last launch; empty without launches."""
-    if not records:
-        return ""
-    job = records[-1].get("job_id")
-    # Those in the reports of the ranks, or else those given to the launcher.
-    hosts = [host["host"] for host in records[-1].get("hosts") or ()]
-    given = (records[-1].get("launcher") or {}).get("hosts", ["an unknown host"])
-    where = f"on {','.join(hosts or given)}"
-    return where if job is None else f"job {job} {where}"

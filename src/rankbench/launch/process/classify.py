@@ -179,7 +179,14 @@ def _ended_by_slurm(ending: Ending) -> Outcome | None:
 
 
 def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
-    if ending.in_image and (why := _why_no_container(ending)):
+    silent = ending.exits.keys() - ending.reports.keys()
+    why = None
+    if fatal := _NO_CONTAINER.search(ending.log):
+        why = fatal[1]
+    elif any(ending.exits[rank] == _APPTAINER_FAILED for rank in silent):
+        # srun may end before the whole output of a task has arrived.
+        why = "Apptainer failed there, and what it said did not arrive"
+    if ending.in_image and why:
         where = _WHERE.search(ending.log)
         host = f"the host {where[1]}" if where else "a host"
         return Outcome("crashed", f"the image does not start on {host}: {why}")
@@ -223,17 +230,6 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
     said = last_error_line(ending.log)
     reason = f"{ending.launcher} ended with exit code {ending.returncode}{who}: {said}"
     return Outcome("crashed", reason, _cause(ending.log))
-
-
-def _why_no_container(ending: Ending) -> str | None:
-    """What Apptainer said; None if it has started a container for every rank."""
-    if fatal := _NO_CONTAINER.search(ending.log):
-        return fatal[1]
-    silent = ending.exits.keys() - ending.reports.keys()
-    if any(ending.exits[rank] == _APPTAINER_FAILED for rank in silent):
-        # srun may end before the whole output of a task has arrived.
-        return "Apptainer failed there, and what it said did not arrive"
-    return None
 
 
 def signal_name(number: int) -> str:

@@ -67,6 +67,7 @@ _LOOK_SECONDS = 300.0
 _LIST_GPUS = ("nvidia-smi", "--format=csv,noheader")
 _ADAPTERS, _VERBS = "/sys/class/infiniband/*", "/dev/infiniband/uverbs*"
 _IPV6, _GLOBAL = Path("/proc/net/if_inet6"), "00"
+_DRIVER = Path("/proc/driver/nvidia/version")
 # Of netdevice(7).
 _GET_FLAGS, _GET_ADDRESS, _IS_UP = 0x8913, 0x8915, 0x1
 
@@ -192,6 +193,10 @@ def look(site: Facts, folder: Path) -> Facts:
         if time.monotonic() > deadline:
             break
         time.sleep(0.2)
+    driver = None
+    with contextlib.suppress(OSError):
+        # The version of the kernel's NVIDIA driver.
+        driver = re.search(r"Kernel Module\D* +(\d[\d.]+)", _DRIVER.read_text())
     if (lock := take_lock()) is not None:
         lock.close()
     scratch = Path(site["scratch"] or tempfile.gettempdir())
@@ -212,7 +217,7 @@ def look(site: Facts, folder: Path) -> Facts:
         "measures": lock is None,
         "gpus": (_output(*_LIST_GPUS, "--query-gpu=name") or "").splitlines(),
         "capabilities": (_output(*_LIST_GPUS, "--query-gpu=compute_cap") or "").split(),
-        "driver": _read_driver(),
+        "driver": driver[1] if driver else None,
         "adapters": sorted(os.path.basename(p) for p in glob.glob(_ADAPTERS)),
         "verbs": any(os.access(p, os.R_OK | os.W_OK) for p in glob.glob(_VERBS)),
         "memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK)[0],
@@ -249,15 +254,6 @@ def _interfaces() -> dict[str, list[str]]:
                 text = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(address))
                 found.setdefault(name, []).append(text)
     return found
-
-
-def _read_driver(file: Path = Path("/proc/driver/nvidia/version")) -> str | None:
-    """The version of the kernel's NVIDIA driver; None without one."""
-    try:
-        found = re.search(r"Kernel Module\D* +(\d[\d.]+)", file.read_text())
-    except OSError:
-        return None
-    return found[1] if found else None
 
 
 def _why_not(command: Sequence[str], timeout: float, **options: Any) -> str:
