@@ -7,7 +7,6 @@ the user's is read here, but neither imported nor run.
 
 from __future__ import annotations
 
-import array
 import ast
 import hashlib
 import operator
@@ -275,12 +274,11 @@ def _evaluate(node: ast.expr, values: Mapping[str, Any], place: str) -> int:
 # without header and gaps.
 
 SUFFIX = ".bin"
-# Name of a type of ids -> bytes of an id, and the code of Python's arrays.
-TYPES = {"uint16": (2, "H"), "uint32": (4, "I")}
+# Name of a type of ids -> bytes of an id.
+TYPES = {"uint16": 2, "uint32": 4}
 # Tokens of a sequence unless the experiment says otherwise, or the file has fewer.
 CONTEXT = 1024
 
-_CHUNK = 2**20  # ids
 # One of so many sequences is held out.
 _HELD_OUT = 20
 
@@ -298,7 +296,9 @@ def describe_tokens(
     Raises:
         ValueError: the file has no whole ids, too few, or ids beyond the vocabulary.
     """
-    width, code = TYPES[dtype]
+    import numpy as np  # only such files need it
+
+    width = TYPES[dtype]
     size = path.stat().st_size
     if size % width:
         raise ValueError(f"{path}: {size} bytes are no whole number of {dtype} ids")
@@ -306,14 +306,7 @@ def describe_tokens(
     # Two sequences of one token, and the token that follows the last.
     if count < 3:
         raise ValueError(f"{path}: {count} ids are too few for two sequences")
-    needed = 0
-    with path.open("rb") as file:
-        while chunk := file.read(width * _CHUNK):
-            ids = array.array(code)
-            ids.frombytes(chunk)
-            if sys.byteorder == "big":
-                ids.byteswap()
-            needed = max(needed, max(ids) + 1)
+    needed = int(np.memmap(path, f"<u{width}", "r").max()) + 1
     if vocabulary is not None and vocabulary < needed:
         raise ValueError(
             f"{path}: vocabulary {vocabulary}, but the file has the id {needed - 1}"
