@@ -31,6 +31,14 @@ class Place:
         return dict(zip(_TORCHRUN, map(str, place), strict=True))
 
 
+# Whether the launcher keeps the store at MASTER_ADDR and MASTER_PORT, not rank 0.
+AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
+
+
+def has_agent_store(environ: Mapping[str, str] = os.environ) -> bool:
+    return environ.get(AGENT_STORE) == "True"
+
+
 # The variables in which a launcher gives the place of a process: rank, size, local
 # rank, local size, and the number of the host.
 _TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK")
@@ -82,6 +90,31 @@ def read_place(environ: Mapping[str, str] = os.environ) -> Place:
     # The ranks of MPI fill hosts one after the other.
     host = int(environ.get(node, 0)) if node else rank // local_size
     return Place(rank, size, local_rank, local_size, host)
+
+
+# Variables of torchrun by which a script knows that it has been launched.
+_OF_TORCHRUN = ("TORCHELASTIC_", "GROUP_", "ROLE_", "MASTER_")
+# What `forget_place` has taken away; set once it was given back.
+_PLACE_KEPT = "RANKBENCH_PLACE"
+
+
+def is_placed(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether a process that has forgotten its place was begun again with it."""
+    return _PLACE_KEPT in environ
+
+
+def forget_place(environ: MutableMapping[str, str] = os.environ) -> dict[str, str]:
+    """Take away what torchrun has set, so that a script runs as by ``python SCRIPT``.
+
+    Returns:
+        The variables with which to begin again.
+    """
+    taken = {
+        name: environ.pop(name)
+        for name in list(environ)
+        if name in _TORCHRUN or name.startswith(_OF_TORCHRUN)
+    }
+    return {**environ, **taken, _PLACE_KEPT: "1"}
 
 
 # In each of these variables, the number of this host in its launch; the first one wins.

@@ -176,6 +176,13 @@ class LaunchSpec:
         """Whether several ranks take turns on a core."""
         return OVERSUBSCRIBED in self.marks
 
+    @property
+    def own_folders(self) -> dict[str, Path]:
+        """Kind of a variant -> the folder of all files of the user's own for it."""
+        names = self.cell.own_digests
+        depths = {k: own.get("file", "").count("/") for k, own in names.items()}
+        return {k: file.parents[depths.get(k, 0)] for k, file in self.own.items()}
+
     def write(self) -> None:
         """Write the file that ranks read."""
         value = {each.name: _plain(getattr(self, each.name)) for each in fields(self)}

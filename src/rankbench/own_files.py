@@ -10,19 +10,22 @@ from __future__ import annotations
 import ast
 import hashlib
 import operator
+import os
 import shlex
 import string
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rankbench.cell import Cell
 
-# Name of a file below the folder of the first one -> its path.
+# Name of a file below the folder that holds all of them -> its path.
 Files = dict[str, Path]
 
 SKIPPED = "__pycache__"
+# Folders that runs and tools write while files are read.
+_WRITTEN = {SKIPPED, "results", "logs", ".snakemake", ".venv", ".git"}
 
 
 def hash_file(path: Path) -> str:
@@ -64,31 +67,47 @@ def read_source(path: Path) -> ast.Module:
         raise ValueError(f"{path}: does not compile{line}: {error}") from error
 
 
-def find_files(first: Path, more: Sequence[str] = ()) -> Files:
+def find_files(
+    first: Path,
+    more: Sequence[str] = (),
+    *,
+    top: Path | None = None,
+    start: Path | None = None,
+) -> Files:
     """A Python file, the local files that it imports, and files that `more` names.
 
-    An import is local if its module lies below the folder of the first file. Imports
-    that are computed at run time are not seen.
+    An import is local if its module lies in the folder that the file is started in, or
+    in one of its parents up to `top`. Imports that are computed at run time are not
+    seen. Names begin in the folder that holds all files.
 
     Args:
         first: the file.
-        more: further files and folders, relative to the folder of the first file.
+        more: further files and folders, relative to `start`.
+        top: the folder that all files lie in; None for that of the first file.
+        start: the folder that the file is started in; None for its own.
 
     Raises:
-        ValueError: a file is missing, does not compile, or lies outside of the folder.
+        ValueError: a file is missing, does not compile, or lies outside of `top`.
     """
-    folder = first.parent
-    found: Files = {}
-    waiting = [first]
+    start, top = start or first.parent, top or first.parent
+    if not first.is_relative_to(top):
+        top = first.parent
+    # Where Python looks for modules.
+    folders = [start, *(one for one in start.parents if one.is_relative_to(top))]
+    found: set[Path] = set()
+    packages = (one for one in first.parents if start in one.parents)
+    inits = (package / "__init__.py" for package in packages)
+    waiting = [first, *(path for path in inits if path.is_file())]
     while waiting:
         path = waiting.pop()
-        name = path.relative_to(folder).as_posix()
-        if name not in found:
-            found[name] = path
-            waiting += _local_imports(read_source(path), path, folder)
+        if path not in found:
+            found.add(path)
+            waiting += _local_imports(read_source(path), path, folders)
     for given in more:
-        found |= files_at(folder, given)
-    return {name: found[name] for name in sorted(found)}
+        found |= set(files_at(start, given, top).values())
+    root = Path(os.path.commonpath([start, *(path.parent for path in found)]))
+    names = {path.relative_to(root).as_posix(): path for path in found}
+    return {name: names[name] for name in sorted(names)}
 
 
 def imports_of(files: Mapping[str, Path]) -> set[str]:
@@ -96,7 +115,7 @@ def imports_of(files: Mapping[str, Path]) -> set[str]:
 
     An import within a function, or one that may fail (`try`), does not count.
     """
-    local = {name.partition("/")[0].removesuffix(".py") for name in files}
+    local = {part.removesuffix(".py") for name in files for part in name.split("/")}
     found: set[str] = set()
     for name, path in files.items():
         if name.endswith(".py"):
@@ -110,35 +129,60 @@ def imports_of(files: Mapping[str, Path]) -> set[str]:
     return found - local - set(sys.stdlib_module_names)
 
 
-def files_at(folder: Path, given: str) -> Files:
-    """The file, or all files of the folder, that `given` names below a folder."""
-    name = PurePosixPath(given)
-    if name.is_absolute() or ".." in name.parts:
-        raise ValueError(f"{given}: expected a path below {folder}")
-    path = folder / name
+def files_at(start: Path, given: str, top: Path | None = None) -> Files:
+    """The file, or all files of the folder, that `given` names, relative to `start`.
+
+    Links are followed. Folders that a run writes are left out.
+
+    Raises:
+        ValueError: there is none, or it lies outside of `top` (default: `start`).
+    """
+    path = Path(os.path.normpath(start / given))
+    if PurePosixPath(given).is_absolute() or not path.is_relative_to(top or start):
+        raise ValueError(f"{given}: expected a path below {top or start}")
     if not path.exists():
         raise ValueError(f"{path}: there is no such file or folder")
-    if path.is_dir():
-        return {f"{name}/{below}": file for below, file in files_below(path).items()}
-    return {str(name): path}
+    if not path.is_dir():
+        return {os.path.relpath(path, start): path}
+    found: list[Path] = []
+    seen: set[str] = set()
+    for folder, below, names in os.walk(path, followlinks=True):
+        seen.add(os.path.realpath(folder))
+        below[:] = [
+            name
+            for name in below
+            if name not in _WRITTEN
+            and os.path.realpath(os.path.join(folder, name)) not in seen
+        ]
+        found += [Path(folder, name) for name in names]
+    return {os.path.relpath(path, start): path for path in found if path.is_file()}
 
 
-def _local_imports(tree: ast.Module, path: Path, folder: Path) -> Iterator[Path]:
-    """Files below the folder that this file imports."""
+def _local_imports(
+    tree: ast.Module, path: Path, folders: Sequence[Path]
+) -> Iterator[Path]:
+    """Files in these folders, the last of which holds all, that this file imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
-                yield from _resolve(folder, alias.name.split("."))
+                yield from _resolve_first(folders, [alias.name.split(".")])
         elif isinstance(node, ast.ImportFrom):
             parts = node.module.split(".") if node.module else []
-            base = folder
+            bases: Sequence[Path] = folders
             if node.level:
-                if node.level > len(path.relative_to(folder).parts):
+                bases = list(path.parents)[node.level - 1 : node.level]
+                if not bases or not bases[0].is_relative_to(folders[-1]):
                     continue  # It leads out of the folder, so Python will refuse it.
-                base = path.parents[node.level - 1]
-            yield from _resolve(base, parts)
-            for alias in node.names:
-                yield from _resolve(base, [*parts, alias.name])
+            names = [parts, *([*parts, alias.name] for alias in node.names)]
+            yield from _resolve_first(bases, names)
+
+
+def _resolve_first(
+    folders: Iterable[Path], modules: Iterable[Sequence[str]]
+) -> list[Path]:
+    """The files of modules in the first folder that has one of them."""
+    found = ([f for one in modules for f in _resolve(place, one)] for place in folders)
+    return next(filter(None, found), [])
 
 
 def _resolve(base: Path, parts: Sequence[str]) -> Iterator[Path]:
@@ -166,14 +210,16 @@ _HIDDEN = {
 }
 
 
-def values_of(cell: Cell) -> dict[str, Any]:
-    """Placeholder -> value: the fields of a cell, and the sizes of its topology."""
+def values_of(cell: Cell, rank: int = 0, local_rank: int = 0) -> dict[str, Any]:
+    """Placeholder -> value: fields of a cell, its sizes, and the place of a rank."""
     size = cell.size
     fields = {k: v for k, v in cell.to_dict().items() if k not in _HIDDEN}
     return fields | {
         "nodes": size.nodes,
         "devices": size.devices,
         "devices_per_node": size.devices_per_node,
+        "rank": rank,
+        "local_rank": local_rank,
     }
 
 
@@ -216,8 +262,14 @@ def _fill(word: str, values: Mapping[str, Any]) -> list[str]:
     parts = []
     for text, name, form, _ in string.Formatter().parse(word):
         parts.append(text)
-        if name is not None:
+        if name is None:
+            continue
+        try:
             parts.append(format(values[name], form or ""))
+        except (TypeError, ValueError) as error:
+            raise ValueError(
+                f"args: {{{name}:{form}}}: {name} is {values[name]!r} ({error})"
+            ) from error
     return parts
 
 
@@ -233,20 +285,30 @@ def count_samples(expression: str, values: Mapping[str, Any]) -> int:
         ValueError: it is something else, or not at least 1.
     """
     place = f"samples_per_step: {expression!r}"
-    try:
-        tree = ast.parse(expression.strip(), mode="eval").body
-    except SyntaxError as error:
-        raise ValueError(f"{place}: {error.msg}") from error
-    found = _evaluate(tree, values, place)
+    found = _evaluate(_parse(expression), values, place)
     if found < 1:
         raise ValueError(f"{place} is {found}: expected at least 1")
     return found
 
 
 def names_in(expression: str) -> set[str]:
-    """The placeholders that an expression for `count_samples` names."""
-    tree = ast.parse(expression.strip(), mode="eval")
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    """The placeholders that an expression for `count_samples` names.
+
+    Raises:
+        ValueError: it is no expression.
+    """
+    nodes = ast.walk(_parse(expression))
+    return {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
+def _parse(expression: str) -> ast.expr:
+    try:
+        return ast.parse(expression.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise ValueError(
+            f"samples_per_step: {expression!r}: expected a number, or an expression "
+            "such as batch_size * devices"
+        ) from error
 
 
 def _evaluate(node: ast.expr, values: Mapping[str, Any], place: str) -> int:
@@ -259,6 +321,8 @@ def _evaluate(node: ast.expr, values: Mapping[str, Any], place: str) -> int:
     found = values.get(node.id) if isinstance(node, ast.Name) else None
     if isinstance(node, ast.Constant):
         found = node.value
+    if isinstance(node, ast.Set):
+        raise ValueError(f"{place}: write names without braces")
     if type(found) is not int:
         numbers = sorted(name for name, value in values.items() if type(value) is int)
         raise ValueError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import subprocess
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pretend_cluster import Cluster
 from site_files import SITE_FILE, with_images
 
 from conftest import Project
+from evidence import read_record
 from rankbench.launch.process.reports import are_all_in, read_progress
 
 ALLOCATION = ("--nodes=2", "--nodelist=node1,node2", "--exclusive", "--time=30")
@@ -96,7 +96,7 @@ class Site:
         for path in sorted(
             self.project.root.glob(f"results/{name}/records/*/1/*/record.json")
         ):
-            found.setdefault(path.parts[-4], []).append(json.loads(path.read_text()))
+            found.setdefault(path.parts[-4], []).append(read_record(path))
         return found
 
     def trains(self, name: str, cell: str) -> bool:

@@ -6,7 +6,6 @@ Each has two hosts and a copy of the project, so several faults can be planted a
 from __future__ import annotations
 
 import csv
-import json
 import os
 import pty
 import re
@@ -26,6 +25,7 @@ from pretend_up import boot, up
 from site_files import SITE_FILE
 
 from conftest import Project, copy_project, find_images
+from evidence import read_record
 from rankbench.launch.process.reports import are_all_in, read_progress
 
 SCRATCH = "/tmp/scratch"  # noqa: S108 (a host of the cluster has a /tmp of its own)
@@ -153,8 +153,8 @@ class Lane:
         """Records by cell, in the order of their launches."""
         found: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         for path in self.project.root.glob(f"results/{name}/records/*/1/*/record.json"):
-            record = json.loads(path.read_text())
-            found.setdefault(path.parts[-4], []).append((int(path.parts[-2]), record))
+            one = (int(path.parts[-2]), read_record(path))
+            found.setdefault(path.parts[-4], []).append(one)
         return {
             cell: [record for _, record in sorted(records, key=lambda one: one[0])]
             for cell, records in found.items()

@@ -1,4 +1,4 @@
-"""Starts a script of a user on two ranks, as a launcher does."""
+"""Starts a script of a user on its ranks, as a launcher does."""
 
 from __future__ import annotations
 
@@ -29,15 +29,18 @@ class Launch:
     """A launch that has ended, in its directory."""
 
     directory: Path
+    ranks: int = RANKS
 
     @property
     def reports(self) -> dict[int, dict[str, Any]]:
-        return read_reports(self.directory / "work", RANKS)
+        return read_reports(self.directory / "work", self.ranks)
 
     @property
     def record(self) -> dict[str, Any]:
         """Parts of the record; fails with the reason of a launch that failed."""
-        assert self.reason is None, self.reason + "".join(map(self.log, range(RANKS)))
+        assert self.reason is None, self.reason + "".join(
+            map(self.log, range(self.ranks))
+        )
         return merge_reports(list(self.reports.values()), replica_ranks=1)
 
     @property
@@ -47,8 +50,9 @@ class Launch:
             returncode=0,
             stopped=None,
             time_limit=60,
-            ranks=RANKS,
+            ranks=self.ranks,
             reports=self.reports,
+            rank_logs={rank: self.log(rank) for rank in range(self.ranks)},
         )
         return classify(ending).reason
 
@@ -58,41 +62,57 @@ class Launch:
         return self.directory / "work/script"
 
     def log(self, rank: int) -> str:
-        return (self.directory / f"rank{rank}.log").read_text()
+        """What a rank printed; a rank that was ended early has no log."""
+        path = self.directory / f"rank{rank}.log"
+        return path.read_text() if path.exists() else ""
 
     def steps(self, rank: int) -> dict[str, np.ndarray]:
         return dict(np.load(self.directory / f"work/rank{rank}.npz"))
 
 
 def write_spec(
-    directory: Path, script: Path, *arguments: str, backend: str = "gloo", **cell: Any
+    directory: Path,
+    script: Path,
+    *arguments: str,
+    backend: str = "gloo",
+    ranks: int = RANKS,
+    own: dict[str, str] | None = None,
+    template: str = "",
+    **cell: Any,
 ) -> Path:
-    """The file that tells ranks of a launch of a script."""
-    values = {"topology": "1x2", "backend": backend, "epochs": None, "steps": STEPS}
+    """The file that tells ranks of a launch of a script.
+
+    Args:
+        own: what the plan says of the script, if it is not the name of its file alone.
+        template: of the arguments, with placeholders.
+    """
+    values = {"topology": f"1x{ranks}", "backend": backend, "epochs": None}
+    values |= {"steps": STEPS, "own_strategy": own or {"file": script.name}}
     words = shlex.join(arguments).replace("{", "{{").replace("}", "}}")
-    about = {"args": words, "samples_per_step": str(GLOBAL_BATCH)}
+    about = {"args": template or words, "samples_per_step": str(GLOBAL_BATCH)}
     values |= {"warmup": WARMUP, "script": about, **cell}
-    shape = make_shape(RANKS, global_batch=GLOBAL_BATCH)
-    own = {"strategy": script}
+    shape = make_shape(ranks, global_batch=GLOBAL_BATCH)
     return prepare_launch(
-        directory, cell=make_cell(**values), shape=shape, own=own
+        directory, cell=make_cell(**values), shape=shape, own={"strategy": script}
     ).file
 
 
-def run_script(directory: Path, script: Path, *arguments: str, **cell: Any) -> Launch:
+def run_script(
+    directory: Path, script: Path, *arguments: str, ranks: int = RANKS, **cell: Any
+) -> Launch:
     """Run a script on ranks that are forked from a process that has torch."""
-    spec = write_spec(directory, script, *arguments, **cell)
+    spec = write_spec(directory, script, *arguments, ranks=ranks, **cell)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    variables = build_environment(make_spec(shape=make_shape(RANKS)))
+    variables = build_environment(make_spec(shape=make_shape(ranks)))
     variables |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    place = [f"--world-size={RANKS}", f"--local-world-size={RANKS}"]
-    places = [[f"--rank={r}", f"--local-rank={r}", *place] for r in range(RANKS)]
+    place = [f"--world-size={ranks}", f"--local-world-size={ranks}"]
+    places = [[f"--rank={r}", f"--local-rank={r}", *place] for r in range(ranks)]
     try:
         start_commands(ROOT / "src", variables, [[*one, str(spec)] for one in places])
     except ProcessExitedException:
         pass  # the reports say why
-    return Launch(directory)
+    return Launch(directory, ranks)
 
 
 def run_by(launcher: list[str], directory: Path, script: Path, *words: str) -> Launch:

@@ -13,6 +13,7 @@ import pytest
 
 from conftest import Project, with_data
 from rankbench.launch.job.rounds import draw
+from unit.test_hostile_values import PIECES, make_values
 
 pytestmark = pytest.mark.integration
 
@@ -652,3 +653,54 @@ def test_the_command_line_lists_shows_and_tells_states(measured):
     wrong = project.rankbench("show", *given, DDP.replace("gloo", "glo"))
     assert wrong.returncode == 2
     assert f"did you mean '{DDP}'" in wrong.stdout
+
+
+NET = """
+from torch import nn
+
+def build(channels, image_size, classes, act="relu"):
+    print("act:", repr(act), flush=True)
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * image_size**2, classes))
+"""
+
+
+EVERY = {
+    **{"name": "hostile", "strategy": "single", "launches": 1, "steps": 3},
+    **{"warmup": 1, "gate": False, "repeat_disturbed": False},
+}
+
+
+def everything(project: Project) -> set[Path]:
+    return set(project.root.rglob("*"))
+
+
+def test_hostile_values_are_measured_as_they_are_written(project: Project) -> None:
+    """In a file and an option whose names no path, shell or Snakefile can hold."""
+    values = make_values()
+    (project.root / "my nets").mkdir()
+    (project.root / "my nets/n #1 {x}.py").write_text(NET)
+
+    def write(file: str, acts: list[str]) -> None:
+        model = {"./my nets/n #1 {x}.py": {"act": acts}}
+        text = json.dumps({**EVERY, "model": model}, ensure_ascii=False)
+        project.experiment(text, file)
+
+    write("run #2: {x}.yaml", values)
+    before = everything(project)
+    done = project.rankbench("run", "run #2: {x}.yaml", "-n")
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "2000 cells: 2000 to measure" in done.stdout
+    hostile = "".join(PIECES)
+    write("run #2: {x}.yaml", [hostile])
+    done = project.rankbench("run", "run #2: {x}.yaml", "--no-plots")
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert "Traceback" not in done.stdout
+    (path,) = project.root.glob("results/hostile/records/*/1/1/record.json")
+    record = json.loads(path.read_text())
+    assert record["status"] == "ok"
+    assert record["cell"]["model_options"]["act"] == hostile
+    assert f"act: {hostile!r}" in path.with_name("rank0.log").read_text()
+    new = {
+        path.relative_to(project.root).parts[0] for path in before ^ everything(project)
+    }
+    assert new <= {"results", "logs", ".snakemake", "data", "src", "my nets"}

@@ -17,13 +17,8 @@ from logs import (
     TORCHRUN_KILLED,
 )
 from rankbench.launch.launchers import find_launcher
-from rankbench.launch.process.classify import (
-    Ending,
-    Outcome,
-    classify,
-    last_error_line,
-    signal_name,
-)
+from rankbench.launch.process.classify import Ending, Outcome, classify, signal_name
+from rankbench.launch.process.evidence import last_error_line
 from rankbench.record import STATUSES
 
 pytestmark = pytest.mark.unit

@@ -52,8 +52,8 @@ def find_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     ("local_rank", "per_rank", "numbers"), [(0, 1, [0]), (3, 1, [3]), (1, 2, [2, 3])]
 )
 def test_a_rank_drives_the_gpus_behind_those_of_earlier_ranks(
-    monkeypatch, local_rank, per_rank, numbers
-):
+    monkeypatch: pytest.MonkeyPatch, local_rank: int, per_rank: int, numbers: list[int]
+) -> None:
     find_gpus(monkeypatch, 4)
     shape = make_shape(4 // per_rank, devices_per_rank=per_rank)
     devices = choose_devices(make_cell(device="cuda"), shape, local_rank)
@@ -63,7 +63,9 @@ def test_a_rank_drives_the_gpus_behind_those_of_earlier_ranks(
 @pytest.mark.parametrize(
     ("present", "oversubscribe"), [(0, False), (1, False), (0, True)]
 )
-def test_too_few_gpus_are_refused(monkeypatch, present, oversubscribe):
+def test_too_few_gpus_are_refused(
+    monkeypatch: pytest.MonkeyPatch, present: int, oversubscribe: bool
+) -> None:
     find_gpus(monkeypatch, present)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     said = rf"GPU 1, but torch finds {present} here \(CUDA_VISIBLE_DEVICES: 3\): .*site"
@@ -72,24 +74,26 @@ def test_too_few_gpus_are_refused(monkeypatch, present, oversubscribe):
         choose_devices(cell, make_shape(2), 1)
 
 
-def test_ranks_share_gpus_only_if_the_cell_allows_it(monkeypatch):
+def test_ranks_share_gpus_only_if_the_cell_allows_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     find_gpus(monkeypatch, 1)
     cell = make_cell(device="cuda", oversubscribe=True)
     assert choose_devices(cell, make_shape(2), 1) == (GPUS[0],)
 
 
-def test_all_gpus_of_a_rank_are_waited_for(waits):
+def test_all_gpus_of_a_rank_are_waited_for(waits: list[torch.device]) -> None:
     runtime: Any = SimpleNamespace(barrier=lambda: waits.append(CPU))
     wait_for_all(runtime, GPUS)
     assert waits == [*GPUS, CPU, *GPUS]
 
 
-def test_a_rank_on_cpus_never_touches_cuda(waits):
+def test_a_rank_on_cpus_never_touches_cuda(waits: list[torch.device]) -> None:
     wait_for_all(process_group, (CPU, CPU))
     assert not waits
 
 
-def test_the_clock_fits_the_devices(monkeypatch):
+def test_the_clock_fits_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     class Event:
         def __init__(self, *, enable_timing: bool) -> None: ...
         def record(self) -> None: ...
@@ -104,7 +108,9 @@ def test_the_clock_fits_the_devices(monkeypatch):
     assert type(clock.fresh(2)) is WaitingClock
 
 
-def test_a_phase_ends_when_all_gpus_have_finished(monkeypatch):
+def test_a_phase_ends_when_all_gpus_have_finished(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The second GPU works for 5 s more after the host has gone on."""
     now = [0]
 
@@ -121,7 +127,9 @@ def test_a_phase_ends_when_all_gpus_have_finished(monkeypatch):
     np.testing.assert_allclose(clock.seconds(), [[5, 5]])
 
 
-def test_the_fullest_gpu_is_the_peak_of_a_rank(monkeypatch):
+def test_the_fullest_gpu_is_the_peak_of_a_rank(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     reset: list[torch.device] = []
     facts = {
         "reset_peak_memory_stats": reset.append,
@@ -151,7 +159,11 @@ def test_the_fullest_gpu_is_the_peak_of_a_rank(monkeypatch):
         ({}, {"uuid": None, "pci": None}),
     ],
 )
-def test_a_gpu_has_a_name_of_its_own(monkeypatch, properties, expected):
+def test_a_gpu_has_a_name_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+    properties: dict[str, Any],
+    expected: dict[str, str | None],
+) -> None:
     found = SimpleNamespace(**properties)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found)
     assert identify_gpu(0) == expected
@@ -175,11 +187,15 @@ def report(rank: int, host: str, *uuids: str | None) -> dict[str, Any]:
         ([], [], None),
     ],
 )
-def test_ranks_that_shared_a_gpu_are_named(first, second, said):
+def test_ranks_that_shared_a_gpu_are_named(
+    first: list[str | None], second: list[str | None], said: str | None
+) -> None:
     assert find_shared_gpu([report(0, "a", *first), report(1, "a", *second)]) == said
 
 
-def test_a_job_array_watches_no_gpu_of_the_login_node(monkeypatch):
+def test_a_job_array_watches_no_gpu_of_the_login_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(gpu_usage, "open_devices", lambda shape, env: "devices")
     spec = make_spec(cell=make_cell(device="cuda"))
     assert supervise.find_devices(spec, ThisMachine(), {}) == "devices"
@@ -196,7 +212,9 @@ def test_a_job_array_watches_no_gpu_of_the_login_node(monkeypatch):
         ("login", ("node1", "node2"), False),
     ],
 )
-def test_gpus_are_watched_where_ranks_run(monkeypatch, here, names, watched):
+def test_gpus_are_watched_where_ranks_run(
+    monkeypatch: pytest.MonkeyPatch, here: str, names: tuple[str, ...], watched: bool
+) -> None:
     monkeypatch.setattr(gpu_usage, "open_devices", lambda shape, env: "devices")
     monkeypatch.setenv("SLURMD_NODENAME", here)
     spec = make_spec(cell=make_cell(device="cuda"))
@@ -204,7 +222,9 @@ def test_gpus_are_watched_where_ranks_run(monkeypatch, here, names, watched):
     assert (found == "devices") is watched
 
 
-def test_only_the_supervisor_limits_how_long_ranks_wait(monkeypatch):
+def test_only_the_supervisor_limits_how_long_ranks_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Rank 0 may evaluate for longer than NCCL's default of ten minutes."""
     asked: dict[str, Any] = {}
 
@@ -223,8 +243,11 @@ def test_only_the_supervisor_limits_how_long_ranks_wait(monkeypatch):
     [(GPUS[0], True, True), (GPUS[0], False, False), (CPU, True, False)],
 )
 def test_horovod_measures_the_backend_that_its_row_names(
-    monkeypatch, device, built, refused
-):
+    monkeypatch: pytest.MonkeyPatch,
+    device: torch.device,
+    built: bool,
+    refused: bool,
+) -> None:
     begun: list[str] = []
     library = SimpleNamespace(
         nccl_built=lambda: built, init=lambda: begun.append("init")
@@ -278,7 +301,9 @@ class GpuOfConstantSpeed:
         return value
 
 
-def test_collectives_of_gpus_are_timed_up_to_1_gib(monkeypatch):
+def test_collectives_of_gpus_are_timed_up_to_1_gib(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     gpu: Any = GpuOfConstantSpeed(monkeypatch, free=80 * 2**30)
     points = collectives.sweep([Operation("all_reduce", 8.0)], gpu, TWO, 8)
     assert [point["bytes"] for point in points] == [4**k for k in range(5, 16)]
@@ -290,13 +315,15 @@ def test_collectives_of_gpus_are_timed_up_to_1_gib(monkeypatch):
     assert gpu.calls[4**15] < collectives.CALLS
 
 
-def test_collectives_end_before_the_memory_does(monkeypatch):
+def test_collectives_end_before_the_memory_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     gpu: Any = GpuOfConstantSpeed(monkeypatch, free=2 * 4**14)
     points = collectives.sweep([Operation("all_reduce", 8.0)], gpu, TWO, 8)
     assert points[-1]["bytes"] == 4**13
 
 
-def test_a_launcher_that_renumbers_gpus_does_not_change_those_of_a_rank():
+def test_a_launcher_that_renumbers_gpus_does_not_change_those_of_a_rank() -> None:
     """DeepSpeed's launcher would give the GPUs 0 and 1 to ranks on a shared host."""
     for_ranks = {"CUDA_VISIBLE_DEVICES": "2,3"}
     for_ranks |= keep_devices(for_ranks)

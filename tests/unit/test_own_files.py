@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -16,8 +17,9 @@ from rankbench.own_files import (
     find_files,
     hash_files,
 )
-from rankbench.plan import read_plan
+from rankbench.plan import PLAN_VERSION, read_plan
 from rankbench.rank import models, variants
+from rankbench.results.read.schema import read_checked
 
 pytestmark = pytest.mark.unit
 
@@ -146,7 +148,6 @@ def test_local_imports_are_found(tmp_path: Path) -> None:
         ("late.py", "class Late: ...\n", "strategy", "has no literal 'needs'"),
         ("other.py", None, "model", r"model: there is no file .*other\.py"),
         ("lenet.py", "def build(): ...\n", "model", "lenet is a model of rankbench"),
-        ("my net.py", "def build(): ...\n", "model", "expected a path of letters"),
     ],
 )
 def test_unusable_files_are_refused(
@@ -248,3 +249,115 @@ def test_templates_are_filled_in() -> None:
     assert words == ["--b", "8", "--n=a b", "{x} y"]
     assert count_samples("(batch_size + 2) * devices // 3 - 1", values) == 12
     assert count_samples("64", values) == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "cell_id"),
+    [
+        ("train model.py", "train-model-"),
+        ("train.v2.py", "train.v2.gloo."),
+        ("ddp.py", "own-ddp.gloo."),
+        ("modèle/train.py", "mod-le-train-"),
+        ("a: b#{c}'.py", "a--b--c-"),
+        (".hidden/my $(id).py", "hidden-my---id--"),
+        ("a" * 200 + ".py", "a" * 39 + "-"),
+    ],
+)
+def test_a_script_may_have_any_name(folder: Path, name: str, cell_id: str) -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text("")
+    text = SCRIPT.replace("./train.py", json.dumps(f"./{name}"))
+    plan = read_plan_of(folder, text)
+    (planned,) = plan.cells.values()
+    assert planned.id.startswith(cell_id)
+    assert planned.cell.own_strategy is not None
+    assert planned.cell.own_strategy["file"] == Path(name).name
+    path = folder / "plan.json"
+    path.write_bytes(plan.to_json())
+    assert read_plan(path) == plan
+    assert read_checked(path, "plan", version=PLAN_VERSION)
+
+
+LAYOUT = {
+    "tools/train.py": "import lib.words, helper\n",
+    "tools/helper.py": "import deep\n",
+    "lib/words.py": "",
+    "lib/data/words.txt": "a",
+    "deep.py": "",
+    "pkg/__init__.py": "",
+    "pkg/train.py": "from . import other\nimport lib.words\n",
+    "pkg/other.py": "",
+    "pkg/__main__.py": "from . import train\n",
+    "unused.py": "",
+}
+
+
+@pytest.mark.parametrize(
+    ("script", "files", "found"),
+    [
+        (
+            "./tools/train.py",
+            ["../lib/data"],
+            ["deep.py", "lib/data/words.txt", "lib/words.py", "tools/helper.py"],
+        ),
+        ("-m pkg.train", ["lib/data"], ["lib/data/words.txt", "lib/words.py"]),
+        ("-m pkg", [], ["lib/words.py", "pkg/__init__.py", "pkg/train.py"]),
+    ],
+)
+def test_a_script_of_a_repository(
+    tmp_path: Path, script: str, files: list[str], found: list[str]
+) -> None:
+    for name, text in LAYOUT.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    text = SCRIPT.replace("./train.py", script) + f"files: {files}\n"
+    experiment = read_experiment(tmp_path, text)
+    ((_, own),) = experiment.own.files.items()
+    assert set(found) < own.files.keys()
+    assert "unused.py" not in own.files
+    (cell,) = experiment.cells.values()
+    assert cell.own_strategy is not None
+    file = cell.own_strategy["file"]
+    assert own.files[file] == own.path
+    assert cell.own_strategy.get("module", "") in script
+    (planned,) = read_plan_of(tmp_path, text).cells.values()
+    assert planned.infeasible is None
+    # A frozen copy, such as that of a bundle, is the same script.
+    replay = tmp_path / "replay"
+    freeze_files(replay / "own/0123456789abcdef", own.files, own.digest)
+    named = f"./own/0123456789abcdef/{file}"
+    if script.startswith("-m"):
+        named = f"-m own/0123456789abcdef/{script[3:]}"
+    start = "" if script.startswith("-m") else "../"
+    files = [f"{start}lib/data"] if files else []
+    again = SCRIPT.replace("./train.py", named) + f"files: {files}\n"
+    (frozen,) = read_experiment(replay, again).cells.values()
+    assert frozen.own_strategy == cell.own_strategy
+
+
+def test_a_module_that_ranks_do_not_find_is_missing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "elsewhere"
+    place.mkdir()
+    (place / "only_here.py").write_text("")
+    monkeypatch.setenv("PYTHONPATH", str(place))
+    monkeypatch.syspath_prepend(str(place))
+    (folder / "train.py").write_text("import only_here\n")
+    (planned,) = read_plan_of(folder, SCRIPT).cells.values()
+    assert "train imports only_here, which is not installed here" in str(
+        planned.infeasible
+    )
+
+
+def test_links_are_followed_and_runs_are_left_out(tmp_path: Path) -> None:
+    texts = ("train.py", "elsewhere/words/a.txt", ".git/x", "results/x/a", "logs/a")
+    for name in texts:
+        (tmp_path / "here" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "here" / name).write_text("")
+    here = tmp_path / "here"
+    (here / "elsewhere/words").rename(tmp_path / "words")
+    (here / "elsewhere/words").symlink_to(tmp_path / "words")
+    (here / "elsewhere/round").symlink_to(here)
+    found = find_files(here / "train.py", ["."])
+    assert list(found) == ["elsewhere/words/a.txt", "train.py"]

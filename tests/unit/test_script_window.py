@@ -18,7 +18,6 @@ from rankbench.rank.scripts import session as sessions
 from rankbench.rank.scripts.running import (
     ScriptError,
     copy_folder,
-    explain_exit,
     find_device,
     place_variables,
     run_file,
@@ -182,7 +181,13 @@ PLACE = Place(rank=3, size=4, local_rank=1, local_size=2, node=1)
     ("url", "meeting"),
     [
         ("env://", {}),
-        ("tcp://node1:2345", {"MASTER_ADDR": "node1", "MASTER_PORT": "2345"}),
+        (
+            "tcp://node1:2345",
+            {
+                **{"MASTER_ADDR": "node1", "MASTER_PORT": "2345"},
+                "TORCHELASTIC_USE_AGENT_STORE": "False",
+            },
+        ),
     ],
 )
 def test_scripts_find_their_place_in_the_environment(
@@ -205,10 +210,17 @@ def test_the_folder_of_a_script_is_copied_once(tmp_path: Path) -> None:
     (frozen / "package/module.py").write_text("a = 1")
     (frozen / "package/module.py").chmod(0o444)
     for _ in range(2):
-        copy_folder(frozen, tmp_path / "copy")
+        copy_folder(frozen, tmp_path / "copy", tmp_path / "kept")
     (tmp_path / "copy/package/module.py").write_text("a = 2")
     assert (frozen / "package/module.py").read_text() == "a = 1"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "frozen"]
+    (tmp_path / "copy/data/downloaded").touch()
+    (tmp_path / "data/too").touch()
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {
+        "downloaded",
+        "too",
+    }
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"copy", "frozen", "kept", "data"}
 
 
 def test_a_script_runs_as_python_runs_it(
@@ -227,25 +239,6 @@ def test_a_script_runs_as_python_runs_it(
     )
     with pytest.raises(SystemExit, match=r"found \['--size', 'a b'\]"):
         run_file(tmp_path, "train.py", ["--size", "a b"])
-
-
-def test_the_exit_of_a_script_is_explained_by_its_own_words(tmp_path: Path) -> None:
-    log = tmp_path / "rank0.log"
-    log.write_text("of rankbench\nstarting\nno data\n\n")
-    args = ("train.py", 3, "ended early", log)
-    said = "train.py ended early and exited with status 3: "
-    assert explain_exit(*args, since=13) == f"{said}no data"
-    assert explain_exit(*args, since=log.stat().st_size) == f"{said}it printed nothing"
-    assert explain_exit("train.py", "no", "ended", log, 0) == "train.py ended: no"
-
-
-def test_refused_arguments_are_explained_by_the_usage(tmp_path: Path) -> None:
-    log = tmp_path / "rank0.log"
-    log.write_text("Usage: train.py [OPTIONS]\n\nError: No such option: --batch\n")
-    assert explain_exit("train.py", 2, "ended", log, 0) == (
-        "train.py refuses its arguments: Error: No such option: --batch "
-        "(Usage: train.py [OPTIONS])"
-    )
 
 
 def test_a_script_on_cuda_has_to_use_a_gpu() -> None:

@@ -65,12 +65,15 @@ def test_the_list_of_hosts_says_how_many_there_are(tmp_path):
 
 
 def test_a_hostfile_of_mpirun_and_deepspeed(tmp_path):
-    (tmp_path / "hosts").write_text("# two\na slots=2\n\nb slots=1  # slow\n")
+    lines = ("\ufeff# four", "a slots=2", "", "b slots=1  # slow", "c", "d")
+    text = "\n".join(lines) + " slots=2 max_slots=4\n"
+    (tmp_path / "hosts").write_text(text)
     facts = read_site(write(tmp_path, "scheduler: ssh\nhosts: hosts\n"))
-    assert [(h["name"], h["devices"]) for h in facts["hosts"]] == [("a", 2), ("b", 1)]
+    found = [(host["name"], host["devices"]) for host in facts["hosts"]]
+    assert found == [("a", 2), ("b", 1), ("c", 1), ("d", 2)]
 
 
-@pytest.mark.parametrize("line", ["a", "a slots=x", "a slots=1 max-slots=2", "a 2"])
+@pytest.mark.parametrize("line", ["slots=2", "a slots=x", "a slots=1 weight=2", "a 2"])
 def test_a_wrong_line_of_a_hostfile(tmp_path, line):
     (tmp_path / "hosts").write_text(f"{line}\n")
     with pytest.raises(ValueError, match=r"hosts, line 1: .*such as `a slots=2`"):

@@ -66,7 +66,7 @@ try:
     take_sigterm_in_a_thread()
     OWN_FOLDER = sweep_temporary_folders(workflow)
     RUN = get_run()
-except ValueError as error:
+except (ValueError, OSError) as error:
     raise WorkflowError(str(error)) from None
 
 # The plan and Snakemake's jobs live as long as this process. Searching them again and

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from rankbench.environ import restore_job
@@ -29,10 +30,12 @@ def main() -> int:
         """Progress for people: on the terminal, in the logs of the job and a cell."""
         print(text, file=sys.stderr, flush=True)
         for log in {layout.log(job): None, layout.log(name): None}:
-            log.parent.mkdir(parents=True, exist_ok=True)
-            # A job may have a thousand cells, each with a log: too many open files.
-            with open(log, "a") as file:
-                print(text, file=file)
+            # A full disk has been said above, and must not end the job with a trace.
+            with suppress(OSError):
+                log.parent.mkdir(parents=True, exist_ok=True)
+                # A job may have a thousand cells, each with a log: too many open files.
+                with open(log, "a") as file:
+                    print(text, file=file)
 
     try:
         done = run_job(layout, job, project=arguments.project, say=say)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
+from importlib.machinery import PathFinder
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from rankbench.cell import safe_name
 from rankbench.matrix.catalog import Catalog, Own
 from rankbench.matrix.declarations import (
     MODEL_DEFAULTS,
@@ -64,7 +67,7 @@ class OwnFile:
     Attributes:
         key: of the experiment that names it.
         name: what it is called in ids and tables.
-        files: name below the folder of the file -> path.
+        files: name below the folder that holds them -> path.
         facts: what the catalog says of such a variant.
         more: of a file of tokens, how to read it.
     """
@@ -108,7 +111,8 @@ class OwnFiles:
         file = self.files.get((kind, name))
         if file is None:
             return None
-        return {"file": file.path.name, "digest": file.digest, **file.more}
+        (place,) = (place for place, path in file.files.items() if path == file.path)
+        return {"file": place, "digest": file.digest, **file.more}
 
 
 def adopt(
@@ -153,7 +157,7 @@ def describe_file(path: Path) -> OwnFile:
         key = "data"
     else:
         key = "strategy" if "needs" in declared else "script"
-    return _read(key, _name_of(path.name), path.absolute(), ())
+    return _read(key, _name_of(path.name), path.absolute())
 
 
 def _adopt(
@@ -174,22 +178,43 @@ def _adopt(
     if key == "model" and str(given).partition("/")[0] in LIBRARIES:
         own.libraries.add(given)
         return entry
-    if not (isinstance(given, str) and given.endswith(".py")):
+    module = key == "script" and isinstance(given, str) and given.startswith(_MODULE)
+    if not module and not (isinstance(given, str) and given.endswith(".py")):
         if key == "script":
-            raise ValueError(f"script: expected a Python file, got {given!r}")
+            raise ValueError(
+                f"script: expected a Python file, or -m MODULE, got {given!r}"
+            )
         return entry
-    name, kind = _name_of(given), "strategy" if key == "script" else key
+    start, dotted = None, ""
+    if module:
+        place, _, dotted = given.removeprefix(_MODULE).strip().rpartition("/")
+        start = _absolute(folder, place)
+        path = start.joinpath(*dotted.split("."))
+        path = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+    else:
+        path = _absolute(folder, given)
+    name, kind = _name_of(dotted or given), "strategy" if key == "script" else key
     if name in catalog.names(kind):
-        raise ValueError(
-            f"{key}: {given}: {name} is a {kind} of rankbench: rename the file"
-        )
-    path = (folder / given).absolute()
+        if key != "script":
+            raise ValueError(
+                f"{key}: {given}: {name} is a {kind} of rankbench: rename the file"
+            )
+        name = f"own-{name}"
     before = own.files.get((kind, name))
     if before is not None and (before.path != path or before.key != key):
         raise ValueError(f"{key}: {given} and {before.path} are both called {name}")
     if before is None:
-        own.files[kind, name] = _read(key, name, path, more)
+        top = _absolute(folder, "") if key == "script" else None
+        own.files[kind, name] = _read(key, name, path, more, top, start, dotted)
     return {name: options} if has_options else name
+
+
+# How a script is named that Python starts as a module: -m [FOLDER/]MODULE.
+_MODULE = "-m "
+
+
+def _absolute(folder: Path, given: str) -> Path:
+    return Path(os.path.normpath(folder.absolute() / given))
 
 
 def _adopt_tokens(given: Any, options: Any, folder: Path, own: OwnFiles) -> str:
@@ -221,27 +246,44 @@ def _adopt_tokens(given: Any, options: Any, folder: Path, own: OwnFiles) -> str:
 
 
 def _name_of(entry: str) -> str:
-    """``./models/net.py`` is called ``models-net``."""
+    """``./models/net.py`` is called ``models-net``; its name is safe in an id."""
+    if not entry.isprintable() or "\\" in entry:
+        raise ValueError(
+            f"{entry!r}: expected a path without control characters and backslashes"
+        )
     parts = PurePosixPath(entry).parts
     name = "-".join(part for part in parts if part not in (".", "..", "/"))
-    name = name.removesuffix(".py")
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", name):
-        raise ValueError(
-            f"{entry}: expected a path of letters, digits, - and _, at most 64 of them"
-        )
-    return name
+    return safe_name(name.removesuffix(".py")).replace("~", "-")
 
 
-def _read(key: str, name: str, path: Path, more: Sequence[str]) -> OwnFile:
+def _read(
+    key: str,
+    name: str,
+    path: Path,
+    more: Sequence[str] = (),
+    top: Path | None = None,
+    start: Path | None = None,
+    module: str = "",
+) -> OwnFile:
     if not path.is_file():
         raise ValueError(f"{key}: there is no file {path}")
-    files = find_files(path, more)
+    files = find_files(path, more, top=top, start=start)
     facts = READERS[key](name, path)
-    missing = [module for module in sorted(imports_of(files)) if not find_spec(module)]
+    missing = [module for module in sorted(imports_of(files)) if not _is_there(module)]
     if missing:
         # A strategy's facts are its needs.
         facts.get("needs", facts)["missing"] = missing
-    return OwnFile(key, name, files, facts, path, hash_files(files))
+    how = {"module": module} if module else {}
+    return OwnFile(key, name, files, facts, path, hash_files(files), how)
+
+
+def _is_there(module: str) -> bool:
+    """Whether ranks can import a module, which have no PYTHONPATH of the user's."""
+    given = set(os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    path = [place for place in sys.path if place and place not in given]
+    return module == "rankbench" or bool(
+        PathFinder.find_spec(module, path) or module in sys.builtin_module_names
+    )
 
 
 def describe_library_model(entry: str) -> dict[str, Any]:

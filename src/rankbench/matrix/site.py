@@ -320,19 +320,23 @@ def cuda_devices_of(facts: Mapping[str, Any], *, found: int) -> int:
 def read_hostfile(path: Path) -> list[Host]:
     """Read the hosts from a file in the form of mpirun and DeepSpeed: `a slots=2`.
 
+    A name alone has one device.
+
     Raises:
         ValueError: it cannot be read, or a line is wrong.
     """
     try:
-        lines = path.read_text().splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: cannot be read: {error}") from error
     hosts = []
     for number, line in enumerate(lines, start=1):
         said = line.partition("#")[0].strip()
-        match = re.fullmatch(r"(\S+)\s+slots=(\d+)", said)
+        match = re.fullmatch(
+            r"([^\s=]+)(?:\s+slots=(\d+))?(?:\s+max[_-]slots=\d+)?", said
+        )
         if match:
-            hosts.append({"name": match[1], "devices": int(match[2])})
+            hosts.append({"name": match[1], "devices": int(match[2] or 1)})
         elif said:
             raise ValueError(
                 f"{path}, line {number}: {line.strip()!r}: expected a name and its "

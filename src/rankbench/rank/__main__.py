@@ -19,7 +19,12 @@ from rankbench.environ import Place, physical_cores, read_place, restore_devices
 from rankbench.launch_spec import LaunchSpec
 from rankbench.rank import variants
 from rankbench.rank.purposes import Duty
-from rankbench.rank.world.lifeline import Progress, report_failure, watch_heartbeat
+from rankbench.rank.world.lifeline import (
+    Progress,
+    log_stacks,
+    report_failure,
+    watch_heartbeat,
+)
 from rankbench.rank.world.places import choose_cores, pin
 
 
@@ -44,6 +49,7 @@ def run_rank(
     os.dup2(log, 1)
     os.dup2(log, 2)
     os.close(log)
+    log_stacks()
     report = functools.partial(report_failure, spec.work, place.rank)
     progress = Progress(spec.progress, place.rank)
     watch_heartbeat(spec.heartbeat, spec.heartbeat_grace, report, progress)

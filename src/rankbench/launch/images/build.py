@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -236,6 +237,8 @@ def _make(work: Work, mirror: str, torch_index: str, key: Path | None) -> Sideca
     finally:
         beside.unlink(missing_ok=True)
     work.say(f"done: {image.file}, {sidecar['bytes'] / 2**20:.0f} MiB")
+    if not image.file.stat().st_mode & stat.S_IROTH:
+        work.say(f"other users cannot read it (umask): chmod o+r {image.file}")
     return sidecar
 
 

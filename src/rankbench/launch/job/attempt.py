@@ -16,7 +16,9 @@ from rankbench.launch.job.provenance import describe_code
 from rankbench.launch.job.requests import Request
 from rankbench.launch.process.classify import Outcome, has_gate
 from rankbench.launch.process.command import check_binds
+from rankbench.launch.process.evidence import describe_stands
 from rankbench.launch.process.processes import Stop
+from rankbench.launch.process.reports import read_end
 from rankbench.launch.process.scratch import scratch_of
 from rankbench.launch.process.supervise import close_launch
 from rankbench.launch_spec import MEASURE, LaunchOptions, LaunchSpec
@@ -77,10 +79,12 @@ class Attempt:
         self.has_gate = plan.experiment["gate"] and has_gate(self.cell)
         self.code = describe_code()
         # The frozen copy of each of the user's own files.
-        self.own: dict[str, Path] = {
-            kind: layout.own(own["digest"]).resolve() / own["file"]
-            for kind, own in self.cell.own_digests.items()
-        }
+        self.own: dict[str, Path] = {}
+        self.own_folders: set[Path] = set()
+        for kind, own in self.cell.own_digests.items():
+            folder = layout.own(own["digest"]).resolve()
+            self.own_folders.add(folder)
+            self.own[kind] = folder / own["file"]
         signers = plan.site["image_signers"]
         self._signers = [(project / file).resolve() for file in signers]
         self.data_dir = (project / plan.site["data_dir"]).resolve()
@@ -258,6 +262,10 @@ class LaunchSeries:
                 claimed = (directory / "claim.json").stat().st_mtime
                 spec = self.attempt.spec(self, number, directory, hosts)
                 why = "its supervisor died before the launch ended"
+                ranks = range(spec.shape.ranks)
+                logs = {rank: read_end(spec.log(rank)) for rank in ranks}
+                if stands := describe_stands(logs):
+                    why += f"; {stands}"
                 outcome = Outcome("cancelled", why, "owner")
                 close_launch(spec, outcome, datetime.fromtimestamp(claimed, UTC))
                 measured = self.purpose == MEASURE

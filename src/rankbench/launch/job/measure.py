@@ -183,7 +183,7 @@ def _open_hosts(
         data=sorted(path for path in files if path.exists()),
         # Without a hash the image is unusable; its launches say why.
         images={image["file"]: image["sha256"] for image in images if image["sha256"]},
-        own=sorted({file.parent for each in attempts for file in each.own.values()}),
+        own=sorted({folder for each in attempts for folder in each.own_folders}),
         native=len(images) < len(attempts),
     )
     nodes = max(attempt.shape.nodes for attempt in attempts)

@@ -9,11 +9,19 @@ import math
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rankbench.cell import REFERENCE, Cell
-from rankbench.record import first_line
+from rankbench.launch.process.evidence import (
+    SILENT,
+    describe_stands,
+    find_raise,
+    last_error_line,
+    last_words,
+    quote_words,
+    shorten,
+)
 
 _PORT = re.compile(r"EADDRINUSE|address already in use", re.IGNORECASE)
 _HOST = re.compile(
@@ -117,6 +125,56 @@ class Outcome:
 
 
 def classify(ending: Ending) -> Outcome:
+    """The status of a launch, and its reason with the evidence.
+
+    Every reason ends with the line of code where ranks stood, or with what a rank or a
+    tool printed last, unless there is neither.
+    """
+    outcome = _find_outcome(ending)
+    if outcome.reason is None:
+        return outcome
+    said = _find_evidence(ending, outcome)
+    if not said or said in outcome.reason:
+        return outcome
+    return replace(outcome, reason=f"{outcome.reason}; {said}")
+
+
+_RANK = re.compile(r"(?:\w+ kernel ended |Slurm ended )?rank (\d+)(:?)")
+
+
+def _find_evidence(ending: Ending, outcome: Outcome) -> str:
+    """What the logs say about the rank that a reason names, or about all ranks."""
+    assert outcome.reason is not None
+    logs = [dict(ending.rank_logs)]
+    if named := _RANK.match(outcome.reason):
+        rank = int(named[1])
+        log = logs[0].get(rank, "")
+        if named[2]:
+            return _explain_error(rank, ending.reports[rank]["error"]["type"], log)
+        logs.insert(0, {rank: log})
+    line = last_error_line(ending.log)
+    for some in logs:
+        if found := describe_stands(some):
+            return found
+        if line not in outcome.reason and (said := quote_words(some, outcome.reason)):
+            return said
+    if ending.stopped != "timeout" or line == SILENT or line in outcome.reason:
+        return ""
+    return f"{ending.launcher} printed: {line}"
+
+
+def _explain_error(rank: int, kind: str, log: str) -> str:
+    """Where a rank raised an error; of an error of ours, what its script printed."""
+    if kind == "HeartbeatLost":
+        return describe_stands({rank: log})
+    if kind == "ScriptError":
+        words = last_words(log)
+        return f"it printed: {words}" if words else ""
+    frame = find_raise(log)
+    return f"at {frame}" if frame else ""
+
+
+def _find_outcome(ending: Ending) -> Outcome:
     """The first that holds: Slurm, stopped by us, ok, out of memory, time, crashed."""
     if found := _ended_by_slurm(ending):
         return found
@@ -213,7 +271,7 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
     gone = sorted(set(range(ending.ranks)) - ending.reports.keys())
     if errors and gone and not own:
         rank, error = next(iter(errors.items()))
-        lost = f"rank {rank} then lost it: {first_line(error['message'])}"
+        lost = f"rank {rank} then lost it: {shorten(error['message'])}"
         return Outcome("crashed", f"rank {gone[0]} ended without a word; {lost}")
     for rank, error in (own or errors).items():
         cause = error.get("cause") or _cause(error["message"])
@@ -227,7 +285,9 @@ def _crash(ending: Ending, errors: Mapping[int, Mapping[str, Any]]) -> Outcome:
         said = last_error_line(ending.rank_logs.get(rank, "") or ending.log)
         return Outcome("crashed", f"rank {rank} ended with exit code {code}: {said}")
     who = f", nothing from rank {gone[0]}" if gone else ""
-    said = last_error_line(ending.log)
+    said = last_error_line(ending.rank_logs.get(gone[0], "") if gone else "")
+    if said == SILENT:
+        said = last_error_line(ending.log)
     reason = f"{ending.launcher} ended with exit code {ending.returncode}{who}: {said}"
     return Outcome("crashed", reason, _cause(ending.log))
 
@@ -239,17 +299,8 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def last_error_line(log: str) -> str:
-    """The line of a log that tells most: the last that looks like an exception."""
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    for line in reversed(lines):
-        if re.match(r"[\w.]*(Error|Exception|Interrupt)\b", line):
-            return first_line(line)
-    return first_line(lines[-1]) if lines else "it printed nothing"
-
-
 def _of_rank(rank: int, error: Mapping[str, Any]) -> str:
-    return f"rank {rank}: {error['type']}: {first_line(error['message'])}"
+    return f"rank {rank}: {error['type']}: {shorten(error['message'])}"
 
 
 def _who(ending: Ending) -> str:

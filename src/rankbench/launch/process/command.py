@@ -88,13 +88,17 @@ def exec_argv(spec: LaunchSpec, argv: Sequence[str]) -> list[str]:
     large as there. `/tmp` is the host's, too.
     """
     assert spec.image is not None, "it has an image"
+    data = [spec.data_dir] if spec.data_dir.exists() else []
+    # Scripts may download what they train on.
+    downloads = [] if spec.cell.script is None else data
     readable = [
         SOURCE,
-        *([spec.data_dir] if spec.data_dir.exists() else []),
+        *([] if downloads else data),
         *spec.binds,
-        *sorted({file.parent for file in spec.own.values()}),
+        *sorted(set(spec.own_folders.values())),
     ]
-    writable = [spec.directory, *([spec.scratch] if spec.scratch else [])]
+    scratch = [spec.scratch] if spec.scratch else []
+    writable = [spec.directory, *downloads, *scratch]
     return [
         next(filter(shutil.which, CONTAINER_PROGRAMS), CONTAINER_PROGRAMS[0]),
         "--quiet",  # Apptainer warns about missing programs that it does not need.

@@ -221,7 +221,7 @@ def collapse_phases(work: Path, reports: list[dict[str, Any]]) -> None:
         np.savez(path, **arrays)
 
 
-def read_end(log: Path, size: int = 8192) -> str:
+def read_end(log: Path, size: int = 2**16) -> str:
     """The last bytes of a log as text; empty if there is none."""
     try:
         with open(log, "rb") as file:

@@ -22,6 +22,7 @@ from rankbench.launch.launchers import find_launcher, hostfile
 from rankbench.launch.process import processes
 from rankbench.launch.process.classify import Ending, Outcome, classify, judge_gate
 from rankbench.launch.process.command import build_command, find_settings
+from rankbench.launch.process.hints import find_hints
 from rankbench.launch.process.processes import Heartbeat, Stop
 from rankbench.launch.process.reports import (
     are_all_in,
@@ -151,7 +152,7 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
         rank_logs={
             rank: read_end(spec.log(rank))
             for rank in range(spec.shape.ranks)
-            if rank not in reports
+            if rank not in reports or "error" in reports[rank]
         },
         is_spread=spec.is_spread,
         job_ended=job_ended,
@@ -171,6 +172,9 @@ def _run_ranks(spec: LaunchSpec, hosts: Hosts, stop: Stop, started: datetime) ->
         parting = outcome.parting if spec.cell.script is None else None
         outcome, results = _collect(spec, list(reports.values()))
         outcome = replace(outcome, parting=parting)
+    if outcome.reason is not None and spec.own and outcome.status != "cancelled":
+        hints = find_hints(spec, outcome.reason, command.env)
+        outcome = replace(outcome, reason="; ".join([outcome.reason, *hints]))
     if outcome.status == "crashed" and devices and (lost := devices.find_lost()):
         outcome = replace(outcome, reason=f"{lost}: {outcome.reason}", cause="site")
     free = shutil.disk_usage(spec.directory).free

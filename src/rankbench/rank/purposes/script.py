@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
 import traceback
 
 import torch
 from torch import distributed
 
+from rankbench.environ import forget_place, is_placed
 from rankbench.launch_spec import SET_UP, THE_END
 from rankbench.own_files import fill_arguments, values_of
 from rankbench.rank.facts import usage
@@ -17,16 +20,17 @@ from rankbench.rank.scripts.exchange import ExchangeProbe
 from rankbench.rank.scripts.observing import count_trained
 from rankbench.rank.scripts.running import (
     ScriptError,
+    asks_for_launcher,
     check_ranks,
     copy_folder,
     describe_root,
-    explain_exit,
     find_device,
     place_variables,
     read_details,
     run_file,
 )
 from rankbench.rank.scripts.session import ScriptSession
+from rankbench.rank.world.manual import rank_argv
 from rankbench.record import NO_EXCHANGE, OTHER_OPTIMIZER, write_json
 
 
@@ -39,16 +43,21 @@ def run(duty: Duty) -> None:
     """
     spec, cell, file = duty.spec, duty.spec.cell, duty.spec.own["strategy"]
     assert cell.script is not None, "a script"
+    assert cell.own_strategy is not None, "a script is a file"
     assert cell.steps is not None, "a script has no epochs"
     begun = usage.process_age()
     duty.progress.enter(SET_UP)
-    os.environ |= place_variables(duty.place, duty.init_method)
     if cell.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    folder, name = spec.work / "script", file.name
-    copy_folder(file.parent, folder)
-    log = spec.log(duty.place.rank)
-    since = log.stat().st_size
+    frozen, folder = spec.own_folders["strategy"], spec.work / "script"
+    name = file.relative_to(frozen).as_posix()
+    copy_folder(frozen, folder, spec.data_dir)
+    again = None
+    if duty.place.size == 1 and not is_placed() and asks_for_launcher(frozen):
+        # As a user starts it on one device. Many scripts then train without DDP.
+        again = forget_place()
+    else:
+        os.environ |= place_variables(duty.place, duty.init_method)
     usage.reset_peaks(())
     session = ScriptSession(
         warmup=cell.warmup,
@@ -59,9 +68,11 @@ def run(duty: Duty) -> None:
         finish=lambda session: _report(duty, begun, session),
     )
     session.begin()
-    ended: BaseException = SystemExit(0)
+    ended: BaseException | None = None
     try:
-        run_file(folder, name, fill_arguments(cell.script["args"], values_of(cell)))
+        values = values_of(cell, duty.place.rank, duty.place.local_rank)
+        arguments = fill_arguments(cell.script["args"], values)
+        run_file(folder, name, arguments, cell.own_strategy.get("module"))
     except BaseException as error:
         ended = error
     session.end()
@@ -69,17 +80,35 @@ def run(duty: Duty) -> None:
     if window.ended:
         progress = f"ended after {window.ended} of {window.needed} training steps"
     if session.is_complete:
-        if not isinstance(ended, SystemExit):
+        if ended is not None and not isinstance(ended, SystemExit):
             traceback.print_exception(ended)
+    elif again is not None and not session.window.ended:
+        _begin_again(duty, again, ended)
     elif session.failure is not None:
         raise session.failure
-    elif not isinstance(ended, SystemExit):
-        raise ended
-    elif ended.code in (None, 0):
+    elif ended is None:
         raise ScriptError(_describe(session, name, progress))
+    elif isinstance(ended, SystemExit):
+        status = 0 if ended.code is None else ended.code
+        how = " and exited with status " if isinstance(status, int) else ": "
+        raise ScriptError(f"{name} {progress}{how}{status}")
     else:
-        raise ScriptError(explain_exit(name, ended.code, progress, log, since))
+        raise ended
     duty.progress.enter(THE_END)
+
+
+def _begin_again(
+    duty: Duty, variables: dict[str, str], ended: BaseException | None
+) -> None:
+    """Replace this process by one that has its place, because the script needs it."""
+    if ended is not None:
+        traceback.print_exception(ended)
+    print("rankbench starts the script again, with the variables of torchrun")
+    sys.stdout.flush()
+    os.chdir(duty.spec.directory)
+    shutil.rmtree(duty.spec.work / "script")
+    argv = rank_argv(duty.place, duty.init_method, duty.spec.file)
+    os.execve(argv[0], argv, variables)  # noqa: S606
 
 
 def _describe(session: ScriptSession, name: str, progress: str) -> str:
@@ -137,7 +166,9 @@ def _report(duty: Duty, begun: float, session: ScriptSession) -> None:
         # `optim` is what ZeroRedundancyOptimizer runs on this rank.
         state = getattr(leader, "optim", leader).state.values()
     model = describe_root(session.root, shape.replica_ranks)
-    details = read_details(session.root) | {"optimizers": session.counter.leaders}
+    passes = session.counter.passes / session.window.ended
+    details = read_details(session.root, passes)
+    details["optimizers"] = session.counter.leaders
     trained = 0 if leader is None else count_trained(leader)
     marks = [OTHER_OPTIMIZER] if len(session.counter.leaders) > 1 else []
     if session.probe is not None and (seen := session.probe.read(trained)):

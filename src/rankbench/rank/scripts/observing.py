@@ -40,6 +40,7 @@ class StepCounter:
 
     Attributes:
         seen: outermost steps of optimizers, whether they counted or not.
+        passes: backwards that ended, of all models.
         leaders: each optimizer that has led, in words.
     """
 
@@ -59,7 +60,7 @@ class StepCounter:
             on_backward: a backward ends.
             on_restart: another optimizer leads, since some steps: none so far counts.
         """
-        self.seen = 0
+        self.seen = self.passes = 0
         self.leaders: list[str] = []
         self._on_step = on_step
         self._on_update = on_update
@@ -162,6 +163,7 @@ class StepCounter:
             plain(*args, **kwargs)
             if not torch.compiler.is_compiling():
                 self.compute()
+                self.passes += 1
                 self._on_backward()
 
         torch.autograd.backward = backward

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import runpy
 import shutil
 import socket
@@ -17,12 +19,9 @@ from torch import distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from rankbench.cell import Cell
-from rankbench.environ import Place
+from rankbench.environ import AGENT_STORE, Place, has_agent_store
 from rankbench.rank.models import count_parameters
 from rankbench.rank.world.places import announce, find_free_port
-
-# Bytes at the end of a script's output in which the reason of its end is looked for.
-_TAIL = 8192
 
 
 class ScriptError(RuntimeError):
@@ -33,6 +32,8 @@ def place_variables(place: Place, init_method: str) -> dict[str, str]:
     """The variables that scripts read, whichever launcher started them.
 
     They are those of torchrun. With ``env://`` the launcher has set the place to meet.
+    A store that it keeps there is not used, because a script may name a place of its
+    own: rank 0 then opens a store, as it does without a launcher.
 
     Args:
         place: of this rank.
@@ -41,19 +42,24 @@ def place_variables(place: Place, init_method: str) -> dict[str, str]:
     url = urlsplit(init_method)
     if url.scheme == "tcp":
         meeting = (str(url.hostname), str(url.port))
-    elif url.scheme == "file":
+    elif url.scheme == "file" or has_agent_store():
         meeting = announce(place, init_method, find_free_port)
     else:
         return place.export()
-    return place.export() | dict(
-        zip(("MASTER_ADDR", "MASTER_PORT"), meeting, strict=True)
-    )
+    names = ("MASTER_ADDR", "MASTER_PORT", AGENT_STORE)
+    return place.export() | dict(zip(names, (*meeting, "False"), strict=True))
 
 
-def copy_folder(frozen: Path, folder: Path) -> None:
+def copy_folder(frozen: Path, folder: Path, data: Path) -> None:
     """Copy the files of a script, which other ranks of the host do at the same time.
 
-    Scripts write into their folder, so each launch has a copy of its own.
+    Scripts write into their folder, so each launch has a copy of its own. What they
+    download into `data` or `../data` stays for other launches.
+
+    Args:
+        frozen: the files.
+        folder: the copy.
+        data: the folder that stays.
     """
     if folder.exists():
         return
@@ -63,6 +69,11 @@ def copy_folder(frozen: Path, folder: Path) -> None:
     for path in sorted(frozen.rglob("*")):
         target = beside / path.relative_to(frozen)
         target.mkdir() if path.is_dir() else shutil.copyfile(path, target)
+    for place in (beside, folder.parent):
+        # It has a folder of that name, or data cannot be written here.
+        with contextlib.suppress(OSError):
+            data.mkdir(parents=True, exist_ok=True)
+            (place / "data").symlink_to(data)
     try:
         beside.rename(folder)
     except OSError:
@@ -71,49 +82,49 @@ def copy_folder(frozen: Path, folder: Path) -> None:
             raise
 
 
-def run_file(folder: Path, name: str, arguments: Sequence[str]) -> None:
-    """Run a file as `python FILE ARGUMENTS` in its folder, but in this process.
+def run_file(
+    folder: Path, name: str, arguments: Sequence[str], module: str | None = None
+) -> None:
+    """Run a script as Python does, but in this process.
+
+    Args:
+        folder: of all of its files; modules are found in it as well.
+        name: file of the script, in the folder of which it runs.
+        arguments: of the script.
+        module: its module, in place of the file: ``python -m MODULE`` runs it in the
+            folder that modules begin in.
 
     Raises:
         BaseException: whatever the script raises.
     """
     if sys.path[0] in ("", os.getcwd()):
         del sys.path[0]  # Python has put it there for `python -m rankbench.rank`.
-    os.chdir(folder)
     file = folder / name
-    sys.path.insert(0, str(file.parent))
+    start = file.parent
+    if module is not None:
+        depth = len(module.split(".")) - (file.name != "__main__.py")
+        start = file.parents[depth]
+    os.chdir(start)
+    sys.path.insert(0, str(start))
+    sys.path += [str(place) for place in start.parents if place.is_relative_to(folder)]
     sys.argv = [str(file), *arguments]
-    runpy.run_path(str(file), run_name="__main__")
+    if module is None:
+        runpy.run_path(str(file), run_name="__main__")
+    else:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-def explain_exit(
-    name: str, status: object, progress: str, log: Path, since: int
-) -> str:
-    """Why a script that has called `sys.exit` ended, in one line.
+# A script that looks whether a launcher has started it.
+_ASKS = re.compile(
+    r"""(?:environ\.get|getenv)\(\s*["'](?:LOCAL_)?(?:RANK|WORLD_SIZE)\b"""
+    r"""|["'](?:LOCAL_)?(?:RANK|WORLD_SIZE)["']\s+(?:not\s+)?in\s+(?:os\.)?environ"""
+)
 
-    Args:
-        name: file name of the script.
-        status: argument of `SystemExit`; neither 0 nor None.
-        progress: how far the script came, in words.
-        log: the script's output.
-        since: size of the log when the script began.
-    """
-    if not isinstance(status, int):
-        return f"{name} {progress}: {status}"
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with open(log, "rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(since, size - _TAIL))
-        lines = file.read().decode(errors="replace").splitlines()
-    last = [line.rstrip() for line in lines if line.strip()]
-    usage = [at for at, line in enumerate(last) if line.lower().startswith("usage: ")]
-    if status == 2 and usage:
-        # The last line of argparse and click says what is wrong.
-        shown = " ".join(line.strip() for line in last[usage[-1] : -1])
-        return f"{name} refuses its arguments: {last[-1]} ({shown})"
-    said = last[-1] if last else "it printed nothing"
-    return f"{name} {progress} and exited with status {status}: {said}"
+
+def asks_for_launcher(folder: Path) -> bool:
+    """Whether a script may run without a launcher as well, by what it reads."""
+    files = folder.rglob("*.py")
+    return any(_ASKS.search(path.read_text(errors="replace")) for path in files)
 
 
 # Modules by which ranks may join without torch.distributed.
@@ -172,8 +183,18 @@ def check_ranks(cell: Cell, ranks: int, *, is_marked: bool) -> None:
 _FSDP = "FullyShardedDataParallel"
 
 
-def read_details(root: nn.Module | None) -> dict[str, Any]:
-    """The timers of DDP, as its strategy gives them; empty without DDP."""
+def read_details(root: nn.Module | None, passes: float) -> dict[str, Any]:
+    """The timers of DDP, as its strategy gives them; empty without DDP.
+
+    DDP counts pairs of forward and backward. If a step has several, as with gradient
+    accumulation, its timers are of parts of steps, and are left out.
+
+    Args:
+        root: the module that the script trains.
+        passes: backwards in a step.
+    """
+    if passes != 1:
+        return {"backwards_per_step": passes}
     modules = root.modules() if root is not None else ()
     replicas = [m for m in modules if isinstance(m, DistributedDataParallel)]
     if len(replicas) != 1:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import faulthandler
 import json
 import os
+import signal
 import socket
 import sys
 import threading
@@ -19,6 +21,7 @@ from rankbench.launch_spec import PROGRESS_ENTRY, STARTING
 
 ORPHANED = 97  # exit code of a rank that ended itself
 LOOKS = 5  # number of looks at the heartbeat within the grace period
+LOG = 2  # file of all output of a rank; a script may replace sys.stderr
 TURN = 0.25  # seconds of a sleep between two of these looks
 ASKS = "?"  # ends a heartbeat that asks where this rank is
 LAST_WORDS = 5.0  # seconds for the report, whose file system may be down as well
@@ -111,6 +114,15 @@ class HeartbeatLost(TimeoutError):
         )
 
 
+def log_stacks() -> None:
+    """Write all stacks into the log when this process crashes or is ended.
+
+    The handlers need no lock of Python's, which code that hangs may hold.
+    """
+    faulthandler.enable(LOG)
+    faulthandler.register(signal.SIGTERM, LOG, chain=True)
+
+
 def watch_heartbeat(
     path: Path,
     grace: float,
@@ -138,7 +150,7 @@ def _watch(
     report: Callable[[BaseException], None],
     progress: Progress,
 ) -> None:
-    last, unchanged = "", 0
+    last, unchanged, is_asked = "", 0, False
     while True:
         progress.sleep(grace / LOOKS)
         try:
@@ -150,12 +162,16 @@ def _watch(
         # the supervisor cannot beat.
         unchanged = unchanged + 1 if beat == last else 0
         last = beat
+        if beat.endswith(ASKS) and not is_asked:
+            faulthandler.dump_traceback(LOG)
+        is_asked = beat.endswith(ASKS)
         # A disk that is full or gone must not end this thread.
         with contextlib.suppress(OSError):
             progress.look(int(beat[:-1]) if beat.endswith(ASKS) else 0)
         if unchanged >= LOOKS:
             threading.Timer(LAST_WORDS, os._exit, (ORPHANED,)).start()
             try:
+                faulthandler.dump_traceback(LOG)
                 report(HeartbeatLost(grace))
             finally:
                 os._exit(ORPHANED)

@@ -6,7 +6,7 @@ import hashlib
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
@@ -111,7 +111,7 @@ def _read_experiment(path: Path) -> dict[str, Any]:
 
 
 def _find_named(plan: Record) -> dict[str, set[str]]:
-    """Name of a file of their own -> folders below own/ that have it."""
+    """Name of a file of their own -> what an experiment beside own/ calls it."""
     found: dict[str, set[str]] = {}
     for entry in plan["cells"]:
         cell = entry["cell"]
@@ -119,7 +119,12 @@ def _find_named(plan: Record) -> dict[str, set[str]]:
         for frozen in (*own, cell.get("own_strategy")):
             if frozen is not None:
                 folder = Layout(Path()).own(str(frozen["digest"])).as_posix()
-                found.setdefault(str(frozen["file"]), set()).add(folder)
+                file = PurePosixPath(folder, str(frozen["file"]))
+                name, path = file.name, str(file)
+                if (module := frozen.get("module")) is not None:
+                    depth = module.count(".") + (file.name == "__main__.py")
+                    name, path = f"-m {module}", f"-m {file.parents[depth]}/{module}"
+                found.setdefault(name, set()).add(path)
     return found
 
 
@@ -129,12 +134,15 @@ def _redirect(value: Any, named: Mapping[str, set[str]], key: str = "") -> Any:
         return {name: _redirect(item, named, str(name)) for name, item in value.items()}
     if isinstance(value, list):
         return [_redirect(item, named, key) for item in value]
-    if key not in _OWN_KEYS or not isinstance(value, str) or not value.endswith(".py"):
+    is_module = key == "script" and isinstance(value, str) and value.startswith("-m ")
+    if key not in _OWN_KEYS or not isinstance(value, str):
         return value
-    name = value.replace("\\", "/").rpartition("/")[2]
-    folders = sorted(named.get(name, ()))
-    if len(folders) != 1:
-        many = "no file" if not folders else "several files"
+    if not is_module and not value.endswith(".py"):
+        return value
+    name = value.removeprefix("-m ").strip().replace("\\", "/").rpartition("/")[2]
+    places = sorted(named.get(f"-m {name}" if is_module else name, ()))
+    if len(places) != 1:
+        many = "no file" if not places else "several files"
         said = f"the bundle has {many} of that name"
         raise ValueError(f"experiment.yaml names {value!r:.60}, and {said}")
-    return f"{folders[0]}/{name}"
+    return places[0]

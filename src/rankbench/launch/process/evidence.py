@@ -1,0 +1,157 @@
+"""What ranks and tools printed, and where ranks stood: the evidence for a reason.
+
+Pure functions of logs. Ranks write stacks into theirs by `faulthandler`: when their
+supervisor asks, when a signal ends them, and when they crash.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from rankbench.record import first_line
+
+# What faulthandler prints, and the traceback of an exception.
+_STACK = re.compile(r"(?:Current thread|Thread) 0x\w+ .*\(most recent call first\):$")
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):$")
+_FRAME = re.compile(r' +File "(?P<file>.+)", line (?P<line>\d+),? in (?P<name>.+)$')
+_FATAL = re.compile(
+    r"(?:Fatal Python error: |Extension modules: |  <no Python frame>).*"
+)
+_EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
+
+_OURS = re.compile(r"/rankbench/(?:rank|launch)/|/rankbench/hooks\.py$")
+_LIBRARY = re.compile(r"^<|/(?:site|dist)-packages/|/lib(?:64)?/python3[^/]*/")
+_MAIN = "rank/__main__.py"
+
+# Lines of a message that lead into C++, and say nothing to a user.
+_NATIVE = re.compile(r"frame #|#\d+ |Exception raised from|C\+\+ CapturedTraceback")
+
+_SHOWN = 3  # groups of ranks, and lines of a message
+_WIDTH = 160  # characters of a line that is quoted
+SILENT = "it printed nothing"
+
+
+class Frame(NamedTuple):
+    """A line of code in a stack."""
+
+    file: str
+    line: int
+    name: str
+
+    @property
+    def is_ours(self) -> bool:
+        return bool(_OURS.search(self.file))
+
+    @property
+    def is_users(self) -> bool:
+        return not self.is_ours and not _LIBRARY.search(self.file)
+
+    def __str__(self) -> str:
+        text = linecache.getline(self.file, self.line).strip()
+        place = f"{Path(self.file).name}:{self.line} in {self.name}"
+        return f"{place}: {first_line(text, _WIDTH)}" if text else place
+
+
+def find_stand(log: str) -> Frame | None:
+    """Where a rank stood when it last wrote its stacks into its log.
+
+    Returns:
+        The innermost line of the user's own code in any thread; else that of rankbench
+        in the main thread; None if there is no stack.
+    """
+    stacks = list(_read_stacks(log, _STACK))[::-1]
+    for stack in stacks:
+        if found := next((frame for frame in stack if frame.is_users), None):
+            return found
+    for stack in stacks:
+        if any(frame.file.endswith(_MAIN) for frame in stack):
+            return next(frame for frame in stack if frame.is_ours)
+    return None
+
+
+def find_raise(log: str) -> Frame | None:
+    """The innermost line of the user's own code, or of ours, in the last traceback."""
+    stack = next(iter(list(_read_stacks(log, _TRACEBACK))[::-1]), [])[::-1]
+    users = (frame for frame in stack if frame.is_users)
+    return next(users, None) or next((f for f in stack if f.is_ours), None)
+
+
+def _read_stacks(log: str, head: re.Pattern[str]) -> Iterator[list[Frame]]:
+    """The frames of each stack, in the order in which they are printed."""
+    stack: list[Frame] | None = None
+    for line in log.splitlines():
+        if head.match(line):
+            if stack:
+                yield stack
+            stack = []
+        elif stack is not None and (found := _FRAME.match(line)):
+            stack.append(Frame(found["file"], int(found["line"]), found["name"]))
+        elif stack and not line.startswith(" "):
+            yield stack
+            stack = None
+    if stack:
+        yield stack
+
+
+def describe_stands(logs: Mapping[int, str]) -> str:
+    """``ranks 0, 1 at train.py:12 in main: loss.backward()``; empty without a stack."""
+    ranks: dict[str, list[str]] = {}
+    for rank, log in sorted(logs.items()):
+        if stand := find_stand(log):
+            ranks.setdefault(str(stand), []).append(str(rank))
+    # Fewest ranks first: one that differs is often the culprit.
+    groups = sorted(ranks.items(), key=lambda group: len(group[1]))[:_SHOWN]
+    return "; ".join(f"{_name(of)} at {stand}" for stand, of in groups)
+
+
+def _name(ranks: list[str]) -> str:
+    few = ", ".join(ranks[:4]) + (", ..." if len(ranks) > 4 else "")
+    return f"rank {few}" if len(ranks) == 1 else f"ranks {few}"
+
+
+def printed_lines(log: str) -> list[str]:
+    """What was printed, without blank lines and the stacks of faulthandler."""
+    found, in_stack = [], False
+    for line in log.splitlines():
+        in_stack = bool(_STACK.match(line)) or (in_stack and line.startswith("  "))
+        if not in_stack and line.strip() and not _FATAL.match(line):
+            found.append(line.strip())
+    return found
+
+
+def last_error_line(log: str) -> str:
+    """The line of a log that tells most: the last that looks like an exception."""
+    lines = printed_lines(log)
+    for line in reversed(lines):
+        if _EXCEPTION.match(line):
+            return first_line(line)
+    return first_line(lines[-1]) if lines else SILENT
+
+
+def quote_words(logs: Mapping[int, str], reason: str) -> str:
+    """``rank 1 printed: no licence``, if no rank's words are in the reason already."""
+    lines = {rank: last_error_line(log) for rank, log in sorted(logs.items())}
+    spoken = [(rank, line) for rank, line in lines.items() if line != SILENT]
+    if not spoken or any(line in reason for _, line in spoken):
+        return ""
+    return "rank {} printed: {}".format(*spoken[0])
+
+
+def last_words(log: str) -> str:
+    """The last lines that a rank printed before the traceback that ends its log."""
+    before = log.rpartition("Traceback (most recent call last):")
+    lines = printed_lines(before[0] if before[1] else log)[-_SHOWN:]
+    return " / ".join(first_line(line, _WIDTH) for line in lines)
+
+
+def shorten(message: str) -> str:
+    """All lines of a message that say something; of many the first and the last."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    lines = [line for line in lines if not _NATIVE.match(line)] or lines
+    if len(lines) > _SHOWN:
+        lines = [lines[0], "...", *lines[1 - _SHOWN :]]
+    return " / ".join(first_line(line) for line in lines)

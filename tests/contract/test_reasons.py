@@ -1,0 +1,156 @@
+"""Launches that fail in every way: each reason quotes code, or what was printed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from evidence import read_record
+from factories import make_cell, make_shape, make_spec
+from rankbench.launch_spec import LaunchOptions
+
+pytestmark = pytest.mark.contract
+
+SUPERVISOR = """
+import sys
+from pathlib import Path
+from rankbench.launch.hosts.base import ThisMachine
+from rankbench.launch.process.processes import Stop
+from rankbench.launch.process.supervise import run_launch
+from rankbench.launch_spec import LaunchSpec
+
+run_launch(LaunchSpec.read(Path(sys.argv[1])), ThisMachine(), Stop())
+"""
+
+# Name -> source, number of ranks, status and words of the reason.
+FORMS: dict[str, tuple[str, int, str, list[str]]] = {
+    "sleeps": (
+        "import time\ndef train():\n    time.sleep(600)\ntrain()",
+        1,
+        "timeout",
+        ["rank 0 at train.py:3 in train: time.sleep(600)"],
+    ),
+    "holds Python's lock": (
+        "import re\nre.match('(a+)+$', 40 * 'a' + 'b')",
+        1,
+        "timeout",
+        ["rank 0 at train.py:2 in <module>: re.match("],
+    ),
+    "waits for another rank": (
+        "import os, time\nfrom torch import distributed\n"
+        "distributed.init_process_group('gloo')\n"
+        "if os.environ['RANK'] == '0':\n    distributed.barrier()\n"
+        "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "time.sleep(600)",
+        2,
+        "timeout",
+        ["rank 0 at train.py:5 in <module>: distributed.barrier()", "train.py:7"],
+    ),
+    "crashes": (
+        "import ctypes\nctypes.string_at(0)",
+        1,
+        "crashed",
+        ["rank 0 was ended by SIGSEGV", "rank 0 at train.py:2 in <module>"],
+    ),
+    "is killed": (
+        "import os\nprint('the last word', flush=True)\nos.kill(os.getpid(), 9)",
+        1,
+        "crashed",
+        ["rank 0 was ended by SIGKILL", "rank 0 printed: the last word"],
+    ),
+    "ends": (
+        "import os\nprint('no licence', flush=True)\nos._exit(3)",
+        1,
+        "crashed",
+        ["rank 0 ended with exit code 3: no licence"],
+    ),
+    "starts its own ranks": (
+        "from torch import distributed, multiprocessing as mp\n"
+        "def rank(number):\n"
+        "    distributed.init_process_group('gloo', 'nowhere', 2, number)\n"
+        "if __name__ == '__main__':\n    mp.spawn(rank, nprocs=1)",
+        1,
+        "crashed",
+        ["Process 0 terminated with", "train.py starts its own ranks, but"],
+    ),
+    "lacks a file": (
+        "open('conf.json')",
+        1,
+        "crashed",
+        ["No such file or directory: 'conf.json'; at train.py:1", "under `files`"],
+    ),
+    "lacks a variable": (
+        "import os\nos.environ['MY_DATA_DIR']",
+        1,
+        "crashed",
+        ["'MY_DATA_DIR'; at train.py:2", "HF_HOME, MY_DATA_DIR of your environment"],
+    ),
+}
+LIMIT = 15.0  # seconds, of those that hang
+
+Start = Callable[[str], tuple[Path, subprocess.Popen[bytes]]]
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Starts a launch; those that hang are all started at once."""
+    begun: dict[str, tuple[Path, subprocess.Popen[bytes]]] = {}
+
+    def start(name: str) -> tuple[Path, subprocess.Popen[bytes]]:
+        if name not in begun:
+            folder = tmp_path_factory.mktemp("launch")
+            begun[name] = folder, supervise(folder, *FORMS[name][:3])
+        return begun[name]
+
+    yield start
+    for _, supervisor in begun.values():
+        supervisor.kill()
+        supervisor.wait()
+
+
+def supervise(
+    folder: Path, source: str, ranks: int, status: str
+) -> subprocess.Popen[bytes]:
+    script = folder / "own/train.py"
+    script.parent.mkdir()
+    script.write_text(source)
+    values: dict[str, Any] = {
+        **{"topology": f"1x{ranks}", "launcher": "manual", "epochs": None, "steps": 5},
+        **{"own_strategy": {"file": "train.py"}},
+        "script": {"args": "", "samples_per_step": "8"},
+    }
+    spec = make_spec(
+        directory=folder / "launch",
+        cell=make_cell(**values),
+        shape=make_shape(ranks, cores_per_rank=0),
+        data_dir=folder / "data",
+        own={"strategy": script},
+        python=sys.executable,
+        heartbeat_grace=5.0,
+        options=LaunchOptions(time_limit=LIMIT if status == "timeout" else 120.0),
+    )
+    spec.work.mkdir(parents=True)
+    spec.write()
+    return subprocess.Popen(
+        [sys.executable, "-c", SUPERVISOR, str(spec.file)],
+        env={**os.environ, "MY_DATA_DIR": "/data", "HF_HOME": "/models"},
+    )
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_reason_has_its_evidence(start: Start, name: str) -> None:
+    for hanging in (one for one, form in FORMS.items() if form[2] == "timeout"):
+        start(hanging)
+    folder, supervisor = start(name)
+    assert supervisor.wait(timeout=200) == 0
+    record = read_record(folder / "launch/record.json")
+    _, _, status, words = FORMS[name]
+    assert record["status"] == status, record["reason"]
+    for said in words:
+        assert said in record["reason"]
