@@ -209,7 +209,10 @@ _SPACE = (
 
 # The first match in this order counts, because others may be its consequences.
 _CAUSES: tuple[tuple[str, str], ...] = (
-    (r"No space left on device|Disk quota exceeded", f"the disk is full: {_SPACE}"),
+    (
+        r"(?i:no space left on device|disk quota exceeded)",
+        f"the disk is full: {_SPACE}",
+    ),
     (
         r"(couldn't create cache directory|.*[Cc]ache.*permission denied).*",
         "Apptainer cannot write its cache ({found}): set APPTAINER_CACHEDIR to a "
