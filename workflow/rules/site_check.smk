@@ -27,7 +27,9 @@ rule hosts:
     resources:
         **check_resources(RUN.plan.site),
     params:
-        inspect=with_setup(RUN, [sys.executable, "-m", "rankbench.launch.site.inventory"]),
+        inspect=with_setup(
+            RUN, [sys.executable, "-m", "rankbench.launch.site.inventory"]
+        ),
         plan=str(LAYOUT.plan),
     message:
         "inspecting the hosts"

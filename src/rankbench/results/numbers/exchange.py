@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from rankbench.results.numbers.statistics import Estimate, geometric_mean
-from rankbench.results.numbers.summary import Summary
+
+if TYPE_CHECKING:
+    from rankbench.results.numbers.summary import Summary
 
 # Factors for n ranks, from NVIDIA/nccl-tests, doc/PERFORMANCE.md.
 _BUS: dict[str, Callable[[int], float]] = {
