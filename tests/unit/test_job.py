@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from factories import backends_of, make_site, read_plan_of
+from factories import backends_of, make_site, read_pairs, read_plan_of
 from rankbench.launch.hosts.slurm_resources import (
     OVERHEAD,
     Resources,
@@ -80,66 +80,11 @@ def sbatch_line(resources: Resources) -> str:
     return " ".join(line.removeprefix(begin).split())
 
 
-@pytest.mark.parametrize(
-    ("topology", "asks"),
-    [
-        (
-            "1x1",
-            "-p cpu -t 10 --nodes=1 --ntasks=1 --cpus-per-task=8"
-            " --ntasks-per-node=1 --exclusive",
-        ),
-        (
-            "1x2",
-            "-p cpu -t 10 --nodes=1 --ntasks=2 --cpus-per-task=4"
-            " --ntasks-per-node=2 --exclusive",
-        ),
-        (
-            "2x1",
-            "-p cpu -t 10 --nodes=2 --ntasks=2 --cpus-per-task=8"
-            " --ntasks-per-node=1 --exclusive",
-        ),
-        (
-            "2x2",
-            "-p cpu -t 10 --nodes=2 --ntasks=4 --cpus-per-task=4"
-            " --ntasks-per-node=2 --exclusive",
-        ),
-    ],
-)
-def test_sbatch_line_on_cores(tmp_path: Path, topology: str, asks: str) -> None:
-    assert sbatch_line(resources_of(tmp_path, CPU_SITE, topology)) == asks
-
-
-GPU_SITE_ASKS = "-A physics -p gpu -t 10 --qos=short --mem 240000"
-
-
-@pytest.mark.parametrize(
-    ("topology", "asks"),
-    [
-        (
-            "1x1",
-            "--nodes=1 --ntasks=1 --cpus-per-task=32"
-            " --ntasks-per-node=1 --exclusive --gres=gpu:a100:1",
-        ),
-        (
-            "1x2",
-            "--nodes=1 --ntasks=2 --cpus-per-task=16"
-            " --ntasks-per-node=2 --exclusive --gres=gpu:a100:2",
-        ),
-        (
-            "2x1",
-            "--nodes=2 --ntasks=2 --cpus-per-task=32"
-            " --ntasks-per-node=1 --exclusive --gres=gpu:a100:1",
-        ),
-        (
-            "2x2",
-            "--nodes=2 --ntasks=4 --cpus-per-task=16"
-            " --ntasks-per-node=2 --exclusive --gres=gpu:a100:2",
-        ),
-    ],
-)
-def test_sbatch_line_on_gpus(tmp_path: Path, topology: str, asks: str) -> None:
-    line = sbatch_line(resources_of(tmp_path, GPU_SITE, topology))
-    assert line == f"{GPU_SITE_ASKS} {asks}"
+@pytest.mark.parametrize(("cell", "asks"), read_pairs("sbatch.txt"))
+def test_sbatch_line(tmp_path, cell, asks):
+    site, topology = cell.split()
+    facts = {"cores": CPU_SITE, "gpus": GPU_SITE}[site]
+    assert sbatch_line(resources_of(tmp_path, facts, topology)) == asks
 
 
 def test_one_process_has_all_gpus_of_its_cell(tmp_path: Path) -> None:
