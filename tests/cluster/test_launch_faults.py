@@ -65,9 +65,7 @@ def plan(
         ("mpirun", "rank 1"),
     ],
 )
-def test_a_rank_of_another_host_that_is_killed(
-    site: Site, launcher: str, words: str
-) -> None:
+def test_a_rank_of_another_host_that_is_killed(site, launcher, words):
     cell = plan(site, "killed", launcher)
     name = f"killed-{launcher}"
     site.measure(name, [cell])
@@ -87,7 +85,7 @@ with socket.create_server(("", port)):
 """
 
 
-def test_a_port_that_is_taken(site: Site) -> None:
+def test_a_port_that_is_taken(site):
     cell = plan(site, "ddp", name="port")
     hold = ("srun", "--overlap", "--nodes=1", "--nodelist=node1", site.python, "-c")
     wait = "until [ -e held ]; do sleep 0.1; done"
@@ -97,7 +95,7 @@ def test_a_port_that_is_taken(site: Site) -> None:
     assert second["status"] == "ok"
 
 
-def test_hosts_with_different_numbers_of_tasks_are_refused(site: Site) -> None:
+def test_hosts_with_different_numbers_of_tasks_are_refused(site):
     cell = plan(site, "ddp", name="uneven")
     with pytest.raises(PretendError, match="every host must have equally many"):
         site.measure("uneven", [cell], "--ntasks=3")
@@ -108,7 +106,7 @@ def test_hosts_with_different_numbers_of_tasks_are_refused(site: Site) -> None:
     "launcher",
     ["srun", *(pytest.param(x, marks=pytest.mark.long) for x in ("mpirun", "spawn"))],
 )
-def test_a_time_limit_ends_the_ranks_of_all_hosts(site: Site, launcher: str) -> None:
+def test_a_time_limit_ends_the_ranks_of_all_hosts(site, launcher):
     cell = plan(site, "hang", launcher, limit=15)
     site.measure(f"hang-{launcher}", [cell])
     (record,) = site.records(f"hang-{launcher}")[cell]
@@ -117,7 +115,7 @@ def test_a_time_limit_ends_the_ranks_of_all_hosts(site: Site, launcher: str) -> 
     assert not site.processes()
 
 
-def test_a_cancelled_job(site: Site) -> None:
+def test_a_cancelled_job(site):
     cell = plan(site, "slow", "torchrun")
     run = site.start("slow-torchrun", cell, "--job-name=to-be-cancelled")
     wait_until(lambda: site.trains("slow-torchrun", cell), 240, "training")
@@ -129,7 +127,7 @@ def test_a_cancelled_job(site: Site) -> None:
     wait_until(lambda: not site.processes(), 20, "nothing left")
 
 
-def test_ranks_end_themselves_when_their_supervisor_is_killed(site: Site) -> None:
+def test_ranks_end_themselves_when_their_supervisor_is_killed(site):
     cell = plan(site, "slow", "srun")
     run = site.start("slow-srun", cell)
     wait_until(lambda: site.trains("slow-srun", cell), 240, "training")
@@ -166,16 +164,16 @@ def check_memory_limit(site: Site, name: str) -> None:
     wait_until(lambda: not site.processes(), 20, "nothing left")
 
 
-def test_a_memory_limit(site: Site) -> None:
+def test_a_memory_limit(site):
     check_memory_limit(site, "greedy")
 
 
-def test_a_memory_limit_that_slurm_looks_after_itself(without_groups: Site) -> None:
+def test_a_memory_limit_that_slurm_looks_after_itself(without_groups):
     check_memory_limit(without_groups, "greedy-without-groups")
 
 
 @pytest.mark.parametrize("launcher", ["srun", "torchrun"])
-def test_a_host_that_cannot_resolve_another(site: Site, launcher: str) -> None:
+def test_a_host_that_cannot_resolve_another(site, launcher):
     name = f"unknown-{launcher}"
     cell = plan(site, "ddp", launcher, name=name)
     host = site.cluster.hosts["node2"]
@@ -211,7 +209,7 @@ os._exit(0)  # takes nothing away, as one that is killed
 """
 
 
-def test_a_stale_rendezvous_file(site: Site, shared: Path) -> None:
+def test_a_stale_rendezvous_file(site, shared):
     folder = shared / "meetings"
     folder.mkdir()
     shutil.chown(folder, site.cluster.user)
@@ -240,7 +238,7 @@ def scratch(cluster: Cluster) -> Iterator[str]:
     host.do("umount", SCRATCH)
 
 
-def test_a_full_scratch(site: Site, scratch: str) -> None:
+def test_a_full_scratch(site, scratch):
     host = site.cluster.hosts["node2"]
     cell = plan(site, "ddp", name="full", facts=scratch)
     host.do("sh", "-c", f"head -c 8M /dev/zero >{SCRATCH}/filler || true")
@@ -258,7 +256,7 @@ def test_a_full_scratch(site: Site, scratch: str) -> None:
         assert not site.cluster.hosts[name].do("ls", SCRATCH)
 
 
-def test_a_scratch_that_a_rank_fills(site: Site, scratch: str) -> None:
+def test_a_scratch_that_a_rank_fills(site, scratch):
     cell = plan(site, "spills", facts=scratch)
     site.measure("spills-srun", [cell])
     (record,) = site.records("spills-srun")[cell]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -58,18 +57,14 @@ def files_of(site: Site, cell: str) -> dict[Path, tuple[int, bytes]]:
     return {file: (file.stat().st_mtime_ns, file.read_bytes()) for file in files}
 
 
-def test_preview_tells_jobs_and_writes_nothing(
-    site: Site, snakemake: Snakemake
-) -> None:
+def test_preview_tells_jobs_and_writes_nothing(site, snakemake):
     site.project.experiment("name: preview" + SHORT, "preview.yaml")
     preview = snakemake("-n", "--config", "experiment=preview.yaml")
     assert "2 jobs; the longest may take 5 minutes on 1 host: " in preview
     assert not (site.project.root / "results/preview").exists()
 
 
-def test_experiment_to_a_table(
-    site: Site, short: tuple[str, str], snakemake: Snakemake
-) -> None:
+def test_experiment_to_a_table(site, short, snakemake):
     table = table_of(site, "short")
     assert {row["status"] for row in table.values()} == {"ok"}, table
     records = site.records("short")
@@ -85,9 +80,7 @@ def test_experiment_to_a_table(
     assert "MinMemoryNode=2000M" in known
 
 
-def test_rerun_of_a_cell_touches_that_cell_only(
-    site: Site, short: tuple[str, str], snakemake: Snakemake
-) -> None:
+def test_rerun_of_a_cell_touches_that_cell_only(site, short, snakemake):
     before, other = jobs(site), files_of(site, ONE)
     assert other
     snakemake(*short, f"rerun={TWO}")
@@ -99,8 +92,8 @@ def test_rerun_of_a_cell_touches_that_cell_only(
 
 
 def test_what_is_measured_needs_no_job_though_scripts_of_the_results_change(
-    site: Site, short: tuple[str, str], snakemake: Snakemake
-) -> None:
+    site, short, snakemake
+):
     before = jobs(site), files_of(site, ONE), files_of(site, TWO)
     for name in ("plots.py", "table.py"):
         with open(site.project.root / "src/rankbench/results" / name, "a") as script:
@@ -109,9 +102,7 @@ def test_what_is_measured_needs_no_job_though_scripts_of_the_results_change(
     assert (jobs(site), files_of(site, ONE), files_of(site, TWO)) == before
 
 
-def test_lost_session_is_waited_for_and_nothing_is_measured_twice(
-    site: Site, run: Callable[..., subprocess.Popen[str]], snakemake: Snakemake
-) -> None:
+def test_lost_session_is_waited_for_and_nothing_is_measured_twice(site, run, snakemake):
     site.project.experiment("name: lost" + SHORT, "lost.yaml")
     given = ("--config", "experiment=lost.yaml")
     session = run("snakemake", *given)
@@ -144,8 +135,8 @@ def test_lost_session_is_waited_for_and_nothing_is_measured_twice(
 
 
 def test_job_that_slurm_refuses_says_why_and_the_table_shows_it(
-    site: Site, profile: Path, snakemake: Snakemake
-) -> None:
+    site, profile, snakemake
+):
     text = "name: refused" + SHORT.replace("[1x1, 2x1]", "1x1")
     site.project.experiment(text, "refused.yaml")
     facts = profile / "site.yaml"
@@ -162,8 +153,8 @@ def test_job_that_slurm_refuses_says_why_and_the_table_shows_it(
 
 
 def test_options_of_the_site_reach_sbatch_and_its_setup_the_ranks(
-    site: Site, profile: Path, snakemake: Snakemake
-) -> None:
+    site, profile, snakemake
+):
     text = "name: {}" + SHORT.replace("[1x1, 2x1]", "1x1")
     facts = profile / "site.yaml"
     more = "sbatch: {{{}}}\nsetup: |\n  export GLOO_WORD='a {{b}}'\n"
@@ -185,7 +176,7 @@ def test_options_of_the_site_reach_sbatch_and_its_setup_the_ranks(
         assert record["launcher"]["env"]["GLOO_WORD"] == "a {b}"
 
 
-def test_site_check_names_what_is_wrong(profile: Path, snakemake: Snakemake) -> None:
+def test_site_check_names_what_is_wrong(profile, snakemake):
     facts = profile / "site.yaml"
     facts.write_text(SITE_FILE.replace(INTERFACE, "ib0"))
     try:
@@ -208,9 +199,7 @@ def closed(site: Site) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("closed")
-def test_no_more_jobs_are_queued_than_the_cap(
-    site: Site, run: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_no_more_jobs_are_queued_than_the_cap(site, run):
     text = "name: capped\nlearning_rate: [0.1, 0.2]" + SHORT
     site.project.experiment(text, "capped.yaml")
     session = run("snakemake", "--jobs=3", "--config", "experiment=capped.yaml")

@@ -96,7 +96,7 @@ def plant_in_sampler(folder: Path, after: str) -> Path:
     return code
 
 
-def test_what_the_errors_are_planted_in_is_right(tmp_path: Path) -> None:
+def test_what_the_errors_are_planted_in_is_right(tmp_path):
     code = plant(tmp_path, DIVIDE, DIVIDE)
     status, reason, _ = run_gate(
         tmp_path / "gate", code=code, strategy="planted", topology="1x2"
@@ -105,7 +105,7 @@ def test_what_the_errors_are_planted_in_is_right(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_an_error_is_found(error: str, tmp_path: Path) -> None:
+def test_an_error_is_found(error, tmp_path):
     code = plant(tmp_path, *ERRORS[error])
     status, reason, numbers = run_gate(
         tmp_path / "gate", code=code, strategy="planted", topology="1x2"
@@ -146,8 +146,8 @@ PERIOD = """    options = {"period": {"type": "integer", "minimum": 1, "default"
     ],
 )
 def test_every_value_but_the_default_may_be_lossy(
-    approximate: str, period: int, judged: tuple[str, bool], tmp_path: Path
-) -> None:
+    approximate, period, judged, tmp_path
+):
     code = copy_code(tmp_path)
     path = code / "rankbench/rank/strategies/planted.py"
     path.write_text(LOCAL_SGD.replace("    phases =", PERIOD % approximate))
@@ -162,16 +162,14 @@ def test_every_value_but_the_default_may_be_lossy(
     assert (status, numbers["lossy"]) == judged
 
 
-def test_samples_that_are_seen_twice_are_found(tmp_path: Path) -> None:
+def test_samples_that_are_seen_twice_are_found(tmp_path):
     code = plant_in_sampler(tmp_path, "        rank=0,\n")
     status, _, _ = run_gate(tmp_path / "gate", code=code, topology="1x2")
     assert status == "mismatch"
 
 
 @pytest.mark.parametrize(("hosts", "status"), [(1, "ok"), (2, "mismatch")])
-def test_a_sampler_by_local_rank_is_found_on_several_hosts(
-    hosts: int, status: str, tmp_path: Path
-) -> None:
+def test_a_sampler_by_local_rank_is_found_on_several_hosts(hosts, status, tmp_path):
     """The error of a published tutorial: one host alone does not show it."""
     code = plant_in_sampler(tmp_path, "        rank=duty.place.local_rank,\n")
     topology = f"{hosts}x{2 // hosts}"
@@ -180,9 +178,7 @@ def test_a_sampler_by_local_rank_is_found_on_several_hosts(
 
 
 @pytest.mark.parametrize("name", [case(name) for name in ON_CPU])
-def test_no_correct_strategy_is_refused_over_20_seeds(
-    name: str, tmp_path: Path
-) -> None:
+def test_no_correct_strategy_is_refused_over_20_seeds(name, tmp_path):
     require_packages(name)
     needs = STRATEGIES[name].needs
     status, reason, numbers = run_gate(
@@ -199,7 +195,7 @@ def test_no_correct_strategy_is_refused_over_20_seeds(
 
 
 @pytest.mark.parametrize("model", list(load_catalog().models))
-def test_it_judges_every_model(model: str, tmp_path: Path) -> None:
+def test_it_judges_every_model(model, tmp_path):
     """Also those that normalise over the batch, which a split would change."""
     tokens = load_catalog().models[model]["inputs"] == "tokens"
     status, reason, numbers = run_gate(
@@ -217,9 +213,7 @@ def test_it_judges_every_model(model: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", [case(name) for name in ON_CPU if STRATEGIES[name].needs["clips"]]
 )
-def test_gradients_are_clipped_by_the_norm_of_all_of_them(
-    name: str, tmp_path: Path
-) -> None:
+def test_gradients_are_clipped_by_the_norm_of_all_of_them(name, tmp_path):
     """The loss of the gate is scaled up, so every step is clipped."""
     require_packages(name)
     needs = STRATEGIES[name].needs
@@ -236,9 +230,7 @@ def test_gradients_are_clipped_by_the_norm_of_all_of_them(
     assert (status, reason) == ("ok", None)
 
 
-def test_gradients_that_are_clipped_by_the_norm_of_a_shard_are_found(
-    tmp_path: Path,
-) -> None:
+def test_gradients_that_are_clipped_by_the_norm_of_a_shard_are_found(tmp_path):
     code = plant(
         tmp_path,
         "        self.update()\n",
@@ -261,7 +253,7 @@ def test_gradients_that_are_clipped_by_the_norm_of_a_shard_are_found(
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])
-def test_it_judges_every_optimizer(optimizer: str, tmp_path: Path) -> None:
+def test_it_judges_every_optimizer(optimizer, tmp_path):
     status, reason, _ = run_gate(
         tmp_path / "gate", topology="1x2", optimizer=optimizer, learning_rate=0.001
     )

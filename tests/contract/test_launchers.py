@@ -56,7 +56,7 @@ def argv_of(name: str, ranks: int, **changes) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("ranks", [1, 2, 7])
-def test_command(name: str, ranks: int) -> None:
+def test_command(name, ranks):
     argv = argv_of(name, ranks)
     assert isinstance(argv, list)
     assert all(isinstance(word, str) and word for word in argv)
@@ -65,7 +65,7 @@ def test_command(name: str, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_command_or_hostfile_tells_the_number_of_ranks(name: str) -> None:
+def test_command_or_hostfile_tells_the_number_of_ranks(name):
     if NAMES[name]["per"] == "rank":
         return  # The Slurm step tells each rank its place.
     two, three = argv_of(name, 2), argv_of(name, 3)
@@ -74,12 +74,12 @@ def test_command_or_hostfile_tells_the_number_of_ranks(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("log", ["", "all is well\n", "rank 1 ended\nexitcode: 1\n"])
-def test_a_log_without_a_failure_has_no_exits(name: str, log: str) -> None:
+def test_a_log_without_a_failure_has_no_exits(name, log):
     assert dict(find_launcher(name).read_exits(log)) == {}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_functions_are_those_of_the_interface(name: str) -> None:
+def test_functions_are_those_of_the_interface(name):
     launcher = find_launcher(name)
     for function in ("build_argv", "read_exits"):
         wanted = list(inspect.signature(getattr(Launcher, function)).parameters)[1:]
@@ -88,7 +88,7 @@ def test_functions_are_those_of_the_interface(name: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["env", "tcp", "file"])
-def test_ranks_by_hand_meet_as_asked(method: str) -> None:
+def test_ranks_by_hand_meet_as_asked(method):
     assert f"--init-method={method}" in argv_of("manual", 2, init_method=method)
 
 
@@ -96,7 +96,7 @@ def test_ranks_by_hand_meet_as_asked(method: str) -> None:
     ("backend", "flag"),
     [("gloo", "--gloo"), ("nccl", "--gloo"), ("mpi", "--mpi"), ("ccl", "--mpi")],
 )
-def test_horovodrun_starts_ranks_by_what_connects_them(backend: str, flag: str) -> None:
+def test_horovodrun_starts_ranks_by_what_connects_them(backend, flag):
     argv = argv_of("horovodrun", 2, backend=backend)
     assert {"--gloo", "--mpi"} & set(argv) == {flag}
 
@@ -104,7 +104,7 @@ def test_horovodrun_starts_ranks_by_what_connects_them(backend: str, flag: str) 
 YIELD = {"OMPI_MCA_mpi_yield_when_idle": "1"}
 
 
-def test_open_mpi_stays_on_the_loopback_interface_of_one_host() -> None:
+def test_open_mpi_stays_on_the_loopback_interface_of_one_host():
     told = mpirun.build_variables(make_launch(2), root=False)
     assert told == {
         "OMPI_MCA_btl_tcp_if_include": "lo",
@@ -117,7 +117,7 @@ def test_open_mpi_stays_on_the_loopback_interface_of_one_host() -> None:
     assert set(mpirun.build_variables(over, root=False).values()) == {"ib0"}
 
 
-def test_open_mpi_yields_cores_that_are_shared_and_runs_as_root_for_root() -> None:
+def test_open_mpi_yields_cores_that_are_shared_and_runs_as_root_for_root():
     usual = mpirun.build_variables(make_launch(2), root=False)
     shared = mpirun.build_variables(
         make_launch(2, marks=["oversubscribed"]), root=False
@@ -133,7 +133,7 @@ def test_open_mpi_yields_cores_that_are_shared_and_runs_as_root_for_root() -> No
 ON_ONE_HOST = {"I_MPI_FABRICS": "shm", "I_MPI_HYDRA_BOOTSTRAP": "fork"}
 
 
-def test_intel_mpi_stays_in_the_memory_of_one_host_and_pins_no_rank() -> None:
+def test_intel_mpi_stays_in_the_memory_of_one_host_and_pins_no_rank():
     told = hydra.build_variables(make_launch(2))
     assert told["I_MPI_PIN"] == "0"
     assert told.items() > ON_ONE_HOST.items()
@@ -148,7 +148,7 @@ def test_intel_mpi_stays_in_the_memory_of_one_host_and_pins_no_rank() -> None:
     assert shared == told | {"I_MPI_WAIT_MODE": "1"}
 
 
-def test_horovodrun_tells_whichever_mpi_it_finds() -> None:
+def test_horovodrun_tells_whichever_mpi_it_finds():
     spec = make_launch(2, backend="ccl")
     told = horovodrun.build_variables(spec)
     for mpi in (mpirun, hydra):
@@ -176,11 +176,11 @@ def test_horovodrun_tells_whichever_mpi_it_finds() -> None:
         ("srun", SRUN_OUT_OF_MEMORY, {1: -9}),
     ],
 )
-def test_exits_in_real_logs(name: str, log: str, exits: dict[int, int]) -> None:
+def test_exits_in_real_logs(name, log, exits):
     assert dict(find_launcher(name).read_exits(log)) == exits
 
 
-def test_hosts_and_their_ranks_as_launchers_read_them() -> None:
+def test_hosts_and_their_ranks_as_launchers_read_them():
     shape = make_shape(8, nodes=2, ranks_per_node=4)
     spread = make_launch(8, shape=shape, hosts=("node1", "node2.cluster"))
     assert hostfile(spread) == "node1 slots=4\nnode2.cluster slots=4\n"

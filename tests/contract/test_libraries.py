@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -50,9 +49,7 @@ def require(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "strategy"), CASES)
-def test_is_trained_as_by_a_single_process(
-    name: str, strategy: str, tmp_path: Path
-) -> None:
+def test_is_trained_as_by_a_single_process(name, strategy, tmp_path):
     require(name)
     status, reason, numbers = run_gate(
         tmp_path / "gate",
@@ -66,11 +63,11 @@ def test_is_trained_as_by_a_single_process(
     assert numbers["weights_error"] < TOLERANCE["float64"] / 10
 
 
-def test_torchvision_says_for_which_images_a_model_is_made() -> None:
+def test_torchvision_says_for_which_images_a_model_is_made():
     assert models.image_size_of("torchvision/vit_b_16") == 224
     assert models.image_size_of("gpt") is None
 
 
-def test_an_unknown_library_is_named() -> None:
+def test_an_unknown_library_is_named():
     with pytest.raises(ValueError, match="expected one of torchvision, timm"):
         models.build("keras/some", channels=3, image_size=32, classes=2)

@@ -144,7 +144,7 @@ def supervise(
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_a_reason_has_its_evidence(start: Start, name: str) -> None:
+def test_a_reason_has_its_evidence(start, name):
     for hanging in (one for one, form in FORMS.items() if form[2] == "timeout"):
         start(hanging)
     folder, supervisor = start(name)

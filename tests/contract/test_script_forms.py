@@ -40,7 +40,7 @@ def details(launch: Launch) -> dict:
 
 
 @pytest.mark.parametrize("pairs", [1, 2])
-def test_timers_of_ddp_are_of_whole_steps(tmp_path: Path, pairs: int) -> None:
+def test_timers_of_ddp_are_of_whole_steps(tmp_path, pairs):
     script = write(tmp_path / "own/train.py", pairs=pairs)
     found = details(run_script(tmp_path / "launch", script))
     assert ("ddp_timers" in found) == (pairs == 1)
@@ -56,7 +56,7 @@ dist.init_process_group("gloo", {url} rank=int(os.environ["RANK"]),
 
 @pytest.mark.parametrize("url", ["", '"tcp://127.0.0.1:23456",'])
 @pytest.mark.parametrize("launcher", ["torchrun", "spawn"])
-def test_a_fixed_port(tmp_path: Path, launcher: str, url: str) -> None:
+def test_a_fixed_port(tmp_path, launcher, url):
     commands = {
         "torchrun": ("torch.distributed.run", "--standalone", "--nproc-per-node=2"),
         "spawn": ("rankbench.rank.world.spawn", f"--ranks={RANKS}"),
@@ -74,13 +74,13 @@ assert "MASTER_PORT" not in os.environ
 """
 
 
-def test_the_base_of_a_script_is_started_plainly(tmp_path: Path) -> None:
+def test_the_base_of_a_script_is_started_plainly(tmp_path):
     script = write(tmp_path / "own/train.py", IF_LAUNCHED)
     launch = run_script(tmp_path / "launch", script, ranks=1)
     assert "ddp_timers" not in details(launch)
 
 
-def test_a_script_that_needs_its_place_gets_it(tmp_path: Path) -> None:
+def test_a_script_that_needs_its_place_gets_it(tmp_path):
     before = f"print(os.environ.get('RANK'), flush=True)\n{JOIN}"
     script = write(tmp_path / "own/train.py", before)
     launch = run_script(tmp_path / "launch", script, ranks=1)
@@ -90,7 +90,7 @@ def test_a_script_that_needs_its_place_gets_it(tmp_path: Path) -> None:
     assert "\n0\n" in said
 
 
-def test_arguments_are_of_a_rank(tmp_path: Path) -> None:
+def test_arguments_are_of_a_rank(tmp_path):
     before = f"{JOIN}\nassert sys.argv[1:] == [f'--local_rank={{dist.get_rank()}}']"
     script = write(tmp_path / "own/train.py", before)
     template = "--local_rank={local_rank}"
@@ -111,9 +111,7 @@ BESIDE = f"import lib.words\nassert lib.words.WORD == 'found'\n{JOIN}"
     ],
     ids=["tools", "path", "module", "main", "name"],
 )
-def test_layouts_of_repositories(
-    tmp_path: Path, name: str, own: dict[str, str], before: str
-) -> None:
+def test_layouts_of_repositories(tmp_path, name, own, before):
     root = tmp_path / "own"
     script = write(root / name, before)
     for place in ("lib/words.py", "pkg/__init__.py", "pkg/other.py"):

@@ -51,7 +51,7 @@ def check(launch: Launch, phases: list[str]) -> None:
     ],
     ids=["torchrun", "manual", "spawn"],
 )
-def test_a_tutorial_of_ddp(tmp_path: Path, launcher: list[str]) -> None:
+def test_a_tutorial_of_ddp(tmp_path, launcher):
     launch = run_by(launcher, tmp_path, TRAINING, "--batch-size", "32")
     check(launch, PHASES)
     record = launch.record
@@ -64,7 +64,7 @@ def test_a_tutorial_of_ddp(tmp_path: Path, launcher: list[str]) -> None:
     assert "epoch 0: loss" in launch.log(0)
 
 
-def test_a_language_model_with_accumulation_and_checkpoints(tmp_path: Path) -> None:
+def test_a_language_model_with_accumulation_and_checkpoints(tmp_path):
     script = SCRIPTS / "language_model/train.py"
     launch = run_script(tmp_path, script, "--accumulation=3", "--evaluate_every=2")
     check(launch, PHASES)
@@ -75,7 +75,7 @@ def test_a_language_model_with_accumulation_and_checkpoints(tmp_path: Path) -> N
     assert f"iteration {WARMUP + STEPS + 2}: loss" not in launch.log(0)
 
 
-def test_marks_of_the_script(tmp_path: Path) -> None:
+def test_marks_of_the_script(tmp_path):
     launch = run_script(tmp_path, SCRIPTS / "marked.py", "100")
     check(launch, ["step"])
     # The first mark does not end a step, and the warm-up has an even number of steps.
@@ -92,7 +92,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_script_that_goes_on_after_its_window_is_ended(tmp_path: Path) -> None:
+def test_a_script_that_goes_on_after_its_window_is_ended(tmp_path):
     caught = "try:\n        main()\n    except SystemExit:\n        pass"
     more = "    print('still here', flush=True)\n    dist.recv(torch.ones(1))\n"
     text = TRAINING.read_text().replace("    main()", f"    {caught}") + more
@@ -102,7 +102,7 @@ def test_a_script_that_goes_on_after_its_window_is_ended(tmp_path: Path) -> None
     assert "still here" in launch.log(0)
 
 
-def test_a_failure_after_the_measurement_is_none(tmp_path: Path) -> None:
+def test_a_failure_after_the_measurement_is_none(tmp_path):
     text = TRAINING.read_text().replace("    main()", "    try:\n        main()\n")
     script = write(tmp_path / "own/train.py", text + "    finally:\n        1 / 0\n")
     launch = run_script(tmp_path / "launch", script)
@@ -185,8 +185,8 @@ def test_a_failure_after_the_measurement_is_none(tmp_path: Path) -> None:
     ],
 )
 def test_a_script_that_cannot_be_measured_says_why_and_quotes_it(
-    tmp_path: Path, text: str, arguments: list[str], words: tuple[str, ...]
-) -> None:
+    tmp_path, text, arguments, words
+):
     script = write(tmp_path / "own/train.py", text)
     launch = run_script(tmp_path / "launch", script, *arguments)
     assert launch.reason is not None
@@ -194,7 +194,7 @@ def test_a_script_that_cannot_be_measured_says_why_and_quotes_it(
         assert said in launch.reason
 
 
-def test_a_script_over_another_backend_is_refused(tmp_path: Path) -> None:
+def test_a_script_over_another_backend_is_refused(tmp_path):
     launch = run_script(tmp_path, TRAINING, backend="mpi")
     assert launch.reason.replace("rank 1: ", "rank 0: ").startswith(
         "rank 0: ScriptError: the script joins its ranks over gloo, but this cell "
@@ -234,9 +234,7 @@ BY_HAND = "[dist.all_reduce(weight.grad) for weight in model.parameters()]"
     ],
     ids=["alone", "loss", "unwrapped", "ddp", "fsdp2", "by hand"],
 )
-def test_ranks_that_exchange_no_gradients_are_marked(
-    tmp_path: Path, wrap: str, send: str, is_marked: bool
-) -> None:
+def test_ranks_that_exchange_no_gradients_are_marked(tmp_path, wrap, send, is_marked):
     script = write(tmp_path / "own/train.py", LOOP.format(wrap=wrap, send=send))
     # Without a warm-up as well, which is where the look belongs.
     warmup = 0 if wrap == "" else WARMUP

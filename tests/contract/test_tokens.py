@@ -50,7 +50,7 @@ def judge(folder: Path, strategy: str, **more: Any) -> str:
 
 
 @pytest.mark.parametrize("name", [case(name) for name in ON_CPU])
-def test_gpt_is_trained_as_by_a_single_process(name: str, tmp_path: Path) -> None:
+def test_gpt_is_trained_as_by_a_single_process(name, tmp_path):
     require_packages(name)
     assert judge(tmp_path, name) == "ok"
 
@@ -64,17 +64,13 @@ def test_gpt_is_trained_as_by_a_single_process(name: str, tmp_path: Path) -> Non
         for options in ({}, *([{"implementation": "fsdp1"}] if name == "fsdp" else []))
     ],
 )
-def test_tied_embeddings_stay_tied(
-    name: str, options: dict[str, Any], tmp_path: Path
-) -> None:
+def test_tied_embeddings_stay_tied(name, options, tmp_path):
     require_packages(name)
     assert judge(tmp_path, name, model_options=TIED, options=options) == "ok"
 
 
 @pytest.mark.parametrize("more", [{}, {"model_options": TIED}])
-def test_tp_with_fsdp_on_a_mesh_of_two_dimensions(
-    more: dict[str, Any], tmp_path: Path
-) -> None:
+def test_tp_with_fsdp_on_a_mesh_of_two_dimensions(more, tmp_path):
     """Two by two ranks."""
     assert judge(tmp_path, "tp_fsdp", topology="1x4", **more) == "ok"
 
@@ -95,7 +91,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_an_error_is_found(error: str, tmp_path: Path) -> None:
+def test_an_error_is_found(error, tmp_path):
     file, right, wrong = ERRORS[error]
     code = copy_code(tmp_path)
     path = code / "rankbench" / file
@@ -104,7 +100,7 @@ def test_an_error_is_found(error: str, tmp_path: Path) -> None:
     assert judge(tmp_path, "ddp", code=code) == "mismatch"
 
 
-def test_embeddings_that_a_strategy_unties_are_found(tmp_path: Path) -> None:
+def test_embeddings_that_a_strategy_unties_are_found(tmp_path):
     """Two copies of one weight, each of which gets only its own gradient."""
     code = copy_code(tmp_path)
     path = code / "rankbench/rank/strategies/ddp.py"
@@ -118,7 +114,7 @@ def test_embeddings_that_a_strategy_unties_are_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["ddp", "gpipe"])
-def test_a_launch_measures_tokens(name: str, tmp_path: Path) -> None:
+def test_a_launch_measures_tokens(name, tmp_path):
     """Also what is timed apart: buckets, stages, and the accuracy."""
     more = {"steps": 4, "epochs": None, "warmup": 2, "evaluate": True}
     reports = run_ranks(tmp_path / "run", "measure", **arguments(name, **more))

@@ -126,7 +126,7 @@ def cell_id(strategy: str, backend: str, topology: str, precision: str = "fp32")
     return ".".join([*parts, "oversubscribe=true"])
 
 
-def test_all_that_is_feasible_is_measured(measured) -> None:
+def test_all_that_is_feasible_is_measured(measured):
     _, verdicts = measured
     states = {cell: v.status for cell, v in verdicts.items() if v is not None}
     assert set(states.values()) == {"ok"}, {
@@ -137,7 +137,7 @@ def test_all_that_is_feasible_is_measured(measured) -> None:
     assert cell_id("ddp", "gloo", "1x2") in states
 
 
-def test_phases_come_from_the_device_and_close_to_the_window(measured) -> None:
+def test_phases_come_from_the_device_and_close_to_the_window(measured):
     layout, _ = measured
     cell = cell_id("single", "none", "1x1")
     record = record_of(layout, cell)
@@ -148,7 +148,7 @@ def test_phases_come_from_the_device_and_close_to_the_window(measured) -> None:
     assert 0.9 * window <= seconds.sum() <= 1.01 * window
 
 
-def test_memory_is_told_three_ways(measured) -> None:
+def test_memory_is_told_three_ways(measured):
     layout, _ = measured
     memory = record_of(layout, cell_id("single", "none", "1x1"))["ranks"][0]["memory"]
     parameters = 11_000_000 * 4 / 2**20  # The size of resnet18 in float32, in MiB.
@@ -157,7 +157,7 @@ def test_memory_is_told_three_ways(measured) -> None:
     assert memory["cuda_reserved_mib"] <= memory["cuda_device_used_mib"]
 
 
-def test_nccl_on_one_device(measured) -> None:
+def test_nccl_on_one_device(measured):
     layout, _ = measured
     record = record_of(layout, cell_id("ddp", "nccl", "1x1"))
     assert record["transport"]["backend"] == "nccl"
@@ -169,7 +169,7 @@ def test_nccl_on_one_device(measured) -> None:
     assert "communication" in record["phases"]
 
 
-def test_nvml_tells_how_busy_a_gpu_is() -> None:
+def test_nvml_tells_how_busy_a_gpu_is():
     pytest.importorskip("pynvml")
     devices = open_devices(make_shape(1), os.environ)
     assert devices
@@ -186,7 +186,7 @@ def test_nvml_tells_how_busy_a_gpu_is() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.device_count() > 1, reason="needs exactly one GPU")
-def test_two_ranks_share_a_gpu_over_gloo_only(measured) -> None:
+def test_two_ranks_share_a_gpu_over_gloo_only(measured):
     layout, verdicts = measured
     record = record_of(layout, cell_id("ddp", "gloo", "1x2"))
     assert [rank["device"] for rank in record["ranks"]] == ["cuda:0", "cuda:0"]
@@ -195,7 +195,7 @@ def test_two_ranks_share_a_gpu_over_gloo_only(measured) -> None:
     assert verdicts[cell_id("dp", "none", "1x2")] is None
 
 
-def test_every_way_of_training_learns_the_same(measured) -> None:
+def test_every_way_of_training_learns_the_same(measured):
     layout, _ = measured
     single = record_of(layout, cell_id("single", "none", "1x1"))["loss"]["first"]
     for backend in ("nccl", "gloo"):
@@ -204,7 +204,7 @@ def test_every_way_of_training_learns_the_same(measured) -> None:
 
 
 @pytest.mark.parametrize("text", [OPTIONS, ARITHMETIC, HEADS])
-def test_options_learn_about_the_same(text: str, tmp_path: Path) -> None:
+def test_options_learn_about_the_same(text, tmp_path):
     """The first timed loss, which a few steps of training lie before."""
     layout, verdicts = keep(measure(tmp_path, text))
     # Without a C++ compiler the compiled cells cannot run.
@@ -216,7 +216,7 @@ def test_options_learn_about_the_same(text: str, tmp_path: Path) -> None:
     assert losses == pytest.approx(dict.fromkeys(losses, exact), rel=0.2)
 
 
-def test_a_phase_of_the_device_that_comes_again_adds_up() -> None:
+def test_a_phase_of_the_device_that_comes_again_adds_up():
     from rankbench.rank.training.clock import CudaClock
 
     clock = CudaClock(["forward", "backward"], 2)
@@ -233,7 +233,7 @@ def test_a_phase_of_the_device_that_comes_again_adds_up() -> None:
     assert (seconds[:, 0] < 0.002).all()
 
 
-def test_work_on_the_device_counts_where_it_was_asked_for() -> None:
+def test_work_on_the_device_counts_where_it_was_asked_for():
     """The host is long done with a phase when the device still works on it."""
     from rankbench.rank.training.clock import CudaClock
 
@@ -252,9 +252,7 @@ def test_work_on_the_device_counts_where_it_was_asked_for() -> None:
     assert clock.host_start()[-1] < seconds.sum() / 2
 
 
-def test_a_planted_delay_of_the_device_is_found_as_exposed_communication(
-    tmp_path: Path,
-) -> None:
+def test_a_planted_delay_of_the_device_is_found_as_exposed_communication(tmp_path):
     """NCCL on one rank, with a hook that keeps the device busy before it reduces."""
     from torch import distributed, nn
 

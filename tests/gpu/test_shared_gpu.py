@@ -6,8 +6,6 @@ different hosts. It serves correctness only: the ranks take turns on the GPU.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from equipment import require_packages
@@ -34,9 +32,7 @@ def sharing_variables() -> dict[str, str]:
 @pytest.mark.parametrize(
     "name", ["ddp", "fsdp", "zero1", "tp", "gpipe", "deepspeed", "horovod"]
 )
-def test_two_ranks_on_one_gpu_train_what_one_process_trains(
-    name: str, tmp_path: Path
-) -> None:
+def test_two_ranks_on_one_gpu_train_what_one_process_trains(name, tmp_path):
     require_packages(name)
     status, reason, numbers = run_gate(
         tmp_path / "gate",

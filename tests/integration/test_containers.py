@@ -110,7 +110,7 @@ def inside(
     return project.root
 
 
-def test_every_backend_trains_in_its_image(inside: Path) -> None:
+def test_every_backend_trains_in_its_image(inside):
     rows = read_rows(inside, "inside")
     states = {
         (row["strategy"], row["backend"], row["launcher"]): row["status"]
@@ -131,7 +131,7 @@ def test_every_backend_trains_in_its_image(inside: Path) -> None:
     assert "- **torch**: rows ran different builds (2.13.0+cpu, 2.6.0" in text
 
 
-def test_records_name_the_image_that_they_ran_in(inside: Path, images: Path) -> None:
+def test_records_name_the_image_that_they_ran_in(inside, images):
     ran_in = {}
     for cell_id, record in read_records(inside, "inside").items():
         image = record["image"]
@@ -144,7 +144,7 @@ def test_records_name_the_image_that_they_ran_in(inside: Path, images: Path) -> 
     assert {cell_id.split(".")[1] for cell_id in in_mpi} == {"mpi", "gloo"}
 
 
-def test_nothing_of_the_host_comes_in_but_what_is_named(inside: Path) -> None:
+def test_nothing_of_the_host_comes_in_but_what_is_named(inside):
     for record in read_records(inside, "inside").values():
         launcher = record["launcher"]
         assert launcher["argv"][:3] == ["apptainer", "--quiet", "exec"]
@@ -160,8 +160,8 @@ def test_nothing_of_the_host_comes_in_but_what_is_named(inside: Path) -> None:
 
 
 def test_another_image_makes_rows_stale_and_a_changed_file_runs_nothing(
-    open_tmp: Path, digits_file: Path, ordinary_user: list[str], images: Path
-) -> None:
+    open_tmp, digits_file, ordinary_user, images
+):
     own = open_tmp / "own-images"
     own.mkdir()
     own.chmod(0o777)
@@ -205,8 +205,8 @@ def test_another_image_makes_rows_stale_and_a_changed_file_runs_nothing(
 
 
 def test_native_rows_and_those_of_images_never_stand_in_one_table(
-    open_tmp: Path, digits_file: Path, ordinary_user: list[str], images: Path
-) -> None:
+    open_tmp, digits_file, ordinary_user, images
+):
     project = make_project(open_tmp / "native", digits_file, ordinary_user, images)
     site = project.root / "local_profile/site.yaml"
     site.write_text("software: native\n")
@@ -242,8 +242,8 @@ time_limit: 120
 
 
 def test_named_images_are_probed_once_and_compared(
-    open_tmp: Path, digits_file: Path, ordinary_user: list[str], images: Path
-) -> None:
+    open_tmp, digits_file, ordinary_user, images
+):
     """Images that are there already, named as those of somebody else would be."""
     own = open_tmp / "named-images"
     own.mkdir()

@@ -137,7 +137,7 @@ def alone(shared_project: Project) -> tuple[Project, str]:
         ("raises", "rank 1: RuntimeError: the disk of the moon is full"),
     ],
 )
-def test_a_rank_that_dies(alone, launcher: str, strategy: str, words: str) -> None:
+def test_a_rank_that_dies(alone, launcher, strategy, words):
     project, said = alone
     cell = cell_of(strategy, launcher)
     row = row_of(project, cell)
@@ -149,7 +149,7 @@ def test_a_rank_that_dies(alone, launcher: str, strategy: str, words: str) -> No
     assert log.exists()
 
 
-def test_ranks_that_part_badly_have_measured_all_the_same(alone) -> None:
+def test_ranks_that_part_badly_have_measured_all_the_same(alone):
     project, _ = alone
     cell = cell_of("parts_badly")
     row = row_of(project, cell)
@@ -158,7 +158,7 @@ def test_ranks_that_part_badly_have_measured_all_the_same(alone) -> None:
     assert "while leaving the other ranks: Connection closed" in log.read_text()
 
 
-def test_a_rank_that_crashes_while_parting_has_measured_all_the_same(alone) -> None:
+def test_a_rank_that_crashes_while_parting_has_measured_all_the_same(alone):
     project, _ = alone
     cell = cell_of("dies_parting")
     row = row_of(project, cell)
@@ -172,7 +172,7 @@ def test_a_rank_that_crashes_while_parting_has_measured_all_the_same(alone) -> N
     assert "**unclean-end**: a launch hung or crashed while its ranks parted" in table
 
 
-def test_a_taken_port_is_tried_again(alone) -> None:
+def test_a_taken_port_is_tried_again(alone):
     project, _ = alone
     cell = cell_of("port_taken_once")
     found = launches_of(project, cell)
@@ -182,7 +182,7 @@ def test_a_taken_port_is_tried_again(alone) -> None:
 
 
 @pytest.mark.alone
-def test_a_rank_that_hangs(project) -> None:
+def test_a_rank_that_hangs(project):
     cell = prepare(project, "hang", limit=8)
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
@@ -193,7 +193,7 @@ def test_a_rank_that_hangs(project) -> None:
     assert not project.processes()
 
 
-def test_a_rank_out_of_memory(project) -> None:
+def test_a_rank_out_of_memory(project):
     cell = prepare(project, "hungry")
     command = ["bash", "-c", 'ulimit -v 67108864; exec "$@"', "bash", *project.argv()]
     done = project.run(command)
@@ -204,7 +204,7 @@ def test_a_rank_out_of_memory(project) -> None:
     assert not project.processes()
 
 
-def test_memory_that_lacks_after_the_window_discards_nothing(alone) -> None:
+def test_memory_that_lacks_after_the_window_discards_nothing(alone):
     project, _ = alone
     cell = cell_of("hungry_later")
     (record,) = launches_of(project, cell).values()
@@ -214,7 +214,7 @@ def test_memory_that_lacks_after_the_window_discards_nothing(alone) -> None:
     assert float(row_of(project, cell)["throughput"]) > 0
 
 
-def test_an_attempt_that_only_fails_is_given_up(project) -> None:
+def test_an_attempt_that_only_fails_is_given_up(project):
     cell = prepare(project, "raises", launches=6)
     done = project.snakemake()
     assert done.returncode == 0, done.stdout
@@ -225,7 +225,7 @@ def test_an_attempt_that_only_fails_is_given_up(project) -> None:
     assert "Nothing to be done" in again.stdout
 
 
-def test_a_port_taken_by_another_process_before_rank_0(project) -> None:
+def test_a_port_taken_by_another_process_before_rank_0(project):
     cell = prepare(project, "slow")
     parent = project.root / "src/rankbench/rank/world/places.py"
     chosen = project.root / "chosen-port"
@@ -251,7 +251,7 @@ def test_a_port_taken_by_another_process_before_rank_0(project) -> None:
     assert row_of(project, cell)["status"] == "ok"
 
 
-def test_what_is_left_of_an_earlier_rendezvous(project) -> None:
+def test_what_is_left_of_an_earlier_rendezvous(project):
     """Ranks that are started by hand must not meet the remains of others."""
     work = project.root / "work"
     work.mkdir()
@@ -264,7 +264,7 @@ def test_what_is_left_of_an_earlier_rendezvous(project) -> None:
     assert last_error_line(done.stdout) == said
 
 
-def test_the_launcher_is_killed(project) -> None:
+def test_the_launcher_is_killed(project):
     cell = prepare(project, "slow", steps=200, launcher="torchrun")
     with project.start() as run:
         project.wait_for(lambda: in_training(project, cell), what="training")
@@ -278,7 +278,7 @@ def test_the_launcher_is_killed(project) -> None:
     project.wait_until_gone(5)
 
 
-def test_the_supervisor_is_killed(project) -> None:
+def test_the_supervisor_is_killed(project):
     """Ranks notice that the heartbeat has stopped; the next run measures anew."""
     cell = prepare(project, "slow", steps=60)
     with project.start() as run:
@@ -297,7 +297,7 @@ def test_the_supervisor_is_killed(project) -> None:
     assert row_of(project, cell)["status"] == "ok"
 
 
-def test_snakemake_is_killed_and_the_next_run_continues(project) -> None:
+def test_snakemake_is_killed_and_the_next_run_continues(project):
     cell = prepare(project, "slow", launches=3, steps=12)
     with project.start() as run:
         project.wait_for(lambda: in_training(project, cell, 2), what="second launch")
@@ -318,7 +318,7 @@ def test_snakemake_is_killed_and_the_next_run_continues(project) -> None:
     assert "Nothing to be done" in again.stdout
 
 
-def test_a_live_run_refuses_a_second_one(project) -> None:
+def test_a_live_run_refuses_a_second_one(project):
     cell = prepare(project, "slow", steps=60)
     with project.start() as run:
         project.wait_for(lambda: in_training(project, cell), what="training")
@@ -332,7 +332,7 @@ def test_a_live_run_refuses_a_second_one(project) -> None:
         run.communicate(timeout=240)
 
 
-def test_two_measurements_never_overlap(project) -> None:
+def test_two_measurements_never_overlap(project):
     """Also two experiments in two directories take turns on the machine."""
     cell = prepare(project, "slow", steps=10)
     text = (project.root / "experiment.yaml").read_text()
@@ -366,7 +366,7 @@ def small_disk(project):
     subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
 
-def test_the_disk_is_full_when_a_record_is_written(project, small_disk: Path) -> None:
+def test_the_disk_is_full_when_a_record_is_written(project, small_disk):
     cell = prepare(project, "slow", launches=2, steps=12)
     filler = small_disk / "filler"
     with project.start() as run:
@@ -393,7 +393,7 @@ def test_the_disk_is_full_when_a_record_is_written(project, small_disk: Path) ->
     assert found[1] == first
 
 
-def test_data_that_are_damaged(project) -> None:
+def test_data_that_are_damaged(project):
     project.experiment("name: faults\nstrategy: single\nlaunches: 1\nsteps: 2\n")
     file = project.root / "data/digits.npz"
     good = file.read_bytes()
@@ -406,7 +406,7 @@ def test_data_that_are_damaged(project) -> None:
     assert file.read_bytes() == good
 
 
-def test_data_that_cannot_be_had_stop_their_cells_only(project) -> None:
+def test_data_that_cannot_be_had_stop_their_cells_only(project):
     (project.root / "data").chmod(0o755)
     project.experiment(
         "name: faults\nstrategy: single\nmodel: lenet\ndata: [mnist, digits]\n"
@@ -439,7 +439,7 @@ def test_data_that_cannot_be_had_stop_their_cells_only(project) -> None:
         ("name: [x\n", "is not YAML"),
     ],
 )
-def test_bad_input_is_refused_before_anything_starts(project, text, words) -> None:
+def test_bad_input_is_refused_before_anything_starts(project, text, words):
     project.experiment(text)
     begun = time.monotonic()
     done = project.snakemake()
@@ -470,7 +470,7 @@ def test_bad_input_is_refused_before_anything_starts(project, text, words) -> No
         ("plots=maybe", "plots: expected true or false, not 'maybe'"),
     ],
 )
-def test_bad_configuration_is_refused(project, config, words) -> None:
+def test_bad_configuration_is_refused(project, config, words):
     done = project.snakemake(config)
     assert done.returncode == 1
     assert words in done.stdout

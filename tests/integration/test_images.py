@@ -128,7 +128,7 @@ def small_disk(open_tmp: Path, privileged: None) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", place], check=True)
 
 
-def test_image_has_its_provenance_beside_it(built: Images) -> None:
+def test_image_has_its_provenance_beside_it(built):
     known = json.loads((built.dir / "gloo-cpu.json").read_text())
     sif = built.dir / "gloo-cpu.sif"
     said = subprocess.run(["sha256sum", sif], capture_output=True, text=True)
@@ -193,9 +193,7 @@ def files(folder: Path, name: str) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob(f"{name}.[sj]*")}
 
 
-def test_workflow_makes_what_is_needed_and_nothing_else(
-    built: Images, workflow: Project
-) -> None:
+def test_workflow_makes_what_is_needed_and_nothing_else(built, workflow):
     mpi = workflow.root / "containers/mpi.sh"
     before = files(built.dir, "gloo-cpu")
     assert "  mpi-cpu  not made yet" in make(workflow, "-n")
@@ -218,9 +216,7 @@ def test_workflow_makes_what_is_needed_and_nothing_else(
     mpi.write_text("true\n")
 
 
-def test_workflow_rebuilds_one_whose_input_has_changed(
-    built: Images, workflow: Project
-) -> None:
+def test_workflow_rebuilds_one_whose_input_has_changed(built, workflow):
     """It fails: what was there before is there still (%post fails in the one above)."""
     make(workflow)
     before = files(built.dir, "gloo-cpu"), files(built.dir, "mpi-cpu")
@@ -247,7 +243,7 @@ def test_workflow_rebuilds_one_whose_input_has_changed(
     assert (files(built.dir, "gloo-cpu"), files(built.dir, "mpi-cpu")) == before
 
 
-def test_promise_that_is_not_kept(built: Images) -> None:
+def test_promise_that_is_not_kept(built):
     """The image is a good file, and not what its entry promises."""
     ask = (
         "import dataclasses as d, pathlib; P = pathlib.Path;"
@@ -269,7 +265,7 @@ def give(built: Images, root: Path, **given: str) -> tuple[Images, list[str]]:
     return images, ["own", "--given", json.dumps({"own": entry})]
 
 
-def test_given_image_is_probed_where_it_lies(built: Images) -> None:
+def test_given_image_is_probed_where_it_lies(built):
     images, given = give(built, built.root / "given")
     done = images.run("build", *given)
     assert done.returncode == 0, done.stdout
@@ -285,7 +281,7 @@ def test_given_image_is_probed_where_it_lies(built: Images) -> None:
     assert images.run("test", *given).returncode == 0
 
 
-def test_given_image_with_another_digest(built: Images) -> None:
+def test_given_image_with_another_digest(built):
     images, given = give(built, built.root / "other", sha256=64 * "0")
     said = images.fails("build", *given)
     assert f"the key images: own says {64 * '0'}" in said
@@ -293,7 +289,7 @@ def test_given_image_with_another_digest(built: Images) -> None:
 
 
 @pytest.mark.parametrize("fault", ["text", "arm64", "torch"])
-def test_a_file_that_ranks_cannot_run_in(built: Images, fault: str) -> None:
+def test_a_file_that_ranks_cannot_run_in(built, fault):
     file = built.root / f"{fault}.sif"
     images, given = give(built, built.root / fault, file=str(file))
     if fault == "text":
@@ -439,9 +435,7 @@ def pulling(built: Images, source: str) -> tuple[Images, list[str]]:
 
 
 @pytest.mark.equipment
-def test_an_image_is_pulled_by_its_digest_and_probed(
-    built: Images, registry: Registry
-) -> None:
+def test_an_image_is_pulled_by_its_digest_and_probed(built, registry):
     unpacked = built.root / "unpacked"
     sif = str(built.dir / "gloo-cpu.sif")
     done = built.start(["apptainer", "build", "--sandbox", str(unpacked), sif])
@@ -458,9 +452,7 @@ def test_an_image_is_pulled_by_its_digest_and_probed(
 
 @pytest.mark.equipment
 @pytest.mark.parametrize("fault", ["digest", "down", "half"])
-def test_pulls_that_fail_say_why_and_leave_nothing(
-    built: Images, registry: Registry, tmp_path: Path, fault: str
-) -> None:
+def test_pulls_that_fail_say_why_and_leave_nothing(built, registry, tmp_path, fault):
     (tmp_path / "file").write_bytes(os.urandom(2**20))
     source = registry.push("own", pack(tmp_path))
     if fault == "digest":
@@ -482,9 +474,7 @@ def test_pulls_that_fail_say_why_and_leave_nothing(
 
 
 @pytest.mark.equipment
-def test_a_pull_that_fills_the_disk(
-    built: Images, registry: Registry, tmp_path: Path, small_disk: Path
-) -> None:
+def test_a_pull_that_fills_the_disk(built, registry, tmp_path, small_disk):
     (tmp_path / "file").write_bytes(os.urandom(64 * 2**20))
     images, given = pulling(built, registry.push("own", pack(tmp_path)))
     images.env |= {
@@ -496,7 +486,7 @@ def test_a_pull_that_fills_the_disk(
     assert "the disk is full: make room" in said
 
 
-def test_no_apptainer(images: Images) -> None:
+def test_no_apptainer(images):
     images.env = {"PATH": str(Path(sys.executable).parent)}
     runuser = shutil.which("runuser")
     images.user = [runuser, *images.user[1:]] if images.user else []
@@ -504,9 +494,7 @@ def test_no_apptainer(images: Images) -> None:
     assert "Apptainer is not installed, or not on PATH" in said
 
 
-def test_no_device_for_mounting(
-    built: Images, privileged: None, open_tmp: Path
-) -> None:
+def test_no_device_for_mounting(built, privileged, open_tmp):
     locked = open_tmp / "fuse"
     os.mknod(locked, 0o600 | 0o020000, os.makedev(*FUSE))
     over = f'mount --bind {locked} /dev/fuse && exec "$@"'
@@ -536,7 +524,7 @@ def test_no_device_for_mounting(
     assert "gloo-cpu.sif does not start here: /dev/fuse is missing" in said.stdout
 
 
-def test_user_without_a_range_of_ids(images: Images, privileged: None) -> None:
+def test_user_without_a_range_of_ids(images, privileged):
     # Like many users of clusters, this one has no range of subordinate ids.
     empty = images.root / "empty"
     empty.touch()
@@ -548,7 +536,7 @@ def test_user_without_a_range_of_ids(images: Images, privileged: None) -> None:
     assert "usermod --add-subuids" in said
 
 
-def test_root_of_a_machine_that_is_a_container(built: Images, privileged: None) -> None:
+def test_root_of_a_machine_that_is_a_container(built, privileged):
     status = Path("/proc/self/status").read_text()
     last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
     line = next(line for line in status.splitlines() if line.startswith("CapBnd"))
@@ -563,14 +551,14 @@ def test_root_of_a_machine_that_is_a_container(built: Images, privileged: None) 
     assert "use an ordinary user account" in said
 
 
-def test_disk_that_is_too_small(images: Images, small_disk: Path) -> None:
+def test_disk_that_is_too_small(images, small_disk):
     images.env = {"APPTAINER_TMPDIR": str(small_disk)}
     said = images.fails("build", "gloo-cpu")
     assert f"{small_disk} has 0.0 GiB free, the build needs" in said
     assert "APPTAINER_TMPDIR" in said
 
 
-def test_disk_that_fills_up(images: Images, small_disk: Path) -> None:
+def test_disk_that_fills_up(images, small_disk):
     """It had room when the build began."""
     images.env = {"APPTAINER_TMPDIR": str(small_disk)}
     patient = (
@@ -598,8 +586,8 @@ def make_pem(folder: Path, name: str) -> Path:
 
 
 def test_a_signed_image_that_was_changed_is_refused_by_a_cell(
-    built: Images, open_tmp: Path, digits_file: Path
-) -> None:
+    built, open_tmp, digits_file
+):
     """Its sidecar agrees with the change, as if somebody had replaced both."""
     root = open_tmp / "signed"
     root.mkdir()
@@ -653,9 +641,7 @@ def test_a_signed_image_that_was_changed_is_refused_by_a_cell(
         ("-----BEGIN PRIVATE KEY-----", 0o644, "other users can read"),
     ],
 )
-def test_a_key_that_cannot_sign_is_refused_before_the_build(
-    tmp_path: Path, text: str | None, mode: int, said: str
-) -> None:
+def test_a_key_that_cannot_sign_is_refused_before_the_build(tmp_path, text, mode, said):
     key = tmp_path / "key.pem"
     if text is not None:
         key.write_text(text)

@@ -230,9 +230,7 @@ def test_ranks_have_the_variables_of_their_cell(project):
     assert "RB_MODE is slow" in slow["reason"]
 
 
-def test_setup_of_the_site_comes_before_the_ranks_and_its_faults_are_reasons(
-    project,
-) -> None:
+def test_setup_of_the_site_comes_before_the_ranks_and_its_faults_are_reasons(project):
     project.add_strategy("wanting", WANTS_A_VARIABLE.replace("RB_MODE", "TORCH_MODE"))
     text = (
         "name: small\nstrategy: wanting\nmodel: lenet\nlaunches: 1\nsteps: 2\n"
@@ -256,7 +254,7 @@ def test_setup_of_the_site_comes_before_the_ranks_and_its_faults_are_reasons(
     )
 
 
-def test_profile_experiment_and_filter_on_one_command_line(project) -> None:
+def test_profile_experiment_and_filter_on_one_command_line(project):
     """`--config` of the command line must not displace the site or the experiment."""
     project.experiment(SMALL.replace("name: small", "name: other"))
     site = project.root / "local_profile/site.yaml"
@@ -674,7 +672,7 @@ def everything(project: Project) -> set[Path]:
     return set(project.root.rglob("*"))
 
 
-def test_hostile_values_are_measured_as_they_are_written(project: Project) -> None:
+def test_hostile_values_are_measured_as_they_are_written(project):
     """In a file and an option whose names no path, shell or Snakefile can hold."""
     values = make_values()
     (project.root / "my nets").mkdir()

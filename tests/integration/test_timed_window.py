@@ -60,7 +60,7 @@ def calls(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, str
     }
 
 
-def test_no_rank_maps_a_file_of_the_results_for_writing(calls) -> None:
+def test_no_rank_maps_a_file_of_the_results_for_writing(calls):
     folder, seen = calls
     for text in seen.values():
         mapped = [line for line in text.splitlines() if "mmap(" in line]
@@ -70,7 +70,7 @@ def test_no_rank_maps_a_file_of_the_results_for_writing(calls) -> None:
         ]
 
 
-def test_no_rank_writes_to_the_results_while_it_is_timed(calls) -> None:
+def test_no_rank_writes_to_the_results_while_it_is_timed(calls):
     folder, seen = calls
     for text in seen.values():
         written = re.findall(

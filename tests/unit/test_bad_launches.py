@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,9 +49,7 @@ def turn(number: int, launch: int) -> dict[str, int]:
         ('"window_s": ', '"window_s": 1e999, "was": '),
     ],
 )
-def test_a_speed_that_is_none_names_the_file(
-    tmp_path: Path, damage: tuple[str, str]
-) -> None:
+def test_a_speed_that_is_none_names_the_file(tmp_path, damage):
     layout = write_plan(tmp_path, [SINGLE], launches=1)
     path = write_launch(layout, SINGLE, wanted=1) / "record.json"
     text = path.read_text()
@@ -77,9 +73,7 @@ def apart(layout: Layout) -> None:
 
 
 @pytest.mark.parametrize("write", [alone, apart])
-def test_without_common_rounds_the_ratio_is_unpaired(
-    tmp_path: Path, write: Callable[[Layout], None]
-) -> None:
+def test_without_common_rounds_the_ratio_is_unpaired(tmp_path, write):
     layout = write_plan(tmp_path, [SINGLE, DDP])
     write(layout)
     row = rows_of(layout)["ddp"]
@@ -88,9 +82,7 @@ def test_without_common_rounds_the_ratio_is_unpaired(
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_few_launches_have_no_bracket_and_no_verdict(
-    tmp_path: Path, count: int
-) -> None:
+def test_few_launches_have_no_bracket_and_no_verdict(tmp_path, count):
     layout = write_plan(tmp_path, [SINGLE, DDP], launches=count)
     write_launches(layout, SINGLE, count=count, wanted=count)
     write_launches(layout, DDP, rate=1500, count=count, wanted=count)
@@ -100,7 +92,7 @@ def test_few_launches_have_no_bracket_and_no_verdict(
     assert [row[name] for name in names] == [""] * 4
 
 
-def test_all_launches_disturbed(tmp_path: Path) -> None:
+def test_all_launches_disturbed(tmp_path):
     layout = write_plan(tmp_path, [SINGLE, DDP], launches=4)
     busy = {"surroundings": [make_surroundings(foreign=0.4)], "repeats": 2}
     for planned, rate in ((SINGLE, 800.0), (DDP, 1500.0)):
@@ -113,7 +105,7 @@ def test_all_launches_disturbed(tmp_path: Path) -> None:
         assert (row["launches_ok"], row["launches"]) == ("4", "4")
 
 
-def test_a_thousand_launches_have_a_narrow_bracket() -> None:
+def test_a_thousand_launches_have_a_narrow_bracket():
     rng = np.random.default_rng(1)
     rates = {name: 800 * rng.lognormal(0, 0.05, 1000) for name in ("a", "b")}
     fit = Fit({name: list(enumerate(own)) for name, own in rates.items()})
@@ -126,7 +118,7 @@ def test_a_thousand_launches_have_a_narrow_bracket() -> None:
     assert ratio.launches_for(1e-4, 0.95) is None
 
 
-def test_all_launches_far_slower_than_the_rest_are_no_outliers(tmp_path: Path) -> None:
+def test_all_launches_far_slower_than_the_rest_are_no_outliers(tmp_path):
     """More than a third of a cell's launches are far off: the cell is like that."""
     layout = write_plan(tmp_path, [SINGLE, DDP], launches=8)
     for launch in range(1, 9):
@@ -141,7 +133,7 @@ def test_all_launches_far_slower_than_the_rest_are_no_outliers(tmp_path: Path) -
     assert float(row["speedup_lo"]) < 1 < float(row["speedup_hi"])
 
 
-def test_of_two_bases_each_row_has_its_own(tmp_path: Path) -> None:
+def test_of_two_bases_each_row_has_its_own(tmp_path):
     """A base of another launcher is compared with the rows of that launcher."""
     cells = [
         make_cell(strategy, topology, launcher=launcher)

@@ -110,9 +110,7 @@ def test_classify(name):
         ),
     ],
 )
-def test_what_goes_wrong_after_the_last_report_takes_nothing_away(
-    what: dict[str, Any], parting: str | None
-) -> None:
+def test_what_goes_wrong_after_the_last_report_takes_nothing_away(what, parting):
     assert classify(ending(reports=FINE, **what)) == Outcome("ok", parting=parting)
 
 
@@ -132,7 +130,7 @@ def test_classify_in_a_slurm_job(name):
         (failed("the disk is full"), "rank 1: RuntimeError: the disk is full"),
     ],
 )
-def test_a_launcher_of_one_host_was_killed(error: dict[str, Any], reason: str) -> None:
+def test_a_launcher_of_one_host_was_killed(error, reason):
     """Unless srun killed it, because a rank had failed."""
     outcome = classify(ending(reports={1: error}, log=LAUNCHER_KILLED))
     assert outcome == Outcome("crashed", reason)
@@ -147,27 +145,27 @@ def test_a_launcher_of_one_host_was_killed(error: dict[str, Any], reason: str) -
         ("manual", MANUAL_KILLED),
     ],
 )
-def test_killed_rank_is_named_from_the_real_log(launcher: str, log: str) -> None:
+def test_killed_rank_is_named_from_the_real_log(launcher, log):
     exits = find_launcher(launcher).read_exits(log)
     outcome = classify(ending(launcher=launcher, log=log, exits=exits))
     assert outcome.status == "crashed"
     assert outcome.reason == "rank 1 was ended by SIGKILL; rank 0 in training, step 3"
 
 
-def test_port_that_another_process_took_meanwhile() -> None:
+def test_port_that_another_process_took_meanwhile():
     reports = {0: failed(PORT_TAKEN, "DistNetworkError")}
     outcome = classify(ending(launcher="manual", reports=reports, exits={0: 1}))
     assert (outcome.status, outcome.cause) == ("crashed", "port")
 
 
-def test_exception_is_named_from_the_real_log() -> None:
+def test_exception_is_named_from_the_real_log():
     outcome = classify(ending(launcher="spawn", log=SPAWN_RAISED))
     assert outcome.reason == (
         "spawn ended with exit code 1, nothing from rank 0: RuntimeError: no luck"
     )
 
 
-def test_a_job_array_that_does_not_start_in_time() -> None:
+def test_a_job_array_that_does_not_start_in_time():
     said = "not started within 60 s: of 3 tasks 1 (Resources), 2 (Priority)"
     log = f"job array 12: 3 tasks\n{said}\n"
     outcome = classify(ending(launcher="job_array", returncode=1, log=log))
@@ -188,10 +186,10 @@ def test_a_job_array_that_does_not_start_in_time() -> None:
         ("  see Error: no", "see Error: no"),
     ],
 )
-def test_last_error_line(log: str, line: str) -> None:
+def test_last_error_line(log, line):
     assert last_error_line(log) == line
 
 
-def test_signal_name() -> None:
+def test_signal_name():
     assert signal_name(15) == "SIGTERM"
     assert signal_name(200) == "signal 200"

@@ -140,18 +140,18 @@ def render_array(launcher: str) -> Iterator[str]:
             yield from render(f"{launcher} {topology}{where}", launch)
 
 
-def test_commands_are_the_golden_ones() -> None:
+def test_commands_are_the_golden_ones():
     assert render_all() == GOLDEN.read_text().rstrip("\n") + "\n"
 
 
-def test_srun_gets_its_job_and_nothing_that_would_be_an_option() -> None:
+def test_srun_gets_its_job_and_nothing_that_would_be_an_option():
     command = command_of(make_launch("srun", "2x1"))
     slurm = {k: v for k, v in command.outer.items() if k.startswith("SLURM_")}
     assert slurm == {"SLURM_JOB_ID": "4711"}
     assert not [name for name in command.env if name.startswith("SLURM_")]
 
 
-def test_the_scratch_of_a_launch_is_there_in_its_image() -> None:
+def test_the_scratch_of_a_launch_is_there_in_its_image():
     scratch = Path("/scratch/rankbench.1000.4711.abc")
     bind = f"--bind={scratch}:{scratch}"
     native = command_of(make_launch("srun", "2x1", scratch=scratch))
@@ -162,7 +162,7 @@ def test_the_scratch_of_a_launch_is_there_in_its_image() -> None:
     assert bind in inside.argv
 
 
-def test_an_image_sees_the_paths_and_variables_of_the_site() -> None:
+def test_an_image_sees_the_paths_and_variables_of_the_site():
     site = {"binds": (Path("/opt/efa"),), "env": {"FI_PROVIDER": "efa"}}
     inside = command_of(make_launch("srun", "2x1", image=IMAGE, **site))
     assert "--bind=/opt/efa:/opt/efa:ro" in inside.argv
@@ -171,13 +171,13 @@ def test_an_image_sees_the_paths_and_variables_of_the_site() -> None:
     assert native.env["FI_PROVIDER"] == "efa"
 
 
-def test_more_tasks_than_cores_are_asked_for() -> None:
+def test_more_tasks_than_cores_are_asked_for():
     usual = command_of(make_launch("srun", "2x2"))
     shared = command_of(make_launch("srun", "2x2", marks=["oversubscribed"]))
     assert set(shared.argv) - set(usual.argv) == {"--overcommit"}
 
 
-def test_launches_of_a_job_and_jobs_on_a_host_meet_at_other_ports() -> None:
+def test_launches_of_a_job_and_jobs_on_a_host_meet_at_other_ports():
     ports = {SlurmJob(job, ("a",)).port(n) for job in ("1", "2") for n in range(50)}
     assert len(ports) == 100
     assert all(20000 <= port < 32000 for port in ports)

@@ -21,7 +21,7 @@ def enter(tmp_path: Path, **changes: Any) -> list[str]:
     return exec_argv(spec, ["python3", "-m", "rankbench.rank", "/r/1/launch.json"])
 
 
-def test_command(tmp_path: Path) -> None:
+def test_command(tmp_path):
     own = {"model": Path("/own/net.py")}
     assert enter(tmp_path, binds=(Path("/opt/efa"),), own=own) == [
         "apptainer",
@@ -43,9 +43,7 @@ def test_command(tmp_path: Path) -> None:
     ]
 
 
-def test_a_machine_may_have_only_the_older_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_machine_may_have_only_the_older_name(tmp_path, monkeypatch):
     program = tmp_path / "singularity"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
@@ -54,14 +52,12 @@ def test_a_machine_may_have_only_the_older_name(
 
 
 @pytest.mark.parametrize(("device", "comes_in"), [("cpu", False), ("cuda", True)])
-def test_the_driver_comes_in_only_for_gpus(
-    tmp_path: Path, device: str, comes_in: bool
-) -> None:
+def test_the_driver_comes_in_only_for_gpus(tmp_path, device, comes_in):
     command = enter(tmp_path, cell=make_cell(device=device))
     assert ("--nv" in command) is comes_in
 
 
-def test_environment_is_made_from_nothing() -> None:
+def test_environment_is_made_from_nothing():
     inherited = {
         "PATH": "/usr/bin",
         "HOME": "/u/me",

@@ -71,7 +71,7 @@ def find_launches(bundle: Path) -> list[dict[str, Any]]:
     return [entities[name] for name in entities if name.startswith("#launch/")]
 
 
-def test_each_launch_is_an_action(made: Path) -> None:
+def test_each_launch_is_an_action(made):
     entities = read_graph(made / "bundle")
     first, _, inside, failed = find_launches(made / "bundle")
     assert first["startTime"] == "2026-01-01T00:00:01+00:00"
@@ -94,7 +94,7 @@ def test_each_launch_is_an_action(made: Path) -> None:
     ]
 
 
-def test_the_root_names_authors_licence_and_profiles(made: Path) -> None:
+def test_the_root_names_authors_licence_and_profiles(made):
     entities = read_graph(made / "bundle")
     root = entities["./"]
     assert entities[root["author"]["@id"]]["name"] == "The rankbench authors"
@@ -108,7 +108,7 @@ def test_the_root_names_authors_licence_and_profiles(made: Path) -> None:
     assert run["startTime"] < run["endTime"]
 
 
-def test_every_file_that_it_describes_is_there(made: Path) -> None:
+def test_every_file_that_it_describes_is_there(made):
     for name, entity in read_graph(made / "bundle").items():
         kinds = entity["@type"]
         if {"File", "Dataset"}.intersection(
@@ -117,7 +117,7 @@ def test_every_file_that_it_describes_is_there(made: Path) -> None:
             assert (made / "bundle" / unquote(name)).exists(), name
 
 
-def test_the_library_reads_it(made: Path) -> None:
+def test_the_library_reads_it(made):
     crate = ROCrate(made / "bundle")
     assert crate.mainEntity.id == "experiment.yaml"
     assert "ComputationalWorkflow" in crate.mainEntity.type
@@ -125,7 +125,7 @@ def test_the_library_reads_it(made: Path) -> None:
     assert len(crate.get_by_type("CreateAction")) == 5
 
 
-def test_an_anonymous_crate_names_no_account(made: Path) -> None:
+def test_an_anonymous_crate_names_no_account(made):
     crate = (made / "hidden" / CRATE).read_text()
     assert "lovelace" not in crate
     agent = find_launches(made / "hidden")[0]["agent"]["@id"]
@@ -133,7 +133,7 @@ def test_an_anonymous_crate_names_no_account(made: Path) -> None:
     assert said == "a person whom the bundle does not name"
 
 
-def test_without_launches_there_is_no_crate(tmp_path: Path) -> None:
+def test_without_launches_there_is_no_crate(tmp_path):
     layout = write_plan(tmp_path / "results", [SINGLE], launches=1)
     write_bundle(layout, tmp_path / "bundle", anonymise=False)
     assert not (tmp_path / "bundle" / CRATE).exists()
@@ -143,14 +143,14 @@ def test_without_launches_there_is_no_crate(tmp_path: Path) -> None:
 # --- what verify says -----------------------------------------------------------------
 
 
-def test_a_crate_that_is_gone_is_missed(bundle: Path) -> None:
+def test_a_crate_that_is_gone_is_missed(bundle):
     (bundle / CRATE).unlink()
     seal(bundle)
     (finding,) = verify_bundle(bundle).findings
     assert str(finding) == f"{CRATE}: is missing: it follows from the records"
 
 
-def test_authors_are_people_or_organisations(bundle: Path) -> None:
+def test_authors_are_people_or_organisations(bundle):
     cited = """\
 authors:
   - {given-names: Ada, family-names: Byron, orcid: "https://orcid.org/0000-0001",

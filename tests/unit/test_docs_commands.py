@@ -71,7 +71,7 @@ EXPERIMENT = re.compile(r"^```yaml\n(name: .*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("name", ["experiments", "comparing", "slurm"])
-def test_experiments_of_documents_are_valid(name: str, tmp_path: Path) -> None:
+def test_experiments_of_documents_are_valid(name, tmp_path):
     blocks = EXPERIMENT.findall((ROOT / f"docs/{name}.md").read_text())
     assert blocks
     for block in blocks:
@@ -79,7 +79,7 @@ def test_experiments_of_documents_are_valid(name: str, tmp_path: Path) -> None:
         assert len(read_experiment(tmp_path, block).cells) > 1
 
 
-def test_keys_of_an_experiment_are_all_documented() -> None:
+def test_keys_of_an_experiment_are_all_documented():
     text = (ROOT / "docs/experiments.md").read_text()
     table = text[text.index("| key | default") : text.index("## Several sweeps")]
     undocumented = [

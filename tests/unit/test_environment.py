@@ -41,14 +41,14 @@ def build(
     )
 
 
-def test_a_site_can_set_every_variable_but_ours() -> None:
+def test_a_site_can_set_every_variable_but_ours():
     environment = build({}, nodes=1, env={"FI_PROVIDER": "efa"})
     assert environment.pop("FI_PROVIDER") == "efa"
     assert environment.keys() == OURS | LO
     assert environment.keys() <= OWN_VARIABLES.keys()
 
 
-def test_variables_of_a_cell_replace_those_of_site_and_shell() -> None:
+def test_variables_of_a_cell_replace_those_of_site_and_shell():
     cell = make_cell(device="cuda", env={"NCCL_ALGO": "Tree", "NCCL_PROTO": "LL"})
     shell = {"NCCL_ALGO": "Ring", "NCCL_MIN_CTAS": "4"}
     found = build(shell, cell=cell, env={"NCCL_ALGO": "CollNet", "FI_PROVIDER": "efa"})
@@ -58,7 +58,7 @@ def test_variables_of_a_cell_replace_those_of_site_and_shell() -> None:
     assert found["FI_PROVIDER"] == "efa"
 
 
-def test_a_bind_that_the_host_lacks_is_named(tmp_path: Path) -> None:
+def test_a_bind_that_the_host_lacks_is_named(tmp_path):
     check_binds([str(tmp_path)])
     with pytest.raises(ValueError, match=r"has no .*/efa: correct binds in site.yaml"):
         check_binds([f"{tmp_path}/efa"])
@@ -83,7 +83,7 @@ def test_a_bind_that_the_host_lacks_is_named(tmp_path: Path) -> None:
         "path",
     ],
 )
-def test_is_kept_out(name: str) -> None:
+def test_is_kept_out(name):
     environment = build({name: "secret"})
     assert environment.keys() == OURS
     assert "secret" not in environment.values()
@@ -100,11 +100,11 @@ def test_is_kept_out(name: str) -> None:
         "UCX_TLS",
     ],
 )
-def test_is_passed_on(name: str) -> None:
+def test_is_passed_on(name):
     assert build({name: "value"})[name] == "value"
 
 
-def test_scratch_is_where_ranks_put_what_they_need_for_a_while() -> None:
+def test_scratch_is_where_ranks_put_what_they_need_for_a_while():
     given = {"TMPDIR": "/somewhere/tmp"}
     assert build(given)["TMPDIR"] == "/somewhere/tmp"
     for image in (None, {"file": "i.sif"}):
@@ -112,29 +112,29 @@ def test_scratch_is_where_ranks_put_what_they_need_for_a_while() -> None:
         assert found["TMPDIR"] == "/scratch/x"
 
 
-def test_python_path_is_ours_alone() -> None:
+def test_python_path_is_ours_alone():
     environment = build({"PYTHONPATH": "/somewhere"})
     assert environment["PYTHONPATH"] == str(SOURCE)
     assert (SOURCE / "rankbench" / "rank" / "__main__.py").exists()
 
 
-def test_threads_are_those_of_the_cell() -> None:
+def test_threads_are_those_of_the_cell():
     assert build({"OMP_NUM_THREADS": "64"}, threads=3)["OMP_NUM_THREADS"] == "3"
 
 
-def test_libraries_are_told_what_only_the_environment_can_tell_them() -> None:
+def test_libraries_are_told_what_only_the_environment_can_tell_them():
     horovod = make_cell(options={"fusion_threshold_mb": 0.5}, device="cuda")
     assert build({}, cell=horovod)["HOROVOD_FUSION_THRESHOLD"] == "524288"
     assert build({}, cell=make_cell(device="cpu"))["DS_ACCELERATOR"] == "cpu"
 
 
-def test_loopback_only_where_it_reaches_all_ranks() -> None:
+def test_loopback_only_where_it_reaches_all_ranks():
     one, two = build({}, nodes=1), build({}, nodes=2)
     assert {key for key, value in one.items() if value == "lo"} == LO
     assert not LO & two.keys()
 
 
-def test_the_interface_of_the_site_leads_to_other_hosts() -> None:
+def test_the_interface_of_the_site_leads_to_other_hosts():
     def told(nodes: int) -> set[str]:
         given = build({}, nodes=nodes, interface="ib0")
         return {given[name] for name in LO}
@@ -143,12 +143,12 @@ def test_the_interface_of_the_site_leads_to_other_hosts() -> None:
     assert told(nodes=1) == {"lo"}
 
 
-def test_a_chosen_interface_is_kept() -> None:
+def test_a_chosen_interface_is_kept():
     assert build({"GLOO_SOCKET_IFNAME": "ib0"}, nodes=1)["GLOO_SOCKET_IFNAME"] == "ib0"
     assert build({"NCCL_SOCKET_IFNAME": "ib0"})["NCCL_SOCKET_IFNAME"] == "ib0"
 
 
-def test_libraries_log_only_on_request() -> None:
+def test_libraries_log_only_on_request():
     quiet, telling = build({}), build({}, logs=True)
     assert quiet.keys() == OURS
     asked = telling.keys() - quiet.keys()
@@ -169,9 +169,7 @@ def test_libraries_log_only_on_request() -> None:
         ("mpi", False, "UCX_IB_GPU_DIRECT_RDMA", "n"),
     ],
 )
-def test_gpudirect_as_asked_for(
-    backend: str, asked: str | bool, name: str, value: str
-) -> None:
+def test_gpudirect_as_asked_for(backend, asked, name, value):
     cell = make_cell(device="cuda", backend=backend, gpudirect=asked)
     environment = build(
         {"NCCL_NET_GDR_LEVEL": "PHB", "UCX_IB_GPU_DIRECT_RDMA": "try"}, cell=cell
@@ -179,14 +177,14 @@ def test_gpudirect_as_asked_for(
     assert environment[name] == value
 
 
-def test_what_libraries_log_goes_into_the_log_of_the_rank() -> None:
+def test_what_libraries_log_goes_into_the_log_of_the_rank():
     elsewhere = {"NCCL_DEBUG_FILE": "/dev/null", "UCX_LOG_FILE": "/dev/null"}
     assert elsewhere.keys() <= build(elsewhere).keys()
     assert not elsewhere.keys() & build(elsewhere, logs=True).keys()
     assert build({"NCCL_DEBUG": "WARN"}, logs=True)["NCCL_DEBUG"] == "INFO"
 
 
-def test_nccl_always_tells_which_network_it_chose() -> None:
+def test_nccl_always_tells_which_network_it_chose():
     given = {"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/dev/null"}
     environment = build(given, cell=make_cell(device="cuda", backend="nccl"))
     assert environment["NCCL_DEBUG"] == "INFO"
@@ -195,14 +193,14 @@ def test_nccl_always_tells_which_network_it_chose() -> None:
     assert "UCX_LOG_LEVEL" not in environment
 
 
-def test_it_is_the_same_for_the_same_input() -> None:
+def test_it_is_the_same_for_the_same_input():
     names = ["PATH", "HOME", "NCCL_DEBUG"]
     one = build(dict.fromkeys(names, "1"))
     two = build(dict.fromkeys(reversed(names), "1"))
     assert list(one.items()) == list(two.items())
 
 
-def test_it_starts_from_the_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_starts_from_the_own_environment(monkeypatch):
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     monkeypatch.setenv("SOME_PASSWORD", "secret")
     environment = build_environment(make_spec())

@@ -59,7 +59,7 @@ def script(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("find", "log"), [(find_stand, STACKS), (find_raise, TRACEBACK)]
 )
-def test_the_innermost_line_of_the_users_own_code(script: Path, find, log: str) -> None:
+def test_the_innermost_line_of_the_users_own_code(script, find, log):
     found = find("noise\n" + log.format(file=script))
     assert str(found) == "train.py:2 in train: loss.backward()"
     # Without any, the innermost of rankbench.
@@ -68,7 +68,7 @@ def test_the_innermost_line_of_the_users_own_code(script: Path, find, log: str) 
     assert find("no stack") is None
 
 
-def test_ranks_that_stand_at_one_line_are_told_together(script: Path) -> None:
+def test_ranks_that_stand_at_one_line_are_told_together(script):
     log = STACKS.format(file=script)
     other = log.replace("line 2 in train", "line 9 in wait")
     assert describe_stands({0: log, 1: other, 2: log, 3: "silent"}) == (
@@ -78,7 +78,7 @@ def test_ranks_that_stand_at_one_line_are_told_together(script: Path) -> None:
     assert describe_stands({}) == ""
 
 
-def test_last_words_are_those_before_stacks_and_tracebacks(script: Path) -> None:
+def test_last_words_are_those_before_stacks_and_tracebacks(script):
     assert printed_lines(STACKS.format(file=script)) == ["epoch 1"]
     assert last_words(TRACEBACK.format(file=script)) == "starting / no data here"
     assert last_words("") == ""
@@ -94,7 +94,5 @@ def test_last_words_are_those_before_stacks_and_tracebacks(script: Path) -> None
         (f"-- Process 0\nTraceback\n  File\nValueError: {'x' * 999}", None),
     ],
 )
-def test_a_message_is_told_by_its_first_and_last_lines(
-    message: str, short: str | None
-) -> None:
+def test_a_message_is_told_by_its_first_and_last_lines(message, short):
     assert shorten(message) == short or (short is None and len(shorten(message)) < 700)

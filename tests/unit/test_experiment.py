@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -27,7 +26,7 @@ SWEPT = "strategy: [single, ddp]\ntopology: [1x1, 1x2]\n"
 
 
 @pytest.mark.parametrize(("text", "complaint"), read_pairs("refused_experiments.txt"))
-def test_refused(tmp_path: Path, text: str, complaint: str) -> None:
+def test_refused(tmp_path, text, complaint):
     head = "name: x\n" if text.startswith("strategy") else BASE
     refuse(tmp_path, head + text, complaint)
 
@@ -43,7 +42,7 @@ def test_refused(tmp_path: Path, text: str, complaint: str) -> None:
         ("name: |\n  x\nstrategy: ddp\n", "name: expected text like"),
     ],
 )
-def test_a_whole_file_is_refused(tmp_path: Path, text: str, complaint: str) -> None:
+def test_a_whole_file_is_refused(tmp_path, text, complaint):
     refuse(tmp_path, text, complaint)
 
 
@@ -55,7 +54,7 @@ def refuse(folder: Path, text: str, complaint: str) -> None:
     assert all(part in str(caught.value) for part in complaint.split(" ... "))
 
 
-def test_each_line_names_the_file(tmp_path: Path) -> None:
+def test_each_line_names_the_file(tmp_path):
     text = "name: x\nstrategy: {ddp: {bucket_mb: 0, static_graph: 1}}"
     with pytest.raises(ValueError, match="bucket_mb") as caught:
         read_experiment(tmp_path, text)
@@ -79,7 +78,7 @@ def test_each_line_names_the_file(tmp_path: Path) -> None:
         "strategy: ddp\nlaunches: 9\ntime_limit: 5\ndescription: d\nbackend_logs: true",
     ],
 )
-def test_another_spelling_makes_the_same_cells(tmp_path: Path, text: str) -> None:
+def test_another_spelling_makes_the_same_cells(tmp_path, text):
     plain = read_experiment(tmp_path, BASE).cells
     assert read_experiment(tmp_path, f"name: y\n{text}\n").cells == plain
 
@@ -119,20 +118,20 @@ def test_another_spelling_makes_the_same_cells(tmp_path: Path, text: str) -> Non
         ),
     ],
 )
-def test_cells_and_their_ids(tmp_path: Path, text: str, ids: list[str]) -> None:
+def test_cells_and_their_ids(tmp_path, text, ids):
     """Without the default model and data."""
     cells = read_experiment(tmp_path, f"name: x\n{text}\n").cells
     assert [name.replace(".convnet.digits", "") for name in cells] == ids
 
 
-def test_values_as_yaml_spells_them(tmp_path: Path) -> None:
+def test_values_as_yaml_spells_them(tmp_path):
     text = BASE + "gpudirect: [on, off]\nlearning_rate: [1e-3, 1E+1]\n"
     cells = read_experiment(tmp_path, text).cells.values()
     found = [(cell.gpudirect, cell.learning_rate) for cell in cells]
     assert found == [(on, rate) for rate in (0.001, 10.0) for on in (True, False)]
 
 
-def test_options_are_swept_and_completed(tmp_path: Path) -> None:
+def test_options_are_swept_and_completed(tmp_path):
     cells = read_experiment(
         tmp_path,
         "name: x\nstrategy: [single, {ddp: {bucket_mb: [1, 25], static_graph: true}}]",
@@ -151,7 +150,7 @@ def test_options_are_swept_and_completed(tmp_path: Path) -> None:
     assert defaults["bucket_mb"] == 25
 
 
-def test_ids_are_unique_and_can_be_paths(tmp_path: Path) -> None:
+def test_ids_are_unique_and_can_be_paths(tmp_path):
     text = """
 name: x
 strategy: [single, dp, ddp, {ddp: {bucket_mb: [0.5, 1.0e-5], static_graph: true}}]
@@ -184,9 +183,7 @@ oversubscribe: [false, true]
         ("steps: 20\nevaluate: auto", None, 20, False),
     ],
 )
-def test_protocol(
-    tmp_path: Path, text: str, epochs: int | None, steps: int | None, evaluate: bool
-) -> None:
+def test_protocol(tmp_path, text, epochs, steps, evaluate):
     (cell,) = read_experiment(tmp_path, BASE + text).cells.values()
     assert (cell.epochs, cell.steps, cell.evaluate) == (epochs, steps, evaluate)
 
@@ -200,17 +197,17 @@ def test_protocol(
         ("device: cuda", False, "cuda"),
     ],
 )
-def test_device(tmp_path: Path, text: str, cuda: bool, device: str) -> None:
+def test_device(tmp_path, text, cuda, device):
     (cell,) = read_experiment(tmp_path, BASE + text, cuda=cuda).cells.values()
     assert cell.device == device
 
 
-def test_id_does_not_depend_on_the_machine(tmp_path: Path) -> None:
+def test_id_does_not_depend_on_the_machine(tmp_path):
     here, there = (read_experiment(tmp_path, BASE, cuda=c) for c in (False, True))
     assert here.cells.keys() == there.cells.keys()
 
 
-def test_values_follow_the_topology(tmp_path: Path) -> None:
+def test_values_follow_the_topology(tmp_path):
     text = f"name: e\n{SWEPT}batch_size: {{1x1: [64, 128], 1x2: 32, 2x8: 8}}\nseed: 1\n"
     cells = read_experiment(tmp_path, text).cells.values()
     found = [(cell.strategy, cell.topology, cell.batch_size) for cell in cells]
@@ -224,7 +221,7 @@ def test_values_follow_the_topology(tmp_path: Path) -> None:
     ]
 
 
-def test_blocks_and_overrides_replace_values_by_topology(tmp_path: Path) -> None:
+def test_blocks_and_overrides_replace_values_by_topology(tmp_path):
     text = (
         "name: e\nbatch_size: {1x1: 64, 1x2: 32}\nstrategy: ddp\n"
         "blocks:\n  - topology: [1x1, 1x2]\n  - {topology: 1x4, batch_size: 8}\n"
@@ -237,7 +234,7 @@ def test_blocks_and_overrides_replace_values_by_topology(tmp_path: Path) -> None
     assert [cell.batch_size for cell in small.cells.values()] == [2, 2, 1]
 
 
-def test_lists_of_zip_advance_together(tmp_path: Path) -> None:
+def test_lists_of_zip_advance_together(tmp_path):
     text = (
         f"{BASE}topology: [1x1, 1x2]\nlearning_rate: [0.1, 0.2]\nmomentum: [0, 0.5]\n"
         "env: [{}, {NCCL_ALGO: Tree}]\nzip: [learning_rate, momentum, env]\n"
@@ -260,16 +257,14 @@ def test_lists_of_zip_advance_together(tmp_path: Path) -> None:
         "'strategy=ddp bucket_mb=1 topology=1x1,1x2'",
     ],
 )
-def test_exclude_takes_mappings_as_the_rest_of_the_file(
-    tmp_path: Path, entry: str
-) -> None:
+def test_exclude_takes_mappings_as_the_rest_of_the_file(tmp_path, entry):
     text = "name: e\nstrategy: {ddp: {bucket_mb: [1, 25]}}\ntopology: [1x1, 1x2, 1x4]\n"
     cells = read_experiment(tmp_path, f"{text}exclude: [{entry}]\n").cells.values()
     kept = [(cell.options["bucket_mb"], cell.topology) for cell in cells]
     assert kept == [(1, "1x4"), (25, "1x1"), (25, "1x2"), (25, "1x4")]
 
 
-def test_exclude_takes_variables(tmp_path: Path) -> None:
+def test_exclude_takes_variables(tmp_path):
     text = f"{BASE}env: [{{}}, {{A: 1}}]\noversubscribe: [true, false]\n"
     text += "exclude: {env: {A: 1}, oversubscribe: true}\n"
     assert len(read_experiment(tmp_path, text).cells) == 3
@@ -279,9 +274,7 @@ def test_exclude_takes_variables(tmp_path: Path) -> None:
     ("key", "value"),
     [("learning_rate", [0.02]), ("warmup", 11), ("augment", ["affine"])],
 )
-def test_changing_a_default_changes_the_cells(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: Any
-) -> None:
+def test_changing_a_default_changes_the_cells(tmp_path, monkeypatch, key, value):
     before = read_experiment(tmp_path, BASE).cells
     changed = copy.deepcopy(load_schema("experiment"))
     assert changed["properties"][key]["default"] != value
@@ -294,7 +287,7 @@ def test_changing_a_default_changes_the_cells(
     assert all(after[c].hash() != before[c].hash() for c in before)
 
 
-def test_a_long_id_is_cut_and_stays_unique(tmp_path: Path) -> None:
+def test_a_long_id_is_cut_and_stays_unique(tmp_path):
     text = BASE + (
         "image_size: 224\nchannels: 3\naugment: affine\nbatch_size: 1024\n"
         "scaling: strong\noptimizer: adamw\nlearning_rate: 0.0012345\n"
@@ -320,15 +313,13 @@ def test_a_long_id_is_cut_and_stays_unique(tmp_path: Path) -> None:
         ("deepspeed", "gloo", "deepspeed", "deepspeed"),
     ],
 )
-def test_what_auto_means_as_a_launcher(
-    strategy: str, backend: str, plain: str, with_slurm: str
-) -> None:
+def test_what_auto_means_as_a_launcher(strategy, backend, plain, with_slurm):
     facts = load_catalog().strategies[strategy]
     assert choose_launcher(facts, backend) == plain
     assert choose_launcher(facts, backend, slurm=True) == with_slurm
 
 
-def test_options_of_a_model_are_swept(tmp_path: Path) -> None:
+def test_options_of_a_model_are_swept(tmp_path):
     text = (
         "name: x\nstrategy: ddp\nmodel: [lenet, {emulated: {mib: [4, 8], layers: 2}}]"
     )
@@ -351,7 +342,7 @@ def test_options_of_a_model_are_swept(tmp_path: Path) -> None:
     assert small.workload() != large.workload()
 
 
-def test_variables_are_swept_and_part_of_the_cell(tmp_path: Path) -> None:
+def test_variables_are_swept_and_part_of_the_cell(tmp_path):
     text = (
         "name: x\nstrategy: [single, ddp]\n"
         "env: [{}, {NCCL_PROTO: LL128, NCCL_ALGO: Ring}, {OMP_SCHEDULE: 4}]\n"

@@ -52,8 +52,8 @@ def find_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     ("local_rank", "per_rank", "numbers"), [(0, 1, [0]), (3, 1, [3]), (1, 2, [2, 3])]
 )
 def test_a_rank_drives_the_gpus_behind_those_of_earlier_ranks(
-    monkeypatch: pytest.MonkeyPatch, local_rank: int, per_rank: int, numbers: list[int]
-) -> None:
+    monkeypatch, local_rank, per_rank, numbers
+):
     find_gpus(monkeypatch, 4)
     shape = make_shape(4 // per_rank, devices_per_rank=per_rank)
     devices = choose_devices(make_cell(device="cuda"), shape, local_rank)
@@ -63,9 +63,7 @@ def test_a_rank_drives_the_gpus_behind_those_of_earlier_ranks(
 @pytest.mark.parametrize(
     ("present", "oversubscribe"), [(0, False), (1, False), (0, True)]
 )
-def test_too_few_gpus_are_refused(
-    monkeypatch: pytest.MonkeyPatch, present: int, oversubscribe: bool
-) -> None:
+def test_too_few_gpus_are_refused(monkeypatch, present, oversubscribe):
     find_gpus(monkeypatch, present)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     said = rf"GPU 1, but torch finds {present} here \(CUDA_VISIBLE_DEVICES: 3\): .*site"
@@ -74,26 +72,24 @@ def test_too_few_gpus_are_refused(
         choose_devices(cell, make_shape(2), 1)
 
 
-def test_ranks_share_gpus_only_if_the_cell_allows_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_ranks_share_gpus_only_if_the_cell_allows_it(monkeypatch):
     find_gpus(monkeypatch, 1)
     cell = make_cell(device="cuda", oversubscribe=True)
     assert choose_devices(cell, make_shape(2), 1) == (GPUS[0],)
 
 
-def test_all_gpus_of_a_rank_are_waited_for(waits: list[torch.device]) -> None:
+def test_all_gpus_of_a_rank_are_waited_for(waits):
     runtime: Any = SimpleNamespace(barrier=lambda: waits.append(CPU))
     wait_for_all(runtime, GPUS)
     assert waits == [*GPUS, CPU, *GPUS]
 
 
-def test_a_rank_on_cpus_never_touches_cuda(waits: list[torch.device]) -> None:
+def test_a_rank_on_cpus_never_touches_cuda(waits):
     wait_for_all(process_group, (CPU, CPU))
     assert not waits
 
 
-def test_the_clock_fits_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_clock_fits_the_devices(monkeypatch):
     class Event:
         def __init__(self, *, enable_timing: bool) -> None: ...
         def record(self) -> None: ...
@@ -108,9 +104,7 @@ def test_the_clock_fits_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert type(clock.fresh(2)) is WaitingClock
 
 
-def test_a_phase_ends_when_all_gpus_have_finished(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_phase_ends_when_all_gpus_have_finished(monkeypatch):
     """The second GPU works for 5 s more after the host has gone on."""
     now = [0]
 
@@ -127,9 +121,7 @@ def test_a_phase_ends_when_all_gpus_have_finished(
     np.testing.assert_allclose(clock.seconds(), [[5, 5]])
 
 
-def test_the_fullest_gpu_is_the_peak_of_a_rank(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_fullest_gpu_is_the_peak_of_a_rank(monkeypatch):
     reset: list[torch.device] = []
     facts = {
         "reset_peak_memory_stats": reset.append,
@@ -159,11 +151,7 @@ def test_the_fullest_gpu_is_the_peak_of_a_rank(
         ({}, {"uuid": None, "pci": None}),
     ],
 )
-def test_a_gpu_has_a_name_of_its_own(
-    monkeypatch: pytest.MonkeyPatch,
-    properties: dict[str, Any],
-    expected: dict[str, str | None],
-) -> None:
+def test_a_gpu_has_a_name_of_its_own(monkeypatch, properties, expected):
     found = SimpleNamespace(**properties)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: found)
     assert identify_gpu(0) == expected
@@ -187,15 +175,11 @@ def report(rank: int, host: str, *uuids: str | None) -> dict[str, Any]:
         ([], [], None),
     ],
 )
-def test_ranks_that_shared_a_gpu_are_named(
-    first: list[str | None], second: list[str | None], said: str | None
-) -> None:
+def test_ranks_that_shared_a_gpu_are_named(first, second, said):
     assert find_shared_gpu([report(0, "a", *first), report(1, "a", *second)]) == said
 
 
-def test_a_job_array_watches_no_gpu_of_the_login_node(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_job_array_watches_no_gpu_of_the_login_node(monkeypatch):
     monkeypatch.setattr(gpu_usage, "open_devices", lambda shape, env: "devices")
     spec = make_spec(cell=make_cell(device="cuda"))
     assert supervise.find_devices(spec, ThisMachine(), {}) == "devices"
@@ -212,9 +196,7 @@ def test_a_job_array_watches_no_gpu_of_the_login_node(
         ("login", ("node1", "node2"), False),
     ],
 )
-def test_gpus_are_watched_where_ranks_run(
-    monkeypatch: pytest.MonkeyPatch, here: str, names: tuple[str, ...], watched: bool
-) -> None:
+def test_gpus_are_watched_where_ranks_run(monkeypatch, here, names, watched):
     monkeypatch.setattr(gpu_usage, "open_devices", lambda shape, env: "devices")
     monkeypatch.setenv("SLURMD_NODENAME", here)
     spec = make_spec(cell=make_cell(device="cuda"))
@@ -222,9 +204,7 @@ def test_gpus_are_watched_where_ranks_run(
     assert (found == "devices") is watched
 
 
-def test_only_the_supervisor_limits_how_long_ranks_wait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_only_the_supervisor_limits_how_long_ranks_wait(monkeypatch):
     """Rank 0 may evaluate for longer than NCCL's default of ten minutes."""
     asked: dict[str, Any] = {}
 
@@ -243,11 +223,8 @@ def test_only_the_supervisor_limits_how_long_ranks_wait(
     [(GPUS[0], True, True), (GPUS[0], False, False), (CPU, True, False)],
 )
 def test_horovod_measures_the_backend_that_its_row_names(
-    monkeypatch: pytest.MonkeyPatch,
-    device: torch.device,
-    built: bool,
-    refused: bool,
-) -> None:
+    monkeypatch, device, built, refused
+):
     begun: list[str] = []
     library = SimpleNamespace(
         nccl_built=lambda: built, init=lambda: begun.append("init")
@@ -301,9 +278,7 @@ class GpuOfConstantSpeed:
         return value
 
 
-def test_collectives_of_gpus_are_timed_up_to_1_gib(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_collectives_of_gpus_are_timed_up_to_1_gib(monkeypatch):
     gpu: Any = GpuOfConstantSpeed(monkeypatch, free=80 * 2**30)
     points = collectives.sweep([Operation("all_reduce", 8.0)], gpu, TWO, 8)
     assert [point["bytes"] for point in points] == [4**k for k in range(5, 16)]
@@ -315,15 +290,13 @@ def test_collectives_of_gpus_are_timed_up_to_1_gib(
     assert gpu.calls[4**15] < collectives.CALLS
 
 
-def test_collectives_end_before_the_memory_does(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_collectives_end_before_the_memory_does(monkeypatch):
     gpu: Any = GpuOfConstantSpeed(monkeypatch, free=2 * 4**14)
     points = collectives.sweep([Operation("all_reduce", 8.0)], gpu, TWO, 8)
     assert points[-1]["bytes"] == 4**13
 
 
-def test_a_launcher_that_renumbers_gpus_does_not_change_those_of_a_rank() -> None:
+def test_a_launcher_that_renumbers_gpus_does_not_change_those_of_a_rank():
     """DeepSpeed's launcher would give the GPUs 0 and 1 to ranks on a shared host."""
     for_ranks = {"CUDA_VISIBLE_DEVICES": "2,3"}
     for_ranks |= keep_devices(for_ranks)

@@ -35,7 +35,7 @@ def is_safe(name: str, longest: int) -> bool:
     return bool(SAFE.fullmatch(name)) and len(name) <= longest and not periodic
 
 
-def test_hostile_values_are_planned(tmp_path: Path) -> None:
+def test_hostile_values_are_planned(tmp_path):
     values = make_values()
     (tmp_path / "net.py").write_text(
         "def build(act='relu', **sizes):\n    return act\n"
@@ -56,7 +56,7 @@ def test_hostile_values_are_planned(tmp_path: Path) -> None:
         assert all(layout.root in place.resolve().parents for place in places)
 
 
-def test_safe_names_are_short_stable_and_different() -> None:
+def test_safe_names_are_short_stable_and_different():
     values = make_values()
     names = [safe_name(value, 40) for value in values]
     assert all(is_safe(name, 40) for name in names)
@@ -66,9 +66,7 @@ def test_safe_names_are_short_stable_and_different() -> None:
 
 
 @pytest.mark.parametrize("name", ["a" * 100, "-".join(["ab"] * 40)])
-def test_an_experiment_of_any_length_has_a_short_name(
-    tmp_path: Path, name: str
-) -> None:
+def test_an_experiment_of_any_length_has_a_short_name(tmp_path, name):
     text = f"name: {name}\nstrategy: single\noverrides: {{07: {{seed: 1}}}}\n"
     assert is_safe(read_experiment(tmp_path, text).name, 64)
 
@@ -76,7 +74,7 @@ def test_an_experiment_of_any_length_has_a_short_name(
 @pytest.mark.parametrize(
     "value", ["08", "1e3", "run #2.yaml", "x: y.yaml", "{x}", "a=b"]
 )
-def test_snakemake_gets_values_as_they_are_written(value: str) -> None:
+def test_snakemake_gets_values_as_they_are_written(value):
     given = {"experiment": value, "override": value}
     argv = snakemake_argv(given, profile="local_profile")
     config = read_invocation(argv[3:]).config

@@ -70,7 +70,7 @@ def make(image: Image, tell: Callable[[str], object] = print) -> Any:
     return make_image(image, mirror=mirror, torch_index="off", log_path=log, tell=tell)
 
 
-def test_names_and_places(containers: Path, image_dir: Path) -> None:
+def test_names_and_places(containers, image_dir):
     images = load(containers, image_dir)
     assert list(images) == ["gloo-cpu", "mpi-cpu"]
     gloo = images["gloo-cpu"]
@@ -93,8 +93,8 @@ def test_names_and_places(containers: Path, image_dir: Path) -> None:
     ],
 )
 def test_recipe_changes_with_what_the_image_is_made_from(
-    containers: Path, image_dir: Path, file: str, changed: set[str]
-) -> None:
+    containers, image_dir, file, changed
+):
     before = load(containers, image_dir)
     with open(containers / file, "a") as stream:
         stream.write("# more\n")
@@ -102,9 +102,7 @@ def test_recipe_changes_with_what_the_image_is_made_from(
     assert {n for n in before if before[n].recipe != after[n].recipe} == changed
 
 
-def test_recipe_changes_with_its_own_promise_only(
-    containers: Path, image_dir: Path
-) -> None:
+def test_recipe_changes_with_its_own_promise_only(containers, image_dir):
     before = load(containers, image_dir)
     entries = yaml.safe_load((containers / "images.yaml").read_text())
     entries["mpi"]["torch"] = "2.6.0"
@@ -114,15 +112,13 @@ def test_recipe_changes_with_its_own_promise_only(
     assert before["mpi-cpu"].recipe != after["mpi-cpu"].recipe
 
 
-def test_input_that_is_missing(containers: Path, image_dir: Path) -> None:
+def test_input_that_is_missing(containers, image_dir):
     (containers / "mpi.sh").unlink()
     with pytest.raises(ValueError, match=r"images.yaml: mpi-cpu names mpi.sh"):
         load(containers, image_dir)
 
 
-def test_request_is_newer_exactly_if_there_is_something_to_make(
-    containers: Path, image_dir: Path
-) -> None:
+def test_request_is_newer_exactly_if_there_is_something_to_make(containers, image_dir):
     image = load(containers, image_dir)["gloo-cpu"]
     assert request_image(image)
     pretend_built(image)
@@ -144,7 +140,7 @@ def test_request_is_newer_exactly_if_there_is_something_to_make(
     assert image.request.stat().st_mtime_ns >= image.sidecar.stat().st_mtime_ns
 
 
-def test_reasons_to_make(containers: Path, image_dir: Path) -> None:
+def test_reasons_to_make(containers, image_dir):
     image = load(containers, image_dir)["gloo-cpu"]
     assert reason_to_make(image) == "not made yet"
     pretend_built(image)
@@ -159,7 +155,7 @@ def test_reasons_to_make(containers: Path, image_dir: Path) -> None:
     assert read_sidecar(changed) is None
 
 
-def test_file_that_was_tampered_with(containers: Path, image_dir: Path) -> None:
+def test_file_that_was_tampered_with(containers, image_dir):
     image = load(containers, image_dir)["gloo-cpu"]
     with pytest.raises(ValueError, match="so the image cannot be verified"):
         check_sif(image)
@@ -174,7 +170,7 @@ def test_file_that_was_tampered_with(containers: Path, image_dir: Path) -> None:
         check_sif(image)
 
 
-def test_given_file_stays_where_it_lies(containers: Path, image_dir: Path) -> None:
+def test_given_file_stays_where_it_lies(containers, image_dir):
     given = {"file": "/apps/mpi.sif", "sha256": 64 * "a"}
     image = load_given(containers, image_dir, {"vendor": given})["vendor"]
     assert image.file == Path("/apps/mpi.sif")
@@ -184,8 +180,8 @@ def test_given_file_stays_where_it_lies(containers: Path, image_dir: Path) -> No
 
 
 def test_a_given_file_is_probed_again_if_another_one_lies_there(
-    containers: Path, image_dir: Path, tmp_path: Path
-) -> None:
+    containers, image_dir, tmp_path
+):
     file = tmp_path / "vendor.sif"
     image = load_given(containers, image_dir, {"vendor": {"file": str(file)}})["vendor"]
     with pytest.raises(ValueError, match=r"vendor.sif is missing: .*key images"):
@@ -207,12 +203,8 @@ def test_a_given_file_is_probed_again_if_another_one_lies_there(
     ],
 )
 def test_a_folder_of_images_that_cannot_be_written(
-    containers: Path,
-    image_dir: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    number: int,
-    said: str,
-) -> None:
+    containers, image_dir, monkeypatch, number, said
+):
     """As one that another user made, for another recipe; or one without locks."""
     image = load(containers, image_dir)["gloo-cpu"]
 
@@ -241,7 +233,7 @@ def test_a_folder_of_images_that_cannot_be_written(
         "built",
     ],
 )
-def test_given_image_that_is_not_pinned(tmp_path: Path, given: str) -> None:
+def test_given_image_that_is_not_pinned(tmp_path, given):
     path = tmp_path / "site.yaml"
     path.write_text(f"images: {{vendor: {given}}}\n")
     with pytest.raises(ValueError, match=r"site.yaml: images.*vendor"):
@@ -249,7 +241,7 @@ def test_given_image_that_is_not_pinned(tmp_path: Path, given: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["auto", "mpi-cpu", "own-cuda"])
-def test_names_of_built_images_are_reserved(tmp_path: Path, name: str) -> None:
+def test_names_of_built_images_are_reserved(tmp_path, name):
     path = tmp_path / "site.yaml"
     path.write_text(f"images: {{{name}: {{file: x.sif}}}}\n")
     with pytest.raises(ValueError, match=rf"site.yaml: images\.{name}: .*another"):
@@ -266,7 +258,7 @@ def test_names_of_built_images_are_reserved(tmp_path: Path, name: str) -> None:
         ("disk", "the disk is full", "APPTAINER_TMPDIR"),
     ],
 )
-def test_diagnosis(what: str, cause: str, remedy: str) -> None:
+def test_diagnosis(what, cause, remedy):
     found = checks.diagnose(getattr(logs, f"APPTAINER_{what.upper()}"))
     assert found
     assert cause in found
@@ -274,7 +266,7 @@ def test_diagnosis(what: str, cause: str, remedy: str) -> None:
     assert "\n" not in found
 
 
-def test_a_cache_that_cannot_be_written_is_named() -> None:
+def test_a_cache_that_cannot_be_written_is_named():
     log = (
         "FATAL:   Failed to create an image cache handle: failed initializing caching "
         "directory: couldn't create cache directory /site/cache: mkdir /site: denied\n"
@@ -284,9 +276,7 @@ def test_a_cache_that_cannot_be_written_is_named() -> None:
     assert "APPTAINER_CACHEDIR" in found
 
 
-def test_a_user_without_a_name_gets_a_diagnosis(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_user_without_a_name_gets_a_diagnosis(monkeypatch):
     def unknown(uid: int) -> None:
         raise KeyError(f"getpwuid(): uid not found: {uid}")
 
@@ -294,7 +284,7 @@ def test_a_user_without_a_name_gets_a_diagnosis(
     assert str(os.getuid()) in str(checks.diagnose("x not listed in /etc/subuid"))
 
 
-def test_what_is_not_known_is_quoted() -> None:
+def test_what_is_not_known_is_quoted():
     log = "+ make\n\x1b[31mmake: *** No rule\x1b[0m\n\n"
     assert checks.diagnose(log) is None
     assert checks.last_words(log) == "make: *** No rule"
@@ -308,9 +298,7 @@ def test_what_is_not_known_is_quoted() -> None:
         ["|http://mirror.example/debian-security/", "|cdrom:/debian/"],
     ],
 )
-def test_mirror_of_the_machine_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str]
-) -> None:
+def test_mirror_of_the_machine_itself(tmp_path, monkeypatch, lines):
     label = lines[0].partition("|")[0].partition("-")[0]
     program = tmp_path / "apt-get"
     shown = "\n".join([*lines, f"{label}|http://mirror.example/debian/"])
@@ -321,9 +309,7 @@ def test_mirror_of_the_machine_itself(
     assert checks.find_mirror("file:///mirror") == "file:///mirror"
 
 
-def test_mirror_of_debootstrap_where_there_is_no_apt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mirror_of_debootstrap_where_there_is_no_apt(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     program = tmp_path / "debootstrap"
     program.write_text('#!/bin/sh\nDEF_MIRROR="http://mirror.example/debian"\n')
@@ -338,13 +324,13 @@ def test_mirror_of_debootstrap_where_there_is_no_apt(
         checks.find_mirror("auto")
 
 
-def test_no_debootstrap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_debootstrap(monkeypatch):
     monkeypatch.setattr("shutil.which", lambda *_, **__: None)
     with pytest.raises(ValueError, match="then `dnf install debootstrap`"):
         checks.find_debootstrap()
 
 
-def test_mirror_that_does_not_answer(tmp_path: Path) -> None:
+def test_mirror_that_does_not_answer(tmp_path):
     release = tmp_path / "dists" / "bookworm" / "InRelease"
     release.parent.mkdir(parents=True)
     release.write_text("Origin: Debian\n")
@@ -354,13 +340,13 @@ def test_mirror_that_does_not_answer(tmp_path: Path) -> None:
             checks.check_mirror(mirror, "bookworm")
 
 
-def test_space(tmp_path: Path) -> None:
+def test_space(tmp_path):
     checks.check_space({tmp_path: 0.0})
     with pytest.raises(ValueError, match=r"needs 1e\+09 GiB: make room"):
         checks.check_space({tmp_path: 1e9})
 
 
-def test_steps_are_told_as_they_begin(containers: Path, image_dir: Path) -> None:
+def test_steps_are_told_as_they_begin(containers, image_dir):
     told: list[str] = []
     log = io.StringIO()
     image = load(containers, image_dir)["gloo-cpu"]
@@ -381,9 +367,7 @@ def test_steps_are_told_as_they_begin(containers: Path, image_dir: Path) -> None
     assert "error: this one does not compile" in log.getvalue()
 
 
-def test_downloads_are_complete_or_not_there(
-    containers: Path, image_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_downloads_are_complete_or_not_there(containers, image_dir, monkeypatch):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     requirements = containers / "requirements" / "cpu.txt"
     requirements.write_text(f"no-such-package-here==1.0 --hash={DIGEST}\n")
@@ -406,9 +390,7 @@ def test_downloads_are_complete_or_not_there(
     assert (place / "one.whl").exists()
 
 
-def test_second_builder_waits_and_takes_what_the_first_has_made(
-    containers: Path, image_dir: Path
-) -> None:
+def test_second_builder_waits_and_takes_what_the_first_has_made(containers, image_dir):
     image = load(containers, image_dir)["gloo-cpu"]
     image.request.parent.mkdir(parents=True)
     told: queue.Queue[str] = queue.Queue()

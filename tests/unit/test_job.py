@@ -87,7 +87,7 @@ def test_sbatch_line(tmp_path, cell, asks):
     assert sbatch_line(resources_of(tmp_path, facts, topology)) == asks
 
 
-def test_one_process_has_all_gpus_of_its_cell(tmp_path: Path) -> None:
+def test_one_process_has_all_gpus_of_its_cell(tmp_path):
     text = "name: x\nstrategy: dp\ntopology: 1x4"
     (planned,) = read_plan_of(tmp_path, text, GPU_SITE).feasible
     site = GPU_SITE.to_dict()
@@ -112,14 +112,12 @@ def test_one_process_has_all_gpus_of_its_cell(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_oversubscribed_cells_ask_for_what_there_is(
-    tmp_path: Path, site: Site, topology: str, asked: dict[str, Any]
-) -> None:
+def test_oversubscribed_cells_ask_for_what_there_is(tmp_path, site, topology, asked):
     found = resources_of(tmp_path, site, topology, "oversubscribe: true")
     assert asked.items() <= found.items()
 
 
-def test_shared_hosts_only_if_the_site_says_so(tmp_path: Path) -> None:
+def test_shared_hosts_only_if_the_site_says_so(tmp_path):
     site = make_site(scheduler="slurm", cores=8, exclusive=False)
     assert "--exclusive" not in sbatch_line(resources_of(tmp_path, site, "1x2"))
 
@@ -129,14 +127,14 @@ def test_shared_hosts_only_if_the_site_says_so(tmp_path: Path) -> None:
     [("1x1", False, 8), ("1x2", False, 8), ("1x1", True, 32)],
 )
 def test_some_gpus_of_a_shared_host_get_their_share_of_its_cores(
-    tmp_path: Path, topology: str, exclusive: bool, cores: int
-) -> None:
+    tmp_path, topology, exclusive, cores
+):
     """Sites limit the cores of a GPU. A host of 32 cores has four GPUs."""
     site = Site.from_dict({**GPU_SITE.to_dict(), "exclusive": exclusive})
     assert resources_of(tmp_path, site, topology)["cpus_per_task"] == cores
 
 
-def test_each_host_of_a_job_array_is_a_job_of_its_own(tmp_path: Path) -> None:
+def test_each_host_of_a_job_array_is_a_job_of_its_own(tmp_path):
     text = "name: x\nstrategy: ddp\ntopology: 3x2"
     site = dataclasses.replace(GPU_SITE, nodes=3)
     (planned,) = read_plan_of(tmp_path, text, site).feasible
@@ -168,9 +166,7 @@ def test_each_host_of_a_job_array_is_a_job_of_its_own(tmp_path: Path) -> None:
         ({"gpus_per_node": True, "gres": "gpu"}, " --exclusive --gpus-per-node=2"),
     ],
 )
-def test_options_of_the_site_are_in_every_job(
-    tmp_path: Path, facts: dict[str, Any], asks: str
-) -> None:
+def test_options_of_the_site_are_in_every_job(tmp_path, facts, asks):
     site = Site.from_dict({**GPU_SITE.to_dict(), **facts})
     assert sbatch_line(resources_of(tmp_path, site, "1x2")).endswith(
         f" --ntasks-per-node=2{asks}"
@@ -189,11 +185,11 @@ def test_options_of_the_site_are_in_every_job(
     assert list(array.options)[-len(asks.split()) :] == shlex.split(asks)
 
 
-def test_nothing_is_asked_of_a_machine_without_slurm(tmp_path: Path) -> None:
+def test_nothing_is_asked_of_a_machine_without_slurm(tmp_path):
     assert resources_of(tmp_path, make_site(), "1x2") == {"mem_mb": 0}
 
 
-def test_the_plugin_leaves_the_supervisor_in_the_batch_step(tmp_path: Path) -> None:
+def test_the_plugin_leaves_the_supervisor_in_the_batch_step(tmp_path):
     """The resource must exist even if it is empty (see job_resources)."""
     assert resources_of(tmp_path, CPU_SITE, "1x1")["mpi"] == ""
     assert resources_of(tmp_path, CPU_SITE, "2x1")["mpi"] == "srun"
@@ -211,13 +207,11 @@ def test_the_plugin_leaves_the_supervisor_in_the_batch_step(tmp_path: Path) -> N
         (6, 500.0, 6 * 600),
     ],
 )
-def test_time_comes_from_history_where_there_is_one(
-    launches: int, mean: float | None, seconds: float
-) -> None:
+def test_time_comes_from_history_where_there_is_one(launches, mean, seconds):
     found = job_seconds([(launches, mean)], time_limit=600)
     assert found == seconds + OVERHEAD
 
 
-def test_time_is_in_whole_minutes(tmp_path: Path) -> None:
+def test_time_is_in_whole_minutes(tmp_path):
     asked = resources_of(tmp_path, CPU_SITE, "1x1", seconds=61)
     assert asked["runtime"] == 2

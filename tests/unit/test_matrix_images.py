@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from factories import make_cell, read_experiment, read_plan_of, site_with_images
@@ -26,7 +23,7 @@ pytestmark = pytest.mark.unit
         ({"backend": "gloo", "device": "cuda"}, "gloo-cuda"),
     ],
 )
-def test_a_backend_has_its_image(cell: dict[str, Any], image: str) -> None:
+def test_a_backend_has_its_image(cell, image):
     found = find_image(make_cell(**cell), load_catalog().images)
     assert found == (image, None)
 
@@ -44,11 +41,11 @@ def test_a_backend_has_its_image(cell: dict[str, Any], image: str) -> None:
         ),
     ],
 )
-def test_no_image(cell: dict[str, Any], reason: str) -> None:
+def test_no_image(cell, reason):
     assert find_image(make_cell(**cell), load_catalog().images) == (None, reason)
 
 
-def test_naming_the_image_of_the_backend_is_the_same_cell(tmp_path: Path) -> None:
+def test_naming_the_image_of_the_backend_is_the_same_cell(tmp_path):
     text = "name: e\nstrategy: ddp\nimage: {}\n"
     said = read_experiment(tmp_path, text.format("gloo")).cells
     silent = read_experiment(tmp_path, text.format("auto")).cells
@@ -66,7 +63,7 @@ image: [ours, ngc]
 """
 
 
-def test_named_images_are_swept_and_alternatives(tmp_path: Path) -> None:
+def test_named_images_are_swept_and_alternatives(tmp_path):
     site = site_with_images()
     site.images["mpi"] = site.images["mpi-cpu"]
     plan = read_plan_of(tmp_path, NAMED, site)
@@ -85,20 +82,20 @@ def test_named_images_are_swept_and_alternatives(tmp_path: Path) -> None:
     assert ours.cell.workload() == ngc.cell.workload()
 
 
-def test_an_image_that_no_file_names(tmp_path: Path) -> None:
+def test_an_image_that_no_file_names(tmp_path):
     text = "name: e\nimages: {ngc: {file: x.sif}}\nstrategy: ddp\nimage: ncg\n"
     with pytest.raises(ValueError, match=r"image: 'ncg' is not one of .*'ngc'\?"):
         read_experiment(tmp_path, text)
 
 
 @pytest.mark.parametrize("entry", ["{}", "{file: x, source: y}", "{digest: x}", "1"])
-def test_a_named_image_that_is_none(tmp_path: Path, entry: str) -> None:
+def test_a_named_image_that_is_none(tmp_path, entry):
     text = f"name: e\nimages: {{ngc: {entry}}}\nstrategy: ddp\nimage: ngc\n"
     with pytest.raises(ValueError, match=r"\.yaml: images\.ngc"):
         read_experiment(tmp_path, text)
 
 
-def test_a_gpu_needs_an_image_with_cuda() -> None:
+def test_a_gpu_needs_an_image_with_cuda():
     site = site_with_images(device="cuda", cuda_devices=1)
     site.images["ngc"] = site.images["gloo-cpu"]
     catalog = load_catalog().with_images({"ngc": {"file": "ngc.sif"}})
@@ -108,7 +105,7 @@ def test_a_gpu_needs_an_image_with_cuda() -> None:
     )
 
 
-def test_a_plan_names_the_images_of_its_cells(tmp_path: Path) -> None:
+def test_a_plan_names_the_images_of_its_cells(tmp_path):
     text = "name: e\nstrategy: [single, ddp]\nbackend: [gloo, mpi, nccl]\n"
     plan = read_plan_of(tmp_path, text, site_with_images())
     images = {cell_id.split(".")[1]: cell.image for cell_id, cell in plan.cells.items()}

@@ -44,9 +44,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ["run", "--site", "slurm_profile", "--only", "a=b", "--", "--jobs", "10"],
     ],
 )
-def test_what_continues_a_run_asks_for_the_same(
-    words: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_continues_a_run_asks_for_the_same(words, monkeypatch):
     monkeypatch.delenv("SNAKEMAKE_PROFILE", raising=False)
     given = read_arguments(words)
     command = shlex.split(how_to_continue(given))
@@ -54,14 +52,12 @@ def test_what_continues_a_run_asks_for_the_same(
     assert read_arguments(command[1:]) == given
 
 
-def test_a_run_without_plots_plans_no_plots(folder: Path) -> None:
+def test_a_run_without_plots_plans_no_plots(folder):
     assert not plan_run(read_arguments(["run", "--no-plots"]), write=False).plots
     assert plan_run(read_arguments(["run"]), write=False).plots
 
 
-def test_ctrl_c_before_anything_runs_leaves_no_trace(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, cli
-) -> None:
+def test_ctrl_c_before_anything_runs_leaves_no_trace(folder, monkeypatch, cli):
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
@@ -70,7 +66,7 @@ def test_ctrl_c_before_anything_runs_leaves_no_trace(
     assert not (folder / "results").exists()
 
 
-def test_what_continues_a_rerun_asks_for_no_other_attempt() -> None:
+def test_what_continues_a_rerun_asks_for_no_other_attempt():
     words = ["rerun", "other.yaml", "some.cell"]
     command = how_to_continue(read_arguments(words))
     assert command.startswith("rankbench run other.yaml")
@@ -91,7 +87,7 @@ def test_what_continues_a_rerun_asks_for_no_other_attempt() -> None:
         ["rerun", "--failed"],
     ],
 )
-def test_a_profile_that_is_not_there(folder: Path, arguments: list[str], cli) -> None:
+def test_a_profile_that_is_not_there(folder, arguments, cli):
     before = sorted(folder.rglob("*"))
     said = cli(*arguments, "--site", "slurm", status=2).err
     assert said.startswith("rankbench: slurm is not a profile: it has no site.yaml ")
@@ -102,9 +98,7 @@ def test_a_profile_that_is_not_there(folder: Path, arguments: list[str], cli) ->
 
 @pytest.mark.parametrize("command", ["table", "publish", "status"])
 @pytest.mark.parametrize("options", [("--override",), ("--site", "--override")])
-def test_results_need_no_experiment(
-    folder: Path, command: str, options: tuple[str, ...], cli
-) -> None:
+def test_results_need_no_experiment(folder, command, options, cli):
     (folder / "results").mkdir()
     given = [word for option in options for word in (option, "x")]
     said = cli(command, "results", *given, status=2).err
@@ -112,7 +106,7 @@ def test_results_need_no_experiment(
     assert not list((folder / "results").iterdir())
 
 
-def test_images_are_tested_or_shown_or_built(folder: Path, cli) -> None:
+def test_images_are_tested_or_shown_or_built(folder, cli):
     assert (
         "--test and --show"
         in cli("images", "gloo-cpu", "--test", "--show", status=2).err
@@ -131,7 +125,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, module: Any) -> list[list[str]]:
     return given
 
 
-def test_prepare_asks_snakemake(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prepare_asks_snakemake(folder, monkeypatch):
     given = asked(monkeypatch, prepare)
     assert main(["prepare", "--only", "strategy=single"]) == 0
     (argv,) = given
@@ -142,9 +136,7 @@ def test_prepare_asks_snakemake(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     assert argv[-1] == "only=strategy=single"
 
 
-def test_rerun_of_a_part(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_rerun_of_a_part(folder, monkeypatch, capsys):
     (folder / "config.yaml").write_text(
         "name: small\nstrategy: [single, ddp]\nbackend: [gloo, nccl]\ntopology: 1x2\n"
     )
@@ -173,9 +165,7 @@ def test_rerun_of_a_part(
     assert len(given) == 1
 
 
-def test_images_of_an_experiment_and_by_name(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_images_of_an_experiment_and_by_name(folder, monkeypatch, capsys):
     given = asked(monkeypatch, images)
     here = ["--site", "container_profile"]
     assert main(["images", *here]) == 0
@@ -202,13 +192,13 @@ def test_images_of_an_experiment_and_by_name(
     assert len(given) == 3
 
 
-def test_the_hosts_of_a_site_without_a_scheduler(folder: Path, cli) -> None:
+def test_the_hosts_of_a_site_without_a_scheduler(folder, cli):
     said = cli("site-check", "--site", "local_profile", status=2).err
     assert "local_profile/site.yaml has no scheduler" in said
     assert "--site slurm_profile" in said
 
 
-def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+def test_bash_completes_commands_and_options(tmp_path):
     script = subprocess.run(
         [sys.executable, "-m", "rankbench.cli", "--print-completion", "bash"],
         capture_output=True,
@@ -242,9 +232,7 @@ def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["zsh", "tcsh"])
-def test_completion_of_other_shells(
-    shell: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_completion_of_other_shells(shell, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["--print-completion", shell])
     assert ended.value.code == 0

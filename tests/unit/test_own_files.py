@@ -59,7 +59,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_files_of_all_kinds_are_variants(folder: Path) -> None:
+def test_files_of_all_kinds_are_variants(folder):
     (cell_id, cell), *others = read_experiment(folder, OWN).cells.items()
     assert not others
     assert cell_id == "late.gloo.1x1.net.corpus"
@@ -72,7 +72,7 @@ def test_files_of_all_kinds_are_variants(folder: Path) -> None:
     assert "2 devices" in str(planned.infeasible)
 
 
-def test_planning_imports_nothing_of_the_users(folder: Path) -> None:
+def test_planning_imports_nothing_of_the_users(folder):
     for name in ("net", "corpus", "late", "train", "layers"):
         path = folder / f"{name}.py"
         path.write_text(path.read_text() + "\nraise SystemExit('imported')\n")
@@ -80,7 +80,7 @@ def test_planning_imports_nothing_of_the_users(folder: Path) -> None:
     read_plan_of(folder, SCRIPT)
 
 
-def test_options_are_arguments_of_build(folder: Path) -> None:
+def test_options_are_arguments_of_build(folder):
     text = "name: x\nstrategy: single\nmodel: {./net.py: {width: [16, 32], rope: yes}}"
     cells = read_experiment(folder, text).cells
     assert list(cells) == [
@@ -91,7 +91,7 @@ def test_options_are_arguments_of_build(folder: Path) -> None:
         read_experiment(folder, text.replace("16", "wide"))
 
 
-def test_an_edited_file_makes_another_cell(folder: Path) -> None:
+def test_an_edited_file_makes_another_cell(folder):
     (before,) = read_experiment(folder, OWN).cells.values()
     # The model imports this file.
     (folder / "layers.py").write_text(LAYERS + "# edited\n")
@@ -103,7 +103,7 @@ def test_an_edited_file_makes_another_cell(folder: Path) -> None:
     assert again == after
 
 
-def test_files_in_folders_have_their_own_names(folder: Path) -> None:
+def test_files_in_folders_have_their_own_names(folder):
     for name in ("a", "b"):
         (folder / name).mkdir()
         (folder / name / "net.py").write_text("def build(): ...\n")
@@ -112,7 +112,7 @@ def test_files_in_folders_have_their_own_names(folder: Path) -> None:
     assert ids == ["single.none.1x1.a-net.digits", "single.none.1x1.b-net.digits"]
 
 
-def test_local_imports_are_found(tmp_path: Path) -> None:
+def test_local_imports_are_found(tmp_path):
     texts = {
         "train.py": "import os, model.deep\nfrom model import norm\nimport json5\n",
         "model/__init__.py": "from . import attention\n",
@@ -150,9 +150,7 @@ def test_local_imports_are_found(tmp_path: Path) -> None:
         ("lenet.py", "def build(): ...\n", "model", "lenet is a model of rankbench"),
     ],
 )
-def test_unusable_files_are_refused(
-    folder: Path, name: str, text: str | None, key: str, complaint: str
-) -> None:
+def test_unusable_files_are_refused(folder, name, text, key, complaint):
     if text is not None:
         (folder / name).write_text(text)
     head = "name: x\n" if key == "strategy" else "name: x\nstrategy: single\n"
@@ -160,7 +158,7 @@ def test_unusable_files_are_refused(
         read_experiment(folder, f"{head}{key}: './{name}'\n")
 
 
-def test_a_package_that_is_missing_is_said_before(folder: Path) -> None:
+def test_a_package_that_is_missing_is_said_before(folder):
     for name in ("layers", "late", "corpus", "train"):
         path = folder / f"{name}.py"
         path.write_text(f"import no_such_{name}\n{path.read_text()}")
@@ -176,7 +174,7 @@ def test_a_package_that_is_missing_is_said_before(folder: Path) -> None:
     assert "imports no_such_" in str(planned.infeasible)
 
 
-def test_a_copy_is_frozen_or_refused(folder: Path, tmp_path: Path) -> None:
+def test_a_copy_is_frozen_or_refused(folder, tmp_path):
     files = find_files(folder / "net.py")
     digest = hash_files(files)
     place = tmp_path / "own" / digest[:16]
@@ -190,9 +188,7 @@ def test_a_copy_is_frozen_or_refused(folder: Path, tmp_path: Path) -> None:
     assert not place.with_name("0").exists()
 
 
-def test_ranks_load_the_file_and_give_what_it_takes(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_load_the_file_and_give_what_it_takes(folder, monkeypatch):
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(variants, "own", {})
     variants.own["model", "net"] = folder / "net.py"
@@ -208,7 +204,7 @@ def test_ranks_load_the_file_and_give_what_it_takes(
 # --- scripts ------------------------------------------------------------------------
 
 
-def test_a_script_is_a_cell_of_its_own(folder: Path) -> None:
+def test_a_script_is_a_cell_of_its_own(folder):
     plan = read_plan_of(folder, SCRIPT + "topology: [1x1, 1x2]\nbatch_size: [8, 16]\n")
     found = {one.id: one.shape.global_batch for one in plan.cells.values()}
     assert found == {
@@ -226,7 +222,7 @@ def test_a_script_is_a_cell_of_its_own(folder: Path) -> None:
     assert all(one.infeasible is None for one in plan.cells.values())
 
 
-def test_the_plan_of_own_files_is_read_again(folder: Path) -> None:
+def test_the_plan_of_own_files_is_read_again(folder):
     plan = read_plan_of(folder, OWN)
     path = folder / "plan.json"
     path.write_bytes(plan.to_json())
@@ -234,16 +230,14 @@ def test_the_plan_of_own_files_is_read_again(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("edit", "complaint"), read_pairs("refused_scripts.txt"))
-def test_what_a_script_cannot_have_is_refused(
-    folder: Path, edit: str, complaint: str
-) -> None:
+def test_what_a_script_cannot_have_is_refused(folder, edit, complaint):
     key = edit.partition(":")[0]
     kept = [one for one in SCRIPT.splitlines() if one.partition(":")[0] != key]
     with pytest.raises(ValueError, match=complaint):
         read_experiment(folder, "\n".join([*kept, edit]))
 
 
-def test_templates_are_filled_in() -> None:
+def test_templates_are_filled_in():
     values = {"batch_size": 8, "devices": 4, "name": "a b"}
     words = fill_arguments("--b {batch_size} --n={name} '{{x}} y'", values)
     assert words == ["--b", "8", "--n=a b", "{x} y"]
@@ -263,7 +257,7 @@ def test_templates_are_filled_in() -> None:
         ("a" * 200 + ".py", "a" * 39 + "-"),
     ],
 )
-def test_a_script_may_have_any_name(folder: Path, name: str, cell_id: str) -> None:
+def test_a_script_may_have_any_name(folder, name, cell_id):
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text("")
     text = SCRIPT.replace("./train.py", json.dumps(f"./{name}"))
@@ -304,9 +298,7 @@ LAYOUT = {
         ("-m pkg", [], ["lib/words.py", "pkg/__init__.py", "pkg/train.py"]),
     ],
 )
-def test_a_script_of_a_repository(
-    tmp_path: Path, script: str, files: list[str], found: list[str]
-) -> None:
+def test_a_script_of_a_repository(tmp_path, script, files, found):
     for name, text in LAYOUT.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -335,9 +327,7 @@ def test_a_script_of_a_repository(
     assert frozen.own_strategy == cell.own_strategy
 
 
-def test_a_module_that_ranks_do_not_find_is_missing(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_module_that_ranks_do_not_find_is_missing(folder, tmp_path, monkeypatch):
     place = tmp_path / "elsewhere"
     place.mkdir()
     (place / "only_here.py").write_text("")
@@ -350,7 +340,7 @@ def test_a_module_that_ranks_do_not_find_is_missing(
     )
 
 
-def test_links_are_followed_and_runs_are_left_out(tmp_path: Path) -> None:
+def test_links_are_followed_and_runs_are_left_out(tmp_path):
     texts = ("train.py", "elsewhere/words/a.txt", ".git/x", "results/x/a", "logs/a")
     for name in texts:
         (tmp_path / "here" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -47,9 +47,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return open_run(config, profile=tmp_path, write=False)
 
 
-def test_results_on_a_file_system_without_locks(
-    opened: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_results_on_a_file_system_without_locks(opened, monkeypatch):
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
@@ -58,19 +56,19 @@ def test_results_on_a_file_system_without_locks(
         opened.lock.take()
 
 
-def test_opening_writes_nothing(opened: Run) -> None:
+def test_opening_writes_nothing(opened):
     assert not opened.layout.root.exists()
     assert find_pending(opened) == dict.fromkeys(opened.plan.cells, 3)
 
 
-def test_a_job_finds_the_plan_that_the_main_process_wrote(opened: Run) -> None:
+def test_a_job_finds_the_plan_that_the_main_process_wrote(opened):
     begin(opened)
     again = reopen_run()
     assert again.plan == opened.plan
     assert again.layout == opened.layout
 
 
-def test_requests_are_made_once(opened: Run) -> None:
+def test_requests_are_made_once(opened):
     begin(opened)
     before = {p: p.read_bytes() for p in opened.layout.root.rglob("requests/*")}
     assert len(before) == 4
@@ -80,7 +78,7 @@ def test_requests_are_made_once(opened: Run) -> None:
     assert after == before
 
 
-def test_a_run_forgets_why_an_earlier_one_could_not_prepare(opened: Run) -> None:
+def test_a_run_forgets_why_an_earlier_one_could_not_prepare(opened):
     failed = Need(DATA, "digits").file(opened.layout)
     other = Need(DATA, "mnist").file(opened.layout)
     failed.parent.mkdir(parents=True)
@@ -90,16 +88,14 @@ def test_a_run_forgets_why_an_earlier_one_could_not_prepare(opened: Run) -> None
     assert (failed.exists(), other.exists()) == (False, True)
 
 
-def test_a_second_run_is_refused_and_told_by_whom(opened: Run, tmp_path: Path) -> None:
+def test_a_second_run_is_refused_and_told_by_whom(opened, tmp_path):
     begin(opened)
     config = {"experiment": tmp_path / "e.yaml"}
     with pytest.raises(ValueError, match=r"is in use by process \d+ on "):
         begin(open_run(config, profile=tmp_path, write=False))
 
 
-def test_images_are_made_where_slurm_does_not_answer(
-    opened: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_images_are_made_where_slurm_does_not_answer(opened, monkeypatch, capsys):
     def find_jobs(*_: object) -> None:
         raise ValueError("squeue is not here")
 
@@ -125,17 +121,13 @@ def test_images_are_made_where_slurm_does_not_answer(
         ({"override": "smal"}, "override 'smal': .*did you mean 'small'"),
     ],
 )
-def test_bad_configuration_is_refused(
-    opened: Run, tmp_path: Path, config: dict, complaint: str
-) -> None:
+def test_bad_configuration_is_refused(opened, tmp_path, config, complaint):
     given = {"experiment": tmp_path / "e.yaml", **config}
     with pytest.raises(ValueError, match=complaint):
         open_run(given, profile=tmp_path, write=False)
 
 
-def test_several_cells_can_be_measured_again_at_once(
-    opened: Run, tmp_path: Path
-) -> None:
+def test_several_cells_can_be_measured_again_at_once(opened, tmp_path):
     ids = ["single.none.1x1.convnet.digits", "ddp.gloo.1x2.convnet.digits"]
     config = {"experiment": tmp_path / "e.yaml", "rerun": ", ".join(ids)}
     run = open_run(config, profile=tmp_path, write=False)
@@ -145,9 +137,7 @@ def test_several_cells_can_be_measured_again_at_once(
     assert {(v.status, v.ok, v.wanted) for v in verdicts if v} == {("not-run", 0, 3)}
 
 
-def test_more_launches_of_a_cell_that_was_never_measured_are_refused(
-    opened: Run, tmp_path: Path
-) -> None:
+def test_more_launches_of_a_cell_that_was_never_measured_are_refused(opened, tmp_path):
     config = {
         "experiment": tmp_path / "e.yaml",
         "more": "single.none.1x1.convnet.digits=9",
@@ -163,7 +153,7 @@ def test_more_launches_of_a_cell_that_was_never_measured_are_refused(
     run.lock.release()
 
 
-def test_an_override_has_results_of_its_own(opened: Run, tmp_path: Path) -> None:
+def test_an_override_has_results_of_its_own(opened, tmp_path):
     config = {"experiment": tmp_path / "e.yaml", "override": "small"}
     run = open_run(config, profile=tmp_path, write=False)
     assert run.layout.root == opened.layout.root.with_name("some-small")
@@ -182,7 +172,7 @@ def share(folder: Path, keys: str, **site: object) -> Run:
     return Run(plan, Layout(folder / "results"), list(plan.cells.values()))
 
 
-def test_cells_share_jobs_as_the_experiment_says(tmp_path: Path) -> None:
+def test_cells_share_jobs_as_the_experiment_says(tmp_path):
     text = "launcher: [srun, job_array]\ninit_method: [env, file]\nallocation: "
     found = {
         allocation: make_preview(share(tmp_path, text + allocation))
@@ -220,8 +210,8 @@ def test_cells_share_jobs_as_the_experiment_says(tmp_path: Path) -> None:
     ],
 )
 def test_a_shared_job_is_split_so_that_none_is_too_long(
-    tmp_path: Path, minutes: int | None, parts: int, longest: int
-) -> None:
+    tmp_path, minutes, parts, longest
+):
     run = share(tmp_path, "allocation: experiment", max_job_minutes=minutes)
     jobs = make_preview(run).jobs
     assert len(jobs) == parts
@@ -232,7 +222,7 @@ def test_a_shared_job_is_split_so_that_none_is_too_long(
     assert list(jobs) == names
 
 
-def test_as_many_rounds_as_fit_are_in_a_job(tmp_path: Path) -> None:
+def test_as_many_rounds_as_fit_are_in_a_job(tmp_path):
     """Two launches of a minute and three minutes beside them fit into five."""
     run = share(tmp_path, "allocation: cell", max_job_minutes=5)
     found = make_preview(run).jobs
@@ -242,12 +232,8 @@ def test_as_many_rounds_as_fit_are_in_a_job(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("limit", "minutes"), [(14, 15), (15, None), (None, None)])
 def test_a_job_that_its_partition_does_not_allow_is_named(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    limit: int | None,
-    minutes: int | None,
-) -> None:
+    tmp_path, monkeypatch, capsys, limit, minutes
+):
     monkeypatch.setenv(PLAN_VARIABLE, "unset")
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.setattr(start, "find_jobs", lambda *_: {})
@@ -268,10 +254,8 @@ def test_a_job_that_its_partition_does_not_allow_is_named(
 
 
 def test_a_user_within_an_allocation_is_told_that_it_idles(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.setenv(PLAN_VARIABLE, "unset")
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.setenv("SLURM_JOB_ID", "4711")
@@ -282,15 +266,13 @@ def test_a_user_within_an_allocation_is_told_that_it_idles(
     assert "within the Slurm job 4711" in capsys.readouterr().err
 
 
-def test_a_job_of_one_cell_is_split_likewise(tmp_path: Path) -> None:
+def test_a_job_of_one_cell_is_split_likewise(tmp_path):
     run = share(tmp_path, "allocation: cell", max_job_minutes=6)
     cells = list(run.plan.cells)
     assert list(make_preview(run).jobs)[:2] == [f"{cells[0]}.1", f"{cells[0]}.2"]
 
 
-def test_a_job_knows_its_cells_its_rounds_and_what_comes_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_job_knows_its_cells_its_rounds_and_what_comes_before(tmp_path, monkeypatch):
     monkeypatch.setenv(PLAN_VARIABLE, "unset")
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.chdir(tmp_path)
@@ -305,7 +287,7 @@ def test_a_job_knows_its_cells_its_rounds_and_what_comes_before(
     ] * 2
 
 
-def test_known_seconds_of_launches_make_jobs_longer_or_shorter(tmp_path: Path) -> None:
+def test_known_seconds_of_launches_make_jobs_longer_or_shorter(tmp_path):
     run = share(tmp_path, "allocation: experiment", max_job_minutes=14)
     for cell in run.feasible:
         # The summary of an earlier attempt, to which a request is newer.
@@ -329,9 +311,7 @@ def test_known_seconds_of_launches_make_jobs_longer_or_shorter(tmp_path: Path) -
         ),
     ],
 )
-def test_one_round_must_fit(
-    tmp_path: Path, keys: str, minutes: int | None, complaint: str
-) -> None:
+def test_one_round_must_fit(tmp_path, keys, minutes, complaint):
     run = share(tmp_path, keys, max_job_minutes=minutes)
     with pytest.raises(ValueError, match=complaint):
         make_preview(run)
@@ -345,9 +325,7 @@ def test_one_round_must_fit(
         ("if false; then x; fi; [ -d / ] || x", "None"),
     ],
 )
-def test_setup_of_the_site_runs_before_a_job(
-    opened: Run, tmp_path: Path, line: str, fault: str
-) -> None:
+def test_setup_of_the_site_runs_before_a_job(opened, tmp_path, line, fault):
     text = "'it is {a}, \\'"
     opened.plan.site["setup"] = f"export WORD={text}\n{line}"
     show = (

@@ -17,7 +17,7 @@ from rankbench.results.numbers.statistics import (
 pytestmark = pytest.mark.unit
 
 
-def test_the_interval_of_a_mean_is_students() -> None:
+def test_the_interval_of_a_mean_is_students():
     values = np.random.default_rng(1).normal(10, 1, 9)
     found = mean(values.tolist())
     theirs = stats.ttest_1samp(values, 0).confidence_interval(0.95)
@@ -25,7 +25,7 @@ def test_the_interval_of_a_mean_is_students() -> None:
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
 
 
-def test_the_mean_of_a_rate_is_one_over_that_of_its_time() -> None:
+def test_the_mean_of_a_rate_is_one_over_that_of_its_time():
     rates = [10.0, 12.0, 9.0, 11.0, 30.0]
     rate = geometric_mean(rates)
     time = geometric_mean([1 / one for one in rates])
@@ -36,14 +36,14 @@ def test_the_mean_of_a_rate_is_one_over_that_of_its_time() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_no_interval_below_four_launches(count: int) -> None:
+def test_no_interval_below_four_launches(count):
     assert mean([1.0] * count) == Estimate(1.0)
     assert geometric_mean([1.0] * count) == Estimate(1.0)
     assert difference_of_means([1.0] * count, [3.0] * 6) == Estimate(-2.0)
     assert difference_of_means([3.0] * 6, [1.0] * count) == Estimate(2.0)
 
 
-def test_the_interval_of_a_difference_is_welchs() -> None:
+def test_the_interval_of_a_difference_is_welchs():
     rng = np.random.default_rng(2)
     above, below = rng.normal(10, 1, 9), rng.normal(8, 3, 6)
     found = difference_of_means(above.tolist(), below.tolist())
@@ -51,7 +51,7 @@ def test_the_interval_of_a_difference_is_welchs() -> None:
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high))
 
 
-def test_values_that_do_not_scatter_are_exact() -> None:
+def test_values_that_do_not_scatter_are_exact():
     assert mean([2.0] * 6) == Estimate(2.0, 2.0, 2.0)
     assert difference_of_means([3.0] * 6, [2.0] * 6) == Estimate(1.0, 1.0, 1.0)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 import yaml
@@ -57,14 +56,14 @@ GOOD = {"name": "x", "kind": "slow"}
         (b"a: \x00", "is not YAML: "),
     ],
 )
-def test_not_a_mapping(tmp_path: Path, data: bytes, complaint: str) -> None:
+def test_not_a_mapping(tmp_path, data, complaint):
     path = tmp_path / "file.yaml"
     path.write_bytes(data)
     with pytest.raises(ValueError, match=rf"(?s)^{path}: .*{complaint}"):
         load_yaml(path)
 
 
-def test_missing_file_and_folder(tmp_path: Path) -> None:
+def test_missing_file_and_folder(tmp_path):
     for path in (tmp_path / "missing.yaml", tmp_path):
         with pytest.raises(ValueError, match=rf"^{path}: cannot be read: "):
             load_yaml(path)
@@ -73,7 +72,7 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "number", ["064", "-010", "0100", "1:30", "190:20:30.15", "1_7", "0_7", "[1, 010]"]
 )
-def test_numbers_that_are_not_what_they_look_like(tmp_path: Path, number: str) -> None:
+def test_numbers_that_are_not_what_they_look_like(tmp_path, number):
     path = tmp_path / "x.yaml"
     path.write_text(f"name: x\nseed: {number}\n")
     with pytest.raises(ValueError, match="line 2: seed: ") as raised:
@@ -83,14 +82,14 @@ def test_numbers_that_are_not_what_they_look_like(tmp_path: Path, number: str) -
     assert list(load_yaml(path).values()) == ["064", 1000, 31, 0.5, 0, 1e-3]
 
 
-def test_merged_keys_are_defaults(tmp_path: Path) -> None:
+def test_merged_keys_are_defaults(tmp_path):
     path = tmp_path / "x.yaml"
     path.write_text("blocks: [&a {b: 32, c: gloo}, {<<: *a, b: 16}]\n07: x\n")
     expected = {"blocks": [{"b": 32, "c": "gloo"}, {"b": 16, "c": "gloo"}], "07": "x"}
     assert load_yaml(path) == expected
 
 
-def test_aliases_are_no_duplicates(tmp_path: Path) -> None:
+def test_aliases_are_no_duplicates(tmp_path):
     path = tmp_path / "file.yaml"
     path.write_text("a: &x {k: 1}\nb: *x\n")
     assert load_yaml(path) == {"a": {"k": 1}, "b": {"k": 1}}
@@ -105,7 +104,7 @@ def test_check(text, complaint):
         check({**GOOD, **yaml.safe_load(text)}, SCHEMA, source="f.yaml")
 
 
-def test_all_mistakes_are_told_at_once_and_each_once() -> None:
+def test_all_mistakes_are_told_at_once_and_each_once():
     with pytest.raises(ValueError, match="missing") as caught:
         check({"count": 0, "zzz": 1}, SCHEMA, source="f.yaml")
     lines = str(caught.value).splitlines()
@@ -115,7 +114,7 @@ def test_all_mistakes_are_told_at_once_and_each_once() -> None:
         assert sum(part in line for line in lines) == 1
 
 
-def test_defaults_keep_the_order_of_the_schema_and_are_copies() -> None:
+def test_defaults_keep_the_order_of_the_schema_and_are_copies():
     filled = with_defaults({"kind": "fast", "name": "x"}, SCHEMA)
     assert list(filled) == list(SCHEMA["properties"])
     assert filled["size"] == "auto"
@@ -123,7 +122,7 @@ def test_defaults_keep_the_order_of_the_schema_and_are_copies() -> None:
     assert with_defaults(GOOD, SCHEMA)["list"] == [0.0]
 
 
-def test_another_spelling_of_the_default_is_the_default() -> None:
+def test_another_spelling_of_the_default_is_the_default():
     spelled = with_defaults({**GOOD, "list": [0, 5]}, SCHEMA)["list"]
     assert [repr(value) for value in spelled] == ["0.0", "5"]
 
@@ -132,7 +131,7 @@ def test_another_spelling_of_the_default_is_the_default() -> None:
 
 
 @pytest.mark.parametrize("name", ["experiment", "site"])
-def test_schema_is_one_and_describes_itself(name: str) -> None:
+def test_schema_is_one_and_describes_itself(name):
     schema = load_schema(name)
     Draft202012Validator.check_schema(schema)
     for key, rule in schema["properties"].items():
@@ -140,7 +139,7 @@ def test_schema_is_one_and_describes_itself(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["experiment", "site"])
-def test_defaults_obey_their_own_rules(name: str) -> None:
+def test_defaults_obey_their_own_rules(name):
     schema = load_schema(name)
     properties = schema["properties"]
     defaults = {
@@ -151,7 +150,7 @@ def test_defaults_obey_their_own_rules(name: str) -> None:
     assert properties.keys() - defaults.keys() == set(schema.get("required", []))
 
 
-def test_names_in_the_defaults_exist() -> None:
+def test_names_in_the_defaults_exist():
     properties, catalog = load_schema("experiment")["properties"], load_catalog()
     for key, known in [
         ("model", catalog.models),
@@ -161,7 +160,7 @@ def test_names_in_the_defaults_exist() -> None:
         assert set(properties[key]["default"]) <= set(known)
 
 
-def test_sweep_keys_are_the_fields_of_a_cell() -> None:
+def test_sweep_keys_are_the_fields_of_a_cell():
     schema = load_schema("experiment")
     fields = {field.name for field in dataclasses.fields(Cell)}
     # Options and files of the user's own belong to the names in an experiment.

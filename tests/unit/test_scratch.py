@@ -33,13 +33,13 @@ def with_scratch(folder: Path | None) -> AbstractContextManager[None]:
     return private_scratch(make_spec(scratch=folder), ThisMachine())
 
 
-def test_no_two_launches_have_the_same(tmp_path: Path) -> None:
+def test_no_two_launches_have_the_same(tmp_path):
     folders = {folder_of(tmp_path, j, n) for j in (None, "7", "8") for n in ("1", "2")}
     assert len(folders) == 6
     assert scratch_of(None, "7", tmp_path) is None
 
 
-def test_it_is_private_and_goes_with_the_launch(tmp_path: Path) -> None:
+def test_it_is_private_and_goes_with_the_launch(tmp_path):
     folder = folder_of(tmp_path)
     with with_scratch(folder):
         assert folder.stat().st_mode & 0o777 == 0o700
@@ -48,12 +48,12 @@ def test_it_is_private_and_goes_with_the_launch(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_without_one_nothing_happens(tmp_path: Path) -> None:
+def test_without_one_nothing_happens(tmp_path):
     with with_scratch(None):
         assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_there(tmp_path):
     site = tmp_path / "nowhere"
     said = (
         f"scratch of the host {socket.gethostname()}: {site}: No such file or directory"
@@ -65,9 +65,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         pytest.fail("it is not there")
 
 
-def test_a_full_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk(tmp_path, monkeypatch, capsys):
     def fail(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -76,9 +74,7 @@ def test_a_full_disk(
     assert "No space left on device: make room there" in capsys.readouterr().out
 
 
-def test_what_the_dead_have_left_is_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_dead_have_left_is_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(slurm, "has_ended", lambda job: job == "7")
     dead, living = folder_of(tmp_path, "7"), folder_of(tmp_path, "8")
     by_hand, foreign = folder_of(tmp_path), tmp_path / "rankbench.other.7.1"

@@ -61,9 +61,7 @@ class Trainer:
         self.optimizer.step()
 
 
-def test_the_script_ends_after_the_first_step_the_warmup_and_the_window(
-    session: ScriptSession,
-) -> None:
+def test_the_script_ends_after_the_first_step_the_warmup_and_the_window(session):
     trainer = Trainer()
     for _ in range(WARMUP + STEPS):
         trainer.step()
@@ -92,7 +90,7 @@ def train_to_the_end(session: ScriptSession, iterate) -> None:
     assert session.window.ended == 1 + WARMUP + STEPS
 
 
-def test_parts_of_an_accumulated_step_add_up(session: ScriptSession) -> None:
+def test_parts_of_an_accumulated_step_add_up(session):
     trainer = Trainer()
 
     def iterate(number: int) -> None:
@@ -104,9 +102,7 @@ def test_parts_of_an_accumulated_step_add_up(session: ScriptSession) -> None:
 
 
 @pytest.mark.parametrize("number_of_change", [0, 2, 4])
-def test_steps_that_differ_have_one_phase(
-    session: ScriptSession, number_of_change: int
-) -> None:
+def test_steps_that_differ_have_one_phase(session, number_of_change):
     """A second module from the first step on; in the warm-up; in the window."""
     trainer = Trainer()
 
@@ -127,7 +123,7 @@ def test_steps_that_differ_have_one_phase(
     assert found.seconds.sum() == pytest.approx(found.window_s, rel=0.2)
 
 
-def test_an_evaluation_is_part_of_load(session: ScriptSession) -> None:
+def test_an_evaluation_is_part_of_load(session):
     trainer = Trainer()
 
     def iterate(number: int) -> None:
@@ -139,7 +135,7 @@ def test_an_evaluation_is_part_of_load(session: ScriptSession) -> None:
     assert session.window.phases == PHASES
 
 
-def test_marks_define_the_steps(session: ScriptSession) -> None:
+def test_marks_define_the_steps(session):
     trainer = Trainer()
     losses = []
 
@@ -158,11 +154,11 @@ def test_marks_define_the_steps(session: ScriptSession) -> None:
     assert found.samples == 13 + 14 + 15
 
 
-def test_marks_without_rankbench_do_nothing() -> None:
+def test_marks_without_rankbench_do_nothing():
     hooks.step(loss=1.0)
 
 
-def test_a_failure_of_ours_is_kept_if_it_is_caught(session: ScriptSession) -> None:
+def test_a_failure_of_ours_is_kept_if_it_is_caught(session):
     def find_device(session: ScriptSession) -> torch.device:
         raise RuntimeError("no GPU")
 
@@ -190,21 +186,19 @@ PLACE = Place(rank=3, size=4, local_rank=1, local_size=2, node=1)
         ),
     ],
 )
-def test_scripts_find_their_place_in_the_environment(
-    url: str, meeting: dict[str, str]
-) -> None:
+def test_scripts_find_their_place_in_the_environment(url, meeting):
     place = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     assert place_variables(PLACE, url) == {**place, "GROUP_RANK": "1", **meeting}
 
 
-def test_a_file_tells_where_rank_0_is(tmp_path: Path) -> None:
+def test_a_file_tells_where_rank_0_is(tmp_path):
     alone = Place(rank=0, size=1, local_rank=0, local_size=1, node=0)
     found = place_variables(alone, f"file://{tmp_path}/meeting")
     assert found["MASTER_ADDR"] == "127.0.0.1"
     assert int(found["MASTER_PORT"]) > 1024
 
 
-def test_the_folder_of_a_script_is_copied_once(tmp_path: Path) -> None:
+def test_the_folder_of_a_script_is_copied_once(tmp_path):
     frozen = tmp_path / "frozen"
     (frozen / "package").mkdir(parents=True)
     (frozen / "package/module.py").write_text("a = 1")
@@ -223,9 +217,7 @@ def test_the_folder_of_a_script_is_copied_once(tmp_path: Path) -> None:
     assert names == {"copy", "frozen", "kept", "data"}
 
 
-def test_a_script_runs_as_python_runs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_script_runs_as_python_runs_it(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", sys.argv)
     monkeypatch.setattr(sys, "path", [str(Path.cwd()), *sys.path])
     monkeypatch.chdir(Path.cwd())
@@ -241,14 +233,14 @@ def test_a_script_runs_as_python_runs_it(
         run_file(tmp_path, "train.py", ["--size", "a b"])
 
 
-def test_a_script_on_cuda_has_to_use_a_gpu() -> None:
+def test_a_script_on_cuda_has_to_use_a_gpu():
     assert find_device("cpu") == torch.device("cpu")
     if not torch.cuda.is_initialized():
         with pytest.raises(ScriptError, match="uses no GPU"):
             find_device("cuda")
 
 
-def test_ranks_that_tell_different_phases_have_one(tmp_path: Path) -> None:
+def test_ranks_that_tell_different_phases_have_one(tmp_path):
     reports = []
     for rank, phases in enumerate((["load", "forward"], ["step"])):
         table = np.full((3, len(phases)), 2.0 / len(phases))

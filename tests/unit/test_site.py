@@ -39,14 +39,7 @@ def site_of(folder: Path, text: str, **probe: Any) -> Site:
         ("device: cpu\ndevices_per_node: 4", GPUS, "cpu", 2, 4),
     ],
 )
-def test_devices(
-    tmp_path: Path,
-    text: str,
-    probe: dict[str, Any],
-    device: str,
-    cuda_devices: int,
-    cores: int,
-) -> None:
+def test_devices(tmp_path, text, probe, device, cuda_devices, cores):
     site = site_of(tmp_path, text, **probe)
     assert (site.device, site.cuda_devices, site.cores) == (device, cuda_devices, cores)
 
@@ -64,7 +57,7 @@ def test_devices(
         ("binds: [/opt/efa]", {"binds": ["/opt/efa"]}),
     ],
 )
-def test_facts_of_the_file(tmp_path: Path, text: str, facts: dict[str, Any]) -> None:
+def test_facts_of_the_file(tmp_path, text, facts):
     site = site_of(tmp_path, text)
     assert site.to_dict().items() >= facts.items()
     assert Site.from_dict(site.to_dict()) == site
@@ -74,9 +67,7 @@ def test_facts_of_the_file(tmp_path: Path, text: str, facts: dict[str, Any]) -> 
 CLUSTER = "scheduler: slurm\nnodes: 8\ncores: 64\n"
 
 
-def test_hosts_of_a_cluster_are_as_said_whatever_this_machine_has(
-    tmp_path: Path,
-) -> None:
+def test_hosts_of_a_cluster_are_as_said_whatever_this_machine_has(tmp_path):
     gpus = f"{CLUSTER}device: cuda\ndevices_per_node: 4"
     site = site_of(tmp_path, gpus, backends=["gloo", "nccl"])
     assert (site.device, site.cuda_devices, site.cores) == ("cuda", 4, 64)
@@ -93,9 +84,7 @@ def test_hosts_of_a_cluster_are_as_said_whatever_this_machine_has(
         ("scheduler: slurm\ncores: 8\ndevice: cuda", "devices_per_node"),
     ],
 )
-def test_hosts_of_a_cluster_must_be_described(
-    tmp_path: Path, text: str, missing: str
-) -> None:
+def test_hosts_of_a_cluster_must_be_described(tmp_path, text, missing):
     with pytest.raises(ValueError, match=f"site.yaml: {missing}: with scheduler: slu"):
         site_of(tmp_path, text, **GPUS)
 
@@ -114,9 +103,7 @@ def test_hosts_of_a_cluster_must_be_described(
         ("ccl", GPUS, "oneCCL bindings are no longer made"),
     ],
 )
-def test_backends(
-    tmp_path: Path, backend: str, probe: dict[str, Any], reason: str | None
-) -> None:
+def test_backends(tmp_path, backend, probe, reason):
     software = site_of(tmp_path, "nodes: 1", **probe).software_in(None)
     found = software.backends["process_group"][backend]
     if reason is None:
@@ -126,13 +113,13 @@ def test_backends(
 
 
 @pytest.mark.parametrize(("text", "complaint"), read_pairs("refused_sites.txt"))
-def test_refused(tmp_path: Path, text: str, complaint: str) -> None:
+def test_refused(tmp_path, text, complaint):
     path = tmp_path / "site.yaml"
     with pytest.raises(ValueError, match=f"^{path}: {complaint}"):
         site_of(tmp_path, text)
 
 
-def test_profiles_of_the_project_are_good() -> None:
+def test_profiles_of_the_project_are_good():
     root = Path(__file__).resolve().parents[2]
     found = list(root.glob("*_profile/site.yaml"))
     assert found
@@ -156,16 +143,14 @@ def test_profiles_of_the_project_are_good() -> None:
         ("a100", r"sbatch: expected object"),
     ],
 )
-def test_options_of_sbatch_that_are_refused(
-    tmp_path: Path, given: str, said: str
-) -> None:
+def test_options_of_sbatch_that_are_refused(tmp_path, given, said):
     path = tmp_path / "site.yaml"
     path.write_text(f"sbatch: {given}\n")
     with pytest.raises(ValueError, match=rf"site\.yaml: {said}"):
         read_site(path)
 
 
-def test_other_options_of_sbatch_are_passed_on(tmp_path: Path) -> None:
+def test_other_options_of_sbatch_are_passed_on(tmp_path):
     path = tmp_path / "site.yaml"
     path.write_text("sbatch: {constraint: a100, nodelist: a, time-min: 5, wait: 1}\n")
     assert list(read_site(path)["sbatch"]) == [

@@ -73,22 +73,20 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
         ("something new", "something new"),
     ],
 )
-def test_a_refusal_has_sbatchs_words_and_a_remedy(said: str, remedy: str) -> None:
+def test_a_refusal_has_sbatchs_words_and_a_remedy(said, remedy):
     explained = explain_refusal(refused(said))
     assert explained.startswith(said)
     assert remedy in explained
     assert "\n" not in explained
 
 
-def test_other_failures_of_a_submission_are_told_as_they_are() -> None:
+def test_other_failures_of_a_submission_are_told_as_they_are():
     assert explain_refusal("Job submission failed with exception: x\n  more") == (
         "Job submission failed with exception: x"
     )
 
 
-def test_the_reason_of_a_refused_job_is_in_the_rows_of_its_cells(
-    plugin: Any, layout: Layout
-) -> None:
+def test_the_reason_of_a_refused_job_is_in_the_rows_of_its_cells(plugin, layout):
     submit_well(layout)
     job = SimpleNamespace(wildcards=SimpleNamespace(experiment="x", job="1x2"))
     message = refused("invalid partition specified: nosuch")
@@ -104,9 +102,7 @@ def test_the_reason_of_a_refused_job_is_in_the_rows_of_its_cells(
     plugin.Executor._report_job_error_threadsafe(None, site_check, message)
 
 
-def test_status_tells_why_a_job_was_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_status_tells_why_a_job_was_refused(tmp_path, monkeypatch):
     plan = read_plan_of(tmp_path, "name: x\nstrategy: single\ntopology: 1x1")
     layout = Layout(tmp_path / "results")
     monkeypatch.setenv(PLAN_VARIABLE, str(layout.plan))
@@ -118,7 +114,7 @@ def test_status_tells_why_a_job_was_refused(
     assert state.reason.endswith(": invalid partition")
 
 
-def test_a_cell_id_may_have_characters_that_no_image_has(layout: Layout) -> None:
+def test_a_cell_id_may_have_characters_that_no_image_has(layout):
     cell = "ddp.gloo.1x2.convnet.digits.batch_size=32,lr=0.1+x"
     need = Need(JOB, cell)
     write_json(
@@ -131,7 +127,7 @@ def test_a_cell_id_may_have_characters_that_no_image_has(layout: Layout) -> None
 @pytest.mark.parametrize(
     "gres", ["gpu", "gpu:a100", "gpu:a100-sxm4-80gb", "gpu:1g.10gb", "gpu:3090"]
 )
-def test_names_of_gpus_that_slurm_makes(plugin: Any, layout: Layout, gres: str) -> None:
+def test_names_of_gpus_that_slurm_makes(plugin, layout, gres):
     check_gres(gres, "site.yaml")
     submit_well(layout)
     job = SimpleNamespace(resources={"sbatch": f"--gres={gres}:4"})
@@ -152,15 +148,13 @@ def test_names_of_gpus_that_slurm_makes(plugin: Any, layout: Layout, gres: str) 
         ("gpu a100", "gpu a100"),
     ],
 )
-def test_what_sinfo_prints_is_refused_with_the_right_spelling(
-    gres: str, right: str
-) -> None:
+def test_what_sinfo_prints_is_refused_with_the_right_spelling(gres, right):
     with pytest.raises(ValueError, match=r"site\.yaml: gres: ") as error:
         check_gres(gres, "site.yaml")
     assert str(error.value).endswith(f": {right}")
 
 
-def test_slurms_commands_do_not_inherit_habits_of_the_user() -> None:
+def test_slurms_commands_do_not_inherit_habits_of_the_user():
     users = {
         "SQUEUE_STATES": "PD",
         "SINFO_FORMAT": "%N",
@@ -174,9 +168,7 @@ def test_slurms_commands_do_not_inherit_habits_of_the_user() -> None:
     assert environment == others
 
 
-def test_the_plugin_keeps_the_name_of_slurms_configuration(
-    plugin: Any, layout: Layout, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_plugin_keeps_the_name_of_slurms_configuration(plugin, layout, monkeypatch):
     monkeypatch.setenv("SLURM_CONF", "/sites/slurm.conf")
     submit_well(layout)
     monkeypatch.setenv("SLURM_JOB_ID", "1")

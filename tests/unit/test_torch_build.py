@@ -113,9 +113,7 @@ def fetch(tmp_path: Path, requirements: str, index: str) -> list[str]:
         return sorted(path.name for path in folder.iterdir())
 
 
-def test_fallback_gives_torch_and_nothing_else(
-    tmp_path: Path, configured: Index, fallback: Index
-) -> None:
+def test_fallback_gives_torch_and_nothing_else(tmp_path, configured, fallback):
     configured.add("torch", "2.13.0", "for CUDA")
     other = configured.add("other", "1.0")
     # An attacker would publish a newer version of a package, or one that is requested.
@@ -130,9 +128,7 @@ def test_fallback_gives_torch_and_nothing_else(
     assert set(fallback.asked) == {"torch"}
 
 
-def test_fallback_is_not_asked_for_other_packages(
-    tmp_path: Path, configured: Index, fallback: Index
-) -> None:
+def test_fallback_is_not_asked_for_other_packages(tmp_path, configured, fallback):
     torch = fallback.add("torch", "2.13.0+cpu")
     other = fallback.add("other", "1.0")
     text = f"other==1.0 --hash={other}\ntorch==2.13.0+cpu --hash={torch}\n"
@@ -140,23 +136,21 @@ def test_fallback_is_not_asked_for_other_packages(
         fetch(tmp_path, text, fallback.address)
 
 
-def test_configured_source_comes_first(tmp_path: Path, configured: Index) -> None:
+def test_configured_source_comes_first(tmp_path, configured):
     torch = configured.add("torch", "2.13.0+cpu")
     text = f"torch==2.13.0+cpu --hash={torch}\n"
     # No server answers at this address.
     assert len(fetch(tmp_path, text, "http://127.0.0.1:1")) == 1
 
 
-def test_fallback_with_another_file_is_refused(
-    tmp_path: Path, configured: Index, fallback: Index
-) -> None:
+def test_fallback_with_another_file_is_refused(tmp_path, configured, fallback):
     fallback.add("torch", "2.13.0+cpu", "changed")
     text = f"torch==2.13.0+cpu --hash=sha256:{64 * '0'}\n"
     with pytest.raises(ValueError, match="pip got other files than"):
         fetch(tmp_path, text, fallback.address)
 
 
-def test_fallback_that_is_off(tmp_path: Path, configured: Index) -> None:
+def test_fallback_that_is_off(tmp_path, configured):
     configured.add("torch", "2.13.0")
     text = f"torch==2.13.0+cpu --hash=sha256:{64 * '0'}\n"
     with pytest.raises(ValueError, match="No matching distribution") as raised:
@@ -166,7 +160,7 @@ def test_fallback_that_is_off(tmp_path: Path, configured: Index) -> None:
     assert "the index for CPU builds of torch is off (`torch_index` in site" in said
 
 
-def test_the_cause_is_quoted() -> None:
+def test_the_cause_is_quoted():
     said = (
         "ERROR: Ignored the following versions that require a different python: 1.0\n"
         "ERROR: Could not find a version that satisfies the requirement torch\n"
@@ -193,24 +187,20 @@ def test_the_cause_is_quoted() -> None:
         ("own", [], False, "http://x", "own"),
     ],
 )
-def test_choice(
-    asked: str, versions: list[str], driver: bool, index: str, build: str
-) -> None:
+def test_choice(asked, versions, driver, index, build):
     found = choose(
         asked, "2.13.0", versions=versions, driver=driver, index=index, system="linux"
     )
     assert found.build == build
 
 
-def test_versions_are_those_of_the_configured_source(configured: Index) -> None:
+def test_versions_are_those_of_the_configured_source(configured):
     configured.add("torch", "2.13.0")
     configured.add("torch", "2.13.0+cu126")
     assert torch_build.find_versions() == {"2.13.0", "2.13.0+cu126"}
 
 
-def test_hashes_of_the_images_protect_the_quickstart(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_hashes_of_the_images_protect_the_quickstart(monkeypatch):
     release = {"torch": "2.13.0", "torchvision": "0.28.0"}
     here = torch_build.HASHED_CPU
     monkeypatch.setattr(torch_build.sys, "platform", here[0])
@@ -227,9 +217,7 @@ def test_hashes_of_the_images_protect_the_quickstart(
     assert own["torch"] == "torch===2.14.0\n"
 
 
-def test_bad_input(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input(monkeypatch, capsys):
     with pytest.raises(ValueError, match=r"torch_index: 'no' is neither an address"):
         find_index("no", "torch_index")
     monkeypatch.setenv("TORCH", "gpu")
@@ -241,7 +229,7 @@ def test_bad_input(
     )
 
 
-def test_default_index_stands_in_one_place() -> None:
+def test_default_index_stands_in_one_place():
     host = torch_build.CPU_INDEX.split("/")[2]
     named = [
         path
@@ -300,9 +288,7 @@ def installed(root: Path) -> set[str]:
     return {name for name in names if not name.startswith(("pip-", "setuptools-"))}
 
 
-def test_install_takes_the_cpu_build_of_the_fallback(
-    bare: Path, fallback: Index
-) -> None:
+def test_install_takes_the_cpu_build_of_the_fallback(bare, fallback):
     status, said = install(bare, TORCH="cpu", TORCH_INDEX=fallback.address)
     assert status == 0, said
     assert (
@@ -316,9 +302,7 @@ def test_install_takes_the_cpu_build_of_the_fallback(
     (sys.platform, torch_build.platform.machine()) != torch_build.HASHED_CUDA,
     reason="hashes of CUDA's libraries are recorded for Linux on x86_64",
 )
-def test_libraries_of_the_default_build_are_checked(
-    bare: Path, configured: Index
-) -> None:
+def test_libraries_of_the_default_build_are_checked(bare, configured):
     page = configured.root / "cudalib/index.html"
     genuine = page.read_text(), *configured.root.glob("cudalib/*.whl")
     content = genuine[1].read_bytes()
@@ -335,7 +319,7 @@ def test_libraries_of_the_default_build_are_checked(
     assert installed(bare) == {"torch-2.13.0", "torchvision-0.28.0", "cudalib-1.0"}
 
 
-def test_libraries_are_all_that_torch_requires(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_libraries_are_all_that_torch_requires(monkeypatch):
     monkeypatch.setattr(torch_build.sys, "platform", "linux")
     monkeypatch.setattr(torch_build.platform, "machine", lambda: "x86_64")
     release = {"torch": "2.13.0", "torchvision": "0.28.0"}

@@ -45,7 +45,7 @@ def see(watch: Watch) -> list[tuple[str, str]]:
     return [(event.kind, event.text) for event in watch.look()]
 
 
-def test_a_cell_from_its_first_launch_to_its_summary(tmp_path: Path) -> None:
+def test_a_cell_from_its_first_launch_to_its_summary(tmp_path):
     layout = Layout(tmp_path)
     watch = Watch(layout, {CELL: 2})
     assert see(watch) == []
@@ -66,7 +66,7 @@ def test_a_cell_from_its_first_launch_to_its_summary(tmp_path: Path) -> None:
     assert see(watch) == []
 
 
-def test_what_was_there_before_is_no_news(tmp_path: Path) -> None:
+def test_what_was_there_before_is_no_news(tmp_path):
     """A rerun: an attempt is complete, and another was killed."""
     layout = Layout(tmp_path)
     end_launch(begin_launch(layout, 1))
@@ -85,7 +85,7 @@ def test_what_was_there_before_is_no_news(tmp_path: Path) -> None:
     assert see(watch) == [("done", "")]
 
 
-def test_launches_that_an_earlier_run_kept_count(tmp_path: Path) -> None:
+def test_launches_that_an_earlier_run_kept_count(tmp_path):
     layout = Layout(tmp_path)
     end_launch(begin_launch(layout, 1))
     watch = Watch(layout, {CELL: 2}, {CELL: 1})
@@ -94,7 +94,7 @@ def test_launches_that_an_earlier_run_kept_count(tmp_path: Path) -> None:
     assert watch.cells[0].launched == 2
 
 
-def test_a_cell_that_cannot_be_measured_says_why(tmp_path: Path) -> None:
+def test_a_cell_that_cannot_be_measured_says_why(tmp_path):
     layout = Layout(tmp_path)
     watch = Watch(layout, {CELL: 1})
     layout.log(CELL).parent.mkdir(parents=True)
@@ -132,7 +132,7 @@ def make_event(kind: str, status: str = "ok", **values) -> Event:
         ),
     ],
 )
-def test_events_in_words(event: Event, state: State | None, words: str) -> None:
+def test_events_in_words(event, state, words):
     assert describe_event(event, state) == words
 
 
@@ -141,7 +141,7 @@ class TerminalStream(io.StringIO):
         return True
 
 
-def test_not_a_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_not_a_terminal_gets_plain_lines(monkeypatch):
     # This also holds if colours are forced: a bar would fill a log with control
     # characters.
     monkeypatch.setenv("FORCE_COLOR", "1")
@@ -156,16 +156,14 @@ def test_not_a_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> Non
     assert stream.getvalue() == (f"[1/2] {CELL}  launch 3 of 6  200 samples/s  2.5 s\n")
 
 
-def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_terminal_that_cannot_move_its_cursor_gets_plain_lines(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     console = Console(file=TerminalStream())
     assert type(open_display(console, [], plain=False)) is Plain
 
 
 @pytest.mark.parametrize("interrupt", [signal.default_int_handler, signal.SIG_IGN])
-def test_signals_that_end_a_run_reach_snakemake(interrupt: signal.Handlers) -> None:
+def test_signals_that_end_a_run_reach_snakemake(interrupt):
     # In the background of a shell, as after `nohup rankbench run &`, SIGINT is ignored.
     before = {
         signal.SIGHUP: signal.signal(signal.SIGHUP, signal.SIG_IGN),
@@ -185,9 +183,7 @@ def test_signals_that_end_a_run_reach_snakemake(interrupt: signal.Handlers) -> N
             signal.signal(number, handler)
 
 
-def test_a_terminal_shows_cells_and_how_much_is_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_terminal_shows_cells_and_how_much_is_left(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     stream = TerminalStream()
     console = Console(file=stream, force_terminal=True, width=100, color_system=None)
@@ -208,9 +204,7 @@ def test_a_terminal_shows_cells_and_how_much_is_left(
     assert "about 5 min left" in said
 
 
-def test_snakemake_gets_a_cache_of_its_own_where_the_home_will_not_do(
-    tmp_path: Path,
-) -> None:
+def test_snakemake_gets_a_cache_of_its_own_where_the_home_will_not_do(tmp_path):
     home, file = tmp_path / "home", tmp_path / "file"
     home.mkdir()
     file.touch()
