@@ -267,6 +267,36 @@ def test_training_is_compared_at_equal_samples_and_times(tmp_path: Path) -> None
     assert losses[DDP2] > losses[SINGLE]
 
 
+def test_planned_launches_are_those_of_the_brackets_of_the_table(
+    tmp_path: Path,
+) -> None:
+    """With the confidence of the table, and beside launches that do not count."""
+    random = np.random.default_rng(2)
+    keys = [("single", "1x1"), *((name, "1x2") for name in ("ddp", "fsdp", "zero1"))]
+    planned = [plan_cell(make_cell(*key)) for key in keys]
+    layout = write_plan(tmp_path, planned, launches=8)
+    for place, one in enumerate(planned):
+        for launch in range(1, 9):
+            # An efficiency of 0.72 cannot be told from 0.7.
+            rate = (1152 if place else 800) * random.lognormal(0, 0.06)
+            slow = 4 if (place, launch) == (1, 3) else 1
+            turn = {"seed": 1, "number": launch, "position": 1}
+            write_launch(layout, one, launch, rate=rate / slow, wanted=8, round=turn)
+    rows = {summary.row.id: summary for summary in read(layout).summaries}
+    plans = {plan["settles"]: plan for plan in answer_of(layout)["next"]}
+    disturbed = rows[DDP2]
+    assert disturbed.disturbed == (2,)
+    assert disturbed.confidence > 0.95
+    ratio = disturbed.fit.ratio(DDP2, SINGLE)
+    distance = abs(np.log(0.7 / disturbed.numbers["efficiency"].value))
+    count = ratio.launches_for(distance, disturbed.confidence)
+    counts = {cell["cell"]: cell["launches"] for cell in plans["scaling"]["cells"]}
+    assert count is not None
+    assert counts[DDP2] == count + 1
+    # At 95 % for this ratio alone, the plan would be too short for the table.
+    assert count > ratio.launches_for(distance, 0.95)
+
+
 # --- words are values -----------------------------------------------------------------
 
 
