@@ -91,13 +91,21 @@ class Surroundings:
 
     def _read(self) -> _Counters:
         idle, steal = _read_cpus(self._proc / "stat", self._cpus)
+        periods = []
+        for group in self._groups:
+            lines = (group / "cpu.stat").read_text().splitlines()
+            counts = dict(line.split() for line in lines)
+            every, throttled = (
+                int(counts.get(name, 0)) for name in ("nr_periods", "nr_throttled")
+            )
+            periods.append((every, throttled))
         return _Counters(
             seconds=time.perf_counter(),
             own=sum(cpu_time()),
             stopped=self._progress.stopped,
             idle=idle,
             steal=steal,
-            periods=[_read_periods(group) for group in self._groups],
+            periods=periods,
         )
 
 
@@ -126,13 +134,6 @@ def _find_groups(proc: Path, cgroups: Path) -> Iterator[Path]:
         for limit in (group, *group.parents):
             if (limit / "cpu.stat").exists() and limit.is_relative_to(top):
                 yield limit
-
-
-def _read_periods(group: Path) -> tuple[int, int]:
-    """Periods of the quota of a group, and those in which it was throttled."""
-    lines = (group / "cpu.stat").read_text().splitlines()
-    counts = dict(line.split() for line in lines)
-    return int(counts.get("nr_periods", 0)), int(counts.get("nr_throttled", 0))
 
 
 def _read_quota(group: Path) -> float | None:

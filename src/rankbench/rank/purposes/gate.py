@@ -22,6 +22,7 @@ from rankbench.rank.models import Blueprint, complete, describe_model, is_decode
 from rankbench.rank.purposes import Duty
 from rankbench.rank.purposes.setup import (
     Material,
+    draw_model,
     join_others,
     load_material,
     make_batches,
@@ -99,7 +100,7 @@ def check(duty: Duty, world: World, seed: int) -> dict[str, Any]:
     material = dataclasses.replace(material, cell=cell)
     samples = choose_samples(duty, material)
     sharing = duty.spec.shape.replica_ranks
-    blueprint = material.draw_model(independent_of_the_split)
+    blueprint = draw_model(cell, material.sizes, independent_of_the_split)
     blueprint.model.to(dtype)
     strategy = set_up_strategy(
         cell, world, blueprint, replica_ranks=sharing, loss_scale=LOUD

@@ -16,6 +16,7 @@ from rankbench.rank.models import describe_model
 from rankbench.rank.purposes import Duty
 from rankbench.rank.purposes.report import describe_rank
 from rankbench.rank.purposes.setup import (
+    draw_model,
     join_others,
     load_material,
     make_batches,
@@ -38,7 +39,7 @@ def run(duty: Duty) -> None:
     strategy = set_up_strategy(
         cell,
         world,
-        material.draw_model(),
+        draw_model(cell, material.sizes),
         replica_ranks=spec.shape.replica_ranks,
     )
     batches = make_batches(duty, cell, material, spec.shape.rank_batch)

@@ -14,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 from rankbench.launch_spec import THE_END, TRAINING
 from rankbench.rank.purposes import Duty
 from rankbench.rank.purposes.setup import (
+    draw_model,
     join_others,
     load_material,
     make_batches,
@@ -40,7 +41,7 @@ def run(duty: Duty) -> None:
     strategy = set_up_strategy(
         cell,
         world,
-        material.draw_model(),
+        draw_model(cell, material.sizes),
         replica_ranks=duty.spec.shape.replica_ranks,
     )
     batches = iter(make_batches(duty, cell, material, duty.spec.shape.rank_batch))

@@ -53,23 +53,18 @@ class Material:
         torch.manual_seed(self.cell.seed)
         return _build(self.cell, self.sizes)
 
-    def draw_model(
-        self, change: Callable[[nn.Module], nn.Module] = lambda model: model
-    ) -> models.Blueprint:
-        """The same model as a blueprint.
-
-        Args:
-            change: changes the model right after it has been built.
-        """
-        return draw_model(self.cell, self.sizes, change)
-
 
 def draw_model(
     cell: Cell,
     sizes: Mapping[str, int],
     change: Callable[[nn.Module], nn.Module] = lambda model: model,
 ) -> models.Blueprint:
-    """The model of a cell as a blueprint; see `Material`."""
+    """The model of a cell as a blueprint.
+
+    Args:
+        sizes: of its data; see `Material`.
+        change: changes the model right after it has been built.
+    """
     return models.Blueprint(lambda: change(_build(cell, sizes)), seed=cell.seed)
 
 

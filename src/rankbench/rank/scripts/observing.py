@@ -136,7 +136,11 @@ class StepCounter:
         self._known.add(optimizer)
         self._leader = weakref.ref(optimizer)
         self._led = self._others = self._usual = 0
-        self.leaders.append(_describe(optimizer))
+        # SGD of 4,160 weights at learning rate 0.01
+        said = f"{type(optimizer).__name__} of {count_trained(optimizer):,} weights"
+        if (rate := optimizer.param_groups[0].get("lr")) is not None:
+            said += f" at learning rate {float(rate):g}"
+        self.leaders.append(said)
 
     def _wrap_scaler(self) -> Callable[[], None]:
         """Observe `GradScaler.step`, because it skips steps with infinite gradients."""
@@ -179,13 +183,6 @@ def count_trained(optimizer: Optimizer) -> int:
 def _parameters(optimizer: Optimizer) -> set[int]:
     groups = optimizer.param_groups
     return {id(weight) for group in groups for weight in group["params"]}
-
-
-def _describe(optimizer: Optimizer) -> str:
-    """``SGD of 4,160 weights at learning rate 0.01``."""
-    rate = optimizer.param_groups[0].get("lr")
-    at = f" at learning rate {float(rate):g}" if rate is not None else ""
-    return f"{type(optimizer).__name__} of {count_trained(optimizer):,} weights{at}"
 
 
 def _is_nested(frame: Any) -> bool:

@@ -108,7 +108,14 @@ def _verify_folder(root: Path, signers: Signers | None) -> Verification:
         try:
             check_contents(root, anew, found)
         except ValueError as error:
-            found.findings.append(_locate(str(error), root, anew))
+            # The message begins with the name of a file, perhaps of the bundle.
+            said = str(error)
+            for folder in (anew, root):
+                said = said.removeprefix(f"{folder}/")
+            name, _, what = said.partition(" ")
+            is_named = said != str(error)
+            finding = Finding(name, what) if is_named else Finding("plan.json", said)
+            found.findings.append(finding)
     return found
 
 
@@ -258,12 +265,3 @@ def _check_about(
     if not about.get("anonymised") and wanted != hash_file(layout.experiment):
         said = "is not the file that the plan was made of"
         yield Finding(layout.experiment.name, said)
-
-
-def _locate(said: str, root: Path, anew: Path) -> Finding:
-    """A finding from an error, with the name of the file in the bundle."""
-    for place in (anew, root):
-        if said.startswith(f"{place}/"):
-            name, _, what = said.removeprefix(f"{place}/").partition(" ")
-            return Finding(name, what)
-    return Finding("plan.json", said)

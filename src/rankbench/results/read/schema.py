@@ -48,7 +48,14 @@ def check(value: Any, kind: str, path: Path) -> None:
     try:
         _checker(kind)(value)
     except fastjsonschema.JsonSchemaValueException as error:
-        raise ValueError(f"{path} is damaged: {_explain(error)}") from None
+        # ``ranks[0].window_s must be number (found 'fast')``
+        said = re.sub(r"^data\.?", "", error.message).strip()
+        if error.rule not in ("required", "dependencies"):
+            # The beginning of the value, without characters that a terminal obeys.
+            text = repr(error.value)
+            shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+            said += f" (found {shown})"
+        raise ValueError(f"{path} is damaged: {said}") from None
 
 
 @cache
@@ -58,14 +65,3 @@ def _checker(kind: str) -> Callable[[Any], Any]:
     schema = yaml.safe_load((SCHEMAS / f"{kind}.schema.yaml").read_text())
     check: Callable[[Any], Any] = fastjsonschema.compile(schema, use_default=False)
     return check
-
-
-def _explain(error: fastjsonschema.JsonSchemaValueException) -> str:
-    """``ranks[0].window_s must be number (found 'fast')``."""
-    said = re.sub(r"^data\.?", "", error.message).strip()
-    if error.rule in ("required", "dependencies"):
-        return said
-    # The beginning of the value, without characters that a terminal obeys.
-    text = repr(error.value)
-    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
-    return f"{said} (found {shown})"
