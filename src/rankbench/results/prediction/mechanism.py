@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,9 @@ from scipy import optimize
 from rankbench.cell import Shape
 from rankbench.decoder import split_evenly
 from rankbench.results.prediction.network import Operation, fit_network
-from rankbench.results.prediction.scale import Scale
+
+if TYPE_CHECKING:
+    from rankbench.results.prediction.scale import Scale
 
 # Without recorded buckets, gradients count as becoming ready in so many equal parts.
 _PARTS = 8
