@@ -162,7 +162,7 @@ def test_options_of_the_site_reach_sbatch_and_its_setup_the_ranks(
         facts.write_text(SITE_FILE + more.format("constraint: nosuch"))
         site.project.experiment(text.format("lacking"), "lacking.yaml")
         snakemake("--config", "experiment=lacking.yaml", status=1)
-        facts.write_text(SITE_FILE + more.format("nice: 7, gres-flags: none"))
+        facts.write_text(SITE_FILE + more.format("nice: 7, switches: 1"))
         site.project.experiment(text.format("nice"), "nice.yaml")
         snakemake("--config", "experiment=nice.yaml")
     finally:

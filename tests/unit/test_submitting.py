@@ -69,6 +69,7 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
         ("Job violates accounting/QOS policy (job submit limit)", "site.yaml"),
         ("Batch job submission failed: Invalid feature specification", "sbatch in"),
         ("Requested reservation is invalid", "sbatch in site.yaml"),
+        ("Invalid --nice specification", "sbatch in site.yaml"),
         ("unrecognized option '--nosuch=1'", "sbatch in site.yaml"),
         ("something new", "something new"),
     ],
