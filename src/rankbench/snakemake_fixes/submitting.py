@@ -20,7 +20,8 @@ _REMEDIES = {
     r"time limit": "set max_job_minutes in site.yaml, or lower time_limit",
     r"memory": "correct memory in site.yaml",
     r"node count|node configuration": "correct nodes, cores or sbatch in site.yaml",
-    r"feature|reservation|license|option|switch|invalid --": "correct sbatch in site.yaml",
+    r"feature|reservation|license|option|switch|invalid --": "correct sbatch in "
+    "site.yaml",
     r"timed out|unable to contact|connect": "try `scontrol ping`, and run again later",
     r"limit": "lower `jobs` in the profile's config.yaml",
 }
