@@ -10,7 +10,8 @@ EXTRAS := .venv/extras-$(if $(shell command -v mpicxx),mpi,gloo)
 # Even under `make -j`, measurements and tests must not run at the same time.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-all test-gpu lint status rerun table cluster-demo bench venv extras lock clean FORCE
+.PHONY: help quickstart test test-all test-gpu lint status rerun table cluster-demo bench example venv \
+    extras lock clean FORCE
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' Makefile
@@ -79,6 +80,9 @@ bench: $(INSTALLED) ## measure rankbench's own overhead against bare loops
 	    $(BIN)/python -m rankbench.rank.data.prepare digits --root data
 	@set -e; for name in collectives harness pipeline planning startup tables; do \
 	    echo "benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py; done
+
+example: $(INSTALLED) ## make docs/example, README's blocks and the screenshot of a new run, or of RESULTS=FOLDER
+	@$(BIN)/python tests/make_example.py $(if $(RESULTS),"$$RESULTS")
 
 venv: $(INSTALLED) ## only install the environment into .venv
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -291,26 +290,3 @@ def test_a_disturbed_launch_is_in_no_number_and_is_counted(tmp_path) -> None:
     assert "disturbed" in layout.table("md").read_text()
     assert [found[one["id"]]["disturbed"] for one in (DDP, SINGLE)] == ["1", "0"]
     assert found[DDP["id"]]["launches_ok"] == "8"
-
-
-def test_verdict_and_bracket_of_a_table_never_contradict(tmp_path: Path) -> None:
-    rng = np.random.default_rng(9)
-    cells = [plan_cell(make_cell("single"))]
-    cells += [plan_cell(make_cell("ddp", f"1x{n}")) for n in (1, 2, 4)]
-    for table in range(25):
-        layout = write_plan(tmp_path / str(table), cells, launches=8)
-        for planned in cells:
-            center, scatter = 800 * rng.choice([1, 1.01, 1.5]), rng.choice([0.002, 0.1])
-            for number in range(1, int(rng.integers(1, 9)) + 1):
-                place = {"seed": 1, "number": number, "position": 1}
-                rate = center * math.exp(scatter * rng.normal())
-                write_launch(layout, planned, number, rate=rate, wanted=8, round=place)
-        for summary in summarise(load(layout)):
-            for name in ("speedup", "efficiency"):
-                if (ratio := summary.numbers.get(name)) and ratio.interval:
-                    assert ratio.verdict == judge(ratio)
-                    assert (ratio.verdict == "n.s.") <= ratio.may_be(1.0)
-                    assert (ratio.verdict == "") == (
-                        not ratio.may_be(1.0)
-                        and not 1 / 1.03 <= ratio.low <= ratio.high <= 1.03
-                    )

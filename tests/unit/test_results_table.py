@@ -42,7 +42,8 @@ HEADER = (
     "epoch_s,epoch_s_lo,epoch_s_hi,total_s,total_s_lo,total_s_hi,"
     "speedup,speedup_lo,speedup_hi,base,efficiency,efficiency_lo,efficiency_hi,"
     "memory_mib,memory_mib_lo,memory_mib_hi,accuracy,accuracy_lo,accuracy_hi,attempt,"
-    "ratios,speedup_verdict,efficiency_verdict,disturbed,repeated"
+    "ratios,speedup_verdict,efficiency_verdict,"
+    "per_device,per_device_lo,per_device_hi,disturbed,repeated,global_batch"
 )
 NUMBERS = [
     name
@@ -301,7 +302,7 @@ def test_notes_tell_whether_gpudirect_was_in_effect(tmp_path, asked, told, note)
     transport = {"backend": "nccl", "asked": {}, "seen": seen}
     write_launch(layout, planned, wanted=1, transport=transport)
     write_tables(layout)
-    text = layout.table("md").read_text()
+    text = layout.table("md", "diagnostics").read_text()
     if note is None:
         assert "gpudirect" not in text
     else:
@@ -342,7 +343,7 @@ def test_a_note_tells_how_near_the_gate_found_the_rows(tmp_path, gates, note):
     for planned, gate in zip(cells, [None, *gates], strict=True):
         write_launch(layout, planned, wanted=1, gate=gate)
     write_tables(layout)
-    text = layout.table("md").read_text()
+    text = layout.table("md", "diagnostics").read_text()
     if note is None:
         assert "**gate**" not in text
     else:
@@ -396,7 +397,7 @@ def test_notes_explain_what_occurs(layout, suffix):
     text = layout.table(suffix).read_text().replace("\\", "")
     text = re.sub("<[^>]*>", " ", text).replace("  ", " ")
     for part in (
-        "means over the launches",
+        "means over launches",
         "batch_size is per model replica",
         "single.none.1x1 = 803.9/s",
         "were not launched in the same rounds",
@@ -482,7 +483,7 @@ def test_rows_without_numbers_are_one_for_each_reason(tmp_path):
     assert "| unsupported | 1 | fsdp.none.1x2 | no torch |" in text
     assert "- **cells**: 8: 1 ok, 7 unsupported." in text
     assert "All cells: convnet.digits." in text
-    assert f"[single.none.1x1](cells/{single['id']}.json)" in text
+    assert f"[single](cells/{single['id']}.json)" in text
 
 
 def test_the_page_begins_with_the_answer(tmp_path):

@@ -32,15 +32,15 @@ def test_the_example_fits_on_a_terminal(
     assert lines[0].startswith("WHAT    convnet, digits")
     assert "quickstart: convnet.digits.batch_size=32" in map(str.strip, lines)
     measured = [row for row in read_example() if row["status"] == "ok"]
-    assert len(measured) == 4
+    assert len(measured) >= 4
     for row in measured:
-        short = row["cell"].removesuffix(".convnet.digits.batch_size=32")
+        short = row["cell"].replace(".convnet.digits.batch_size=32", "")
         (line,) = (line for line in lines if line.startswith(f"{short} "))
-        for column in ("throughput", "speedup"):
+        for column in ("throughput", "efficiency"):
             assert f" {show_value(row, column)} " in f"{line} "
         assert " [" in show_value(row, "throughput")
-    # Six rows that cannot run share three reasons.
-    assert sum(line.startswith("unsupported: 2 cells: ") for line in lines) == 3
+    reasons = {row["reason"] for row in read_example()} - {""}
+    assert sum(line.startswith("unsupported: ") for line in lines) == len(reasons)
     assert lines[-2] == "files: table.md table.html table.csv table.tex"
     assert lines[-1] == "plots: plots"
 
@@ -48,19 +48,18 @@ def test_the_example_fits_on_a_terminal(
 @pytest.mark.parametrize(
     ("width", "columns"),
     [
-        (60, ["samples/s", "accuracy"]),
-        (80, ["samples/s", "marks", "accuracy"]),
-        (100, ["samples/s", "marks", "speedup"]),
+        (60, ["samples/s", "marks"]),
+        (90, ["samples/s", "marks", "efficiency"]),
     ],
 )
 def test_a_narrow_terminal_shows_fewer_columns(width: int, columns: list[str]) -> None:
     # At its widest.
-    rows = [{**row, "speedup_verdict": "n.s."} for row in read_example()]
+    rows = [{**row, "efficiency_verdict": "n.s."} for row in read_example()]
     table = describe(rows, width)[0]
     assert isinstance(table, Table)
     console = Console(width=width)
     shown = [column.header for column in table.columns]
-    assert shown == ["cell", "launches", *columns]
+    assert shown == ["cell", *columns]
     assert console.measure(table).maximum <= width
 
 
@@ -85,7 +84,7 @@ def test_nothing_measured_leaves_the_reasons() -> None:
     [
         (("", "", ""), ""),
         (("1183.44", "", ""), "1183"),
-        (("1183.44", "1010.2", "1268"), "1183 [1010, 1268]"),
+        (("1183.44", "1010.2", "1268"), "1180 [1010, 1270]"),
         (("0.9722", "0.9722", "0.9722"), "0.9722"),
     ],
 )

@@ -14,20 +14,23 @@ from rich.text import Text
 from rankbench.record import Layout, read_json
 from rankbench.results.advice.words import in_brief, in_sentences, to_lines
 from rankbench.results.elements.names import replace_ids, shorten
-from rankbench.results.elements.text import Note, figures
+from rankbench.results.elements.text import Note, show_estimate
+from rankbench.results.numbers.statistics import Estimate
 
 WIDTH = 120  # if the output is not a terminal
 
 # Of more workloads, the first ones are printed.
 _MOST_WORKLOADS = 4
 
-# Heading -> column of table.csv. Columns with an interval have _lo and _hi. If not all
-# fit, the first ones are shown. Throughput comes before them, by its unit.
+# Heading -> column of table.csv, and the factor to its unit. Columns with an interval
+# have _lo and _hi. If not all fit, the first ones are shown. Throughput comes before
+# them, by its unit.
 COLUMNS = {
-    "speedup": "speedup",
-    "efficiency": "efficiency",
-    "accuracy": "accuracy",
-    "step (ms)": "step_ms",
+    "efficiency": ("efficiency", 1.0),
+    "per device": ("per_device", 1.0),
+    "GiB": ("memory_mib", 1 / 1024),
+    "MFU (%)": ("mfu_pct", 1.0),
+    "batch": ("global_batch", 1.0),
 }
 GAP = 2  # between columns
 
@@ -127,7 +130,7 @@ def print_results(layout: Layout) -> None:
 
 def describe(rows: Sequence[Row], width: int = WIDTH) -> list[Table | Text]:
     """Return a table of the rows that are ok, and a line for each other reason."""
-    measured = [row for row in rows if row["status"] == "ok"]
+    measured = sort_by_speed([row for row in rows if row["status"] == "ok"])
     parts: list[Table | Text] = []
     if measured:
         short, shared = shorten([row["cell"] for row in rows])
@@ -146,12 +149,27 @@ def describe(rows: Sequence[Row], width: int = WIDTH) -> list[Table | Text]:
     return parts
 
 
+def sort_by_speed(rows: Sequence[Row]) -> list[Row]:
+    """The rows of each model, data and batch together, the fastest first."""
+
+    def kind(row: Row) -> tuple[str | None, ...]:
+        return tuple(map(row.get, ("model", "data", "batch_size", "scaling")))
+
+    kinds = list(dict.fromkeys(map(kind, rows)))
+    return sorted(
+        rows, key=lambda row: (kinds.index(kind(row)), -float(row["throughput"]))
+    )
+
+
 def choose_columns(
     rows: Sequence[Row], names: Sequence[str], width: int
 ) -> list[tuple[str, Sequence[str]]]:
     """Return headings and texts of the columns that fit and are not empty."""
-    launches = [f"{row['launches_ok']}/{row['launches']}" for row in rows]
-    columns = [("cell", names), ("launches", launches)]
+    columns: list[tuple[str, Sequence[str]]] = [("cell", names)]
+    counts = {row[name] for row in rows for name in ("launches_ok", "launches")}
+    if len(counts) > 1:
+        launches = [f"{row['launches_ok']}/{row['launches']}" for row in rows]
+        columns.append(("launches", launches))
     left = width - sum(_width(*column) for column in columns)
     rates = [row["throughput"] and (row.get("unit") or "samples/s") for row in rows]
     values = [
@@ -167,8 +185,8 @@ def choose_columns(
     # The marks may say that the first number means little.
     values.append(("marks", [row["marks"] for row in rows]))
     values += [
-        (heading, [show_value(row, name) for row in rows])
-        for heading, name in COLUMNS.items()
+        (heading, [show_value(row, name, factor) for row in rows])
+        for heading, (name, factor) in COLUMNS.items()
     ]
     for heading, texts in values:
         needed = _width(heading, texts)
@@ -182,15 +200,16 @@ def _width(heading: str, texts: Sequence[str]) -> int:
     return max(map(len, (heading, *texts))) + GAP
 
 
-def show_value(row: Row, column: str) -> str:
-    """Return value and interval in four digits, such as ``1183 [1010, 1268]``."""
-    if not row[column]:
+def show_value(row: Row, column: str, factor: float = 1.0) -> str:
+    """Return value and interval as all documents do: ``1180 [1010, 1270]``."""
+    if not row.get(column):
         return ""
     value, low, high = (
-        figures(float(row[name])) if row.get(name) else ""
+        float(row[name]) if row.get(name) else None
         for name in (column, f"{column}_lo", f"{column}_hi")
     )
+    assert value is not None
     # An interval without width is omitted: all values are equal.
-    interval = "" if not low or low == high else f" [{low}, {high}]"
+    ends = (None, None) if low == high else (low, high)
     verdict = row.get(f"{column}_verdict") or ""
-    return f"{value}{interval} {verdict}".rstrip()
+    return str(show_estimate(Estimate(value, *ends, verdict=verdict).scaled(factor)))

@@ -86,10 +86,12 @@ def _read_next(arguments: argparse.Namespace, question: str) -> str:
     if arguments.only:
         raise ValueError("--next and --only: give one of them, not both")
     path = plan_run(arguments).layout.table("json", "answer")
-    if not path.exists():
-        raise ValueError(f"{path} is missing: run the experiment first, without --next")
+    workloads = read_json(path)["workloads"] if path.exists() else ()
+    if not workloads:
+        said = "has no numbers" if path.exists() else "is missing"
+        raise ValueError(f"{path} {said}: run the experiment first, without --next")
     wanted: dict[str, int] = {}
-    for workload in read_json(path)["workloads"]:
+    for workload in workloads:
         for planned in workload.get("next", ()):
             if planned["settles"] == question:
                 wanted |= {step["cell"]: step["launches"] for step in planned["cells"]}

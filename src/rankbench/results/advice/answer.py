@@ -11,12 +11,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rankbench.cell import Cell
 from rankbench.record import NO_EXCHANGE, OTHER_OPTIMIZER, UNCLEAN_END, disturbances
 from rankbench.results.advice.choice import EQUAL, LESS, Facts, choose, plan_next
 from rankbench.results.numbers.losses import Loss, find_losses
 from rankbench.results.numbers.measures import LOSS_STEPS, Measures
 from rankbench.results.numbers.result_set import ResultSet
-from rankbench.results.numbers.series import Panel, Series, is_shared
+from rankbench.results.numbers.series import (
+    Panel,
+    Series,
+    find_controls,
+    is_shared,
+)
 from rankbench.results.numbers.statistics import (
     MIN_LAUNCHES,
     Estimate,
@@ -84,12 +90,22 @@ def find_answer(found: ResultSet, settings: Settings | None = None) -> Facts:
     """
     chosen = settings or Settings(price=found.results.price)
     losses = {loss.cell: loss for loss in find_losses(found.summaries)}
+    cells = {summary.row.id: summary.row.cell for summary in found.summaries}
     return {
         "schema": ANSWER_VERSION,
         "experiment": found.results.experiment,
         "margin": chosen.margin,
         "efficiency": chosen.efficiency,
         "workloads": [_judge_workload(panel, losses, chosen) for panel in found.panels],
+        "without_numbers": [
+            {
+                "status": status,
+                "reason": reason,
+                "first": _describe(cells[names[0]]),
+                "cells": names,
+            }
+            for (status, reason), names in found.reasons.items()
+        ],
     }
 
 
@@ -98,14 +114,8 @@ def _judge_workload(
 ) -> Facts:
     timed = {row.row.id: row for row in panel.points if _NO_SPEED not in row.marks}
     base = next((name for name, row in timed.items() if row.row.cell.is_base), None)
-    # A control, which is a strategy for several devices on one, only says what the
-    # strategy costs by itself: nobody would choose it.
-    spread = base and any(row.row.devices > 1 for row in timed.values())
-    rows = {
-        name: row
-        for name, row in timed.items()
-        if not spread or row.row.devices > 1 or name == base
-    }
+    controls = find_controls(list(timed.values()))
+    rows = {name: row for name, row in timed.items() if name not in controls}
     facts: Facts = {
         "workload": panel.title,
         "rows": len(rows),
@@ -116,7 +126,7 @@ def _judge_workload(
         return facts
     fastest = _choose(rows, settings.margin, per_device=False)
     cheapest = _choose(rows, settings.margin, per_device=True)
-    judged = [_scale(series, settings.efficiency) for series in panel.series]
+    judged = [_scale(series, timed, settings.efficiency) for series in panel.series]
     scaling = [series for series in judged if series is not None]
     rest_on = dict.fromkeys(
         [
@@ -130,6 +140,7 @@ def _judge_workload(
         "base": base,
         "fastest": fastest,
         "cheapest": {**cheapest, **_cost(rows[cheapest["cell"]], settings)},
+        "cost_of_use": _cost(rows[fastest["recommended"]], settings),
         "scaling": scaling,
         "lost": _explain(rows, losses),
         "training": _compare_training(
@@ -169,17 +180,19 @@ def _describe_launches(rows: Sequence[Summary]) -> Facts:
 
 def _name(summary: Summary, panel: Panel) -> str:
     """A row in words: `ddp over gloo on 2 devices`."""
-    cell, devices = summary.row.cell, summary.row.devices
-    series = next(
-        series.name
+    own = next(
+        series
         for series in panel.series
         if summary.row.id in [point.row.id for point in series.points]
     )
-    words = series.removeprefix(f"{cell.strategy} {cell.backend}").strip()
-    own = words.removeprefix(cell.strategy).strip()
+    return _describe(summary.row.cell, " ".join(own.words))
+
+
+def _describe(cell: Cell, own: str = "") -> str:
+    """Strategy, backend, what else sets a cell apart, and devices, in words."""
     over = "" if cell.backend == "none" else f" over {cell.backend}"
     size = cell.size
-    where = "1 device" if devices == 1 else f"{devices} devices"
+    where = "1 device" if size.devices == 1 else f"{size.devices} devices"
     if size.nodes > 1:
         where = f"{size.nodes} x {size.devices_per_node} devices"
     return f"{cell.strategy}{over}{f' ({own})' if own else ''} on {where}"
@@ -244,8 +257,8 @@ def _cost(summary: Summary, settings: Settings) -> Facts:
     return facts
 
 
-def _scale(series: Series, wanted: float) -> Facts | None:
-    """How far a series keeps its efficiency; None if it is on one topology."""
+def _scale(series: Series, rows: Mapping[str, Summary], wanted: float) -> Facts | None:
+    """How far a series keeps its efficiency; None if it is on one device alone."""
     points = [
         point
         for point in series.points
@@ -254,6 +267,9 @@ def _scale(series: Series, wanted: float) -> Facts | None:
     several = [point for point in points if point.row.devices > 1]
     if not several:
         return None
+    base = several[0].efficiency_base
+    if base and base.id in rows and len(several) == len(points):
+        points.insert(0, rows[base.id])
     verdicts = [_judge(point.numbers["efficiency"], wanted) for point in several]
     judged = list(zip(several, verdicts, strict=True))
 

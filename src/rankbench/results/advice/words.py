@@ -41,6 +41,12 @@ _PARTS = {
     "host": "idle GPU",
     "unexplained": "other communication",
 }
+# Of more reasons why rows have no numbers, the first ones are said.
+_MOST_REASONS = 6
+
+# Statuses of rows that have not failed.
+_NOT_TRIED = {"unsupported", "not-run"}
+
 _PARTS_IN_FULL = _PARTS | {
     "host": "an idle GPU",
     "unexplained": "communication that the measured bandwidth does not explain",
@@ -56,12 +62,19 @@ def in_brief(answer: Facts) -> list[Note]:
         answer: from `find_answer`, or read from `answer.json`.
     """
     workloads, margin = answer["workloads"], answer["margin"]
+    reasons = answer.get("without_numbers", [])
+    if not workloads:
+        return [
+            _note("USE", f"no answer: no row has numbers ({_count_rows(reasons)})"),
+            _note("WHY", *map(_why, reasons[:_MOST_REASONS])),
+            _note("NEXT", _remedy(reasons), lines=2),
+        ]
     if len(workloads) == 1:
         (facts,) = workloads
         before = [_open(facts), _use(facts, margin)]
         if "fastest" not in facts:
             return before
-        after = list(_follow(facts))
+        after = list(_follow(facts, reasons))
         room = LINES - _count_lines([*before, *after])
         return [*before, *_scales(facts, answer["efficiency"], room), *after]
     notes: list[Note] = []
@@ -83,23 +96,20 @@ def to_lines(notes: Sequence[Note]) -> list[str]:
     return found
 
 
-def _follow(facts: Facts) -> Iterator[Note]:
-    """What comes after how it scales."""
+def _follow(facts: Facts, reasons: Sequence[Facts]) -> Iterator[Note]:
+    """What comes after how it scales.
+
+    Args:
+        reasons: why rows have no numbers.
+    """
     names = facts["names"]
     if facts["lost"]:
         yield _note("LIMIT", _limit(facts, facts["lost"]), lines=2)
-    cheapest = facts["cheapest"]
-    hours = Estimate.from_json(cheapest["device_hours_per_epoch"])
-    price = cheapest.get("price_per_epoch")
-    money = f", {figures(price['value'])} {cheapest['currency']}" if price else ""
-    yield _note(
-        "COST",
-        f"cheapest: {names[cheapest['cell']]}, {show_device_time(hours)} for "
-        f"{cheapest['samples_per_epoch']:,} samples{money}",
-    )
+    yield _note("COST", _cost(facts, facts["cheapest"]), lines=2)
     if facts["training"]:
         yield _note("LEARNS", _learns(names, facts["training"]), lines=2)
-    yield _note("TRUST", _weigh(facts))
+    failed = [reason for reason in reasons if reason["status"] not in _NOT_TRIED]
+    yield _note("TRUST", _weigh(facts), *map(_why, failed[:1]))
     if facts["next"]:
         planned = facts["next"][0]
         named = [names[row["cell"]] for row in planned["cells"]]
@@ -139,6 +149,34 @@ def _open(facts: Facts) -> Note:
         # Last, because the name of a processor may be too long for the line.
         parts.append(hosts + "; ".join(measured["machines"]))
     return _note("WHAT", " | ".join(parts))
+
+
+def _count_rows(reasons: Sequence[Facts]) -> str:
+    """How many rows have which status."""
+    counts: dict[str, int] = {}
+    for reason in reasons:
+        status = reason["status"]
+        counts[status] = counts.get(status, 0) + len(reason["cells"])
+    return ", ".join(f"{count} {status}" for status, count in counts.items())
+
+
+def _why(reason: Facts) -> str:
+    """Why rows have no numbers."""
+    others = len(reason["cells"]) - 1
+    more = f" and {others} more" if others else ""
+    return f"{reason['status']}: {reason['first']}{more}: {reason['reason']}"
+
+
+def _remedy(reasons: Sequence[Facts]) -> str:
+    statuses = {reason["status"] for reason in reasons}
+    if statuses - _NOT_TRIED:
+        return (
+            "rankbench show CELL says more, and where its logs are; without the cause, "
+            "rankbench rerun --failed"
+        )
+    if "not-run" in statuses:
+        return "rankbench run"
+    return "another machine, or other cells: rankbench cells lists what can run here"
 
 
 def _refuse(facts: Facts) -> str:
@@ -223,6 +261,8 @@ def _scales(facts: Facts, wanted: float, room: int) -> Iterator[Note]:
     lines = [f"{said};" if points else said]
     for point in points:
         count = "1 device" if point["devices"] == 1 else f"{point['devices']} devices"
+        if point["cell"] == facts["base"]:
+            count = facts["names"][point["cell"]]
         rate = show_estimate(Estimate.from_json(point["per_device"]))
         efficiency = show_estimate(Estimate.from_json(point["efficiency"]))
         end = "." if point is points[-1] else ";"
@@ -243,6 +283,24 @@ def _limit(facts: Facts, lost: Facts) -> str:
         if abs(part["value"]) >= 0.05 * whole.value
     ]
     return f"{step} lost by {where}: {', '.join(said)}"
+
+
+def _cost(facts: Facts, cheapest: Facts) -> str:
+    names, use = facts["names"], facts.get("cost_of_use")
+    epoch = "an epoch of " if cheapest.get("has_epochs", True) else ""
+    samples = f"{epoch}{cheapest['samples_per_epoch']:,} samples"
+    said = f"cheapest: {names[cheapest['cell']]}, {_price(cheapest)} for {samples}"
+    chosen = facts["fastest"]["recommended"]
+    if use is None or chosen == cheapest["cell"]:
+        return said
+    return f"{said}; {names[chosen]}: {_price(use)}"
+
+
+def _price(facts: Facts) -> str:
+    """Device time of an epoch, and what that costs."""
+    time = show_device_time(Estimate.from_json(facts["device_hours_per_epoch"]))
+    price = facts.get("price_per_epoch")
+    return f"{time}, {figures(price['value'])} {facts['currency']}" if price else time
 
 
 def _learns(names: Facts, training: Facts) -> str:
@@ -298,7 +356,10 @@ def in_sentences(answer: Facts) -> list[Note]:
         answer: from `find_answer`, or read from `answer.json`.
     """
     workloads = answer["workloads"]
-    notes = []
+    notes = [
+        Note(row["status"], f"{', '.join(row['cells'])}: {row['reason']}.")
+        for row in (() if workloads else answer["without_numbers"])
+    ]
     for facts in workloads:
         if len(workloads) > 1:
             notes.append(Note("workload", f"{facts['workload']}."))

@@ -68,50 +68,29 @@ _BUILDS = (
 
 
 def collect_notes(summaries: Sequence[Summary]) -> list[Note]:
-    """The notes that this table needs, in reading order."""
-    notes = [
-        Note("launches", "starts of the cell that succeeded / starts asked for."),
-        *(
-            Note(f"{kind} scaling", SCALING[kind])
-            for kind in _distinct(
-                s.row.cell.scaling for s in summaries if s.row.cell.script is None
-            )
-        ),
-        *_of_scripts(summaries),
+    """What a reader of the table must know: base, brackets, batch, marks, machine."""
+    return [
         *(_of_numbers(summaries) if any(s.numbers for s in summaries) else []),
         *(
             Note(mark, MARKS[mark.partition("(")[0]])
             for mark in sorted({mark for s in summaries for mark in s.marks})
             if mark.partition("(")[0] in MARKS
         ),
-        *_of_gate(summaries),
         *_of_machines(summaries),
-        *_of_gpudirect(summaries),
     ]
-    return notes
 
 
-def _of_numbers(summaries: Sequence[Summary]) -> list[Note]:
+def collect_details(summaries: Sequence[Summary]) -> list[Note]:
+    """What else is known of rows: units, scripts, the gate, GPUDirect."""
     return [
-        Note("values", _VALUES),
         Note(
             "throughput",
             f"{_count(summaries)} of all replicas per second of the slowest rank, over "
             "the timed window, from where step times have reached their last level.",
         ),
-        Note("step", "mean over the steps of the slowest rank's time for that step."),
-        *_of_ratios(summaries),
-        Note(
-            "memory",
-            "peak of the rank that took most: tensors that CUDA holds, or on a CPU the "
-            "resident memory of the process.",
-        ),
-        Note(
-            "accuracy",
-            "share of the held-out samples that the model got right. deterministic: "
-            "all launches train the same model, so it has no interval; that another "
-            "seed would give another accuracy is not measured.",
-        ),
+        *_of_scripts(summaries),
+        *_of_gate(summaries),
+        *_of_gpudirect(summaries),
     ]
 
 
@@ -124,13 +103,6 @@ def _count(summaries: Sequence[Summary]) -> str:
     named = " or ".join(f"{context:,}" for context in contexts)
     tokens = f"tokens (a sample is a sequence of {named} tokens)"
     return f"samples or {tokens}" if any(c.context is None for c in cells) else tokens
-
-
-_VALUES = (
-    "means over the launches of a cell (throughput: geometric mean). "
-    f"Brackets are {CONFIDENCE:.0%} intervals. No brackets: fewer than {MIN_LAUNCHES} "
-    "launches, or the base itself. The digits follow the interval."
-)
 
 
 def _of_scripts(summaries: Sequence[Summary]) -> Iterator[Note]:
@@ -149,30 +121,35 @@ def _of_scripts(summaries: Sequence[Summary]) -> Iterator[Note]:
                 yield Note("steps", f"of {s.row.id}: by {'; or '.join(counted)}.")
 
 
-def _of_ratios(summaries: Sequence[Summary]) -> Iterator[Note]:
+def _of_numbers(summaries: Sequence[Summary]) -> Iterator[Note]:
+    yield from _of_base(summaries)
+    yield from _of_brackets(summaries)
+    kinds = (s.row.cell.scaling for s in summaries if s.row.cell.script is None)
+    for kind in _distinct(kinds):
+        yield Note(f"{kind} scaling", SCALING[kind])
+
+
+def _of_base(summaries: Sequence[Summary]) -> Iterator[Note]:
     scripts = any(s.row.cell.script is not None for s in summaries)
-    base = "the same script" if scripts else "single"
-    weak = any(s.row.cell.scaling == "weak" for s in summaries) and not scripts
-    more = ", except that more replicas take more samples in a step" if weak else ""
-    yield Note(
-        "speedup",
-        f"throughput / throughput of {base} on one device, with the same model, data "
-        f"and options{more}: " + _name_bases(s.speedup_base for s in summaries),
-    )
+    base = "the same script" if scripts else REFERENCE
     yield Note(
         "efficiency",
-        "throughput / (devices x throughput of the same base; in a workload without "
-        "that row, of the strategy's own row on one device): "
+        f"throughput of a device / that of {base} on one device (in a workload without "
+        "that row, of the strategy itself), with the same model, data and options: "
         + _name_bases(s.efficiency_base for s in summaries),
     )
-    if any(s.paired is not None for s in summaries):
-        yield Note(
-            "ratios",
-            "geometric means of the ratios within rounds, in which every cell was "
-            f"launched once. With {CONFIDENCE:.0%} confidence all brackets of ratios "
-            "hold at once: a row differs from its base if, and only if, its bracket "
-            "excludes 1.",
-        )
+
+
+def _of_brackets(summaries: Sequence[Summary]) -> Iterator[Note]:
+    pairs = ""
+    if any(s.paired for s in summaries):
+        pairs = " Efficiencies are means of the ratios within rounds."
+    yield Note(
+        "brackets",
+        f"{CONFIDENCE:.0%} intervals of means over launches.{pairs} All efficiencies "
+        "hold at once: a row differs from its base if, and only if, its bracket "
+        f"excludes 1. None: fewer than {MIN_LAUNCHES} launches, or the base itself.",
+    )
     verdicts = {n.verdict for s in summaries for n in s.numbers.values()}
     if EQUAL in verdicts:
         yield Note(EQUAL, f"equal: the bracket is within {MARGIN:.0%} of 1.")
@@ -187,16 +164,15 @@ def _name_bases(bases: Iterable[Base | None]) -> str:
     return ", ".join(named) + "." if named else "no such cell is ok."
 
 
-def _of_machines(summaries: Sequence[Summary]) -> list[Note]:
+def _of_machines(summaries: Sequence[Summary]) -> Iterator[Note]:
     records = [launch.record for s in summaries for launch in s.row.launches]
     hosts = _distinct(_describe_host(host) for r in records for host in r["hosts"])
     software = _distinct(_describe_software(record) for record in records)
-    found = [("machine", hosts), ("software", software)]
-    notes = [Note(term, "; ".join(texts) + ".") for term, texts in found if texts]
+    if records:
+        yield Note("machine", "; ".join([*hosts, *software]) + ".")
     builds = _distinct(record["software"]["torch"] for record in records)
     if len(builds) > 1:
-        notes.append(Note("torch", _BUILDS.format(", ".join(builds))))
-    return notes
+        yield Note("torch", _BUILDS.format(", ".join(builds)))
 
 
 def _of_gate(summaries: Sequence[Summary]) -> list[Note]:

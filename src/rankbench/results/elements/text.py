@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
     from rankbench.results.numbers.statistics import Estimate
     from rankbench.results.numbers.summary import Base
 
+# As `Estimate.printed` has them.
 _MOST_DIGITS = 4
 
 
@@ -31,11 +31,13 @@ class Text(NamedTuple):
         value: may be the id of a cell, which a document then shows by its short name.
         interval: such as ``[801, 821]``.
         href: a file below the result directory that the field leads to.
+        cell: id of a cell that the field leads to.
     """
 
     value: str
     interval: str = ""
     href: str = ""
+    cell: str = ""
 
     def __str__(self) -> str:
         return f"{self.value} {self.interval}".strip()
@@ -72,29 +74,18 @@ def figures(value: float) -> str:
 def show_estimate(number: Estimate | None) -> Text:
     """``812`` and ``[801, 821]``, with a verdict behind it if there is one.
 
-    There is an interval only where there are enough launches. Digits follow the
-    interval: its width has two significant digits, and no number has more than four.
+    There is an interval only where there are enough launches. Digits follow it.
     """
     if number is None:
         return Text("")
-    if number.low is None or number.high is None:
+    if number.low == number.high and (number.low is None or number.verdict):
         return Text(figures(number.value), number.verdict)
-    if number.low == number.high and number.verdict:
-        return Text(figures(number.value), number.verdict)
-    width = number.high - number.low
-    ends = (number.value, number.low, number.high)
-    largest = max(map(abs, ends))
-    if not (0 < width < math.inf and largest < math.inf):
-        value, low, high = map(figures, ends)
-    else:
-        places = min(1 - _exponent(width), _MOST_DIGITS - 1 - _exponent(largest))
-        value, low, high = (f"{round(end, places):.{max(0, places)}f}" for end in ends)
+    shown, places = number.printed()
+    value, low, high = (
+        figures(end) if places is None else f"{end:.{max(0, places)}f}"
+        for end in (shown.value, *(shown.interval or ()))
+    )
     return Text(value, f"[{low}, {high}] {number.verdict}".rstrip())
-
-
-def _exponent(value: float) -> int:
-    """The power of ten of the first digit."""
-    return math.floor(math.log10(value))
 
 
 def describe_base(base: Base) -> str:

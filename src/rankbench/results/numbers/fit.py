@@ -253,13 +253,16 @@ def find_drifting(series: Mapping[str, Sequence[float]]) -> list[str]:
 def judge(ratio: Estimate, margin: float = MARGIN) -> str:
     """`EQUAL`, `UNTOLD`, or nothing for a ratio that differs from 1.
 
-    A ratio without a bracket has no verdict.
+    A ratio without a bracket has no verdict. The bracket counts as it is printed, so
+    that no reader sees another one than the verdict is of. Rounding never makes a
+    bracket that holds 1 exclude it.
     """
-    if ratio.low is None or ratio.high is None:
+    shown, _ = ratio.printed()
+    if shown.low is None or shown.high is None:
         return ""
-    if 1 / (1 + margin) <= ratio.low and ratio.high <= 1 + margin:
+    if 1 / (1 + margin) <= shown.low and shown.high <= 1 + margin:
         return EQUAL
-    return UNTOLD if ratio.may_be(1.0) else ""
+    return UNTOLD if shown.may_be(1.0) else ""
 
 
 def confidence_of_each(ratios: int, confidence: float = CONFIDENCE) -> float:

@@ -32,6 +32,16 @@ class ResultSet:
         return [summary for summary in self.summaries if summary.measures]
 
     @cached_property
+    def reasons(self) -> dict[tuple[str, str], list[str]]:
+        """Status and reason -> ids of the rows that have no numbers because of that."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for one in self.summaries:
+            if not one.measures:
+                key = (one.row.status, one.row.reason or "")
+                found.setdefault(key, []).append(one.row.id)
+        return found
+
+    @cached_property
     def panels(self) -> list[Panel]:
         """The rows that are ok, grouped by what may be compared."""
         return make_panels(self.summaries)

@@ -13,10 +13,21 @@ from rankbench.results.numbers.summary import Base, Summary
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Cells that differ in topology alone, in the order of the plan."""
+    """Cells that differ in topology alone, in the order of the plan.
+
+    Attributes:
+        name: strategy and backend, and what else sets the series apart.
+        points: the cells.
+    """
 
     name: str
     points: tuple[Summary, ...]
+
+    @property
+    def words(self) -> list[str]:
+        """What sets it apart from other series of its strategy and backend."""
+        cell = self.points[0].row.cell
+        return self.name.removeprefix(_name(cell)).split()
 
     @property
     def lines(self) -> list[list[Summary]]:
@@ -89,6 +100,22 @@ def make_panels(summaries: Sequence[Summary]) -> list[Panel]:
     return panels
 
 
+def find_controls(rows: Sequence[Summary]) -> set[str]:
+    """Ids of strategies for several devices on one device, beside the base.
+
+    They say what a strategy costs by itself; nobody would choose them.
+
+    Args:
+        rows: of one workload.
+    """
+    has_base = any(one.row.cell.is_base for one in rows)
+    if not has_base or all(one.row.devices == 1 for one in rows):
+        return set()
+    return {
+        one.row.id for one in rows if one.row.devices == 1 and not one.row.cell.is_base
+    }
+
+
 def count_hosts(cell: Cell) -> int:
     return cell.size.nodes
 
@@ -108,10 +135,7 @@ def _name_series(cells: Sequence[Cell]) -> dict[str, str]:
     """Name of each series: strategy, backend, and whatever else distinguishes it."""
     alike: dict[str, list[Cell]] = {}
     for cell in cells:
-        name = cell.strategy
-        if cell.backend != "none":
-            name += f" {cell.backend}"
-        alike.setdefault(name, []).append(cell)
+        alike.setdefault(_name(cell), []).append(cell)
     names = {}
     for name, group in alike.items():
         flat = [
@@ -133,6 +157,10 @@ def _name_series(cells: Sequence[Cell]) -> dict[str, str]:
             ]
             names[_key(cell)] = " ".join([name, *differing])
     return names
+
+
+def _name(cell: Cell) -> str:
+    return f"{cell.strategy} {cell.backend}".removesuffix(" none")
 
 
 def _name_groups(cells: Sequence[Cell]) -> list[str]:

@@ -20,6 +20,9 @@ CONFIDENCE = 0.95
 # Fewer launches have no interval.
 MIN_LAUNCHES = 4
 
+# Of a number that people read.
+DIGITS = 4
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -45,6 +48,23 @@ class Estimate:
         if self.low is None or self.high is None:
             return False
         return self.low <= value <= self.high
+
+    def printed(self) -> tuple[Estimate, int | None]:
+        """The estimate as documents print it, and its decimals.
+
+        The width of the interval has two significant digits, and no number has more
+        than four. Decimals may be negative; None: four digits of each number.
+        """
+        value = round_off(self.value)
+        if self.low is None or self.high is None:
+            return replace(self, value=value), None
+        low, high = round_off(self.low), round_off(self.high)
+        width, largest = high - low, max(map(abs, (value, low, high)))
+        if not (0 < width < math.inf and largest < math.inf):
+            return replace(self, value=value, low=low, high=high), None
+        places = min(1 - _exponent(width), DIGITS - 1 - _exponent(largest))
+        value, low, high = (round(end, places) for end in (value, low, high))
+        return replace(self, value=value, low=low, high=high), places
 
     def scaled(self, factor: float) -> Estimate:
         """The estimate of ``factor`` (> 0) times the quantity."""
@@ -73,7 +93,12 @@ class Estimate:
 
 def round_off(value: float) -> float:
     """The value with 4 significant digits."""
-    return float(f"{value:.4g}")
+    return float(f"{value:.{DIGITS}g}")
+
+
+def _exponent(value: float) -> int:
+    """The power of ten of the first digit."""
+    return math.floor(math.log10(value))
 
 
 def mean(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate:

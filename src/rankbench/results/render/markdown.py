@@ -12,7 +12,7 @@ from rankbench.results.render.document import Document, DocumentSection
 
 
 def to_markdown(document: Document) -> str:
-    """table.md: the answer, a list of the sections, the table, and some of them."""
+    """table.md: the answer, the table, a list of the sections, and some of them."""
     write = _Writer(document)
     table = document.table
     inline = [one for one in document.rest if not one.section.appendix]
@@ -20,11 +20,11 @@ def to_markdown(document: Document) -> str:
         f"# {_escape(document.title)}",
         *(write.notes(one.content.before) for one in document.opening),
         write.notes(table.content.before),
-        write.contents(),
         f"## {_escape(table.title)}",
         write.shared(),
         *write.body(table, "###"),
         write.notes(table.content.notes),
+        write.contents(),
     ]
     for one in inline:
         parts += [f"## {_escape(one.title)}", *write.section(one, "###")]
@@ -113,7 +113,8 @@ class _Writer:
 
     def _field(self, text: Text) -> str:
         shown = _escape(self._document.show(text))
-        return f"[{shown}]({_quote(text.href)})" if text.href else shown
+        href = f"cells/{text.cell}.json" if text.cell else text.href
+        return f"[{shown}]({_quote(href)})" if href else shown
 
     def _text(self, text: str) -> str:
         return _escape(self._document.name(text))

@@ -13,9 +13,9 @@ from rankbench.results.numbers.statistics import Estimate
 
 def make(found: ResultSet) -> Content | None:
     """The sentences, and a row for each row that may be the fastest or the cheapest."""
-    answer = find_answer(found)
-    if not answer["workloads"]:
+    if not found.summaries:
         return None
+    answer = find_answer(found)
     rows = [
         {"workload": workload["workload"], "question": question, **row}
         for workload in answer["workloads"]

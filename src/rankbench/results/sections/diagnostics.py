@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rankbench.record import Record, first_line
+from rankbench.results.elements.notes import collect_details
 from rankbench.results.elements.section import Content, Row, Section, show_value
 from rankbench.results.elements.text import Grid, Note, Text, figures
 from rankbench.results.numbers.measures import peak_memory
@@ -122,7 +123,8 @@ def make(found: ResultSet) -> Content | None:
         grids.append(Grid("Environment", {"item": False, "value": False}, lines))
     shown = [grid.title for grid in grids]
     reading = [Note(title, text) for title, text in _READING.items() if title in shown]
-    return Content(rows=rows, grids=grids, notes=[*odd, *reading])
+    details = collect_details(found.summaries)
+    return Content(rows=rows, grids=grids, notes=[*odd, *details, *reading])
 
 
 def _to_rows(tables: Mapping[str, Sequence[tuple[str, Fields]]]) -> Iterator[Row]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,24 +17,25 @@ from rankbench.results.elements.text import (
     describe_base,
     show_estimate,
 )
+from rankbench.results.numbers.flops import mfu_of_launches
 from rankbench.results.numbers.network import find_network
 from rankbench.results.numbers.result_set import ResultSet
+from rankbench.results.numbers.series import Panel, find_controls
 from rankbench.results.numbers.statistics import Estimate, mean
 from rankbench.results.numbers.summary import DETERMINISTIC, Summary
+from rankbench.results.read.rows import Results
 
 _TITLE = "Cells"
 
 _RATIOS = ("speedup", "efficiency")
 _PAIRED = {True: "paired", False: "unpaired"}
 
-# Heading -> the estimate that it shows. Throughput has a column for each unit.
-_ESTIMATES = {
-    "step (ms)": "step_ms",
-    "speedup": "speedup",
-    "efficiency": "efficiency",
-    "memory (MiB)": "memory_mib",
-    "accuracy": "accuracy",
-}
+_MIB_PER_GIB = 1024
+
+_CONTROLS = "Controls: strategies for several devices, on one"
+
+# Heading of the topology: hosts x devices of each host.
+_PLACES = "hosts x devices"
 
 # If more cells share a reason, a document names only the first ones.
 _MOST_NAMES = 4
@@ -46,23 +47,25 @@ def make(found: ResultSet) -> Content:
     # Without tokens all are samples/s, as in tables that have been published.
     has_tokens = any(summary.row.cell.unit == "tokens" for summary in summaries)
     goal = found.results.target_loss
-    grids = [_show_measured(found.measured, goal)] if found.measured else []
-    grids += _show_others(summaries)
     builds = {build for summary in summaries if (build := _torch(summary))}
     return Content(
         rows=[
-            {"experiment": experiment, **_row(summary), **_reach(summary, goal)}
+            {
+                "experiment": experiment,
+                **_row(summary, found.results.peaks),
+                **_reach(summary, goal),
+            }
             | ({"unit": f"{summary.row.cell.unit}/s"} if has_tokens else {})
             | ({"torch": _torch(summary)} if len(builds) > 1 else {})
             for summary in summaries
         ],
-        grids=grids,
+        grids=[*_show_measured(found), *_show_others(found.reasons)],
         before=_count(summaries),
         notes=collect_notes(summaries),
     )
 
 
-def _row(summary: Summary) -> dict[str, Any]:
+def _row(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
     row, cell = summary.row, summary.row.cell
     return {
         "cell": row.id,
@@ -88,6 +91,8 @@ def _row(summary: Summary) -> dict[str, Any]:
         "disturbed": len(summary.disturbed) if summary.measures else None,
         "repeated": row.repeated if summary.measures else None,
         "ratios": None if summary.paired is None else _PAIRED[summary.paired],
+        "global_batch": _global_batch(summary),
+        "mfu_pct": _find_mfu(summary, peaks),
         **{f"{name}_verdict": _verdict(summary, name) for name in _RATIOS},
         **summary.numbers,
     }
@@ -117,29 +122,22 @@ def _torch(summary: Summary) -> str | None:
 
 
 def _per_device(summary: Summary) -> Estimate | None:
-    """Tokens/s of each device, as tables of language models have it."""
     number = summary.numbers.get("throughput")
-    if number is None or summary.row.cell.unit != "tokens":
+    return None if number is None else number.scaled(1 / summary.row.devices)
+
+
+def _global_batch(summary: Summary) -> int | None:
+    """Samples of a step, of all replicas."""
+    if not summary.measures:
         return None
-    return number.scaled(1 / summary.row.devices)
+    shape = summary.row.launches[0].record.get("shape") or {}
+    return shape.get("global_batch")
 
 
-def _rates(measured: Sequence[Summary]) -> dict[str, dict[str, Estimate]]:
-    """Heading -> cell -> throughput, or throughput of a device.
-
-    Each unit has its own column.
-    """
-    found: dict[str, dict[str, Estimate]] = {}
-    for summary in measured:
-        name, unit = summary.row.id, f"{summary.row.cell.unit}/s"
-        rates = {
-            f"throughput ({unit})": summary.numbers.get("throughput"),
-            f"of a device ({unit})": _per_device(summary),
-        }
-        for heading, rate in rates.items():
-            if rate is not None:
-                found.setdefault(heading, {})[name] = rate
-    return found
+def _find_mfu(summary: Summary, peaks: Mapping[str, float]) -> Estimate | None:
+    """Model FLOPs utilisation in percent; None if it is unknown or impossible."""
+    found = mfu_of_launches(summary, peaks)
+    return mean(found) if found and max(found) <= 100 else None
 
 
 def _verdict(summary: Summary, name: str) -> str | None:
@@ -160,42 +158,85 @@ def _count(summaries: Sequence[Summary]) -> list[Note]:
     return [Note("cells", f"{len(summaries)}: {', '.join(counts)}.")]
 
 
-def _show_measured(measured: Sequence[Summary], goal: float | None) -> Grid:
-    shown = {
-        heading: name
-        for heading, name in _ESTIMATES.items()
-        if any(name in summary.numbers for summary in measured)
+def _show_measured(found: ResultSet) -> Iterator[Grid]:
+    """Workload by workload, the fastest row first; controls stand apart.
+
+    A column without any value is left out.
+    """
+    rows: list[Summary] = []
+    controls: list[Summary] = []
+    for panel in found.panels:
+        apart = find_controls(panel.points)
+        for one in sorted(panel.points, key=_throughput, reverse=True):
+            (controls if one.row.id in apart else rows).append(one)
+    fields = {one.row.id: _fields(one, found.results) for one in found.measured}
+    for name, words in _describe_variants(found.panels).items():
+        fields[name]["variant"] = Text(words)
+    counts = {count for one in found.measured for count in (one.row.ok, one.row.wanted)}
+    builds = {_torch(one) for one in found.measured}
+    alike = {"launches": len(counts) == 1, "torch": len(builds) == 1}
+    columns = {
+        heading: number
+        for heading, number in _columns(found).items()
+        if not alike.get(heading)
+        and any(str(shown.get(heading, "")) for shown in fields.values())
     }
-    rates = _rates(measured)
-    goals = [_reach(summary, goal) for summary in measured] if goal is not None else []
-    marks = any(summary.marks for summary in measured)
-    networks = {summary.row.id: _find_network(summary) for summary in measured}
-    network = any(networks.values())
-    several = len({_torch(summary) for summary in measured}) > 1
-    stopped = any(summary.row.stopped for summary in measured)
-    columns = {"cell": False, "launches": False}
-    columns |= {"stopped": False} if stopped else {}
-    columns |= dict.fromkeys([*rates, *shown], True)
-    if goals:
-        columns |= {f"to loss {goal:g} (s)": True, "to it (samples)": True}
-    columns |= {"network": False} if network else {}
-    columns |= {"torch": False} if several else {}
-    columns |= {"marks": False} if marks else {}
-    rows = [
-        [
-            Text(summary.row.id, href=f"cells/{summary.row.id}.json"),
-            Text(f"{summary.row.ok}/{summary.row.wanted}"),
-            *([Text(summary.row.stopped or "")] if stopped else []),
-            *(show_estimate(rate.get(summary.row.id)) for rate in rates.values()),
-            *(show_estimate(summary.numbers.get(name)) for name in shown.values()),
-            *(_show_goal(goals[place]) if goals else []),
-            *([Text(networks[summary.row.id] or "")] if network else []),
-            *([Text(_torch(summary) or "")] if several else []),
-            *([Text(", ".join(summary.marks))] if marks else []),
-        ]
-        for place, summary in enumerate(measured)
-    ]
-    return Grid(_TITLE, columns, rows)
+    for title, members in ((_TITLE, rows), (_CONTROLS, controls)):
+        if members:
+            own = [fields[one.row.id] for one in members]
+            yield Grid(
+                title,
+                columns,
+                [[one.get(heading, Text("")) for heading in columns] for one in own],
+            )
+
+
+def _throughput(summary: Summary) -> float:
+    return summary.numbers["throughput"].value
+
+
+def _columns(found: ResultSet) -> dict[str, bool]:
+    """Heading -> whether it holds numbers. Each unit of throughput has its own."""
+    units = sorted({one.row.cell.unit for one in found.measured})
+    words, numbers = False, True
+    return {
+        **dict.fromkeys(("strategy", "backend", _PLACES, "variant"), words),
+        "global batch": numbers,
+        **{f"throughput ({unit}/s)": numbers for unit in units},
+        **{f"per device ({unit}/s)": numbers for unit in units},
+        **dict.fromkeys(("efficiency", "memory (GiB)", "MFU (%)"), numbers),
+        **dict.fromkeys(_goal_headings(found.results.target_loss), numbers),
+        **dict.fromkeys(("launches", "stopped", "network", "torch", "note"), words),
+    }
+
+
+def _goal_headings(goal: float | None) -> tuple[str, ...]:
+    return () if goal is None else (f"to loss {goal:g} (s)", "to it (samples)")
+
+
+def _fields(summary: Summary, results: Results) -> dict[str, Text]:
+    """Heading -> what it shows of a row."""
+    row, cell, numbers = summary.row, summary.row.cell, summary.numbers
+    memory, batch = numbers.get("memory_mib"), _global_batch(summary)
+    goal = results.target_loss
+    reached = _show_goal(_reach(summary, goal)) if goal is not None else ()
+    return {
+        "strategy": Text(cell.strategy, cell=row.id),
+        "backend": Text("" if cell.backend == "none" else cell.backend),
+        _PLACES: Text(cell.topology),
+        "global batch": Text("" if batch is None else str(batch)),
+        f"throughput ({cell.unit}/s)": show_estimate(numbers.get("throughput")),
+        f"per device ({cell.unit}/s)": show_estimate(_per_device(summary)),
+        "efficiency": show_estimate(numbers.get("efficiency")),
+        "memory (GiB)": show_estimate(memory and memory.scaled(1 / _MIB_PER_GIB)),
+        "MFU (%)": show_estimate(_find_mfu(summary, results.peaks)),
+        **dict(zip(_goal_headings(goal), reached, strict=True)),
+        "launches": Text(f"{row.ok}/{row.wanted}"),
+        "stopped": Text(row.stopped or ""),
+        "network": Text(_find_network(summary) or ""),
+        "torch": Text(_torch(summary) or ""),
+        "note": Text(", ".join(summary.marks)),
+    }
 
 
 def _show_goal(reached: dict[str, Any]) -> list[Text]:
@@ -204,13 +245,22 @@ def _show_goal(reached: dict[str, Any]) -> list[Text]:
     return [show_estimate(reached[name]) for name in ("target_s", "target_samples")]
 
 
-def _show_others(summaries: Sequence[Summary]) -> list[Grid]:
+def _describe_variants(panels: Sequence[Panel]) -> dict[str, str]:
+    """Cell -> what sets it apart from rows of its strategy, backend and topology."""
+    titles = [panel.title.split(", ") for panel in panels]
+    shared = set(titles[0]).intersection(*titles) if titles else set()
+    found = {}
+    for panel, title in zip(panels, titles, strict=True):
+        workload = [part for part in title if part not in shared]
+        for series in panel.series:
+            for one in series.points:
+                words = [*series.words, *workload]
+                found[one.row.id] = ", ".join(words)
+    return found
+
+
+def _show_others(reasons: Mapping[tuple[str, str], Sequence[str]]) -> list[Grid]:
     """A row for each reason why cells have no numbers."""
-    reasons: dict[tuple[str, str], list[str]] = {}
-    for summary in summaries:
-        if not summary.measures:
-            key = (summary.row.status, summary.row.reason or "")
-            reasons.setdefault(key, []).append(summary.row.id)
     rows = [
         [Text(status), Text(str(len(ids))), Text(_list_names(ids)), Text(reason)]
         for (status, reason), ids in reasons.items()
@@ -258,10 +308,12 @@ SECTION = Section(
         "target": str,
         "target_s": Estimate,
         "target_samples": Estimate,
+        "global_batch": int,
+        "mfu_pct": Estimate,
     },
     optional=[
-        *("network", "stopped", "unit", "per_device", "setup_memory_mib", "torch"),
-        *("target", "target_s", "target_samples"),
+        *("network", "stopped", "unit", "setup_memory_mib", "torch"),
+        *("target", "target_s", "target_samples", "mfu_pct"),
     ],
     appendix=False,
     # Version 2 has other reasons for rows that are not measured than version 1. Version
