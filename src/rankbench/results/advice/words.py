@@ -32,6 +32,12 @@ _QUESTIONS = {
     "scaling": "how far it scales",
 }
 
+# Of more reasons why rows have no numbers, the first ones are said.
+_MOST_REASONS = 6
+
+# Statuses of rows that have not failed.
+_NOT_TRIED = {"unsupported", "not-run"}
+
 # Parts of a loss, in few words and in more.
 _PARTS = {
     "computation": "computation",
@@ -41,12 +47,6 @@ _PARTS = {
     "host": "idle GPU",
     "unexplained": "other communication",
 }
-# Of more reasons why rows have no numbers, the first ones are said.
-_MOST_REASONS = 6
-
-# Statuses of rows that have not failed.
-_NOT_TRIED = {"unsupported", "not-run"}
-
 _PARTS_IN_FULL = _PARTS | {
     "host": "an idle GPU",
     "unexplained": "communication that the measured bandwidth does not explain",
