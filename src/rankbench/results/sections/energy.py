@@ -109,7 +109,7 @@ def _draw(grid: Sequence[Axes], panel: Panel, styles: Mapping[str, Style]) -> En
 
     ends = plotting.draw_series(axes, panel, styles, mark, names_points=True)
     axes.set_xlim(left=0)
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
     axes.set_xlabel("samples/s")
     axes.set_ylabel("joules per sample")
     return ends

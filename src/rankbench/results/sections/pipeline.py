@@ -123,7 +123,8 @@ def _plot(groups: Mapping[str, Sequence[Summary]]) -> PanelPlot:
             Series(name, tuple(sorted(own, key=_count))) for name, own in lines.items()
         )
         ends = plotting.draw_series(axes, Panel("", joined, ()), looks, mark)
-        plotting.scale_devices(axes, map(_count, panel.points))
+        counts = [_count(point) for series in joined for point in series.points]
+        plotting.scale_devices(axes, counts)
         axes.set_xlabel("microbatches")
         axes.set_ylabel("speedup" if has_base else "samples/s")
         axes.set_ylim(bottom=0)
