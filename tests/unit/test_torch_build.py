@@ -241,8 +241,16 @@ def test_default_index_stands_in_one_place():
     assert named == [Path(torch_build.__file__)]
 
 
+@pytest.fixture(scope="module")
+def venv(tmp_path_factory) -> Path:
+    """An empty environment, of which each test gets a copy."""
+    place = tmp_path_factory.mktemp("venv") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", place], check=True)
+    return place
+
+
 @pytest.fixture
-def bare(tmp_path: Path, configured: Index, fallback: Index) -> Path:
+def bare(tmp_path: Path, venv: Path, configured: Index, fallback: Index) -> Path:
     """A project before its torch is installed, with what the two indexes have."""
     root = tmp_path / "bare"
     requirements = root / "containers/requirements"
@@ -261,7 +269,7 @@ def bare(tmp_path: Path, configured: Index, fallback: Index) -> Path:
         f"torch===2.13.0 --hash={default}\n    # via -r cuda.in\n{vision}"
     )
     (root / "home").mkdir()
-    subprocess.run([sys.executable, "-m", "venv", root / ".venv"], check=True)
+    shutil.copytree(venv, root / ".venv", symlinks=True)
     return root
 
 
