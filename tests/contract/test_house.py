@@ -85,11 +85,11 @@ def files_in_git() -> list[Path]:
     return [path for path in paths if path.is_file()]
 
 
-def test_rooms_do_not_know_each_other() -> None:
+def test_rooms_do_not_know_each_other():
     check_with("lint-imports", "--no-cache")
 
 
-def test_no_long_chain_of_imports_within_the_results() -> None:
+def test_no_long_chain_of_imports_within_the_results():
     """Whoever follows one number to its file reads eight modules at most."""
     grimp = pytest.importorskip("grimp")  # import-linter brings grimp along.
     graph = grimp.build_graph("rankbench", exclude_type_checking_imports=True)
@@ -106,11 +106,11 @@ def test_no_long_chain_of_imports_within_the_results() -> None:
     assert len(chain) <= 8, " > ".join(chain)
 
 
-def test_workflow_is_formatted() -> None:
+def test_workflow_is_formatted():
     check_with("snakefmt", "--check", "Snakefile", "workflow")
 
 
-def test_workflow_lints_are_the_known_ones() -> None:
+def test_workflow_lints_are_the_known_ones():
     # The output is text, because Snakemake 9.27 prints text even for `--lint json`.
     flags = ("--profile", "local_profile", "--lint")
     _, said = run(sys.executable, "-m", "snakemake", *flags)
@@ -128,7 +128,7 @@ def test_workflow_lints_are_the_known_ones() -> None:
     assert used == set(ALLOWED_LINTS), "an allowed lint no longer occurs"
 
 
-def test_files_name_no_machine_and_no_package_index() -> None:
+def test_files_name_no_machine_and_no_package_index():
     found, allowed = [], []
     for path in files_in_git():
         try:
@@ -147,7 +147,7 @@ def test_files_name_no_machine_and_no_package_index() -> None:
     assert allowed == ALLOWED
 
 
-def test_files_are_small_and_no_images() -> None:
+def test_files_are_small_and_no_images():
     large = [
         str(path.relative_to(ROOT))
         for path in files_in_git()
@@ -156,7 +156,7 @@ def test_files_are_small_and_no_images() -> None:
     assert not large, f"over {LARGE_KIB} KiB, or an image: {large}"
 
 
-def test_lock_holds_every_dependency_with_hashes() -> None:
+def test_lock_holds_every_dependency_with_hashes():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     lock = (ROOT / "requirements.lock").read_text()
     entries = re.findall(r"^([\w.-]+)==(\S+) \\\n((?:    --hash=\S+.*\n)+)", lock, re.M)
@@ -181,21 +181,21 @@ def test_lock_holds_every_dependency_with_hashes() -> None:
             assert requirement.specifier.contains(pinned[name]), f"{line}: make lock"
 
 
-def test_torch_is_pinned_apart() -> None:
+def test_torch_is_pinned_apart():
     lines = (ROOT / "requirements-torch.txt").read_text().splitlines()
     pins = [Requirement(line) for line in lines if line and not line.startswith("#")]
     assert {pin.name for pin in pins} == {"torch", "torchvision"}
     assert all(re.fullmatch(r"==[\d.]+", str(pin.specifier)) for pin in pins)
 
 
-def test_the_readme_shows_the_published_example() -> None:
+def test_the_readme_shows_the_published_example():
     blocks, readme = make_blocks(), (ROOT / "README.md").read_text()
     assert fill(readme, blocks) == readme
     assert blocks["answer"][2].startswith("USE ")
     assert len(blocks["table"]) > 4
 
 
-def test_no_two_classes_share_a_name() -> None:
+def test_no_two_classes_share_a_name():
     """Variants may: each is found by the name of its file."""
     places: dict[str, list[str]] = {}
     for path in sorted((ROOT / "src").rglob("*.py")):

@@ -120,9 +120,7 @@ def scatter(
     return [float(one) for one in rates]
 
 
-def test_verdict_and_printed_bracket_of_1000_tables_never_contradict(
-    writer: Writer,
-) -> None:
+def test_verdict_and_printed_bracket_of_1000_tables_never_contradict(writer):
     rng, judged = np.random.default_rng(32), {"": 0, fit.EQUAL: 0, fit.UNTOLD: 0}
     keys = [("single", "1x1"), *(("ddp", f"1x{n}") for n in (1, 2, 4))]
     cells = [make_cell(*key) for key in keys]
@@ -208,9 +206,7 @@ def shown(row: Mapping[str, str], name: str) -> str:
 
 
 @pytest.mark.parametrize("first", range(0, 200, 20))
-def test_no_statement_of_200_random_answers_contradicts_its_table(
-    writer: Writer, first: int
-) -> None:
+def test_no_statement_of_200_random_answers_contradicts_its_table(writer, first):
     for seed in range(first, first + 20):
         found = make_random(writer, seed)
         answer = find_answer(found)

@@ -50,7 +50,7 @@ def choose_of(margin: float, **cells: Sequence[float]) -> tuple[str, dict[str, R
     return choose(fit, dict.fromkeys(cells, 1.0), margin)
 
 
-def test_a_clear_winner() -> None:
+def test_a_clear_winner():
     rounds = np.linspace(90, 110, 8)
     best, rivals = choose_of(0.03, a=rounds, b=0.8 * rounds)
     assert best == "a"
@@ -59,7 +59,7 @@ def test_a_clear_winner() -> None:
     assert rivals["b"].launches is None
 
 
-def test_a_factor_of_each_row_counts() -> None:
+def test_a_factor_of_each_row_counts():
     rounds = np.linspace(90, 110, 8)
     fit = Fit({"1": list(enumerate(rounds)), "2": list(enumerate(1.5 * rounds))})
     best, rivals = choose(fit, {"1": 1.0, "2": 0.5}, 0.03)
@@ -67,7 +67,7 @@ def test_a_factor_of_each_row_counts() -> None:
     assert rivals["2"].ratio.value == pytest.approx(0.75)
 
 
-def test_equal_is_more_than_not_told_apart() -> None:
+def test_equal_is_more_than_not_told_apart():
     rounds = np.linspace(90, 110, 8)
     near = 0.995 * rounds * (1 + 0.004 * np.array([1, -1] * 4))
     far = 0.995 * rounds * (1 + 0.05 * np.array([1, -1] * 4))
@@ -78,12 +78,12 @@ def test_equal_is_more_than_not_told_apart() -> None:
     assert 8 < rivals["far"].launches <= 200
 
 
-def test_too_few_launches_say_nothing() -> None:
+def test_too_few_launches_say_nothing():
     _, rivals = choose_of(0.03, a=[100, 101, 99], b=[50, 51, 49])
     assert (rivals["b"].verdict, rivals["b"].launches) == (FEW, MIN_LAUNCHES)
 
 
-def test_six_rounds_suffice_for_many_rivals_that_are_far_behind() -> None:
+def test_six_rounds_suffice_for_many_rivals_that_are_far_behind():
     rounds = np.array([97, 99, 100, 101, 102, 104.0])
     others = {f"b{i}": 0.5 * rounds + i / 10 for i in range(10)}
     _, rivals = choose_of(0.03, a=rounds, **others)
@@ -91,7 +91,7 @@ def test_six_rounds_suffice_for_many_rivals_that_are_far_behind() -> None:
 
 
 @pytest.mark.parametrize("launches", [6, 8, 20])
-def test_a_row_that_is_as_good_is_seldom_called_less(launches: int) -> None:
+def test_a_row_that_is_as_good_is_seldom_called_less(launches):
     """All rows are the same; machines drift, and some launches are much slower."""
     random = np.random.default_rng(launches)
     wrong, experiments = 0, 300
@@ -106,7 +106,7 @@ def test_a_row_that_is_as_good_is_seldom_called_less(launches: int) -> None:
     assert wrong / experiments <= 0.05 + 3 * (0.05 * 0.95 / experiments) ** 0.5
 
 
-def test_planned_launches_settle_it_mostly() -> None:
+def test_planned_launches_settle_it_mostly():
     random = np.random.default_rng(1)
     settled = 0
     for _ in range(100):
@@ -143,7 +143,7 @@ SINGLE, DDP1, DDP2 = (
 )
 
 
-def test_fastest_and_cheapest_may_differ(tmp_path: Path) -> None:
+def test_fastest_and_cheapest_may_differ(tmp_path):
     layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1200})
     facts = answer_of(layout)
     assert (facts["fastest"]["cell"], facts["cheapest"]["cell"]) == (DDP2, SINGLE)
@@ -154,7 +154,7 @@ def test_fastest_and_cheapest_may_differ(tmp_path: Path) -> None:
     assert facts["cheapest"]["samples_per_epoch"] == 256
 
 
-def test_the_simpler_of_two_equal_rows_is_recommended(tmp_path: Path) -> None:
+def test_the_simpler_of_two_equal_rows_is_recommended(tmp_path):
     layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 808})
     facts = answer_of(layout, margin=0.1)
     assert facts["fastest"]["cell"] == DDP2
@@ -168,7 +168,7 @@ def test_the_simpler_of_two_equal_rows_is_recommended(tmp_path: Path) -> None:
     assert facts["fastest"]["recommended"] == DDP2
 
 
-def test_how_far_it_scales(tmp_path: Path) -> None:
+def test_how_far_it_scales(tmp_path):
     rates = {"1x1": 800, "1x2": 1500, "1x4": 2240, "1x8": 2500}
     layout = write_rows(
         tmp_path,
@@ -183,7 +183,7 @@ def test_how_far_it_scales(tmp_path: Path) -> None:
     assert stricter["first_below"] is None
 
 
-def test_what_it_costs(tmp_path: Path) -> None:
+def test_what_it_costs(tmp_path):
     layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1200})
     with edited(layout.plan) as plan:
         plan["site"]["device_hour_price"] = "2.50 EUR"
@@ -195,7 +195,7 @@ def test_what_it_costs(tmp_path: Path) -> None:
     assert "EUR" in notes["cheapest"]
 
 
-def test_one_row_is_no_choice(tmp_path: Path) -> None:
+def test_one_row_is_no_choice(tmp_path):
     layout = write_rows(tmp_path, {("single", "1x1"): 800})
     answer = find_answer(read(layout))
     (note,) = in_sentences(answer)
@@ -203,7 +203,7 @@ def test_one_row_is_no_choice(tmp_path: Path) -> None:
     assert note.text.startswith("only one row says how fast a strategy is")
 
 
-def test_rows_on_parts_of_a_device_are_no_choice(tmp_path: Path) -> None:
+def test_rows_on_parts_of_a_device_are_no_choice(tmp_path):
     cells = [make_cell("single"), make_cell("ddp", "1x2")]
     planned = [plan_cell(cell, marks=["functional"]) for cell in cells]
     layout = write_plan(tmp_path, planned)
@@ -213,7 +213,7 @@ def test_rows_on_parts_of_a_device_are_no_choice(tmp_path: Path) -> None:
     assert note.text.startswith("no row says how fast a strategy is")
 
 
-def test_few_launches_are_a_doubt_and_what_to_do_next(tmp_path: Path) -> None:
+def test_few_launches_are_a_doubt_and_what_to_do_next(tmp_path):
     cells = [plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))]
     layout = write_plan(tmp_path, cells, launches=1)
     for planned, rate in zip(cells, (800, 1500), strict=True):
@@ -232,7 +232,7 @@ def test_few_launches_are_a_doubt_and_what_to_do_next(tmp_path: Path) -> None:
     assert planned["fastest"]["device_hours"] == pytest.approx(0.09)
 
 
-def test_rows_of_different_machines_are_a_doubt(tmp_path: Path) -> None:
+def test_rows_of_different_machines_are_a_doubt(tmp_path):
     layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1500})
     for path in layout.records.glob(f"{SINGLE}/1/*/record.json"):
         with edited(path) as record:
@@ -242,7 +242,7 @@ def test_rows_of_different_machines_are_a_doubt(tmp_path: Path) -> None:
     assert not any("hardware" in doubt for doubt in doubts.get(DDP2, ()))
 
 
-def test_a_launch_that_was_disturbed_again_is_a_doubt(tmp_path: Path) -> None:
+def test_a_launch_that_was_disturbed_again_is_a_doubt(tmp_path):
     layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1500})
     (path,) = layout.records.glob(f"{DDP2}/1/3/record.json")
     record = json.loads(path.read_text())
@@ -254,7 +254,7 @@ def test_a_launch_that_was_disturbed_again_is_a_doubt(tmp_path: Path) -> None:
     assert "other programs took 31%" in doubt
 
 
-def test_training_is_compared_at_equal_samples_and_times(tmp_path: Path) -> None:
+def test_training_is_compared_at_equal_samples_and_times(tmp_path):
     layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1500})
     training = answer_of(layout)["training"]
     assert training["samples"] == 10 * 64
@@ -267,9 +267,7 @@ def test_training_is_compared_at_equal_samples_and_times(tmp_path: Path) -> None
     assert losses[DDP2] > losses[SINGLE]
 
 
-def test_planned_launches_are_those_of_the_brackets_of_the_table(
-    tmp_path: Path,
-) -> None:
+def test_planned_launches_are_those_of_the_brackets_of_the_table(tmp_path):
     """With the confidence of the table, and beside launches that do not count."""
     random = np.random.default_rng(2)
     keys = [("single", "1x1"), *((name, "1x2") for name in ("ddp", "fsdp", "zero1"))]
@@ -300,7 +298,7 @@ def test_planned_launches_are_those_of_the_brackets_of_the_table(
 # --- words are values -----------------------------------------------------------------
 
 
-def test_every_document_says_what_answer_json_holds(tmp_path: Path) -> None:
+def test_every_document_says_what_answer_json_holds(tmp_path):
     layout = write_example(tmp_path)
     write_tables(layout)
     answer = json.loads(layout.table("json", "answer").read_text())
@@ -321,7 +319,7 @@ def test_every_document_says_what_answer_json_holds(tmp_path: Path) -> None:
     assert in_sentences(answer)[0] != notes[0]
 
 
-def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command(tmp_path, capsys):
     layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 1500})
     results = (str(layout.root),)
     assert main(["answer", *results]) == 0
@@ -339,7 +337,7 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert said in capsys.readouterr().err
 
 
-def test_status_3_if_it_cannot_tell(tmp_path: Path, cli) -> None:
+def test_status_3_if_it_cannot_tell(tmp_path, cli):
     layout = write_rows(tmp_path, {("single", "1x1"): 800, ("ddp", "1x2"): 803})
     command = ["answer", str(layout.root), "--margin", "0.02"]
     assert "launches of both would settle it" in " ".join(

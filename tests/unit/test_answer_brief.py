@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 
@@ -27,7 +26,7 @@ def said_of(found: ResultSet) -> tuple[Facts, dict[str, str]]:
     return facts, {note.term: note.text.replace("\n", " ") for note in notes}
 
 
-def test_a_control_is_no_candidate(tmp_path: Path) -> None:
+def test_a_control_is_no_candidate(tmp_path):
     """ddp on one device costs nothing beside single, and nobody would choose it."""
     cells = [make_cell("single"), make_cell("ddp", "1x1"), make_cell("ddp", "1x2")]
     planned = [plan_cell(cell) for cell in cells]
@@ -41,7 +40,7 @@ def test_a_control_is_no_candidate(tmp_path: Path) -> None:
     assert facts["rows"] == 2
 
 
-def test_words_come_before_ids(tmp_path: Path) -> None:
+def test_words_come_before_ids(tmp_path):
     cells = [
         make_cell("single"),
         make_cell("ddp", "2x2"),

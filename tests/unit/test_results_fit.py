@@ -51,7 +51,7 @@ def draw(
     return 100 * np.exp(machine + scatter * rng.normal(size=(cells, rounds)))
 
 
-def test_a_ratio_is_the_geometric_mean_of_the_ratios_within_rounds() -> None:
+def test_a_ratio_is_the_geometric_mean_of_the_ratios_within_rounds():
     above, below = np.random.default_rng(1).lognormal(0, 0.02, (2, 9))
     ratio = fit_of(above, below).ratio("0", "1").bracket(0.95)
     assert ratio.value == pytest.approx(stats.gmean(above / below))
@@ -59,7 +59,7 @@ def test_a_ratio_is_the_geometric_mean_of_the_ratios_within_rounds() -> None:
     assert ratio.low < ratio.value
 
 
-def test_a_drift_of_the_machine_is_no_part_of_a_ratio() -> None:
+def test_a_drift_of_the_machine_is_no_part_of_a_ratio():
     machine = np.linspace(1.0, 0.5, 12)
     paired = fit_of(2 * machine, machine)
     assert paired.is_paired("0", "1")
@@ -72,7 +72,7 @@ def test_a_drift_of_the_machine_is_no_part_of_a_ratio() -> None:
     assert ratio.low < 1.8
 
 
-def test_rows_of_other_rounds_are_compared_as_two_samples() -> None:
+def test_rows_of_other_rounds_are_compared_as_two_samples():
     """With many launches, the moderated scatter hardly differs from Welch's."""
     rng = np.random.default_rng(2)
     above, below = rng.lognormal(0, 0.02, 60), rng.lognormal(0, 0.05, 80)
@@ -84,7 +84,7 @@ def test_rows_of_other_rounds_are_compared_as_two_samples() -> None:
     assert math.log(bracket.high or 0) == pytest.approx(ends.high, rel=0.05)
 
 
-def test_missing_launches_leave_the_others_where_they_are() -> None:
+def test_missing_launches_leave_the_others_where_they_are():
     rates = draw(np.random.default_rng(3), 4, 10, scatter=1e-4)
     rates *= np.array([[1.0], [1.1], [1.2], [1.3]])
     cells = {str(place): in_rounds(own) for place, own in enumerate(rates)}
@@ -94,7 +94,7 @@ def test_missing_launches_leave_the_others_where_they_are() -> None:
         assert found.value == pytest.approx(ratio, rel=1e-3)
 
 
-def test_a_cell_may_be_launched_twice_in_a_round() -> None:
+def test_a_cell_may_be_launched_twice_in_a_round():
     rates = draw(np.random.default_rng(4), 3, 8)
     once = {str(place): in_rounds(own) for place, own in enumerate(rates[:2])}
     twice = {**once, "0": [*once["0"], *in_rounds(rates[2])]}
@@ -104,9 +104,7 @@ def test_a_cell_may_be_launched_twice_in_a_round() -> None:
 
 @pytest.mark.parametrize("count", [1, 4, 80, 400])
 @pytest.mark.parametrize("scatter", [0.0, 1e-9, 0.08, 3.0])
-def test_any_number_of_launches_and_any_scatter_has_a_ratio(
-    count: int, scatter: float
-) -> None:
+def test_any_number_of_launches_and_any_scatter_has_a_ratio(count, scatter):
     rng = np.random.default_rng(count)
     sides = np.exp(scatter * rng.normal(size=(2, count)))
     for first in (1, 1000):
@@ -117,20 +115,18 @@ def test_any_number_of_launches_and_any_scatter_has_a_ratio(
         assert found.low is None or found.low <= found.value
 
 
-def test_three_launches_have_no_bracket() -> None:
+def test_three_launches_have_no_bracket():
     found = fit_of([2.0, 2.0, 2.0], [1.0, 1.0, 1.0]).ratio("0", "1").bracket(0.95)
     assert found == Estimate(pytest.approx(2.0))
     assert judge(found) == ""
 
 
-def test_a_single_cell_has_a_fit() -> None:
+def test_a_single_cell_has_a_fit():
     assert fit_of([1.0]).disturbed == {"0": []}
 
 
 @pytest.mark.parametrize("cells", [2, 8])
-def test_one_disturbed_launch_is_left_out_and_hardly_widens_the_bracket(
-    cells: int,
-) -> None:
+def test_one_disturbed_launch_is_left_out_and_hardly_widens_the_bracket(cells):
     wider = []
     for seed in range(30):
         rates = draw(np.random.default_rng(seed), cells, 8)
@@ -143,7 +139,7 @@ def test_one_disturbed_launch_is_left_out_and_hardly_widens_the_bracket(
     assert np.mean(wider) < 1.5
 
 
-def test_a_cell_that_is_often_slow_keeps_its_launches() -> None:
+def test_a_cell_that_is_often_slow_keeps_its_launches():
     rates = draw(np.random.default_rng(5), 4, 9)
     rates[2, [1, 3, 5, 8]] /= 3
     fit = fit_of(*rates)
@@ -154,7 +150,7 @@ def test_a_cell_that_is_often_slow_keeps_its_launches() -> None:
     assert bracket.high / bracket.low > 2
 
 
-def test_a_slow_round_disturbs_nobody() -> None:
+def test_a_slow_round_disturbs_nobody():
     rates = draw(np.random.default_rng(6), 6, 8)
     rates[:, 4] /= 3
     assert not any(fit_of(*rates).disturbed.values())
@@ -162,7 +158,7 @@ def test_a_slow_round_disturbs_nobody() -> None:
 
 @pytest.mark.parametrize("rounds", [8, 20])
 @pytest.mark.parametrize("disturbed", [0.0, 0.05])
-def test_all_brackets_of_a_table_hold_together(rounds: int, disturbed: float) -> None:
+def test_all_brackets_of_a_table_hold_together(rounds, disturbed):
     rng, cells, tables = np.random.default_rng(7), 5, 400
     confidence = confidence_of_each(cells - 1)
     wrong = 0
@@ -178,7 +174,7 @@ def test_all_brackets_of_a_table_hold_together(rounds: int, disturbed: float) ->
     assert wrong / tables <= 0.05 + 3 * math.sqrt(0.05 * 0.95 / tables)
 
 
-def test_three_scatters_are_found() -> None:
+def test_three_scatters_are_found():
     rng, found = np.random.default_rng(8), 0
     for _ in range(200):
         rates = draw(rng, 8, 8)
@@ -199,7 +195,7 @@ def test_three_scatters_are_found() -> None:
         (1 / (1 + MARGIN), 1 + MARGIN, "="),
     ],
 )
-def test_the_bracket_is_the_verdict(low: float, high: float, verdict: str) -> None:
+def test_the_bracket_is_the_verdict(low, high, verdict):
     assert judge(Estimate((low + high) / 2, low, high)) == verdict
 
 
@@ -208,7 +204,7 @@ def test_the_bracket_is_the_verdict(low: float, high: float, verdict: str) -> No
 SINGLE, DDP = plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))
 
 
-def test_a_drift_is_told_from_chance() -> None:
+def test_a_drift_is_told_from_chance():
     rng = np.random.default_rng(5)
     rows = {str(n): rng.lognormal(0, 0.03, 8) for n in range(20)}
     assert find_drifting(rows) == []
@@ -219,7 +215,7 @@ def test_a_drift_is_told_from_chance() -> None:
     assert sum(bool(find_drifting({k: v})) for k, v in steady.items()) <= 0.06 * 2000
 
 
-def test_planned_launches_of_one_side_settle_it_mostly() -> None:
+def test_planned_launches_of_one_side_settle_it_mostly():
     """As `accept` plans them: those of the other side are what they are."""
     rng, settled, planned = np.random.default_rng(4), 0, 0
     for _ in range(60):
@@ -253,7 +249,7 @@ def write_rounds(tmp_path, *, seeds=(1, 1), drift=0.0, count=8, slow=()):
     return layout
 
 
-def test_a_table_pairs_by_round_and_says_so(tmp_path) -> None:
+def test_a_table_pairs_by_round_and_says_so(tmp_path):
     layout = write_rounds(tmp_path, drift=0.2)
     _, ddp = summarise(load(layout))
     assert ddp.paired
@@ -264,14 +260,14 @@ def test_a_table_pairs_by_round_and_says_so(tmp_path) -> None:
     assert "unpaired" not in text
 
 
-def test_rows_of_other_rounds_are_unpaired_and_say_so(tmp_path) -> None:
+def test_rows_of_other_rounds_are_unpaired_and_say_so(tmp_path):
     layout = write_rounds(tmp_path, seeds=(1, 2))
     _, ddp = summarise(load(layout))
     assert ddp.paired is False
     assert "unpaired" in ddp.marks
 
 
-def test_a_drifting_row_is_marked_in_every_output(tmp_path) -> None:
+def test_a_drifting_row_is_marked_in_every_output(tmp_path):
     layout = write_rounds(tmp_path, drift=0.2)
     write_tables(layout)
     for suffix in ("csv", "md", "html", "tex"):
@@ -281,7 +277,7 @@ def test_a_drifting_row_is_marked_in_every_output(tmp_path) -> None:
     assert "drifting" not in steady.table("csv").read_text()
 
 
-def test_a_disturbed_launch_is_in_no_number_and_is_counted(tmp_path) -> None:
+def test_a_disturbed_launch_is_in_no_number_and_is_counted(tmp_path):
     layout = write_rounds(tmp_path, slow=[3])
     _, ddp = summarise(load(layout))
     assert ddp.numbers["throughput"].value == pytest.approx(1500)

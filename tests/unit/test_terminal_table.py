@@ -22,9 +22,7 @@ def read_example() -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_the_example_fits_on_a_terminal(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_fits_on_a_terminal(capsys, monkeypatch):
     monkeypatch.chdir(EXAMPLE)
     print_results(Layout(Path()))
     lines = capsys.readouterr().out.splitlines()
@@ -52,7 +50,7 @@ def test_the_example_fits_on_a_terminal(
         (90, ["samples/s", "marks", "efficiency"]),
     ],
 )
-def test_a_narrow_terminal_shows_fewer_columns(width: int, columns: list[str]) -> None:
+def test_a_narrow_terminal_shows_fewer_columns(width, columns):
     # At its widest.
     rows = [{**row, "efficiency_verdict": "n.s."} for row in read_example()]
     table = describe(rows, width)[0]
@@ -63,14 +61,12 @@ def test_a_narrow_terminal_shows_fewer_columns(width: int, columns: list[str]) -
     assert console.measure(table).maximum <= width
 
 
-def test_there_is_no_table_before_the_first_run(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_there_is_no_table_before_the_first_run(tmp_path, capsys):
     print_results(Layout(tmp_path))
     assert "no table yet" in capsys.readouterr().out
 
 
-def test_nothing_measured_leaves_the_reasons() -> None:
+def test_nothing_measured_leaves_the_reasons():
     row = {"experiment": "x", "cell": "a.b.1x1.m.d", "status": "oom", "reason": "full"}
     (part,) = describe([row])
     console = Console(width=80)
@@ -88,7 +84,7 @@ def test_nothing_measured_leaves_the_reasons() -> None:
         (("0.9722", "0.9722", "0.9722"), "0.9722"),
     ],
 )
-def test_values(values: tuple[str, str, str], text: str) -> None:
+def test_values(values, text):
     row = dict(zip(("x", "x_lo", "x_hi"), values, strict=True))
     assert show_value(row, "x") == text
     if text:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from pathlib import Path
 
 import pytest
 
@@ -61,7 +60,7 @@ def rows_of(layout: Layout) -> dict[str, dict[str, str]]:
         return {row["cell"]: row for row in csv.DictReader(file)}
 
 
-def test_a_cell_of_tokens_knows_its_context(tmp_path: Path) -> None:
+def test_a_cell_of_tokens_knows_its_context(tmp_path):
     path = tmp_path / "some.yaml"
     text = "name: some\nstrategy: single\nmodel: gpt\ndata: tokens\n"
     path.write_text(text)
@@ -73,7 +72,7 @@ def test_a_cell_of_tokens_knows_its_context(tmp_path: Path) -> None:
     assert same.hash() == cell.hash()
 
 
-def test_the_table_has_tokens_per_second_and_of_a_device(layout: Layout) -> None:
+def test_the_table_has_tokens_per_second_and_of_a_device(layout):
     rows = rows_of(layout)
     assert rows[OF_IMAGES]["unit"] == "samples/s"
     assert rows[OF_IMAGES]["per_device"] == rows[OF_IMAGES]["throughput"]
@@ -84,7 +83,7 @@ def test_the_table_has_tokens_per_second_and_of_a_device(layout: Layout) -> None
     assert of_tokens["base"].endswith(" tokens/s")
 
 
-def test_each_unit_has_its_own_column(layout: Layout) -> None:
+def test_each_unit_has_its_own_column(layout):
     lines = layout.table("md").read_text().splitlines()
     heading = next(line for line in lines if "throughput (samples/s)" in line)
     columns = [part.strip() for part in heading.split("|")]
@@ -104,7 +103,7 @@ def test_each_unit_has_its_own_column(layout: Layout) -> None:
     assert "a sample is a sequence of 128 tokens" in known
 
 
-def test_launches_have_a_column_for_each_unit(layout: Layout) -> None:
+def test_launches_have_a_column_for_each_unit(layout):
     with layout.table("csv", "diagnostics").open(newline="") as file:
         rates = {
             (row["cell"], row["column"])
@@ -116,21 +115,21 @@ def test_launches_have_a_column_for_each_unit(layout: Layout) -> None:
         assert column == f"throughput ({'tokens' if 'tokens' in name else 'samples'}/s)"
 
 
-def test_a_terminal_has_a_column_for_each_unit(layout: Layout) -> None:
+def test_a_terminal_has_a_column_for_each_unit(layout):
     rows = list(rows_of(layout).values())
     columns = dict(choose_columns(rows, list(rows_of(layout)), 200))
     assert [bool(text) for text in columns["samples/s"]] == [True, False, False]
     assert [bool(text) for text in columns["tokens/s"]] == [False, True, True]
 
 
-def test_the_answer_names_the_unit(layout: Layout) -> None:
+def test_the_answer_names_the_unit(layout):
     answer = json.loads(json.dumps(find_answer(read(layout))))
     (fastest,) = [n.text for n in in_sentences(answer) if n.term == "fastest"]
     assert fastest.startswith(f"{IDS[1]}: 1929")
     assert " tokens/s." in fastest
 
 
-def test_plots_and_page_name_the_unit(layout: Layout) -> None:
+def test_plots_and_page_name_the_unit(layout):
     found = read(layout)
     document = write_tables(layout)
     assert [panel.unit for panel in found.panels] == ["samples", "tokens"]
@@ -161,14 +160,14 @@ def test_plots_and_page_name_the_unit(layout: Layout) -> None:
     assert "throughput (tokens/s)" in page
 
 
-def test_a_comparison_and_a_history_keep_the_unit(layout: Layout) -> None:
+def test_a_comparison_and_a_history_keep_the_unit(layout):
     kept = read_side(layout.root).cells
     units = {name: cell.unit for name, cell in kept.items()}
     assert units == {OF_IMAGES: "samples", **dict.fromkeys(IDS, "tokens")}
     assert kept[IDS[0]].throughput[0] == pytest.approx(10 * CONTEXT, rel=0.05)
 
 
-def test_published_numbers_of_another_unit_are_not_compared(tmp_path: Path) -> None:
+def test_published_numbers_of_another_unit_are_not_compared(tmp_path):
     path = tmp_path / "published.csv"
     path.write_text("cell,throughput,unit\na,5,tokens/s\nb,5,\n")
     published = read_reference(path)
@@ -189,14 +188,14 @@ def test_published_numbers_of_another_unit_are_not_compared(tmp_path: Path) -> N
         read_reference(path)
 
 
-def test_a_prediction_is_fitted_to_steps(layout: Layout) -> None:
+def test_a_prediction_is_fitted_to_steps(layout):
     """Its steps are those of the row, although the row is in tokens/s."""
     (summary,) = [s for s in read(layout).summaries if s.row.id == IDS[1]]
     step = read_scale(summary).step
     assert step == pytest.approx(summary.numbers["step_ms"].value / 1e3, rel=0.02)
 
 
-def test_progress_names_the_unit() -> None:
+def test_progress_names_the_unit():
     record = {
         "status": "ok",
         "purpose": "measure",
