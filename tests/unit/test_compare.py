@@ -142,7 +142,7 @@ def test_two_images_of_one_experiment_are_compared_within_rounds(tmp_path, capsy
     assert status == 1
     assert out.startswith("compared within rounds: launches of both sides took turns")
     (line,) = (s for s in out.splitlines() if "image=mpi  " in s and "worse" in s)
-    assert "0.9500" in line
+    assert "0.95 [0.95, 0.95]" in line
     status, found = compare_json(capsys, results, "--between", "image=mpi,gloo")
     assert status == 0
     assert list(verdicts(found).values()) == ["better"]
@@ -374,3 +374,18 @@ def test_runs_that_make_no_table(pair, monkeypatch, capsys, more, complaint):
     monkeypatch.chdir(Path(pair[0]).parent)
     assert cli.main(["table", *more]) == 2
     assert complaint in capsys.readouterr().err
+
+
+def test_a_disturbed_launch_is_in_no_number(tmp_path, capsys):
+    """The number beside a ratio is that of its launches, as in the table."""
+    for side, slow in (("old", 1.0), ("new", 0.4)):
+        layout = write_plan(tmp_path / side, [SINGLE, DDP], launches=8)
+        for number in range(1, 9):
+            place = {"seed": 1, "number": number, "position": 1}
+            rate = (800 + number) * (slow if number == 3 else 1)
+            for cell, own in ((SINGLE, rate), (DDP, 1500 - number)):
+                write_launch(layout, cell, number, rate=own, wanted=8, round=place)
+    _, out, _ = compare(capsys, tmp_path / "old", tmp_path / "new")
+    (line,) = (s for s in out.splitlines() if s.startswith(SINGLE["id"]))
+    assert "804.5 samples/s (8)" in line
+    assert "804.7 samples/s (7 of 8)" in line

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.record import Layout, Record, round_of
+from rankbench.results.numbers.fit import Fit
 from rankbench.results.numbers.measures import measure
 from rankbench.results.numbers.network import find_network
 from rankbench.results.read.archive import open_results
@@ -112,6 +113,11 @@ class Side:
                 if key not in _LAUNCHING:
                     found.setdefault(key, set()).update(values)
         return {key: tuple(sorted(values)) for key, values in found.items()}
+
+    def find_disturbed(self) -> dict[str, list[int]]:
+        """Cell -> places, from 0, of launches that the run itself leaves out."""
+        found = {n: cell.by_round for n, cell in self.cells.items() if cell.throughput}
+        return Fit(found).disturbed if found else {}
 
 
 def read_side(path: Path) -> Side:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any
 
@@ -136,14 +136,15 @@ def _tell(comparison: Comparison) -> Iterator[str]:
         ]
         yield tabulate(rows, tablefmt="plain", disable_numparse=True)
         yield ""
+    gone = [side.find_disturbed() for side in (comparison.old, comparison.new)]
     yield _tabulate(
         [
             [
                 cell.id,
                 cell.verdict,
                 str(show_estimate(cell.ratio)),
-                _show_launches(cell.old),
-                _show_launches(cell.new),
+                _show_launches(cell.old, gone[0].get(cell.id, ())),
+                _show_launches(cell.new, gone[1].get(cell.id, ())),
             ]
             for cell in _sort(comparison, list(VERDICTS))
             if cell.verdict != NO_NUMBER
@@ -166,14 +167,16 @@ def _warn(comparison: Comparison) -> Iterator[str]:
         yield "warning: one side does not say when it was measured"
 
 
-def _show_launches(cell: CellLaunches | None) -> str:
-    """``812.3 samples/s (6)``, or why there is no number."""
+def _show_launches(cell: CellLaunches | None, disturbed: Collection[int] = ()) -> str:
+    """``812.3 samples/s (6)`` of the launches that count, or why there is no number."""
     if cell is None:
         return ""
     if not cell.throughput:
         return f"{cell.status}: {cell.reason}" if cell.reason else cell.status
-    center = figures(geometric_mean(cell.throughput))
-    return f"{center} {cell.unit}/s ({len(cell.throughput)})"
+    counted = [v for at, v in enumerate(cell.throughput) if at not in disturbed]
+    of = f" of {len(cell.throughput)}" if disturbed else ""
+    center = figures(geometric_mean(counted))
+    return f"{center} {cell.unit}/s ({len(counted)}{of})"
 
 
 def _summarise(comparison: Comparison) -> Iterator[str]:
