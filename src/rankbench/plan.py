@@ -42,6 +42,8 @@ class PlannedCell:
     Attributes:
         infeasible: the reason why the cell cannot run here, or None.
         image: name and flavour of the image for its ranks; None if they run natively.
+        estimated_mib: estimated memory of the rank that needs most in a step; None: it
+            was not estimated.
     """
 
     id: str
@@ -52,6 +54,7 @@ class PlannedCell:
     infeasible: str | None
     marks: Sequence[str]
     image: str | None = None
+    estimated_mib: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -141,6 +141,11 @@ class Layout:
         return self.root / "plan.json"
 
     @property
+    def estimates(self) -> Path:
+        """What `rankbench cells --memory` has found."""
+        return self.root / "memory.json"
+
+    @property
     def experiment(self) -> Path:
         """The copy of the experiment file from which the plan was made."""
         return self.root / "experiment.yaml"

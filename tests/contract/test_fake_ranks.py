@@ -23,7 +23,8 @@ from rankbench.cell import Cell
 from rankbench.cli import main
 from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import load_catalog
-from rankbench.matrix.feasible import estimate_state
+from rankbench.matrix.feasible import find_least_state
+from rankbench.project import open_run
 
 pytestmark = pytest.mark.contract
 
@@ -138,7 +139,7 @@ def find_faults(case: Case, rank: dict[str, Any]) -> list[str]:
     faults += rank["strays"]
     if rank["waits"] != rank["may_wait"] and case.name != READS_HOST_MEMORY:
         faults.append(f"waits {rank['waits']} times, declares {rank['may_wait']}")
-    state = estimate_state(case.candidate())
+    state = find_least_state(case.candidate())
     if state is not None:
         # Shards of a few weights more than its share; a stage may hold the head.
         devices = case.candidate().shape.devices_per_rank
@@ -300,3 +301,8 @@ def test_cells_says_what_fits_without_a_gpu(tmp_path, monkeypatch, capsys):
     assert kept.stat().st_mtime_ns == before
     assert cell["memory"] == fsdp
     assert cell["largest_batch"] > 2
+    # Planning knows what was found.
+    plan = open_run({"experiment": "seven.yaml"}, profile=Path("profile"), write=False)
+    assert [p.estimated_mib for p in plan.plan.cells.values()] == [
+        one["step"] / 2**20 for one in (fsdp, ddp)
+    ]

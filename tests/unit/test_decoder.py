@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from factories import make_cell, make_site
+from factories import make_cell, make_shape, make_site
 from rankbench.decoder import FORMULA, Decoder, describe_decoder
 from rankbench.matrix.candidate import Candidate, make_candidate
 from rankbench.matrix.catalog import load_catalog
 from rankbench.matrix.experiment import load_experiment
-from rankbench.matrix.feasible import GIB, estimate_state, find_obstacle
+from rankbench.matrix.feasible import (
+    GIB,
+    find_least_state,
+    find_obstacle,
+    judge_memory,
+)
 from rankbench.rank import models
 from rankbench.rank.models import describe_model
 from rankbench.record import read_json, write_json
@@ -110,11 +117,18 @@ GPT = {"model": "gpt", "data": "tokens", "context": 128}
 MIB_OF_WEIGHTS = 4 * describe({}, context=128).parameters
 
 
-def ask(memory_gib: float | None = None, **cell: Any) -> Candidate:
+def ask(
+    memory_gib: float | None = None,
+    estimate: dict[str, Any] | None = None,
+    **cell: Any,
+) -> Candidate:
     site = make_site(cores=8, device_memory_gib=memory_gib)
     options = {"tie_embeddings": False, **cell.pop("model_options", {})}
     return make_candidate(
-        make_cell(**{**GPT, **cell, "model_options": options}), site, load_catalog()
+        make_cell(**{**GPT, **cell, "model_options": options}),
+        site,
+        load_catalog(),
+        estimate,
     )
 
 
@@ -143,7 +157,7 @@ def ask(memory_gib: float | None = None, **cell: Any) -> Candidate:
     ],
 )
 def test_state_of_a_device(cell, weights, gradients, optimizer):
-    state = estimate_state(ask(**cell))
+    state = find_least_state(ask(**cell))
     assert state is not None
     assert [size / MIB_OF_WEIGHTS for size in state.values()] == pytest.approx(
         [weights, gradients, optimizer]
@@ -152,7 +166,7 @@ def test_state_of_a_device(cell, weights, gradients, optimizer):
 
 def test_tensor_parallelism_splits_the_blocks_alone():
     size = describe({}, context=128)
-    state = estimate_state(ask(strategy="tp", topology="1x4"))
+    state = find_least_state(ask(strategy="tp", topology="1x4"))
     assert state is not None
     whole = size.parameters - size.blocks
     assert state["weights"] == pytest.approx(4 * (whole + size.blocks / 4))
@@ -174,9 +188,39 @@ def test_a_model_that_exceeds_the_memory_is_refused_with_numbers():
     question = make_candidate(
         make_cell(**{**GPT, **sharded, "device": "cuda"}), gpus, load_catalog()
     )
-    state = estimate_state(question)
+    state = find_least_state(question)
     assert state is not None
     assert 49 * GIB < sum(state.values()) < 50 * GIB
+
+
+def test_an_estimate_decides_instead_of_the_lower_bound():
+    rank = {"rank": 1, "setup": 3 * GIB, "step": 5 * GIB, "sent": []}
+    found = {"ranks": [rank | {"parts": {"weights": 1 * GIB, "activations": 4 * GIB}}]}
+    seven = {"model_options": load_catalog().models["gpt"]["presets"]["7b"]}
+    for cell in ({}, seven):
+        reason = find_obstacle(ask(9.9, found, topology="1x2", **cell))
+        assert reason is not None
+        for number in ("10 GiB", "9.9", "rank 1", "step 5 GiB", "activations 4"):
+            assert number in reason
+        assert find_obstacle(ask(10, found, topology="1x2", **cell)) is None
+    # Without an estimate, nothing but the lower bound is known.
+    unknown = {"unknown": "a script is not taken apart"}
+    assert "at least" in str(find_obstacle(ask(9, unknown, topology="1x2", **seven)))
+    on_gpu = judge_memory(found, make_cell(device="cuda"), make_shape(2), 6.4)
+    assert (on_gpu["gib"], on_gpu["fits"]) == (6.5, False)
+
+
+def test_an_estimate_stands_beside_the_measured_memory(tmp_path):
+    cell = plan_cell(make_timed_cell("ddp", **GPT)) | {"estimated_mib": 123.456}
+    other = plan_cell(make_timed_cell("fsdp", **GPT))
+    layout = write_plan(tmp_path, [cell, other])
+    for one in (cell, other):
+        write_launches(layout, one, rate=500)
+    write_tables(layout)
+    table = pd.read_csv(layout.table("csv")).set_index("strategy")
+    assert table.estimated_memory_mib["ddp"] == 123.5
+    assert math.isnan(table.estimated_memory_mib["fsdp"])
+    assert "estimated (GiB)" in layout.table("md").read_text()
 
 
 def test_rows_have_mfu_with_the_name_of_its_formula(tmp_path):

@@ -7,20 +7,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from rankbench.cell import Cell, Shape
+from rankbench.matrix.feasible import describe_peaks, judge_memory
 from rankbench.plan import PlannedCell
 from rankbench.project import Run
-from rankbench.record import read_json, write_json
+from rankbench.project.run import read_estimates
+from rankbench.record import write_json
 
-GIB = 2**30
-# What tensors do not show: a CUDA context takes about 0.5 GiB, buffers of NCCL about as
-# much for each group of ranks, and PyTorch's allocator loses some to fragments. It is
-# an allowance, not a measurement: no GPU was there to calibrate it.
-ALLOWANCE_GIB = {"cuda": 1.5, "cpu": 0.0}
 NOT_KNOWN = (
     "Estimates count tensors. They do not count libraries' own memory (CUDA context, "
     "buffers of NCCL), fragments, and what torch.compile saves; 'fits' allows 1.5 GiB "
@@ -38,27 +34,24 @@ def estimate_cells(run: Run, cells: Sequence[PlannedCell]) -> dict[str, Estimate
     """What the rank that needs most holds and sends, by cell.
 
     Returns:
-        By id: rank, setup, step, parts, sent as `rankbench.rank.purposes.estimate`
-        describes them; gib: what a device needs, with the allowance, or a host without
-        GPUs; and fits (None: the memory of devices is not known); or unknown,
-        the reason why there is no estimate.
+        What `judge_memory` returns, by id.
 
     Raises:
         ValueError: the estimator has failed, such as without torch.
     """
-    path = run.layout.root / "memory.json"
-    known: dict[str, Estimate] = {}
-    with suppress(OSError, ValueError, KeyError):
-        kept = read_json(path)
-        known = kept["cells"] if kept["code"] == run.plan.code["rank"] else {}
+    code = run.plan.code["rank"]
+    known = dict(read_estimates(run.layout, code))
     asked = [cell for cell in cells if cell.hash not in known]
     answers = _ask(run, [(cell.cell, cell.shape) for cell in asked])
     known |= {cell.hash: found for cell, found in zip(asked, answers, strict=True)}
     if asked:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"code": run.plan.code["rank"], "cells": known})
+        run.layout.root.mkdir(parents=True, exist_ok=True)
+        write_json(run.layout.estimates, {"code": code, "cells": known})
     memory = run.plan.site["device_memory_gib"]
-    return {cell.id: _judge(known[cell.hash], cell, memory) for cell in cells}
+    return {
+        cell.id: judge_memory(known[cell.hash], cell.cell, cell.shape, memory)
+        for cell in cells
+    }
 
 
 def fit_batch(run: Run, cell: PlannedCell) -> int | None:
@@ -89,7 +82,8 @@ def fit_batch(run: Run, cell: PlannedCell) -> int | None:
         ]
         found = _ask(run, [(cell.cell, shape) for shape in shapes])
         for count, one in zip(new, found, strict=True):
-            known[count] = _judge(one, cell, memory)["gib"]
+            judged = judge_memory(one, cell.cell, cell.shape, memory)
+            known[count] = judged["gib"]
         return [known[count] for count in counts]
 
     low, high = need(2, 4)
@@ -110,33 +104,14 @@ def describe_estimate(found: Estimate) -> list[str]:
     """Lines for people."""
     if "unknown" in found:
         return [f"cannot be estimated: {found['unknown']}"]
-    parts = ", ".join(
-        f"{kind} {size / GIB:.3g}" for kind, size in found["parts"].items() if size
-    )
     fits = {True: "; fits", False: "; does not fit", None: ""}[found["fits"]]
-    lines = [
-        f"rank {found['rank']}: set-up {found['setup'] / GIB:.3g} GiB, step "
-        f"{found['step'] / GIB:.3g} GiB ({parts}){fits}"
-    ]
+    lines = [describe_peaks(found) + fits]
     for one in found["sent"]:
         lines.append(
             f"{one['operation']} of {one['dtype']} over {one['group']} ranks: "
             f"{one['bytes'] / 1e6:.3g} MB in {one['calls']} calls"
         )
     return lines
-
-
-def _judge(found: Estimate, cell: PlannedCell, memory: float | None) -> Estimate:
-    if "unknown" in found:
-        return found
-    worst = max(found["ranks"], key=lambda rank: max(rank["setup"], rank["step"]))
-    needed = max(worst["setup"], worst["step"]) / GIB + ALLOWANCE_GIB[cell.cell.device]
-    if cell.cell.device == "cpu":
-        # Ranks of a host share its memory.
-        needed *= cell.shape.ranks_per_node
-    kept = ("rank", "setup", "step", "parts", "sent")
-    fits = None if memory is None else needed <= memory
-    return {**{key: worst[key] for key in kept}, "gib": needed, "fits": fits}
 
 
 def _ask(run: Run, cells: Sequence[tuple[Cell, Shape]]) -> list[Estimate]:

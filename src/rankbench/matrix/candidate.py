@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from rankbench.cell import AUTO, Cell, Shape
 from rankbench.matrix.catalog import Catalog, find_image
@@ -18,6 +20,7 @@ class Candidate:
     Attributes:
         image: name and flavour of the image for the ranks; None if they run natively.
         no_place: the reason why neither an image nor the machine fits, or None.
+        estimate: what `rankbench cells --memory` found of the cell; None: not asked.
     """
 
     cell: Cell
@@ -27,6 +30,7 @@ class Candidate:
     catalog: Catalog
     image: str | None
     no_place: str | None
+    estimate: Mapping[str, Any] | None = None
 
     @property
     def software(self) -> Software:
@@ -34,7 +38,12 @@ class Candidate:
         return self.site.software_in(self.image)
 
 
-def make_candidate(cell: Cell, site: Site, catalog: Catalog) -> Candidate:
+def make_candidate(
+    cell: Cell,
+    site: Site,
+    catalog: Catalog,
+    estimate: Mapping[str, Any] | None = None,
+) -> Candidate:
     """Collect the facts about a cell, and choose its image."""
     facts = catalog.strategies[cell.strategy]
     image, reason = None, None
@@ -49,7 +58,7 @@ def make_candidate(cell: Cell, site: Site, catalog: Catalog) -> Candidate:
             "(software: container in the site file)"
         )
     shape = shape_of(cell, facts)
-    return Candidate(cell, facts, shape, site, catalog, image, reason)
+    return Candidate(cell, facts, shape, site, catalog, image, reason, estimate)
 
 
 def shape_of(cell: Cell, facts: StrategyFacts) -> Shape:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from rankbench.cell import is_lossy
+from rankbench.cell import Cell, Shape, is_lossy
 from rankbench.decoder import describe_decoder
 from rankbench.matrix import obstacles
 from rankbench.matrix.candidate import Candidate, demand, is_oversubscribed
@@ -151,14 +151,60 @@ def _devices(c: Candidate) -> str | None:
 
 
 GIB = 2**30
+# Memory on a GPU that is no tensor: the CUDA context, buffers of NCCL, and what torch's
+# allocator loses to fragments. It is an allowance; see docs/gpus.md for its source.
+ALLOWANCE_GIB = {"cuda": 1.5, "cpu": 0.0}
 
 
-def estimate_state(c: Candidate) -> dict[str, float] | None:
-    """Bytes of weights, gradients and optimizer state on the device that holds most.
+def judge_memory(
+    found: Mapping[str, Any], cell: Cell, shape: Shape, memory: float | None
+) -> Mapping[str, Any]:
+    """What the rank that needs most holds, and whether that fits.
 
-    It counts float32, and neither activations nor buffers. So a cell needs more than
-    that, and one that is refused could never run. None if the size of the model is not
-    known.
+    Args:
+        found: what `rankbench.rank.purposes.estimate` found of some of its ranks.
+        memory: GiB of a GPU, or without GPUs of a host; None: not known.
+
+    Returns:
+        What was found of that rank; gib: what a GPU needs, with the allowance, or a
+        host; and fits, None if the memory is not known. If there is no estimate, what
+        was given: unknown, the reason.
+    """
+    if "unknown" in found:
+        return found
+    worst = max(found["ranks"], key=lambda rank: max(rank["setup"], rank["step"]))
+    # Ranks of a host share its memory.
+    count = shape.ranks_per_node if cell.device == "cpu" else 1
+    needed = count * max(worst["setup"], worst["step"]) / GIB
+    needed += ALLOWANCE_GIB[cell.device]
+    kept = ("rank", "setup", "step", "parts", "sent")
+    fits = None if memory is None else needed <= memory
+    return {**{key: worst[key] for key in kept}, "gib": needed, "fits": fits}
+
+
+def peak_of_step(found: Mapping[str, Any] | None) -> float | None:
+    """MiB of a step's tensors on the rank that needs most; None: not known."""
+    ranks = (found or {}).get("ranks", ())
+    return max((rank["step"] / 2**20 for rank in ranks), default=None)
+
+
+def describe_peaks(found: Mapping[str, Any]) -> str:
+    """The peaks of a rank, as `judge_memory` returns them, in words."""
+    parts = ", ".join(
+        f"{kind} {size / GIB:.3g}" for kind, size in found["parts"].items() if size
+    )
+    return (
+        f"rank {found['rank']}: set-up {found['setup'] / GIB:.3g} GiB, step "
+        f"{found['step'] / GIB:.3g} GiB ({parts})"
+    )
+
+
+def find_least_state(c: Candidate) -> dict[str, float] | None:
+    """A lower bound of the bytes on a device, for cells without an estimate.
+
+    It counts weights, gradients and optimizer state in float32, as the strategy shares
+    them out, and neither activations nor buffers: a cell that it refuses could never
+    run. None if the size of the model is not known.
     """
     if not c.catalog.models[c.cell.model]["decoder"] or c.cell.context is None:
         return None
@@ -184,17 +230,29 @@ def estimate_state(c: Candidate) -> dict[str, float] | None:
 
 
 def why_too_large(c: Candidate) -> str | None:
-    """Why the state of the model does not fit on the devices of this site."""
+    """Why the model does not fit on the devices of this site.
+
+    The estimate decides if there is one, else the lower bound.
+    """
     has = c.site.device_memory_gib
-    if has is None or c.cell.options.get("offload", "none") != "none":
+    if has is None:
         return None
-    state = estimate_state(c)
-    if state is None:
+    where = "host" if c.cell.device == "cpu" else "GPU"
+    if c.estimate is not None and "unknown" not in c.estimate:
+        found = judge_memory(c.estimate, c.cell, c.shape, has)
+        if found["fits"]:
+            return None
+        return (
+            f"{c.cell.strategy} needs {found['gib']:.3g} GiB on each {where} for "
+            f"{c.cell.model}; there are {has:.3g} (estimate of {describe_peaks(found)})"
+        )
+    state = find_least_state(c)
+    if state is None or c.cell.options.get("offload", "none") != "none":
         return None
-    where, count = "GPU", 1
+    count = 1
     if c.cell.device == "cpu":
         # Cores of a host share its memory.
-        where, count = "host", c.shape.ranks_per_node
+        count = c.shape.ranks_per_node
         if c.facts.needs["shards"]:
             count *= c.shape.devices_per_rank
     gib = {kind: count * size / GIB for kind, size in state.items()}

@@ -10,7 +10,7 @@ from rankbench.cell import REFERENCE, Cell
 from rankbench.matrix.candidate import make_candidate
 from rankbench.matrix.catalog import Catalog
 from rankbench.matrix.experiment import Experiment
-from rankbench.matrix.feasible import find_obstacle, marks_of
+from rankbench.matrix.feasible import find_obstacle, marks_of, peak_of_step
 from rankbench.matrix.site import Site, use_hosts
 from rankbench.plan import Plan, PlannedCell, PredictedCell
 from rankbench.schedulers import SCHEDULERS
@@ -33,6 +33,7 @@ def make_plan(
     code: str,
     source: str,
     images: Mapping[str, dict[str, Any]] | None = None,
+    estimates: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> Plan:
     """Make the plan: resolve every cell against the site.
 
@@ -43,6 +44,7 @@ def make_plan(
         code: SHA-256 of the rank-side code.
         source: name of the experiment file in the plan and in errors.
         images: name -> facts about the image.
+        estimates: hash of a cell -> what an estimate of its memory has found.
 
     Raises:
         ValueError: cells cannot share jobs here as the experiment wants, or it names
@@ -53,16 +55,18 @@ def make_plan(
     catalog = catalog.with_own(own).with_images(experiment.values["images"])
     planned = {}
     for cell_id, cell in experiment.cells.items():
-        candidate = make_candidate(cell, site, catalog)
+        digest = cell.hash()
+        candidate = make_candidate(cell, site, catalog, (estimates or {}).get(digest))
         planned[cell_id] = PlannedCell(
             id=cell_id,
-            hash=cell.hash(),
+            hash=digest,
             cell=cell,
             shape=candidate.shape,
             phases=candidate.facts.phases,
             infeasible=find_obstacle(candidate),
             marks=marks_of(candidate),
             image=candidate.image,
+            estimated_mib=peak_of_step(candidate.estimate),
         )
     values = experiment.values
     try:

@@ -226,13 +226,15 @@ def open_run(
     )
     named |= experiment.values["images"]
     site, images = add_given(site, images, named, catalog, experiment, probe=probe)
+    layout, code = Layout(Path(site.results_dir) / experiment.name), rank_code_hash()
     plan = make_plan(
         experiment,
         site,
         catalog,
-        code=rank_code_hash(),
+        code=code,
         source=os.fspath(source),
         images={name: image.describe() for name, image in images.items()},
+        estimates=read_estimates(layout, code),
     )
     given = [key for key in ("only", "rerun", "more") if config.get(key)]
     if len(given) > 1:
@@ -240,7 +242,7 @@ def open_run(
     only = config.get("only")
     run = Run(
         plan,
-        Layout(Path(site.results_dir) / plan.name),
+        layout,
         select_cells(plan, None if only is None else str(only)),
         known_images=images,
         plots=plots == "true",
@@ -252,6 +254,15 @@ def open_run(
         run.more = _read_more(plan, str(more))
         run.chosen = [plan.cells[name] for name in run.more]
     return run
+
+
+def read_estimates(layout: Layout, code: str) -> Mapping[str, Any]:
+    """What this code has found of the memory of cells, by their hashes."""
+    try:
+        kept = read_json(layout.estimates)
+        return kept["cells"] if kept["code"] == code else {}
+    except (OSError, ValueError, KeyError):
+        return {}
 
 
 def reopen_run(environ: Mapping[str, str] = os.environ) -> Run:

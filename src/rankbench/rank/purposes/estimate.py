@@ -77,6 +77,8 @@ def estimate(cell: Cell, shape: Shape, rank: int) -> dict[str, Any]:
         )
     if cell.device == "cuda" and shape.devices_per_rank > 1:
         raise CannotBeEstimated(f"one process of {cell.strategy} drives several GPUs")
+    if cell.device == "cuda" and cell.options.get("offload", "none") != "none":
+        raise CannotBeEstimated("offload divides tensors between host and GPU")
     device = torch.device("cpu")
     # CUDA's allocator gives memory in blocks of 512 bytes.
     ledger = Ledger(device, unit=512 if cell.device == "cuda" else 1)

@@ -52,6 +52,7 @@ class Row:
             another one replaces are left out.
         repeated: number of launches that another one replaces, as they were disturbed.
         stopped: why the launches ended, if a rule or the budget ended them.
+        estimated_mib: as the plan has it.
     """
 
     id: str
@@ -65,6 +66,7 @@ class Row:
     launches: tuple[Launch, ...]
     stopped: str | None = None
     repeated: int = 0
+    estimated_mib: float | None = None
 
     @property
     def devices(self) -> int:
@@ -229,6 +231,7 @@ def _make_row(layout: Layout, attempt: _Attempt, enough: StopReason | None) -> R
         launches=tuple(published),
         stopped=None if enough is None else enough.why,
         repeated=len(repeated(attempt.records)),
+        estimated_mib=planned.estimated_mib,
     )
 
 

@@ -15,6 +15,7 @@ from rankbench.results.elements.text import (
     Note,
     Text,
     describe_base,
+    figures,
     show_estimate,
 )
 from rankbench.results.numbers.flops import mfu_of_launches
@@ -95,6 +96,7 @@ def _row(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
         "mfu_pct": _find_mfu(summary, peaks),
         **{f"{name}_verdict": _verdict(summary, name) for name in _RATIOS},
         **summary.numbers,
+        "estimated_memory_mib": row.estimated_mib,
     }
 
 
@@ -204,7 +206,8 @@ def _columns(found: ResultSet) -> dict[str, bool]:
         "global batch": numbers,
         **{f"throughput ({unit}/s)": numbers for unit in units},
         **{f"per device ({unit}/s)": numbers for unit in units},
-        **dict.fromkeys(("efficiency", "memory (GiB)", "MFU (%)"), numbers),
+        **dict.fromkeys(("efficiency", "memory (GiB)", "estimated (GiB)"), numbers),
+        "MFU (%)": numbers,
         **dict.fromkeys(_goal_headings(found.results.target_loss), numbers),
         **dict.fromkeys(("launches", "stopped", "network", "torch", "note"), words),
     }
@@ -229,6 +232,11 @@ def _fields(summary: Summary, results: Results) -> dict[str, Text]:
         f"per device ({cell.unit}/s)": show_estimate(_per_device(summary)),
         "efficiency": show_estimate(numbers.get("efficiency")),
         "memory (GiB)": show_estimate(memory and memory.scaled(1 / _MIB_PER_GIB)),
+        "estimated (GiB)": Text(
+            ""
+            if row.estimated_mib is None
+            else figures(row.estimated_mib / _MIB_PER_GIB)
+        ),
         "MFU (%)": show_estimate(_find_mfu(summary, results.peaks)),
         **dict(zip(_goal_headings(goal), reached, strict=True)),
         "launches": Text(f"{row.ok}/{row.wanted}"),
@@ -310,10 +318,12 @@ SECTION = Section(
         "target_samples": Estimate,
         "global_batch": int,
         "mfu_pct": Estimate,
+        "estimated_memory_mib": float,
     },
     optional=[
         *("network", "stopped", "unit", "setup_memory_mib", "torch"),
         *("target", "target_s", "target_samples", "mfu_pct"),
+        "estimated_memory_mib",
     ],
     appendix=False,
     # Version 2 has other reasons for rows that are not measured than version 1. Version
