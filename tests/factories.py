@@ -183,6 +183,7 @@ def make_probe(**changes: Any) -> dict[str, Any]:
     """What a look at a machine with two cores and no GPU finds."""
     values: dict[str, Any] = {
         "torch": "2.9.0",
+        "python": "3.11",
         "cuda": None,
         "cuda_devices": [],
         "cuda_memory_gib": [],
