@@ -9,6 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from rankbench.cell import REFERENCE
 from rankbench.results.advice.choice import EQUAL, FEW, Facts
 from rankbench.results.elements.text import Note, figures, show_estimate
 from rankbench.results.numbers.fit import MOST_LAUNCHES
@@ -261,8 +262,9 @@ def _scales(facts: Facts, wanted: float, room: int) -> Iterator[Note]:
     lines = [f"{said};" if points else said]
     for point in points:
         count = "1 device" if point["devices"] == 1 else f"{point['devices']} devices"
-        if point["cell"] == facts["base"]:
-            count = facts["names"][point["cell"]]
+        name = facts["names"][point["cell"]]
+        if point["cell"] == facts["base"] and name.startswith(REFERENCE):
+            count = name
         rate = show_estimate(Estimate.from_json(point["per_device"]))
         efficiency = show_estimate(Estimate.from_json(point["efficiency"]))
         end = "." if point is points[-1] else ";"
