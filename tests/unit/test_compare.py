@@ -219,7 +219,6 @@ def test_what_differs_is_named_first(tmp_path, capsys):
     image = {"name": "gloo-cpu", "recipe": "r", "sha256": "ab" * 32}
     host = {"host": "node2", "cpu": "Another CPU", "cores": 2, "memory_gib": 23.4}
     host |= {"kernel": "6.1", "gpus": [{"name": "GPU", "memory_gib": 80.0}] * 2}
-    host |= {"load_1min": 0.5}
     write_run(tmp_path / "old", {SINGLE["id"]: 800})
     inside = SINGLE | {"image": "gloo-cpu"}
     layout = write_plan(tmp_path / "new", [inside], images={"gloo-cpu": image})

@@ -31,8 +31,6 @@ from rankbench.results.sections import METHOD
 _LIBRARIES = (
     *("numpy", "scipy", "pandas", "jinja2", "tabulate", "matplotlib", "seaborn"),
 )
-# This value differs from launch to launch.
-_LOAD = "load_1min"
 
 CITATION = "CITATION.cff"
 # Parts of the code that a reader of the bundle needs, and the crate names.
@@ -202,7 +200,7 @@ def describe(plan: Record, records: Collection[Record]) -> dict[str, Any]:
     return {
         "experiment": plan["experiment"]["name"],
         "site": plan.get("site"),
-        "hosts": _distinct({k: v for k, v in h.items() if k != _LOAD} for h in hosts),
+        "hosts": _distinct(hosts),
         "software": _distinct(record.get("software") for record in records),
         "code": _distinct(record.get("code") for record in records),
         "images": _distinct(record.get("image") for record in records),

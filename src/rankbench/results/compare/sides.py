@@ -30,9 +30,6 @@ _VERSION = 1  # of the file of a run
 
 _UNITS = ("samples", "tokens")
 
-# Keys of a host in a record that are not properties of the machine.
-_PASSING = ("load_1min",)
-
 # Facts of the code that starts launches, which measures nothing.
 _LAUNCHING = ("commit", "rankbench")
 
@@ -366,8 +363,7 @@ def _collect_facts(records: Iterable[Record]) -> dict[str, tuple[str, ...]]:
     for record in records:
         for host in record["hosts"]:
             for key, value in host.items():
-                if key not in _PASSING:
-                    add(_HOST.get(key, key), value)
+                add(_HOST.get(key, key), value)
         for key, value in record["software"].items():
             add(key, value)
         image, code = record.get("image") or {}, record.get("code") or {}
