@@ -89,7 +89,7 @@ FORMS: dict[str, tuple[str, int, str, list[str]]] = {
         "import os\nos.environ['MY_DATA_DIR']",
         1,
         "crashed",
-        ["'MY_DATA_DIR'; at train.py:2", "HF_HOME, MY_DATA_DIR of your environment"],
+        ["'MY_DATA_DIR'; at train.py:2", "HF_HOME", "MY_DATA_DIR of your environment"],
     ),
 }
 LIMIT = 15.0  # seconds, of those that hang

@@ -182,10 +182,11 @@ def test_tables_are_the_same_but_for_names(made):
         if name.startswith("plots/") or "/" not in name
         if hidden[name] != open_[name]
     ]
-    # A reason names a host, a file and a job.
+    # A reason names a host, a file and a job; the answer quotes it.
+    answers = ["answer.json", "answer.md", "answer.tex"]
     tables = ["table.csv", "table.html", "table.md", "table.tex"]
     described = ["about.json", "manifest.json", "plan.json", "ro-crate-metadata.json"]
-    assert changed == [*described, *tables]
+    assert changed == sorted([*answers, *described, *tables])
     text = hidden["table.csv"].decode()
     told = "host1: /path1 failed in job job1"
     assert (
