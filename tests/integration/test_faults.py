@@ -463,7 +463,7 @@ def test_bad_input_is_refused_before_anything_starts(project, text, words):
             "did you mean 'ddp.gloo.1x2.convnet.",
         ),
         (
-            "rerun=ddp.nccl.1x2.convnet.digits.batch_size=32",
+            "rerun=ddp.nccl.1x2.convnet.digits.batch_size=32.launcher=manual",
             "cannot run here: nccl needs a CUDA",
         ),
         ("experiment=nowhere.yaml", "nowhere.yaml: cannot be read"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -21,6 +22,8 @@ pytestmark = pytest.mark.unit
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "docs/example"
+ROWS = [*csv.DictReader((EXAMPLE / "table.csv").read_text().splitlines())]
+MEASURED = sum(row["status"] == "ok" for row in ROWS)
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +51,7 @@ def write_own(made: Path, tmp_path: Path) -> Callable[[str], Path]:
 
 def test_the_example_becomes_an_experiment_of_another_name(tmp_path):
     replay = plan_replay(EXAMPLE)
-    assert len(replay.cells) == 4
+    assert len(replay.cells) == MEASURED
     assert (replay.code, replay.images, replay.override) == ({}, {}, None)
     path = write_replay(replay, tmp_path / "here")
     theirs = yaml.safe_load((EXAMPLE / "experiment.yaml").read_text())
@@ -110,7 +113,7 @@ def test_without_run_it_only_shows(tmp_path, monkeypatch, cli):
     shutil.copytree(ROOT / "local_profile", tmp_path / "local_profile")
     monkeypatch.chdir(tmp_path)
     said = cli("replay", EXAMPLE).out
-    assert "replay of 4 cells" in said
+    assert f"replay of {MEASURED} cells" in said
     assert "experiment=replay/replay-quickstart-" in said
     assert said.endswith("nothing was run: add --run\n")
     assert [path.name for path in tmp_path.iterdir()] == ["local_profile"]
@@ -129,12 +132,13 @@ def test_each_row_gets_a_verdict(tmp_path, monkeypatch, cli):
     rows = json.loads(
         cli("replay", EXAMPLE, "--run", "--at-least", "0.5", "--json").out
     )
-    assert len(rows) == 10
+    assert len(rows) == len(ROWS)
     verdicts = [row["verdict"] for row in rows if row["published"]]
-    assert verdicts == ["reproduced"] * 4
+    assert verdicts == ["reproduced"] * MEASURED
     assert {row["verdict"] for row in rows if not row["published"]} == {"cannot tell"}
     said = cli("replay", EXAMPLE, "--run", "--at-least", "1.9", status=1).out
     assert said.endswith(
-        "0 reproduced, 4 not reproduced, 6 cannot tell (throughput in samples/s)\n"
+        f"0 reproduced, {MEASURED} not reproduced, {len(ROWS) - MEASURED} cannot tell "
+        "(throughput in samples/s)\n"
     )
     cli("replay", EXAMPLE, "--run", "--at-least", "1", status=3)
