@@ -62,6 +62,7 @@ def run(duty: Duty) -> None:
         meter=open_meter(world.devices, world.local_rank),
     )
     trained = clock()
+    duty.progress.enter(COLLECTIVES)
     seconds = {
         "startup": imported,
         "setup": ready - imported,
@@ -88,7 +89,6 @@ def run(duty: Duty) -> None:
     write_json(spec.work / f"measured{world.rank}.json", report)
     if gpus_among(world.devices):
         torch.cuda.empty_cache()  # torch keeps memory for later
-    duty.progress.enter(COLLECTIVES)
     swept = None
     if spec.options.collectives and world.size > 1:
         swept = sweep(strategy.operations(), runtime, world, strategy.weight_bytes)
