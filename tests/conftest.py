@@ -292,7 +292,7 @@ def find_images(*names: str) -> Path:
         pytest.skip("no apptainer: bash tests/machine/install_apptainer.sh")
     folder = Path(os.environ.get("RANKBENCH_IMAGES", ROOT / "images")).resolve()
     for name in names:
-        building = folder / f".recipes/{name}.lock"
+        building = folder / f".locks/{name}.lock"
         if os.access(building, os.W_OK):
             with FileLock(building):
                 pass

@@ -288,6 +288,12 @@ def test_given_image_with_another_digest(built):
     assert not (images.dir / "own.given.json").exists()
 
 
+def test_a_given_file_that_is_not_there(built):
+    file = built.root / "nowhere.sif"
+    images, given = give(built, built.root / "nowhere", file=str(file))
+    assert f"{file} is missing: correct the key images" in images.fails("build", *given)
+
+
 @pytest.mark.parametrize("fault", ["text", "arm64", "torch"])
 def test_a_file_that_ranks_cannot_run_in(built, fault):
     file = built.root / f"{fault}.sif"

@@ -89,6 +89,16 @@ def test_every_page_is_in_the_index():
         assert {"architecture.md", "glossary.md"} <= linked, page
 
 
+def test_the_method_keeps_all_twelve_rules_in_files_that_are_there():
+    text = (ROOT / "docs/method.md").read_text()
+    rules = re.findall(r"^\| (\d+) \|", text, re.MULTILINE)
+    assert rules == [str(number) for number in range(1, 13)]
+    names = re.findall(r"`results/([\w/]+\.py)`", text)
+    assert names
+    for name in names:
+        assert (ROOT / "src/rankbench/results" / name).exists(), name
+
+
 def test_paths_in_the_documents_exist():
     missing = [
         f"{page.name}: {path}"

@@ -23,11 +23,11 @@ from rankbench.launch.images import checks
 from rankbench.launch.images.build import Work, fetched, make_image
 from rankbench.launch.images.store import (
     Image,
+    check_folder,
     load_given,
     load_images,
     read_sidecar,
     reason_to_make,
-    request_image,
 )
 from rankbench.launch.images.verify import check_sif
 from rankbench.matrix.site import read_site
@@ -118,26 +118,21 @@ def test_input_that_is_missing(containers, image_dir):
         load(containers, image_dir)
 
 
-def test_request_is_newer_exactly_if_there_is_something_to_make(containers, image_dir):
-    image = load(containers, image_dir)["gloo-cpu"]
-    assert request_image(image)
-    pretend_built(image)
-    os.utime(image.request, ns=(0, 0))
-    # A checkout changes the times of files, so only the content counts.
+def test_new_times_of_files_remake_nothing(containers, image_dir):
+    """As a checkout gives them."""
+    pretend_built(load(containers, image_dir)["gloo-cpu"])
     os.utime(containers / "gloo.def")
-    assert not request_image(load(containers, image_dir)["gloo-cpu"])
-    assert image.request.stat().st_mtime_ns == 0
+    assert reason_to_make(load(containers, image_dir)["gloo-cpu"]) is None
 
+
+def test_a_folder_of_finished_images_may_be_read_only(containers, image_dir):
+    image = load(containers, image_dir)["gloo-cpu"]
+    pretend_built(image)
+    check_folder(image)
+    assert not image.lock.exists()
     (containers / "gloo.sh").write_text("false\n")
-    changed = load(containers, image_dir)["gloo-cpu"]
-    assert request_image(changed)
-    # After a failed build, Snakemake restores the old sidecar with a new time. It also
-    # compares the content of requests.
-    os.utime(image.sidecar)
-    before = image.request.read_bytes()
-    assert request_image(changed)
-    assert image.request.read_bytes() != before
-    assert image.request.stat().st_mtime_ns >= image.sidecar.stat().st_mtime_ns
+    check_folder(load(containers, image_dir)["gloo-cpu"])
+    assert image.lock.exists()
 
 
 def test_reasons_to_make(containers, image_dir):
@@ -209,11 +204,11 @@ def test_a_folder_of_images_that_cannot_be_written(
     def refuse(*arguments: Any, **_: Any) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("rankbench.launch.images.store.write_json", refuse)
+    monkeypatch.setattr(Path, "touch", refuse)
     with pytest.raises(
-        ValueError, match=rf"gloo-cpu \(not made yet\): .*json: .*{said}"
+        ValueError, match=rf"gloo-cpu \(not made yet\): .*lock: .*{said}"
     ):
-        request_image(image)
+        check_folder(image)
     monkeypatch.setattr(FileLock, "acquire", refuse)
     with pytest.raises(ValueError, match=rf"image gloo-cpu: .*\.lock: .*{said}"):
         make(image)
@@ -390,10 +385,10 @@ def test_downloads_are_complete_or_not_there(containers, image_dir, monkeypatch)
 
 def test_second_builder_waits_and_takes_what_the_first_has_made(containers, image_dir):
     image = load(containers, image_dir)["gloo-cpu"]
-    image.request.parent.mkdir(parents=True)
+    image.lock.parent.mkdir(parents=True)
     told: queue.Queue[str] = queue.Queue()
     with ThreadPoolExecutor() as pool:
-        with FileLock(image.request.with_suffix(".lock")):
+        with FileLock(image.lock):
             second = pool.submit(make, image, told.put)
             assert told.get(timeout=30).endswith(
                 "waiting: another process is making it"

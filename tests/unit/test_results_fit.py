@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
+import rankbench.results
 from rankbench.results.numbers.fit import (
     MARGIN,
     Fit,
@@ -28,6 +31,12 @@ from unit.synthetic import (
     write_rows,
     write_tables,
 )
+
+# Functions of scipy and numpy that assume a normal distribution.
+NORMAL_THEORY = {
+    *("ttest_ind", "ttest_rel", "ttest_1samp", "f_oneway", "sem", "tukey_hsd"),
+    *("std", "var", "nanstd", "nanvar", "zscore", "pearsonr", "linregress"),
+}
 
 pytestmark = pytest.mark.unit
 
@@ -286,3 +295,21 @@ def test_a_disturbed_launch_is_in_no_number_and_is_counted(tmp_path):
     assert "disturbed" in layout.table("md").read_text()
     assert [found[one["id"]]["disturbed"] for one in (DDP, SINGLE)] == ["1", "0"]
     assert found[DDP["id"]]["launches_ok"] == "8"
+
+
+def test_nothing_but_brackets_and_steady_states_assumes_a_distribution():
+    """Rule 6 of docs/method.md; brackets are simulated with other distributions."""
+    allowed = {
+        "comparison.py": {"var"},
+        "statistics.py": {"std", "var"},
+        "steady.py": {"std"},
+    }
+    paths = sorted(Path(rankbench.results.__file__).parent.rglob("*.py"))
+    assert len(paths) > 50
+    for path in paths:
+        names = {
+            node.attr if isinstance(node, ast.Attribute) else node.id
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Attribute | ast.Name)
+        }
+        assert not names & NORMAL_THEORY - allowed.get(path.name, set()), path.name

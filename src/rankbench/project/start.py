@@ -11,7 +11,7 @@ from pathlib import Path
 from rankbench.environ import job_id
 from rankbench.failures import PLAN_VARIABLE, find_needs
 from rankbench.launch.hosts.slurm import CellJob, wait_for_lost_jobs
-from rankbench.launch.images.store import request_image
+from rankbench.launch.images.store import check_folder
 from rankbench.launch.job.provenance import freeze_code, freeze_files
 from rankbench.launch.job.requests import extend_request, make_request
 from rankbench.project.jobs import (
@@ -81,7 +81,7 @@ def begin(run: Run, *, measures: bool = True) -> None:
         # A job that is complete would not measure what a rerun asks for.
         run.layout.job(name).unlink(missing_ok=True)
     for name in run.image_names:
-        request_image(run.known_images[name])
+        check_folder(run.known_images[name])
     # This run tries again what an earlier one could not make.
     for need in find_needs((c.image, c.cell.data, c.id) for c in run.feasible):
         need.file(run.layout).unlink(missing_ok=True)

@@ -389,16 +389,16 @@ def _fetch(
 @contextmanager
 def _alone(image: Image, tell: Callable[[str], None]) -> Iterator[None]:
     """Hold the lock of an image: a second process waits and finds the image made."""
-    lock = FileLock(image.request.with_suffix(".lock"))
+    lock = FileLock(image.lock)
     try:
-        image.request.parent.mkdir(parents=True, exist_ok=True)
+        image.lock.parent.mkdir(parents=True, exist_ok=True)
         try:
             lock.acquire(timeout=0)
         except Timeout:
             tell(f"{image.name}  waiting: another process is making it")
             lock.acquire()
     except OSError as error:
-        why = explain_folder(error, Path(lock.lock_file))
+        why = explain_folder(error, image.lock)
         raise ValueError(f"image {image.name}: {why}") from error
     try:
         yield

@@ -4,7 +4,7 @@
     IMAGE_DIR/NAME.sif                the image, if it is built or pulled here
     IMAGE_DIR/NAME.json               its sidecar: SHA-256, recipe, packages, facts
     IMAGE_DIR/NAME.given.json, .sif   likewise, of an image that a file names
-    IMAGE_DIR/.recipes/NAME.json      request; a newer one rebuilds the image
+    IMAGE_DIR/.locks/NAME.lock        held by the process that makes the image
 
 NAME is the name of the entry and the flavour: ``mpi-cpu``; or that of a
 given image.
@@ -17,14 +17,13 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from rankbench.own_files import hash_file
-from rankbench.record import read_json, write_json
+from rankbench.record import read_json
 
 SIDECAR_VERSION = 1
 
@@ -70,7 +69,7 @@ class Image:
             not part of it: all hold the same packages.
         file: the SIF file.
         sidecar: JSON file with facts about the SIF file.
-        request: JSON file whose change rebuilds the image.
+        lock: file that the process holds that makes the image.
         given: where a given image comes from; None if it is built.
     """
 
@@ -82,7 +81,7 @@ class Image:
     recipe: str
     file: Path
     sidecar: Path
-    request: Path
+    lock: Path
     given: GivenImage | None
 
     @property
@@ -105,7 +104,6 @@ class Image:
             "name": self.name,
             "file": str(self.file),
             "sidecar": str(self.sidecar),
-            "request": str(self.request),
             "recipe": self.recipe,
             "sha256": None if known is None else known["sha256"],
         }
@@ -169,7 +167,7 @@ def load_images(containers: Path, image_dir: Path) -> dict[str, Image]:
             recipe=_hash([promise, inputs, None]),
             file=image_dir / f"{name}.sif",
             sidecar=image_dir / f"{name}.json",
-            request=image_dir / ".recipes" / f"{name}.json",
+            lock=image_dir / ".locks" / f"{name}.lock",
             given=None,
         )
     return images
@@ -198,7 +196,7 @@ def load_given(
             recipe=_hash([SIDECAR_VERSION, own.source, own.sha256]),
             file=Path(own.file) if own.file else file,
             sidecar=file.with_suffix(".json"),
-            request=image_dir / ".recipes" / f"{name}.json",
+            lock=image_dir / ".locks" / f"{name}.lock",
             given=own,
         )
     return images
@@ -269,29 +267,22 @@ def explain_folder(error: OSError, file: Path) -> str:
     )
 
 
-def request_image(image: Image) -> bool:
-    """Write the request for an image if it must be made; return whether it was written.
+def check_folder(image: Image) -> None:
+    """Refuse an image that must be made in a folder that cannot be written.
 
-    Only a new request rebuilds an image. So new file times after a checkout rebuild
-    nothing, and a shared folder of finished images can be read-only.
+    A shared folder of finished images may be read-only.
 
     Raises:
-        ValueError: the request cannot be written; says which file, and what to do.
+        ValueError: says which image and file, why, and what to do.
     """
-    reason = reason_to_make(image)
-    if reason is None:
-        return False
-    wanted = {"name": image.name, "recipe": image.recipe, "inputs": image.inputs}
-    # Written even if a request exists, and with a new time in it: after a failed build,
-    # Snakemake restores the old sidecar with a new time, and would take a request with
-    # the same content as fulfilled.
-    asked = {**wanted, "asked": datetime.now(UTC).isoformat()}
+    if (reason := reason_to_make(image)) is None:
+        return
     try:
-        write_json(image.request, asked)
+        image.lock.parent.mkdir(parents=True, exist_ok=True)
+        image.lock.touch()
     except OSError as error:
-        why = f"image {image.name} ({reason})"
-        raise ValueError(f"{why}: {explain_folder(error, image.request)}") from error
-    return True
+        why = explain_folder(error, image.lock)
+        raise ValueError(f"image {image.name} ({reason}): {why}") from error
 
 
 def requirements_of(promise: Mapping[str, Any]) -> list[str]:
