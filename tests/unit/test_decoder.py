@@ -22,6 +22,7 @@ from rankbench.matrix.feasible import (
     find_obstacle,
     judge_memory,
 )
+from rankbench.project.run import mark_measured
 from rankbench.rank import models
 from rankbench.rank.models import describe_model
 from rankbench.record import read_json, write_json
@@ -203,11 +204,27 @@ def test_an_estimate_decides_instead_of_the_lower_bound():
         for number in ("10 GiB", "9.9", "rank 1", "step 5 GiB", "activations 4"):
             assert number in reason
         assert find_obstacle(ask(10, found, topology="1x2", **cell)) is None
+        measured = found | {"measured": True}
+        assert find_obstacle(ask(9.9, measured, topology="1x2", **cell)) is None
     # Without an estimate, nothing but the lower bound is known.
     unknown = {"unknown": "a script is not taken apart"}
     assert "at least" in str(find_obstacle(ask(9, unknown, topology="1x2", **seven)))
     on_gpu = judge_memory(found, make_cell(device="cuda"), make_shape(2), 6.4)
     assert (on_gpu["gib"], on_gpu["fits"]) == (6.5, False)
+
+
+def test_what_was_measured_fits_whatever_is_estimated(tmp_path):
+    ok, full, new = (
+        plan_cell(make_timed_cell(name, **GPT)) for name in ("ddp", "fsdp", "tp")
+    )
+    layout = write_plan(tmp_path, [ok, full, new])
+    for cell, status in ((ok, "ok"), (full, "oom")):
+        summary = {"cell_hash": cell["hash"], "status": status}
+        write_json(layout.summary(cell["id"]), summary)
+    layout.summary("damaged").write_text("{")
+    estimates = {cell["hash"]: {"ranks": []} for cell in (ok, full, new)}
+    marked = mark_measured(estimates, layout)
+    assert [found["measured"] for found in marked.values()] == [True, False, False]
 
 
 def test_an_estimate_stands_beside_the_measured_memory(tmp_path):

@@ -134,11 +134,11 @@ def test_some_gpus_of_a_shared_host_get_their_share_of_its_cores(
     assert resources_of(tmp_path, site, topology)["cpus_per_task"] == cores
 
 
-def test_each_host_of_a_job_array_is_a_job_of_its_own(tmp_path):
-    text = "name: x\nstrategy: ddp\ntopology: 3x2"
-    site = dataclasses.replace(GPU_SITE, nodes=3)
+def array_of(tmp_path: Path, site: Site, topology: str):
+    """The job array of the only cell of an experiment."""
+    text = f"name: x\nstrategy: ddp\ntopology: {topology}"
     (planned,) = read_plan_of(tmp_path, text, site).feasible
-    request = plan_array(
+    return plan_array(
         planned.cell,
         planned.shape,
         site.to_dict(),
@@ -146,6 +146,10 @@ def test_each_host_of_a_job_array_is_a_job_of_its_own(tmp_path):
         start_within=60,
         comment="a cell",
     )
+
+
+def test_each_host_of_a_job_array_is_a_job_of_its_own(tmp_path):
+    request = array_of(tmp_path, dataclasses.replace(GPU_SITE, nodes=3), "3x2")
     assert (request.tasks, request.start_within) == (3, 60)
     assert " ".join(request.options) == (
         "--nodes=1 --ntasks=1 --cpus-per-task=32 --time=14 --mem=240000"
@@ -171,16 +175,7 @@ def test_options_of_the_site_are_in_every_job(tmp_path, facts, asks):
     assert sbatch_line(resources_of(tmp_path, site, "1x2")).endswith(
         f" --ntasks-per-node=2{asks}"
     )
-    text = "name: x\nstrategy: ddp\ntopology: 1x2"
-    (planned,) = read_plan_of(tmp_path, text, site).feasible
-    array = plan_array(
-        planned.cell,
-        planned.shape,
-        site.to_dict(),
-        time_limit=600,
-        start_within=60,
-        comment="a cell",
-    )
+    array = array_of(tmp_path, site, "1x2")
     # The program that submits an array uses no shell.
     assert list(array.options)[-len(asks.split()) :] == shlex.split(asks)
 

@@ -240,7 +240,7 @@ def why_too_large(c: Candidate) -> str | None:
     where = "host" if c.cell.device == "cpu" else "GPU"
     if c.estimate is not None and "unknown" not in c.estimate:
         found = judge_memory(c.estimate, c.cell, c.shape, has)
-        if found["fits"]:
+        if found["fits"] or c.estimate.get("measured"):
             return None
         return (
             f"{c.cell.strategy} needs {found['gib']:.3g} GiB on each {where} for "

@@ -7,6 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -234,7 +235,7 @@ def open_run(
         code=code,
         source=os.fspath(source),
         images={name: image.describe() for name, image in images.items()},
-        estimates=read_estimates(layout, code),
+        estimates=mark_measured(read_estimates(layout, code), layout),
     )
     given = [key for key in ("only", "rerun", "more") if config.get(key)]
     if len(given) > 1:
@@ -263,6 +264,24 @@ def read_estimates(layout: Layout, code: str) -> Mapping[str, Any]:
         return kept["cells"] if kept["code"] == code else {}
     except (OSError, ValueError, KeyError):
         return {}
+
+
+def mark_measured(
+    estimates: Mapping[str, Any], layout: Layout
+) -> Mapping[str, Mapping[str, Any]]:
+    """Mark estimates of cells that were measured: these fit, whatever is estimated."""
+    if not estimates:
+        return estimates
+    measured = set()
+    for path in layout.root.glob("cells/*.json"):
+        with suppress(OSError, ValueError, KeyError):
+            summary = read_json(path)
+            if summary["status"] == "ok":
+                measured.add(summary["cell_hash"])
+    return {
+        digest: {**found, "measured": digest in measured}
+        for digest, found in estimates.items()
+    }
 
 
 def reopen_run(environ: Mapping[str, str] = os.environ) -> Run:
