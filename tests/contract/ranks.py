@@ -67,6 +67,9 @@ def _be_command(
     rank: int, code: Path, variables: Mapping[str, str], arguments: list[list[str]]
 ) -> None:
     os.environ |= {k: v.replace("{rank}", str(rank)) for k, v in variables.items()}
+    if os.environ.get("PYTHONUNBUFFERED"):
+        # A new interpreter would obey it; this one was forked.
+        sys.stdout.reconfigure(line_buffering=True)
     sys.path.insert(0, str(code))
     sys.argv = ["rankbench.rank", *arguments[rank]]
     from rankbench.rank.__main__ import main
