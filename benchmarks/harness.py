@@ -132,6 +132,7 @@ def be_rank(spec: Path, pairs: int, data_dir: Path, out: Path) -> None:
     from rankbench.rank.facts.usage import Meter
     from rankbench.rank.purposes import Duty
     from rankbench.rank.purposes.setup import (
+        draw_model,
         join_others,
         load_material,
         make_batches,
@@ -162,7 +163,8 @@ def be_rank(spec: Path, pairs: int, data_dir: Path, out: Path) -> None:
     )
     runtime, world = join_others(duty, precision=cell.precision)
     material = load_material(cell, data_dir)
-    strategy = set_up_strategy(cell, world, material.draw_model(), replica_ranks=1)
+    blueprint = draw_model(cell, material.sizes)
+    strategy = set_up_strategy(cell, world, blueprint, replica_ranks=1)
     batches = iter(make_batches(duty, cell, material, shape.rank_batch))
     phases = ["load", "transfer", *strategy.phases]
     on_gpu = world.device.type == "cuda"

@@ -14,12 +14,14 @@ _LEAST, _MOST = 4, 100  # characters of a line that must be quoted
 def read_record(path: Path) -> dict[str, Any]:
     """A record; if its launch failed, its reason quotes code or printed words.
 
+    A launch that was cancelled did not fail: nothing that ranks printed is its reason.
+
     Raises:
         AssertionError: it quotes neither, although ranks printed something.
     """
     record: dict[str, Any] = json.loads(path.read_text())
     reason = record["reason"]
-    if reason is None or _LINE.search(reason):
+    if reason is None or record["status"] == "cancelled" or _LINE.search(reason):
         return record
     logs = [log.read_text(errors="replace") for log in path.parent.glob("rank*.log")]
     of_launcher = path.with_name("launcher.log")
