@@ -57,3 +57,16 @@ def test_words_come_before_ids(tmp_path):
     assert names[1].endswith(" on 2 x 2 devices")
     assert len(set(names)) == 3
     assert not any(name in " ".join(said.values()) for name in facts["names"])
+
+
+def test_a_doubt_is_said_in_full(tmp_path):
+    planned = [plan_cell(make_cell(*which)) for which in (("single",), ("ddp", "1x2"))]
+    layout = write_plan(tmp_path, planned, launches=8)
+    for one, rate in zip(planned, (800, 1500), strict=True):
+        for number in range(1, 9):
+            # Each launch is slower than the one before.
+            write_launch(layout, one, number, rate=rate * (1 - number / 50), wanted=8)
+    facts, said = said_of(read(layout))
+    doubts = {doubt for row in facts["trust"] for doubt in row["doubts"]}
+    assert doubts
+    assert all(doubt in said["TRUST"] for doubt in doubts)

@@ -110,7 +110,7 @@ def _follow(facts: Facts, reasons: Sequence[Facts]) -> Iterator[Note]:
     if facts["training"]:
         yield _note("LEARNS", _learns(names, facts["training"]), lines=2)
     failed = [reason for reason in reasons if reason["status"] not in _NOT_TRIED]
-    yield _note("TRUST", _weigh(facts), *map(_why, failed[:1]))
+    yield _note("TRUST", _weigh(facts), *map(_why, failed[:1]), lines=2)
     if facts["next"]:
         planned = facts["next"][0]
         named = [names[row["cell"]] for row in planned["cells"]]
@@ -334,7 +334,7 @@ def _weigh(facts: Facts) -> str:
     doubts = [(doubt, row) for row in facts["trust"] for doubt in row["doubts"]]
     alike = _group(doubts, lambda pair: pair[0])
     said += [
-        f"{', '.join(names[row['cell']] for _, row in rows[:2])}: {doubt}"
+        f"{doubt}: {', '.join(names[row['cell']] for _, row in rows[:2])}"
         for doubt, rows in alike.items()
     ]
     return "; ".join(said) or "good: nothing weakens the rows that this rests on"
