@@ -10,7 +10,7 @@ EXTRAS := .venv/extras-$(if $(shell command -v mpicxx),mpi,gloo)
 # Even under `make -j`, measurements and tests must not run at the same time.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-all test-gpu lint status rerun table cluster-demo bench example venv \
+.PHONY: help quickstart test test-all test-gpu lint status rerun table cluster-demo bench example site-docs venv \
     extras lock clean FORCE
 
 help: ## list the targets
@@ -83,6 +83,14 @@ bench: $(INSTALLED) ## measure rankbench's own overhead against bare loops
 
 example: $(INSTALLED) ## make docs/example, README's blocks and the screenshot of a new run, or of RESULTS=FOLDER
 	@$(BIN)/python tests/make_example.py $(if $(RESULTS),"$$RESULTS")
+
+# Apart from .venv: nothing else needs what it installs.
+docs_extra = import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
+    print(*project["optional-dependencies"]["docs"])
+site-docs: ## make the documentation a site, build/site-docs; a dead link is an error
+	@$(PYTHON) -m venv build/docs
+	@build/docs/bin/pip install -q "$$($(PYTHON) -c '$(docs_extra)')"
+	@build/docs/bin/mkdocs build --quiet --strict
 
 venv: $(INSTALLED) ## only install the environment into .venv
 
