@@ -84,13 +84,14 @@ bench: $(INSTALLED) ## measure rankbench's own overhead against bare loops
 example: $(INSTALLED) ## make docs/example, README's blocks and the screenshot of a new run, or of RESULTS=FOLDER
 	@$(BIN)/python tests/make_example.py $(if $(RESULTS),"$$RESULTS")
 
-# Apart from .venv: nothing else needs what it installs.
+# Apart from .venv: nothing else needs what it installs. With --quiet, warnings would not
+# count, and --strict would find nothing.
 docs_extra = import tomllib; project = tomllib.load(open("pyproject.toml", "rb"))["project"]; \
     print(*project["optional-dependencies"]["docs"])
 site-docs: ## make the documentation a site, build/site-docs; a dead link is an error
 	@$(PYTHON) -m venv build/docs
 	@build/docs/bin/pip install -q "$$($(PYTHON) -c '$(docs_extra)')"
-	@build/docs/bin/mkdocs build --quiet --strict
+	@build/docs/bin/mkdocs build --strict
 
 venv: $(INSTALLED) ## only install the environment into .venv
 
