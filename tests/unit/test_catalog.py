@@ -75,7 +75,7 @@ def test_literals_begin_with_those_of_a_base_class(tmp_path):
     )
     base = load_catalog().strategies["zero1"]
     found = literals(tmp_path / "second.py")
-    assert found["needs"].items() > {"shards": {"optimizer": "ranks"}, "n": 3}.items()
+    assert found["needs"].items() > {"splits_batch": "accumulation", "n": 3}.items()
     assert found["conditions"] == [*base.conditions, 3]
     assert found["options"] == base.options
     assert not found.keys() & {"more", "none", "unknown"}

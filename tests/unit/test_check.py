@@ -91,7 +91,9 @@ def test_a_model_that_reads_values_is_built_as_a_whole(tmp_path, capsys):
     status, found = results(path, capsys)
     assert (status, found["shards"]) == (0, None)
     main(["check", str(path)])
-    assert "whole model at first: it reads values" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "whole model at first: it reads values" in said
+    assert "'on_meta': False" in said
 
 
 @pytest.mark.parametrize(

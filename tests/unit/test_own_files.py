@@ -72,6 +72,15 @@ def test_files_of_all_kinds_are_variants(folder):
     assert "2 devices" in str(planned.infeasible)
 
 
+def test_a_model_that_is_built_whole_marks_rows_that_split_it(folder):
+    net = NET.replace("def build", 'NEEDS = {"on_meta": False}\n\ndef build', 1)
+    (folder / "net.py").write_text(net)
+    text = "name: x\nmodel: ./net.py\nstrategy: [single, ddp, fsdp]\ntopology: 1x2\n"
+    cells = read_plan_of(folder, text).cells.values()
+    marks = {one.cell.strategy: one.marks for one in cells}
+    assert marks == {"single": [], "ddp": [], "fsdp": ["built-whole"]}
+
+
 def test_planning_imports_nothing_of_the_users(folder):
     for name in ("net", "corpus", "late", "train", "layers"):
         path = folder / f"{name}.py"

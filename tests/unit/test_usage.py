@@ -1,15 +1,21 @@
-"""CPU time: of this process with its threads, and of the loaders beside it."""
+"""CPU time, of this process with its threads and of its loaders; peaks of memory."""
 
 from __future__ import annotations
 
+import itertools
 import multiprocessing
 import threading
 import time
 from multiprocessing.synchronize import Event
 
 import pytest
+import torch
 
-from rankbench.rank.facts.usage import cpu_time
+from rankbench.rank.facts.usage import Meter, cpu_time
+from rankbench.rank.strategies.base import World
+from rankbench.rank.strategies.single import Single
+from rankbench.rank.training import loop
+from rankbench.rank.world.lifeline import Progress
 
 pytestmark = pytest.mark.unit
 
@@ -55,3 +61,32 @@ def test_loaders_count_for_themselves(ended):
     # The kernel counts the CPU time of a process in ticks of 10 ms.
     assert WORK - 0.03 <= spent.loaders < 3 * WORK
     assert spent.own < WORK
+
+
+def test_memory_of_steps_is_not_that_of_set_up(tmp_path, monkeypatch):
+    seen: list[str] = []
+
+    class Noting(Single):
+        def step(self, batch, mark):
+            seen.append("step")
+            for phase in self.phases:
+                mark(phase)
+            return torch.zeros(())
+
+    for name in ("read_peaks", "reset_peaks"):
+        monkeypatch.setattr(loop, name, lambda _, name=name: seen.append(name))
+    cpu = torch.device("cpu")
+    strategy = Noting(World(0, 1, 0, cpu, (cpu,), "none", 2), lambda *_: torch.ones(()))
+    loop.train(
+        strategy,
+        itertools.repeat((torch.zeros(2, 3), torch.zeros(2))),
+        devices=(cpu,),
+        phases=["load", "transfer", *Single.phases],
+        warmup=2,
+        steps=3,
+        non_blocking=False,
+        barrier=lambda: None,
+        progress=Progress(tmp_path, 0),
+        meter=Meter(),
+    )
+    assert seen == [*2 * ["step"], "read_peaks", "reset_peaks", *3 * ["step"]]

@@ -61,11 +61,6 @@ STRATEGY_DEFAULTS: dict[str, Any] = {
     # may share a weight.
     "sequential": False,
     "shared_weights": True,
-    # What is not whole on each device -> how many share it: "ranks"; "replica", the
-    # devices of a replica; or the name of the option that gives it (0: all ranks).
-    # Keys: blocks (weights of the model's blocks), weights (all of them), gradients,
-    # optimizer. A value may depend on an option: {OPTION: {VALUE: SHARE}}.
-    "shards": {},
     # Name of an option whose value must divide the number of samples of a rank.
     "multiple_of": None,
     # Value of the option `schedule` -> its needs. "microbatches": one_per_rank (at
@@ -102,6 +97,9 @@ MODEL_DEFAULTS: dict[str, Any] = {
     # Whether torch.compile works, and whether its parts can be recomputed in backward.
     "compiles": True,
     "checkpoints": True,
+    # Whether it can be built without values, on torch's meta device. Otherwise each
+    # rank holds it whole before it is split; such rows are marked `built-whole`.
+    "on_meta": True,
     # Packages that must be installed in addition to torch.
     "packages": [],
     # Whether it sleeps instead of computing; its rows are marked `emulated`.
@@ -151,6 +149,7 @@ class StrategyFacts:
     approximate: dict[str, list[Any] | str] = field(default_factory=dict)
     conditions: list[dict[str, Any]] = field(default_factory=list)
     phases: list[str] = field(default_factory=list)
+    on_meta: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -239,6 +238,7 @@ def describe_strategy(path: Path, name: str) -> StrategyFacts:
         approximate=approximate,
         conditions=facts.get("conditions", []),
         phases=["load", "transfer", *facts["phases"]],
+        on_meta=facts.get("on_meta", False),
     )
 
 

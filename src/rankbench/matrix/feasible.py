@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rankbench.cell import Cell, Shape, is_lossy
-from rankbench.decoder import describe_decoder
 from rankbench.matrix import obstacles
 from rankbench.matrix.candidate import Candidate, demand, is_oversubscribed
 from rankbench.matrix.declarations import SCRIPT
@@ -32,17 +31,19 @@ def marks_of(candidate: Candidate) -> list[str]:
     """Marks that are known before the cell runs."""
     cell, facts = candidate.cell, candidate.facts
     marks = []
-    normalises = candidate.catalog.models[cell.model]["batch_statistics"]
+    model = candidate.catalog.models[cell.model]
     lossy = is_lossy(cell.options, facts.approximate, facts.options)
     splits = facts.needs["splits_batch"]
     if isinstance(splits, str):
         splits = cell.options[splits] > 1
-    if lossy or (splits and normalises):
+    if lossy or (splits and model["batch_statistics"]):
         marks.append("approximate")
     if cell.device == "cpu" and facts.needs["logical_on_cpu"]:
         marks.append("functional")
-    if candidate.catalog.models[cell.model]["emulated"]:
+    if model["emulated"]:
         marks.append("emulated")
+    if facts.on_meta and not model["on_meta"]:
+        marks.append("built-whole")
     if is_oversubscribed(cell, candidate.site):
         marks.append(OVERSUBSCRIBED)
     return marks
@@ -199,85 +200,19 @@ def describe_peaks(found: Mapping[str, Any]) -> str:
     )
 
 
-def find_least_state(c: Candidate) -> dict[str, float] | None:
-    """A lower bound of the bytes on a device, for cells without an estimate.
-
-    It counts weights, gradients and optimizer state in float32, as the strategy shares
-    them out, and neither activations nor buffers: a cell that it refuses could never
-    run. None if the size of the model is not known.
-    """
-    if not c.catalog.models[c.cell.model]["decoder"] or c.cell.context is None:
-        return None
-    vocabulary = c.catalog.data[c.cell.data]["vocabulary"]
-    decoder = describe_decoder(
-        c.cell.model_options, vocabulary=vocabulary, context=c.cell.context
-    )
-    weights = decoder.parameters
-    shares = {name: _share(c, rule) for name, rule in c.facts.needs["shards"].items()}
-    split = 1.0
-    if "blocks" in shares:
-        # Tensor parallelism keeps embeddings, norms and head whole.
-        split = (weights - decoder.blocks + decoder.blocks / shares["blocks"]) / weights
-    moments = 2
-    if c.cell.optimizer == "sgd":
-        moments = 1 if c.cell.momentum else 0
-    # Numbers for each weight; autocast keeps all of them in float32.
-    numbers = {"weights": 1, "gradients": 1, "optimizer": moments}
-    return {
-        kind: 4 * count * weights * split / shares.get(kind, 1)
-        for kind, count in numbers.items()
-    }
-
-
 def why_too_large(c: Candidate) -> str | None:
-    """Why the model does not fit on the devices of this site.
-
-    The estimate decides if there is one, else the lower bound.
-    """
-    has = c.site.device_memory_gib
-    if has is None:
+    """Why the model does not fit on the devices of this site, if that was estimated."""
+    has, found = c.site.device_memory_gib, c.estimate
+    if has is None or found is None or "unknown" in found or found.get("measured"):
+        return None
+    judged = judge_memory(found, c.cell, c.shape, has)
+    if judged["fits"]:
         return None
     where = "host" if c.cell.device == "cpu" else "GPU"
-    if c.estimate is not None and "unknown" not in c.estimate:
-        found = judge_memory(c.estimate, c.cell, c.shape, has)
-        if found["fits"] or c.estimate.get("measured"):
-            return None
-        return (
-            f"{c.cell.strategy} needs {found['gib']:.3g} GiB on each {where} for "
-            f"{c.cell.model}; there are {has:.3g} (estimate of {describe_peaks(found)})"
-        )
-    state = find_least_state(c)
-    if state is None or c.cell.options.get("offload", "none") != "none":
-        return None
-    count = 1
-    if c.cell.device == "cpu":
-        # Cores of a host share its memory.
-        count = c.shape.ranks_per_node
-        if c.facts.needs["shards"]:
-            count *= c.shape.devices_per_rank
-    gib = {kind: count * size / GIB for kind, size in state.items()}
-    needed = sum(gib.values())
-    if needed <= has:
-        return None
-    parts = ", ".join(f"{kind} {size:.3g}" for kind, size in gib.items())
     return (
-        f"{c.cell.strategy} needs at least {needed:.3g} GiB on each {where} for the "
-        f"state of {c.cell.model} ({parts}); there are {has:.3g}"
+        f"{c.cell.strategy} needs {judged['gib']:.3g} GiB on each {where} for "
+        f"{c.cell.model}; there are {has:.3g} (estimate of {describe_peaks(judged)})"
     )
-
-
-def _share(c: Candidate, rule: str | Mapping[str, Mapping[Any, str]]) -> int:
-    """How many devices share something; see "shards" in STRATEGY_DEFAULTS."""
-    if not isinstance(rule, str):
-        ((option, cases),) = rule.items()
-        rule = cases.get(c.cell.options[option], "")
-        if not rule:
-            return 1
-    if rule == "ranks":
-        return c.shape.ranks
-    if rule == "replica":
-        return c.shape.replica_ranks * c.shape.devices_per_rank
-    return int(c.cell.options[rule]) or c.shape.ranks
 
 
 RULES: tuple[Callable[[Candidate], str | None], ...] = (

@@ -136,6 +136,14 @@ class Preview:
                 f"estimate for {len(known)} of them, from earlier records: "
                 f"{_hours(spent)} device-hours"
             )
+        unknown = [
+            c for c in pending if c.cell.device == "cuda" and c.estimated_mib is None
+        ]
+        if unknown:
+            lines.append(
+                f"nobody knows whether {len(unknown)} of them fit the memory of a GPU: "
+                "rankbench cells --memory estimates it"
+            )
         if self.in_rounds:
             lines.append("in rounds: launches of the cells take turns in random order")
         if self.jobs:

@@ -98,10 +98,11 @@ def check_model(
     equal = all(torch.equal(v, again[k]) for k, v in model.state_dict().items())
     needs = {"batch_statistics": normalises}
     blueprint = models.Blueprint(build, seed=_SEED)
-    shards = Check("shards", True, "a rank holds only the part that it keeps")
+    said = "a rank holds only the part that it keeps"
     if blueprint.reason is not None:
         said = f"each rank holds the whole model at first: it {blueprint.reason}"
-        shards = Check("shards", None, said)
+    on_meta = blueprint.reason is None
+    shards = Check("shards", on_meta or None, said, {"on_meta": on_meta})
     checks = [
         Check("builds", True, f"{count:,} parameters", needs),
         Check("seeds", equal, _say(equal, "equal weights from equal seeds")),

@@ -44,18 +44,24 @@ from rankbench.rank.purposes.setup import draw_model, set_up_strategy, sizes_of_
 from rankbench.rank.strategies import find_strategy, runtime_of
 from rankbench.rank.strategies.base import Strategy, World
 
+CPU = torch.device("cpu")
+
 
 class CannotBeEstimated(Exception):
     """The message says why, in words of a user."""
 
 
-def estimate(cell: Cell, shape: Shape, rank: int) -> dict[str, Any]:
+def estimate(
+    cell: Cell, shape: Shape, rank: int, device: torch.device = CPU
+) -> dict[str, Any]:
     """What a rank needs; for which a process of its own is needed.
 
     Args:
         cell: the cell; files of the user's own are in `variants.own`.
         shape: of the cell.
         rank: which rank.
+        device: where its tensors seem to be; another than the CPU needs a torch that
+            knows such devices.
 
     Returns:
         rank; setup and step: bytes of all tensors at the peak of set-up with the first
@@ -79,7 +85,6 @@ def estimate(cell: Cell, shape: Shape, rank: int) -> dict[str, Any]:
         raise CannotBeEstimated(f"one process of {cell.strategy} drives several GPUs")
     if cell.device == "cuda" and cell.options.get("offload", "none") != "none":
         raise CannotBeEstimated("offload divides tensors between host and GPU")
-    device = torch.device("cpu")
     # CUDA's allocator gives memory in blocks of 512 bytes.
     ledger = Ledger(device, unit=512 if cell.device == "cuda" else 1)
     place = Place(
@@ -89,7 +94,7 @@ def estimate(cell: Cell, shape: Shape, rank: int) -> dict[str, Any]:
         local_size=shape.ranks_per_node,
         node=rank // shape.ranks_per_node,
     )
-    os.environ |= {**place.export(), "DS_ACCELERATOR": "cpu"}
+    os.environ |= {**place.export(), "DS_ACCELERATOR": device.type}
     world = World(
         rank=rank,
         size=shape.ranks,
@@ -127,8 +132,9 @@ def _run(
         replica_ranks=shape.replica_ranks,
         load=blueprint.allocate,
     )
-    inputs = models.example_inputs(sizes, shape.rank_batch)
-    labels = torch.zeros(shape.rank_batch, dtype=torch.int64)
+    with world.device:
+        inputs = models.example_inputs(sizes, shape.rank_batch)
+        labels = torch.zeros(shape.rank_batch, dtype=torch.int64)
     batch = (inputs, torch.zeros_like(inputs) if "context" in sizes else labels)
     last = strategy.phases[-2]
 
@@ -217,13 +223,16 @@ def _parameters(strategy: Strategy) -> list[nn.Parameter]:
     return list((engine.module if engine else strategy.model).parameters())
 
 
-def estimate_all(asked: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+def estimate_all(
+    asked: Sequence[Mapping[str, Any]], device: torch.device = CPU
+) -> Iterator[dict[str, Any]]:
     """For each cell {"ranks": what `estimate` finds} or {"unknown": why it cannot.
 
     Args:
         asked: cell and shape as they are in a plan, own (kind -> file), ranks.
+        device: see `estimate`.
     """
-    os.environ["DS_ACCELERATOR"] = "cpu"
+    os.environ["DS_ACCELERATOR"] = device.type
     for name in {cell["cell"]["strategy"] for cell in asked if not cell["own"]}:
         # Once for all processes.
         for package in find_strategy(name).needs.get("packages", ()):
@@ -232,15 +241,15 @@ def estimate_all(asked: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]
     # Each in a process of its own, because libraries keep their groups of ranks.
     processes = len(os.sched_getaffinity(0))
     with multiprocessing.get_context("fork").Pool(processes, None, (), 1) as pool:
-        jobs = [[(cell, rank) for rank in cell["ranks"]] for cell in asked]
+        jobs = [[(cell, rank, device) for rank in cell["ranks"]] for cell in asked]
         for job in [pool.map_async(_estimate, job, chunksize=1) for job in jobs]:
             found = job.get()
             unknown = [rank for rank in found if "unknown" in rank]
             yield unknown[0] if unknown else {"ranks": found}
 
 
-def _estimate(job: tuple[Mapping[str, Any], int]) -> dict[str, Any]:
-    asked, rank = job
+def _estimate(job: tuple[Mapping[str, Any], int, torch.device]) -> dict[str, Any]:
+    asked, rank, device = job
     # Libraries warn of what they find here.
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -248,7 +257,7 @@ def _estimate(job: tuple[Mapping[str, Any], int]) -> dict[str, Any]:
     for kind, file in asked["own"].items():
         variants.own[kind, getattr(cell, kind)] = Path(file)
     try:
-        return estimate(cell, Shape(**asked["shape"]), rank)
+        return estimate(cell, Shape(**asked["shape"]), rank, device)
     except CannotBeEstimated as error:
         return {"unknown": str(error)}
     except Exception as error:

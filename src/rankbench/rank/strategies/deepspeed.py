@@ -37,11 +37,6 @@ class DeepSpeed(Strategy):
     needs = {
         "backends": ["gloo", "nccl"],
         "packages": ["deepspeed"],
-        "shards": {
-            "weights": {"stage": {3: "ranks"}},
-            "gradients": {"stage": {2: "ranks", 3: "ranks"}},
-            "optimizer": {"stage": {1: "ranks", 2: "ranks", 3: "ranks"}},
-        },
         # DeepSpeed needs no more than a local rank, so other launchers work as well.
         "launchers": [
             "deepspeed",

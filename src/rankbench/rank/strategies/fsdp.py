@@ -51,11 +51,6 @@ class Fsdp(Single):
     needs = {
         "backends": ["gloo", "nccl"],
         "group_ranks": "shard_ranks",
-        "shards": {
-            "weights": "shard_ranks",
-            "gradients": "shard_ranks",
-            "optimizer": "shard_ranks",
-        },
         "compiles": False,
     }
     options = {

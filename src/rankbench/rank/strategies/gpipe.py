@@ -43,11 +43,6 @@ class GPipe(Strategy):
         "replica_ranks": "all",
         "sequential": True,
         "shared_weights": False,
-        "shards": {
-            "weights": "replica",
-            "gradients": "replica",
-            "optimizer": "replica",
-        },
         "backends": ["gloo", "nccl"],
         "multiple_of": "microbatches",
         "splits_batch": True,

@@ -25,11 +25,6 @@ class ModelParallel(Single):
         "max_nodes": 1,
         "sequential": True,
         "shared_weights": False,
-        "shards": {
-            "weights": "replica",
-            "gradients": "replica",
-            "optimizer": "replica",
-        },
         "logical_on_cpu": True,
         "precisions": ["fp32", "tf32", "bf16", "fp16"],
         "compiles": False,

@@ -38,11 +38,6 @@ class RpcPmp(Strategy):
         "replica_ranks": "all",
         "sequential": True,
         "shared_weights": False,
-        "shards": {
-            "weights": "replica",
-            "gradients": "replica",
-            "optimizer": "replica",
-        },
         "splits_batch": True,
         "compiles": False,
         "clips": False,

@@ -37,7 +37,6 @@ class TensorParallel(Single):
         "backends": ["gloo", "nccl"],
         "replica_ranks": "degree",
         "divides": "heads",
-        "shards": {"blocks": "replica"},
         "sequential": True,
         "compiles": False,
         "clips": False,
@@ -81,7 +80,7 @@ class TensorParallel(Single):
 
     def train_on(self, batch: Batch, mark: Mark) -> Tensor:
         loss = super().train_on(batch, mark)
-        self.inputs.forget()
+        self.inputs.end_step()
         if self.groups > 1:
             self._average()
         mark("communication")
@@ -119,6 +118,8 @@ class SharedInputs:
         self._mesh, self._low_dtype = mesh, low_dtype
         # The first layer that reads an input -> numbers of the input.
         self._numbers: dict[nn.Module, int] = {}
+        # Numbers of outputs that were summed in this step and in the last one.
+        self._summing = self._summed = 0
         self._last: tuple[Tensor, DTensor] | None = None
 
     def __call__(self, layer: nn.Module, inputs: tuple[Tensor]) -> tuple[DTensor]:
@@ -131,14 +132,23 @@ class SharedInputs:
             self._numbers[layer] = x.numel()
         return (self._last[1],)
 
-    def forget(self) -> None:
+    def note_output(self, _layer: nn.Module, _inputs: Any, output: Tensor) -> None:
+        """Count an output that the ranks have summed.
+
+        Checkpointing sums most of them again in backward, but not the last of a block,
+        of which backward needs nothing.
+        """
+        self._summing += output.numel()
+
+    def end_step(self) -> None:
         """Free the last input, which nothing reads any more."""
         self._last = None
+        self._summed, self._summing = self._summing, 0
 
     def reductions(self) -> Operation:
         """Of each output in forward, and of the gradient of each input in backward."""
         dtype = self._low_dtype or torch.float32
-        size = 2 * dtype.itemsize * sum(self._numbers.values())
+        size = dtype.itemsize * (self._summed + sum(self._numbers.values()))
         return Operation("all_reduce", size, dtype, self._mesh.get_group())
 
 
@@ -157,6 +167,9 @@ def split_blocks(
                 # Before the hook by which torch would make an input for each layer.
                 block.get_submodule(name).register_forward_pre_hook(inputs)
             parallelize_module(block, mesh, plan)
+            for name in plan.keys() & ROWS:
+                # After the hook by which torch sums the outputs of the ranks.
+                block.get_submodule(name).register_forward_hook(inputs.note_output)
     return inputs
 
 

@@ -29,11 +29,6 @@ class ShardedTensorParallel(TensorParallel):
         **TensorParallel.needs,
         # Before, FSDP2 uses streams, which a CPU does not have.
         "torch": {"cpu": "2.8"},
-        "shards": {
-            "weights": "ranks",
-            "gradients": "ranks",
-            "optimizer": "ranks",
-        },
     }
     options = {
         # Number of ranks along `tensor`; 0: all ranks.
@@ -76,7 +71,7 @@ class ShardedTensorParallel(TensorParallel):
     def train_on(self, batch: Batch, mark: Mark) -> Tensor:
         # FSDP averages the gradients: there is nothing to do after backward.
         loss = Single.train_on(self, batch, mark)
-        self.inputs.forget()
+        self.inputs.end_step()
         return loss
 
     def operations(self) -> list[Operation]:

@@ -19,7 +19,6 @@ class Zero1(Ddp):
     The phase update includes that broadcast.
     """
 
-    needs = {**Ddp.needs, "shards": {"optimizer": "ranks"}}
     options = {
         **Ddp.options,
         "parameters_as_bucket_view": {"type": "boolean", "default": False},

@@ -22,6 +22,8 @@ from rankbench.results.numbers.summary import (
 MARKS = {
     "approximate": "a lossy option is on; the trained model differs from that of one "
     "process.",
+    "built-whole": "the model cannot be built without values, so each rank held it "
+    "whole, in the memory of its host, before it was split.",
     "emulated": "the model sleeps instead of computing: communication is real, "
     "arithmetic is not.",
     "functional": "the devices are logical parts of one device: the row shows that the "
