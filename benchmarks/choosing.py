@@ -14,19 +14,19 @@ import tempfile
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
 
-from rankbench.launch.hosts.base import ThisMachine
-from rankbench.launch.job.attempt import Attempt, LaunchSeries
-from rankbench.launch.job.claim import claim_next
+from rankbench.launch.hosts.base import Hosts, ThisMachine
+from rankbench.launch.job import rounds as rounds_module
+from rankbench.launch.job.attempt import Attempt
 from rankbench.launch.job.requests import read_request
 from rankbench.launch.job.rounds import Rounds
 from rankbench.launch.process.classify import Outcome
 from rankbench.launch.process.processes import Stop
 from rankbench.launch.process.supervise import begin_record, finish
+from rankbench.launch_spec import LaunchSpec
 from rankbench.project import begin, open_run
 from rankbench.record import Record
 
@@ -79,9 +79,7 @@ def measure(root: Path, cells: int, launches: int) -> list[float]:
         attempts.append(Attempt(run.layout, run.plan, cell, request, root))
     here, between = ThisMachine(), Between()
     rounds = Rounds(attempts, say=lambda *_: None)
-    with mock.patch.object(
-        LaunchSeries, "launch", lambda *a, **k: between.launch(*a, **k)
-    ):
+    with mock.patch.object(rounds_module, "run_launch", between.launch):
         rounds.run(lambda *_: here, Stop())
     return between.seconds
 
@@ -93,18 +91,13 @@ class Between:
         self.seconds: list[float] = []
         self._ended: float | None = None
 
-    def launch(
-        self, series: LaunchSeries, hosts: Any, stop: Any, **place: Any
-    ) -> Record:
+    def launch(self, spec: LaunchSpec, hosts: Hosts, stop: Stop) -> Record:
         if self._ended is not None:
             self.seconds.append(time.perf_counter() - self._ended)
-        number, directory = claim_next(series.directory)
-        spec = series.attempt.spec(series, number, directory, hosts, **place)
         record = begin_record(spec, Outcome("ok"), datetime.now(UTC))
         record |= {"samples": 1, "ranks": [{"window_s": 1.0}], "seconds": {"launch": 1}}
-        finish(directory, record)
+        finish(spec.directory, record)
         self._ended = time.perf_counter()
-        series.read()
         return record
 
 

@@ -14,7 +14,8 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -25,6 +26,7 @@ from torch.multiprocessing import spawn
 
 from rankbench.environ import Place
 from rankbench.rank.facts import collectives
+from rankbench.rank.strategies.base import Operation, World
 from rankbench.rank.world import process_group
 
 RANKS, CALLS = 2, collectives.REPEATS
@@ -75,10 +77,14 @@ def be_rank(rank: int, folder: Path, pairs: int, sizes: Sequence[int]) -> None:
     place = Place(rank=rank, size=RANKS, local_rank=rank, local_size=RANKS, node=0)
     cpu = torch.device("cpu")
     process_group.join("gloo", place, f"file://{folder}/store", cpu)
+    world = World(rank, RANKS, rank, cpu, (cpu,), "gloo", 1)
     found: dict[str, dict[int, list[float]]] = {
         kind: {size: [] for size in sizes} for kind in ("sweep", "loop")
     }
-    kinds = {"sweep": sweep, "loop": loop}
+    kinds: dict[str, Callable[[int], float]] = {
+        "sweep": partial(sweep, world),
+        "loop": loop,
+    }
     for pair in range(pairs + 1):
         for size in sizes:
             # The two follow each other directly, and take turns in being first.
@@ -90,12 +96,11 @@ def be_rank(rank: int, folder: Path, pairs: int, sizes: Sequence[int]) -> None:
     process_group.leave()
 
 
-def sweep(size: int) -> float:
+def sweep(world: World, size: int) -> float:
     """Median seconds of an all-reduce, measured by the sweep of a cell's ranks."""
     with mock.patch.object(collectives, "SIZES", {"cpu": (size,)}):
-        (point,) = collectives.sweep(
-            {"all_reduce": 1}, process_group, torch.device("cpu")
-        )
+        operations = [Operation("all_reduce", 1.0)]
+        (point,) = collectives.sweep(operations, process_group, world, 1)
     return statistics.median(point["seconds"])
 
 

@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--cell", nargs="+", default=[], metavar="KEY: VALUE")
     parser.add_argument("--json", type=Path, help="a file for the results as well")
     arguments = parser.parse_args()
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for strategy in arguments.strategy:
         ranks = 1 if strategy == "single" else arguments.ranks
         cell = make_cell(strategy, ranks, arguments.cell)

@@ -45,7 +45,7 @@ SIZES = (0.0, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)  # of a step, in standard devia
 SOON = 3  # runs within which a step should be found
 
 Values = NDArray[np.float64]
-Shape = Callable[[Values], Values]
+Shape = Callable[[NDArray[np.int_]], Values]
 
 
 def main() -> None:
@@ -257,7 +257,7 @@ def bad_at(place: int) -> Shape:
     return lambda at: np.where(at == place, np.log(0.7), 0.0)
 
 
-def drift(at: Values) -> Values:
+def drift(at: NDArray[np.int_]) -> Values:
     return np.log(1 - STEP) * at / len(at)
 
 

@@ -123,9 +123,9 @@ def be_rank(steps: int, out: Path) -> None:
     import torch
     from torch import distributed, nn
 
-    from rankbench.rank.strategies import find_strategy
     from rankbench.rank.strategies._pipeline import Stopwatch
     from rankbench.rank.strategies.base import World
+    from rankbench.rank.strategies.gpipe import GPipe
     from rankbench.rank.training.recipe import make_loss
 
     torch.set_num_threads(1)
@@ -135,7 +135,7 @@ def be_rank(steps: int, out: Path) -> None:
     for count in COUNTS:
         samples = count * MICROBATCH
         place_of = (place.rank, place.size, place.local_rank)
-        strategy = find_strategy("gpipe")(
+        strategy = GPipe(
             World(*place_of, cpu, (cpu,), "gloo", rank_batch=samples),
             make_loss("fp32", cpu),
             schedule="gpipe",

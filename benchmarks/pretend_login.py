@@ -66,7 +66,7 @@ def pretend_login(
         name: name of the experiment.
         image: image for the cells, NAME.sif with NAME.json in the same folder; None
             runs them in this environment.
-        hosts: number of hosts. PredictedCell two they share cores.
+        hosts: number of hosts. Beyond two they share cores.
         keep: folder for the project, which stays there with its results; None means a
             temporary one.
     """

@@ -25,6 +25,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pairs import report
 
@@ -143,7 +144,7 @@ def _write_spec(folder: Path, name: str, args: list[str]) -> LaunchSpec:
     shape = shape_of(cell, catalog.strategies["ddp"])
     spec = LaunchSpec(
         directory=folder,
-        cell=replace(cell, script=about),
+        cell=replace(cell, script=about, own_strategy={"file": name}),
         shape=replace(shape, cores_per_rank=0),
         data_dir=folder,
         phases=[],
@@ -208,7 +209,7 @@ def be_rank(spec: Path) -> None:
     plain = torch.autograd.backward
     backwards = itertools.count(1)
 
-    def backward(*args: object, **kwargs: object) -> None:
+    def backward(*args: Any, **kwargs: Any) -> None:
         plain(*args, **kwargs)
         if next(backwards) % accumulation == 0:
             tick()

@@ -72,7 +72,7 @@ def write_results(root: Path, cells: int, launches: int) -> Layout:
 
 def make_cells(count: int) -> list[tuple[Cell, str]]:
     """Cells, each with a suffix that makes its id unique."""
-    found = []
+    found: list[tuple[Cell, str]] = []
     batch = 8
     while len(found) < count:
         for model in MODELS:

@@ -141,7 +141,7 @@ def backends_of(**missing: str | None) -> dict[str, dict[str, str | None]]:
     """All backends of all runtimes are there but these of torch."""
     of_torch = {**dict.fromkeys(("none", "gloo", "mpi", "nccl", "ccl")), **missing}
     of_horovod = dict.fromkeys(("gloo", "mpi", "nccl", "ccl"))
-    rpc = {"tensorpipe": None}
+    rpc: dict[str, str | None] = {"tensorpipe": None}
     return {"process_group": of_torch, "horovod": of_horovod, "rpc": rpc}
 
 

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ def _be_command(
     rank: int, code: Path, variables: Mapping[str, str], arguments: list[list[str]]
 ) -> None:
     os.environ |= {k: v.replace("{rank}", str(rank)) for k, v in variables.items()}
-    if os.environ.get("PYTHONUNBUFFERED"):
+    if os.environ.get("PYTHONUNBUFFERED") and isinstance(sys.stdout, TextIOWrapper):
         # A new interpreter would obey it; this one was forked.
         sys.stdout.reconfigure(line_buffering=True)
     sys.path.insert(0, str(code))

@@ -130,15 +130,6 @@ def test_a_record_explains_itself(measured):
     assert record["hosts"][0]["os"]
 
 
-def test_forcing_every_job_measures_nothing(again):
-    """Snakemake deletes outputs before a forced job; records are no outputs."""
-    before = records_of(again.root)
-    done = again.snakemake(flags=("--forceall",))
-    assert done.returncode == 0, done.stdout
-    assert records_of(again.root) == before
-    assert read_table(again.root)[ONE]["status"] == "ok"
-
-
 def test_a_dry_run_writes_nothing(project):
     project.experiment(SMALL)
     before = sorted(p for p in project.root.rglob("*") if ".snakemake" not in p.parts)

@@ -147,7 +147,7 @@ def write_launch(
         devices = Topology.parse(planned["cell"]["topology"]).devices
         samples = STEPS * BATCH * devices
         window = samples / rate
-        steps = make_steps(planned["phases"], devices, window)
+        steps: dict[str, Any] = make_steps(planned["phases"], devices, window)
         np.savez(directory / "steps.npz", **steps)
         record |= _measured(planned["phases"], devices, samples, window)
         record["shape"] = _shape(planned["cell"]["topology"])

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-
-import numpy as np
 import pytest
 
 from factories import make_surroundings
 from rankbench.record import Layout
 from rankbench.results.advice.answer import Settings, find_answer
 from rankbench.results.advice.words import in_brief
-from rankbench.results.numbers.fit import Fit
 from rankbench.results.numbers.result_set import read
 from unit.synthetic import (
     make_cell,
@@ -19,6 +15,7 @@ from unit.synthetic import (
     write_launch,
     write_launches,
     write_plan,
+    write_rows,
     write_tables,
 )
 
@@ -29,10 +26,9 @@ SINGLE, DDP = plan_cell(make_cell("single")), plan_cell(make_cell("ddp", "1x2"))
 
 def rows_of(layout: Layout) -> dict[str, dict[str, str]]:
     """The table by strategy; the answer must find words, too."""
-    write_tables(layout)
+    rows = write_rows(layout).values()
     assert in_brief(find_answer(read(layout), Settings()))
-    with layout.table("csv").open(newline="") as file:
-        return {row["strategy"]: row for row in csv.DictReader(file)}
+    return {row["strategy"]: row for row in rows}
 
 
 def turn(number: int, launch: int) -> dict[str, int]:
@@ -103,57 +99,3 @@ def test_all_launches_disturbed(tmp_path):
         assert (row["status"], row["repeated"]) == ("ok", "2")
         assert "disturbed" in row["marks"]
         assert (row["launches_ok"], row["launches"]) == ("4", "4")
-
-
-def test_a_thousand_launches_have_a_narrow_bracket():
-    rng = np.random.default_rng(1)
-    rates = {name: 800 * rng.lognormal(0, 0.05, 1000) for name in ("a", "b")}
-    fit = Fit({name: list(enumerate(own)) for name, own in rates.items()})
-    ratio = fit.ratio("a", "b")
-    bracket = ratio.bracket(0.95)
-    assert bracket.low is not None
-    assert bracket.high is not None
-    assert 0.98 < bracket.low < bracket.high < 1.02
-    # Nobody plans more launches than that.
-    assert ratio.launches_for(1e-4, 0.95) is None
-
-
-def test_all_launches_far_slower_than_the_rest_are_no_outliers(tmp_path):
-    """More than a third of a cell's launches are far off: the cell is like that."""
-    layout = write_plan(tmp_path, [SINGLE, DDP], launches=8)
-    for launch in range(1, 9):
-        slow = 4 if launch % 2 else 1
-        write_launch(layout, SINGLE, launch, rate=800 + launch, round=turn(1, launch))
-        write_launch(
-            layout, DDP, launch, rate=(1500 + launch) / slow, round=turn(1, launch)
-        )
-    row = rows_of(layout)["ddp"]
-    assert "disturbed" not in row["marks"]
-    assert row["speedup_verdict"] == "n.s."
-    assert float(row["speedup_lo"]) < 1 < float(row["speedup_hi"])
-
-
-def test_of_two_bases_each_row_has_its_own(tmp_path):
-    """A base of another launcher is compared with the rows of that launcher."""
-    cells = [
-        make_cell(strategy, topology, launcher=launcher)
-        for launcher in ("spawn", "torchrun")
-        for strategy, topology in (("single", "1x1"), ("ddp", "1x2"))
-    ]
-    planned = [plan_cell(cell, suffix=f".{cell.launcher}") for cell in cells]
-    layout = write_plan(tmp_path, planned, launches=6)
-    for cell, rate in zip(planned, (800.0, 1500.0, 400.0, 900.0), strict=True):
-        for launch in range(1, 7):
-            write_launch(
-                layout, cell, launch, rate=rate + launch, round=turn(1, launch)
-            )
-    write_tables(layout)
-    with layout.table("csv").open(newline="") as file:
-        rows = {row["cell"]: row for row in csv.DictReader(file)}
-    for cell in planned:
-        row = rows[cell["id"]]
-        launcher = cell["cell"]["launcher"]
-        assert f"single.none.1x1.convnet.digits.{launcher} " in row["base"]
-    assert float(rows[planned[3]["id"]]["speedup"]) == pytest.approx(2.25, rel=0.01)
-    answer = find_answer(read(layout), Settings())
-    assert in_brief(answer)

@@ -77,12 +77,6 @@ def test_digits_split(digits_root):
         assert share == pytest.approx(0.25, abs=0.01)
 
 
-def test_digits_file_is_reproducible(digits_root, tmp_path):
-    again = prepare("digits", tmp_path)
-    assert again
-    assert again.read_bytes() == data.path("digits", digits_root).read_bytes()
-
-
 # Synthetic
 
 

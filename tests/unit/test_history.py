@@ -383,11 +383,6 @@ def test_an_unknown_cell_is_bad_input(slowed, capsys):
     assert A in said
 
 
-def test_the_same_store_gives_the_same_answer(slowed, capsys):
-    first = run_json(capsys, "--store", slowed)
-    assert run_json(capsys, "--store", slowed) == first
-
-
 # The page.
 
 

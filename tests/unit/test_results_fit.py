@@ -269,13 +269,6 @@ def test_a_table_pairs_by_round_and_says_so(tmp_path):
     assert "unpaired" not in text
 
 
-def test_rows_of_other_rounds_are_unpaired_and_say_so(tmp_path):
-    layout = write_rounds(tmp_path, seeds=(1, 2))
-    _, ddp = summarise(load(layout))
-    assert ddp.paired is False
-    assert "unpaired" in ddp.marks
-
-
 def test_a_drifting_row_is_marked_in_every_output(tmp_path):
     layout = write_rounds(tmp_path, drift=0.2)
     write_tables(layout)

@@ -200,14 +200,10 @@ def test_hostile_text_ends_no_script(tmp_path):
     assert "alert(1)" in Words(text).text
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"hosts": [3]}, {"seconds": 3}, {"ranks": 3}],
-)
-def test_damaged_record_is_named_and_the_old_site_stays(published, changes):
+def test_damaged_record_is_named_and_the_old_site_stays(published):
     before = read_text(published)
     path = published.launch(DDP, 1, 3) / "record.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hosts": [3]}))
     with pytest.raises(ValueError, match=r"1/3/record\.json is damaged"):
         write(published)
     assert read_text(published) == before

@@ -42,16 +42,6 @@ def test_what_is_equal_and_what_cannot_be_told_apart(tmp_path, rate, verdict):
     assert [word for word, said in explained.items() if said in text] == found
 
 
-def test_few_launches_and_the_base_have_no_verdict(tmp_path):
-    layout = write_plan(tmp_path, [SINGLE, DDP], launches=3)
-    for planned in (SINGLE, DDP):
-        write_launches(layout, planned, count=3, wanted=3)
-    write_tables(layout)
-    text = layout.table("md").read_text()
-    assert "] =" not in text
-    assert "n.s." not in text
-
-
 def write_unsteady(layout, planned, launch):
     """Steps that take twice as long in the last quarter."""
     steps = np.full((100, len(PHASES)), 0.01)
