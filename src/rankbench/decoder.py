@@ -24,7 +24,7 @@ class Decoder:
         head: weights of the head's linear layer.
         looked_up: weights of embeddings that no matrix product uses: of positions, and
             of tokens unless they are those of the head.
-        norms: weights and biases of all layer norms.
+        norms: weights and biases of all norms.
         attention: layers x width x context.
         context: tokens of a sequence.
     """
@@ -67,11 +67,11 @@ class Decoder:
 def describe_decoder(
     options: Mapping[str, Any], *, vocabulary: int, context: int
 ) -> Decoder:
-    """The sizes of the model `gpt`.
+    """The sizes of the model `gpt` or `llama`.
 
     Args:
-        options: layers, width, heads, kv_heads, mlp, vocabulary, tie_embeddings; a
-            vocabulary of 0 is that of the data.
+        options: of the model. Only `llama` has rope_theta instead of a table of
+            positions, and norms without biases. A vocabulary of 0 is that of the data.
         vocabulary: of the data.
         context: tokens of a sequence.
     """
@@ -79,16 +79,20 @@ def describe_decoder(
     heads = options["heads"]
     shared = width * (options["kv_heads"] or heads) // heads
     attention = 2 * width * width + 2 * width * shared
-    inner = 4 * width
-    mlp = 2 * width * inner
-    if options["mlp"] == "swiglu":
+    rotary = "rope_theta" in options
+    if rotary:
+        mlp = 3 * width * (options["mlp_width"] or swiglu_width(width))
+    elif options["mlp"] == "swiglu":
         mlp = 3 * width * swiglu_width(width)
+    else:
+        mlp = 8 * width * width
     head = width * (options["vocabulary"] or vocabulary)
+    positions = 0 if rotary else width * context
     return Decoder(
         blocks=layers * (attention + mlp),
         head=head,
-        looked_up=width * context + (0 if options["tie_embeddings"] else head),
-        norms=2 * width * (2 * layers + 1),
+        looked_up=positions + (0 if options["tie_embeddings"] else head),
+        norms=(1 if rotary else 2) * width * (2 * layers + 1),
         attention=layers * width * context,
         context=context,
     )

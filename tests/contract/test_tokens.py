@@ -55,6 +55,13 @@ def test_gpt_is_trained_as_by_a_single_process(name, tmp_path):
     assert judge(tmp_path, name) == "ok"
 
 
+@pytest.mark.parametrize("name", [case(name) for name in ("fsdp", "gpipe", "tp")])
+def test_llama_is_trained_as_by_a_single_process(name, tmp_path):
+    require_packages(name)
+    options = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2}
+    assert judge(tmp_path, name, model="llama", model_options=options) == "ok"
+
+
 @pytest.mark.parametrize(
     ("name", "options"),
     [

@@ -23,7 +23,7 @@ from rankbench.matrix.feasible import (
 )
 from rankbench.project.run import mark_measured
 from rankbench.rank import models
-from rankbench.rank.models import describe_model
+from rankbench.rank.models import describe_model, llama
 from rankbench.record import read_json, write_json
 from unit.synthetic import make_cell as make_timed_cell
 from unit.synthetic import plan_cell, write_launches, write_plan, write_tables
@@ -39,29 +39,38 @@ THREE: list[dict[str, Any]] = [
 ]
 
 
-def describe(options: dict[str, Any], **sizes: int) -> Decoder:
-    complete = models.complete("gpt", options)
+LLAMA: dict[str, Any] = {"layers": 2, "width": 64, "heads": 4, "kv_heads": 2}
+WIDE = {**LLAMA, "mlp_width": 224, "tie_embeddings": True}
+
+
+def describe(options: dict[str, Any], model: str = "gpt", **sizes: int) -> Decoder:
+    complete = models.complete(model, options)
     return describe_decoder(complete, **{**SIZES, **sizes})
 
 
-def count_on_cpu(options: dict[str, Any], *, with_kernels: bool) -> int:
+def count_on_cpu(
+    options: dict[str, Any], model: str = "gpt", *, with_kernels: bool
+) -> int:
     """Operations of a sequence that really runs, forward and backward."""
-    model = models.build("gpt", options=options, **SIZES)
+    built = models.build(model, options=options, **SIZES)
     counter = FlopCounterMode(display=False)
     kernel = SDPBackend.FLASH_ATTENTION if with_kernels else SDPBackend.MATH
     with sdpa_kernel(kernel), counter:
-        model(models.example_inputs(SIZES, 1)).sum().backward()
+        built(models.example_inputs(SIZES, 1)).sum().backward()
     return int(counter.get_total_flops())
 
 
-@pytest.mark.parametrize("options", THREE)
-def test_counters_and_formula_agree(options):
-    decoder = describe(options)
-    on_meta = describe_model("gpt", SIZES, options)
+@pytest.mark.parametrize(
+    ("model", "options"),
+    [*(("gpt", options) for options in THREE), ("llama", LLAMA), ("llama", WIDE)],
+)
+def test_counters_and_formula_agree(model, options):
+    decoder = describe(options, model)
+    on_meta = describe_model(model, SIZES, options)
     assert on_meta["parameters"] == decoder.parameters
     assert on_meta["flops_by_formula"] == decoder.flops
     assert on_meta["flops_per_sample"] == pytest.approx(decoder.flops, rel=0.01)
-    on_cpu = count_on_cpu(options, with_kernels=False)
+    on_cpu = count_on_cpu(options, model, with_kernels=False)
     assert on_cpu == pytest.approx(decoder.flops, rel=0.01)
 
 
@@ -98,6 +107,42 @@ def test_presets_have_published_sizes_and_the_formula_published_mfu(
     found = 100 * decoder.flops / context * rate / gpus / peak
     # It counts embeddings of positions as if they were multiplied: up to 2.5 % more.
     assert found == pytest.approx(mfu, rel=0.03)
+
+
+# Of the published weights: Llama 3.2 1B, Llama 3.1 8B and 70B.
+PUBLISHED = {"1b": 1_235_814_400, "8b": 8_030_261_248, "70b": 70_553_706_496}
+
+
+@pytest.mark.parametrize(("preset", "parameters"), PUBLISHED.items())
+def test_presets_of_llama_have_the_published_sizes(preset, parameters):
+    options = load_catalog().models["llama"]["presets"][preset]
+    assert describe(options, "llama", context=8192).parameters == parameters
+
+
+def test_rotary_positions_tell_distances():
+    """The product of a query and a key depends on how far apart they are, alone."""
+    query, key = torch.randn(2, 1, 1, 1, 8)
+    turned = [llama.turn(one.expand(1, 1, 16, 8), theta=10.0) for one in (query, key)]
+    products = (turned[0] @ turned[1].mT)[0, 0]
+    for apart in (0, 3, -5):
+        same = products.diagonal(apart)
+        torch.testing.assert_close(same, same[:1].expand(len(same)))
+    assert not torch.allclose(products[0], products[0, :1])
+
+
+def test_the_blocks_of_llama_start_smaller_the_deeper_they_are():
+    built = models.build("llama", options={**LLAMA, "width": 256}, seed=0, **SIZES)
+    for number in (1, 2):
+        block = built.get_submodule(f"block{number}")
+        for name in ("out", "mlp.down"):
+            spread = block.get_submodule(name).weight.std().item()
+            assert spread == pytest.approx(0.02 / (2 * number) ** 0.5, rel=0.02)
+        assert block.query.weight.std().item() == pytest.approx(0.02, rel=0.02)
+
+
+def test_a_head_of_odd_width_is_refused():
+    with pytest.raises(ValueError, match=r"llama.*even.*3"):
+        models.build("llama", options={"width": 12, "heads": 4}, **SIZES)
 
 
 def test_a_preset_stands_for_its_options(tmp_path):

@@ -37,7 +37,9 @@ def test_number_of_parameters(name, channels, image_size, parameters):
 
 
 def test_unknown_name_lists_the_models():
-    with pytest.raises(ValueError, match=r"'vgg'.*convnet, emulated, gpt, lenet, lstm"):
+    with pytest.raises(
+        ValueError, match=r"'vgg'.*convnet, emulated, gpt, lenet, llama, lstm"
+    ):
         models.build("vgg", channels=1, image_size=28, classes=10)
 
 

@@ -1,8 +1,9 @@
-"""A decoder-only transformer over tokens, in the manner of GPT-2 and Llama."""
+"""A decoder-only transformer over tokens, in the manner of GPT-2."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -121,7 +122,15 @@ def build(
         head.weight = embedding.tokens.weight
     parts: OrderedDict[str, nn.Module] = OrderedDict(embedding=embedding)
     for number in range(1, layers + 1):
-        parts[f"block{number}"] = DecoderBlock(width, heads, kv_heads or heads, mlp)
+        parts[f"block{number}"] = DecoderBlock(
+            width,
+            heads,
+            kv_heads or heads,
+            norm=lambda: nn.LayerNorm(width),
+            mlp=lambda: (
+                Gelu(width) if mlp == "gelu" else SwiGlu(width, swiglu_width(width))
+            ),
+        )
     parts["norm"] = nn.LayerNorm(width)
     parts["head"] = head
     return nn.Sequential(parts)
@@ -150,24 +159,41 @@ class DecoderBlock(nn.Module):
     attention, arXiv 2305.13245).
     """
 
-    def __init__(self, width: int, heads: int, kv_heads: int, mlp: str) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        kv_heads: int,
+        *,
+        norm: Callable[[], nn.Module],
+        mlp: Callable[[], nn.Module],
+        turn: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    ) -> None:
+        """Build the block.
+
+        Args:
+            norm, mlp: build what stands before attention and MLP, and the MLP.
+            turn: tells queries and keys [N, heads, T, width of a head] their places;
+                None if embeddings do.
+        """
         super().__init__()
         self.head_width = width // heads
         self.shares_heads = kv_heads < heads
+        self.turn = turn or nn.Identity()
         few = self.head_width * kv_heads
-        self.norm1 = nn.LayerNorm(width)
+        self.norm1 = norm()
         self.query = nn.Linear(width, width, bias=False)
         self.key = nn.Linear(width, few, bias=False)
         self.value = nn.Linear(width, few, bias=False)
         self.out = nn.Linear(width, width, bias=False)
-        self.norm2 = nn.LayerNorm(width)
-        self.mlp: nn.Module = Gelu(width) if mlp == "gelu" else SwiGlu(width)
+        self.norm2 = norm()
+        self.mlp = mlp()
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         normed = self.norm1(tokens)
         attended = functional.scaled_dot_product_attention(
-            self._split(self.query(normed)),
-            self._split(self.key(normed)),
+            self.turn(self._split(self.query(normed))),
+            self.turn(self._split(self.key(normed))),
             self._split(self.value(normed)),
             is_causal=True,
             enable_gqa=self.shares_heads,
@@ -197,14 +223,10 @@ class Gelu(nn.Module):
 
 
 class SwiGlu(nn.Module):
-    """A gated MLP (Shazeer 2020, arXiv 2002.05202) with as many weights as `Gelu`.
+    """A gated MLP (Shazeer 2020, arXiv 2002.05202)."""
 
-    `swiglu_width` gives its inner width.
-    """
-
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, inner: int) -> None:
         super().__init__()
-        inner = swiglu_width(width)
         self.gate = nn.Linear(width, inner, bias=False)
         self.up = nn.Linear(width, inner, bias=False)
         self.down = nn.Linear(inner, width, bias=False)
