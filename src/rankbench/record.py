@@ -225,8 +225,32 @@ def read_attempt(directory: Path) -> list[Record]:
     for launch in numbered(directory):
         path = directory / str(launch) / "record.json"
         if path.exists():
-            found.append(read_versioned(path, "record", RECORD_VERSION))
+            found.append(read_record(path))
     return found
+
+
+def read_record(path: Path) -> Record:
+    """Read a record as far as verdicts need it; tables check all of it.
+
+    Raises:
+        ValueError: it is damaged or of another schema version; names the file.
+    """
+    record = read_versioned(path, "record", RECORD_VERSION)
+    status = record.get("status")
+    if status not in ("ok", *FAILURES) or "reason" not in record:
+        raise ValueError(f"{path} is damaged: status {status!r:.60}, or no reason")
+    return record
+
+
+def explain_damage(error: Exception, root: Path) -> str:
+    """The reason of a cell with a file that cannot be used; it is ``stale``.
+
+    Args:
+        error: its message begins with the path of the file.
+        root: the result directory, which a published reason must not name.
+    """
+    said = first_line(str(error).replace(f"{root}/", ""))
+    return f"{said}: restore this file, or rerun the cell"
 
 
 def read_versioned(path: Path, kind: str, version: int, remedy: str = "") -> Record:
@@ -241,7 +265,10 @@ def read_versioned(path: Path, kind: str, version: int, remedy: str = "") -> Rec
     Raises:
         ValueError: it is damaged or of another version; names the file.
     """
-    value = read_json(path)
+    try:
+        value = read_json(path)
+    except (IsADirectoryError, PermissionError) as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     if not isinstance(value, dict):
         raise ValueError(f"{path} is damaged: not a JSON object")
     found = value.get("schema")

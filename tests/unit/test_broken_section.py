@@ -73,13 +73,6 @@ def test_the_others_are_written_and_it_says_that_it_failed(layout, monkeypatch, 
     assert f"KeyError: '{ODD}'" in said
 
 
-def test_a_damaged_record_is_no_fault_of_a_section(layout, capsys):
-    path = layout.launch("ddp.gloo.1x2.convnet.digits", 1, 3) / "steps.npz"
-    path.write_bytes(b"")
-    assert main(["table", str(layout.root)]) == 2
-    assert f"{path} is damaged" in capsys.readouterr().err
-
-
 Change = Callable[[dict[str, Any]], object]
 
 # Records that the schema allows, and that no launch of the others looks like.

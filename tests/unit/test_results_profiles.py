@@ -109,12 +109,6 @@ def test_rows_that_are_not_ok_have_none(tmp_path):
     assert not find(layout)
 
 
-def test_a_damaged_profile_is_named(tmp_path):
-    layout = write(tmp_path, profile=[{"rank": 0, "steps": 2}])
-    with pytest.raises(ValueError, match=r"profile/1/record\.json is damaged"):
-        write_tables(layout)
-
-
 def test_a_rank_has_phases_and_collectives_beneath(tmp_path):
     (profile,) = find(write(tmp_path))
     (axes,) = draw_timeline(profile, width=8).axes

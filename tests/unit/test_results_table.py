@@ -504,17 +504,6 @@ def test_csv_keeps_reasons_as_they_are(hostile):
     assert row["reason"] == HOSTILE
 
 
-def test_damaged_record_leaves_the_old_table(tmp_path):
-    layout = write_example(tmp_path)
-    write_tables(layout)
-    before = layout.table("csv").read_bytes()
-    path = layout.launch("ddp.gloo.1x2.convnet.digits", 1, 3) / "record.json"
-    path.write_text("{")
-    with pytest.raises(ValueError, match=r"1/3/record\.json is damaged"):
-        write_tables(layout)
-    assert layout.table("csv").read_bytes() == before
-
-
 def test_empty_plan_makes_an_empty_table(tmp_path):
     layout = write_plan(tmp_path, [])
     write_tables(layout)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -91,8 +92,8 @@ def test_a_loss_that_is_no_number_on_one_rank_is_none(tmp_path):
 
 
 def test_losses_of_another_length_are_damage(tmp_path):
-    with pytest.raises(ValueError, match=r"steps\.npz is damaged: .* of shape \(10,\)"):
-        point_of(tmp_path, (np.ones(ALL), np.ones(3)))
+    reason = point_of(tmp_path, (np.ones(ALL), np.ones(3))).row.reason
+    assert re.search(r"steps\.npz is damaged: .* of shape \(10,\)", str(reason))
 
 
 def test_a_curve_is_over_the_samples_of_all_replicas(tmp_path):

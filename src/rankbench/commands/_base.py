@@ -169,12 +169,13 @@ def open_cells(
     """The cells that WHAT and --only name, and their jobs in the queue.
 
     Results have no queue. `arguments` then get experiment and site from their plan, for
-    the commands that rerun a cell.
+    the commands that rerun a cell, and `damaged`: cell -> what is wrong with a record.
     """
     from rankbench.matrix.selection import select_cells
     from rankbench.project import Run
     from rankbench.project.status import find_jobs
 
+    arguments.damaged = {}
     if not names_results(arguments):
         run = plan_run(arguments)
         yield run, find_jobs(run.plan, run.layout, Path())
@@ -192,11 +193,14 @@ def open_cells(
         arguments.site = scheduler_of(plan.site).profile
         cells = select_cells(plan, _only(arguments))
         for cell in cells:
-            for path in (layout.records / cell.id).rglob("record.json"):
-                record = read_checked(path, "record", version=RECORD_VERSION)
-                if missing := [key for key in _OF_RECORDS if key not in record]:
-                    lacks = f"it lacks {', '.join(missing)}"
-                    raise ValueError(f"{path} is damaged: {lacks}")
+            try:
+                for path in (layout.records / cell.id).rglob("record.json"):
+                    record = read_checked(path, "record", version=RECORD_VERSION)
+                    if missing := [key for key in _OF_RECORDS if key not in record]:
+                        lacks = f"it lacks {', '.join(missing)}"
+                        raise ValueError(f"{path} is damaged: {lacks}")
+            except ValueError as error:
+                arguments.damaged[cell.id] = error
         yield Run(plan, layout, cells), {}
 
 

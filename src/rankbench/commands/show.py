@@ -35,6 +35,8 @@ def show_cell(arguments: argparse.Namespace) -> int:
 
 def _show(arguments: argparse.Namespace, run: Run, jobs: Mapping[str, Any]) -> int:
     cell, layout = find_cell(run.plan, arguments.cell), run.layout
+    if cell.id in arguments.damaged:
+        raise arguments.damaged[cell.id]
     attempts = {
         n: read_attempt(layout.attempt(cell.id, n)) for n in layout.attempts(cell.id)
     }

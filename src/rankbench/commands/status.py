@@ -6,8 +6,8 @@ import argparse
 
 from rankbench.commands._base import describe_states, open_cells
 from rankbench.commands._options import FINDING, OK, command, print_json
-from rankbench.project.status import find_state
-from rankbench.record import make_printable
+from rankbench.project.status import State, find_state
+from rankbench.record import explain_damage, make_printable
 
 
 @command(
@@ -30,7 +30,9 @@ def show_status(arguments: argparse.Namespace) -> int:
     """
     with open_cells(arguments) as (run, jobs):
         states = {
-            cell.id: find_state(run.plan, run.layout, cell, jobs.get(cell.id))
+            cell.id: State("stale", "", explain_damage(damage, run.layout.root), "")
+            if (damage := arguments.damaged.get(cell.id))
+            else find_state(run.plan, run.layout, cell, jobs.get(cell.id))
             for cell in run.chosen
         }
         rows = describe_states(run, states, arguments)

@@ -9,7 +9,7 @@ from pathlib import Path
 from rankbench.failures import explain_failures, find_needs
 from rankbench.launch.hosts.slurm import CellJob, read_queue
 from rankbench.launch.job.claim import open_claims, read_owner
-from rankbench.launch.job.requests import read_request
+from rankbench.launch.job.requests import Request, read_request
 from rankbench.plan import Plan, PlannedCell
 from rankbench.record import (
     FAILURES,
@@ -18,6 +18,7 @@ from rankbench.record import (
     Layout,
     Record,
     Verdict,
+    explain_damage,
     judge_gated,
     read_attempt,
     read_json,
@@ -55,11 +56,25 @@ def _judge(
 ) -> tuple[Verdict, Path, Sequence[Record]] | None:
     """The verdict on a cell's requested attempt, with its folder and its records.
 
-    Those of the gate, if there are no others; None without a request.
+    Those of the gate, if there are no others; None without a request. A file that is
+    damaged makes the cell stale.
     """
-    request = read_request(layout, cell.id)
-    if request is None:
-        return None
+    attempt, wanted = layout.attempt(cell.id, 0), 0
+    try:
+        request = read_request(layout, cell.id)
+        if request is None:
+            return None
+        attempt = layout.attempt(cell.id, request.attempt)
+        wanted = request.rule.at_most
+        return _judge_files(plan, layout, cell, request)
+    except ValueError as error:
+        reason = explain_damage(error, layout.root)
+        return Verdict("stale", reason, 0, wanted, complete=True), attempt, []
+
+
+def _judge_files(
+    plan: Plan, layout: Layout, cell: PlannedCell, request: Request
+) -> tuple[Verdict, Path, Sequence[Record]]:
     attempt = layout.attempt(cell.id, request.attempt)
     gate, records = read_attempt(attempt / GATE), read_attempt(attempt)
     wanted, path = request.rule.at_most, layout.summary(cell.id)

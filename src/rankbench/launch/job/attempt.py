@@ -27,14 +27,13 @@ from rankbench.record import (
     GATE,
     MAX_REPEATS,
     PROFILE,
-    RECORD_VERSION,
     Layout,
     Record,
     Verdict,
     judge,
     judge_gated,
     numbered,
-    read_versioned,
+    read_record,
 )
 from rankbench.stopping import LaunchHistory, StopReason, brief
 
@@ -236,8 +235,11 @@ class LaunchSeries:
         for number in numbered(self.directory):
             path = self.directory / str(number) / "record.json"
             if number not in self._records and path.exists():
-                record = read_versioned(path, "record", RECORD_VERSION)
-                kept = brief(record) if self.purpose == MEASURE else record
+                record = read_record(path)
+                try:
+                    kept = brief(record) if self.purpose == MEASURE else record
+                except (LookupError, TypeError, AttributeError) as error:
+                    raise ValueError(f"{path} is damaged: {error!r}") from error
                 self._records[number] = kept
                 new.append(record)
         return new

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ from rankbench.plan import Plan, read_plan
 from rankbench.record import (
     Layout,
     Verdict,
-    read_attempt,
+    explain_damage,
     read_json,
     why_stale,
     write_json,
@@ -69,16 +69,20 @@ def run_job(layout: Layout, name: str, *, project: Path, say: Say) -> bool:
                 path = layout.request(cell_id)
                 raise ValueError(f"{path} is missing: `rankbench run` writes it")
             attempt = Attempt(layout, plan, planned, request, project)
-            reason = why_stale(
-                attempt.measured.read(),
-                cell_hash=attempt.planned.hash,
-                image=attempt.image,
-                asked_hash=attempt.request.cell_hash,
-            )
+            try:
+                for series in (attempt.gate, attempt.profile):
+                    series.read()
+                reason = why_stale(
+                    attempt.measured.read(),
+                    cell_hash=attempt.planned.hash,
+                    image=attempt.image,
+                    asked_hash=attempt.request.cell_hash,
+                )
+            except ValueError as error:
+                reason = explain_damage(error, layout.root)
             if reason is None:
                 attempts.append(attempt)
                 continue
-            attempt.gate.read()
             verdict = replace(attempt.verdict(None), status="stale", reason=reason)
             statuses[cell_id] = _end(layout, attempt, verdict, None, say)
         except (ValueError, OSError) as error:
@@ -131,9 +135,11 @@ def _read_others(
         request = read_request(layout, planned.id)
         if planned.id not in ours and request:
             attempt = Attempt(layout, plan, planned, request, project)
-            attempt.gate.read()
-            attempt.measured.read()
-            found[planned.id] = attempt.launched()
+            # A damaged record must not end the jobs of other cells.
+            with suppress(ValueError):
+                attempt.gate.read()
+                attempt.measured.read()
+                found[planned.id] = attempt.launched()
     return found
 
 
@@ -208,7 +214,7 @@ def _end(
     say: Say,
 ) -> str:
     """Write the summary of a cell, and return its status."""
-    records = read_attempt(attempt.directory)
+    records = attempt.measured.records
     seconds = [r["seconds"]["launch"] for r in records if r["status"] == "ok"]
     number = attempt.request.attempt
     summary = {

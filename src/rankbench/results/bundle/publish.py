@@ -83,7 +83,7 @@ def write_site(layout: Layout, bundle: Path, folder: Path) -> Publication:
     Raises:
         ValueError: the plan, a record or its steps are damaged; the message names it.
     """
-    found = read(layout)
+    found = read(layout, strict=True)
     document = make_document(found)
     with tempfile.TemporaryDirectory(prefix=".site-", dir=folder.parent) as place:
         beside = Path(place) / folder.name

@@ -174,7 +174,7 @@ def _rederive(
             f"{version}, or unpack {contents.CODE}, and verify with that"
         )
         return
-    write_results(read(Layout(anew)), draw=False)
+    write_results(read(Layout(anew), strict=True), draw=False)
     made = set(list_files(anew)[0]) - raw
     if version == __version__:
         made |= {

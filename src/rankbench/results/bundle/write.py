@@ -64,7 +64,7 @@ def write_bundle(
         root = Path(place) / "bundle"
         root.mkdir()
         plan, records = _collect(layout, root, anonymise=anonymise)
-        write_results(read(Layout(root)))
+        write_results(read(Layout(root), strict=True))
         write_crate(root, plan, records, anonymised=anonymise)
         write_manifest(root)
         signature = add_signature(root, key) if key else None

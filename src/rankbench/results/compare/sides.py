@@ -19,8 +19,8 @@ from typing import Any
 
 from rankbench.record import Layout, Record, round_of
 from rankbench.results.numbers.fit import Fit
-from rankbench.results.numbers.measures import measure
 from rankbench.results.numbers.network import find_network
+from rankbench.results.numbers.summary import measure_row
 from rankbench.results.read.archive import open_results
 from rankbench.results.read.launches import read_launches
 from rankbench.results.read.rows import Row, load
@@ -263,12 +263,15 @@ def _make_side(
 ) -> Side:
     cells = {}
     times: list[str] = []
-    for cell_id, row in rows.items():
+    for cell_id, planned in rows.items():
+        row, measures = measure_row(planned)
         records = [launch.record for launch in row.launches]
         tried = records
         if not records and row.attempt is not None:
             attempt = layout.attempt(row.id, row.attempt)
-            tried = [launch.record for launch in read_launches(attempt)]
+            # Its reason names damaged records.
+            launches = read_launches(attempt, damaged=[])
+            tried = [launch.record for launch in launches]
         for record in tried:
             times += [record[key] for key in ("started", "ended") if record.get(key)]
         cells[cell_id] = CellLaunches(
@@ -277,10 +280,7 @@ def _make_side(
             reason=row.reason,
             marks=tuple(row.marks),
             facts=_collect_facts(records),
-            throughput=tuple(
-                measure(launch, row.cell.units_per_sample).throughput
-                for launch in row.launches
-            ),
+            throughput=tuple(launch.throughput for launch in measures),
             started=tuple(str(record.get("started")) for record in records),
             rounds=tuple(map(round_of, records)),
             unit=row.cell.unit,

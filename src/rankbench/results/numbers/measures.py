@@ -166,7 +166,9 @@ def measure(launch: Launch, units: int = 1) -> Measures:
             steps_s=slowest_rank(timed),
             losses=read.losses,
         )
-    except (LookupError, TypeError, ZeroDivisionError) as error:
+    except Exception as error:
+        if str(launch.directory) in str(error):
+            raise
         raise ValueError(f"{launch.path} is damaged: {error!r}") from error
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from rankbench.record import Layout
@@ -20,11 +20,13 @@ class ResultSet:
         layout: the result directory.
         results: the rows of the plan, with their launches.
         summaries: the same rows with their numbers.
+        strict: whether a damaged file is an error; else its cell says so.
     """
 
     layout: Layout
     results: Results
     summaries: Sequence[Summary]
+    strict: bool = False
 
     @cached_property
     def measured(self) -> list[Summary]:
@@ -47,14 +49,22 @@ class ResultSet:
         return make_panels(self.summaries)
 
 
-def read(layout: Layout) -> ResultSet:
+def read(layout: Layout, *, strict: bool = False) -> ResultSet:
     """Read plan and records, measure the launches, and compare the rows.
 
     Args:
         layout: the result directory.
+        strict: whether a damaged record, or damaged steps, are an error, as in a
+            bundle; else the row of its cell is stale and names the file.
 
     Raises:
-        ValueError: the plan, a record or its steps are damaged; the message names it.
+        ValueError: the plan is damaged, or, if strict, another file; the message names
+            it.
     """
     results = load(layout)
-    return ResultSet(layout, results, summarise(results))
+    summaries = summarise(results)
+    rows = tuple(summary.row for summary in summaries)
+    for row in rows:
+        if strict and row.damage:
+            raise row.damage
+    return ResultSet(layout, replace(results, rows=rows), summaries, strict)

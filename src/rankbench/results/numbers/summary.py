@@ -108,19 +108,22 @@ class Summary:
         return list(found.values())
 
 
-def summarise(results: Results) -> list[Summary]:
-    """Measure the launches of every row that is ok and compare the rows.
+def measure_row(row: Row) -> tuple[Row, tuple[Measures, ...]]:
+    """Reduce the launches of a row; it is stale without them if one is damaged."""
+    units = row.cell.units_per_sample
+    try:
+        return row, tuple(measure(launch, units) for launch in row.launches)
+    except ValueError as error:
+        # records/CELL/ATTEMPT/LAUNCH
+        root = row.launches[0].directory.parents[3]
+        return row.without_launches(error, root), ()
 
-    Raises:
-        ValueError: a record or its steps are damaged; the message names the file.
-    """
-    measures = {
-        row.id: tuple(
-            measure(launch, row.cell.units_per_sample) for launch in row.launches
-        )
-        for row in results.rows
-    }
-    ok = [row for row in results.rows if row.status == "ok"]
+
+def summarise(results: Results) -> list[Summary]:
+    """Measure the launches of every row that is ok and compare the rows."""
+    measured = [measure_row(row) for row in results.rows]
+    all_rows, measures = [row for row, _ in measured], {r.id: m for r, m in measured}
+    ok = [row for row in all_rows if row.status == "ok"]
     groups, marks = _find_groups(ok)
     launches: dict[str, dict[str, list[tuple[Hashable, float]]]] = {}
     for row in ok:
@@ -152,7 +155,7 @@ def summarise(results: Results) -> list[Summary]:
         )
         if row.id in rows
         else Summary(row=row, group=row.cell.workload(), marks=row.marks)
-        for row in results.rows
+        for row in all_rows
     ]
 
 

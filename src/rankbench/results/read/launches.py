@@ -12,8 +12,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rankbench.record import RECORD_VERSION, Record, first_line, numbered
+from rankbench.record import (
+    RECORD_VERSION,
+    Record,
+    first_line,
+    lacks_cores,
+    numbered,
+    repeated,
+)
 from rankbench.results.read.schema import read_checked
+from rankbench.stopping import Rule, rate
 
 # Keys of the record of a measured launch, in addition to those that the schema
 # requires.
@@ -144,25 +152,60 @@ def _parse_header(header: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     return np.lib.format.read_array_header_1_0(file)
 
 
-def read_launches(attempt: Path, *, measured: bool = True) -> list[Launch]:
+def read_launches(
+    attempt: Path, *, measured: bool = True, damaged: list[ValueError] | None = None
+) -> list[Launch]:
     """The launches in a folder that have ended, by number.
 
     Args:
         attempt: the folder.
         measured: whether they belong to a cell, and not to its gate or profile.
+        damaged: receives what is wrong with damaged records, which are then left out.
 
     Raises:
-        ValueError: a record is damaged or of another schema version.
+        ValueError: a record is damaged or of another schema version, and `damaged` is
+            None.
     """
     launches: list[Launch] = []
     for number in numbered(attempt):
         place = attempt / str(number)
         if (place / "record.json").exists():
-            launch = read_launch(place, measured=measured)
+            try:
+                launch = read_launch(place, measured=measured)
+                if measured:
+                    _check_place(launch)
+            except ValueError as error:
+                if damaged is None:
+                    raise
+                damaged.append(error)
+                continue
             if launches:
                 _share(launch.record, launches[-1].record)
             launches.append(launch)
     return launches
+
+
+def _check_place(launch: Launch) -> None:
+    """Check that a record lies where its launch was, and that verdicts can read it.
+
+    Raises:
+        ValueError: it is of another launch, or it lacks facts; the message names it.
+    """
+    record = launch.record
+    *_, cell, attempt, number = launch.directory.parts
+    place = {"cell_id": cell, "attempt": int(attempt), "launch": int(number)}
+    for key, value in place.items():
+        if record.get(key, value) != value:
+            said = f"{key} is {record[key]!r:.200}, so it is of another launch"
+            raise ValueError(f"{launch.path} is damaged: {said}")
+    try:
+        Rule.read(record.get("rule") or record["wanted"])
+        # The launches of all cells meet in these: one odd record would end them all.
+        for find in (lacks_cores, rate):
+            find(record)
+        repeated([record])
+    except Exception as error:
+        raise ValueError(f"{launch.path} is damaged: {error!r}") from error
 
 
 def _share(new: Any, old: Any) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from rankbench.cell import REFERENCE, Cell
@@ -24,6 +25,7 @@ from rankbench.record import (
     Record,
     counting,
     disturbances,
+    explain_damage,
     judge_gated,
     lacks_cores,
     repeated,
@@ -53,6 +55,7 @@ class Row:
         repeated: number of launches that another one replaces, as they were disturbed.
         stopped: why the launches ended, if a rule or the budget ended them.
         estimated_mib: as the plan has it.
+        damage: what is wrong with one of its files; the row is ``stale`` then.
     """
 
     id: str
@@ -67,10 +70,21 @@ class Row:
     stopped: str | None = None
     repeated: int = 0
     estimated_mib: float | None = None
+    damage: ValueError | None = None
 
     @property
     def devices(self) -> int:
         return self.cell.size.devices
+
+    def without_launches(self, damage: ValueError, root: Path) -> Row:
+        """The row, if a file of its launches cannot be used.
+
+        Args:
+            damage: its message names the file.
+            root: the result directory.
+        """
+        reason = explain_damage(damage, root)
+        return replace(self, status="stale", reason=reason, launches=(), damage=damage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +116,10 @@ AT_FULL_LOAD = {"power cap"}
 def load(layout: Layout) -> Results:
     """Read the plan and the latest attempt of each of its cells.
 
+    A damaged record makes the row of its cell ``stale``, and no other.
+
     Raises:
-        ValueError: there is no plan, or a file is damaged; the message names it.
+        ValueError: there is no plan, or it is damaged; the message names it.
     """
     if not layout.plan.exists():
         raise ValueError(f"{layout.plan} does not exist: rankbench run makes the plan")
@@ -147,7 +163,9 @@ class _Attempt:
 
     Attributes:
         number: None if there is none.
+        gate, launches: those whose records are not damaged.
         stale: why its launches do not belong to the plan; None if they do.
+        damage: what is wrong with the first damaged record; None if all are well.
     """
 
     plan: Plan
@@ -156,6 +174,7 @@ class _Attempt:
     gate: list[Launch]
     launches: list[Launch]
     stale: str | None
+    damage: ValueError | None
 
     @property
     def records(self) -> list[Record]:
@@ -178,17 +197,19 @@ def _read_attempt(layout: Layout, plan: Plan, planned: PlannedCell) -> _Attempt:
     number: int | None = None
     gate: list[Launch] = []
     launches: list[Launch] = []
+    damaged: list[ValueError] = []
     for attempt in reversed(layout.attempts(planned.id)):
         place = layout.attempt(planned.id, attempt)
-        gate = read_launches(place / GATE, measured=False)
-        launches = read_launches(place)
-        if gate or launches:
+        gate = read_launches(place / GATE, measured=False, damaged=damaged)
+        launches = read_launches(place, damaged=damaged)
+        if gate or launches or damaged:
             number = attempt
             break
     records = [launch.record for launch in launches]
     image = plan.image_of(planned)
     stale = why_stale(records, cell_hash=planned.hash, image=image)
-    return _Attempt(plan, planned, number, gate, launches, stale)
+    damage = next(iter(damaged), None)
+    return _Attempt(plan, planned, number, gate, launches, stale, damage)
 
 
 def _make_row(layout: Layout, attempt: _Attempt, enough: StopReason | None) -> Row:
@@ -219,7 +240,7 @@ def _make_row(layout: Layout, attempt: _Attempt, enough: StopReason | None) -> R
     if status == "not-run":
         needs = find_needs([(planned.image, planned.cell.data, planned.id)])
         reason = explain_failures(layout, needs) or reason
-    return Row(
+    row = Row(
         id=planned.id,
         cell=planned.cell,
         status=status,
@@ -232,7 +253,11 @@ def _make_row(layout: Layout, attempt: _Attempt, enough: StopReason | None) -> R
         stopped=None if enough is None else enough.why,
         repeated=len(repeated(attempt.records)),
         estimated_mib=planned.estimated_mib,
+        damage=attempt.damage,
     )
+    if attempt.damage and planned.infeasible is None:
+        return row.without_launches(attempt.damage, layout.root)
+    return row
 
 
 def _marks(records: Sequence[Record], attempt: _Attempt) -> set[str]:

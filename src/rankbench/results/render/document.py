@@ -6,7 +6,6 @@ import traceback
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankbench.record import first_line
@@ -114,7 +113,7 @@ def make_document(
         report: gets the traceback of a section that could not be made.
 
     Raises:
-        ValueError: a record is damaged; the message names it.
+        ValueError: a record is damaged, and `found` is strict; the message names it.
     """
     made = [
         one
@@ -136,9 +135,14 @@ def _make(
     try:
         return _try(section, found)
     except Exception as error:
-        if _tells_of_a_file(error, found.layout.root):
-            raise
-        report(f"section {section.name}:\n{traceback.format_exc()}")
+        said = f"{type(error).__name__}."
+        if isinstance(error, ValueError) and str(found.layout.root) in str(error):
+            # A file is damaged, and the message names it.
+            if found.strict:
+                raise
+            said = _shorten(error, found)
+        else:
+            report(f"section {section.name}:\n{traceback.format_exc()}")
         odd = _find_odd(section, found)
         rest = _leave_out(found, odd)
         try:
@@ -146,7 +150,7 @@ def _make(
         except Exception:
             made = None
         if made is None:
-            said = f"This section could not be made: {type(error).__name__}."
+            said = f"This section could not be made: {said}"
             return DocumentSection(section, Content(), error=said)
     left_out = [Note(name, f"not computed ({why}).") for name, why in odd.items()]
     return replace(
@@ -174,9 +178,14 @@ def _find_odd(section: Section, found: ResultSet) -> dict[str, str]:
                 section, _leave_out(found, [other for other in names if other != name])
             )
         except Exception as error:
-            said = first_line(str(error)) or "no message"
-            odd[name] = f"{type(error).__name__}: {said}"
+            odd[name] = f"{type(error).__name__}: {_shorten(error, found)}"
     return odd
+
+
+def _shorten(error: Exception, found: ResultSet) -> str:
+    """Its message in one line, which names files as they lie in the results."""
+    said = str(error).replace(f"{found.layout.root}/", "")
+    return first_line(said) or "no message"
 
 
 def _leave_out(found: ResultSet, names: Collection[str]) -> ResultSet:
@@ -196,8 +205,3 @@ def _leave_out(found: ResultSet, names: Collection[str]) -> ResultSet:
 def _not_shown(row: Row) -> Row:
     reason = "its records cannot be shown; the notes say why"
     return replace(row, status="crashed", reason=reason, launches=())
-
-
-def _tells_of_a_file(error: Exception, root: Path) -> bool:
-    """Whether a record is damaged, as the message then says."""
-    return isinstance(error, ValueError) and str(root) in str(error)

@@ -1,0 +1,366 @@
+"""A damaged record makes the row of its own cell stale, and changes no other row."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from factories import make_record, read_plan_of
+from rankbench.cli import main
+from rankbench.launch.job.measure import run_job
+from rankbench.launch.job.requests import make_request
+from rankbench.project.status import cells_to_rerun
+from rankbench.record import Layout, read_json, write_if_changed, write_json
+from rankbench.results.bundle import write_bundle
+from rankbench.results.numbers.result_set import read
+from rankbench.results.numbers.summary import Summary
+from unit.synthetic import (
+    PHASES,
+    STEPS,
+    WARMUP,
+    change_steps,
+    edited,
+    make_cell,
+    plan_cell,
+    read_rows,
+    write_example,
+    write_launch,
+    write_launches,
+    write_plan,
+    write_profile,
+)
+
+pytestmark = pytest.mark.unit
+
+CELL = "ddp.gloo.1x2.convnet.digits"
+OTHER = "ddp.gloo.2x2.convnet.digits"
+RECORD, TIMES = "record.json", "steps.npz"
+
+Damage = Callable[[Path], object]
+
+
+def text(data: bytes) -> Damage:
+    return lambda launch: (launch / RECORD).write_bytes(data)
+
+
+def cut(name: str, share: float) -> Damage:
+    def change(launch: Path) -> None:
+        data = (launch / name).read_bytes()
+        (launch / name).write_bytes(data[: int(share * len(data))])
+
+    return change
+
+
+def raw(old: bytes, new: bytes) -> Damage:
+    """Replace bytes that JSON could not hold otherwise."""
+
+    def change(launch: Path) -> None:
+        data = (launch / RECORD).read_bytes()
+        assert old in data
+        (launch / RECORD).write_bytes(data.replace(old, new, 1))
+
+    return change
+
+
+def put(path: str, value: Any) -> Damage:
+    """Replace a member: `ranks.0.window_s` is that of the first rank."""
+
+    def change(launch: Path) -> None:
+        with edited(launch / RECORD) as record:
+            *above, last = path.split(".")
+            for key in above:
+                record = record[int(key) if key.isdecimal() else key]
+            record[last] = value
+
+    return change
+
+
+def lacks(path: str) -> Damage:
+    def change(launch: Path) -> None:
+        with edited(launch / RECORD) as record:
+            *above, last = path.split(".")
+            for key in above:
+                record = record[int(key) if key.isdecimal() else key]
+            del record[last]
+
+    return change
+
+
+def folder(name: str) -> Damage:
+    def change(launch: Path) -> None:
+        (launch / name).unlink()
+        (launch / name).mkdir()
+
+    return change
+
+
+def steps(**members: Any) -> Damage:
+    return lambda launch: change_steps(launch, **members)
+
+
+def flip(launch: Path) -> None:
+    """One bit among the numbers, as after a fault of a disk."""
+    data = bytearray((launch / TIMES).read_bytes())
+    data[300] ^= 1
+    (launch / TIMES).write_bytes(data)
+
+
+SHAPE = (STEPS, len(PHASES))
+HOST = {"host": "node1", "foreign": 0.0, "steal": 0.0, "throttled": 0.0}
+BEFORE = [{"before": {"others": 1}}]
+BOTH_RULES = {"at_most": 8, "until": 0.1, "best": 0.1}
+
+IN_RECORD: dict[str, Damage] = {
+    "empty": text(b""),
+    "half of it": cut(RECORD, 0.5),
+    "another format": text(b"\x89PNG\r\n\x1a\n"),
+    "not UTF-8": text(b'{"schema": 1, "reason": "\xff"}'),
+    "a list": text(b"[1, 2]"),
+    "null": text(b"null"),
+    "an empty object": text(b"{}"),
+    "too deep": text(b"[" * 100_000),
+    "a folder": folder(RECORD),
+    "NaN": raw(b'"samples": 1024', b'"samples": NaN'),
+    "-Infinity": raw(b'"samples": 1024', b'"samples": -Infinity'),
+    "1e999": raw(b'"samples": 1024', b'"samples": 1e999'),
+    "300 digits": raw(b'"samples": 1024', b'"samples": 1' + b"0" * 300),
+    "9000 digits": raw(b'"samples": 1024', b'"samples": 1' + b"0" * 9000),
+    "half a character": raw(b'"spawn"', b'"\\ud800"'),
+    "older": put("schema", 0),
+    "version as text": put("schema", "1"),
+    "unknown status": put("status", "fine"),
+    "status as a number": put("status", 1),
+    "reason as a number": put("reason", 3),
+    "no status": lacks("status"),
+    "no reason": lacks("reason"),
+    "no ranks": lacks("ranks"),
+    "no samples": lacks("samples"),
+    "no phases": lacks("phases"),
+    "no hosts": lacks("hosts"),
+    "no software": lacks("software"),
+    "no hash": lacks("cell_hash"),
+    "no number of launches": lacks("wanted"),
+    "a rank without its time": lacks("ranks.0.window_s"),
+    "a rank without its memory": lacks("ranks.1.memory"),
+    "no ranks at all": put("ranks", []),
+    "a rank that is a number": put("ranks", [3]),
+    "a rank of another number": put("ranks.1.rank", 7),
+    "a negative time": put("ranks.0.window_s", -1.0),
+    "no time": put("ranks.0.window_s", 0),
+    "time as text": put("ranks.0.window_s", "fast"),
+    "true samples": put("samples", True),
+    "a host that is a number": put("hosts", [1]),
+    "no version of torch": put("software", {}),
+    "no phase": put("phases", []),
+    "a phase twice": put("phases", [PHASES[0]] * len(PHASES)),
+    "no step": put("steps", 0),
+    "a thousand million steps": put("steps", 10**9),
+    "accuracy of 700 %": put("accuracy.overall", 7),
+    "a loss beyond all": put("loss.last", 1e300),
+    "marks as text": put("marks", "none"),
+    "half a round": put("round", {"seed": 1}),
+    "two rules": put("rule", BOTH_RULES),
+    "half of the surroundings": put("surroundings", [HOST]),
+    "a GPU without a number": put("devices", BEFORE),
+    "of another launch": put("launch", 2),
+    "of another attempt": put("attempt", 2),
+    "of another cell": put("cell_id", OTHER),
+}
+IN_STEPS: dict[str, Damage] = {
+    "none": lambda launch: (launch / TIMES).unlink(),
+    "empty": lambda launch: (launch / TIMES).write_bytes(b""),
+    "half of it": cut(TIMES, 0.5),
+    "no archive": lambda launch: (launch / TIMES).write_bytes(b"no archive at all"),
+    "a folder": folder(TIMES),
+    "a flipped bit": flip,
+    "fewer steps": steps(rank0_seconds=np.ones((STEPS - 1, len(PHASES)))),
+    "fewer phases": steps(rank0_seconds=np.ones((STEPS, 2))),
+    "a longer warm-up": steps(rank1_warmup=np.ones((WARMUP + 1, len(PHASES)))),
+    "fewer losses": steps(rank0_loss=np.ones(STEPS)),
+    "whole numbers": steps(rank0_seconds=np.ones(SHAPE, dtype=int)),
+    "NaN": steps(rank0_seconds=np.full(SHAPE, np.nan)),
+    "negative times": steps(rank0_seconds=np.full(SHAPE, -1.0)),
+    "huge times": steps(rank1_seconds=np.full(SHAPE, 1e300)),
+    "no times": steps(rank0_seconds=np.zeros(SHAPE), rank1_seconds=np.zeros(SHAPE)),
+    "huge losses": steps(rank0_loss=np.full(WARMUP + STEPS, 1e80)),
+    "of no rank": lambda launch: np.savez(launch / TIMES),
+    "of others": lambda launch: np.savez(launch / TIMES, other=np.ones(3)),
+}
+DAMAGE = [(RECORD, name) for name in IN_RECORD] + [(TIMES, name) for name in IN_STEPS]
+
+
+def shown(summaries: list[Summary]) -> dict[str, tuple[Any, ...]]:
+    """What a table says of each row, but for the one whose file is damaged."""
+    return {
+        one.row.id: (
+            *(one.row.status, one.row.reason, one.row.ok, one.row.attempt),
+            *(one.marks, one.numbers, one.disturbed, one.measures, one.bases),
+        )
+        for one in summaries
+        if one.row.id != CELL
+    }
+
+
+def write_few(root: Path) -> Layout:
+    """A workload of four cells, and a cell that has failed."""
+    names = [("single", "1x1"), ("ddp", "1x1"), ("ddp", "1x2"), ("ddp", "2x2")]
+    cells = [plan_cell(make_cell(*name)) for name in names]
+    failed = plan_cell(make_cell("fsdp", "1x2"))
+    layout = write_plan(root, [*cells, failed], launches=3)
+    for planned, rate in zip(cells, (800, 790, 1500, 2700), strict=True):
+        write_launches(layout, planned, rate=rate, count=3, wanted=3)
+    write_launch(layout, failed, wanted=3, status="crashed", reason="no")
+    return layout
+
+
+@pytest.fixture(scope="module")
+def example(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    return write_few(tmp_path_factory.mktemp("results"))
+
+
+@pytest.fixture(scope="module")
+def rest(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
+    """The other rows of the example, if a launch of the cell has failed."""
+    layout = write_few(tmp_path_factory.mktemp("failed"))
+    with edited(layout.launch(CELL, 1, 3) / RECORD) as record:
+        record |= {"status": "crashed", "reason": "rank 1 ended by SIGSEGV"}
+    return shown(read(layout).summaries)
+
+
+@pytest.fixture
+def launch(example: Layout) -> Iterator[Path]:
+    """A launch, which is as before afterwards."""
+    place = example.launch(CELL, 1, 3)
+    kept = {name: (place / name).read_bytes() for name in (RECORD, TIMES)}
+    yield place
+    shutil.rmtree(place)
+    place.mkdir()
+    for name, data in kept.items():
+        (place / name).write_bytes(data)
+
+
+@pytest.mark.parametrize(("file", "name"), DAMAGE)
+def test_one_damaged_file_is_named_in_its_row_alone(example, rest, launch, file, name):
+    {RECORD: IN_RECORD, TIMES: IN_STEPS}[file][name](launch)
+    found = read(example)
+    (summary,) = (one for one in found.summaries if one.row.id == CELL)
+    row = summary.row
+    assert row in found.results.rows
+    assert (row.status, row.launches, summary.numbers) == ("stale", (), {})
+    # A record may claim what its steps do not have.
+    place = launch.relative_to(example.root)
+    assert row.reason.startswith((f"{place}/{RECORD} ", f"{place}/{TIMES} "))
+    assert row.reason.endswith("restore this file, or rerun the cell")
+    assert row.reason.isprintable()
+    assert len(row.reason) < 400
+    assert shown(found.summaries) == rest
+    with pytest.raises(ValueError, match=f"^{example.root}/records/{CELL}/1/3/"):
+        read(example, strict=True)
+
+
+def test_a_record_of_another_definition_is_stale(example, rest, launch):
+    put("cell_hash", "0" * 16)(launch)
+    found = read(example).summaries
+    (row,) = (one.row for one in found if one.row.id == CELL)
+    assert (row.status, row.reason.rpartition(": ")[2]) == ("stale", "rerun it")
+    assert shown(found) == rest
+
+
+def test_a_damaged_gate_makes_its_row_stale(tmp_path):
+    planned = [plan_cell(make_cell("ddp", t)) for t in ("1x1", "1x2")]
+    layout = write_plan(tmp_path, planned, launches=1)
+    for one in planned:
+        write_launches(layout, one, count=1, wanted=1)
+    gate = layout.attempt(planned[0]["id"], 1) / "gate/1"
+    gate.mkdir(parents=True)
+    (gate / RECORD).write_text("{")
+    damaged, sound = read(layout).results.rows
+    assert (damaged.status, sound.status) == ("stale", "ok")
+    assert damaged.reason.startswith(f"records/{damaged.id}/1/gate/1/record.json is ")
+
+
+def test_the_table_is_written_and_names_the_file(tmp_path, capsys):
+    layout = write_example(tmp_path)
+    (layout.launch(CELL, 1, 3) / RECORD).write_text("{")
+    (layout.launch(OTHER, 1, 1) / TIMES).write_bytes(b"")
+    assert main(["table", "--no-plots", str(layout.root)]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    rows = {row["cell"]: row for row in read_rows(layout)}
+    assert [row["status"] for row in rows.values()].count("ok") == 4
+    for cell, file in ((CELL, f"3/{RECORD}"), (OTHER, f"1/{TIMES}")):
+        assert f"records/{cell}/1/{file} is damaged" in rows[cell]["reason"]
+        assert f"{file} is damaged" in said.out
+    assert str(tmp_path) not in layout.table("html").read_text()
+
+
+def test_status_compare_and_answer_go_on_without_the_cell(tmp_path, capsys):
+    layout = write_example(tmp_path)
+    path = layout.launch(CELL, 1, 3) / RECORD
+    path.write_text("{")
+    root = str(layout.root)
+    for command in (["status", root], ["compare", root, root], ["answer", root]):
+        main(command)
+        said = capsys.readouterr()
+        assert "single" in said.out
+        assert said.err == ""
+    assert main(["show", root, "single.none.1x1.convnet.digits"]) == 0
+    assert main(["show", root, CELL]) == 2
+    assert str(path) in capsys.readouterr().err
+
+
+def test_a_bundle_is_not_made_of_a_damaged_file(tmp_path):
+    layout = write_example(tmp_path / "results")
+    path = layout.launch(CELL, 1, 3) / TIMES
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"1/3/steps\.npz is damaged"):
+        write_bundle(layout, tmp_path / "bundle", anonymise=False)
+    assert not (tmp_path / "bundle").exists()
+
+
+def test_a_damaged_profile_is_named_where_it_would_stand(tmp_path, capsys):
+    planned = [plan_cell(make_cell("ddp", t)) for t in ("1x1", "1x2")]
+    layout = write_plan(tmp_path, planned, launches=1)
+    for one in planned:
+        write_launch(layout, one, wanted=1)
+        write_profile(layout, one)
+    place = layout.attempt(planned[0]["id"], 1) / "profile/1"
+    (place / RECORD).write_text("{")
+    assert main(["table", "--no-plots", str(layout.root)]) == 0
+    assert capsys.readouterr().err == ""
+    assert {row["status"] for row in read_rows(layout)} == {"ok"}
+    text = layout.table("md", "profiles").read_text()
+    name = place.relative_to(layout.root)
+    assert f"not computed (ValueError: {name}/record.json is damaged" in text
+    assert {row["cell"] for row in read_rows(layout, "profiles")} == {planned[1]["id"]}
+
+
+def test_a_job_measures_its_other_cells(tmp_path):
+    """Both cells are complete, so the job only writes their summaries."""
+    text = "name: x\nstrategy: [single, ddp]\ntopology: 1x1\nlaunches: 2\ngate: false"
+    plan, layout = read_plan_of(tmp_path, text), Layout(tmp_path / "results")
+    write_if_changed(layout.plan, plan.to_json())
+    for planned in plan.feasible:
+        digest = planned.hash
+        make_request(layout, planned.id, launches=2, cell_hash=digest)
+        for launch in (1, 2):
+            record = make_record(
+                launch=launch, cell_hash=digest, image=None, seconds={"launch": 1.0}
+            )
+            write_json(layout.launch(planned.id, 1, launch) / RECORD, record)
+    cells = [planned.id for planned in plan.feasible]
+    job = {"cells": cells, "rounds": None, "after": None}
+    write_json(layout.agenda, {"jobs": {"both": job}})
+    path = layout.launch(cells[1], 1, 2) / RECORD
+    path.write_text("{")
+    assert run_job(layout, "both", project=tmp_path, say=lambda *_: None)
+    sound, damaged = (read_json(layout.summary(cell)) for cell in cells)
+    assert sound["status"] == "ok"
+    assert damaged["status"] == "stale"
+    assert damaged["reason"].startswith(f"{path.relative_to(layout.root)} is damaged")
+    assert [c.id for c in cells_to_rerun(plan, layout, "stale")] == [cells[1]]
