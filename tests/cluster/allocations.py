@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ class Site:
     project: Project
     python: str
     _facts: str = SITE_FILE
+    where: tuple[str, ...] = ALLOCATION
 
     def use_images(self, folder: Path) -> None:
         """From now on cells run in the images of a folder that the hosts see."""
@@ -65,7 +67,7 @@ class Site:
     def submit(self, name: str, cell: str) -> str:
         """The same for one cell by a batch script, which runs on the first host."""
         script = shlex.join(self.supervisor(name, cell))
-        where = (*ALLOCATION, "--output=/dev/null", "--wait", "--wrap")
+        where = (*self.where, "--output=/dev/null", "--wait", "--wrap")
         return self._run("sbatch", *where, script)
 
     def start(self, name: str, cell: str, *options: str) -> subprocess.Popen[str]:
@@ -85,7 +87,7 @@ class Site:
         )
 
     def salloc(self, *options: str) -> list[str]:
-        return ["salloc", "--quiet", *ALLOCATION, *options]
+        return ["salloc", "--quiet", *self.where, *options]
 
     def supervisor(self, name: str, cell: str) -> list[str]:
         return [self.python, "-m", "rankbench.launch", f"results/{name}", cell]
@@ -98,6 +100,12 @@ class Site:
         ):
             found.setdefault(path.parts[-4], []).append(read_record(path))
         return found
+
+    def rows(self, name: str) -> dict[str, dict[str, Any]]:
+        """Rows of the table by cell, as `rankbench table` makes it."""
+        argv = ("table", f"results/{name}", "--no-plots", "--json")
+        said = self._run(self.python, "-m", "rankbench.cli", *argv)
+        return {row["cell"]: row for row in json.loads(said)}
 
     def trains(self, name: str, cell: str) -> bool:
         """Whether both ranks of the first launch of a cell have entered its steps."""

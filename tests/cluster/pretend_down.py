@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pretend_cluster import DESCRIPTION, slurm_environment
-from pretend_host import MEMORY_GROUPS, PretendError, wait_until
+from pretend_host import CORE_GROUPS, MEMORY_GROUPS, PretendError, wait_until
 from pretend_kernel import put_autogroups_back
 
 INTERFACES = Path("/sys/class/net")
@@ -43,7 +43,9 @@ def down(state: Path) -> None:
 
 def remove_groups(bridge: str) -> list[Path]:
     """Remove the hosts' control groups; those that are left."""
-    groups = sorted(MEMORY_GROUPS.glob(f"{bridge}.*/**/"), reverse=True)
+    folders = (MEMORY_GROUPS, CORE_GROUPS)
+    found = [group for top in folders for group in top.glob(f"{bridge}.*/**/")]
+    groups = sorted(found, reverse=True)
     for group in groups:
         try:
             group.rmdir()

@@ -24,6 +24,8 @@ TMP = Path("/tmp")  # noqa: S108
 # The folder of version 1 of control groups. With version 2 alone, hosts have no memory
 # limit.
 MEMORY_GROUPS = Path("/sys/fs/cgroup/memory")
+# The same of groups that limit cores.
+CORE_GROUPS = Path("/sys/fs/cgroup/cpuset")
 
 
 class PretendError(Exception):
@@ -132,6 +134,14 @@ class Host:
             group = MEMORY_GROUPS / self.link
             group.mkdir(exist_ok=True)
             self.do("mount", "--bind", group, MEMORY_GROUPS)
+
+    def bind_cores(self) -> None:
+        """A group in which Slurm may give each job cores of its own."""
+        group = CORE_GROUPS / self.link
+        group.mkdir(exist_ok=True)
+        for name in ("cpuset.cpus", "cpuset.mems"):
+            (group / name).write_text((CORE_GROUPS / name).read_text())
+        self.do("mount", "--bind", group, CORE_GROUPS)
 
     def slow(self, rate: str) -> None:
         """Limit the link, either way, to `rate` as tc writes it: 100mbit."""

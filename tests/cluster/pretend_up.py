@@ -16,6 +16,7 @@ from pathlib import Path
 from pretend_cluster import DESCRIPTION, Cluster, daemon_environment
 from pretend_down import bridge_of, down
 from pretend_host import (
+    CORE_GROUPS,
     Host,
     PretendError,
     check,
@@ -56,6 +57,7 @@ def up(
     user: str = "rankbench",
     shared: Sequence[Path] = (),
     slurm: bool = True,
+    bind_cores: bool = False,
 ) -> Cluster:
     """Bring a cluster up; if that fails, take down what there is of it.
 
@@ -63,11 +65,15 @@ def up(
     many; the first two have no core in common where the machine has two. cpus: of each
     host, as Slurm counts. shared: folders below /tmp that hosts see too; the rest of
     /tmp is each host's own. slurm: without it, each host has an sshd and a home of its
-    own for the user. PretendError: why not.
+    own for the user. bind_cores: Slurm binds jobs and tasks to cores (ConstrainCores,
+    task/affinity); only one host can have that, with all cores of the machine.
+    PretendError: why not.
     """
     check_machine(user, FOR_SLURM if slurm else FOR_SSH)
     if not 1 <= hosts <= MOST_HOSTS:
         raise PretendError(f"{hosts} hosts: from 1 to {MOST_HOSTS}")
+    if bind_cores and (hosts != 1 or not os.access(CORE_GROUPS, os.R_OK)):
+        raise PretendError(f"bind_cores: needs one host, and {CORE_GROUPS}")
     for folder in shared:
         if not folder.is_dir():
             raise PretendError(f"{folder}: to be shared, but is no folder")
@@ -78,7 +84,7 @@ def up(
     try:
         (state / DESCRIPTION).write_text("{}")
         set_autogroups_aside(state)
-        cluster = make_hosts(state, user, hosts, cpus, shared)
+        cluster = make_hosts(state, user, hosts, cpus, shared, bind_cores)
         if slurm:
             start_services(cluster)
         else:
@@ -114,25 +120,32 @@ def check_machine(user: str, programs: Mapping[str, str] = FOR_SLURM) -> None:
 
 
 def make_hosts(
-    state: Path, user: str, count: int, cpus: int, shared: Sequence[Path]
+    state: Path,
+    user: str,
+    count: int,
+    cpus: int,
+    shared: Sequence[Path],
+    bind_cores: bool,
 ) -> Cluster:
     """Hosts with their network and files, in which nothing runs yet."""
     state.chmod(0o755)
     bridge = bridge_of(state)
     network = add_bridge(bridge)
     addresses = {f"node{at}": f"{network}.{10 + at}" for at in range(1, count + 1)}
-    write_configuration(state, network, addresses, cpus)
+    write_configuration(state, network, addresses, cpus, bind_cores)
     hosts = {}
     for at, (name, address) in enumerate(addresses.items()):
         host = Host(
             name=name,
             address=address,
             link=f"{bridge}.{at + 1}",
-            cores=cores_of(at),
+            cores=every_core() if bind_cores else cores_of(at),
             holder=0,
             folder=state / name,
         )
         hosts[name] = boot(host, state, shared)
+        if bind_cores:
+            hosts[name].bind_cores()
     return Cluster(state, user, hosts)
 
 
@@ -161,6 +174,10 @@ def cores_of(at: int) -> str:
     return ",".join(map(str, cores))
 
 
+def every_core() -> str:
+    return ",".join(map(str, sorted(os.sched_getaffinity(0))))
+
+
 def add_bridge(name: str) -> str:
     """Make a bridge with a network of its own: the first three bytes of that."""
     with open(__file__) as lock:
@@ -176,7 +193,11 @@ def add_bridge(name: str) -> str:
 
 
 def write_configuration(
-    state: Path, network: str, addresses: Mapping[str, str], cpus: int
+    state: Path,
+    network: str,
+    addresses: Mapping[str, str],
+    cpus: int,
+    bind_cores: bool,
 ) -> None:
     for name in ("etc/slurm", "munge", "controller", "log"):
         (state / name).mkdir(parents=True)
@@ -197,11 +218,13 @@ def write_configuration(
         cpus=cpus,
         memory_mib=memory_mib // len(addresses),
         groups=has_memory_groups(),
+        bind_cores=bind_cores,
     )
     # The default place, because programs in a job may lose SLURM_CONF: Snakemake's do.
     (state / "etc/slurm/slurm.conf").write_text(text)
     if has_memory_groups():
-        (state / "etc/slurm/cgroup.conf").write_text(CGROUP_CONF)
+        text = CGROUP_CONF.format(cores="yes" if bind_cores else "no")
+        (state / "etc/slurm/cgroup.conf").write_text(text)
 
 
 def start_services(cluster: Cluster) -> None:

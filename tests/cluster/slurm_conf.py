@@ -49,6 +49,8 @@ PartitionName=pretend Nodes=ALL Default=YES OverSubscribe=NO
 """
 
 WITH_GROUPS = "TaskPlugin=task/cgroup"
+# As on most clusters: tasks are bound to cores of their job, which has no others.
+WITH_CORES = "TaskPlugin=task/cgroup,task/affinity"
 # Slurm checks the memory of jobs once a second, and kills a job above its limit as a
 # whole.
 WITHOUT_GROUPS = """\
@@ -56,11 +58,12 @@ TaskPlugin=task/none
 JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
 JobAcctGatherParams=OverMemoryKill"""
-# Control groups limit only memory: every host keeps the cores that it was given.
+# Without `bind_cores`, every host keeps the cores that it was given: Slurm counts the
+# cores of each from the first of the machine.
 CGROUP_CONF = """\
 CgroupPlugin=cgroup/v1
 ConstrainRAMSpace=yes
-ConstrainCores=no
+ConstrainCores={cores}
 """
 
 
@@ -74,12 +77,18 @@ def slurm_conf(
     cpus: int,
     memory_mib: int,
     groups: bool,
+    bind_cores: bool = False,
 ) -> str:
     """slurm.conf of a cluster whose controller listens at `address` of `machine`.
 
     hosts: address by name. cpus, memory_mib: of every host. groups: whether control
-    groups limit memory, by CGROUP_CONF.
+    groups limit memory, by CGROUP_CONF. bind_cores: whether they limit cores as well.
     """
+    limits = {
+        (True, True): WITH_CORES,
+        (True, False): WITH_GROUPS,
+        (False, False): WITHOUT_GROUPS,
+    }
     nodes = (f"NodeName={name} NodeAddr={where}" for name, where in hosts.items())
     return TEMPLATE.format(
         state=state,
@@ -90,5 +99,5 @@ def slurm_conf(
         cpus=cpus,
         memory_mib=memory_mib,
         memory_per_cpu=memory_mib // cpus,
-        memory_limit=WITH_GROUPS if groups else WITHOUT_GROUPS,
+        memory_limit=limits[groups, groups and bind_cores],
     )

@@ -16,7 +16,7 @@ import pretend_up
 import pytest
 from pretend_cluster import MEMBER, Cluster
 from pretend_down import INTERFACES, bridge_of, down, members
-from pretend_host import MEMORY_GROUPS, PretendError, check, wait_until
+from pretend_host import CORE_GROUPS, MEMORY_GROUPS, PretendError, check, wait_until
 from pretend_up import up
 
 PRETEND = (sys.executable, Path(__file__).resolve().with_name("pretend.py"))
@@ -42,7 +42,11 @@ def traces(folder: Path) -> dict[str, Counter[str]]:
     mounts = Path("/proc/self/mounts").read_text().splitlines()
     points = [line.split()[1] for line in mounts]
     return {
-        "groups": Counter(path.name for path in MEMORY_GROUPS.glob(f"{ours}*")),
+        "groups": Counter(
+            path.name
+            for folder in (MEMORY_GROUPS, CORE_GROUPS)
+            for path in folder.glob(f"{ours}*")
+        ),
         "links": Counter(path.name for path in INTERFACES.glob(f"{ours}*")),
         "mounts": Counter(p for p in points if p == "/tmp" or p.startswith(where)),  # noqa: S108
         "named namespaces": Counter(p.name for p in Path("/run/netns").glob("*")),

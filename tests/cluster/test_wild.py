@@ -1,0 +1,153 @@
+"""What sites and users do to launches: cores, quotas, suspended jobs, settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import faulty_strategies
+import pytest
+from allocations import Site
+from pretend_down import down
+from pretend_host import Host, PretendError, wait_until
+from pretend_up import up
+from site_files import SITE_FILE
+
+from rankbench.record import disturbances, repeated
+
+pytestmark = pytest.mark.cluster
+
+EXPERIMENT = """
+name: {name}
+strategy: {strategy}
+model: lenet
+topology: {topology}
+launches: 1
+steps: {steps}
+gate: false
+time_limit: 120
+"""
+CORES = len(os.sched_getaffinity(0))
+QUOTAS = Path("/sys/fs/cgroup/cpu")
+
+
+def plan(site: Site, name: str, topology: str, steps: int, *more: str) -> str:
+    text = EXPERIMENT.format(name=name, strategy="ddp", topology=topology, steps=steps)
+    (cell,) = site.plan("\n".join([text, *more]), name)
+    return cell
+
+
+@pytest.fixture(scope="module")
+def bound(shared: Path, site: Site) -> Iterator[Site]:
+    """One host on which Slurm binds jobs and tasks to cores, as most clusters do."""
+    state, user = shared / "bound", site.cluster.user
+    see = [shared, Path(sys.prefix)]
+    try:
+        cluster = up(state, hosts=1, cpus=CORES, user=user, shared=see, bind_cores=True)
+    except PretendError as error:
+        pytest.skip(f"no cluster with ConstrainCores: {error}")
+    facts = SITE_FILE.replace("nodes: 2", "nodes: 1").replace("cores: 1", "cores: 2")
+    where = ("--nodes=1", "--time=10")
+    yield dataclasses.replace(site, cluster=cluster, _facts=facts, where=where)
+    down(cluster.state)
+
+
+@pytest.mark.skipif(CORES < 2, reason="two cores")
+@pytest.mark.parametrize("launcher", ["srun", "torchrun"])
+def test_ranks_have_the_cores_of_their_job(bound, launcher):
+    name = f"bound-{launcher}"
+    more = ("repeat_disturbed: false", f"launcher: {launcher}")
+    cell = plan(bound, name, "1x2", 20, *more)
+    bound.measure(name, [cell], "--ntasks=2")
+    (record,) = bound.records(name)[cell]
+    cores = [rank["cores"] for rank in record["ranks"]]
+    assert [len(own) for own in cores] == [1, 1], record["reason"]
+    assert cores[0] != cores[1]
+    assert "oversubscribed" not in str(bound.rows(name)[cell]["marks"])
+
+
+def test_ranks_that_share_the_only_core_of_their_job_are_marked(bound):
+    cell = plan(
+        bound, "one-core", "1x2", 20, "repeat_disturbed: false", "launcher: torchrun"
+    )
+    bound.measure("one-core", [cell], "--ntasks=1", "--cpus-per-task=1")
+    (record,) = bound.records("one-core")[cell]
+    first, second = (rank["cores"] for rank in record["ranks"])
+    assert len(first) == 1, record["reason"]
+    assert first == second
+    assert "oversubscribed" in bound.rows("one-core")[cell]["marks"]
+
+
+@contextmanager
+def quota(host: Host, share: float) -> Iterator[None]:
+    """A limit of the CPU time of all jobs of a host, in cores."""
+    group = QUOTAS / host.link
+    move = "for p in $(pgrep --exact slurmd); do echo $p > {}/cgroup.procs; done"
+    host.do("mkdir", group)
+    (group / "cpu.cfs_quota_us").write_text(f"{int(share * 100_000)}")
+    host.do("sh", "-c", move.format(group))
+    try:
+        yield
+    finally:
+        host.do("sh", "-c", move.format(QUOTAS))
+        wait_until(lambda: not (group / "cgroup.procs").read_text(), 20, "jobs ended")
+        group.rmdir()
+
+
+@pytest.mark.skipif(not (QUOTAS / "cpu.stat").exists(), reason="cgroup v1")
+def test_a_quota_below_the_cores_of_ranks_is_marked(bound):
+    more = ("repeat_disturbed: false", "launcher: torchrun")
+    cell = plan(bound, "quota", "1x2", 150, *more)
+    with quota(bound.cluster.hosts["node1"], 0.5):
+        bound.measure("quota", [cell], "--ntasks=2")
+    (record,) = bound.records("quota")[cell]
+    (host,) = record["surroundings"]
+    assert host["quota"] == 0.5
+    assert host["throttled"] > 0.05
+    # As it holds all launches back, it is no reason to repeat one.
+    assert not any("quota" in words for words in disturbances(record))
+    assert "oversubscribed" in bound.rows("quota")[cell]["marks"]
+
+
+def test_the_launch_of_a_suspended_job_is_repeated(site):
+    site.project.add_strategy("slow", faulty_strategies.SLOW)
+    text = EXPERIMENT.format(
+        name="suspended", strategy="slow", topology="2x1", steps=24
+    )
+    (cell,) = site.plan(text, "suspended")
+    process = site.start("suspended", cell)
+    wait_until(lambda: site.trains("suspended", cell), 90, "both ranks train")
+    asked = ("squeue", "--me", "--noheader", "--format=%i")
+    job = site.cluster.run(*asked).strip()
+    site.cluster.administer("scontrol", "suspend", job)
+    time.sleep(5)
+    site.cluster.administer("scontrol", "resume", job)
+    said, _ = process.communicate(timeout=240)
+    records = site.records("suspended")[cell]
+    assert records[0]["status"] == "ok", said
+    assert any("suspended" in words for words in disturbances(records[0]))
+    assert records[0] in repeated(records)
+    row = site.rows("suspended")[cell]
+    assert (row["status"], row["launches_ok"]) == ("ok", 1)
+    # The step during which the job stood still is in no number of the row.
+    assert row["step_ms"] < 1000
+
+
+def test_rows_with_other_settings_of_a_library_are_marked(site):
+    text = EXPERIMENT.format(
+        name="pooled", strategy="ddp", topology="[1x1, 2x1]", steps=3
+    )
+    cells = site.plan(f"{text}\nrepeat_disturbed: false", "pooled")
+    for cell, choice in zip(cells, ("Ring", "Tree"), strict=True):
+        site.measure("pooled", [cell], before=f"export NCCL_ALGO={choice}")
+    rows = site.rows("pooled")
+    assert {row["status"] for row in rows.values()} == {"ok"}
+    for cell in cells:
+        assert "environment(NCCL_ALGO)" in rows[cell]["marks"]
+    # One is no base of the other.
+    assert rows[cells[1]]["efficiency"] is None
