@@ -82,6 +82,8 @@ class Cell:
 
     Attributes:
         env: environment variables of its ranks.
+        partition: Slurm partition of its job; None is that of the site. Partitions have
+            different hosts, so cells of different ones are not compared.
         context: number of tokens in a sample; None if the data holds no tokens.
         own_files: ``model`` or ``data`` -> a file of the user's own that defines it:
             its name under ``file``, and under ``digest`` a hash of its content and of
@@ -124,6 +126,7 @@ class Cell:
     gpudirect: str | bool
     env: Mapping[str, str] = field(default_factory=dict)
     image: str
+    partition: str | None = None
     seed: int
     device: str
     cores_per_device: int

@@ -351,6 +351,26 @@ def test_launches_of_cells_take_turns(in_turns):
     assert "5 launches left, about" in printed
 
 
+def test_a_variable_of_the_shell_that_half_of_the_launches_had_is_named(
+    in_turns, tmp_path, monkeypatch
+):
+    root = shutil.copytree(in_turns[0].root, tmp_path / "copy", symlinks=True)
+    project = Project(root.resolve())
+    before = read_table(project.root)
+    (cell,) = (name for name, row in before.items() if row["strategy"] == "ddp")
+    assert before[cell]["speedup"]
+    monkeypatch.setenv("NCCL_ALGO", "Tree")
+    done = project.snakemake("experiment=experiment.yaml", f"more={cell}=6")
+    assert done.returncode == 0, done.stdout
+    row = read_table(project.root)[cell]
+    assert (row["status"], row["launches_ok"]) == ("ok", "6")
+    assert "environment(NCCL_ALGO)" in row["marks"].split()
+    # Half of its launches are like those of `single`, and half are not.
+    assert row["speedup"] == ""
+    table = (project.root / "results/small/table.md").read_text()
+    assert "- **environment(NCCL_ALGO)**" in table
+
+
 def test_the_answer_says_what_to_launch_next_and_run_does_it(in_turns, tmp_path):
     root = shutil.copytree(in_turns[0].root, tmp_path / "copy", symlinks=True)
     project = Project(root.resolve())

@@ -342,6 +342,22 @@ def test_options_of_a_model_are_swept(tmp_path):
     assert small.workload() != large.workload()
 
 
+def test_partitions_are_swept_and_not_compared(tmp_path):
+    text = "name: x\nstrategy: [single, ddp]\npartition: [null, gpu]\n"
+    cells = read_experiment(tmp_path, text).cells
+    single, ddp = "single.none.1x1.convnet.digits", "ddp.gloo.1x1.convnet.digits"
+    bases = {cell_id: find_base(cell_id, cells) for cell_id in cells}
+    assert bases == {
+        single: single,
+        f"{single}.partition=gpu": f"{single}.partition=gpu",
+        ddp: single,
+        f"{ddp}.partition=gpu": f"{single}.partition=gpu",
+    }
+    # The key makes no cell stale that was measured before it existed.
+    plain = read_experiment(tmp_path, "name: x\nstrategy: single\n").cells
+    assert plain[single].hash() == cells[single].hash()
+
+
 def test_variables_are_swept_and_part_of_the_cell(tmp_path):
     text = (
         "name: x\nstrategy: [single, ddp]\n"

@@ -180,6 +180,17 @@ def test_options_of_the_site_are_in_every_job(tmp_path, facts, asks):
     assert list(array.options)[-len(asks.split()) :] == shlex.split(asks)
 
 
+def test_a_cell_may_name_its_partition(tmp_path):
+    asked = resources_of(tmp_path, GPU_SITE, "1x2", "partition: h200")
+    assert " -p h200 " in sbatch_line(asked)
+    text = "name: x\nstrategy: ddp\npartition: h200\n"
+    (planned,) = read_plan_of(tmp_path, text, GPU_SITE).feasible
+    times = {"time_limit": 600, "start_within": 60}
+    cell, site = planned.cell, GPU_SITE.to_dict()
+    array = plan_array(cell, planned.shape, site, **times, comment="a cell")
+    assert "--partition=h200" in array.options
+
+
 def test_nothing_is_asked_of_a_machine_without_slurm(tmp_path):
     assert resources_of(tmp_path, make_site(), "1x2") == {"mem_mb": 0}
 

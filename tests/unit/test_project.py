@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import math
 import os
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from rankbench.project import (
     start,
 )
 from rankbench.project import run as run_module
-from rankbench.project.jobs import with_setup
+from rankbench.project.jobs import jobs_of, resources_of, with_setup
 from rankbench.project.status import find_verdict
 from rankbench.record import Layout, read_json, write_json
 
@@ -230,14 +231,22 @@ def test_as_many_rounds_as_fit_are_in_a_job(tmp_path):
     assert len(found) == 2 * len(run.feasible)
 
 
-@pytest.mark.parametrize(("limit", "minutes"), [(14, 15), (15, None), (None, None)])
+@pytest.mark.parametrize(
+    ("limits", "minutes"),
+    [
+        ({None: 14, "long": 99}, 15),
+        ({None: 15}, None),
+        ({None: math.inf}, None),
+        ({}, None),
+    ],
+)
 def test_a_job_that_its_partition_does_not_allow_is_named(
-    tmp_path, monkeypatch, capsys, limit, minutes
+    tmp_path, monkeypatch, capsys, limits, minutes
 ):
     monkeypatch.setenv(PLAN_VARIABLE, "unset")
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.setattr(start, "find_jobs", lambda *_: {})
-    monkeypatch.setattr(jobs, "find_time_limit", lambda partition: limit)
+    monkeypatch.setattr(jobs, "read_partitions", lambda: limits)
     monkeypatch.chdir(tmp_path)
     run = share(tmp_path, "allocation: experiment")
     preview = make_preview(run)
@@ -249,8 +258,53 @@ def test_a_job_that_its_partition_does_not_allow_is_named(
         assert "max_job_minutes" not in told
         return
     assert f"may take {minutes} minutes" in str(preview.too_long)
-    assert any(f"set max_job_minutes: {limit}" in line for line in preview.lines())
-    assert f"set max_job_minutes: {limit}" in told
+    assert any("set max_job_minutes: 14" in line for line in preview.lines())
+    assert "set max_job_minutes: 14" in told
+
+
+@pytest.mark.parametrize(
+    ("site", "limit"), [("a", None), ("b", 14), ("a,b", None), ("b,c", 14)]
+)
+def test_a_site_may_name_several_partitions(tmp_path, monkeypatch, site, limit):
+    limits = {"a": math.inf, "b": 14}
+    monkeypatch.setattr(jobs, "read_partitions", lambda: limits)
+    run = share(tmp_path, "allocation: experiment", partition=site)
+    said = make_preview(run).too_long
+    assert said is None if limit is None else f"the partition {site} allows 14" in said
+
+
+def test_cells_of_different_partitions_are_in_different_jobs(tmp_path, monkeypatch):
+    monkeypatch.setattr(jobs, "read_partitions", lambda: {"a": 99, "b": 4, "c": 99})
+    for allocation, names in (
+        ("experiment", ["experiment", "b.experiment"]),
+        ("topology", ["1x1", "b.1x1", "2x1", "b.2x1"]),
+    ):
+        text = f"allocation: {allocation}\npartition: [null, b]"
+        run = share(tmp_path, text, partition="a")
+        assert sorted(jobs_of(run)) == sorted(names)
+        for name in names:
+            asked = resources_of(run, name)["slurm_partition"]
+            assert asked == ("b" if name.startswith("b.") else "a")
+            own = {
+                run.plan.cells[cell].cell.partition for cell in jobs_of(run)[name].cells
+            }
+            assert own == {"b" if name.startswith("b.") else None}
+        assert "the partition b allows 4" in make_preview(run).too_long
+
+
+def test_a_partition_that_slurm_does_not_have(opened, tmp_path, monkeypatch):
+    (tmp_path / "site.yaml").write_text("scheduler: slurm\ncores: 1\ndevice: cpu\n")
+    text = "name: p\nstrategy: ddp\npartition: [cpu, gpux]\n"
+    (tmp_path / "p.yaml").write_text(text)
+    config = {"experiment": tmp_path / "p.yaml"}
+    monkeypatch.setattr(
+        run_module, "read_partitions", lambda: {None: 1, "cpu": 1, "gpu": 1}
+    )
+    with pytest.raises(ValueError, match=r"p.yaml: partition: 'gpux' .* 'gpu'\?"):
+        open_run(config, profile=tmp_path, write=False)
+    # Slurm does not answer.
+    monkeypatch.setattr(run_module, "read_partitions", dict)
+    assert len(open_run(config, profile=tmp_path, write=False).chosen) == 2
 
 
 def test_a_user_within_an_allocation_is_told_that_it_idles(

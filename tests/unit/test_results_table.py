@@ -555,6 +555,22 @@ def test_time_to_a_loss(tmp_path):
     assert (single["target"], single.get("target_s", "")) == ("not reached", "")
 
 
+def test_settings_of_a_cell_are_columns_where_one_has_them(tmp_path):
+    keys = ("env", "image", "partition")
+    plain = plan_cell(make_cell("ddp"))
+    layout = write_plan(tmp_path, [plain])
+    write_launches(layout, plain)
+    assert not {*keys} & next(iter(write_rows(layout).values())).keys()
+    settings = {"env": {"A": "1", "B": "2"}, "image": "ngc", "partition": "gpu"}
+    other = plan_cell(make_cell("ddp", **settings), suffix=".image=ngc")
+    layout = write_plan(tmp_path, [plain, other])
+    write_launches(layout, other)
+    rows = write_rows(layout)
+    assert [rows[plain["id"]][key] for key in keys] == ["", "", ""]
+    assert [rows[other["id"]][key] for key in keys] == ["A=1 B=2", "ngc", "gpu"]
+    assert "partition gpu" in layout.table("md").read_text()
+
+
 def test_the_version_of_torch_is_a_column_where_it_differs(tmp_path):
     cells = [
         plan_cell(make_cell("ddp", "1x2", image=image), suffix=f".image={image}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -14,9 +15,9 @@ from rankbench.launch.hosts import slurm_job_array as job_array
 from rankbench.launch.hosts.slurm import (
     CellJob,
     SlurmJob,
-    find_time_limit,
     has_ended,
     parse_queue,
+    read_partitions,
     read_queue,
     wait_for_lost_jobs,
 )
@@ -66,22 +67,13 @@ PartitionName=long AllowGroups=ALL Default=NO MaxTime=UNLIMITED MinNodes=0
 """
 
 
-@pytest.mark.parametrize(
-    ("partition", "minutes"),
-    [
-        (None, 30),
-        ("cpu", 30),
-        ("gpu", 2940),
-        ("cpu,gpu", 2940),
-        ("long", None),
-        ("gpu,long", None),
-        ("other", None),
-    ],
-)
-def test_the_longest_time_limit_of_a_partition(tmp_path, program, partition, minutes):
+def test_partitions_and_their_time_limits(tmp_path, program):
     (tmp_path / "said").write_text(PARTITIONS)
     program("scontrol", f"while read line; do echo $line; done < {tmp_path}/said")
-    assert find_time_limit(partition) == minutes
+    limits = {None: 30, "cpu": 30, "gpu": 2940, "long": math.inf}
+    assert read_partitions() == limits
+    program("scontrol", "exit 1")
+    assert read_partitions() == {}
 
 
 def test_slurms_commands_start_without_the_users_filters(

@@ -227,7 +227,7 @@ def _check_name(key: str, name: Any, catalog: Catalog) -> None:
 # Keys that matter to a script without being arguments of it: they say where it runs.
 _OF_PLACE = {
     *("backend", "topology", "launcher", "init_method", "gpudirect", "env", "image"),
-    *("device", "cores_per_device", "oversubscribe"),
+    *("partition", "device", "cores_per_device", "oversubscribe"),
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -70,7 +70,7 @@ def make_plan(
         )
     values = experiment.values
     try:
-        _check_sharing(values, site)
+        _check_sharing(values, site, {c.partition for c in experiment.cells.values()})
     except ValueError as error:
         raise ValueError(f"{source}: {error}") from error
     header = {
@@ -94,23 +94,37 @@ def make_plan(
     )
 
 
-def _check_sharing(values: Mapping[str, Any], site: Site) -> None:
+def _check_sharing(
+    values: Mapping[str, Any], site: Site, partitions: Set[str | None]
+) -> None:
     """Check that the keys of an experiment about jobs fit each other and the site.
 
     Args:
         values: of the experiment.
         site: the machine.
+        partitions: those of the cells.
 
     Raises:
         ValueError: they do not; the message names the key and what to do.
     """
     allocation = values["allocation"]
     has_queue = SCHEDULERS[site.scheduler].has_queue
+    named = sorted(filter(None, partitions))
+    if named and not has_queue:
+        raise ValueError(
+            f"partition: {', '.join(named)}: this site has no Slurm (scheduler: "
+            f"{site.scheduler}): remove the key"
+        )
     if not has_queue and allocation != CELL:
         raise ValueError(
             f"allocation: {allocation} needs a cluster, and this site has no Slurm "
             f"(scheduler: {site.scheduler}): remove the key; launches of all cells "
             "take turns anyway"
+        )
+    if values["budget"] is not None and len(partitions) > 1:
+        raise ValueError(
+            "budget ends the rounds of all cells at the same time, and jobs of several "
+            "partitions do not wait for each other: remove it, or name one partition"
         )
     together = allocation == EXPERIMENT if has_queue else values["order"] == ROUNDS
     if values["order"] == ROUNDS and together:

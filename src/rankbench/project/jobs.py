@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.failures import DATA, IMAGE, Need, find_needs
-from rankbench.launch.hosts.slurm import find_time_limit
+from rankbench.launch.hosts.slurm import read_partitions
 from rankbench.launch.hosts.slurm_resources import (
     Resources,
     check_resources,
@@ -137,7 +137,9 @@ def group_of(run: Run, cell: PlannedCell, allocation: str | None = None) -> str:
     allocation = allocation or run.plan.experiment["allocation"]
     if allocation == CELL or _is_array(cell):
         return cell.id
-    return cell.cell.topology if allocation == TOPOLOGY else EXPERIMENT
+    name = cell.cell.topology if allocation == TOPOLOGY else EXPERIMENT
+    # Before it: `experiment.2` is the second part of a job that is split.
+    return f"{cell.cell.partition}.{name}" if cell.cell.partition else name
 
 
 def _is_array(cell: PlannedCell) -> bool:
@@ -205,17 +207,21 @@ def why_too_long(run: Run) -> str | None:
     site = run.plan.site
     if not scheduler_of(site).has_queue:
         return None
-    asked = {name: int(resources_of(run, name)["runtime"]) for name in jobs_of(run)}
-    limit = find_time_limit(site["partition"])
-    if not asked or limit is None or max(asked.values()) <= limit:
-        return None
-    longest = max(asked, key=lambda name: asked[name])
-    partition = f"the partition {site['partition'] or 'that is the default'}"
-    return (
-        f"the job {longest} may take {asked[longest]} minutes, and {partition} allows "
-        f"{limit}: Slurm refuses it or never starts it; set max_job_minutes: {limit} "
-        "in site.yaml, lower time_limit, or name another partition"
-    )
+    limits = read_partitions()
+    asked = {name: resources_of(run, name) for name in jobs_of(run)}
+    for name in sorted(asked, key=lambda name: -int(asked[name]["runtime"])):
+        minutes, partition = asked[name]["runtime"], asked[name].get("slurm_partition")
+        # A job of several partitions, `a,b`, starts in the first that is free.
+        names = str(partition).split(",") if partition else [None]
+        limit = max(limits.get(each, 0) for each in names) or math.inf
+        if int(minutes) > limit:
+            return (
+                f"the job {name} may take {minutes} minutes, and the partition "
+                f"{partition or 'that is the default'} allows {limit:.0f}: Slurm "
+                "refuses it or never starts it; set max_job_minutes: "
+                f"{limit:.0f} in site.yaml, lower time_limit, or name another partition"
+            )
+    return None
 
 
 def count_beside(run: Run, cell_id: str, *, measures: bool = True) -> int:
@@ -386,8 +392,11 @@ def rule_resources(run: Run) -> dict[str, Any]:
     """
     found: dict[str, Any] = dict(check_resources(run.plan.site))
     if scheduler_of(run.plan.site).has_queue:
+        names = list(OF_A_JOB)
+        if any(cell.cell.partition for cell in run.feasible):
+            names.append("slurm_partition")
         # None omits the resource.
-        for name in OF_A_JOB:
+        for name in names:
             found[name] = lambda wildcards, name=name: resources_of(
                 run, wildcards.job
             ).get(name)

@@ -16,6 +16,7 @@ from rankbench.cell import AUTO, PROGRAMS
 from rankbench.environ import keep_job, physical_cores
 from rankbench.failures import PLAN_VARIABLE, Need
 from rankbench.invocation import DEFAULT_EXPERIMENT
+from rankbench.launch.hosts.slurm import read_partitions
 from rankbench.launch.hosts.slurm_resources import Resources
 from rankbench.launch.images.store import (
     NO_LOCKS,
@@ -225,6 +226,7 @@ def open_run(
         slurm=SCHEDULERS[site.scheduler].has_queue,
         override=None if override is None else str(override),
     )
+    _check_partitions(site, experiment)
     named |= experiment.values["images"]
     site, images = add_given(site, images, named, catalog, experiment, probe=probe)
     layout, code = Layout(Path(site.results_dir) / experiment.name), rank_code_hash()
@@ -255,6 +257,24 @@ def open_run(
         run.more = _read_more(plan, str(more))
         run.chosen = [plan.cells[name] for name in run.more]
     return run
+
+
+def _check_partitions(site: Site, experiment: Experiment) -> None:
+    """Check that Slurm has the partitions that the experiment names.
+
+    Raises:
+        ValueError: it does not have one. Nothing is known if Slurm does not answer.
+    """
+    named = {cell.partition for cell in experiment.cells.values()} - {None}
+    if not named or not SCHEDULERS[site.scheduler].has_queue:
+        return
+    known = sorted(map(str, read_partitions().keys() - {None}))
+    for name in sorted(map(str, named)):
+        if known and name not in known:
+            raise ValueError(
+                f"{experiment.source}: partition: {name!r} is not one of "
+                f"{', '.join(known)}{did_you_mean(name, known)}"
+            )
 
 
 def read_estimates(layout: Layout, code: str) -> Mapping[str, Any]:

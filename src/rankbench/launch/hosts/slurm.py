@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -172,29 +173,28 @@ def run_program(
         return None
 
 
-def find_time_limit(partition: str | None) -> int | None:
-    """Return the longest time limit of a partition's jobs, in minutes.
-
-    Args:
-        partition: one or more names; None is the default partition.
+def read_partitions() -> dict[str | None, float]:
+    """Return the longest time limit of each partition's jobs, in minutes.
 
     Returns:
-        None if it is unlimited, or unknown.
+        Infinite if there is none. The default partition stands also under None. Empty
+        if Slurm does not answer.
     """
     done = run_program("scontrol", "--oneliner", "show", "partition", timeout=10.0)
-    limits: list[int] = []
+    limits: dict[str | None, float] = {}
     for line in (done.stdout if done else "").splitlines():
         words = dict(word.partition("=")[::2] for word in line.split())
-        named = words.get("PartitionName") in (partition or "").split(",")
-        if named or (partition is None and words.get("Default") == "YES"):
-            # [DAYS-]HOURS:MINUTES:SECONDS; another word is no limit.
-            limit = words.get("MaxTime", "")
-            found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", limit)
-            if found is None:
-                return None
+        # [DAYS-]HOURS:MINUTES:SECONDS; another word is no limit.
+        limit = words.get("MaxTime", "")
+        found = re.fullmatch(r"(?:(\d+)-)?(\d+):(\d+):(\d+)", limit)
+        name = words.get("PartitionName")
+        limits[name] = math.inf
+        if found is not None:
             days, hours, minutes, _ = (int(number or 0) for number in found.groups())
-            limits.append(60 * (24 * days + hours) + minutes)
-    return max(limits, default=None)
+            limits[name] = 60 * (24 * days + hours) + minutes
+        if words.get("Default") == "YES":
+            limits[None] = limits[name]
+    return limits
 
 
 def comment_of(experiment: str, job: str) -> str:

@@ -26,8 +26,8 @@ def job_resources(
     """The resources of a job, by the names of Snakemake and its Slurm plugin.
 
     Args:
-        cells: one or more feasible cells that it measures one after the other, and
-            their processes.
+        cells: one or more feasible cells of one partition that it measures one after
+            the other, and their processes.
         site: the site of the plan.
         seconds: how long it may take (`job_seconds`).
 
@@ -39,7 +39,8 @@ def job_resources(
     nodes = max(shape.nodes for _, shape in cells)
     gpus = max(_gpus(cell, site) for cell, _ in cells)
     cores = max(_cores(cell, site) for cell, _ in cells)
-    return _ask(site, nodes, tasks, gpus, seconds, cores=cores)
+    partition = cells[0][0].partition
+    return _ask(site, nodes, tasks, gpus, seconds, cores=cores, partition=partition)
 
 
 def check_resources(site: Mapping[str, Any]) -> Resources:
@@ -55,6 +56,7 @@ def _ask(
     seconds: float,
     *,
     cores: int | None = None,
+    partition: str | None = None,
 ) -> Resources:
     if not scheduler_of(site).has_queue:
         return {"mem_mb": 0}
@@ -71,7 +73,7 @@ def _ask(
         # the supervisor can start steps itself. With one task the plugin refuses a
         # value.
         "mpi": "srun" if tasks > 1 else "",
-        "slurm_partition": site["partition"],
+        "slurm_partition": partition or site["partition"],
         "slurm_account": site["account"],
         "qos": site["qos"],
         # Not `slurm_extra` and `gres`: the plugin refuses options and types of GPUs
@@ -118,7 +120,7 @@ def plan_array(
     # The first task may have to wait so long for the last one.
     seconds = job_seconds([(1, None)], time_limit=start_within + time_limit)
     gpus, cores = _gpus(cell, site), _cores(cell, site)
-    asked = _ask(site, 1, 1, gpus, seconds, cores=cores)
+    asked = _ask(site, 1, 1, gpus, seconds, cores=cores, partition=cell.partition)
     values = {
         "--nodes": 1,
         "--ntasks": 1,

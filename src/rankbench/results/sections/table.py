@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rankbench.cell import AUTO
 from rankbench.results.elements.notes import collect_notes
 from rankbench.results.elements.section import Content, Section
 from rankbench.results.elements.text import (
@@ -86,6 +87,9 @@ def _row(summary: Summary, peaks: Mapping[str, float]) -> dict[str, Any]:
         "launches": row.wanted,
         "base": "; ".join(map(describe_base, summary.bases)) or None,
         "attempt": row.attempt,
+        "env": " ".join(f"{k}={v}" for k, v in cell.env.items()) or None,
+        "image": None if cell.image == AUTO else cell.image,
+        "partition": cell.partition,
         "network": _find_network(summary),
         "stopped": row.stopped,
         "per_device": _per_device(summary),
@@ -319,11 +323,12 @@ SECTION = Section(
         "global_batch": int,
         "mfu_pct": Estimate,
         "estimated_memory_mib": float,
+        **dict.fromkeys(("env", "image", "partition"), str),
     },
     optional=[
         *("network", "stopped", "unit", "setup_memory_mib", "torch"),
         *("target", "target_s", "target_samples", "mfu_pct"),
-        "estimated_memory_mib",
+        *("estimated_memory_mib", "env", "image", "partition"),
     ],
     appendix=False,
     # Version 2 has other reasons for rows that are not measured than version 1. Version
