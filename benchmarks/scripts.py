@@ -1,9 +1,10 @@
 """What rankbench adds to a training script: to each step, and to its start.
 
 Steps: the script runs under torchrun, and blocks of steps with rankbench's hooks take
-turns with blocks without them, in the same processes. The step of a block is the median
-over its steps of the slowest rank's time. Start: seconds from the start of torchrun to
-the end of the script's first step, with rankbench and without, in turns.
+turns with blocks without them, in the same processes. The look at what ranks exchange
+comes before a block, as it comes before the timed window. The step of a block is the
+median over its steps of the slowest rank's time. Start: seconds from the start of
+torchrun to the end of the script's first step, with rankbench and without, in turns.
 
     python benchmarks/scripts.py steps tests/scripts/data_parallel.py --width 512
     python benchmarks/scripts.py start tests/scripts/data_parallel.py
@@ -162,6 +163,7 @@ def be_rank(spec: Path) -> None:
     """Run the script; blocks of its steps alternate between with and without hooks."""
     import torch
 
+    from rankbench.rank.scripts.exchange import ExchangeProbe
     from rankbench.rank.scripts.session import ScriptSession
     from rankbench.rank.world.lifeline import Progress
 
@@ -173,6 +175,11 @@ def be_rank(spec: Path) -> None:
     steps: list[float] = []
     sessions: list[ScriptSession] = []
 
+    def find_device(session: ScriptSession) -> torch.device:
+        if session.probe is None:
+            session.probe = ExchangeProbe(Path(folder) / f"exchange{rank}.json")
+        return torch.device("cpu")
+
     def begin() -> None:
         if len(blocks) % 2 == 0:
             made = ScriptSession(
@@ -180,7 +187,7 @@ def be_rank(spec: Path) -> None:
                 steps=2 * BLOCK,
                 local_rank=rank,
                 progress=Progress(Path(folder) / f"progress{rank}", 0),
-                find_device=lambda session: torch.device("cpu"),
+                find_device=find_device,
                 finish=lambda session: None,
             )
             made.begin()
@@ -199,6 +206,8 @@ def be_rank(spec: Path) -> None:
             while sessions:
                 made = sessions.pop()
                 assert made.window.ended == SETTLE + BLOCK - 1, made.window.ended
+                assert made.probe is not None
+                assert made.probe.read(1) is not None
                 made.end()
             if len(blocks) == 2 * pairs:
                 (Path(folder) / f"{rank}.json").write_text(json.dumps(blocks))

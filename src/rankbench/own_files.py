@@ -15,6 +15,7 @@ import shlex
 import string
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,6 +23,24 @@ from rankbench.cell import Cell
 
 # Name of a file below the folder that holds all of them -> its path.
 Files = dict[str, Path]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check of a file.
+
+    Attributes:
+        name: what was checked.
+        well: True, False, or None if it cannot do something that it need not.
+        said: what was seen.
+        needs: key of NEEDS -> the value that describes the file.
+    """
+
+    name: str
+    well: bool | None
+    said: str
+    needs: Mapping[str, Any] = field(default_factory=dict)
+
 
 SKIPPED = "__pycache__"
 # Folders that runs and tools write while files are read.
@@ -110,14 +129,20 @@ def find_files(
     return {name: names[name] for name in sorted(names)}
 
 
-def imports_of(files: Mapping[str, Path]) -> set[str]:
-    """Packages that these files import when they are loaded, but for local ones.
+def imports_of(
+    files: Mapping[str, Path], loaded: Mapping[str, Path] | None = None
+) -> set[str]:
+    """Packages that Python files import when they are loaded, but for local ones.
 
     An import within a function, or one that may fail (`try`), does not count.
+
+    Args:
+        files: all files.
+        loaded: those that are loaded, if not all: a folder of data may have programs.
     """
     local = {part.removesuffix(".py") for name in files for part in name.split("/")}
     found: set[str] = set()
-    for name, path in files.items():
+    for name, path in (files if loaded is None else loaded).items():
         if name.endswith(".py"):
             for node in read_source(path).body:
                 if isinstance(node, ast.Import):
@@ -127,6 +152,33 @@ def imports_of(files: Mapping[str, Path]) -> set[str]:
                 ):
                     found.add(node.module.partition(".")[0])
     return found - local - set(sys.stdlib_module_names)
+
+
+def unlisted_files(path: Path, files: Mapping[str, Path]) -> list[str]:
+    """What a script may read: files and folders below its own that its files name.
+
+    Args:
+        path: the script.
+        files: those that are known: its Python files, and those under `files`.
+    """
+    found: set[str] = set()
+    start = Path(os.path.normpath(path.parent))
+    for source in (file for file in files.values() if file.suffix == ".py"):
+        for node in ast.walk(read_source(source)):
+            name = node.value if isinstance(node, ast.Constant) else None
+            # A longer name is a text.
+            if not isinstance(name, str) or not 0 < len(name) < 100 or "\0" in name:
+                continue
+            place = Path(os.path.normpath(start / name))
+            known = place.name in _WRITTEN or place in files.values()
+            # A folder with Python files is a package.
+            if (
+                start in place.parents
+                and place.exists()
+                and not (known or any(place.glob("*.py")))
+            ):
+                found.add(os.path.relpath(place, start))
+    return sorted(found)
 
 
 def files_at(start: Path, given: str, top: Path | None = None) -> Files:

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from scripts_ranks import RANKS, STEPS, Launch, run_by, run_script
 
+from rankbench.rank.scripts.running import copy_folder
+from rankbench.record import OTHER_OPTIMIZER
+
 pytestmark = pytest.mark.contract
 
 MODULE = ("--module", "rankbench.rank")
@@ -70,12 +73,14 @@ def test_a_fixed_port(tmp_path, launcher, url):
 IF_LAUNCHED = """
 if int(os.environ.get("RANK", -1)) != -1:
     dist.init_process_group("nonsense")
-assert "MASTER_PORT" not in os.environ
 """
 
 
-def test_the_base_of_a_script_is_started_plainly(tmp_path):
-    script = write(tmp_path / "own/train.py", IF_LAUNCHED)
+# The second form leaves it to a library to look for a launcher.
+@pytest.mark.parametrize("before", [IF_LAUNCHED, ""])
+def test_the_base_of_a_script_is_started_plainly(tmp_path, before):
+    before += '\nassert "MASTER_PORT" not in os.environ'
+    script = write(tmp_path / "own/train.py", before)
     launch = run_script(tmp_path / "launch", script, ranks=1)
     assert "ddp_timers" not in details(launch)
 
@@ -118,3 +123,40 @@ def test_layouts_of_repositories(tmp_path, name, own, before):
         (root / place).parent.mkdir(exist_ok=True)
         (root / place).write_text("WORD = 'found'\n")
     details(run_script(tmp_path / "launch", script, own={"file": name, **own}))
+
+
+def test_what_a_script_downloads_stays_for_other_launches(tmp_path):
+    (tmp_path / "own").mkdir()
+    for name in ("first", "second"):
+        folder = tmp_path / name / "script"
+        folder.parent.mkdir()
+        copy_folder(tmp_path / "own", folder, tmp_path / "kept")
+        (folder / f"data/of-{name}.txt").touch()
+        (folder / f"../data/{name}.txt").touch()
+        (folder / "result.txt").touch()
+    found = {path.name for path in (tmp_path / "kept").iterdir()}
+    assert found == {"of-first.txt", "first.txt", "of-second.txt", "second.txt"}
+    assert (tmp_path / "second/script/data/first.txt").exists()
+    # Data that belongs to the script is its own.
+    (tmp_path / "own/data").mkdir()
+    copy_folder(tmp_path / "own", tmp_path / "third", tmp_path / "kept")
+    assert not list((tmp_path / "third/data").iterdir())
+
+
+PROBE = """
+dist.init_process_group("gloo")
+probe = nn.Linear(4, 4)
+probing = torch.optim.Adam(probe.parameters())
+for _ in range({steps}):
+    probe(torch.ones(2, 4)).sum().backward()
+    probing.step()
+"""
+
+
+@pytest.mark.parametrize("steps", [0, 3])
+def test_another_optimizer_that_goes_on_is_said(tmp_path, steps):
+    script = write(tmp_path / "own/train.py", PROBE.format(steps=steps))
+    launch = run_script(tmp_path / "launch", script)
+    led = details(launch)["optimizers"]
+    assert led[-1] == "SGD of 4,160 weights at learning rate 0.01"
+    assert (OTHER_OPTIMIZER in launch.record["marks"]) == (steps > 0)

@@ -17,7 +17,7 @@ from scripts_ranks import (
     run_script,
 )
 
-from rankbench.record import NO_EXCHANGE
+from rankbench.record import NO_EXCHANGE, SAME_DATA
 
 pytestmark = pytest.mark.contract
 
@@ -110,6 +110,18 @@ def test_a_failure_after_the_measurement_is_none(tmp_path):
     assert "ZeroDivisionError" in launch.log(0)
 
 
+MARKED_ALONE = """
+import torch
+from rankbench import hooks
+
+weight = torch.ones(2, requires_grad=True)
+optimizer = torch.optim.SGD([weight])
+weight.sum().backward()
+optimizer.step()
+hooks.step()
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "words"),
     [
@@ -174,6 +186,11 @@ def test_a_failure_after_the_measurement_is_none(tmp_path):
             ),
         ),
         (
+            MARKED_ALONE,
+            [],
+            ("the script trains 2 models, one on each rank",),
+        ),
+        (
             "import nowhere",
             [],
             ("ModuleNotFoundError: No module named 'nowhere'; at train.py:1 in ",),
@@ -181,7 +198,7 @@ def test_a_failure_after_the_measurement_is_none(tmp_path):
     ],
     ids=[
         *("short", "never", "arguments", "raises", "status", "well", "exit", "words"),
-        *("alone", "import"),
+        *("alone", "marked", "import"),
     ],
 )
 def test_a_script_that_cannot_be_measured_says_why_and_quotes_it(
@@ -208,6 +225,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
 model = nn.Linear(64, 64)
 {wrap}
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -220,6 +238,11 @@ while True:
 """
 SHARDED = "from torch.distributed.fsdp import fully_shard; fully_shard(model)"
 BY_HAND = "[dist.all_reduce(weight.grad) for weight in model.parameters()]"
+# A large part is frozen, as when a model is tuned to new data.
+FROZEN = """
+model = nn.Sequential(nn.Linear(64, 4096).requires_grad_(False), nn.Linear(4096, 1))
+model = DistributedDataParallel(model)
+"""
 
 
 @pytest.mark.parametrize(
@@ -231,8 +254,9 @@ BY_HAND = "[dist.all_reduce(weight.grad) for weight in model.parameters()]"
         ("model = DistributedDataParallel(model)", "", False),
         (SHARDED, "", False),
         ("", BY_HAND, False),
+        (FROZEN, "", False),
     ],
-    ids=["alone", "loss", "unwrapped", "ddp", "fsdp2", "by hand"],
+    ids=["alone", "loss", "unwrapped", "ddp", "fsdp2", "by hand", "frozen"],
 )
 def test_ranks_that_exchange_no_gradients_are_marked(tmp_path, wrap, send, is_marked):
     script = write(tmp_path / "own/train.py", LOOP.format(wrap=wrap, send=send))
@@ -245,3 +269,11 @@ def test_ranks_that_exchange_no_gradients_are_marked(tmp_path, wrap, send, is_ma
     details = record["ranks"][0]["details"]
     assert details["exchange"]["trains"] is not is_marked
     assert details["optimizers"][0].startswith("SGD of ")
+
+
+@pytest.mark.parametrize("seed", ["0", "dist.get_rank()"])
+def test_ranks_that_train_on_the_same_samples_are_marked(tmp_path, seed):
+    wrap = f"model = DistributedDataParallel(model)\ntorch.manual_seed({seed})"
+    script = write(tmp_path / "own/train.py", LOOP.format(wrap=wrap, send=""))
+    marks = run_script(tmp_path / "launch", script).record["marks"]
+    assert marks == ([SAME_DATA] if seed == "0" else [])

@@ -131,3 +131,19 @@ def test_bad_input(tmp_path, cli):
     assert (
         "expected NAME=VALUE" in cli("check", path, "--option", "width", status=2).err
     )
+
+
+def test_a_script_says_what_it_lacks(tmp_path, capsys):
+    path = tmp_path / "train.py"
+    path.write_text("open('settings.txt')\nimport helper, no_such_package\n")
+    for name in ("helper.py", "settings.txt", "other.txt"):
+        (tmp_path / name).touch()
+    status, found = results(path, capsys)
+    assert (status, found) == (1, {"packages": False, "files": None})
+    main(["check", str(path)])
+    said = capsys.readouterr().out
+    assert "no_such_package" in said
+    assert "settings.txt" in said
+    assert "other.txt" not in said
+    path.write_text("import helper\n")
+    assert results(path, capsys) == (0, {"packages": True})

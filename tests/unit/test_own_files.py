@@ -286,6 +286,7 @@ LAYOUT = {
     "tools/helper.py": "import deep\n",
     "lib/words.py": "",
     "lib/data/words.txt": "a",
+    "lib/data/download.py": "import no_such_package\n",
     "deep.py": "",
     "pkg/__init__.py": "",
     "pkg/train.py": "from . import other\nimport lib.words\n",

@@ -11,7 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from rankbench.rank.scripts.observing import RootSearch, StepCounter, watch
+from rankbench.rank.scripts.observing import (
+    RootSearch,
+    StepCounter,
+    count_trained,
+    digest_values,
+    watch,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -336,3 +342,20 @@ def test_optimizers_that_take_turns_are_one_step(counter):
         of_maker.step()
     assert (counter.leader, counter.steps) == (of_critic, 20)
     assert len(counter.leaders) == 1
+
+
+def test_frozen_weights_are_not_trained():
+    pair = Pair()
+    pair.first.requires_grad_(False)
+    assert count_trained(torch.optim.SGD(pair.parameters(), lr=0.1)) == 4
+
+
+def test_inputs_are_told_apart():
+    inputs = torch.arange(10_000.0).reshape(100, 100)
+    digest = digest_values([(inputs,), {"mask": inputs > 3}])
+    assert digest is not None
+    assert digest == digest_values([(inputs.clone(),), {"mask": inputs > 3}])
+    others = [inputs + 1, inputs.double(), inputs.bfloat16(), inputs.to_sparse()]
+    others += [inputs.to("meta"), torch.empty(0), inputs.bool()]
+    assert digest not in {digest_values([(one,), {}]) for one in others}
+    assert digest_values([("text", 3, None), {}]) is None

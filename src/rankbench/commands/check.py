@@ -6,15 +6,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from rankbench.commands._options import FINDING, OK, command, print_json
 from rankbench.matrix.own import OwnFile, describe_file
-
-if TYPE_CHECKING:
-    from rankbench.rank.purposes.check_own import Check
+from rankbench.own_files import Check, unlisted_files
 
 
 @command(
@@ -50,7 +48,8 @@ def check(arguments: argparse.Namespace) -> int:
         word, more = _KINDS[own.key]
         print(f"{own.path.name}: a {word}; files: {', '.join(own.files)}")
         for c in checks:
-            result = {True: "ok", False: "FAILED", None: "unsupported"}[c.well]
+            unsure = "unsupported" if own.key != "script" else "to do"
+            result = {True: "ok", False: "FAILED", None: unsure}[c.well]
             print(f"  {c.name:<12} {result:<12} {c.said}")
         if missing:
             print(f"declare in the file what was found: NEEDS = {missing}")
@@ -69,7 +68,13 @@ _KINDS = {
 
 def _run(own: OwnFile, arguments: argparse.Namespace) -> Sequence[Check]:
     if own.key in ("strategy", "script"):
-        return []
+        missing = own.facts["needs"].get("missing", [])
+        absent = f"not installed here: {', '.join(missing)}" if missing else ""
+        found = [Check("packages", not missing, absent)]
+        if own.key == "script" and (unlisted := unlisted_files(own.path, own.files)):
+            said = f"list under files what it reads of: {', '.join(unlisted)}"
+            found.append(Check("files", None, said))
+        return found
     from rankbench.rank import data, variants
     from rankbench.rank.purposes.check_own import check_data, check_model
 

@@ -269,7 +269,9 @@ def _read(
         raise ValueError(f"{key}: there is no file {path}")
     files = find_files(path, more, top=top, start=start)
     facts = READERS[key](name, path)
-    missing = [module for module in sorted(imports_of(files)) if not _is_there(module)]
+    loaded = find_files(path, top=top, start=start) if more else files
+    needed = sorted(imports_of(files, loaded))
+    missing = [package for package in needed if not _is_there(package)]
     if missing:
         # A strategy's facts are its needs.
         facts.get("needs", facts)["missing"] = missing

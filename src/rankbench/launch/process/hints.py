@@ -8,10 +8,12 @@ from collections.abc import Mapping
 
 from rankbench.launch_spec import LaunchSpec
 
-# Variables that libraries read, so that no file of the user's need name them.
+# Variables that libraries read, so that no file of the user's need name them. Those of
+# threads are chosen for each launch.
 _OF_LIBRARIES = re.compile(
-    r"(?:HF|HUGGINGFACE|TRANSFORMERS|WANDB|MLFLOW|COMET|MKL|OMP|KMP|OPENBLAS|PYTORCH"
-    r"|CUDA|CUBLAS|CUDNN|ACCELERATE|DS)_\w+|(?:https?|ftp|all|no)_proxy",
+    r"(?!\w+_NUM_THREADS)(?:HF|HUGGINGFACE|TRANSFORMERS|WANDB|MLFLOW|COMET|MKL|OMP|KMP"
+    r"|OPENBLAS|PYTORCH|CUDA|CUBLAS|CUDNN|ACCELERATE|DS)_\w+"
+    r"|(?:https?|ftp|all|no)_proxy",
     re.IGNORECASE,
 )
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rankbench.launch_spec import PROGRESS_ENTRY, STAGES
-from rankbench.record import read_json, write_atomically
+from rankbench.record import SAME_DATA, read_json, write_atomically
 
 
 class RankProgress(NamedTuple):
@@ -143,8 +143,15 @@ def merge_reports(
         "transport": first["transport"],
         "collectives": collectives,
         "step_id": first["step_id"],
-        "marks": sorted({mark for r in reports for mark in r.get("marks") or ()}),
+        "marks": sorted({mark for r in reports for mark in r.get("marks") or ()})
+        + ([SAME_DATA] if _share_inputs(reports) else []),
     }
+
+
+def _share_inputs(reports: list[dict[str, Any]]) -> bool:
+    """Whether several replicas of a script's model got one batch in the first step."""
+    inputs = [(report["rank"].get("details") or {}).get("inputs") for report in reports]
+    return len(inputs) > 1 and inputs[0] is not None and len(set(inputs)) == 1
 
 
 def merge_surroundings(reports: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -6,7 +6,6 @@ import copy
 import math
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,27 +15,11 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import checkpoint
 
+from rankbench.own_files import Check
 from rankbench.rank import data, models, variants
 
 _SAMPLES, _STEPS = 8, 10
 _SEED = 7
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One check of a file.
-
-    Attributes:
-        name: what was checked.
-        well: True, False, or None if it cannot do something that it need not.
-        said: what was seen.
-        needs: key of NEEDS -> the value that describes the file.
-    """
-
-    name: str
-    well: bool | None
-    said: str
-    needs: Mapping[str, Any] = field(default_factory=dict)
 
 
 def check_data(name: str, root: Path) -> list[Check]:

@@ -9,6 +9,7 @@ import traceback
 
 import torch
 from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
 
 from rankbench.environ import forget_place, is_placed
 from rankbench.launch_spec import SET_UP, THE_END
@@ -20,11 +21,11 @@ from rankbench.rank.scripts.exchange import ExchangeProbe
 from rankbench.rank.scripts.observing import count_trained
 from rankbench.rank.scripts.running import (
     ScriptError,
-    asks_for_launcher,
     check_ranks,
     copy_folder,
     describe_root,
     find_device,
+    may_run_alone,
     place_variables,
     read_details,
     run_file,
@@ -53,7 +54,7 @@ def run(duty: Duty) -> None:
     name = file.relative_to(frozen).as_posix()
     copy_folder(frozen, folder, spec.data_dir)
     again = None
-    if duty.place.size == 1 and not is_placed() and asks_for_launcher(frozen):
+    if duty.place.size == 1 and not is_placed() and may_run_alone(frozen):
         # As a user starts it on one device. Many scripts then train without DDP.
         again = forget_place()
     else:
@@ -138,7 +139,9 @@ def _find_device(duty: Duty, session: ScriptSession) -> torch.device:
     """
     device = find_device(duty.spec.cell.device)
     if duty.place.size > 1:
-        check_ranks(duty.spec.cell, duty.place.size, is_marked=session.is_marked)
+        # Without an optimizer of torch it may join its ranks by whatever it likes.
+        is_own = session.is_marked and not session.counter.seen
+        check_ranks(duty.spec.cell, duty.place.size, is_own=is_own)
         if session.probe is None and distributed.is_initialized():
             file = duty.spec.work / f"exchange{duty.place.rank}.json"
             session.probe = ExchangeProbe(file)
@@ -169,6 +172,8 @@ def _report(duty: Duty, begun: float, session: ScriptSession) -> None:
     passes = session.counter.passes / session.window.ended
     details = read_details(session.root, passes)
     details["optimizers"] = session.counter.leaders
+    if isinstance(session.root, DistributedDataParallel):
+        details["inputs"] = session.inputs
     trained = 0 if leader is None else count_trained(leader)
     marks = [OTHER_OPTIMIZER] if len(session.counter.leaders) > 1 else []
     if session.probe is not None and (seen := session.probe.read(trained)):

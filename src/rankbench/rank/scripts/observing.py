@@ -14,9 +14,10 @@ engine of DeepSpeed, and not a layer within. A step of an optimizer counts if it
 from __future__ import annotations
 
 import functools
+import hashlib
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -175,9 +176,9 @@ class StepCounter:
 
 
 def count_trained(optimizer: Optimizer) -> int:
-    """Number of values that an optimizer trains on this rank."""
-    groups = optimizer.param_groups
-    return sum(weight.numel() for group in groups for weight in group["params"])
+    """Number of values that an optimizer trains on this rank, without frozen ones."""
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    return sum(weight.numel() for weight in weights if weight.requires_grad)
 
 
 def _parameters(optimizer: Optimizer) -> set[int]:
@@ -204,6 +205,10 @@ class RootSearch:
     It replaces `nn.Module.__call__`, and restores it within each call. So layers run as
     usual, and torch.compile does not see it: a global hook would be compiled into the
     model, and the model again without it.
+
+    Attributes:
+        inputs: digest of the first inputs of the root, once the search has ended; None
+            if there is no root, or it takes no tensor.
     """
 
     def __init__(self, on_call: Callable[[], None]) -> None:
@@ -212,8 +217,9 @@ class RootSearch:
         Args:
             on_call: any module is called.
         """
+        self.inputs: str | None = None
         self._on_call = on_call
-        self._found: dict[int, weakref.ref[nn.Module]] = {}
+        self._found: dict[int, tuple[weakref.ref[nn.Module], str | None]] = {}
         self._searches = False
         self._plain = nn.Module.__call__
 
@@ -227,10 +233,13 @@ class RootSearch:
             nn.Module.__call__ = plain  # type: ignore[method-assign]
             try:
                 self._on_call()
-                if torch.is_grad_enabled() and any(
-                    weight.requires_grad for weight in module.parameters()
+                if (
+                    torch.is_grad_enabled()
+                    and self._known(module) is None
+                    and any(weight.requires_grad for weight in module.parameters())
                 ):
-                    self._found[id(module)] = weakref.ref(module)
+                    inputs = digest_values([args, kwargs])
+                    self._found[id(module)] = weakref.ref(module), inputs
                 return plain(module, *args, **kwargs)
             finally:
                 if self._searches:
@@ -243,10 +252,55 @@ class RootSearch:
         if self._searches:
             self._searches = False
             nn.Module.__call__ = self._plain  # type: ignore[method-assign]
-        found = (ref() for ref in self._found.values())
-        living = [module for module in found if module is not None]
+        living = [one for one in self._found.values() if one[0]() is not None]
         self._found = {}
-        return living[0] if len(living) == 1 else None
+        if len(living) != 1:
+            return None
+        ((root, self.inputs),) = living
+        return root()
+
+    def _known(self, module: nn.Module) -> nn.Module | None:
+        """The module, if it was noted; an identity may be that of one that is gone."""
+        found = self._found.get(id(module))
+        return found[0]() if found is not None else None
+
+
+# Values of a tensor that tell it from another one.
+_SAMPLE = 4096
+
+
+def digest_values(given: Any) -> str | None:
+    """A digest of tensors in lists and mappings, of any depth; None if there is none.
+
+    It reads some values of each, spread evenly, which waits for the device.
+    """
+    tensors: list[torch.Tensor] = []
+    waiting = [given]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, torch.Tensor):
+            if _is_plain(value):
+                tensors.append(value.detach().reshape(-1))
+        elif isinstance(value, Mapping):
+            waiting += value.values()
+        elif isinstance(value, list | tuple):
+            waiting += value
+    digest = hashlib.sha256()
+    for flat in tensors:
+        sample = flat[:: max(1, len(flat) // _SAMPLE)].cpu().contiguous()
+        digest.update(sample.view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()[:16] if tensors else None
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether the values of a tensor can be read here."""
+    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+        return False
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout is torch.strided
+        and not (tensor.is_meta or tensor.is_quantized or tensor.is_nested)
+    )
 
 
 # Callbacks for the begin and the end of the root's forward. They and the hooks belong

@@ -114,17 +114,24 @@ def run_file(
         runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
-# A script that looks whether a launcher has started it.
+# A script that looks whether a launcher has started it, or one that joins its ranks by
+# itself. Libraries such as transformers, accelerate and Lightning look for their users.
 _ASKS = re.compile(
     r"""(?:environ\.get|getenv)\(\s*["'](?:LOCAL_)?(?:RANK|WORLD_SIZE)\b"""
     r"""|["'](?:LOCAL_)?(?:RANK|WORLD_SIZE)["']\s+(?:not\s+)?in\s+(?:os\.)?environ"""
 )
 
 
-def asks_for_launcher(folder: Path) -> bool:
-    """Whether a script may run without a launcher as well, by what it reads."""
-    files = folder.rglob("*.py")
-    return any(_ASKS.search(path.read_text(errors="replace")) for path in files)
+_JOINS = re.compile(
+    r"\b(?:init_process_group|init_distributed|init_device_mesh|hvd\.init)\("
+    r"""|["'](?:LOCAL_)?(?:RANK|WORLD_SIZE)["']"""
+)
+
+
+def may_run_alone(folder: Path) -> bool:
+    """Whether a script may run without a launcher as well, by what its files say."""
+    sources = [path.read_text(errors="replace") for path in folder.rglob("*.py")]
+    return any(map(_ASKS.search, sources)) or not any(map(_JOINS.search, sources))
 
 
 # Modules by which ranks may join without torch.distributed.
@@ -147,13 +154,13 @@ def find_device(kind: str) -> torch.device:
     return torch.device("cuda", torch.cuda.current_device())
 
 
-def check_ranks(cell: Cell, ranks: int, *, is_marked: bool) -> None:
+def check_ranks(cell: Cell, ranks: int, *, is_own: bool) -> None:
     """Check that the ranks of a script train one model over the cell's backend.
 
     Args:
         cell: what is measured.
         ranks: number of ranks of the launch, more than one.
-        is_marked: whether the script marks its steps, so that it may need no torch.
+        is_own: whether it trains without torch's optimizers, and marks its steps.
 
     Raises:
         ScriptError: they do not.
@@ -171,7 +178,7 @@ def check_ranks(cell: Cell, ranks: int, *, is_marked: bool) -> None:
                 f"the script joins its ranks over {used}, but this cell measures "
                 f"{planned}: give it {{backend}} in `args`, or change `backend`"
             )
-    elif not is_marked and not any(name in sys.modules for name in _OTHER_RUNTIMES):
+    elif not is_own and not any(name in sys.modules for name in _OTHER_RUNTIMES):
         raise ScriptError(
             f"the script trains {ranks} models, one on each rank: it does not join its "
             "ranks by torch.distributed, Horovod or MPI"

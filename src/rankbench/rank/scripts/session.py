@@ -184,6 +184,7 @@ class ScriptSession:
         window: what was measured.
         counter: what is known of its optimizers.
         root: the module that the script trains; None if that cannot be told.
+        inputs: digest of its inputs in the first step; None if they are not known.
         device: device of this rank, once the first step has ended.
         opened: age of the process at that moment, in seconds.
         is_marked: whether the script marks its steps.
@@ -224,6 +225,7 @@ class ScriptSession:
             on_restart=self._restart,
         )
         self.root: nn.Module | None = None
+        self.inputs: str | None = None
         self._is_bare = warmup == 0
         self.is_marked = False
         self.is_complete = False
@@ -272,7 +274,7 @@ class ScriptSession:
 
     def _open(self) -> None:
         if self.root is None:
-            self.root = self._search.end()
+            self.root, self.inputs = self._search.end(), self._search.inputs
             if self.root is not None:
                 self._stop_watching = watch(
                     self.root, self._on_forward, lambda: self.window.mark("forward")

@@ -12,7 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankbench.cell import Cell
-from rankbench.record import NO_EXCHANGE, OTHER_OPTIMIZER, UNCLEAN_END, disturbances
+from rankbench.record import (
+    NO_EXCHANGE,
+    OTHER_OPTIMIZER,
+    SAME_DATA,
+    UNCLEAN_END,
+    disturbances,
+)
 from rankbench.results.advice.choice import EQUAL, LESS, Facts, choose, plan_next
 from rankbench.results.numbers.losses import Loss, find_losses
 from rankbench.results.numbers.measures import LOSS_STEPS, Measures
@@ -62,6 +68,7 @@ _DOUBTS = {
     "throttled": "a GPU lowered its clocks",
     UNCLEAN_END: "a launch hung or crashed after its ranks had reported",
     UNPAIRED: "it was not launched in the same rounds as its base",
+    SAME_DATA: "its ranks train on the same samples",
     "unchecked": "no gate has checked what it trains",
 }
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from rankbench.cell import REFERENCE
-from rankbench.record import NO_EXCHANGE, OTHER_OPTIMIZER, UNCLEAN_END, Record
+from rankbench.record import (
+    NO_EXCHANGE,
+    OTHER_OPTIMIZER,
+    SAME_DATA,
+    UNCLEAN_END,
+    Record,
+)
 from rankbench.results.elements.text import Note, describe_base
 from rankbench.results.numbers.fit import EQUAL, MARGIN, UNTOLD
 from rankbench.results.numbers.statistics import CONFIDENCE, MIN_LAUNCHES
@@ -46,6 +52,8 @@ MARKS = {
     "variables: only rows with equal ones are compared. env in site.yaml keeps them.",
     NO_EXCHANGE: "ranks exchange no gradients, and no weights: each trains a model of "
     "its own. The row is not compared with others.",
+    SAME_DATA: "all ranks of the script got the same samples in its first step: its "
+    "data is not split over them, so that more ranks do not learn from more samples.",
     OTHER_OPTIMIZER: "the script went on with another optimizer: the steps of which "
     "ones were counted, in turn, is said under steps.",
     "other-code": "the code that the ranks ran differs from the plan's.",
