@@ -151,9 +151,13 @@ class Project:
         assert done.returncode == 0, done.stdout
 
     def start(self, *config: str) -> subprocess.Popen[str]:
-        """Start a run, in a process group of its own as a shell would."""
+        """Start Snakemake."""
+        return self.popen(self.argv(*config))
+
+    def popen(self, command: list[str]) -> subprocess.Popen[str]:
+        """Start a command, in a process group of its own as a shell would."""
         return subprocess.Popen(
-            self.argv(*config),
+            command,
             cwd=self.root,
             env=self.env,
             stdin=subprocess.DEVNULL,

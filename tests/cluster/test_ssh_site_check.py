@@ -133,18 +133,3 @@ def test_ssh_between_hosts_and_a_site_without_faults(desk):
     assert ssh.startswith("node1: ssh to node2 fails (")
     assert "Permission denied" in ssh
     assert "mpirun, hydra and horovodrun need it" in ssh
-
-
-@pytest.mark.long  # test_ssh_sites.py refuses such hosts
-def test_a_host_that_wants_a_password_and_one_that_is_not_there(desk):
-    keys = home_of(desk.cluster, desk.cluster.hosts["node2"]) / ".ssh/authorized_keys"
-    desk.write_site([host("node1"), host("node2"), host("nowhere")])
-    aside = keys.rename(keys.with_name("aside"))
-    try:
-        password, unknown = check(desk)
-    finally:
-        aside.rename(keys)
-    assert password.startswith("node2: ")
-    assert "Permission denied" in password
-    assert "it wants a password: let `ssh-copy-id node2` install your key" in password
-    assert unknown.startswith("nowhere: ssh: Could not resolve hostname nowhere")

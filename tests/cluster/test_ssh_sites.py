@@ -93,26 +93,6 @@ def test_images_are_copied_once_and_compared(desk, images):
     copy.unlink()
 
 
-STUDIES = {
-    "convnet-mnist-two-hosts": ["topology=2x1"],
-    "horovod-backends": ["topology=2x1", "model=lenet"],
-}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("study", STUDIES)
-def test_rows_of_studies_over_two_hosts(desk, study):
-    of_study = (f"studies/{study}.yaml", "--site", "ssh_profile")
-    options = (*of_study, "--override", "laptop", "--no-plots", "--only")
-    desk.rankbench("run", *options, *STUDIES[study])
-    rows = [r for r in desk.table(f"{study}-laptop").values() if r["topology"] == "2x1"]
-    measured = [row for row in rows if row["status"] == "ok"]
-    assert len(measured) >= 3, rows
-    for row in rows:
-        # NCCL needs GPUs, and the other model was not chosen.
-        assert row["status"] in ("ok", "unsupported", "not-run"), row
-
-
 def test_a_bundle_without_names(desk, tmp_path):
     desk.project.add_own_files()
     own = SHORT.replace("model: lenet", "model: ./net.py\ndata: ./corpus.py")

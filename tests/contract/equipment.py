@@ -9,6 +9,13 @@ import pytest
 from rankbench.matrix.catalog import load_catalog
 
 STRATEGIES = load_catalog().strategies
+ON_CPU = [name for name, s in STRATEGIES.items() if "cpu" in s.needs["device"]]
+
+
+def backend_of(strategy: str) -> str:
+    """The first backend that a strategy can use."""
+    needs = STRATEGIES[strategy].needs
+    return str(needs["backends"][0] if needs["backends"] else needs["own_backend"])
 
 
 def case(strategy: str, *more: object):

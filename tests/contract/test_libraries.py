@@ -23,22 +23,19 @@ MODELS: dict[str, dict[str, Any]] = {
         "model_options": {"n_layer": 1, "n_embd": 32, "n_head": 2},
     },
 }
-STRATEGIES = ["ddp", "fsdp", "zero1"]
 LARGE = "torchvision/vit_b_16"
 
 
-def _marks(name: str, strategy: str) -> list[pytest.MarkDecorator]:
-    if name == LARGE:
-        # One strategy is enough for CI: it has 86 million parameters.
-        return [] if strategy == "ddp" else [pytest.mark.long]
-    # torchvision is pinned in requirements.lock; the others come by `make extras`.
-    return [pytest.mark.equipment]
-
-
 CASES = [
-    pytest.param(name, strategy, marks=_marks(name, strategy))
-    for name in MODELS
-    for strategy in STRATEGIES
+    # One strategy is enough for 86 million parameters. torchvision is pinned in
+    # requirements.lock; the others come by `make extras`.
+    (LARGE, "ddp"),
+    *(
+        pytest.param(name, strategy, marks=pytest.mark.equipment)
+        for name in MODELS
+        if name != LARGE
+        for strategy in ("ddp", "fsdp", "zero1")
+    ),
 ]
 
 

@@ -18,12 +18,10 @@ def require(package: str) -> None:
         pytest.skip(f"{package} is not installed: pip install --no-deps {package}")
 
 
-@pytest.mark.parametrize(
-    "accumulation", [pytest.param("1", marks=pytest.mark.long), "2"]
-)
-def test_transformers(tmp_path, accumulation):
+def test_transformers(tmp_path):
     require("transformers")
     script = SCRIPTS / "transformers_trainer.py"
+    accumulation = "2"
     check(run_script(tmp_path, script, accumulation), PHASES)
 
 
@@ -37,12 +35,10 @@ def test_lightning(tmp_path):
     check(run_script(tmp_path, SCRIPTS / "lightning_trainer.py"), PHASES)
 
 
-@pytest.mark.parametrize(
-    "stage", [*(pytest.param(n, marks=pytest.mark.long) for n in "01"), "3"]
-)
-def test_deepspeed(tmp_path, stage):
+def test_deepspeed(tmp_path):
     require("deepspeed")
     script = SCRIPTS / "deepspeed_loop.py"
+    stage = "3"
     launch = run_script(tmp_path, script, stage)
     check(launch, PHASES)
     # The hook ends the script within the next step.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from equipment import case, require_packages
+from equipment import ON_CPU, STRATEGIES, backend_of, case, require_packages
 from strategy_ranks import SAMPLES, run_on_ranks
 
 from rankbench.cell import Cell, is_lossy
@@ -21,9 +21,6 @@ from rankbench.rank.world import find_runtime
 
 pytestmark = pytest.mark.contract
 
-STRATEGIES = load_catalog().strategies
-ON_CPU = [name for name, s in STRATEGIES.items() if "cpu" in s.needs["device"]]
-
 
 def run(folder: Path, name: str, ranks: int, **more):
     facts = STRATEGIES[name]
@@ -31,12 +28,11 @@ def run(folder: Path, name: str, ranks: int, **more):
     options = defaults_of(name)
     options |= more.pop("options", {})
     needs = facts.needs
-    backend = needs["backends"][0] if needs["backends"] else needs["own_backend"]
     return run_on_ranks(
         folder,
         name,
         ranks,
-        backend=backend,
+        backend=backend_of(name),
         phases=facts.phases,
         options=options,
         devices={"one": needs["min_devices"], "node": 2, "device": 1}[needs["ranks"]],

@@ -116,6 +116,14 @@ def test_docs_list_it(path):
     assert f"`studies/{path.name}`" in (ROOT / "docs/studies.md").read_text()
 
 
+def test_the_matrix_of_a_cluster_is_planned():
+    """docs/slurm.md: every way over hosts."""
+    matrix = ROOT / "tests/cluster/matrix.yaml"
+    planned = plan(matrix, None, make_site(nodes=2, cores=2))
+    ways = {(c.cell.strategy, c.cell.topology) for c in planned.feasible}
+    assert {("zero1", "2x2"), ("gpipe", "2x2"), ("rpc_pmp", "2x2")} <= ways
+
+
 def test_rows_of_the_v100_table_have_the_topology_that_they_name():
     path = ROOT / "studies/resnet50-mnist-v100.yaml"
     planned = plan(path, None, make_site())

@@ -7,30 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from equipment import case, require_packages
+from equipment import ON_CPU, STRATEGIES, backend_of, case, require_packages
 from gate_ranks import copy_code, run_gate, run_ranks
 
 from rankbench.launch.process.classify import TOLERANCE
-from rankbench.matrix.catalog import load_catalog
 
 pytestmark = pytest.mark.contract
 
-STRATEGIES = load_catalog().strategies
-ON_CPU = [
-    name
-    for name, facts in STRATEGIES.items()
-    if "cpu" in facts.needs["device"] and name != "single"
-]
+COMPARED = [name for name in ON_CPU if name != "single"]
 GPT = {"layers": 2, "width": 32, "heads": 4, "kv_heads": 2, "mlp": "swiglu"}
 TIED = {"layers": 1, "width": 16, "heads": 2, "tie_embeddings": True}
 
 
 def arguments(strategy: str, **more: Any) -> dict[str, Any]:
-    needs = STRATEGIES[strategy].needs
     usual = {
         "strategy": strategy,
         "topology": "1x2",
-        "backend": needs["backends"][0] if needs["backends"] else needs["own_backend"],
+        "backend": backend_of(strategy),
         "model": "gpt",
         "model_options": GPT,
         "data": "tokens",
@@ -49,7 +42,7 @@ def judge(folder: Path, strategy: str, **more: Any) -> str:
     return status
 
 
-@pytest.mark.parametrize("name", [case(name) for name in ON_CPU])
+@pytest.mark.parametrize("name", [case(name) for name in COMPARED])
 def test_gpt_is_trained_as_by_a_single_process(name, tmp_path):
     require_packages(name)
     assert judge(tmp_path, name) == "ok"
@@ -66,7 +59,7 @@ def test_llama_is_trained_as_by_a_single_process(name, tmp_path):
     ("name", "options"),
     [
         case(name, options)
-        for name in ON_CPU
+        for name in COMPARED
         if STRATEGIES[name].needs["shared_weights"]
         for options in ({}, *([{"implementation": "fsdp1"}] if name == "fsdp" else []))
     ],

@@ -126,24 +126,9 @@ def test_a_failed_cell_is_exit_status_1(small):
     assert f"{killed}  launch 1 of 1  crashed: rank 1 was ended by SIGK" in done.stdout
 
 
-def start(project, *words: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        argv(*words),
-        cwd=project.root,
-        env=project.env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        process_group=0,
-        # In the background of a shell, tests and their children ignore Ctrl-C.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-
-
 def test_ctrl_c_keeps_what_is_measured_and_a_second_run_is_refused(small):
     small.experiment(EXPERIMENT.replace("launches: 2", "launches: 6"), "config.yaml")
-    run = start(small, "--no-plots")
+    run = small.popen(argv("--no-plots"))
     # Another test may hold the lock of the machine.
     small.wait_for(lambda: records_of(small.root), 240, "a launch has ended")
     second = small.rankbench("run")

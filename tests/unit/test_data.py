@@ -275,7 +275,7 @@ def test_damage_is_found_wherever_it_is(tmp_path):
     write_arrays(file, arrays)
     sound = file.read_bytes()
     found = 0
-    for place in range(len(sound)):
+    for place in range(0, len(sound), 3):
         damaged = bytearray(sound)
         damaged[place] ^= 0xFF
         file.write_bytes(damaged)
@@ -287,7 +287,7 @@ def test_damage_is_found_wherever_it_is(tmp_path):
         else:
             for name in Arrays.__slots__:
                 assert np.array_equal(getattr(read, name), getattr(arrays, name))
-    assert found > len(sound) / 2
+    assert found > len(sound) / 6
 
 
 @pytest.mark.parametrize("kept", [0, 1, 100, -1, -100])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from unit.synthetic import (
     PHASES,
     make_cell,
     plan_cell,
+    read_rows,
     write_launch,
     write_plan,
     write_tables,
@@ -39,11 +39,10 @@ def read_tables(layout: Layout) -> dict[str, Table]:
     """Title -> rows of the table, from diagnostics.csv."""
     write_tables(layout)
     tables: dict[str, dict[str, dict[str, str]]] = {}
-    with layout.table("csv", "diagnostics").open(newline="") as file:
-        for row in csv.DictReader(file):
-            rows = tables.setdefault(row["table"], {})
-            fields = rows.setdefault(row["row"], {"cell": row["cell"]})
-            fields[row["column"]] = row["value"]
+    for row in read_rows(layout, "diagnostics"):
+        rows = tables.setdefault(row["table"], {})
+        fields = rows.setdefault(row["row"], {"cell": row["cell"]})
+        fields[row["column"]] = row["value"]
     return {title: list(rows.values()) for title, rows in tables.items()}
 
 

@@ -111,7 +111,7 @@ def test_a_cell_may_be_launched_twice_in_a_round():
     assert narrow.error < wide.error
 
 
-@pytest.mark.parametrize("count", [1, 4, 80, 400])
+@pytest.mark.parametrize("count", [1, 4, 80])
 @pytest.mark.parametrize("scatter", [0.0, 1e-9, 0.08, 3.0])
 def test_any_number_of_launches_and_any_scatter_has_a_ratio(count, scatter):
     rng = np.random.default_rng(count)

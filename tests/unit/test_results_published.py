@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from pathlib import Path
 
@@ -201,8 +200,7 @@ def test_loading_is_told_from_the_rest_of_a_step(tmp_path):
     layout, planned = plan_one(tmp_path, "ddp", "1x1", num_workers=2, augment="affine")
     write_launches(layout, planned)
     write_tables(layout)
-    with layout.table("csv", "loading").open(newline="") as file:
-        (row,) = csv.DictReader(file)
+    (row,) = read_rows(layout, "loading")
     assert (row["num_workers"], row["augment"]) == ("2", "affine")
     parts = [float(row[f"{name}_ms"]) for name in ("load", "transfer", "compute")]
     # The phases of synthetic steps have these shares.

@@ -225,9 +225,9 @@ def test_an_experiment_that_was_not_measured_has_a_site(tmp_path):
 
 
 def test_a_cell_takes_little_room(tmp_path):
-    layouts = [write_many(tmp_path / str(count), count) for count in (140, 180)]
+    layouts = [write_many(tmp_path / str(count), count) for count in (140, 160)]
     sizes = [write(layout).page_bytes for layout in layouts]
-    assert (sizes[1] - sizes[0]) / 40 < 3_000
+    assert (sizes[1] - sizes[0]) / 20 < 3_000
     assert "The first 100 of " in read_text(layouts[0])
 
 

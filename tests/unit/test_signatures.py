@@ -21,6 +21,7 @@ from rankbench.results.bundle.manifest import MANIFEST, list_files
 from rankbench.results.read.archive import pack
 from tampers import SIGNERS, Target, make_key, run
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
+from unit.test_bundle import files_of
 
 pytestmark = [pytest.mark.unit, pytest.mark.equipment]
 
@@ -77,14 +78,6 @@ def verify(
 
 def read(path: Path) -> str:
     return path.read_text().strip()
-
-
-def files_of(bundle: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(bundle).as_posix(): path.read_bytes()
-        for path in bundle.rglob("*")
-        if path.is_file()
-    }
 
 
 def signature_of(bundle: Path) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 
 import pytest
@@ -26,6 +25,7 @@ from rankbench.results.render.html import to_html
 from unit.synthetic import (
     make_cell,
     plan_cell,
+    read_rows,
     write_launches,
     write_plan,
     write_tables,
@@ -56,8 +56,7 @@ def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
 
 
 def rows_of(layout: Layout) -> dict[str, dict[str, str]]:
-    with layout.table("csv").open(newline="") as file:
-        return {row["cell"]: row for row in csv.DictReader(file)}
+    return {row["cell"]: row for row in read_rows(layout)}
 
 
 def test_a_cell_of_tokens_knows_its_context(tmp_path):
@@ -104,12 +103,11 @@ def test_each_unit_has_its_own_column(layout):
 
 
 def test_launches_have_a_column_for_each_unit(layout):
-    with layout.table("csv", "diagnostics").open(newline="") as file:
-        rates = {
-            (row["cell"], row["column"])
-            for row in csv.DictReader(file)
-            if row["table"] == "Launches" and row["column"].startswith("throughput")
-        }
+    rates = {
+        (row["cell"], row["column"])
+        for row in read_rows(layout, "diagnostics")
+        if row["table"] == "Launches" and row["column"].startswith("throughput")
+    }
     assert {name for name, _ in rates} == set(rows_of(layout))
     for name, column in rates:
         assert column == f"throughput ({'tokens' if 'tokens' in name else 'samples'}/s)"
