@@ -19,7 +19,7 @@ from rankbench.launch.hosts.slurm_resources import (
     plan_array,
 )
 from rankbench.matrix.site import Site
-from rankbench.snakemake_fixes.submitting import add_options
+from rankbench.snakemake_fixes import add_options
 
 pytestmark = pytest.mark.unit
 

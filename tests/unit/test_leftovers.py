@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from filelock import FileLock
 
-from rankbench.snakemake_fixes.leftovers import sweep_temporary_folders
+from rankbench.snakemake_fixes import sweep_temporary_folders
 
 pytestmark = pytest.mark.unit
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rankbench.snakemake_fixes import polling
-from rankbench.snakemake_fixes.polling import look_steadily
+from rankbench import snakemake_fixes
+from rankbench.snakemake_fixes import look_steadily
 
 pytestmark = pytest.mark.unit
 
@@ -33,7 +33,7 @@ def executor(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_looks_become_rarer_in_proportion_to_the_wait(executor, monkeypatch):
     now = [1000.0]
-    monkeypatch.setattr(polling.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(snakemake_fixes.time, "monotonic", lambda: now[0])
     executor.workflow = SimpleNamespace(
         remote_execution_settings=SimpleNamespace(seconds_between_status_checks=15),
         executor_settings=SimpleNamespace(init_seconds_before_status_checks=5),

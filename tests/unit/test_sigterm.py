@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rankbench.snakemake_fixes.sigterm import take_sigterm_in_a_thread
+from rankbench.snakemake_fixes import take_sigterm_in_a_thread
 
 pytestmark = pytest.mark.unit
 

@@ -18,7 +18,7 @@ from rankbench.matrix.site import check_gres
 from rankbench.project.status import find_state
 from rankbench.record import Layout, write_json
 from rankbench.results.read.rows import load
-from rankbench.snakemake_fixes.submitting import explain_refusal, submit_well
+from rankbench.snakemake_fixes import explain_refusal, submit_well
 from unit.synthetic import make_cell, plan_cell, write_launches, write_plan
 
 pytestmark = pytest.mark.unit

@@ -23,10 +23,12 @@ from rankbench.project.jobs import (
 )
 from rankbench.record import PLOTS, Layout
 from rankbench.schedulers import scheduler_of
-from rankbench.snakemake_fixes.leftovers import sweep_temporary_folders
-from rankbench.snakemake_fixes.polling import look_steadily
-from rankbench.snakemake_fixes.sigterm import take_sigterm_in_a_thread
-from rankbench.snakemake_fixes.submitting import submit_well
+from rankbench.snakemake_fixes import (
+    look_steadily,
+    submit_well,
+    sweep_temporary_folders,
+    take_sigterm_in_a_thread,
+)
 
 
 def get_run():

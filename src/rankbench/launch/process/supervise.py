@@ -22,7 +22,7 @@ from rankbench.launch.launchers import find_launcher, hostfile
 from rankbench.launch.process import processes
 from rankbench.launch.process.classify import Ending, Outcome, classify, judge_gate
 from rankbench.launch.process.command import build_command, find_settings
-from rankbench.launch.process.hints import find_hints
+from rankbench.launch.process.evidence import find_hints
 from rankbench.launch.process.processes import Heartbeat, Stop
 from rankbench.launch.process.reports import (
     are_all_in,

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import itertools
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from rankbench import __version__
-from rankbench.failures import find_failures
 from rankbench.own_files import files_below, hash_files
 from rankbench.plan import PLAN_VERSION
 from rankbench.record import Layout, Record, read_json
 from rankbench.results.bundle import contents
 from rankbench.results.bundle.crate import CRATE, OF_CRATE
-from rankbench.results.bundle.differences import find_differences
 from rankbench.results.bundle.manifest import (
     MANIFEST,
     Finding,
@@ -138,7 +139,6 @@ def check_contents(root: Path, anew: Path, into: Verification) -> None:
     raw = _copy_raw(root, anew, plan, records)
     about = _read_about(root)
     into.findings += _check_about(root, about, plan, records.values())
-    into.findings += _check_own(layout, plan, records.values())
     ended = any(record.get("ended") for record in records.values())
     if ended and not (root / CRATE).is_file():
         into.findings.append(Finding(CRATE, _MISSING))
@@ -206,14 +206,12 @@ def _copy_raw(
 ) -> set[str]:
     """Copy the measurements; returns the names of files that are not derived."""
     layout = Layout(root)
-    cells = [cell["id"] for cell in plan["cells"]]
-    paths = [*contents.find_measured(layout, cells), *find_failures(layout, plan)]
+    paths = list(contents.find_measured(layout, plan))
     for path in paths:
         target = anew / path.relative_to(root)
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    paths += contents.find_definitions(layout, records.values())
-    paths += contents.find_own(layout, plan, records.values())
+    paths += contents.find_code(layout, plan, records.values())
     names = {path.relative_to(root).as_posix() for path in paths}
     beside = ("json", *contents.BILLS)
     names |= {f"{contents.IMAGES}{n}.{end}" for n in plan["images"] for end in beside}
@@ -221,10 +219,11 @@ def _copy_raw(
     return names | {contents.CITATION, contents.CODE, contents.ABOUT, MANIFEST}
 
 
-def _check_own(
-    layout: Layout, plan: Record, records: Collection[Record]
+def _check_about(
+    root: Path, about: Record, plan: Record, records: Collection[Record]
 ) -> Iterator[Finding]:
-    """Check that files of the user's own are those that the cells name; run none."""
+    """Check about.json, and files of the user's own, of which none is executed."""
+    layout = Layout(root)
     for digest in contents.own_digests(plan, records):
         folder = layout.own(digest)
         name = folder.relative_to(layout.root).as_posix()
@@ -232,6 +231,18 @@ def _check_own(
             yield Finding(name, "is missing: a cell was measured with these files")
         elif hash_files(files_below(folder)) != digest:
             yield Finding(name, "holds other files than those that were measured")
+    needed = (root / contents.ABOUT, layout.experiment, root / contents.CITATION)
+    for path in (*needed, root / contents.CODE):
+        if not path.is_file():
+            yield Finding(path.relative_to(root).as_posix(), "is missing")
+            return
+    for key, value in contents.describe(plan, records).items():
+        if about.get(key) != value:
+            yield Finding(contents.ABOUT, "does not follow from plan and records", key)
+    wanted = plan["experiment"].get("sha256")
+    if not about.get("anonymised") and wanted != hash_file(layout.experiment):
+        said = "is not the file that the plan was made of"
+        yield Finding(layout.experiment.name, said)
 
 
 def _read_about(root: Path) -> Record:
@@ -249,19 +260,77 @@ def _read_about(root: Path) -> Record:
     raise ValueError(f"{path} is damaged: {expected}")
 
 
-def _check_about(
-    root: Path, about: Record, plan: Record, records: Collection[Record]
-) -> Iterator[Finding]:
-    layout = Layout(root)
-    needed = (root / contents.ABOUT, layout.experiment, root / contents.CITATION)
-    for path in (*needed, root / contents.CODE):
-        if not path.is_file():
-            yield Finding(path.relative_to(root).as_posix(), "is missing")
-            return
-    for key, value in contents.describe(plan, records).items():
-        if about.get(key) != value:
-            yield Finding(contents.ABOUT, "does not follow from plan and records", key)
-    wanted = plan["experiment"].get("sha256")
-    if not about.get("anonymised") and wanted != hash_file(layout.experiment):
-        said = "is not the file that the plan was made of"
-        yield Finding(layout.experiment.name, said)
+# --- where a published file differs from the same file made anew ----------------------
+
+# Maximum number of differences that are listed for one file.
+_MOST = 20
+_WIDTH = 60
+
+
+def find_differences(name: str, published: bytes, made: bytes) -> list[Finding]:
+    """Lines, columns and cells that differ; none only if the bytes are the same."""
+    if published == made:
+        return []
+    try:
+        texts = published.decode(), made.decode()
+        if name.endswith(".csv"):
+            rows = [list(csv.reader(io.StringIO(text, newline=""))) for text in texts]
+            places = _compare_rows(*rows)
+        else:
+            places = _compare_lines(*(text.splitlines() for text in texts))
+    except (UnicodeDecodeError, csv.Error):
+        return [Finding(name, "differs from the one made anew; it is no text")]
+    found: list[Finding] = []
+    for where, *sides in itertools.islice(places, _MOST):
+        if None in sides:
+            missing = sides[0] is None
+            said = "is missing" if missing else "does not follow from the records"
+            found.append(Finding(name, said, where))
+        else:
+            theirs, ours = (repr(side)[: _WIDTH + 2] for side in sides)
+            found.append(Finding(name, f"published {theirs}, made anew {ours}", where))
+    # The files may differ in the kind of line ends, for example.
+    return found or [Finding(name, "differs from the one made anew in white space")]
+
+
+# Where it is, and what is there in the published file and in the other; None if the
+# line is missing.
+_Difference = tuple[str, str | None, str | None]
+
+
+def _compare_rows(
+    published: Sequence[Sequence[str]], made: Sequence[Sequence[str]]
+) -> Iterator[_Difference]:
+    header = made[0] if made else []
+    key = header.index("cell") if "cell" in header else 0
+    for number, (left, right) in enumerate(itertools.zip_longest(published, made), 1):
+        where = f"row {number}"
+        if left is None or right is None:
+            row = ",".join(left or right or [])[:_WIDTH]
+            missing = left is None
+            yield f"{where} ({row})", None if missing else row, row if missing else None
+        elif len(left) != len(right):
+            yield where, f"{len(left)} cells", f"{len(right)} cells"
+        else:
+            whose = f" of {right[key]}" if number > 1 else ""
+            for title, theirs, ours in zip(header, left, right, strict=False):
+                if theirs != ours:
+                    yield f"{where}{whose}, column {title}", theirs, ours
+
+
+def _compare_lines(
+    published: Sequence[str], made: Sequence[str]
+) -> Iterator[_Difference]:
+    for number, (left, right) in enumerate(itertools.zip_longest(published, made), 1):
+        if left is None or right is None:
+            yield f"line {number}", left, right
+        elif left != right:
+            pairs = enumerate(zip(left, right, strict=False))
+            shorter = min(len(left), len(right))
+            place = next((i for i, (a, b) in pairs if a != b), shorter)
+            start = max(0, place - _WIDTH // 3)
+            yield (
+                f"line {number}, character {place + 1}",
+                left[start : start + _WIDTH],
+                right[start : start + _WIDTH],
+            )

@@ -1,0 +1,245 @@
+"""Patches for faults of Snakemake and its Slurm plugin."""
+
+from __future__ import annotations
+
+import _thread
+import re
+import shutil
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from rankbench.environ import submit_from_here
+from rankbench.failures import JOB, Need, note_attempt
+from rankbench.record import Layout, read_json
+from rankbench.schedulers import seconds_between_looks
+
+
+def check_version(package: str, major: int) -> None:
+    """Check that the installed version is one that rankbench knows how to patch.
+
+    Raises:
+        ValueError: it is not; the message says which version to install.
+    """
+    found = version(package)
+    if int(found.partition(".")[0]) != major:
+        raise ValueError(
+            f"{package} {found}: rankbench corrects faults of version {major} at run "
+            f"time and knows no other version: pip install '{package}=={major}.*'"
+        )
+
+
+# --- what a Snakemake that was killed has left ----------------------------------------
+
+_LOCK = "rankbench.lock"
+
+
+def sweep_temporary_folders(workflow: Any) -> FileLock:
+    """Remove temporary folders of killed Snakemakes, and mark that of this one.
+
+    Each Snakemake makes a folder in TMPDIR, and removes it at its end. If it is killed,
+    the folder stays. A lock file in it, which the kernel releases, tells that its owner
+    is gone. Folders without that file belong to others.
+
+    Args:
+        workflow: Snakemake's object of this process.
+
+    Returns:
+        The lock of this process; its folder is in use as long as the object exists.
+    """
+    own = Path(workflow._snakemake_tmp_dir.name)
+    lock = FileLock(own / _LOCK)
+    lock.acquire()
+    for other in own.parent.glob(f"snakemake*/{_LOCK}"):
+        if other.parent == own:
+            continue
+        try:
+            with FileLock(other, timeout=0):
+                shutil.rmtree(other.parent, ignore_errors=True)
+        except (OSError, Timeout):
+            continue  # It belongs to another user, or to one that runs.
+    return lock
+
+
+# --- SIGTERM --------------------------------------------------------------------------
+
+
+def take_sigterm_in_a_thread() -> None:
+    """Patch Snakemake's scheduler to handle SIGTERM in a separate thread.
+
+    Its handler takes locks that the interrupted thread may hold, for example while it
+    finishes a job. Then Snakemake would hang, and outlive its Slurm job if Slurm tracks
+    processes by their parents. A separate thread can wait for the locks.
+    """
+    check_version("snakemake", 9)
+    from snakemake.scheduling.job_scheduler import JobScheduler
+
+    handler = JobScheduler.exit_gracefully
+
+    def handle(scheduler: Any, *_: object) -> None:
+        # Not threading.Thread, because its start takes locks as well.
+        _thread.start_new_thread(handler, (scheduler,))
+
+    JobScheduler.exit_gracefully = handle
+
+
+# --- how the plugin polls its jobs ----------------------------------------------------
+
+
+def look_steadily() -> None:
+    """Patch three faults of the plugin: it looks too late, too much, or never again.
+
+    After each check without an ended job, the plugin waits ten seconds longer, up to
+    three minutes. So it would notice the end of a short cell much too late. The patch
+    waits `seconds-between-status-checks` of Snakemake, and longer only in proportion to
+    what has been waited for already.
+
+    Before each check, the plugin asks for the whole configuration of Slurm. The patch
+    lets it ask until it gets an answer.
+
+    When Slurm does not answer (its controller restarts, or is busy for long), the
+    plugin drops all jobs and never checks them again, so Snakemake would wait forever.
+    The patch checks a job again if a check did not report on it.
+    """
+    check_version("snakemake-executor-plugin-slurm", 2)
+    import snakemake_executor_plugin_slurm as plugin
+
+    _hold_the_pace(plugin.Executor)
+    _lose_no_job(plugin.Executor)
+    plugin.get_min_job_age = _remember(plugin.get_min_job_age)
+
+
+def _remember(ask: Callable[[], Any]) -> Callable[[], Any]:
+    """Return a function that asks until there is an answer, and then keeps it."""
+    kept: list[Any] = []
+
+    def answer() -> Any:
+        if not kept and (found := ask()) is not None:
+            kept.append(found)
+        return kept[0] if kept else None
+
+    return answer
+
+
+def _hold_the_pace(executor_class: Any) -> None:
+    growing = executor_class.next_seconds_between_status_checks
+
+    def seconds(executor: Any) -> float:
+        settings = executor.workflow.remote_execution_settings
+        least: float = settings.seconds_between_status_checks
+        wanted: float = growing.fget(executor)
+        quiet = time.monotonic() - getattr(executor, "_quiet_since", time.monotonic())
+        return min(wanted, seconds_between_looks(least, quiet))
+
+    def note(executor: Any, wanted: float) -> None:
+        # The plugin counts from the beginning again when a job has ended.
+        settings = executor.workflow.executor_settings
+        initial = getattr(settings, "init_seconds_before_status_checks", 40)
+        if wanted <= initial or not hasattr(executor, "_quiet_since"):
+            executor._quiet_since = time.monotonic()
+        growing.fset(executor, wanted)
+
+    executor_class.next_seconds_between_status_checks = property(seconds, note)
+
+
+def _lose_no_job(executor_class: Any) -> None:
+    ended: set[str] = set()
+
+    def remembering(report: Callable[..., None]) -> Callable[..., None]:
+        def remember(executor: Any, job: Any, *args: Any, **kwargs: Any) -> None:
+            ended.add(job.external_jobid)
+            report(executor, job, *args, **kwargs)
+
+        return remember
+
+    for name in ("report_job_success", "report_job_error"):
+        setattr(executor_class, name, remembering(getattr(executor_class, name)))
+    look = executor_class.check_active_jobs
+
+    async def look_at_all(executor: Any, jobs: Sequence[Any]) -> AsyncIterator[Any]:
+        running = set()
+        async for job in look(executor, jobs):
+            running.add(job.external_jobid)
+            yield job
+        untold = [job for job in jobs if job.external_jobid not in running | ended]
+        if untold:
+            # Snakemake's log handler does not fill in arguments.
+            said = f"Slurm did not report on {len(untold)} jobs"
+            executor.logger.warning(f"{said}: they will be checked again")
+        for job in untold:
+            yield job
+
+    executor_class.check_active_jobs = look_at_all
+
+
+# --- how the plugin submits jobs, and reports refusals --------------------------------
+
+_SBATCH_SAID = re.compile(r"The error message was '(.*?)'\.\n", re.DOTALL)
+# Words in a message of sbatch -> what to do.
+_REMEDIES = {
+    r"invalid partition|partition": "correct partition in site.yaml",
+    r"account": "correct account in site.yaml",
+    r"qos": "correct qos in site.yaml",
+    r"gres|generic resource": "correct gres or devices_per_node in site.yaml",
+    r"time limit": "set max_job_minutes in site.yaml, or lower time_limit",
+    r"memory": "correct memory in site.yaml",
+    r"node count|node configuration": "correct nodes, cores or sbatch in site.yaml",
+    r"feature|reservation|license|option|switch|invalid --": "correct sbatch in "
+    "site.yaml",
+    r"timed out|unable to contact|connect": "try `scontrol ping`, and run again later",
+    r"limit": "lower `jobs` in the profile's config.yaml",
+}
+
+
+def submit_well(layout: Layout) -> None:
+    """Patch three faults of the plugin in this process.
+
+    It names the reason of a refused job only amid its own output, so nobody who reads
+    the table learns it. It refuses options of sbatch, and types of GPUs with a hyphen,
+    which Slurm itself makes. And it deletes the variable that names Slurm's
+    configuration.
+
+    Args:
+        layout: of the run, whose rows tell why their jobs were refused.
+    """
+    check_version("snakemake-executor-plugin-slurm", 2)
+    import snakemake_executor_plugin_slurm as plugin
+
+    submit_from_here()
+    plugin.delete_slurm_environment = submit_from_here
+    plugin.set_gres_string = add_options
+    report = plugin.Executor._report_job_error_threadsafe
+
+    def report_with_note(executor: Any, info: Any, msg: str) -> None:
+        name = getattr(info.job.wildcards, "job", None)
+        job = read_json(layout.agenda)["jobs"].get(name)
+        for cell in job["cells"] if job else ():
+            note_attempt(Need(JOB, cell), explain_refusal(msg), "")
+        report(executor, info, msg)
+
+    plugin.Executor._report_job_error_threadsafe = report_with_note
+
+
+def add_options(job: Any) -> str:
+    """What the plugin adds to the command of sbatch: options of job_resources."""
+    return f" {job.resources.get('sbatch', '')}"
+
+
+def explain_refusal(message: str) -> str:
+    """What sbatch said, in one line, with a remedy.
+
+    Args:
+        message: of the plugin, with the whole command after it.
+    """
+    found = _SBATCH_SAID.search(message)
+    said = found[1] if found else message.partition("\n")[0]
+    lines = [re.sub(r"^sbatch: (error: )?", "", line) for line in said.splitlines()]
+    why = "; ".join(dict.fromkeys(line for line in lines if line)) or "no message"
+    for words, remedy in _REMEDIES.items():
+        if re.search(words, why, re.IGNORECASE):
+            return f"{why}: {remedy}"
+    return why
