@@ -54,15 +54,6 @@ class Decoder:
         weights = self.blocks + self.head
         return self.context * (6 * weights + 12 * self.attention)
 
-    @property
-    def recomputed(self) -> int:
-        """Operations of a second forward, as checkpointing of all parts adds it.
-
-        Korthikanti et al. 2022, arXiv 2205.05198: hardware FLOPs are 4/3 of those of
-        the model.
-        """
-        return self.flops // 3
-
 
 def describe_decoder(
     options: Mapping[str, Any], *, vocabulary: int, context: int

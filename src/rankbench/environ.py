@@ -285,17 +285,14 @@ def physical_cores(
     allowed = os.sched_getaffinity(0) if cpus is None else cpus
     cores: dict[tuple[int, int], list[int]] = {}
     for cpu in sorted(allowed):
-        cores.setdefault(_core_of(cpu, system), []).append(cpu)
+        topology = system / f"cpu{cpu}" / "topology"
+        try:
+            package = int((topology / "physical_package_id").read_text())
+            core = package, int((topology / "core_id").read_text())
+        except (OSError, ValueError):
+            core = -1, cpu  # unknown on some virtual machines: each CPU is a core
+        cores.setdefault(core, []).append(cpu)
     return list(cores.values())
-
-
-def _core_of(cpu: int, system: Path) -> tuple[int, int]:
-    topology = system / f"cpu{cpu}" / "topology"
-    try:
-        package = int((topology / "physical_package_id").read_text())
-        return package, int((topology / "core_id").read_text())
-    except (OSError, ValueError):
-        return -1, cpu  # unknown on some virtual machines: count each CPU as a core
 
 
 def read_stat(pid: int | str | None) -> list[str]:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Cell, Shape
-from rankbench.record import OVERSUBSCRIBED, read_json, write_json
+from rankbench.record import OVERSUBSCRIBED, Below, encode, read_json, write_json
 
 LOOPBACK = "127.0.0.1"
 
@@ -119,38 +119,18 @@ class LaunchSpec:
     gate: Mapping[str, Any] | None = None
     code: Mapping[str, Any] = field(default_factory=dict)
 
-    @property
-    def work(self) -> Path:
-        """Where ranks and supervisor meet; it goes with the launch."""
-        return self.directory / "work"
-
-    @property
-    def file(self) -> Path:
-        """The file that tells each rank what to do."""
-        return self.work / "launch.json"
-
-    @property
-    def progress(self) -> Path:
-        """The folder in which ranks write where they are, a file for each host."""
-        return self.work / "progress"
-
-    @property
-    def heartbeat(self) -> Path:
-        return self.work / "heartbeat"
-
-    @property
-    def home(self) -> Path:
-        """An empty folder, the home inside an image: libraries keep caches there."""
-        return self.work / "home"
-
-    @property
-    def hostfile(self) -> Path:
-        return self.work / "hostfile"
-
-    @property
-    def secret(self) -> Path:
-        """The file with the secret of a launch, which only its owner can read."""
-        return self.work / "secret"
+    # Where ranks and supervisor meet; it goes with the launch.
+    work = Below("work", "directory")
+    # The file that tells each rank what to do.
+    file = Below("work/launch.json", "directory")
+    # The folder in which ranks write where they are, a file for each host.
+    progress = Below("work/progress", "directory")
+    heartbeat = Below("work/heartbeat", "directory")
+    # An empty folder, the home inside an image: libraries keep caches there.
+    home = Below("work/home", "directory")
+    hostfile = Below("work/hostfile", "directory")
+    # Only its owner can read it.
+    secret = Below("work/secret", "directory")
 
     def log(self, rank: int) -> Path:
         """All output of a rank."""
@@ -185,8 +165,7 @@ class LaunchSpec:
 
     def write(self) -> None:
         """Write the file that ranks read."""
-        value = {each.name: _plain(getattr(self, each.name)) for each in fields(self)}
-        write_json(self.file, value | {"options": asdict(self.options)})
+        write_json(self.file, encode(self))
 
     @classmethod
     def read(cls, file: Path) -> LaunchSpec:
@@ -205,14 +184,3 @@ class LaunchSpec:
             "own": {kind: Path(file) for kind, file in value["own"].items()},
         }
         return cls(**{**value, **typed})
-
-
-def _plain(value: Any) -> Any:
-    """The value as JSON has it."""
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, (Cell, Shape)):
-        return value.to_dict()
-    if isinstance(value, Mapping):
-        return {key: _plain(part) for key, part in value.items()}
-    return [_plain(part) for part in value] if isinstance(value, tuple) else value

@@ -6,7 +6,6 @@ it and from the records.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Cell, Shape
-from rankbench.record import Record, read_versioned
+from rankbench.record import Record, encode, read_versioned
 from rankbench.stopping import Rule
 
 PLAN_VERSION = 2
@@ -99,13 +98,13 @@ class Plan:
             "site": self.site,
             "code": self.code,
             "images": self.images,
-            "cells": [_to_dict(planned) for planned in self.cells.values()],
+            "cells": list(self.cells.values()),
         }
         if self.own:
             value["own"] = self.own
         if self.predicted:
-            value["predicted"] = [_to_dict(planned) for planned in self.predicted]
-        return (json.dumps(value, indent=1) + "\n").encode()
+            value["predicted"] = self.predicted
+        return (json.dumps(value, indent=1, default=encode) + "\n").encode()
 
 
 def read_plan(path: Path) -> Plan:
@@ -142,11 +141,6 @@ def parse_plan(value: Record, path: Path) -> Plan:
             f"{path} is damaged or of another version ({error}): "
             "`rankbench run` makes a new plan"
         ) from error
-
-
-def _to_dict(planned: PlannedCell | PredictedCell) -> dict[str, Any]:
-    entry = {f.name: getattr(planned, f.name) for f in dataclasses.fields(planned)}
-    return entry | {"cell": planned.cell.to_dict(), "shape": planned.shape.to_dict()}
 
 
 def _parse(entry: Record) -> Record:

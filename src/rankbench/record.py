@@ -11,7 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -93,8 +93,15 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    text = json.dumps(value, indent=1, allow_nan=False) + "\n"
+    text = json.dumps(value, indent=1, allow_nan=False, default=encode) + "\n"
     write_atomically(path, text.encode())
+
+
+def encode(value: Any) -> Any:
+    """The fields of a dataclass, or the text of a path: for `json.dumps`."""
+    if isinstance(value, Path):
+        return str(value)
+    return {entry.name: getattr(value, entry.name) for entry in fields(value)}
 
 
 def write_if_changed(path: Path, data: bytes) -> bool:
@@ -106,6 +113,14 @@ def write_if_changed(path: Path, data: bytes) -> bool:
         return False
     write_atomically(path, data)
     return True
+
+
+def mtime_of(path: Path) -> int | None:
+    """When a file was written last, in nanoseconds; None if it is not there."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return None
 
 
 def read_json(path: Path) -> Any:
@@ -132,38 +147,34 @@ def _refuse_constant(word: str) -> NoReturn:
 PLOTS = ("throughput",)
 
 
+class Below:
+    """A path below a folder, which is an attribute of the same object."""
+
+    def __init__(self, name: str, folder: str = "root") -> None:
+        self._name, self._folder = name, folder
+
+    def __get__(self, instance: Any, owner: type) -> Path:
+        folder: Path = getattr(instance, self._folder)
+        return folder / self._name
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Paths below the result directory of one experiment (`R` in the documentation)."""
+    """Paths below the result directory of one experiment (`R` in the documentation).
+
+    Attributes:
+        estimates: what `rankbench cells --memory` has found.
+        experiment: the copy of the experiment file from which the plan was made.
+        agenda: the work of the present run: its cells, and the jobs that they share.
+    """
 
     root: Path
-
-    @property
-    def plan(self) -> Path:
-        return self.root / "plan.json"
-
-    @property
-    def estimates(self) -> Path:
-        """What `rankbench cells --memory` has found."""
-        return self.root / "memory.json"
-
-    @property
-    def experiment(self) -> Path:
-        """The copy of the experiment file from which the plan was made."""
-        return self.root / "experiment.yaml"
-
-    @property
-    def lock(self) -> Path:
-        return self.root / ".lock"
-
-    @property
-    def agenda(self) -> Path:
-        """The work of the present run: its cells, and the jobs that they share."""
-        return self.root / "agenda.json"
-
-    @property
-    def records(self) -> Path:
-        return self.root / "records"
+    plan = Below("plan.json")
+    estimates = Below("memory.json")
+    experiment = Below("experiment.yaml")
+    lock = Below(".lock")
+    agenda = Below("agenda.json")
+    records = Below("records")
 
     def request(self, cell_id: str) -> Path:
         return self.root.joinpath("requests", f"{cell_id}.json")

@@ -11,7 +11,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rankbench.record import GATE, PROFILE, Layout, Record, numbered, read_json
+from rankbench.record import (
+    GATE,
+    PROFILE,
+    Layout,
+    Record,
+    mtime_of,
+    numbered,
+    read_json,
+)
 
 
 class Tail:
@@ -116,7 +124,7 @@ class Watch:
             cell._seen = {place for _, place in self._launches(cell, ended=True)}
             # A run that was killed leaves launches without a record.
             cell._left = {place for _, place in self._launches(cell, ended=False)}
-            cell._summary = _mtime(layout.summary(cell.id))
+            cell._summary = mtime_of(layout.summary(cell.id))
 
     def look(self) -> Iterator[Event]:
         """Yield the events since the last look, cell by cell."""
@@ -126,7 +134,7 @@ class Watch:
 
     def _look_at(self, cell: WatchedCell) -> Iterator[Event]:
         # Read before the records, because jobs write a summary after them.
-        summary = _mtime(self._layout.summary(cell.id))
+        summary = mtime_of(self._layout.summary(cell.id))
         for purpose, place in self._launches(cell, ended=True):
             if place not in cell._seen:
                 cell._seen.add(place)
@@ -174,10 +182,3 @@ class Watch:
         number = cell.launched + (0 if ended else 1)
         # A retried launch counts once more.
         return f"launch {number} of {max(number, cell.wanted)}"
-
-
-def _mtime(path: Path) -> int | None:
-    try:
-        return path.stat().st_mtime_ns
-    except FileNotFoundError:
-        return None

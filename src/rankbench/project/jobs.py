@@ -32,7 +32,7 @@ from rankbench.matrix.plan import CELL, EXPERIMENT, TOPOLOGY
 from rankbench.matrix.site import NATIVE
 from rankbench.plan import PlannedCell
 from rankbench.project.run import Job, Run
-from rankbench.record import read_json
+from rankbench.record import mtime_of, read_json
 from rankbench.schedulers import scheduler_of
 from rankbench.stopping import BUDGET
 
@@ -50,10 +50,15 @@ def find_pending(run: Run) -> dict[str, int]:
     again = {cell.id for cell in run.rerun}
     found = {}
     for cell in run.feasible:
-        if cell.id in again or not _is_measured(run, cell.id):
+        summary = run.layout.summary(cell.id)
+        asked, done = mtime_of(run.layout.request(cell.id)), mtime_of(summary)
+        # A summary is newer than the request that it answers.
+        is_measured = asked and done and done >= asked
+        is_measured = is_measured and not has_new_budget(run, cell.id)
+        if cell.id in again or not is_measured:
             found[cell.id] = run.rule(cell.id).at_most
         elif cell.id in run.more:
-            measured = read_json(run.layout.summary(cell.id))["launches_ok"]
+            measured = read_json(summary)["launches_ok"]
             if run.more[cell.id] > measured:
                 found[cell.id] = run.more[cell.id] - measured
         elif run.plan.experiment["profile"]:
@@ -61,20 +66,6 @@ def find_pending(run: Run) -> dict[str, int]:
             if request is None or not request.profile:
                 found[cell.id] = 0
     return found
-
-
-def _is_measured(run: Run, cell_id: str) -> bool:
-    """Return whether the summary of the cell is newer than its request.
-
-    A cell that the budget ended is not, once the experiment has another budget.
-    """
-    summary, request = run.layout.summary(cell_id), run.layout.request(cell_id)
-    try:
-        if summary.stat().st_mtime < request.stat().st_mtime:
-            return False
-    except FileNotFoundError:
-        return False
-    return not has_new_budget(run, cell_id)
 
 
 def has_new_budget(run: Run, cell_id: str) -> bool:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -78,9 +79,14 @@ class Lock:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(handle)
+            holder = "another run"
+            with suppress(OSError, ValueError):
+                agenda = read_json(self._layout.agenda)
+                where = f"process {agenda['pid']} on {agenda['host']}"
+                holder = f"{where} ({agenda['command']})"
             raise ValueError(
-                f"{self._layout.root} is in use by {self._holder()}: wait for it or "
-                "end it; `rankbench status` shows its progress"
+                f"{self._layout.root} is in use by {holder}: wait for it or end it; "
+                "`rankbench status` shows its progress"
             ) from None
         except OSError as error:
             os.close(handle)
@@ -98,13 +104,6 @@ class Lock:
         if self.handle is not None:
             os.close(self.handle)
             self.handle = None
-
-    def _holder(self) -> str:
-        try:
-            agenda = read_json(self._layout.agenda)
-        except (OSError, ValueError):
-            return "another run"
-        return f"process {agenda['pid']} on {agenda['host']} ({agenda['command']})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +138,6 @@ class Run:
             plan.
         plots: whether to draw plots beside the tables.
         own: files of the user's own; empty in a reopened run, which has copies of them.
-        lock: the lock of the result directory, not acquired yet.
         resources: job -> what it requests from Slurm, if computed.
         jobs: `project.jobs.jobs_of`; None: not computed.
         needs: `project.jobs.needs_of`; None: not computed.
@@ -153,13 +151,14 @@ class Run:
     known_images: Mapping[str, Image] = field(default_factory=dict)
     plots: bool = True
     own: OwnFiles = field(default_factory=OwnFiles)
-    lock: Lock = field(init=False, repr=False, compare=False)
     resources: dict[str, Resources] = field(default_factory=dict, init=False)
     jobs: dict[str, Job] | None = field(default=None, compare=False)
     needs: Sequence[Need] | None = field(default=None, compare=False)
 
-    def __post_init__(self) -> None:
-        self.lock = Lock(self.layout)
+    @cached_property
+    def lock(self) -> Lock:
+        """The lock of the result directory, not acquired yet."""
+        return Lock(self.layout)
 
     def rule(self, cell_id: str) -> Rule:
         """Return how many launches a chosen cell gets."""
