@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from rankbench.environ import job_id
+from rankbench.record import first_line
 from rankbench.schedulers import scheduler_of
 
 # Ranks of a launch meet at a port of this range, below the one from which the kernel
@@ -257,6 +258,30 @@ def run_to_end(
         check=False,
         **options,
     )
+
+
+def run_well(
+    command: Sequence[str], timeout: float, **options: Any
+) -> subprocess.CompletedProcess[str] | None:
+    """`run_to_end`; None if the program is missing, fails or hangs."""
+    try:
+        done = run_to_end(command, timeout=timeout, **options)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return None if done.returncode else done
+
+
+def why_not(command: Sequence[str], timeout: float, **options: Any) -> str:
+    """Run a program; empty if it succeeds, else what it has said last."""
+    try:
+        done = run_to_end(command, timeout=timeout, **options)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode == 0:
+        return ""
+    said = f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    last = [line for line in said.splitlines() if line.strip()][-1]
+    return first_line("".join(filter(str.isprintable, last)))
 
 
 def choose_port(owner: int, serial: int) -> int:

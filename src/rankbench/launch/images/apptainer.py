@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -13,8 +12,8 @@ from typing import Any
 from spython.main import get_client
 from spython.utils import stream_command
 
+from rankbench.launch.hosts import base
 from rankbench.launch.hosts.ssh_agent import CONTAINER_PROGRAMS
-from rankbench.record import first_line
 
 _SECONDS = 600
 
@@ -86,33 +85,13 @@ def execute(
     return lines
 
 
-def inspect(image: Path) -> dict[str, Any]:
-    """Return labels, help, definition and scripts of an image."""
-    found: dict[str, Any] = _client().inspect(str(image))["attributes"]
-    return found
-
-
-def why_not(*words: str) -> str | None:
-    """Run a command of Apptainer; None if it succeeds, else the last line it printed.
+def why_not(*words: str) -> str:
+    """Run a command of Apptainer; empty if it succeeds, else what it has said last.
 
     A key that is protected by a passphrase would make Apptainer wait for it.
     """
-    done = subprocess.run(
-        [find_program(), *words],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env={**os.environ, "NO_COLOR": "1"},
-        timeout=_SECONDS,
-        check=False,
-    )
-    if done.returncode == 0:
-        return None
-    lines = [line for line in done.stdout.splitlines() if line.strip()]
-    found = lines[-1] if lines else f"exit status {done.returncode}"
-    return first_line("".join(char for char in found if char.isprintable()))
+    quiet = {**os.environ, "NO_COLOR": "1"}
+    return base.why_not([find_program(), *words], _SECONDS, env=quiet)
 
 
 @cache

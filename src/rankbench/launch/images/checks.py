@@ -10,9 +10,10 @@ import subprocess
 import tempfile
 import threading
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from rankbench.launch.hosts.base import run_to_end
 from rankbench.launch.images import apptainer
@@ -30,14 +31,30 @@ def check_runs(image: Path) -> None:
     Raises:
         ValueError: it does not start; says why, and what to do.
     """
+    run_inside(image, ["true"], lambda why: f"{image} does not start here: {why}")
+
+
+def run_inside(
+    image: Path, command: Sequence[str], explain: Callable[[str], str], **settings: Any
+) -> list[str]:
+    """Run a command in an image; return what it prints, as lines.
+
+    Args:
+        image: the file of the image.
+        command: what is run.
+        explain: the message if it fails, from the cause.
+        settings: as for `apptainer.execute`.
+
+    Raises:
+        ValueError: the command fails.
+    """
     said: list[str] = []
     try:
-        said.extend(apptainer.execute(image, ["true"]))
+        said.extend(apptainer.execute(image, command, **settings))
     except subprocess.CalledProcessError:
         log = "".join(said)
-        raise ValueError(
-            f"{image} does not start here: {diagnose(log) or last_words(log)}"
-        ) from None
+        raise ValueError(explain(diagnose(log) or last_words(log))) from None
+    return said
 
 
 def find_mirror(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import uuid
@@ -23,7 +22,7 @@ from typing import Any
 from rankbench.cell import PROGRAMS
 from rankbench.launch.hosts.base import run_to_end
 from rankbench.launch.images import apptainer
-from rankbench.launch.images.checks import diagnose, last_words
+from rankbench.launch.images.checks import run_inside
 from rankbench.launch.images.store import TEST, Image, Sidecar
 from rankbench.launch.process.command import SOURCE
 from rankbench.own_files import hash_file
@@ -113,7 +112,7 @@ def check_signed(image: Mapping[str, Any], signers: Sequence[Path]) -> None:
     reasons = []
     for key in signers:
         said = apptainer.why_not("verify", "--key", str(key), image["file"])
-        if said is None:
+        if not said:
             return
         reasons.append(f"{key}: {said}")
     if reasons:
@@ -160,16 +159,17 @@ def ask_facts(image: Image, sif: Path) -> dict[str, Any]:
     probe = ["python3", "-m", "rankbench.rank.facts.probe", *programs]
     options = [*apptainer.APART, "--env", f"PYTHONPATH={_INSIDE}"]
     binds = [f"{SOURCE}:{_INSIDE}:ro"]
-    said: list[str] = []
-    try:
-        said.extend(apptainer.execute(sif, probe, binds=binds, options=options))
-    except subprocess.CalledProcessError:
-        log = "".join(said)
-        raise ValueError(
-            f"rankbench cannot look into {sif}: {diagnose(log) or last_words(log)} (it "
-            "must be an image for this machine's processors, in which python3 is "
-            "Python 3.11 or newer and imports torch)"
-        ) from None
+    said = run_inside(
+        sif,
+        probe,
+        lambda cause: (
+            f"rankbench cannot look into {sif}: {cause} (it must be an image for this "
+            "machine's processors, in which python3 is Python 3.11 or newer and "
+            "imports torch)"
+        ),
+        binds=binds,
+        options=options,
+    )
     # Libraries may print, too.
     facts: dict[str, Any] = json.loads([s for s in said if s.startswith("{")][-1])
     # These are facts of this machine, not of the image.
@@ -261,14 +261,15 @@ print(json.dumps({package.metadata["Name"]: package.version for package in found
 """
 
 
-def _ask(sif: Path, command: list[str], **settings: Any) -> str:
+def _ask(sif: Path, command: list[str]) -> str:
     """Return the output of a command in the image."""
-    said: list[str] = []
-    try:
-        said.extend(apptainer.execute(sif, command, stream="stdout", **settings))
-    except subprocess.CalledProcessError:
-        shown = " ".join(command)
-        raise ValueError(f"`{shown}` fails in the image: see above") from None
+    shown = " ".join(command)
+    said = run_inside(
+        sif,
+        command,
+        lambda _: f"`{shown}` fails in the image: see above",
+        stream="stdout",
+    )
     return "".join(said)
 
 

@@ -7,7 +7,6 @@ checkout.
 from __future__ import annotations
 
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Mapping
 from functools import cache
@@ -15,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from rankbench import __version__
-from rankbench.assets import OF_JOBS
-from rankbench.launch.hosts.base import run_to_end
-from rankbench.own_files import files_at, files_below, hash_files
+from rankbench.assets import OF_JOBS, list_code
+from rankbench.launch.hosts.base import run_well
+from rankbench.own_files import files_below, hash_files
 from rankbench.record import read_json, write_json
 
 PACKAGE = Path(__file__).resolve().parents[2]
@@ -75,13 +74,8 @@ def freeze_code(place: Path, package: Path = PACKAGE) -> Path:
     Returns:
         The copy.
     """
-    files = {
-        f"{PLACE}/{name}": path
-        for name, path in files_below(package).items()
-        if package / "assets" not in path.parents or path.name == "__init__.py"
-    }
-    for name in OF_JOBS:
-        files |= files_at(package / "assets", name)
+    own, linked = list_code(package)
+    files = {f"{PLACE}/{name}": path for name, path in own.items()} | linked
     copy = place / hash_files(files)[:16]
     if not copy.exists():
         place.mkdir(parents=True, exist_ok=True)
@@ -126,8 +120,5 @@ def freeze_files(place: Path, files: Mapping[str, Path], digest: str) -> None:
 
 def _git(project: Path, *arguments: str) -> str | None:
     """What git prints; None if it fails or is not installed."""
-    try:
-        done = run_to_end(["git", "-C", str(project), *arguments], timeout=30)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return None if done.returncode else done.stdout.strip()
+    done = run_well(["git", "-C", str(project), *arguments], 30)
+    return done.stdout.strip() if done else None

@@ -150,7 +150,14 @@ def _find_evidence(ending: Ending, outcome: Outcome) -> str:
         rank = int(named[1])
         log = logs[0].get(rank, "")
         if named[2]:
-            return _explain_error(rank, ending.reports[rank]["error"]["type"], log)
+            kind = ending.reports[rank]["error"]["type"]
+            if kind == "HeartbeatLost":
+                return describe_stands({rank: log})
+            if kind == "ScriptError":
+                words = last_words(log)
+                return f"it printed: {words}" if words else ""
+            frame = find_raise(log)
+            return f"at {frame}" if frame else ""
         logs.insert(0, {rank: log})
     line = last_error_line(ending.log)
     for some in logs:
@@ -161,17 +168,6 @@ def _find_evidence(ending: Ending, outcome: Outcome) -> str:
     if ending.stopped != "timeout" or line == SILENT or line in outcome.reason:
         return ""
     return f"{ending.launcher} printed: {line}"
-
-
-def _explain_error(rank: int, kind: str, log: str) -> str:
-    """Where a rank raised an error; of an error of ours, what its script printed."""
-    if kind == "HeartbeatLost":
-        return describe_stands({rank: log})
-    if kind == "ScriptError":
-        words = last_words(log)
-        return f"it printed: {words}" if words else ""
-    frame = find_raise(log)
-    return f"at {frame}" if frame else ""
 
 
 def _find_outcome(ending: Ending) -> Outcome:

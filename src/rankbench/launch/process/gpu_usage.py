@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import importlib
 import re
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rankbench.cell import Shape
-from rankbench.launch.hosts.base import run_to_end
+from rankbench.launch.hosts.base import run_well
 
 # Bits of NVML's reasons for lower clocks (nvml.h, nvmlClocksEventReasons) -> words.
 _THROTTLED = {
@@ -198,10 +197,8 @@ def open_devices(shape: Shape, environment: Mapping[str, str]) -> Devices | None
 
 def read_kernel_log() -> str:
     """The messages of the kernel; empty if this user may not read them."""
-    try:
-        return run_to_end(["dmesg"], timeout=10).stdout
-    except (OSError, subprocess.SubprocessError):
-        return ""
+    done = run_well(["dmesg"], 10)
+    return done.stdout if done else ""
 
 
 def find_xid(log: str, pci: str) -> str:

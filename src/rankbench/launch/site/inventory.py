@@ -45,7 +45,9 @@ from rankbench.launch.hosts.base import (
     Step,
     hosts_of,
     run_to_end,
+    run_well,
     take_lock,
+    why_not,
 )
 from rankbench.launch.hosts.ssh_agent import CONTAINER_PROGRAMS
 from rankbench.launch.process.command import SOURCE, environment_for
@@ -205,7 +207,7 @@ def look(site: Facts, folder: Path) -> Facts:
     if program and site["image"]:
         # Empty if it starts.
         command = [program, "--quiet", "exec", site["image"], "true"]
-        container = _why_not(command, _ASK_SECONDS, env=environment_for({}))
+        container = why_not(command, _ASK_SECONDS, env=environment_for({}))
     return {
         "host": name,
         "time": now,
@@ -256,16 +258,6 @@ def _interfaces() -> dict[str, list[str]]:
     return found
 
 
-def _why_not(command: Sequence[str], timeout: float, **options: Any) -> str:
-    """Run a program; empty if it succeeds, else what it has said last."""
-    try:
-        done = run_to_end(command, timeout=timeout, **options)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-    return lines[-1] if done.returncode else ""
-
-
 def _resolve(host: str) -> Facts:
     """Addresses of a name, and the duration of the look-up in both directions."""
     begun = time.monotonic()
@@ -291,12 +283,9 @@ def _free_mib(folder: Path) -> int | None:
 
 def _output(*command: str) -> str | None:
     """The output of a program; None if it is missing or fails."""
-    try:
-        done = run_to_end(command, timeout=_ASK_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    done = run_well(command, _ASK_SECONDS)
     # Some programs print their version to standard error.
-    return None if done.returncode else (done.stdout or done.stderr).strip()
+    return (done.stdout or done.stderr).strip() if done else None
 
 
 def reach(node: int, hosts: Sequence[Facts], ports: Sequence[int]) -> Facts:
@@ -332,7 +321,7 @@ def reach(node: int, hosts: Sequence[Facts], ports: Sequence[int]) -> Facts:
         ssh = ("ssh", "-T", "-o", "BatchMode=yes", "-o")
         said = {
             host["name"]: pool.submit(
-                _why_not,
+                why_not,
                 [*ssh, f"ConnectTimeout={_SSH_SECONDS}", "--", host["name"], "true"],
                 2 * _SSH_SECONDS,
             )
