@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import os
 import platform
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -12,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import rankbench
-from rankbench.assets import OF_JOBS
-from rankbench.own_files import SKIPPED, files_below, hash_file
+from rankbench.assets import list_code
+from rankbench.failures import find_failures
+from rankbench.own_files import files_below, hash_file
 from rankbench.record import (
     GATE,
     PROFILE,
@@ -66,16 +66,17 @@ def read_records(layout: Layout, cells: Sequence[str]) -> dict[str, Record]:
     }
 
 
-def find_measured(layout: Layout, cells: Sequence[str]) -> Iterator[Path]:
-    """Plan, requests, summaries, logs and records of these cells."""
+def find_measured(layout: Layout, plan: Record) -> Iterator[Path]:
+    """Plan, requests, summaries, logs, records, and notes of what could not be made."""
     yield layout.plan
-    for cell in cells:
+    for cell in (planned["id"] for planned in plan["cells"]):
         for path in (layout.request(cell), layout.summary(cell), layout.log(cell)):
             if path.is_file():
                 yield path
         for place in find_launches(layout, cell):
             for pattern in _OF_LAUNCH:
                 yield from sorted(place.glob(pattern))
+    yield from find_failures(layout, plan)
 
 
 def find_launches(layout: Layout, cell: str) -> Iterator[Path]:
@@ -88,10 +89,13 @@ def find_launches(layout: Layout, cell: str) -> Iterator[Path]:
                     yield folder / str(number)
 
 
-def find_definitions(layout: Layout, records: Iterable[Record]) -> Iterator[Path]:
-    """Workflow, image definitions and commit of the code that measured.
+def find_code(
+    layout: Layout, plan: Record, records: Collection[Record]
+) -> Iterator[Path]:
+    """Frozen copies of what measured, with the user's own files.
 
-    They come from frozen copies of the code. Programs in Python are in `CODE`.
+    Of rankbench, they are workflow, image definitions and commit. Programs in Python
+    are in `CODE`.
     """
     measured = {(record.get("code") or {}).get("rank") for record in records}
     for description in sorted(layout.root.glob("code/*/code.json")):
@@ -102,10 +106,6 @@ def find_definitions(layout: Layout, records: Iterable[Record]) -> Iterator[Path
             for part in _OF_CODE:
                 found = [copy / part, *sorted((copy / part).rglob("*"))]
                 yield from (p for p in found if p.is_file() and p.suffix != ".py")
-
-
-def find_own(layout: Layout, plan: Any, records: Iterable[Record]) -> Iterator[Path]:
-    """Frozen copies of files of the user's own that the plan or a record names."""
     for digest in own_digests(plan, records):
         yield from files_below(layout.own(digest)).values()
 
@@ -164,19 +164,10 @@ def find_experiment(layout: Layout, plan: Any) -> Path:
 def pack_code(target: Path) -> None:
     """Pack the package that makes the tables, as a wheel contains it."""
     package = Path(rankbench.__file__).parent
-    found = []
-    for folder, folders, files in os.walk(package, followlinks=True):
-        kept = [name for name in folders if name != SKIPPED]
-        if folder == str(package / "assets"):
-            # Profiles have facts about the machine.
-            kept, files = (
-                [name for name in names if name in ("__init__.py", *OF_JOBS)]
-                for names in (kept, files)
-            )
-        folders[:] = kept
-        found += [Path(folder, name).relative_to(package.parent) for name in files]
+    own, linked = list_code(package)
+    names = [*own, *(f"assets/{name}" for name in linked)]
     target.parent.mkdir(parents=True, exist_ok=True)
-    pack(package.parent, [name.as_posix() for name in found], target)
+    pack(package.parent, [f"{package.name}/{name}" for name in names], target)
 
 
 def write_about(

@@ -13,7 +13,7 @@ from rankbench.results.bundle.write import write_bundle
 from rankbench.results.numbers.result_set import read
 from rankbench.results.read.archive import unpack
 from rankbench.results.render.document import make_document
-from rankbench.results.render.html import SiteFiles, to_site
+from rankbench.results.render.html import to_html
 
 BUNDLE, SITE = "results.tar.zst", "site"
 
@@ -95,19 +95,12 @@ def write_site(layout: Layout, bundle: Path, folder: Path) -> Publication:
             shutil.copyfile(source, target)
         shutil.copyfile(bundle, beside / bundle.name)
         downloads = _measure_files(beside)
-        logs = {
-            summary.row.id: [
-                _copy_end(log, beside / log.relative_to(layout.root))
-                for log in find_logs(layout, summary.row.id)
-            ]
+        names = {
+            summary.row.id: _copy_logs(layout, summary.row.id, beside)
             for summary in found.summaries
         }
-        names = {
-            cell: [log.relative_to(beside).as_posix() for log in own]
-            for cell, own in logs.items()
-        }
         page = beside / "index.html"
-        text = to_site(document, found, SiteFiles(downloads, names))
+        text = to_html(document, found, {"downloads": downloads, "logs": names})
         page.write_text(text, encoding="utf-8")
         sizes = _measure_files(beside)
         shutil.rmtree(folder, ignore_errors=True)
@@ -124,24 +117,21 @@ def write_site(layout: Layout, bundle: Path, folder: Path) -> Publication:
     )
 
 
-def find_logs(layout: Layout, cell: str) -> list[Path]:
-    """The log of a cell and those of its launches that are not empty."""
-    paths = [layout.log(cell), *sorted((layout.records / cell).glob("**/*.log"))]
-    return [path for path in paths if path.exists() and path.stat().st_size]
-
-
 def _measure_files(folder: Path) -> dict[str, int]:
     """Files below a folder, by name, and their bytes."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return {path.relative_to(folder).as_posix(): path.stat().st_size for path in files}
 
 
-def _copy_end(log: Path, place: Path) -> Path:
-    """Copy a log, or the end of a long one with a line that says so."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    data = log.read_bytes()
-    if len(data) > LONGEST_LOG:
-        left_out = len(data) - LONGEST_LOG
-        data = f"[the first {left_out} bytes are left out]\n".encode() + data[left_out:]
-    place.write_bytes(data)
-    return place
+def _copy_logs(layout: Layout, cell: str, beside: Path) -> list[str]:
+    """Copy the logs of a cell and its launches; of long ones the end. Their names."""
+    names = []
+    for log in (layout.log(cell), *sorted((layout.records / cell).glob("**/*.log"))):
+        if data := log.read_bytes() if log.exists() else b"":
+            name = log.relative_to(layout.root).as_posix()
+            left_out = max(0, len(data) - LONGEST_LOG)
+            said = f"[the first {left_out} bytes are left out]\n" if left_out else ""
+            (beside / name).parent.mkdir(parents=True, exist_ok=True)
+            (beside / name).write_bytes(said.encode() + data[left_out:])
+            names.append(name)
+    return names

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from rankbench.assets import find_asset
-from rankbench.failures import find_failures
 from rankbench.plan import PLAN_VERSION
 from rankbench.record import Layout, Record
 from rankbench.results.bundle import contents
@@ -88,33 +86,25 @@ def sign_bundle(bundle: Path, key: Path) -> BundleSignature:
         ValueError: it is no bundle, it differs from its manifest, one of its
             signatures is wrong, or the key does not sign.
     """
-    if bundle.is_dir():
-        _check_sound(bundle, bundle)
-        return add_signature(bundle, key)
-    if not bundle.is_file():
+    if not bundle.exists():
         raise ValueError(f"{bundle} does not exist: give a bundle")
-    with tempfile.TemporaryDirectory(prefix=".bundle-", dir=bundle.parent) as place:
-        root = Path(place) / "bundle"
-        root.mkdir()
-        unpack(bundle, root)
-        _check_sound(root, bundle)
-        before, _ = list_files(root)
+    with tempfile.TemporaryDirectory(prefix="rankbench-sign-") as place:
+        root = bundle if bundle.is_dir() else Path(place)
+        if root != bundle:
+            unpack(bundle, root)
+        before, odd = list_files(root)
+        faults = odd or check_manifest(root)
+        faults = faults or check_signatures(root, before, None)[1]
+        if faults:
+            raise ValueError(
+                f"{bundle} is not signed, because it has faults. {faults[0]} "
+                "(`rankbench verify` lists all)"
+            )
         signature = add_signature(root, key)
         names, _ = list_files(root)
-        if names != before:
+        if root != bundle and names != before:
             pack(root, names, bundle)
     return signature
-
-
-def _check_sound(root: Path, bundle: Path) -> None:
-    """Refuse to sign a bundle whose files are not those of its manifest."""
-    names, odd = list_files(root)
-    faults = odd or [*check_manifest(root), *check_signatures(root, names, None)[1]]
-    if faults:
-        raise ValueError(
-            f"{bundle} is not signed, because it has faults. {faults[0]} "
-            "(`rankbench verify` lists all)"
-        )
 
 
 def _collect(
@@ -131,7 +121,14 @@ def _collect(
     cells = [cell["id"] for cell in plan["cells"]]
     records = contents.read_records(layout, cells)
     disguise = Disguise(collect_names(layout), set(cells)) if anonymise else None
-    for name, source in _find(layout, plan, cells, records.values()):
+    # In an order that does not depend on the disk.
+    paths = [
+        *contents.find_measured(layout, plan),
+        *contents.find_code(layout, plan, records.values()),
+    ]
+    named = [(path.relative_to(layout.root).as_posix(), path) for path in paths]
+    experiment = layout.experiment.name, contents.find_experiment(layout, plan)
+    for name, source in (experiment, *named, *contents.find_sidecars(plan)):
         target = root / name
         target.parent.mkdir(parents=True, exist_ok=True)
         # These files are identified by their bytes, which must not change.
@@ -148,18 +145,3 @@ def _collect(
         records = contents.read_records(layout, cells)
     contents.write_about(Layout(root), plan, records.values(), anonymised=anonymise)
     return plan, records
-
-
-def _find(
-    layout: Layout, plan: Record, cells: Sequence[str], records: Collection[Record]
-) -> Iterator[tuple[str, Path]]:
-    """Name in the bundle, and file, in an order that does not depend on the disk."""
-    yield layout.experiment.name, contents.find_experiment(layout, plan)
-    measured = contents.find_measured(layout, cells)
-    for path in (*measured, *find_failures(layout, plan)):
-        yield path.relative_to(layout.root).as_posix(), path
-    for path in contents.find_definitions(layout, records):
-        yield path.relative_to(layout.root).as_posix(), path
-    for path in contents.find_own(layout, plan, records):
-        yield path.relative_to(layout.root).as_posix(), path
-    yield from contents.find_sidecars(plan)

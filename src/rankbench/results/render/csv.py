@@ -16,23 +16,23 @@ def to_csv(table: pd.DataFrame) -> str:
     Numbers have 4 significant digits.
     """
     words = table.select_dtypes(exclude="number")
-    safe = {str(name): _defuse_all(column) for name, column in words.items()}
+    safe = {str(name): _defuse(column) for name, column in words.items()}
     text: str = table.assign(**safe).to_csv(
         index=False, float_format=_figures, lineterminator="\n"
     )
     return text
 
 
-def _defuse_all(column: pd.Series) -> pd.Series:
-    """Look at each text once: most of them occur often."""
-    return column.map({value: _defuse(value) for value in column.unique()})
-
-
-def _defuse(value: object) -> object:
-    """Make text of a formula."""
-    if isinstance(value, str) and value.startswith(_FORMULA):
-        return f"'{value}"
-    return value
+def _defuse(column: pd.Series) -> pd.Series:
+    """Make text of formulas; look at each text once, because most occur often."""
+    return column.map(
+        {
+            value: f"'{value}"
+            if isinstance(value, str) and value.startswith(_FORMULA)
+            else value
+            for value in column.unique()
+        }
+    )
 
 
 def _figures(value: object) -> str:

@@ -39,7 +39,7 @@ def write_results(
     Raises:
         ValueError: a record or its steps are damaged; the message names it.
     """
-    document = make_document(found, report=_say)
+    document = make_document(found, report=lambda text: print(text, file=sys.stderr))
     layout = found.layout
     texts = {
         "csv": to_csv(document.table.section.frame(document.table.content)),
@@ -89,7 +89,3 @@ def _remove_others(layout: Layout, there: set[str]) -> None:
             for path in (layout.root / "plots").glob(pattern):
                 if path.stem not in there and path.suffix in (".svg", ".png", ".csv"):
                     path.unlink()
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)

@@ -12,8 +12,7 @@ import gzip
 import hashlib
 import re
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,37 +38,20 @@ _WRAPPED = re.compile(r"(?<![.;:])\n")
 _NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
 
-@dataclass(frozen=True, slots=True)
-class SiteFiles:
-    """What lies beside the page of a site.
-
-    Attributes:
-        downloads: name of a file -> its bytes.
-        logs: id of a cell -> names of its logs.
-    """
-
-    downloads: Mapping[str, int]
-    logs: Mapping[str, Sequence[str]]
-
-
-def to_html(document: Document, found: ResultSet | None = None) -> str:
-    """The page without a script. It needs no other file but the plots.
+def to_html(
+    document: Document,
+    found: ResultSet | None = None,
+    beside: Mapping[str, Mapping[str, Any]] | None = None,
+) -> str:
+    """The page. It needs no other file but the plots.
 
     Args:
         document: the sections.
         found: what was read of a result directory; None: the page lists no cells.
+        beside: of a site, whose tables sort and search by a script, what lies beside
+            the page: `downloads`, name of a file -> its bytes; `logs`, id of a cell ->
+            names of its logs.
     """
-    return _render(document, found, None)
-
-
-def to_site(document: Document, found: ResultSet, beside: SiteFiles) -> str:
-    """The page of a site, whose tables sort and search."""
-    return _render(document, found, beside)
-
-
-def _render(
-    document: Document, found: ResultSet | None, beside: SiteFiles | None
-) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(lambda name: (_STATIC / name).read_text()),
         autoescape=True,
@@ -77,7 +59,10 @@ def _render(
         keep_trailing_newline=True,
     )
     environment.filters["short"] = document.name
-    environment.filters["sort_value"] = _sort_value
+    # The number that a field begins with; blank fields come last.
+    environment.filters["sort_value"] = lambda text: (
+        number[0] if (number := _NUMBER.match(text)) else "-inf"
+    )
     environment.filters["unwrap"] = lambda text: _WRAPPED.sub(" ", text)
     environment.tests["cell"] = lambda text: text in document.names
     library = script = digest = ""
@@ -100,12 +85,6 @@ def _render(
         script=Markup(script),  # noqa: S704
         script_hash=digest,
     )
-
-
-def _sort_value(text: str) -> str:
-    """The number that a field begins with; blank fields come last."""
-    number = _NUMBER.match(text)
-    return number[0] if number else "-inf"
 
 
 def _describe_cells(found: ResultSet, plan: Mapping[str, Any]) -> list[dict[str, Any]]:

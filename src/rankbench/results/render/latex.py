@@ -23,7 +23,9 @@ _SPECIAL = {
 def to_latex(document: Document, made: DocumentSection) -> str:
     """The tables of a section, each below its heading, and their notes."""
     name = document.name
-    parts = [_needs(f"{document.title}: {made.title}"), _escape(made.reading)]
+    title = one_line(f"{document.title}: {made.title}")
+    needs = f"% {title}: needs the packages booktabs and graphicx."
+    parts = [needs, _escape(made.reading)]
     if document.shared:
         parts.append(_escape(f"All cells: {document.shared}."))
     parts += _list(made.content.before, name)
@@ -31,11 +33,8 @@ def to_latex(document: Document, made: DocumentSection) -> str:
         if grid.title != made.title:
             parts.append(rf"\paragraph{{{_escape(name(grid.title))}}}")
         parts.append(_table(document, grid))
-    return _join([*parts, *_list(made.content.notes, name)])
-
-
-def _needs(title: str) -> str:
-    return f"% {one_line(title)}: needs the packages booktabs and graphicx."
+    parts += _list(made.content.notes, name)
+    return "\n".join(filter(None, parts)) + "\n"
 
 
 def _table(document: Document, grid: Grid) -> str:
@@ -66,10 +65,6 @@ def _list(notes: Sequence[Note], name: Callable[[str], str]) -> Iterator[str]:
             for note in notes
         ]
         yield "\n".join([r"\begin{description}", *items, r"\end{description}"])
-
-
-def _join(parts: Sequence[str]) -> str:
-    return "\n".join(part for part in parts if part) + "\n"
 
 
 def _escape(text: str) -> str:

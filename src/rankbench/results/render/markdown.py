@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import html
 import re
-import urllib.parse
 from collections.abc import Iterator, Sequence
+from urllib.parse import quote
 
 from rankbench.results.elements.text import Grid, Note, Text, one_line
 from rankbench.results.render.document import Document, DocumentSection
@@ -60,7 +60,7 @@ class _Writer:
             elif one.has_table:
                 links.append(f"[{_escape(one.title)}](#{_slug(one.title)})")
             links += [
-                f"[{_escape(drawing.name)}]({_quote(f'plots/{drawing.name}.svg')})"
+                f"[{_escape(drawing.name)}]({quote(f'plots/{drawing.name}.svg')})"
                 for drawing in one.content.drawings
             ]
             if one.error:
@@ -114,7 +114,7 @@ class _Writer:
     def _field(self, text: Text) -> str:
         shown = _escape(self._document.show(text))
         href = f"cells/{text.cell}.json" if text.cell else text.href
-        return f"[{shown}]({_quote(href)})" if href else shown
+        return f"[{shown}]({quote(href)})" if href else shown
 
     def _text(self, text: str) -> str:
         return _escape(self._document.name(text))
@@ -128,11 +128,6 @@ def _slug(title: str) -> str:
     """The anchor of a heading, as GitHub makes it."""
     kept = "".join(c for c in title.lower() if c.isalnum() or c in " -_")
     return kept.replace(" ", "-")
-
-
-def _quote(path: str) -> str:
-    """A relative path as the address of a link."""
-    return urllib.parse.quote(path)
 
 
 def _escape(text: str) -> str:
